@@ -1,0 +1,63 @@
+"""What an operator asks the runtime to run: leaf calls over its inputs, outputs and workspace, still without addresses."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .leaf import Leaf
+
+
+@dataclass(frozen=True)
+class In:
+    """Input `index` of the node, seen in `shape` (same number of elements, contiguous)."""
+
+    index: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Out:
+    """Output `index` of the node, seen in `shape`."""
+
+    index: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Work:
+    """Scratch memory that lives for the node's calls only. Calls of one node that use the same `name` share it.
+
+    A parameter marked `w` in the leaf's signature gets one such array per worker: give the shape of ONE worker's row,
+    the runtime puts the worker axis in front.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Micro:
+    """The global index of the micro-batch being computed, as an int64 scalar (random streams count by it)."""
+
+
+@dataclass(frozen=True)
+class Seed:
+    """The run's random seed, as an int64 scalar (known to the session, not to the compiler)."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One leaf over the range 0..n; workers split it at multiples of `grain`.
+
+    Results never depend on where the range is cut: a leaf writes disjoint outputs per unit of range, and a reduction over
+    the range is partials per fixed block, combined in order by a second call. `cost` is the estimated nanoseconds of the
+    whole range on one core: the runtime runs cheap calls on one thread.
+    """
+
+    leaf: Leaf
+    args: Sequence[Any]        # In | Out | Work | Micro | Seed | Python number, one per leaf parameter but lo/hi/worker
+    n: int
+    grain: int = 1
+    cost: float = 0.0

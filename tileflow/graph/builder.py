@@ -1,0 +1,86 @@
+"""The builder: the only place where nodes are made, so that types are inferred and origins kept."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..errors import TileflowError
+from .graph import Graph, Node, Origin, Value
+from .op import OPS, Op
+from .types import TensorType, type_of
+
+
+class Builder:
+    """Appends nodes to a graph. `b.Add(x, y)` applies the operator registered as "Add"; attributes are keywords.
+
+    The result is one Value, or a tuple where the operator has several outputs.
+    """
+
+    def __init__(self, graph: Graph, origin: Origin | None = None) -> None:
+        self.graph, self.origin = graph, origin or Origin()
+        self._next = 0
+        self._names = {v.name for v in graph.inputs} | {v.name for n in graph.nodes for v in n.outputs}
+        self._names |= {v.name for v in graph.constants} | {s.input.name for s in graph.states}
+
+    @contextmanager
+    def at(self, origin: Origin) -> Iterator[None]:
+        """Nodes made within the block carry `origin`."""
+        before, self.origin = self.origin, origin
+        try:
+            yield
+        finally:
+            self.origin = before
+
+    def name(self, stem: str) -> str:
+        """A name that no value of the graph has yet."""
+        name = stem
+        while name in self._names:
+            self._next += 1
+            name = f"{stem}.{self._next}"
+        self._names.add(name)
+        return name
+
+    def input(self, name: str, type: TensorType) -> Value:
+        """A new graph input."""
+        value = Value(self.name(name), type)
+        self.graph.inputs.append(value)
+        return value
+
+    def constant(self, array: Any, name: str = "const") -> Value:
+        """A constant of the graph."""
+        array = np.asarray(array)
+        if not array.flags.c_contiguous:
+            array = np.ascontiguousarray(array).reshape(array.shape)
+        value = Value(self.name(name), type_of(array))
+        self.graph.constants[value] = array
+        return value
+
+    def scalar(self, number: float, like: Value) -> Value:
+        """A 0-d constant of `like`'s element type."""
+        return self.constant(np.array(number, like.type.numpy))
+
+    def emit(self, op: Op, *inputs: Value | None, names: tuple[str, ...] = ()) -> tuple[Value, ...]:
+        """Append `op(inputs)`; all outputs, called `names` or after the operator."""
+        try:
+            types = op.infer(*[None if v is None else v.type for v in inputs])
+        except TileflowError as error:
+            what = f"{op.name} ({self.origin})" if self.origin.sources else op.name
+            raise type(error)(f"{what}: {error}") from None
+        node = Node(op, list(inputs), [], self.origin)
+        for i, t in enumerate(types):
+            stem = names[i] if i < len(names) and names[i] else op.name.lower()
+            node.outputs.append(Value(self.name(stem), t, node))
+        self.graph.nodes.append(node)
+        return tuple(node.outputs)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in OPS:
+            raise AttributeError(f"no operator is called {name}")
+
+        def apply(*inputs: Value | None, **attributes: Any) -> Any:
+            outputs = self.emit(OPS[name](**attributes), *inputs)
+            return outputs[0] if len(outputs) == 1 else outputs
+        return apply

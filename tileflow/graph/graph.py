@@ -1,0 +1,157 @@
+"""The graph: values in single assignment, nodes in execution order, constants, states."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from .op import Op
+from .types import TensorType
+
+Role = Literal["forward", "backward", "update", "recompute"]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a node came from: names of the source (ONNX) nodes or layers it stands for, and its role in training."""
+
+    sources: tuple[str, ...] = ()
+    role: Role = "forward"
+    block: str | None = None
+
+    def merged(self, other: Origin) -> Origin:
+        """The origin of a node that replaces two."""
+        return Origin(tuple(dict.fromkeys(self.sources + other.sources)), self.role, self.block or other.block)
+
+    def __str__(self) -> str:
+        return ", ".join(self.sources) or "unnamed"
+
+
+class Value:
+    """One tensor of a graph: a name for people, a type, the node that makes it (None: input, constant or state)."""
+
+    __slots__ = ("name", "type", "producer")
+
+    def __init__(self, name: str, type: TensorType, producer: Node | None = None) -> None:
+        self.name, self.type, self.producer = name, type, producer
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> str:
+        return self.type.dtype
+
+    def __repr__(self) -> str:
+        return f"%{self.name}: {self.type}"
+
+
+class Node:
+    """An operator applied to values."""
+
+    __slots__ = ("op", "inputs", "outputs", "origin")
+
+    def __init__(self, op: Op, inputs: list[Value | None], outputs: list[Value], origin: Origin) -> None:
+        self.op, self.inputs, self.outputs, self.origin = op, inputs, outputs, origin
+
+    @property
+    def operands(self) -> list[Value]:
+        """The inputs that are present."""
+        return [v for v in self.inputs if v is not None]
+
+    def __repr__(self) -> str:
+        left = ", ".join(map(repr, self.outputs))
+        return f"{left} = {self.op}({', '.join('-' if v is None else '%' + v.name for v in self.inputs)})"
+
+
+@dataclass
+class State:
+    """Memory that outlives a run: read through `input`, replaced by `output` (None: never written by this graph).
+
+    kind:
+        parameter  trained by the optimizer         buffer  running statistics and the like
+        optimizer  moments, step counters           scalar  a hyper-parameter the host fills before each call
+    when: the output replaces the state after every micro-batch ("micro", folded in global order) or at the update.
+    """
+
+    name: str
+    kind: Literal["parameter", "buffer", "optimizer", "scalar"]
+    input: Value
+    output: Value | None = None
+    when: Literal["micro", "update"] = "update"
+    trainable: bool = True
+
+
+@dataclass
+class Graph:
+    """Values flow from `inputs`, `constants` and states through `nodes` (topological order) to `outputs`."""
+
+    name: str = "graph"
+    inputs: list[Value] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    constants: dict[Value, np.ndarray] = field(default_factory=dict)
+    states: list[State] = field(default_factory=list)
+
+    def state(self, name: str) -> State:
+        """The state called `name` (KeyError where there is none)."""
+        for state in self.states:
+            if state.name == name:
+                return state
+        raise KeyError(name)
+
+    @property
+    def parameters(self) -> list[State]:
+        return [s for s in self.states if s.kind == "parameter"]
+
+    def results(self) -> Iterator[Value]:
+        """Everything that must be computed: outputs and new states."""
+        yield from self.outputs
+        for state in self.states:
+            if state.output is not None:
+                yield state.output
+
+    def uses(self) -> dict[Value, int]:
+        """How many node inputs and results read each value."""
+        count: dict[Value, int] = {}
+        for node in self.nodes:
+            for v in node.operands:
+                count[v] = count.get(v, 0) + 1
+        for v in self.results():
+            count[v] = count.get(v, 0) + 1
+        return count
+
+    def replace(self, old: Value, new: Value) -> None:
+        """Let every reader of `old` read `new`. An output keeps its public name."""
+        for node in self.nodes:
+            node.inputs = [new if v is old else v for v in node.inputs]
+        for state in self.states:
+            if state.output is old:
+                state.output = new
+        if any(v is old for v in self.outputs):
+            new.name = old.name
+            self.outputs = [new if v is old else v for v in self.outputs]
+
+    def prune(self) -> None:
+        """Drop nodes and constants that no result needs."""
+        needed = set(self.results())
+        kept = []
+        for node in reversed(self.nodes):
+            if any(v in needed for v in node.outputs):
+                kept.append(node)
+                needed.update(node.operands)
+        self.nodes = kept[::-1]
+        self.constants = {v: a for v, a in self.constants.items() if v in needed}
+
+    def free_name(self, stem: str, taken: Iterable[str] = ()) -> str:
+        """`stem`, or `stem.1`, `stem.2` … where it is taken."""
+        used = {v.name for v in self.inputs} | {v.name for n in self.nodes for v in n.outputs} | set(taken)
+        used |= {v.name for v in self.constants} | {s.input.name for s in self.states}
+        name, k = stem, 0
+        while name in used:
+            k += 1
+            name = f"{stem}.{k}"
+        return name

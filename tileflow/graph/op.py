@@ -1,0 +1,86 @@
+"""The declaration of an operator: one class says everything about it. See CONTRIBUTING for how to add one."""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..work import Work
+from .types import TensorType
+
+if TYPE_CHECKING:
+    from ..kernels.call import Call
+    from ..kernels.cpu import Cpu
+    from .builder import Builder
+    from .graph import Value
+
+Types = Sequence["TensorType | None"]
+OPS: dict[str, type[Op]] = {}
+"""Every operator by name; the operator files register themselves when imported."""
+
+
+class Op:
+    """Base of all operators. Subclasses are frozen dataclasses (`@op(name)`) whose fields are the logical attributes.
+
+    Static operands that ONNX passes as inputs (Reshape's shape, ReduceSum's axes) are attributes here: the importer
+    binds them. An absent optional input is None in every `inputs` and `types` sequence.
+    """
+
+    name: ClassVar[str]
+    alias: ClassVar[int | None] = None
+    """Output 0 is a view of this input: same elements in the same order, another shape."""
+    random: ClassVar[bool] = False
+    """Draws random numbers, so two equal nodes are not one."""
+    onnx: ClassVar[bool] = True
+    """An ONNX operator of the same name with the same attribute names exists in the default domain."""
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        """Types of the inputs to types of all outputs. Raises ShapeError or TypeMismatchError with the values named."""
+        raise NotImplementedError
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        """The slow NumPy twin: arrays in, a tuple of arrays out. Tests compare kernels with it."""
+        raise NotImplementedError
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        """Gradients of the inputs from gradients of the outputs (None = zero), as nodes through `b`; None = no gradient."""
+        return [None] * len(inputs)
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        """What the operator does, as data."""
+        raise NotImplementedError
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        """The leaf calls that compute all outputs, in order."""
+        raise NotImplementedError
+
+    def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Any | None:
+        """For elementwise operators the scalar expression (kernels.elementwise.Expr) over `inputs`; else None. Fusion asks this."""
+        return None
+
+    def attributes(self) -> dict[str, Any]:
+        """The logical attributes by name."""
+        assert dataclasses.is_dataclass(self)
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+    def __str__(self) -> str:
+        shown = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)      # type: ignore[arg-type]
+                 if getattr(self, f.name) != f.default}
+        return self.name + (f"({', '.join(f'{k}={v}' for k, v in shown.items())})" if shown else "")
+
+
+def op(name: str, onnx: bool = True) -> Callable[[type], type]:
+    """Class decorator: freeze the attributes and register the operator under `name`.
+
+    `onnx=False` marks an operator ONNX does not have (gradients, losses of our own).
+    """
+    def register(cls: type) -> type:
+        declared = dataclasses.dataclass(frozen=True, repr=False)(cls)
+        declared.name, declared.onnx = name, onnx
+        assert name not in OPS, f"operator {name} is declared twice"
+        OPS[name] = declared
+        return declared
+    return register

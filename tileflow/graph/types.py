@@ -1,0 +1,79 @@
+"""Element types and tensor types."""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+CODES = {
+    "float32": "f4", "float64": "f8", "float16": "f2", "int8": "i1", "int16": "i2", "int32": "i4", "int64": "i8",
+    "uint8": "u1", "uint16": "u2", "uint32": "u4", "uint64": "u8", "bool": "b1",
+}
+"""Logical element types and the letters kernels use for them."""
+
+FLOATS = ("float16", "float32", "float64")
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """An element type (a key of CODES, NumPy's names) and a static shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        assert self.dtype in CODES, self.dtype
+        assert all(isinstance(n, int) and n >= 0 for n in self.shape), self.shape
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        return self.numpy.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.itemsize
+
+    @property
+    def numpy(self) -> np.dtype:
+        return np.dtype(self.dtype)
+
+    @property
+    def code(self) -> str:
+        """The kernels' letters: 'f4' for float32 and so on."""
+        return CODES[self.dtype]
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype in FLOATS
+
+    def with_shape(self, shape: tuple[int, ...]) -> TensorType:
+        return TensorType(self.dtype, shape)
+
+    def with_dtype(self, dtype: str) -> TensorType:
+        return TensorType(dtype, self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def type_of(array: np.ndarray) -> TensorType:
+    """The type of a NumPy array."""
+    return TensorType(array.dtype.name, array.shape)
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape that multidirectional (NumPy) broadcasting gives, or None where the shapes do not fit."""
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        return None

@@ -1,0 +1,29 @@
+"""verify(): what every pass must leave intact. A failure is our bug, so it is an assertion, not a user's error."""
+from __future__ import annotations
+
+from .graph import Graph
+
+
+def verify(graph: Graph) -> Graph:
+    """Check single assignment, order, types, names and origins; returns the graph."""
+    known = set(graph.inputs) | set(graph.constants) | {s.input for s in graph.states}
+    names = [v.name for v in known]
+    for value, array in graph.constants.items():
+        assert value.type.shape == array.shape and value.type.dtype == array.dtype.name, f"{value!r} holds {array.dtype}{array.shape}"
+    for node in graph.nodes:
+        for v in node.operands:
+            assert v in known, f"{graph.name}: {node!r} reads %{v.name} before it is made"
+        inferred = node.op.infer(*[None if v is None else v.type for v in node.inputs])
+        assert inferred == tuple(v.type for v in node.outputs), f"{graph.name}: {node!r} should be {inferred}"
+        for v in node.outputs:
+            assert v not in known and v.producer is node, f"{graph.name}: {v!r} is assigned twice or has another producer"
+            known.add(v)
+            names.append(v.name)
+    for v in graph.results():
+        assert v in known, f"{graph.name}: result %{v.name} is never made"
+    for state in graph.states:
+        if state.output is not None and state.when == "update":
+            assert state.output.type == state.input.type, f"{graph.name}: state {state.name} changes its type"
+    assert len(names) == len(set(names)), f"{graph.name}: value names repeat: {sorted(n for n in set(names) if names.count(n) > 1)}"
+    assert len({s.name for s in graph.states}) == len(graph.states), f"{graph.name}: state names repeat"
+    return graph

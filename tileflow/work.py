@@ -1,0 +1,107 @@
+"""What an operator does, as data: enough for a planner to split it and to count its FLOPs and bytes, with no operator named.
+
+Axes are named by the letters of the operator's own index space. An `Operand` says which letters index each dimension of a
+tensor, and with which halo: a convolution reads input rows `oh * stride + kh * dilation`.
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of the index space: `kind` is "parallel" (splits give disjoint outputs) or "reduce" (splits give partials)."""
+
+    name: str
+    size: int
+    kind: str = "parallel"
+
+
+@dataclass(frozen=True)
+class Window:
+    """A tensor dimension read through a sliding window: index = out * stride + tap * dilation - pad."""
+
+    out: str
+    tap: str
+    stride: int = 1
+    dilation: int = 1
+    pad: int = 0
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How a tensor is indexed: per dimension an axis name, a Window, or None (the whole dimension is needed)."""
+
+    dims: tuple[str | Window | None, ...]
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Work:
+    """Base: the index space, the operands in and out, FLOPs per point of the space."""
+
+    axes: tuple[Axis, ...] = ()
+    inputs: tuple[Operand | None, ...] = ()
+    outputs: tuple[Operand, ...] = ()
+    flops_per_point: float = 0.0
+    notes: dict[str, int] = field(default_factory=dict, compare=False)
+
+    @property
+    def points(self) -> int:
+        return math.prod(a.size for a in self.axes)
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of the whole operator."""
+        return self.points * self.flops_per_point
+
+
+@dataclass(frozen=True)
+class Contraction(Work):
+    """Sum of products over the reduce axes: matmul, convolution and their gradients. Two FLOPs a point by default."""
+
+    flops_per_point: float = 2.0
+
+
+@dataclass(frozen=True)
+class Map(Work):
+    """Every output element from the same elements of the (broadcast) inputs."""
+
+
+@dataclass(frozen=True)
+class Reduce(Work):
+    """Sums, means, maxima, normalisations: reduce axes without products of two tensors."""
+
+
+@dataclass(frozen=True)
+class Gather(Work):
+    """Rows picked by index."""
+
+
+@dataclass(frozen=True)
+class Scatter(Work):
+    """Rows added or written by index."""
+
+
+@dataclass(frozen=True)
+class Move(Work):
+    """Data in another order or shape; no arithmetic."""
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def map_work(shapes: list[tuple[int, ...] | None], out: tuple[int, ...], dtype: str, flops_per_point: float,
+             kind: type[Work] = Map) -> Work:
+    """The work of a broadcasting elementwise operator."""
+    names = [LETTERS[i % 26] + str(i // 26 or "") for i in range(len(out))]
+    axes = tuple(Axis(n, s) for n, s in zip(names, out, strict=True))
+    inputs: list[Operand | None] = []
+    for shape in shapes:
+        if shape is None:
+            inputs.append(None)
+            continue
+        shift = len(out) - len(shape)
+        inputs.append(Operand(tuple(names[shift + i] if n == out[shift + i] else None for i, n in enumerate(shape)), dtype))
+    return kind(axes, tuple(inputs), (Operand(tuple(names), dtype),), flops_per_point)
