@@ -61,3 +61,4 @@ class Call:
     n: int
     grain: int = 1
     cost: float = 0.0
+    flat: bool = False         # unit i of the range reads and writes element i of its 1-D arrays of n elements (others have 1)

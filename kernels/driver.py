@@ -30,12 +30,12 @@ ADVANCE  control[grain] += n
 HOLD     n = 1: from here on do not return for time or stop; n = 0: do so again (a weight update is all or nothing)
 """
 ROW_WORDS = 8
-LANE_WORDS = 8            # table, rows, pc, patches, number of patches, -, -, -
+LANE_WORDS = 8            # table, rows, pc, patches, number of patches, status, -, -
 PATCH_WORDS = 4           # address, base, stride, ring
 
-STOP, MICRO, ITERATION, STATUS, FAILED_LANE, FAILED_PC, DEADLINE, HELD = range(8)
-"""Words of the control block: stop request, global micro-batch counter, update counter within the call, status of the
-failing leaf, its lane (-1: main table), its row, deadline (ns, monotonic clock), whether a HOLD is on."""
+STOP, MICRO, ITERATION, STATUS, FAILED_PC, DEADLINE, HELD = range(7)
+"""Words of the control block: stop request, micro-batch counter of the call, update counter of the call, status of the
+failing leaf, its row (in a WAVE row look at the lanes), deadline (ns, monotonic clock), whether a HOLD is on."""
 CONTROL_WORDS = 8
 
 
@@ -97,6 +97,7 @@ def _lane(lane: int, counter: int, deadline: int, control: int) -> int:
         status = invoke(_load(row + 8), _load(row + 16), 0, _load(row + 24), 0)
         if status != 0:
             _store(lane + 16, pc)
+            _store(lane + 40, status)
             return status
         pc += 1
         if pc < rows and (_load(control) != 0 or now() > deadline):

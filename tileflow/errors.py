@@ -36,3 +36,7 @@ class CheckpointError(TileflowError):
 
 class TrainingError(TileflowError, RuntimeError):
     """Training cannot go on: the loss is not finite, a label is out of range."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during training, after the state was saved: the message says where and how to go on."""

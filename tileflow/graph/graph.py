@@ -74,15 +74,18 @@ class State:
     kind:
         parameter  trained by the optimizer         buffer  running statistics and the like
         optimizer  moments, step counters           scalar  a hyper-parameter the host fills before each call
+        accumulator  gradients summed over an update's micro-batches; zero when an update begins
     when: the output replaces the state after every micro-batch ("micro", folded in global order) or at the update.
     """
 
     name: str
-    kind: Literal["parameter", "buffer", "optimizer", "scalar"]
+    kind: Literal["parameter", "buffer", "optimizer", "accumulator", "scalar"]
     input: Value
     output: Value | None = None
     when: Literal["micro", "update"] = "update"
     trainable: bool = True
+    group: str = ""
+    """States of one group lie side by side in memory, in order, so that equal updates of many weights become one."""
 
 
 @dataclass

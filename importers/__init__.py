@@ -1,0 +1,1 @@
+"""Importers: foreign model files into graphs, and trained weights back into them."""

@@ -1,0 +1,183 @@
+"""Writing trained weights back: the original ModelProto with new initializer payloads and nothing else changed."""
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from google.protobuf.message import EncodeError
+from onnx import ModelProto, StringStringEntryProto, TensorProto
+
+from tileflow.errors import CheckpointError, ModelError, TileflowError
+
+from .load import PROTOBUF_LIMIT, OnnxModel, check_by_onnx
+from .tensors import DTYPES, TYPED_FIELDS, describe, external_location, is_external, tensors_of
+
+ALIGNMENT = 4096
+"""Bytes: external payloads start at page boundaries, so that readers can map them."""
+INLINE = 1024
+"""Bytes: smaller tensors stay in the model file when weights move out."""
+MARGIN = 1 << 24
+"""Bytes left for everything but weights when it is decided whether they must move out."""
+REMEDIES = {
+    errno.ENOSPC: "free some space, or choose another folder", errno.EDQUOT: "free some of your quota, or choose another folder",
+    errno.ENOENT: "create the folder first", errno.ENOTDIR: "name a file in a folder", errno.EISDIR: "name a file, not a folder",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+OTHER_REMEDY = "choose a folder you may write to"
+COPIED = 1 << 24
+"""Bytes copied at a time."""
+TYPED = {*TYPED_FIELDS.values(), "int32_data", "string_data"}
+
+
+def export_model(model: OnnxModel, weights: Mapping[str, np.ndarray], path: str | os.PathLike[str]) -> None:
+    """Write `model` with `weights` (by initializer name) to `path`.
+
+    Everything else stays as it was: names, element types, opset, metadata, the order of things. Weights that were external data,
+    or that make the file longer than 2 GiB, go into `<file name>.data` beside it. onnx.checker sees the result before it takes the
+    place of an older file.
+
+    Raises:
+        ModelError: a weight is not an initializer of the model or has another shape, or the result is not valid.
+        CheckpointError: the file cannot be written; nothing is left behind.
+    """
+    path = Path(os.path.realpath(path))
+    _check_weights(model, weights)
+    proto = ModelProto()
+    proto.CopyFrom(model.proto)
+    external = any(is_external(t) for t in tensors_of(proto)) or _raw_bytes(proto) > PROTOBUF_LIMIT - MARGIN
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryDirectory(prefix=f".{path.name[:100]}.", dir=path.parent) as folder:
+            new = Path(folder, path.name)
+            data = new.with_name(new.name + ".data")
+            if external:
+                with data.open("wb") as file:
+                    _fill_external(model, proto, weights, file, data.name)
+                    _sync(file)
+            else:
+                _fill(proto, weights)
+            with new.open("wb") as file:
+                file.write(proto.SerializeToString())
+                _sync(file)
+            check_by_onnx(proto, new, f"the model for {path}")
+            if external:
+                os.replace(data, path.with_name(data.name))
+            os.replace(new, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        remedy = REMEDIES.get(error.errno or 0, OTHER_REMEDY)
+        raise CheckpointError(f"The model cannot be written to {path} ({error.strerror or error}): {remedy}.") from None
+    except (EncodeError, ValueError) as error:
+        if isinstance(error, TileflowError):
+            raise
+        raise ModelError(f"The model for {path} is longer than the 2 GiB a protobuf can hold: "
+                         f"save the original with external data first.") from None
+
+
+def _check_weights(model: OnnxModel, weights: Mapping[str, np.ndarray]) -> None:
+    for name, array in weights.items():
+        if name not in model.initializers:
+            raise ModelError(f"{model.where} has no initializer '{name}': export the weights that were imported from it.")
+        tensor = model.initializers[name]
+        if tuple(tensor.dims) != np.shape(array):
+            raise ModelError(f"{model.where}: the initializer '{name}' is {describe(tensor)}, but the weight has shape "
+                             f"{list(np.shape(array))}; export the weights of the same model.")
+
+
+def _raw_bytes(proto: ModelProto) -> int:
+    """Bytes of the tensors if all are stored raw."""
+    return sum(math.prod(t.dims) * np.dtype(DTYPES[t.data_type]).itemsize for t in tensors_of(proto) if t.data_type in DTYPES)
+
+
+def _payload(tensor: TensorProto, array: np.ndarray) -> bytes:
+    """Elements in the declared type, little endian as the format wants them."""
+    dtype = np.dtype(DTYPES[tensor.data_type])
+    return np.ascontiguousarray(array, dtype.newbyteorder("<")).tobytes()
+
+
+def _fill(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> None:
+    """Set the new payloads within the file."""
+    for tensor in proto.graph.initializer:
+        if tensor.name in weights:
+            _set_payload(tensor, _payload(tensor, weights[tensor.name]))
+
+
+def _set_payload(tensor: TensorProto, payload: bytes) -> None:
+    for name in TYPED:
+        tensor.ClearField(name)                                          # type: ignore[arg-type]
+    tensor.raw_data = payload
+
+
+def _fill_external(model: OnnxModel, proto: ModelProto, weights: Mapping[str, np.ndarray], file: BinaryIO, location: str) -> None:
+    """Move the large tensors of `proto` and all that were external into `file`, in the model's order."""
+    initializers = {id(t) for t in proto.graph.initializer}
+    for tensor in tensors_of(proto):
+        new = weights.get(tensor.name) if id(tensor) in initializers else None
+        if tensor.data_type not in DTYPES and not is_external(tensor):
+            continue
+        if new is not None:
+            _append(tensor, _payload(tensor, new), file, location)
+        elif is_external(tensor):
+            source, offset, length = external_location(tensor, model.folder, model.where)
+            start = _align(file)
+            _copy(source, offset, length, file)
+            _point(tensor, location, start, length)
+        elif tensor.HasField("raw_data") and len(tensor.raw_data) >= INLINE:
+            _append(tensor, tensor.raw_data, file, location)
+
+
+def _append(tensor: TensorProto, payload: bytes, file: BinaryIO, location: str) -> None:
+    if len(payload) < INLINE and not is_external(tensor):
+        _set_payload(tensor, payload)
+        return
+    start = _align(file)
+    file.write(payload)
+    _point(tensor, location, start, len(payload))
+
+
+def _align(file: BinaryIO) -> int:
+    file.write(b"\0" * (-file.tell() % ALIGNMENT))
+    return file.tell()
+
+
+def _copy(source: Path, offset: int, length: int, file: BinaryIO) -> None:
+    with source.open("rb") as old:
+        old.seek(offset)
+        while length > 0:
+            block = old.read(min(length, COPIED))
+            if not block:
+                raise ModelError(f"{source} became shorter while it was read; leave the original model alone during the export.")
+            file.write(block)
+            length -= len(block)
+
+
+def _point(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+    for name in (*TYPED, "raw_data"):
+        tensor.ClearField(name)                                          # type: ignore[arg-type]
+    del tensor.external_data[:]
+    entries = {"location": location, "offset": str(offset), "length": str(length)}
+    tensor.external_data.extend(StringStringEntryProto(key=k, value=v) for k, v in entries.items())
+    tensor.data_location = TensorProto.EXTERNAL
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename last; some file systems cannot, which is no error."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

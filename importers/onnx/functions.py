@@ -1,0 +1,100 @@
+"""Nodes that stand for other nodes: functions of the model itself, and operators that ONNX defines by simpler ones (HardSwish, Gelu)."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
+
+from tileflow.graph import TensorType
+
+if TYPE_CHECKING:
+    from .site import Site
+
+Functions = Mapping[tuple[str, str], FunctionProto]
+
+
+def body_of(node: NodeProto, opset: Mapping[str, int], functions: Functions,
+            types: Sequence[TensorType | None] | None) -> FunctionProto | None:
+    """The function that defines a node, or None. `types` of the inputs choose the body where it depends on them."""
+    if (node.domain, node.op_type) in functions:
+        return functions[node.domain, node.op_type]
+    if node.domain not in ("", "ai.onnx"):
+        return None
+    try:
+        schema: Any = onnx.defs.get_schema(node.op_type, opset.get("", 0))
+    except onnx.defs.SchemaError:
+        return None
+    if schema.has_function:
+        return _newest(schema, opset.get("", 0))
+    if schema.has_context_dependent_function and types is not None:
+        return _for_types(schema, node, opset.get("", 0), types)
+    return schema.function_body if schema.has_context_dependent_function else None
+
+
+def _newest(schema: Any, opset: int) -> FunctionProto | None:
+    """The body written for the newest opset that is not newer than the model's."""
+    versions = [v for v in schema.function_opset_versions if v <= opset]
+    return FunctionProto.FromString(schema.get_function_with_opset_version(max(versions))) if versions else None
+
+
+def _for_types(schema: Any, node: NodeProto, opset: int, types: Sequence[TensorType | None]) -> FunctionProto | None:
+    protos = [onnx.TypeProto() if t is None else
+              onnx.helper.make_tensor_type_proto(onnx.helper.np_dtype_to_tensor_dtype(t.numpy), t.shape) for t in types]
+    versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+    if not versions:
+        return None
+    try:
+        return FunctionProto.FromString(schema.get_context_dependent_function_with_opset_version(
+            max(versions), node.SerializeToString(), [p.SerializeToString() for p in protos]))
+    except (DecodeError, RuntimeError, onnx.checker.ValidationError):
+        return None
+
+
+def inlined(body: FunctionProto, site: Site) -> tuple[list[NodeProto], list[str], dict[str, int]]:
+    """The body's nodes with the caller's operands and attributes, the names of the results, and the opsets the body is written in.
+
+    Names inside get the caller's first output as prefix, so that they are new.
+    """
+    prefix = next(filter(None, site.outputs), "") + "/"
+    names = {"": ""} | {formal: site.inputs[i] if i < len(site.inputs) else "" for i, formal in enumerate(body.input)}
+    attributes = {a.name: a for a in body.attribute_proto} | _caller_attributes(site)
+    nodes = [_renamed(node, names, prefix, attributes) for node in body.node]
+    opset = dict(site.opsets) | {"" if o.domain == "ai.onnx" else o.domain: o.version for o in body.opset_import}
+    return nodes, [names.get(name, prefix + name) for name in body.output], opset
+
+
+def _caller_attributes(site: Site) -> dict[str, AttributeProto]:
+    defaults = {} if site.schema is None else {k: a.default_value for k, a in site.schema.attributes.items() if a.default_value.name}
+    return defaults | {a.name: a for a in site.node.attribute}
+
+
+def _renamed(node: NodeProto, names: Mapping[str, str], prefix: str, attributes: Mapping[str, AttributeProto]) -> NodeProto:
+    """A copy of a body's node in the caller's names, references to the caller's attributes filled in."""
+    result = NodeProto()
+    result.CopyFrom(node)
+    result.input[:] = [names.get(n, prefix + n) for n in node.input]
+    result.output[:] = [names.get(n, prefix + n) for n in node.output]
+    del result.attribute[:]
+    for attribute in node.attribute:
+        source = attribute
+        if attribute.ref_attr_name:
+            if attribute.ref_attr_name not in attributes:
+                continue
+            source = attributes[attribute.ref_attr_name]
+        copy = result.attribute.add()
+        copy.CopyFrom(source)
+        copy.name = attribute.name
+        if copy.HasField("g"):
+            _rename_graph(copy.g, names, prefix, attributes)
+    return result
+
+
+def _rename_graph(graph: GraphProto, names: Mapping[str, str], prefix: str, attributes: Mapping[str, AttributeProto]) -> None:
+    nodes = [_renamed(node, names, prefix, attributes) for node in graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    for item in (*graph.input, *graph.output, *graph.initializer):
+        item.name = names.get(item.name, prefix + item.name)

@@ -1,0 +1,422 @@
+"""ModelProto -> Graph: types inferred node by node, weights as states, shape arithmetic evaluated, everything unsupported named at once."""
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from onnx import GraphProto, NodeProto
+
+import tileflow.ops  # noqa: F401  (fills the registry)
+from tileflow.errors import ModelError, OptionError, ShapeError, TileflowError, UnsupportedError
+from tileflow.graph import FLOATS, OPS, Builder, Graph, Origin, State, TensorType, Value, type_of, verify
+
+from .bind import Binding, bind_inputs
+from .fold import FOLDERS, LIMIT, fold
+from .functions import body_of, inlined
+from .load import OnnxModel, label, title
+from .site import DynamicOperandError, Site
+from .tensors import DTYPES, tensor_array
+from .versions import form_of
+
+LISTED = 10
+"""Unsupported nodes that a message names."""
+LARGEST = 1 << 40
+"""Bytes: a value that would be larger is a damaged or hostile file, not a model."""
+NESTED = 32
+"""Depth of functions and branches within each other."""
+MOST_NODES = 1_000_000
+"""Nodes of one model, functions expanded: small files can unfold into endless ones."""
+FROM_SHAPE = ("Shape", "Size")
+"""Folded from the type of their input alone."""
+
+
+class UnsupportedNodesError(DynamicOperandError):
+    """Nodes that cannot be imported: `refused` has (node, why) for all of them; with `names` known as `values` all of them could."""
+
+    def __init__(self, message: str, refused: Sequence[tuple[str, str]], names: frozenset[str]) -> None:
+        super().__init__(message, names)
+        self.refused = tuple(refused)
+
+
+@dataclass
+class Imported:
+    """What a model became.
+
+    weights: the elements of every state by name, as the graph types them. names: state name -> initializer name in the file.
+    """
+
+    graph: Graph
+    names: dict[str, str]
+    weights: dict[str, np.ndarray]
+    binding: Binding
+    warnings: list[str] = field(default_factory=list)
+
+
+def import_graph(model: OnnxModel, *, dims: Mapping[str, int] | None = None, batch: int | None = None, training: bool | None = False,
+                 input_types: Mapping[str, TensorType] | None = None, float_dtype: str | None = None,
+                 freeze: Sequence[str] = (), trainable: Sequence[str] = (), values: Mapping[str, np.ndarray] | None = None) -> Imported:
+    """Translate a model into a graph with static shapes.
+
+    Every floating initializer becomes a trainable parameter state of the same name, except running statistics (buffers), 0-d scalars
+    and operands that must be known at import (constants). `freeze` and `trainable` are name patterns (`fc*.weight`): frozen parameters
+    are not trained, and `trainable` wins over `freeze`. Outputs of Constant nodes are constants.
+
+    Args:
+        dims, batch, input_types: sizes of what the file leaves open; see `bind_inputs`.
+        training: True turns Dropout and the training form of BatchNormalization on, False off, None leaves both as the file has them.
+        float_dtype: give every floating value this type ("float64": the engine that checks float32 training).
+        values: inputs taken as constants, for shapes that are data.
+
+    Raises:
+        UnsupportedError: naming all nodes tileflow has no operator for.
+        ModelError, OptionError, ShapeError, TypeMismatchError: the file or the sizes do not fit together.
+    """
+    types = {**dict(input_types or {}), **{name: type_of(np.asarray(a)) for name, a in (values or {}).items()}}
+    binding = bind_inputs(model, dims, batch, types, float_dtype)
+    importer = Importer(model, binding, training, float_dtype, freeze, trainable)
+    return importer.run(values or {})
+
+
+class Importer:
+    """One import: the graph so far, and what every tensor name of the file stands for."""
+
+    def __init__(self, model: OnnxModel, binding: Binding, training: bool | None = False, float_dtype: str | None = None,
+                 freeze: Sequence[str] = (), trainable: Sequence[str] = ()) -> None:
+        self.model, self.binding, self.training, self._float = model, binding, training, float_dtype
+        self.graph = Graph(model.proto.graph.name or "model")
+        self.builder = Builder(self.graph)
+        self.warnings: list[str] = []
+        self._weights: dict[str, np.ndarray] = {}
+        self._values: dict[str, Value] = {}
+        self._known: dict[str, np.ndarray] = {}
+        self._absent: dict[str, str] = {}
+        self._poisoned: set[str] = set()
+        self._count = 0
+        self._refused: list[tuple[str, UnsupportedError]] = []
+        self._batched: set[str] = set(binding.rebatched)
+        self._parents: dict[str, tuple[str, ...]] = {}
+        self._streams = 0
+        self._depth = 0
+        self._buffers = _running_statistics(model.proto.graph)
+        self._freeze, self._trainable = tuple(freeze), tuple(trainable)
+        self._functions = {(f.domain, f.name): f for f in model.proto.functions}
+
+    def run(self, values: Mapping[str, np.ndarray]) -> Imported:
+        """Import the whole graph."""
+        try:
+            return self._run(values)
+        except TileflowError as error:
+            message = str(error)
+            if isinstance(error, ShapeError) and self._batched:
+                message = (f"{message.rstrip('.')}; the file declares batch {self.binding.declared_batch} and {self.binding.batch} "
+                           f"was asked for, so if this is why, export it with a symbolic batch")
+            if not message.startswith(self.model.where):
+                message = f"{self.model.where}: {message}"
+            error.args = (message,)
+            raise
+
+    def _run(self, values: Mapping[str, np.ndarray]) -> Imported:
+        for port in self.model.inputs:
+            if port.name in values:
+                self._known[port.name] = self.converted(np.asarray(values[port.name]))
+            else:
+                self._values[port.name] = self.builder.input(port.name, self.binding.types[port.name])
+        if self._batched:
+            self.warnings.append(f"The file declares batch {self.binding.declared_batch} for {', '.join(sorted(self._batched))}; "
+                                 f"it is imported with batch {self.binding.batch}.")
+        self.nodes(self.model.proto.graph.node, self.model.opset)
+        self._raise_refused()
+        self.graph.outputs = [self._output(port.name) for port in self.model.outputs]
+        order = {name: i for i, name in enumerate(self.model.initializers)}
+        self.graph.states.sort(key=lambda s: order[s.name])
+        self.graph.prune()
+        self._check_patterns()
+        verify(self.graph)
+        return Imported(self.graph, {s.name: s.name for s in self.graph.states}, {s.name: self._weights[s.name] for s in self.graph.states},
+                        self.binding, self.warnings)
+
+    # Nodes
+
+    def nodes(self, nodes: Iterable[NodeProto], opset: Mapping[str, int]) -> None:
+        """Import nodes in order; what is unsupported is remembered, and what depends on it is only checked for support."""
+        for node in nodes:
+            self._count += 1
+            if self._count > MOST_NODES:
+                raise ModelError(f"the model has more than {MOST_NODES} nodes once its functions are expanded; simplify it")
+            outputs = [name for name in node.output if name]
+            self._parents.update({name: tuple(node.input) for name in outputs})
+            if any(name in self._poisoned for name in node.input):
+                self._poisoned.update(outputs)
+                why = unsupported(node, opset, self._functions)
+                error = UnsupportedError(why) if why else None
+            else:
+                error = self._try(node, opset)
+            if error is not None:
+                self._refused.append((title(node), error))
+                self._poisoned.update(outputs)
+            elif any(name in self._batched for name in node.input):
+                self._batched.update(outputs)
+
+    def _try(self, node: NodeProto, opset: Mapping[str, int]) -> UnsupportedError | None:
+        try:
+            self._node(node, opset)
+        except UnsupportedError as error:
+            return error
+        return None
+
+    def _node(self, node: NodeProto, opset: Mapping[str, int]) -> None:
+        site = Site(self, node, opset)
+        results: Sequence[Value | np.ndarray] | None = None
+        with self.builder.at(Origin((self._label(node),))):
+            if site.domain == "":
+                results = self._folded(site)
+                if results is None and (function := form_of(node.op_type, site.opset)) is not None:
+                    results = function(site)
+                if results is None and node.op_type in OPS and OPS[node.op_type].onnx:
+                    results = site.generic()
+        if results is None:
+            results = self._expanded(site)
+        self._bind_outputs(node, results)
+
+    def _label(self, node: NodeProto) -> str:
+        outer = self.builder.origin.sources
+        return outer[0] if outer and self._depth else label(node)
+
+    def _bind_outputs(self, node: NodeProto, results: Sequence[Value | np.ndarray]) -> None:
+        for i, name in enumerate(node.output):
+            if not name:
+                continue
+            if i >= len(results):
+                self._absent[name] = f"it reads output {i} of {title(node)}, which tileflow does not compute"
+                continue
+            result = results[i]
+            if isinstance(result, np.ndarray):
+                self._known[name] = result
+                continue
+            if result.type.nbytes > LARGEST:
+                raise ModelError(f"{title(node)} makes {result!r}, {result.type.nbytes:.2e} bytes; "
+                                 f"check the sizes of the inputs and the weights")
+            self._values[name] = result
+
+    def _folded(self, site: Site) -> list[np.ndarray] | None:
+        """The node's outputs if they can be known now."""
+        if site.op_type not in FOLDERS:
+            return None
+        if site.op_type in FROM_SHAPE:
+            return fold(site, [np.broadcast_to(np.zeros((), np.int8), self.type(site.inputs[0]).shape)])
+        arrays = [self.known(name) if name else None for name in site.inputs]
+        if any(a is None and name for a, name in zip(arrays, site.inputs, strict=True)):
+            return None
+        if sum(a.nbytes for a in arrays if a is not None) > LIMIT and site.op_type in OPS:
+            return None
+        return [self.converted(a) for a in fold(site, arrays) or []] or None
+
+    def _expanded(self, site: Site) -> Sequence[Value | np.ndarray]:
+        """The node as the nodes of its function: one of the model's own, or ONNX's definition of the operator."""
+        body = body_of(site.node, site.opsets, self._functions, [self._proto_type(name) for name in site.inputs])
+        if body is None:
+            raise UnsupportedError("tileflow has no such operator")
+        nodes, outputs, opset = inlined(body, site)
+        with self.builder.at(Origin((self._label(site.node),))):
+            self._nested(nodes, opset)
+        return [self._result(name) for name in outputs]
+
+    def inline_graph(self, graph: GraphProto, opset: Mapping[str, int]) -> Sequence[Value | np.ndarray]:
+        """A subgraph in place of its node; its initializers are constants."""
+        for tensor in graph.initializer:
+            self._known[tensor.name] = self.converted(tensor_array(tensor, self.model.folder, self.model.where))
+        self._nested(graph.node, opset)
+        return [self._result(v.name) for v in graph.output]
+
+    def _nested(self, nodes: Iterable[NodeProto], opset: Mapping[str, int]) -> None:
+        if self._depth >= NESTED:
+            raise ModelError(f"functions and branches are nested more than {NESTED} deep; flatten the model with onnx.inliner")
+        before, self._refused = self._refused, []
+        self._depth += 1
+        try:
+            self.nodes(nodes, opset)
+        finally:
+            self._depth -= 1
+            inner, self._refused = self._refused, before
+        if inner:
+            dynamic = frozenset[str]().union(*(e.names for _, e in inner if isinstance(e, DynamicOperandError)))
+            why = f"in it: {', '.join(f'{name} ({error})' for name, error in inner[:3])}"
+            raise DynamicOperandError(why, dynamic) if dynamic else UnsupportedError(why)
+
+    def _result(self, name: str) -> Value | np.ndarray:
+        known = self.known(name)
+        return known if known is not None else self.value(name)
+
+    def _raise_refused(self) -> None:
+        if not self._refused:
+            return
+        shown = "; ".join(f"{name}: {error}" for name, error in self._refused[:LISTED])
+        more = f"; and {len(self._refused) - LISTED} more" if len(self._refused) > LISTED else ""
+        count = f"{len(self._refused)} nodes" if len(self._refused) > 1 else "a node"
+        message = f"{self.model.where} has {count} that tileflow cannot take ({shown}{more}): export the model with other operators."
+        dynamic = [e.names for _, e in self._refused if isinstance(e, DynamicOperandError)]
+        refused = [(name, str(error)) for name, error in self._refused]
+        raise UnsupportedNodesError(message, refused, frozenset().union(*dynamic) if len(dynamic) == len(refused) else frozenset())
+
+    # Names
+
+    def value(self, name: str) -> Value:
+        """The tensor `name` as a value of the graph; weights and constants are entered at their first use."""
+        if name not in self._values:
+            known = self.known(name)
+            if known is not None:
+                self._values[name] = self.builder.constant(known, name)
+            elif name in self.model.initializers:
+                self._values[name] = self._weight(name)
+            else:
+                raise UnsupportedError(self._absent.get(name) or f"it reads '{name}', which is not there")
+        return self._values[name]
+
+    def type(self, name: str) -> TensorType:
+        """The type of the tensor `name`, without entering it into the graph."""
+        if name in self._values:
+            return self._values[name].type
+        known = self.known(name)
+        if known is not None:
+            return type_of(known)
+        if name in self.model.initializers:
+            tensor = self.model.initializers[name]
+            if tensor.data_type in DTYPES:
+                return TensorType(self.float_name(DTYPES[tensor.data_type]), tuple(tensor.dims))
+        return self.value(name).type
+
+    def known(self, name: str) -> np.ndarray | None:
+        """The elements of the tensor `name` if they are known and it is no weight."""
+        if name not in self._known and name not in self._values and name in self.model.initializers and not self._is_weight(name):
+            self._known[name] = self.converted(self.model.array(name))
+        return self._known.get(name)
+
+    def static(self, name: str) -> np.ndarray | None:
+        """The elements of the tensor `name` if the file holds them, weight or not."""
+        known = self.known(name)
+        if known is None and name in self.model.initializers:
+            return self.converted(self.model.array(name))
+        return known
+
+    def ancestors(self, name: str) -> frozenset[str]:
+        """The graph inputs that the tensor `name` depends on."""
+        seen, stack = {name}, [name]
+        while stack:
+            for parent in self._parents.get(stack.pop(), ()):
+                if parent and parent not in seen:
+                    seen.add(parent)
+                    stack.append(parent)
+        return frozenset(p.name for p in self.model.inputs if p.name in seen)
+
+    def _is_weight(self, name: str) -> bool:
+        tensor = self.model.initializers[name]
+        floating = DTYPES.get(tensor.data_type) in FLOATS
+        return floating and (bool(tensor.dims) or name in self._buffers or _matches(name, self._trainable))
+
+    def _weight(self, name: str) -> Value:
+        """A floating initializer as a state."""
+        array = self.converted(self.model.array(name))
+        value = Value(self.builder.name(name), type_of(array))
+        buffer = name in self._buffers
+        trainable = not buffer and (_matches(name, self._trainable) or not _matches(name, self._freeze))
+        self.graph.states.append(State(name, "buffer" if buffer else "parameter", value, trainable=trainable))
+        self._weights[name] = array
+        return value
+
+    def update(self, name: str, new: Value) -> None:
+        """Let `new` replace the state behind the tensor `name` after every micro-batch."""
+        target = self.value(name)
+        for state in self.graph.states:
+            if state.input is target and state.kind == "buffer":
+                if state.output is not None:
+                    self.warnings.append(f"The running statistics '{state.name}' are shared by several normalisations; "
+                                         f"the last one keeps them.")
+                state.output, state.when = new, "micro"
+
+    def _output(self, name: str) -> Value:
+        """A graph output under its own name: a copy where the tensor is an input, a constant, a weight or another output."""
+        value = self.value(name)
+        if value.producer is not None and value.name == name and value not in self.graph.outputs:
+            return value
+        with self.builder.at(Origin((name,))):
+            copy = self.builder.emit(OPS["Identity"](), value, names=(name,))[0]
+        for other in [*self.graph.constants, *(s.input for s in self.graph.states), *(v for n in self.graph.nodes for v in n.outputs)]:
+            if other is not copy and other.name == name:
+                other.name, copy.name = copy.name, name
+        return copy
+
+    # Small services for the forms
+
+    def float_name(self, dtype: str) -> str:
+        """The engine's type for a floating type of the file."""
+        return self._float if self._float is not None and dtype in FLOATS else dtype
+
+    def converted(self, array: np.ndarray) -> np.ndarray:
+        """An array of the file as the graph types it."""
+        return array.astype(self.float_name(array.dtype.name), copy=False) if array.dtype.name in FLOATS else array
+
+    def next_stream(self) -> int:
+        """A number of its own for each operator that draws random numbers."""
+        self._streams += 1
+        return self._streams - 1
+
+    def rebatch(self, site: Site, target: list[int], x: Value) -> list[int]:
+        """A constant target shape with the declared batch replaced by the chosen one, where the tensor carries the batch.
+
+        The first entry scales where it is the declared batch, or where the element counts differ by just the ratio of the two.
+        """
+        declared, batch = self.binding.declared_batch, self.binding.batch
+        if site.inputs[0] not in self._batched or not target or declared is None or batch is None or declared == batch:
+            return target
+        leads = bool(x.shape) and x.shape[0] == batch and target[0] == declared
+        scales = -1 not in target and math.prod(target) * batch == x.type.size * declared and target[0] * batch % declared == 0
+        if not (leads or scales):
+            return target
+        changed = [target[0] * batch // declared, *target[1:]]
+        self.warnings.append(f"{site.title} has the constant shape {target}; with batch {batch} it is taken as {changed}.")
+        return changed
+
+    def _proto_type(self, name: str) -> TensorType | None:
+        return self.type(name) if name else None
+
+    def _check_patterns(self) -> None:
+        for pattern in (*self._freeze, *self._trainable):
+            if not any(_matches(s.name, (pattern,)) for s in self.graph.states):
+                names = [s.name for s in self.graph.parameters]
+                raise OptionError(f"the pattern '{pattern}' matches no weight; the weights are {', '.join(names[:LISTED])}"
+                                  + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "") + ".")
+
+
+def unsupported(node: NodeProto, opset: Mapping[str, int], functions: Mapping[tuple[str, str], object]) -> str | None:
+    """Why a node's operator cannot be imported, judged by its name alone; None where it can."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    if (node.domain, node.op_type) in functions:
+        return None
+    if domain == "":
+        version = opset.get("", 0)
+        known = node.op_type in OPS and OPS[node.op_type].onnx
+        if known or node.op_type in FOLDERS or form_of(node.op_type, version) is not None or body_of(node, opset, {}, None) is not None:
+            return None
+    return "tileflow has no such operator"
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, p) for p in patterns)
+
+
+def _running_statistics(graph: GraphProto) -> set[str]:
+    """The initializers that BatchNormalization reads as running mean and variance, also through Identity."""
+    same = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Identity" and node.input and node.output}
+    found = set()
+    for node in graph.node:
+        if node.op_type == "BatchNormalization":
+            for name in node.input[3:5]:
+                seen = set()
+                while name in same and name not in seen:
+                    seen.add(name)
+                    name = same[name]
+                found.add(name)
+    return found

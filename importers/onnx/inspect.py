@@ -1,0 +1,100 @@
+"""What a model file is, in words and numbers, before anything is compiled."""
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tileflow.errors import TileflowError
+from tileflow.graph import FLOATS, Graph
+
+from .importer import UnsupportedNodesError, import_graph, unsupported
+from .load import OnnxModel, title
+from .tensors import DTYPES
+
+DEFAULT_DOMAIN = "ai.onnx"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The summary of a model.
+
+    parameters, parameter_bytes: elements and bytes of the floating initializers. operators: how many nodes of each.
+    unsupported: (node, why) of everything tileflow cannot take. notes: what else the import says: open sizes, an overridden batch.
+    graph: the imported graph if all sizes were known and everything is supported.
+    """
+
+    file: str
+    producer: str
+    ir_version: int
+    opset: Mapping[str, int]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    parameters: int
+    parameter_bytes: int
+    operators: Mapping[str, int]
+    unsupported: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+    graph: Graph | None
+
+    def text(self, verbose: bool = False) -> str:
+        """The summary as lines; `verbose` adds the nodes with their types."""
+        lines = [self.file, f"  producer    {self.producer}", f"  IR version  {self.ir_version}",
+                 f"  opset       {', '.join(f'{domain or DEFAULT_DOMAIN} {version}' for domain, version in self.opset.items())}"]
+        lines += [f"  input       {text}" for text in self.inputs] + [f"  output      {text}" for text in self.outputs]
+        lines.append(f"  parameters  {self.parameters:,} ({self.parameter_bytes:,} bytes)")
+        width = max(map(len, self.operators), default=0)
+        lines += ["", f"Operators ({sum(self.operators.values())} nodes)"]
+        lines += [f"  {name:{width}}  {count:6}" for name, count in self.operators.items()]
+        if self.unsupported:
+            lines += ["", f"Unsupported ({len(self.unsupported)})"] + [f"  {node}: {why}" for node, why in self.unsupported]
+        else:
+            lines += ["", "Every operator is supported."]
+        lines += [f"Note: {note}" for note in self.notes]
+        if verbose and self.graph is not None:
+            lines += ["", "Nodes as imported"] + [f"  {node!r}    # {node.origin}" for node in self.graph.nodes]
+        return "\n".join(lines)
+
+
+def inspect_model(model: OnnxModel, dims: Mapping[str, int] | None = None, batch: int | None = None, training: bool = False) -> Report:
+    """Summarise a model and name everything unsupported in it.
+
+    With all sizes known (`dims` and `batch`, or batch 1 where the file leaves it open) the whole import is tried; else operators are
+    judged by name.
+    """
+    proto = model.proto
+    graph, notes, refused = None, [], list(_by_name(model))
+    try:
+        imported = import_graph(model, dims=dims, batch=_batch(model, batch), training=training)
+        graph, notes = imported.graph, imported.warnings
+    except UnsupportedNodesError as error:
+        refused = list(error.refused)
+    except TileflowError as error:
+        notes = [str(error)]
+    floats = [t for t in proto.graph.initializer if DTYPES.get(t.data_type) in FLOATS]
+    return Report(
+        file=model.where, producer=" ".join(filter(None, (proto.producer_name, proto.producer_version))) or "unknown",
+        ir_version=proto.ir_version, opset=model.opset, inputs=tuple(map(str, model.inputs)), outputs=tuple(map(str, model.outputs)),
+        parameters=sum(math.prod(t.dims) for t in floats),
+        parameter_bytes=sum(math.prod(t.dims) * np.dtype(DTYPES[t.data_type]).itemsize for t in floats),
+        operators=dict(Counter(_operator(n.domain, n.op_type) for n in proto.graph.node).most_common()),
+        unsupported=tuple(refused), notes=tuple(notes), graph=graph)
+
+
+def _operator(domain: str, op_type: str) -> str:
+    return op_type if domain in ("", "ai.onnx") else f"{domain}::{op_type}"
+
+
+def _batch(model: OnnxModel, batch: int | None) -> int | None:
+    """Batch 1 where the file leaves the first dimension of an input open and none was chosen."""
+    open_batch = any(p.dims and not isinstance(p.dims[0], int) for p in model.inputs)
+    return 1 if batch is None and open_batch else batch
+
+
+def _by_name(model: OnnxModel) -> list[tuple[str, str]]:
+    functions = {(f.domain, f.name): f for f in model.proto.functions}
+    found = ((title(node), unsupported(node, model.opset, functions)) for node in model.proto.graph.node)
+    return [(name, why) for name, why in found if why is not None]

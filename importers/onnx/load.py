@@ -1,0 +1,228 @@
+"""Reading an ONNX file that may be damaged or hostile: every refusal is one sentence that names the place and the remedy."""
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from tileflow.errors import ModelError
+
+from .tensors import check_tensor, dtype_name, is_external, tensor_array, tensors_of
+
+OLDEST_OPSET = 7
+PROTOBUF_LIMIT = 2**31 - 1
+"""Bytes: protobuf reads no longer message; larger models keep their weights as external data."""
+SHOWN = 300
+"""Characters of a foreign message that ours repeat."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output as the file declares it.
+
+    Each dimension is a size, a symbol, or None (unnamed); dims is None where the rank is not declared.
+    """
+
+    name: str
+    dtype: str
+    dims: tuple[int | str | None, ...] | None
+
+    def __str__(self) -> str:
+        dims = "?" if self.dims is None else ", ".join("?" if d is None else str(d) for d in self.dims)
+        return f"{self.name}: {self.dtype}[{dims}]"
+
+
+@dataclass(frozen=True)
+class OnnxModel:
+    """A validated ONNX model. `proto` is the original and stays as it is: the exporter copies it.
+
+    `path` is None for a model that did not come from a file; `inputs` are without initializers.
+    """
+
+    proto: ModelProto
+    path: Path | None
+    opset: dict[str, int]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    initializers: dict[str, TensorProto] = field(repr=False)
+
+    @property
+    def where(self) -> str:
+        """How messages call this model."""
+        return str(self.path) if self.path else f"the model '{self.proto.graph.name}'"
+
+    @property
+    def folder(self) -> Path | None:
+        return self.path.parent if self.path else None
+
+    def array(self, name: str) -> np.ndarray:
+        """An initializer's elements, read only. KeyError where there is none of that name."""
+        return tensor_array(self.initializers[name], self.folder, self.where)
+
+
+def load_model(path: str | os.PathLike[str]) -> OnnxModel:
+    """Read and validate an ONNX file; its external data must lie in the same folder.
+
+    Raises:
+        ModelError: the file is missing, empty, cut off, not ONNX, too old or too new, or inconsistent.
+    """
+    path = Path(path)
+    proto = ModelProto()
+    try:
+        proto.ParseFromString(_read(path))
+    except DecodeError:
+        raise ModelError(f"{path} is not an ONNX model, or it is cut off: export or download it again.") from None
+    return wrap_model(proto, path)
+
+
+def wrap_model(proto: ModelProto, path: Path | None = None) -> OnnxModel:
+    """Validate a ModelProto that is already in memory; `path` tells where it came from and where its external data is."""
+    where = str(path) if path else f"the model '{proto.graph.name}'"
+    folder = path.parent if path else None
+    opset = _versions(proto, where)
+    for tensor in tensors_of(proto):
+        check_tensor(tensor, folder, where)
+    _check_names(proto.graph, where)
+    check_by_onnx(proto, path, where)
+    initializers = {t.name: t for t in proto.graph.initializer}
+    skip = initializers.keys() | {s.values.name for s in proto.graph.sparse_initializer}
+    return OnnxModel(proto, path, opset, tuple(_port(v) for v in proto.graph.input if v.name not in skip),
+                     tuple(_port(v) for v in proto.graph.output), initializers)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise ModelError(f"{path} is a folder: give the .onnx file in it.")
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelError(f"{path} is not a regular file: give an .onnx file.")
+        if status.st_size == 0:
+            raise ModelError(f"{path} is empty: export or download the model again.")
+        if status.st_size > PROTOBUF_LIMIT:
+            raise ModelError(f"{path} has {status.st_size} bytes and ONNX files end at 2 GiB: save the model with external data.")
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ModelError(f"{path} does not exist: check the path of the ONNX file.") from None
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error.strerror}): check the path and its permissions.") from None
+    except ValueError:
+        raise ModelError(f"{str(path)!r} is not a valid path: check the path of the ONNX file.") from None
+
+
+def _versions(proto: ModelProto, where: str) -> dict[str, int]:
+    """Opset by domain ('' is ONNX's own), after checking that they can be read at all."""
+    if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
+        raise ModelError(f"{where} holds no graph: it is not an ONNX model, or it is cut off; export or download it again.")
+    opset = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
+    newest = onnx.defs.onnx_opset_version()
+    if "" in opset and not OLDEST_OPSET <= opset[""] <= newest:
+        remedy = "convert it with onnx.version_converter" if opset[""] < OLDEST_OPSET else "install a newer onnx, or export an older opset"
+        raise ModelError(f"{where} uses opset {opset['']}, and tileflow reads {OLDEST_OPSET} to {newest} with onnx {onnx.__version__}: "
+                         f"{remedy}.")
+    if not opset:
+        raise ModelError(f"{where} names no opset: it is not an ONNX model, or it is damaged; export it again.")
+    if proto.ir_version > onnx.IR_VERSION:
+        raise ModelError(f"{where} has IR version {proto.ir_version} and onnx {onnx.__version__} knows up to {onnx.IR_VERSION}: "
+                         f"install a newer onnx.")
+    return opset
+
+
+def _check_names(graph: GraphProto, where: str) -> None:
+    """Each value is made once and before it is read."""
+    known = {v.name for v in graph.input} | {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer} | {""}
+    later = {o: node for node in graph.node for o in node.output if o}
+    for node in graph.node:
+        for name in _reads(node):
+            if name in known:
+                continue
+            if name not in later:
+                raise ModelError(f"{where}: {title(node)} reads '{name}', which nothing in the model makes; export the model again.")
+            raise ModelError(f"{where}: {title(node)} reads '{name}' before {title(later[name])} makes it"
+                             + (f", in a cycle through {cycle}" if (cycle := _cycle(later, name)) else "")
+                             + "; a model must list its nodes in execution order, so export it again.")
+        for name in node.output:
+            if name and name in known:
+                raise ModelError(f"{where}: {title(node)} makes '{name}', which exists already; every value must have one maker, "
+                                 f"so export the model again.")
+            known.add(name)
+    for output in graph.output:
+        if output.name not in known or not output.name:
+            raise ModelError(f"{where}: nothing makes the output '{output.name}'; export the model again.")
+
+
+def _cycle(makers: dict[str, NodeProto], start: str) -> str:
+    """Names of the values on a cycle through `start`, or ''. Depth first without recursion: hostile graphs are deep."""
+    came_from: dict[str, str] = {}
+    stack = [start]
+    while stack:
+        name = stack.pop()
+        for read in _reads(makers[name]):
+            if read == start:
+                trail = [name]
+                while trail[-1] != start:
+                    trail.append(came_from[trail[-1]])
+                return " <- ".join(f"'{n}'" for n in trail[::-1][:6])
+            if read in makers and read not in came_from:
+                came_from[read] = name
+                stack.append(read)
+    return ""
+
+
+def _reads(node: NodeProto) -> Iterable[str]:
+    return (name for name in node.input if name)
+
+
+def title(node: NodeProto) -> str:
+    """How messages call a node: operator and name."""
+    kind = f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+    return f"{kind} node '{label(node)}'"
+
+
+def label(node: NodeProto) -> str:
+    """The node's name, or its operator and first output where it has none."""
+    return node.name or f"{node.op_type}({next(filter(None, node.output), '')})"
+
+
+def check_by_onnx(proto: ModelProto, path: Path | None, where: str) -> None:
+    """onnx.checker's verdict, shortened. Operators without a schema are left for the importer, which names all of them."""
+    external = any(is_external(t) for t in tensors_of(proto))
+    try:
+        if external and path is not None:
+            onnx.checker.check_model(os.fspath(path))
+        else:
+            onnx.checker.check_model(proto)
+    except onnx.checker.ValidationError as error:
+        message = " ".join(str(error).split())
+        if "No Op registered for" in message or "No opset import for domain" in message:
+            return
+        message = message.split(" ==> Context")[0]
+        shown = message if len(message) <= SHOWN else message[:SHOWN] + " ..."
+        raise ModelError(f"{where} is not valid ONNX ({shown.rstrip('.')}): "
+                         f"export it again, or mend it with the tool that made it.") from None
+    except (ValueError, RuntimeError) as error:
+        raise ModelError(f"{where} cannot be checked by onnx ({' '.join(str(error).split())[:SHOWN]}): export it again.") from None
+
+
+def _port(value: ValueInfoProto) -> Port:
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        return Port(value.name, (kind or "undeclared").removesuffix("_type"), None)
+    tensor = value.type.tensor_type
+    dtype = dtype_name(tensor.elem_type)
+    if not tensor.HasField("shape"):
+        return Port(value.name, dtype, None)
+    dims: list[int | str | None] = []
+    for d in tensor.shape.dim:
+        if d.dim_param:
+            dims.append(d.dim_param)
+        else:
+            dims.append(d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else None)
+    return Port(value.name, dtype, tuple(dims))

@@ -1,0 +1,220 @@
+"""One ONNX node while it is imported: attributes with the opset's defaults, operands as values or as known arrays, and the
+default path into the graph."""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, NodeProto, TensorProto
+
+from tileflow.errors import UnsupportedError
+from tileflow.graph import OPS, Builder, TensorType, Value
+
+from .load import title
+from .tensors import DTYPES, dtype_name, tensor_array
+
+if TYPE_CHECKING:
+    from .importer import Importer
+
+IGNORED = {"Cast": {"saturate", "round_mode"}, "CastLike": {"saturate", "round_mode"}, "QuantizeLinear": {"saturate"}}
+"""Attributes that say nothing about the types the engine has."""
+
+
+class DynamicOperandError(UnsupportedError):
+    """An operand must be known at import and is computed; `names` are the graph inputs it depends on."""
+
+    def __init__(self, message: str, names: frozenset[str] = frozenset()) -> None:
+        super().__init__(message)
+        self.names = names
+
+
+def python_value(attribute: AttributeProto) -> Any:
+    """An attribute as a Python value: text decoded, tensors and graphs as protos."""
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in value]
+    return value
+
+
+def schema_of(op_type: str, opset: int, domain: str = "") -> onnx.defs.OpSchema | None:
+    """The operator's schema as of `opset`, or None where onnx has none."""
+    try:
+        return onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+@functools.cache
+def field_types(name: str) -> Mapping[str, Any]:
+    """The attributes that the engine's operator `name` declares, with their types."""
+    op: Any = OPS[name]
+    hints = typing.get_type_hints(op)
+    return {f.name: hints[f.name] for f in dataclasses.fields(op)}
+
+
+def coerce(value: Any, hint: Any) -> Any:
+    """An ONNX value (number, list, text, array) as the declared type of an operator's attribute."""
+    is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+    kinds = {typing.get_origin(t) or t for t in (typing.get_args(hint) if is_union else (hint,))}
+    if isinstance(value, np.ndarray):
+        flat = value.reshape(-1).tolist()
+        value = flat[0] if len(flat) == 1 and (tuple not in kinds or value.ndim == 0) else flat
+    if isinstance(value, list | tuple):
+        return tuple(value)
+    if bool in kinds and isinstance(value, int):
+        return bool(value)
+    if float in kinds and int not in kinds and isinstance(value, int):
+        return float(value)
+    if tuple in kinds and isinstance(value, int | float):
+        return (value,)
+    return value
+
+
+class Site:
+    """What a version function or a folder sees of a node.
+
+    attrs: the attributes by name, the schema's defaults included.
+    outputs: names; '' where the output is not wanted.
+    """
+
+    def __init__(self, importer: Importer, node: NodeProto, opset: Mapping[str, int]) -> None:
+        self.importer, self.node, self.opsets = importer, node, opset
+        self.op_type = node.op_type
+        self.domain = "" if node.domain == "ai.onnx" else node.domain
+        self.opset = opset.get(self.domain, 0)
+        self.schema = schema_of(self.op_type, self.opset, self.domain)
+        self.given = {a.name: python_value(a) for a in node.attribute}
+        declared = self.schema.attributes if self.schema else {}
+        defaults = {name: python_value(a.default_value) for name, a in declared.items() if a.default_value.name}
+        self.attrs: dict[str, Any] = {**defaults, **self.given}
+        self.inputs, self.outputs = list(node.input), list(node.output)
+
+    @property
+    def title(self) -> str:
+        return title(self.node)
+
+    @property
+    def builder(self) -> Builder:
+        return self.importer.builder
+
+    def unsupported(self, why: str) -> UnsupportedError:
+        return UnsupportedError(why)
+
+    # Operands
+
+    def has(self, i: int) -> bool:
+        """Input `i` is given."""
+        return i < len(self.inputs) and self.inputs[i] != ""
+
+    def value(self, i: int) -> Value:
+        """Input `i` as a value of the graph."""
+        return self.importer.value(self.inputs[i])
+
+    def optional(self, i: int) -> Value | None:
+        return self.value(i) if self.has(i) else None
+
+    def known(self, i: int) -> np.ndarray | None:
+        """Input `i` if its elements are known and it is no weight."""
+        return self.importer.known(self.inputs[i]) if self.has(i) else None
+
+    def static(self, i: int) -> np.ndarray:
+        """Input `i`, which must be known now: a constant, an initializer, or computed from shapes."""
+        name = self.inputs[i]
+        array = self.importer.static(name)
+        if array is None:
+            formal = self.schema.inputs[i].name if self.schema and i < len(self.schema.inputs) else f"input {i}"
+            raise DynamicOperandError(f"its operand {formal} ('{name}') is computed while the model runs; it must be a constant",
+                                      self.importer.ancestors(name))
+        return array
+
+    def static_list(self, i: int, attribute: str) -> list[int] | None:
+        """Integers that old opsets give as an attribute and new ones as input `i`; None where absent."""
+        if self.has(i):
+            return [int(n) for n in self.static(i).reshape(-1)]
+        given = self.attrs.get(attribute)
+        return None if given is None else [int(n) for n in given]
+
+    def axes(self, arrays: Sequence[np.ndarray | None]) -> list[int] | None:
+        """The `axes` of a folded node: attribute, or second array."""
+        if len(arrays) > 1 and arrays[1] is not None:
+            return [int(n) for n in arrays[1].reshape(-1)]
+        given = self.attrs.get("axes")
+        return None if given is None else list(given)
+
+    def dtype(self, number: int) -> str:
+        """The engine's name of an ONNX element type (floats as `float_dtype` has them)."""
+        if number not in DTYPES:
+            raise self.unsupported(f"the element type {dtype_name(number)}")
+        return self.float_dtype(DTYPES[number])
+
+    def float_dtype(self, name: str) -> str:
+        return self.importer.float_name(name)
+
+    def tensor(self, tensor: TensorProto) -> np.ndarray:
+        """A tensor attribute's elements."""
+        return self.importer.converted(tensor_array(tensor, self.importer.model.folder, self.importer.model.where))
+
+    # Into the graph
+
+    def emit(self, op: str, *inputs: Value | None, **attributes: Any) -> Value:
+        """An intermediate node; its value is named after the node's first output."""
+        declared = OPS.get(op)
+        if declared is None:
+            raise self.unsupported(f"it needs the operator {op}, which tileflow does not have")
+        name = f"{self.outputs[0]}.{op.lower()}" if self.outputs else op.lower()
+        return self.builder.emit(declared(**attributes), *inputs, names=(name,))[0]
+
+    def finish(self, op: str, *inputs: Value | None, **attributes: Any) -> tuple[Value, ...]:
+        """The node that makes the outputs, under their names."""
+        declared = OPS.get(op)
+        if declared is None:
+            raise self.unsupported(f"it needs the operator {op}, which tileflow does not have")
+        return self.builder.emit(declared(**attributes), *inputs, names=tuple(self.outputs))
+
+    def generic(self, **overrides: Any) -> tuple[Value, ...]:
+        """The default path: ONNX attributes, and inputs named like attributes, become the operator's attributes; other inputs operands."""
+        declared = OPS.get(self.op_type)
+        if declared is None or not declared.onnx or self.domain != "":
+            raise self.unsupported("tileflow has no such operator")
+        hints = field_types(self.op_type)
+        operands: list[Value | None] = []
+        attributes: dict[str, Any] = dict(overrides)
+        for i in range(len(self.inputs)):
+            formal = self._formal(i)
+            if formal not in hints:
+                operands.append(self.optional(i))
+            elif self.has(i) and formal not in attributes:
+                attributes[formal] = coerce(self.static(i), hints[formal])
+        while operands and operands[-1] is None:
+            operands.pop()
+        for name, value in self.attrs.items():
+            if name in hints:
+                attributes.setdefault(name, coerce(value, hints[name]))
+            elif name in self.given and name not in IGNORED.get(self.op_type, ()) and not self._is_default(name, value):
+                raise self.unsupported(f"the attribute {name}={value!r}"[:120])
+        try:
+            op = declared(**attributes)
+        except TypeError as error:
+            raise self.unsupported(f"its attributes do not suffice ({error})") from None
+        return self.builder.emit(op, *operands, names=tuple(self.outputs))
+
+    def _formal(self, i: int) -> str:
+        formals = self.schema.inputs if self.schema else []
+        return formals[min(i, len(formals) - 1)].name if formals else ""
+
+    def _is_default(self, name: str, value: Any) -> bool:
+        if self.schema is None or name not in self.schema.attributes:
+            return False
+        default = self.schema.attributes[name].default_value
+        return bool(default.name) and python_value(default) == value
+
+    def type(self, i: int) -> TensorType:
+        return self.value(i).type

@@ -1,0 +1,142 @@
+"""Tensors of a ModelProto: where they are, what they declare, and their payload, never trusted before it is measured."""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from tileflow.errors import ModelError, UnsupportedError
+from tileflow.graph import CODES
+
+DTYPES: dict[int, str] = {helper.np_dtype_to_tensor_dtype(np.dtype(name)): name for name in CODES}
+"""ONNX element type numbers to the engine's names, for the types the engine has."""
+
+TYPED_FIELDS = {
+    "float32": "float_data", "float64": "double_data", "int64": "int64_data", "uint64": "uint64_data", "uint32": "uint64_data",
+}
+"""The protobuf field that holds a tensor's elements when it has no raw data; int32_data for all others."""
+
+
+def dtype_name(number: int) -> str:
+    """The name of an ONNX element type, for messages and types: 'float32', or ONNX's own word ('STRING') where the engine has none."""
+    if number in DTYPES:
+        return DTYPES[number]
+    return TensorProto.DataType.Name(number) if number in TensorProto.DataType.values() else f"unknown element type {number}"
+
+
+def is_external(tensor: TensorProto) -> bool:
+    """The payload is in another file."""
+    return tensor.data_location == TensorProto.EXTERNAL
+
+
+def describe(tensor: TensorProto) -> str:
+    """'float32[64, 3, 7, 7]'."""
+    return f"{dtype_name(tensor.data_type)}{list(tensor.dims)}"
+
+
+def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
+    """Every tensor of a model: initializers and attributes, in subgraphs and functions too."""
+    yield from _graph_tensors(model.graph)
+    for function in model.functions:
+        for node in function.node:
+            yield from _node_tensors(node)
+    for training in model.training_info:
+        yield from _graph_tensors(training.initialization)
+        yield from _graph_tensors(training.algorithm)
+
+
+def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield sparse.values
+        yield sparse.indices
+    for node in graph.node:
+        yield from _node_tensors(node)
+
+
+def _node_tensors(node: NodeProto) -> Iterator[TensorProto]:
+    for attribute in node.attribute:
+        yield from _attribute_tensors(attribute)
+
+
+def _attribute_tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
+    if attribute.HasField("t"):
+        yield attribute.t
+    yield from attribute.tensors
+    if attribute.HasField("g"):
+        yield from _graph_tensors(attribute.g)
+    for graph in attribute.graphs:
+        yield from _graph_tensors(graph)
+
+
+def check_tensor(tensor: TensorProto, folder: Path | None, where: str) -> None:
+    """Compare what a tensor declares with the payload that is there, before any memory is taken for it.
+
+    Raises ModelError where sizes disagree. Tensors of types the engine does not have are left for the importer to refuse if they are used.
+    """
+    if any(n < 0 for n in tensor.dims):
+        raise ModelError(f"{where}: the tensor '{tensor.name}' declares the shape {list(tensor.dims)}, and sizes cannot be negative; "
+                         f"the file is damaged, so export it again.")
+    if tensor.data_type not in DTYPES:
+        return
+    dtype = np.dtype(DTYPES[tensor.data_type])
+    count = math.prod(tensor.dims)
+    if is_external(tensor):
+        external_location(tensor, folder, where)
+        return
+    if tensor.HasField("raw_data"):
+        held, needed, unit = len(tensor.raw_data), count * dtype.itemsize, "bytes"
+    else:
+        held, needed, unit = len(getattr(tensor, TYPED_FIELDS.get(dtype.name, "int32_data"))), count, "elements"
+    if held != needed:
+        raise ModelError(f"{where}: the tensor '{tensor.name}' declares {describe(tensor)}, which is {needed} {unit}, but holds {held}; "
+                         f"the file is damaged or cut off, so export or download it again.")
+
+
+def external_location(tensor: TensorProto, folder: Path | None, where: str) -> tuple[Path, int, int]:
+    """(file, offset, length in bytes) of an external payload, checked: inside the model's folder, present, and long enough."""
+    place = f"{where}: the tensor '{tensor.name}'"
+    entries = {e.key: e.value for e in tensor.external_data}
+    location = entries.get("location", "")
+    if folder is None:
+        raise ModelError(f"{place} is in an external file '{location}', but the model did not come from a file; load it by its path.")
+    if not location or Path(location).is_absolute() or ".." in Path(location).parts:
+        raise ModelError(f"{place} points to the external file '{location}', which is outside the model's folder; "
+                         f"put the data file beside the model and save it with a relative location.")
+    file = folder / location
+    if not file.resolve().is_relative_to(folder.resolve()):
+        raise ModelError(f"{place} points to the external file '{location}', a link that leaves the model's folder; "
+                         f"copy the data file beside the model.")
+    if not file.is_file():
+        raise ModelError(f"{place} needs the external file '{location}', which is not in '{folder}'; copy it beside the model.")
+    needed = math.prod(tensor.dims) * np.dtype(DTYPES[tensor.data_type]).itemsize
+    try:
+        offset, length = int(entries.get("offset", "0")), int(entries.get("length", str(needed)))
+    except ValueError:
+        offset = length = -1
+    size = file.stat().st_size
+    if offset < 0 or length != needed or offset + length > size:
+        raise ModelError(f"{place} declares {describe(tensor)}, {needed} bytes, as offset {entries.get('offset', 0)} length "
+                         f"{entries.get('length', 'unset')} of '{location}', which has {size} bytes; "
+                         f"the data file does not belong to this model or is cut off, so copy it again.")
+    return file, offset, length
+
+
+def tensor_array(tensor: TensorProto, folder: Path | None, where: str) -> np.ndarray:
+    """The tensor's elements as a read-only array. Raises UnsupportedError for element types the engine does not have."""
+    if tensor.data_type not in DTYPES:
+        raise UnsupportedError(f"{where}: the tensor '{tensor.name}' has the element type {dtype_name(tensor.data_type)}, "
+                               f"which tileflow does not have; convert it to one of {', '.join(CODES)}.")
+    check_tensor(tensor, folder, where)
+    if is_external(tensor):
+        file, offset, length = external_location(tensor, folder, where)
+        dtype = np.dtype(DTYPES[tensor.data_type])
+        array = np.fromfile(file, dtype.newbyteorder("<"), length // dtype.itemsize, offset=offset)
+        array = array.reshape(tuple(tensor.dims)).astype(dtype, copy=False)
+    else:
+        array = numpy_helper.to_array(tensor)
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,204 @@
+"""Operators whose ONNX form differs from the engine's declaration, by opset. Everything else takes the default path (Site.generic).
+
+A form returns the node's outputs in order: values of the graph, or arrays that are known already.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tileflow.graph import Value
+
+from .site import Site
+
+Form = Callable[[Site], Sequence[Value | np.ndarray]]
+FORMS: dict[str, list[tuple[int, Form]]] = {}
+ALWAYS = 1 << 30
+
+
+def form(*names: str, below: int = ALWAYS) -> Callable[[Form], Form]:
+    """Register a function for the operators `names` in opsets under `below`; of several the lowest bound that holds wins."""
+    def register(function: Form) -> Form:
+        for name in names:
+            FORMS.setdefault(name, []).append((below, function))
+            FORMS[name].sort(key=lambda entry: entry[0])
+        return function
+    return register
+
+
+def form_of(op_type: str, opset: int) -> Form | None:
+    """The form in force, or None for the default path."""
+    return next((function for below, function in FORMS.get(op_type, ()) if opset < below), None)
+
+
+def positive(axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Axes counted from the front; what is out of range stays, for the operator to refuse."""
+    return tuple(a + rank if -rank <= a < 0 else a for a in axes)
+
+
+@form("Identity")
+def identity(site: Site) -> Sequence[Value]:
+    return (site.value(0),)
+
+
+@form("Cast")
+def cast(site: Site) -> Sequence[Value]:
+    to = site.dtype(site.attrs["to"])
+    return (site.value(0),) if site.type(0).dtype == to else site.generic(to=to)
+
+
+@form("CastLike")
+def cast_like(site: Site) -> Sequence[Value]:
+    to = site.type(1).dtype
+    return (site.value(0),) if site.type(0).dtype == to else site.finish("Cast", site.value(0), to=to)
+
+
+@form("Reshape")
+def reshape(site: Site) -> Sequence[Value]:
+    """The target with 0 (copy) and -1 (the rest) worked out, and the file's batch replaced where another was chosen."""
+    x = site.value(0)
+    target = [int(n) for n in site.static(1).reshape(-1)]
+    if not site.attrs.get("allowzero"):
+        for i, n in enumerate(target):
+            if n == 0 and i < len(x.shape):
+                target[i] = x.shape[i]
+    target = site.importer.rebatch(site, target, x)
+    if target.count(-1) == 1:
+        rest = math.prod(n for n in target if n != -1)
+        if rest > 0 and x.type.size % rest == 0:
+            target[target.index(-1)] = x.type.size // rest
+    return site.finish("Reshape", x, shape=tuple(target), allowzero=1)
+
+
+@form("Expand")
+def expand(site: Site) -> Sequence[Value]:
+    """ONNX broadcasts both ways; the engine's target is the result's shape."""
+    x = site.value(0)
+    target = [int(n) for n in site.static(1).reshape(-1)]
+    target = site.importer.rebatch(site, target, x) if len(target) == x.type.rank else target
+    try:
+        shape = np.broadcast_shapes(x.shape, tuple(target))
+    except ValueError:
+        raise site.unsupported(f"{x.type} cannot be expanded to {target}") from None
+    return site.finish("Expand", x, shape=shape)
+
+
+@form("Squeeze")
+def squeeze(site: Site) -> Sequence[Value]:
+    x = site.value(0)
+    axes = site.static_list(1, "axes")
+    if axes is None:
+        axes = [i for i, n in enumerate(x.shape) if n == 1]
+    return site.finish("Squeeze", x, axes=positive(axes, x.type.rank))
+
+
+@form("Unsqueeze")
+def unsqueeze(site: Site) -> Sequence[Value]:
+    x = site.value(0)
+    axes = site.static_list(1, "axes") or []
+    return site.finish("Unsqueeze", x, axes=tuple(sorted(positive(axes, x.type.rank + len(axes)))))
+
+
+@form("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
+def reduce(site: Site) -> Sequence[Value]:
+    """Axes came as an attribute until opset 13 (ReduceSum) or 18 (the others); none means all, or with noop_with_empty_axes none at all."""
+    x = site.value(0)
+    axes = site.static_list(1, "axes")
+    if not axes and site.attrs.get("noop_with_empty_axes"):
+        return (x,)
+    reduced = positive(axes or range(x.type.rank), x.type.rank)
+    return site.finish(site.op_type, x, axes=reduced, keepdims=int(site.attrs.get("keepdims", 1)))
+
+
+@form("Softmax", "LogSoftmax", below=13)
+def flattened_softmax(site: Site) -> Sequence[Value]:
+    """Until opset 13 all dimensions from `axis` on are one."""
+    x = site.value(0)
+    axis = positive([site.attrs.get("axis", 1)], x.type.rank)[0]
+    if math.prod(x.shape[axis:-1]) == 1 and axis < x.type.rank:
+        return site.finish(site.op_type, x, axis=-1)
+    flat = site.emit("Reshape", x, shape=(math.prod(x.shape[:axis]), math.prod(x.shape[axis:])), allowzero=1)
+    return site.finish("Reshape", site.emit(site.op_type, flat, axis=-1), shape=x.shape, allowzero=1)
+
+
+@form("Split")
+def split(site: Site) -> Sequence[Value]:
+    """Sizes came as an attribute until opset 13; absent, the parts are equal, the last one perhaps smaller."""
+    x = site.value(0)
+    axis = positive([site.attrs.get("axis", 0)], x.type.rank)[0]
+    sizes = site.static_list(1, "split")
+    if sizes is None and axis < x.type.rank:
+        chunk = -(-x.shape[axis] // len(site.outputs))
+        sizes = [max(min(chunk, x.shape[axis] - i * chunk), 0) for i in range(len(site.outputs))]
+    return site.finish("Split", x, axis=axis, sizes=tuple(sizes or ()))
+
+
+@form("Pad")
+def pad(site: Site) -> Sequence[Value]:
+    """Pads and the value were attributes before opset 11; from 18 on `axes` may name the padded dimensions."""
+    x = site.value(0)
+    pads = site.static_list(1, "pads") or []
+    if site.has(3):
+        axes = positive([int(a) for a in site.static(3).reshape(-1)], x.type.rank)
+        full = [0] * (2 * x.type.rank)
+        for k, axis in enumerate(axes):
+            full[axis], full[axis + x.type.rank] = pads[k], pads[k + len(axes)]
+        pads = full
+    value = site.static(2).reshape(-1)[0].item() if site.has(2) else site.attrs.get("value", 0.0)
+    return site.finish("Pad", x, pads=tuple(pads), value=float(value), mode=site.attrs.get("mode", "constant"))
+
+
+@form("Clip")
+def clip(site: Site) -> Sequence[Value]:
+    """Bounds that are known are attributes; computed ones become Max and Min."""
+    if all(not site.has(i) or site.importer.static(site.inputs[i]) is not None for i in (1, 2)):
+        return site.generic()
+    x = site.value(0)
+    if site.has(1):
+        x = site.emit("Max", x, site.value(1))
+    return site.finish("Min", x, site.value(2)) if site.has(2) else (x,)
+
+
+@form("Dropout")
+def dropout(site: Site) -> Sequence[Value]:
+    """Until opset 12 the file's Dropout does nothing; later it has a training_mode; the importer's `training` overrides both.
+    Each node draws random numbers of its own stream."""
+    if site.importer.training is None:
+        active = site.has(2) and bool(site.static(2))
+    else:
+        active = site.importer.training
+    ratio = float(site.static(1).reshape(-1)[0]) if site.has(1) else float(site.attrs.get("ratio", 0.5))
+    return site.finish("Dropout", site.value(0), ratio=ratio, training_mode=active, stream=site.importer.next_stream())
+
+
+@form("BatchNormalization")
+def batch_normalization(site: Site) -> Sequence[Value]:
+    """Inference as it stands. In training the batch's own mean and population variance normalise, and the running statistics follow them:
+    running * momentum + batch * (1 - momentum), ONNX's equation (PyTorch's layer folds the unbiased variance instead)."""
+    if site.attrs.get("spatial", 1) != 1:
+        raise site.unsupported("the attribute spatial=0")
+    training = bool(site.attrs.get("training_mode", 0)) if site.importer.training is None else site.importer.training
+    epsilon, momentum = float(site.attrs["epsilon"]), float(site.attrs["momentum"])
+    operands = [site.value(i) for i in range(5)]
+    if not training:
+        y = site.finish("BatchNormalization", *operands, epsilon=epsilon, momentum=momentum, training_mode=False)[0]
+        return (y, *operands[3:5])
+    y, mean, variance = site.finish("BatchNormalization", *operands, epsilon=epsilon, momentum=momentum, training_mode=True)[:3]
+    running = []
+    for name, old, batch in zip(site.inputs[3:5], operands[3:5], (mean, variance), strict=True):
+        if batch.type != old.type:
+            batch = site.emit("Cast", batch, to=old.dtype)
+        kept = site.emit("Mul", old, site.builder.scalar(momentum, old))
+        new = site.emit("Add", kept, site.emit("Mul", batch, site.builder.scalar(1 - momentum, old)))
+        site.importer.update(name, new)
+        running.append(new)
+    return (y, *running)
+
+
+@form("If")
+def branch(site: Site) -> Sequence[Value | np.ndarray]:
+    """A branch whose condition is known is imported in place."""
+    graph = site.attrs["then_branch" if bool(site.static(0).reshape(-1)[0]) else "else_branch"]
+    return site.importer.inline_graph(graph, site.opsets)

@@ -1,0 +1,455 @@
+"""Elementwise leaves: scalar expressions compiled to explicit vector code over broadcast arrays.
+
+    x, y = Var(0, "float32"), Var(1, "float32")
+    call = elementwise_call([maximum(x + y, 0)], [In(0, (8, 3, 5)), In(1, (3, 1))], [Out(0, (8, 3, 5))])
+
+One leaf computes any number of outputs of one shape in one pass. Each operation is rounded to its dtype and none is
+contracted with another, so fused and separate computation give the same bits, as do vector bodies and tails, and every
+split of the range. All inputs of a vector are read before its outputs are written: an output may share the memory of an
+input of its shape and item size.
+"""
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from . import cpu, mathlib
+from .call import Call, In, Out, Work
+from .expr import Expr, flops, key, postorder, variables
+from .leaf import Leaf
+from .vector import BIT, WORD, Emitter, as_intrinsic, word
+
+LETTERS = {"float16": "f2", "float32": "f4", "float64": "f8", "bool": "b1",
+           "int8": "i1", "int16": "i2", "int32": "i4", "int64": "i8",
+           "uint8": "u1", "uint16": "u2", "uint32": "u4", "uint64": "u8"}
+"""Element types to the letters of leaf signatures."""
+
+GRAIN = 1024
+"""Elements below which a range is not cut."""
+
+CACHE = 4 << 20
+"""Bytes that a core's caches are assumed to hold (for cost estimates only)."""
+
+FULL, SCALAR, ROW, COLUMN = "full", "scalar", "row", "column"
+"""How an input lies along the iteration space: as the outputs do; one element; broadcast over some outer dimensions, with
+elements along the innermost one; broadcast over the innermost dimension too."""
+
+
+def _size(dtype: str) -> int:
+    return np.dtype(dtype).itemsize
+
+
+# ---- the iteration space ------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Space:
+    """An iteration space with as few dimensions as broadcasting allows; `strides` in elements per input and dimension."""
+
+    dims: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
+
+    @property
+    def inner(self) -> int:
+        return self.dims[-1]
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.dims[:-1])
+
+    def lies(self, index: int) -> str:
+        """FULL, SCALAR, ROW or COLUMN."""
+        strides = self.strides[index]
+        if all(strides):
+            return FULL
+        return ROW if strides[-1] else COLUMN if any(strides) else SCALAR
+
+
+def collapse(shape: tuple[int, ...], inputs: Sequence[tuple[int, ...]]) -> Space:
+    """Merge neighbouring dimensions along which every input is either present or broadcast; drop dimensions of 1."""
+    dims: list[int] = []
+    patterns: list[tuple[bool, ...]] = []
+    padded = [(1,) * (len(shape) - len(s)) + s for s in inputs]
+    for axis, n in enumerate(shape):
+        pattern = tuple(s[axis] == n for s in padded)
+        if n == 1:
+            continue
+        if patterns and patterns[-1] == pattern:
+            dims[-1] *= n
+        else:
+            dims.append(n)
+            patterns.append(pattern)
+    if not dims:
+        dims, patterns = [1], [(True,) * len(inputs)]
+    strides = []
+    for i in range(len(inputs)):
+        own, step = [], 1
+        for n, pattern in zip(reversed(dims), reversed(patterns), strict=True):
+            own.append(step if pattern[i] else 0)
+            step *= n if pattern[i] else 1
+        strides.append(tuple(reversed(own)))
+    return Space(tuple(dims), tuple(strides))
+
+
+# ---- the call -----------------------------------------------------------------------------------------------------------
+
+def elementwise_call(outputs: Sequence[Expr], inputs: Sequence[In | Out | Work], results: Sequence[Out | Work]) -> Call:
+    """One pass that computes `outputs[k]` into `results[k]`, variable i being inputs[i].
+
+    Args:
+        outputs: expressions; their dtypes are the results' dtypes, their variables' dtypes the inputs'.
+        inputs: arrays whose shapes broadcast to the results' shape. Those that no expression reads are ignored.
+        results: arrays of one shape, not empty. A result may lie in the memory of an input of its shape and item size.
+    """
+    read = variables(*outputs)
+    shape = results[0].shape
+    assert all(r.shape == shape for r in results), results
+    assert len(results) == len(outputs)
+    arrays = {i: inputs[i] for i in read}
+    space = collapse(shape, [a.shape for a in arrays.values()])
+    lies = tuple(space.lies(k) for k in range(len(arrays)))
+    leaf = _leaf(tuple(outputs), tuple(read), lies, len(space.dims), cpu.current())
+    nanoseconds = _cost(outputs, read, lies, math.prod(shape))
+    if len(space.dims) == 1:
+        args: list[Any] = [replace(a, shape=(1,) if how == SCALAR else space.dims)
+                           for a, how in zip(arrays.values(), lies, strict=True)]
+        args += [replace(r, shape=space.dims) for r in results]
+        return Call(leaf, args, space.inner, GRAIN, nanoseconds, flat=True)
+    table = (space.rows, space.inner)
+    args = list(space.dims[1:-1])
+    for k, (array, how) in enumerate(zip(arrays.values(), lies, strict=True)):
+        args.append(replace(array, shape=table if how == FULL else (math.prod(array.shape),)))
+        if how in (ROW, COLUMN):
+            args += space.strides[k][:-1]
+    args += [replace(r, shape=table) for r in results]
+    return Call(leaf, args, space.rows, max(1, GRAIN // space.inner), nanoseconds)
+
+
+def _cost(outputs: Sequence[Expr], read: dict[int, Expr], lies: Sequence[str], n: int) -> float:
+    """Nanoseconds on one core: a vector operation each 0.28 ns, then loads and stores, 50 bytes a ns in cache, 16 beyond it."""
+    moved = sum(_size(v.dtype) for v, how in zip(read.values(), lies, strict=True) if how == FULL)
+    moved += sum(_size(o.dtype) for o in outputs)
+    arithmetic = 0.28 * flops(*outputs) / _lanes(outputs, cpu.current())
+    return 20.0 + n * max(arithmetic, moved / (50.0 if n * moved < CACHE else 16.0))
+
+
+@functools.cache
+def _leaf(outputs: tuple[Expr, ...], read: tuple[int, ...], lies: tuple[str, ...], rank: int, path: cpu.Cpu) -> Leaf:
+    """The leaf for these expressions and this broadcast pattern; sizes and strides are run-time arguments."""
+    name = hashlib.sha1(repr((key(*outputs), read, lies, rank, path.name)).encode()).hexdigest()[:16]
+    dtypes = [v.dtype for v in variables(*outputs).values()]
+    loops = _Loops(outputs, read, tuple(dtypes), lies, rank)
+    strides = [how in (ROW, COLUMN) for how in lies]
+    ins, outs = [f"x{i}" for i in range(len(read))], [f"y{k}" for k in range(len(outputs))]
+    sizes = [f"n{d}" for d in range(1, rank - 1)]
+    steps = [[f"{x}s{d}" for d in range(rank - 1)] if given else [] for x, given in zip(ins, strides, strict=True)]
+    letters = [LETTERS[d] for d in dtypes] + [LETTERS[o.dtype] for o in outputs]
+    if rank == 1:
+        views = [f"{letter}[:]" if how == SCALAR else f"{letter}[r]"
+                 for letter, how in zip(letters, [*lies, *[FULL] * len(outputs)], strict=True)]
+        parameters, signature = ins + outs, views
+        head = ["y0.shape[0]"]
+    else:
+        signature, parameters = ["lo", *["i8"] * len(sizes)], ["lo", *sizes]
+        for x, letter, how, step in zip(ins, letters, lies, steps, strict=False):
+            signature += [f"{letter}[r,:]" if how == FULL else f"{letter}[:]", *["i8"] * len(step)]
+            parameters += [x, *step]
+        signature += [f"{letter}[r,:]" for letter in letters[len(ins):]]
+        parameters += outs
+        head = ["y0.shape[0]", "y0.shape[1]", "lo", *sizes]
+    flat = [s for step in steps for s in step]
+    words = ["n", *(["inner", "lo", *sizes] if rank > 1 else []), *ins, *outs, *flat]
+    kernel = as_intrinsic(f"elementwise_{name}", ", ".join(words), path, loops.emit)
+    actual = [*head, *[f"{a}.ctypes.data" for a in ins + outs], *flat]
+    scope: dict[str, Any] = {"kernel": kernel, "__name__": __name__}
+    exec(f"def elementwise({', '.join(parameters)}):\n    kernel({', '.join(actual)})\n", scope)     # our own two lines
+    return Leaf(scope["elementwise"], ", ".join(signature), key=name)
+
+
+def _lanes(outputs: Sequence[Expr], path: cpu.Cpu) -> int:
+    """Lanes of one step: what a register holds of the widest float, or where there is none of the widest type."""
+    nodes = postorder(outputs)
+    widest = max((_size(n.dtype) for n in nodes if n.is_float), default=0)
+    return path.lanes(widest or max(_size(n.dtype) for n in nodes))
+
+
+# ---- loops --------------------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class _Loops:
+    """Emits the loops around the expressions: rows of the outer dimensions, vectors of the innermost one, a tail."""
+
+    outputs: tuple[Expr, ...]
+    read: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    lies: tuple[str, ...]
+    rank: int
+
+    def emit(self, e: Emitter, *words: Any) -> None:
+        """The function body over (n, [inner, lo, sizes,] input addresses, output addresses, strides)."""
+        given = list(words)
+
+        def take(count: int) -> list[Any]:
+            taken, given[:count] = given[:count], []
+            return taken
+
+        n = take(1)[0]
+        if self.rank == 1:
+            self._row(e, n, take(len(self.read)), take(len(self.outputs)))
+            return
+        inner, lo = take(2)
+        sizes = take(self.rank - 2)
+        ins, outs = take(len(self.read)), take(len(self.outputs))
+        strides = {k: take(self.rank - 1) for k, how in enumerate(self.lies) if how in (ROW, COLUMN)}
+
+        def row(i: Any, at: list[Any]) -> list[Any]:
+            starts = []
+            for k, how in enumerate(self.lies):
+                offset = word(0)
+                if how == FULL:
+                    offset = e.b.mul(i, inner)
+                for c, s in zip(at, strides.get(k, []), strict=False):
+                    offset = e.b.add(offset, e.b.mul(c, s))
+                starts.append(e.address(ins[k], e.times(offset, _size(self.dtypes[k]))))
+            done = [e.address(y, e.times(e.b.mul(i, inner), _size(o.dtype))) for y, o in zip(outs, self.outputs, strict=True)]
+            self._row(e, inner, starts, done)
+            return _next(e, at, sizes)
+
+        e.loop(0, n, 1, _coordinates(e, lo, sizes), row)
+
+    def _row(self, e: Emitter, n: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
+        """All elements of one contiguous run of outputs."""
+        lanes = _lanes(self.outputs, e.path)
+        single = {k: e.load(ins[k], _stored(self.dtypes[k])) for k, how in enumerate(self.lies) if how in (SCALAR, COLUMN)}
+
+        def step(i: Any, lanes: int, mask: Any) -> None:
+            vectors = {}
+            for k, index in enumerate(self.read):
+                if k in single:
+                    raw = e.splat(single[k], lanes)
+                else:
+                    at = e.address(ins[k], e.times(i, _size(self.dtypes[k])))
+                    raw = e.load(at, ir.VectorType(_stored(self.dtypes[k]), lanes), mask)
+                vectors[index] = _unpacked(e, raw, self.dtypes[k])
+            values = Translator(e, lanes).values(self.outputs, vectors)
+            for y, o, value in zip(outs, self.outputs, values, strict=True):
+                e.store(_packed(e, value, o.dtype), e.address(y, e.times(i, _size(o.dtype))), mask)
+
+        whole = e.b.and_(n, word(-lanes))
+        e.loop(0, whole, lanes, [], lambda i, _: step(i, lanes, None))
+        if e.path.name == "avx512":
+            with e.when(e.b.icmp_signed("<", whole, n)):
+                step(whole, lanes, e.first(e.b.sub(n, whole), lanes))
+        else:
+            e.loop(whole, n, 1, [], lambda i, _: step(i, 1, None))
+
+
+def _coordinates(e: Emitter, row: Any, sizes: Sequence[Any]) -> list[Any]:
+    """The outer coordinates of a row number; the first one is not bounded, `sizes` are those of the others."""
+    at = []
+    for size in reversed(sizes):
+        at.append(e.b.urem(row, size))
+        row = e.b.udiv(row, size)
+    return [row, *reversed(at)]
+
+
+def _next(e: Emitter, at: Sequence[Any], sizes: Sequence[Any]) -> list[Any]:
+    """The coordinates of the following row."""
+    carry: Any = word(1)
+    result = []
+    for c, size in zip(reversed(at[1:]), reversed(sizes), strict=True):
+        c = e.b.add(c, carry)
+        over = e.b.icmp_unsigned("==", c, size)
+        result.append(e.b.select(over, word(0), c))
+        carry = e.b.zext(over, WORD)
+    return [e.b.add(at[0], carry), *reversed(result)]
+
+
+# ---- values -------------------------------------------------------------------------------------------------------------
+
+def _stored(dtype: str) -> ir.Type:
+    """The element type in memory."""
+    floats = {"float16": ir.HalfType(), "float32": ir.FloatType(), "float64": ir.DoubleType()}
+    return floats.get(dtype) or ir.IntType(8 * _size(dtype))
+
+
+def _held(dtype: str) -> ir.Type:
+    """The element type in registers: float16 is held as float32 (rounded after every operation), bool as one bit."""
+    return {"float16": ir.FloatType(), "bool": BIT}.get(dtype) or _stored(dtype)
+
+
+def _unpacked(e: Emitter, raw: Any, dtype: str) -> Any:
+    if dtype == "bool":
+        return e.b.icmp_unsigned("!=", raw, ir.Constant(raw.type, None))
+    return e.b.fpext(raw, ir.VectorType(ir.FloatType(), raw.type.count)) if dtype == "float16" else raw
+
+
+def _packed(e: Emitter, value: Any, dtype: str) -> Any:
+    kind = ir.VectorType(_stored(dtype), value.type.count)
+    if dtype == "bool":
+        return e.b.zext(value, kind)
+    return e.b.fptrunc(value, kind) if dtype == "float16" else value
+
+
+class Translator:
+    """Expressions to vector values. A dtype decides between float, signed, unsigned and bool instructions."""
+
+    def __init__(self, e: Emitter, lanes: int) -> None:
+        self.e, self.b, self.lanes = e, e.b, lanes
+
+    def values(self, outputs: Sequence[Expr], inputs: dict[int, Any]) -> list[Any]:
+        """The outputs' values; `inputs` holds a vector per variable. A shared subexpression is computed once."""
+        known: dict[Expr, Any] = {}
+        for node in postorder(outputs):
+            if node.op == "var":
+                known[node] = inputs[int(node.value or 0)]
+            elif node.op == "const":
+                known[node] = self.constant(node.dtype, node.value or 0)
+            else:
+                value = _EMITTERS[node.op](self, node, *[known[a] for a in node.args])
+                known[node] = _unpacked(self.e, _packed(self.e, value, "float16"), "float16") if node.dtype == "float16" else value
+        return [known[o] for o in outputs]
+
+    def kind(self, dtype: str) -> ir.VectorType:
+        return ir.VectorType(_held(dtype), self.lanes)
+
+    def constant(self, dtype: str, number: float) -> Any:
+        return ir.Constant(self.kind(dtype), [number if "float" in dtype else int(number)] * self.lanes)
+
+    def compare(self, relation: str, dtype: str, x: Any, y: Any) -> Any:
+        if "float" in dtype:
+            return (self.b.fcmp_unordered if relation == "!=" else self.b.fcmp_ordered)(relation, x, y)
+        return (self.b.icmp_signed if dtype.startswith("int") else self.b.icmp_unsigned)(relation, x, y)
+
+
+Rule = Callable[..., Any]
+
+
+def _arithmetic(name: str) -> Rule:
+    """add, sub, mul: an LLVM instruction with an integer and a float form."""
+    def rule(t: Translator, node: Expr, x: Any, y: Any) -> Any:
+        return getattr(t.b, ("f" if node.is_float else "") + name)(x, y)
+    return rule
+
+
+def _bitwise(name: str) -> Rule:
+    return lambda t, _node, x, y: getattr(t.b, name)(x, y)
+
+
+def _comparison(relation: str) -> Rule:
+    return lambda t, node, x, y: t.compare(relation, node.args[0].dtype, x, y)
+
+
+def _intrinsic(name: str) -> Rule:
+    """A rounding or root that LLVM has; integers are unchanged by floor, ceil and round."""
+    return lambda t, node, x: t.e.unary(name, x) if node.is_float else x
+
+
+def _library(function: Callable[..., Any]) -> Rule:
+    return lambda t, _node, *args: function(t.e, *args)
+
+
+def _div(t: Translator, node: Expr, x: Any, y: Any) -> Any:
+    """Integers: 0 where the divisor is 0, and the least value by -1 wraps; the hardware would trap on both."""
+    if node.is_float:
+        return t.b.fdiv(x, y)
+    zero, one = t.constant(node.dtype, 0), t.constant(node.dtype, 1)
+    empty = t.b.icmp_signed("==", y, zero)
+    if not node.dtype.startswith("int"):
+        return t.b.select(empty, zero, t.b.udiv(x, t.b.select(empty, one, y)))
+    reverse = t.b.icmp_signed("==", y, t.constant(node.dtype, -1))
+    quotient = t.b.sdiv(x, t.b.select(t.b.or_(empty, reverse), one, y))
+    return t.b.select(empty, zero, t.b.select(reverse, t.b.neg(x), quotient))
+
+
+def _neg(t: Translator, node: Expr, x: Any) -> Any:
+    return t.b.fneg(x) if node.is_float else t.b.neg(x)
+
+
+def _abs(t: Translator, node: Expr, x: Any) -> Any:
+    if node.is_float:
+        return t.e.unary("fabs", x)
+    return t.b.select(t.compare("<", node.dtype, x, t.constant(node.dtype, 0)), t.b.neg(x), x)
+
+
+def _sign(t: Translator, node: Expr, x: Any) -> Any:
+    """x itself where it is 0 or NaN."""
+    zero = t.constant(node.dtype, 0)
+    positive = t.b.select(t.compare(">", node.dtype, x, zero), t.constant(node.dtype, 1), x)
+    return t.b.select(t.compare("<", node.dtype, x, zero), t.constant(node.dtype, -1), positive)
+
+
+def _extreme(relation: str) -> Rule:
+    """maximum (x unless x < y) and minimum (x unless x > y); NaN of x passes by the comparison, NaN of y by a second one."""
+    def rule(t: Translator, node: Expr, x: Any, y: Any) -> Any:
+        chosen = t.b.select(t.compare(relation, node.dtype, x, y), y, x)
+        other = node.args[1]
+        if not node.is_float or (other.op == "const" and not math.isnan(other.value or 0)):
+            return chosen
+        return t.b.select(t.b.fcmp_unordered("uno", y, y), y, chosen)
+    return rule
+
+
+def _pow(t: Translator, node: Expr, x: Any, y: Any) -> Any:
+    """Integers by squaring; beyond 63 only the parity of the exponent matters (0 and ±1; all else has overflowed)."""
+    if node.is_float:
+        return mathlib.pow_(t.e, x, y)
+
+    def k(number: int) -> Any:
+        return t.constant(node.dtype, number)
+
+    odd = t.b.and_(y, k(1))
+    large = t.compare(">", node.dtype, y, k(63))
+    exponent, square, power = t.b.select(large, t.b.or_(k(62), odd), y), x, k(1)
+    for bit in range(6):
+        chosen = t.b.icmp_unsigned("!=", t.b.and_(exponent, k(1 << bit)), k(0))
+        power = t.b.select(chosen, t.b.mul(power, square), power)
+        square = t.b.mul(square, square)
+    if not node.dtype.startswith("int"):
+        return power
+    minus = t.b.select(t.b.icmp_unsigned("!=", odd, k(0)), k(-1), k(1))
+    inverse = t.b.select(t.b.icmp_signed("==", x, k(-1)), minus, t.b.select(t.b.icmp_signed("==", x, k(1)), k(1), k(0)))
+    return t.b.select(t.b.icmp_signed("<", y, k(0)), inverse, power)
+
+
+def _cast(t: Translator, node: Expr, x: Any) -> Any:
+    source, target = node.args[0].dtype, node.dtype
+    kind = t.kind(target)
+    if target == "bool":
+        return t.compare("!=", source, x, t.constant(source, 0))
+    if "float" in source and "float" in target:
+        wider, narrower = kind.element == ir.DoubleType(), x.type.element == ir.DoubleType()
+        return x if wider == narrower else t.b.fpext(x, kind) if wider else t.b.fptrunc(x, kind)
+    if "float" in source:
+        name = f"llvm.fpto{'s' if target.startswith('int') else 'u'}i.sat.v{t.lanes}i{8 * _size(target)}"
+        return t.e.call(f"{name}.v{t.lanes}f{32 if x.type.element == ir.FloatType() else 64}", kind, [x])
+    signed = source.startswith("int")
+    if "float" in target:
+        return (t.b.sitofp if signed else t.b.uitofp)(x, kind)
+    if x.type.element.width >= kind.element.width:
+        return t.b.trunc(x, kind) if x.type != kind else x
+    return (t.b.sext if signed else t.b.zext)(x, kind)
+
+
+_EMITTERS: dict[str, Rule] = {
+    "add": _arithmetic("add"), "sub": _arithmetic("sub"), "mul": _arithmetic("mul"), "div": _div, "neg": _neg,
+    "abs": _abs, "sign": _sign, "sqrt": _intrinsic("sqrt"),
+    "floor": _intrinsic("floor"), "ceil": _intrinsic("ceil"), "round": _intrinsic("rint"),
+    "exp": _library(mathlib.exp), "expm1": _library(mathlib.expm1), "log": _library(mathlib.log), "log1p": _library(mathlib.log1p),
+    "tanh": _library(mathlib.tanh), "sigmoid": _library(mathlib.sigmoid), "erf": _library(mathlib.erf),
+    "sin": _library(mathlib.sin), "cos": _library(mathlib.cos), "pow": _pow,
+    "maximum": _extreme("<"), "minimum": _extreme(">"),
+    "lt": _comparison("<"), "le": _comparison("<="), "gt": _comparison(">"), "ge": _comparison(">="),
+    "eq": _comparison("=="), "ne": _comparison("!="),
+    "isnan": lambda t, _node, x: t.b.fcmp_unordered("uno", x, x),
+    "and": _bitwise("and_"), "or": _bitwise("or_"), "xor": _bitwise("xor"),
+    "not": lambda t, _node, x: t.b.not_(x),
+    "where": lambda t, _node, condition, x, y: t.b.select(condition, x, y),
+    "cast": _cast,
+}

@@ -1,0 +1,279 @@
+"""Matrix products: C = alpha * A @ B + beta * bias over batches, as leaf calls chosen from the shapes.
+
+Three ways. In each, a unit of the range is a block of C, so that no sum is ever split between workers:
+- direct: `micro.outer` reads A and a row-major B where they lie;
+- dots:   `micro.dot` reads A and B^T, both by rows along k, where they lie: a transposed B and few rows of A;
+- packed: a first call lays B out in panels as wide as a register block, the second copies blocks of A into the worker's
+          scratch (Goto and van de Geijn, ACM TOMS 34(3), 2008): operands that outgrow the caches.
+Sums run over k in blocks of one depth, each added to C in turn. Way and blocks are functions of sizes, dtype and CPU path alone.
+"""
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from numba.extending import register_jitable
+
+from . import cpu
+from .call import Call, In, Out, Work
+from .leaf import Leaf
+from .micro import TILES, WIDE, columns, copy, dot, outer, transpose
+from .vector import itemsize
+
+FLOPS_PER_NS = {"avx512": 80.0, "avx2": 70.0, "generic": 12.0}
+"""Rough float32 speed of one core, for the cost estimates of calls."""
+CACHE = 1 << 20
+"""Bytes of second-level cache the blocking counts on."""
+SKEW = 64
+"""Bytes added to the rows of copied blocks of A: rows a power of two apart would fight for the same cache sets."""
+
+
+@dataclass(frozen=True)
+class Bias:
+    """What is added to C: its element [i, j] lies at i * row + j * column of the array `arg`."""
+
+    arg: In
+    row: int
+    column: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A batch of products C = A @ B with A [m, k] ([k, m] with `trans_a`), B [k, n] ([n, k] with `trans_b`), C [m, n].
+
+    `a_step` and `b_step` are the elements from one matrix to the next along each axis of `batch`, 0 where the operand is broadcast.
+    """
+
+    m: int
+    n: int
+    k: int
+    trans_a: bool = False
+    trans_b: bool = False
+    batch: tuple[int, ...] = ()
+    a_step: tuple[int, ...] = ()
+    b_step: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Number of matrices."""
+        return math.prod(self.batch)
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """How a problem is computed: the way, rows and columns of C in one unit of the range, length of one run of sums."""
+
+    way: str
+    rows: int
+    cols: int
+    depth: int
+
+
+def simplify(p: Problem) -> Problem:
+    """The same products with fewer batch axes: neighbours that step alike become one, or more rows of A where B stays the same."""
+    axes: list[tuple[int, int, int]] = []
+    for size, a, b in zip(p.batch, p.a_step, p.b_step, strict=True):
+        if size == 1:
+            continue
+        if axes and axes[-1][1] == a * size and axes[-1][2] == b * size:
+            axes[-1] = (axes[-1][0] * size, a, b)
+        else:
+            axes.append((size, a, b))
+    if axes and axes[-1][2] == 0 and axes[-1][1] == p.m * p.k and (not p.trans_a or p.m == 1 or p.k == 1):
+        p = replace(p, m=p.m * axes.pop()[0], trans_a=False)
+    # A matrix of one row or column is the same memory either way round.
+    if p.m == 1 or p.k <= 1:
+        p = replace(p, trans_a=False)
+    if p.n == 1 or p.k <= 1:
+        p = replace(p, trans_b=p.k > 1)
+    return replace(p, batch=tuple(x[0] for x in axes), a_step=tuple(x[1] for x in axes), b_step=tuple(x[2] for x in axes))
+
+
+def blocking(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking:
+    """The way and the blocks for a simplified problem. Thresholds are measured against each other (bench), not derived."""
+    panel, size = columns(dtype, path), itemsize(dtype)
+    rows, depth = 8 * TILES["avx512"].rows, 2048 // size
+    bytes_b = p.k * p.n * size
+    if p.trans_b and not p.trans_a and (p.m <= 48 or p.n == 1):
+        # A single row streams B from memory: long rows keep the hardware's prefetching going.
+        return Blocking("dots", 48, 16, depth if p.m > 8 else 8 * depth)
+    if (p.trans_b and p.k > 1) or (p.m >= 2 * rows and bytes_b >= (1 if p.trans_a else 2) * CACHE):
+        return Blocking("packed", rows, 32 * panel, depth)
+    if p.m <= 8 and bytes_b > CACHE:
+        strip = WIDE * path.lanes(size)
+        return Blocking("direct", 8, min(16, max(4, p.n // 2 // strip)) * strip, 8)
+    return Blocking("direct", rows, panel if p.m > 1 else WIDE * path.lanes(size), depth)
+
+
+@register_jitable
+def _finish(c: Any, at: int, n: int, rows: int, cols: int, alpha: float, beta: float, biased: int, bias: Any, bias_at: int,
+            bias_row: int, bias_column: int) -> None:
+    """C = alpha * C + beta * bias over the finished block that starts at element `at`."""
+    if biased == 0 and alpha == 1:
+        return
+    for i in range(rows):
+        row = c[at + i * n:at + i * n + cols]
+        if biased == 0:
+            for j in range(cols):
+                row[j] *= alpha
+        elif bias_column == 0:
+            addend = beta * bias[bias_at + i * bias_row]
+            for j in range(cols):
+                row[j] = alpha * row[j] + addend
+        else:
+            source = bias[bias_at + i * bias_row:]
+            for j in range(cols):
+                row[j] = alpha * row[j] + beta * source[j]
+
+
+def _direct(dtype: str) -> Any:
+    kernel = outer(dtype)
+
+    def block(height, width, k, depth, a, a_row, a_k, b, b_row, c, c_row, _scratch):                              # type: ignore
+        for p in range(0, max(k, 1), depth):
+            kernel(height, width, min(depth, k - p), a + p * a_k, a_row, a_k, b + p * b_row, b_row, c, c_row, p > 0)
+    return block
+
+
+def _dots(dtype: str) -> Any:
+    kernel, size = dot(dtype), itemsize(dtype)
+
+    def block(height, width, k, depth, a, a_row, _a_k, b, b_row, c, c_row, _scratch):                             # type: ignore
+        for p in range(0, max(k, 1), depth):
+            kernel(height, width, min(depth, k - p), a + p * size, a_row, b + p * size, b_row, c, c_row, p > 0)
+    return block
+
+
+def _packed(dtype: str) -> Any:
+    kernel, move, size, panel = outer(dtype), copy(dtype), itemsize(dtype), columns(dtype, cpu.current())
+    b_k = panel * size
+
+    def block(height, width, k, depth, a, a_row, a_k, b, _b_row, c, c_row, scratch):                              # type: ignore
+        for p in range(0, k, depth):
+            deep = min(depth, k - p)
+            if a_k == size:
+                row, step = depth * size + SKEW, size
+                move(height, deep, a + p * a_k, a_row, scratch, row)
+            else:
+                row, step = size, height * size + SKEW
+                move(deep, height, a + p * a_k, a_k, scratch, step)
+            for q in range(0, width, panel):
+                kernel(height, min(panel, width - q), deep, scratch, row, step, b + q * k * size + p * b_k, b_k,
+                       c + q * size, c_row, p > 0)
+    return block
+
+
+@functools.cache
+def _gemm(way: str, dtype: str, path: str) -> Leaf:
+    """The leaf of one way. Range: units = blocks of C, rows first, then columns, then the batch. Strides are bytes."""
+    block, size = register_jitable({"direct": _direct, "dots": _dots, "packed": _packed}[way](dtype)), itemsize(dtype)
+
+    def gemm(a, b, c, bias, scratch, alpha, beta, biased, bias_row, bias_column, m, n, k, rows, cols, depth,      # type: ignore
+             a_row, a_k, b_row, b_column, inner, a_outer, a_inner, b_outer, b_inner, a_at, b_at, c_at, lo, hi):
+        down, across = (m + rows - 1) // rows, (n + cols - 1) // cols
+        for unit in range(lo, hi):
+            i, j, matrix = unit % down * rows, unit // down % across * cols, unit // (down * across)
+            height, width = min(rows, m - i), min(cols, n - j)
+            from_a = a_at + matrix // inner * a_outer + matrix % inner * a_inner + i * a_row
+            from_b = b_at + matrix // inner * b_outer + matrix % inner * b_inner + j * b_column
+            to = c_at + (matrix * m + i) * n + j
+            block(height, width, k, depth, a.ctypes.data + from_a, a_row, a_k, b.ctypes.data + from_b, b_row,
+                  c.ctypes.data + to * size, n * size, scratch.ctypes.data)
+            _finish(c, to, n, height, width, alpha, beta, biased, bias, i * bias_row + j * bias_column, bias_row, bias_column)
+
+    gemm.__name__ = f"gemm_{way}"
+    signature = "T[:], T[:], T[:], T[:], T[w,:], T, T" + ", i8" * 21 + ", lo, hi"
+    return Leaf(gemm, signature.replace("T", dtype), key=f"{way}-{path}")
+
+
+@functools.cache
+def _pack(dtype: str, path: str) -> Leaf:
+    """B [matrix] into panels [matrix][panel][k][width], the last filled up with zeros. Range: matrices * panels."""
+    move, turn, size = copy(dtype), transpose(dtype), itemsize(dtype)
+
+    def gemm_pack(b, packed, n, k, trans_b, width, panels, lo, hi):                                               # type: ignore
+        for unit in range(lo, hi):
+            j = unit % panels * width
+            count = min(width, n - j)
+            source, target = unit // panels * k * n, unit * k * width
+            to = packed.ctypes.data + target * size
+            if trans_b != 0:
+                turn(count, k, b.ctypes.data + (source + j * k) * size, k * size, to, width * size)
+            else:
+                move(k, count, b.ctypes.data + (source + j) * size, n * size, to, width * size)
+            for p in range(k if count < width else 0):
+                for q in range(count, width):
+                    packed[target + p * width + q] = 0
+
+    return Leaf(gemm_pack, f"{dtype}[:], {dtype}[:]" + ", i8" * 5 + ", lo, hi", key=path)
+
+
+def _last_two(values: Sequence[int], fill: int) -> tuple[int, int]:
+    """The last two of `values`, filled up in front."""
+    first, second = ([fill] * 2 + list(values))[-2:]
+    return first, second
+
+
+def _starts(p: Problem) -> Iterator[tuple[int, int, int]]:
+    """Starts of A, B (elements) and C (matrices) for each index of the batch axes before the last two."""
+    for number, index in enumerate(product(*map(range, p.batch[:-2]))):
+        yield (sum(i * s for i, s in zip(index, p.a_step, strict=False)),
+               sum(i * s for i, s in zip(index, p.b_step, strict=False)), number * math.prod(p.batch[-2:]))
+
+
+def _flat(arg: Any, size: int | None = None) -> Any:
+    """The operand as one axis."""
+    return replace(arg, shape=(math.prod(arg.shape) if size is None else size,))
+
+
+def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out, *, alpha: float = 1.0, beta: float = 1.0,
+                 bias: Bias | None = None, force: Blocking | None = None) -> list[Call]:
+    """Calls that compute C = alpha * A @ B + beta * bias for every matrix of a batch, on the current CPU path.
+
+    Args:
+        dtype: "f4" or "f8".
+        p: sizes, transpositions and batch.
+        a, b, c: the operands. Only their number of elements matters; C holds the matrices of the batch in order.
+        bias: an addend, for problems without batch.
+        force: this blocking instead of the chosen one (tests and tuning).
+    """
+    assert bias is None or not p.batch
+    if p.count * p.m * p.n == 0:
+        return []
+    a, b, c = _flat(a), _flat(b), _flat(c, p.count * p.m * p.n)
+    if p.n == 1 and p.trans_a:
+        # y = A^T x is the row x^T A: a row-major right operand instead of a strided left one.
+        p = replace(p, m=1, n=p.m, trans_a=False, trans_b=False, a_step=p.b_step, b_step=p.a_step)
+        a, b = b, a
+        bias = bias and replace(bias, row=bias.column, column=bias.row)
+    p = simplify(p)
+    path, size = cpu.current(), itemsize(dtype)
+    plan = force or blocking(p, dtype, path)
+    panel = columns(dtype, path)
+    panels = -(-p.n // panel)
+    right: In | Work = b
+    matrix_b, calls, scratch = p.k * p.n, [], 1
+    if plan.way == "packed":
+        assert plan.cols % panel == 0
+        matrices = b.shape[0] // matrix_b
+        right = Work("packed", (matrices * panels * p.k * panel,), dtype)
+        calls.append(Call(_pack(dtype, path.name), [b, right, p.n, p.k, int(p.trans_b), panel, panels],
+                          n=matrices * panels, cost=0.1 * size * matrices * p.k * p.n))
+        p = replace(p, b_step=tuple(s // matrix_b * panels * p.k * panel for s in p.b_step))
+        scratch = max(plan.rows * (plan.depth + SKEW // size), plan.depth * (plan.rows + SKEW // size))
+    outer_count, inner_count = _last_two(p.batch, 1)
+    units = outer_count * inner_count * -(-p.m // plan.rows) * -(-p.n // plan.cols)
+    cost = 2.0 * outer_count * inner_count * p.m * p.n * p.k / FLOPS_PER_NS[path.name] * (size / 4) + 30.0 * units
+    addend = [_flat(bias.arg), 1, bias.row, bias.column] if bias else [a, 0, 0, 0]
+    for a_at, b_at, c_at in _starts(p):
+        strides = [*((1, p.m) if p.trans_a else (p.k, 1)), p.k if p.trans_b else p.n, 1 if plan.way == "direct" else p.k]
+        steps = [*_last_two(p.a_step, 0), *_last_two(p.b_step, 0), a_at, b_at]
+        numbers = [p.m, p.n, p.k, plan.rows, plan.cols, plan.depth, *(s * size for s in strides), inner_count,
+                   *(s * size for s in steps), c_at * p.m * p.n]
+        args = [a, right, c, addend[0], Work("block", (scratch,), dtype), alpha, beta, *addend[1:], *numbers]
+        calls.append(Call(_gemm(plan.way, dtype, path.name), args, n=units, cost=cost))
+    return calls

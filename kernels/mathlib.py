@@ -1,0 +1,362 @@
+"""Vector functions in LLVM IR: exp, log, tanh, erf, sin, pow and their kin, for any lane count.
+
+float32 has polynomials of its own, within 2 units in the last place (3 without fused multiply-add), right for NaN, ±Inf,
+denormals and overflow. float64 calls libm lane by lane. A lane's bits do not depend on its neighbours or on the number of
+lanes, so vector bodies and scalar tails agree.
+"""
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils
+
+from .vector import INT32, Emitter
+
+Function = Callable[..., Any]
+FLOAT, DOUBLE = ir.FloatType(), ir.DoubleType()
+
+
+def constant(kind: ir.Type, number: float) -> ir.Constant:
+    """A scalar or vector constant of type `kind`, every lane `number` rounded to it."""
+    element = kind.element if isinstance(kind, ir.VectorType) else kind
+    value = float(np.float32(number)) if element == FLOAT else number
+    return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
+
+
+def integers(kind: ir.Type) -> ir.Type:
+    """The integer type of the same shape: where the bits of `kind` go."""
+    element = kind.element if isinstance(kind, ir.VectorType) else kind
+    word = INT32 if element == FLOAT else ir.IntType(64)
+    return ir.VectorType(word, kind.count) if isinstance(kind, ir.VectorType) else word
+
+
+class Lanes:
+    """Arithmetic on one vector type with Python numbers as constants."""
+
+    def __init__(self, e: Emitter, kind: ir.VectorType) -> None:
+        self.e, self.b, self.kind, self.bits_kind = e, e.b, kind, integers(kind)
+
+    def k(self, number: float) -> ir.Constant:
+        return constant(self.kind, number)
+
+    def _value(self, x: Any) -> Any:
+        return self.k(x) if isinstance(x, int | float) else x
+
+    def add(self, x: Any, y: Any) -> Any:
+        return self.b.fadd(self._value(x), self._value(y))
+
+    def sub(self, x: Any, y: Any) -> Any:
+        return self.b.fsub(self._value(x), self._value(y))
+
+    def mul(self, x: Any, y: Any) -> Any:
+        return self.b.fmul(self._value(x), self._value(y))
+
+    def div(self, x: Any, y: Any) -> Any:
+        return self.b.fdiv(self._value(x), self._value(y))
+
+    def fma(self, x: Any, y: Any, z: Any) -> Any:
+        return self.e.fma(self._value(x), self._value(y), self._value(z))
+
+    def test(self, x: Any, relation: str, y: Any) -> Any:
+        """An ordered comparison: false where either side is NaN."""
+        return self.b.fcmp_ordered(relation, x, self._value(y))
+
+    def pick(self, condition: Any, x: Any, y: Any) -> Any:
+        return self.b.select(condition, self._value(x), self._value(y))
+
+    def at_least(self, x: Any, bound: float) -> Any:
+        """max(x, bound), NaN passing through."""
+        return self.pick(self.test(x, "<", bound), bound, x)
+
+    def at_most(self, x: Any, bound: float) -> Any:
+        """min(x, bound), NaN passing through."""
+        return self.pick(self.test(x, ">", bound), bound, x)
+
+    def polynomial(self, x: Any, coefficients: Sequence[float]) -> Any:
+        """Horner's scheme, the highest power first."""
+        return self.horner(self.k(coefficients[0]), x, coefficients[1:])
+
+    def horner(self, total: Any, x: Any, coefficients: Sequence[float]) -> Any:
+        """Horner's scheme going on from `total`."""
+        for c in coefficients:
+            total = self.fma(total, x, c)
+        return total
+
+    def bits(self, x: Any) -> Any:
+        return self.b.bitcast(x, self.bits_kind)
+
+    def from_bits(self, x: Any) -> Any:
+        return self.b.bitcast(x, self.kind)
+
+    def word(self, number: int) -> ir.Constant:
+        """An integer constant for arithmetic on bits."""
+        return ir.Constant(self.bits_kind, [number] * self.bits_kind.count)
+
+    def absolute(self, x: Any) -> Any:
+        return self.e.unary("fabs", x)
+
+    def copy_sign(self, x: Any, y: Any) -> Any:
+        """x >= 0 with the sign of y."""
+        return self.from_bits(self.b.or_(self.bits(x), self.sign_bit(y)))
+
+    def sign_bit(self, x: Any) -> Any:
+        width = self.bits_kind.element.width
+        return self.b.and_(self.bits(x), self.word(-(1 << (width - 1))))
+
+    def nearest(self, x: Any, scale: float) -> tuple[Any, Any]:
+        """The integer next to x * scale as a float and as bits. For |x * scale| far below 2 ** 22 (2 ** 51 in float64).
+
+        Adding 1.5 * 2 ** 23 rounds in the addition and leaves the integer in the low bits: no conversion, which would be
+        undefined for NaN.
+        """
+        magic = 1.5 * 2.0 ** (23 if self.kind.element == FLOAT else 52)
+        shifted = self.fma(x, scale, magic)
+        return self.sub(shifted, magic), self.b.sub(self.bits(shifted), self.bits(self.k(magic)))
+
+
+def _libm(name: str) -> Function:
+    """A function that calls C's `name` on each lane. "nobuiltin": LLVM must not replace it by another approximation."""
+    def call(e: Emitter, *args: Any) -> Any:
+        kind = ir.FunctionType(DOUBLE, [DOUBLE] * len(args))
+        function = cgutils.get_or_insert_function(e.b.module, kind, name)
+        function.attributes.add("nobuiltin")
+        function.attributes.add("nounwind")
+        result = ir.Constant(args[0].type, ir.Undefined)
+        for lane in range(args[0].type.count):
+            at = ir.Constant(INT32, lane)
+            result = e.b.insert_element(result, e.b.call(function, [e.b.extract_element(a, at) for a in args]), at)
+        return result
+    return call
+
+
+def _by_element(single: Function, double: Function) -> Function:
+    """Choose by the element type of the first argument."""
+    @functools.wraps(single)
+    def apply(e: Emitter, x: Any, *rest: Any) -> Any:
+        return (single if x.type.element == FLOAT else double)(e, x, *rest)
+    return apply
+
+
+# ---- exp and what is made of it -----------------------------------------------------------------------------------------
+
+_LOG2E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 0.693145751953125, 1.428606765330187e-06
+_EXP = (0.000198527617612853646278381, 0.00139304355252534151077271, 0.00833336077630519866943359,
+        0.0416664853692054748535156, 0.166666671633720397949219, 0.5)
+"""(e^r - 1 - r) / r^2 on |r| <= ln2 / 2 (the coefficients of SLEEF's expf)."""
+
+
+def _reduced(v: Lanes, x: Any) -> tuple[Any, Any, Any]:
+    """x = n ln2 + r: (e^r - 1, n as float, n as integer)."""
+    n, whole = v.nearest(x, _LOG2E)
+    r = v.fma(n, -_LN2_LOW, v.fma(n, -_LN2_HIGH, x))
+    return v.fma(v.mul(r, r), v.polynomial(r, _EXP), r), n, whole
+
+
+def _power_of_two(v: Lanes, exponent: Any) -> Any:
+    """2 ** exponent for an integer vector within the normal range."""
+    bits, bias = (23, 127) if v.kind.element == FLOAT else (52, 1023)
+    return v.from_bits(v.b.shl(v.b.add(exponent, v.word(bias)), v.word(bits)))
+
+
+def _exp_within(e: Emitter, x: Any) -> Any:
+    """exp for NaN and -104 <= x <= 89, beyond which float32 has only 0 and Inf."""
+    v = Lanes(e, x.type)
+    q, n, whole = _reduced(v, x)
+    p = v.add(q, 1.0)
+    if e.path.name == "avx512" and x.type.count == 16:
+        return e.call("llvm.x86.avx512.mask.scalef.ps.512", x.type,
+                      [p, n, ir.Constant(x.type, None), ir.Constant(ir.IntType(16), -1), ir.Constant(INT32, 4)])
+    half = e.b.ashr(whole, v.word(1))                  # in two steps: only the last multiplication may round or overflow
+    return v.mul(v.mul(p, _power_of_two(v, half)), _power_of_two(v, e.b.sub(whole, half)))
+
+
+def _exp(e: Emitter, x: Any) -> Any:
+    v = Lanes(e, x.type)
+    return _exp_within(e, v.at_most(v.at_least(x, -104.0), 89.0))
+
+
+def _expm1(e: Emitter, x: Any) -> Any:
+    """2^n (e^r - 1) + (2^n - 1), halved inside so that 2^n does not overflow before the result does."""
+    v = Lanes(e, x.type)
+    q, _, whole = _reduced(v, v.at_most(v.at_least(x, -20.0), 89.0))
+    half = _power_of_two(v, e.b.sub(whole, v.word(1)))
+    y = v.fma(half, q, v.sub(half, 0.5))
+    return v.add(y, y)
+
+
+def _tanh(e: Emitter, x: Any) -> Any:
+    """y = -t / u with t = expm1(-2|x|), u = 2 + t; less y d / u for the rounding error d of u, where 1 / u = (1 + y) / 2."""
+    v = Lanes(e, x.type)
+    t = _expm1(e, v.mul(v.absolute(x), -2.0))
+    u = v.add(t, 2.0)
+    y = v.absolute(v.div(t, u))
+    d = v.sub(t, v.sub(u, 2.0))
+    return v.copy_sign(v.fma(v.mul(y, d), v.fma(y, -0.5, -0.5), y), x)
+
+
+def _sigmoid(e: Emitter, x: Any) -> Any:
+    """1 / (1 + e^-x), written so that e^-|x| cannot overflow and small results keep their precision."""
+    v = Lanes(e, x.type)
+    t = exp(e, e.b.fneg(v.absolute(x)))
+    return v.div(v.pick(v.test(x, "<", 0.0), t, 1.0), v.add(t, 1.0))
+
+
+_ERF_SMALL = (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1)
+_ERF_LARGE = (-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1, -6.34846687e-1, -1.28717512e-1)
+"""erf(x) / x - 1 in powers of x^2 below 0.921875; (log(1 - erf(x)) + x) / x in powers of x above (N. Juffa's minimax)."""
+
+
+def _erf(e: Emitter, x: Any) -> Any:
+    v = Lanes(e, x.type)
+    size = v.at_most(v.absolute(x), 4.0)
+    small = v.fma(v.polynomial(v.mul(x, x), _ERF_SMALL), x, x)
+    logarithm = v.fma(v.polynomial(size, _ERF_LARGE), size, e.b.fneg(size))
+    large = v.copy_sign(v.sub(1.0, _exp_within(e, logarithm)), x)
+    return v.pick(v.test(size, ">", 0.921875), large, small)
+
+
+# ---- log ----------------------------------------------------------------------------------------------------------------
+
+def _log_core(v: Lanes, m: Any, exponent: Any) -> Any:
+    """log((1 + m) 2^exponent) for m in [-1/3, 1/3], exponent a float (N. Juffa's minimax polynomial)."""
+    s = v.mul(m, m)
+    odd = v.polynomial(s, (0.140869141, 0.139814854, 0.200120345))
+    even = v.polynomial(s, (-0.130310059, -0.121483512, -0.166846126, -0.249996200))
+    r = v.horner(v.fma(odd, m, even), m, (0.333331972, -0.5))
+    return v.fma(exponent, math.log(2), v.fma(r, s, m))
+
+
+_EXPONENT = -(1 << 23)
+
+
+def _octave(v: Lanes, x: Any) -> tuple[Any, Any]:
+    """The exponent field that brings x > 0 into [2/3, 4/3): as bits, and as a float number of octaves."""
+    field = v.b.and_(v.b.sub(v.bits(x), v.bits(v.k(2 / 3))), v.word(_EXPONENT))
+    return field, v.mul(v.b.sitofp(field, v.kind), 2.0 ** -23)
+
+
+def _log_edges(v: Lanes, x: Any, y: Any) -> Any:
+    """y, but -Inf at 0, NaN below, Inf at Inf, NaN at NaN."""
+    y = v.pick(v.test(x, "<", math.inf), y, x)
+    y = v.pick(v.test(x, "<", 0.0), math.nan, y)
+    return v.pick(v.test(x, "==", 0.0), -math.inf, y)
+
+
+def _log(e: Emitter, x: Any) -> Any:
+    v = Lanes(e, x.type)
+    tiny = v.test(x, "<", 2.0 ** -126)
+    scaled = v.pick(tiny, v.mul(x, 2.0 ** 23), x)
+    field, octaves = _octave(v, scaled)
+    m = v.sub(v.from_bits(e.b.sub(v.bits(scaled), field)), 1.0)
+    octaves = v.pick(tiny, v.sub(octaves, 23.0), octaves)
+    return _log_edges(v, x, _log_core(v, m, octaves))
+
+
+def _log1p(e: Emitter, x: Any) -> Any:
+    """As log, the argument of the polynomial being x 2^-n + (2^-n - 1) so that a small x loses nothing."""
+    v = Lanes(e, x.type)
+    total = v.add(x, 1.0)
+    field, octaves = _octave(v, total)
+    quarter = v.from_bits(e.b.sub(v.bits(v.k(4.0)), field))
+    m = v.add(v.from_bits(e.b.sub(v.bits(x), field)), v.fma(quarter, 0.25, -1.0))
+    m = v.pick(v.test(x, "==", 0.0), x, m)
+    return v.pick(v.test(x, "==", 0.0), x, _log_edges(v, total, _log_core(v, m, octaves)))
+
+
+# ---- sin, cos, pow: through float64 -------------------------------------------------------------------------------------
+
+_SIN = (-2.50507602534068634195e-08, 2.75573137070700676789e-06, -1.98412698298579493134e-04, 8.33333333332248946124e-03,
+        -1.66666666666666324348e-01)
+_COS = (2.08757232129817482790e-09, -2.75573143513906633035e-07, 2.48015872894767294178e-05, -1.38888888888741095749e-03,
+        4.16666666666666019037e-02, -0.5)
+"""Powers of r^2 on |r| <= pi / 4 (fdlibm's minimax, without the last terms)."""
+_QUARTER_HIGH, _QUARTER_LOW = 1.57079632673412561417e+00, 6.07710050650619224932e-11
+_FAR = 1.0e5
+"""Beyond this |x| libm reduces the argument."""
+
+
+def _doubles(e: Emitter, x: Any) -> Any:
+    return e.b.fpext(x, ir.VectorType(DOUBLE, x.type.count))
+
+
+def _wave(name: str, quarters: int) -> Function:
+    """sin(x + quarters * pi/2) in float32."""
+    def apply(e: Emitter, x: Any) -> Any:
+        wide = _doubles(e, x)
+        v = Lanes(e, wide.type)
+        n, whole = v.nearest(wide, 2 / math.pi)
+        r = v.fma(n, -_QUARTER_LOW, v.fma(n, -_QUARTER_HIGH, wide))
+        s = v.mul(r, r)
+        sine, cosine = v.fma(v.mul(s, r), v.polynomial(s, _SIN), r), v.fma(s, v.polynomial(s, _COS), 1.0)
+        turn = e.b.add(whole, v.word(quarters))
+        odd = e.b.icmp_signed("!=", e.b.and_(turn, v.word(1)), v.word(0))
+        flip = e.b.shl(e.b.and_(turn, v.word(2)), v.word(62))
+        y = v.from_bits(e.b.xor(v.bits(v.pick(odd, cosine, sine)), flip))
+        return e.b.fptrunc(_far(e, v, name, wide, y), x.type)
+    return apply
+
+
+def _far(e: Emitter, v: Lanes, name: str, x: Any, near: Any) -> Any:
+    """`near`, but libm's value in lanes with |x| > _FAR; no call where there is no such lane."""
+    far = e.b.fcmp_unordered(">", v.absolute(x), v.k(_FAR))
+    before = e.b.block
+    anywhere = e.call(f"llvm.vector.reduce.or.v{x.type.count}i1", ir.IntType(1), [far])
+    with e.b.if_then(anywhere, likely=False):
+        exact = e.b.select(far, _libm(name)(e, x), near)
+        inside = e.b.block
+    result = e.b.phi(near.type)
+    result.add_incoming(near, before)
+    result.add_incoming(exact, inside)
+    return result
+
+
+_EXP2 = tuple(math.log(2) ** i / math.factorial(i) for i in range(9, -1, -1))
+_ATANH = tuple(2 / math.log(2) / i for i in range(17, 0, -2))
+
+
+def _log2_wide(v: Lanes, x: Any) -> Any:
+    """log2 of float64 x >= 0 that came from float32, to 1e-13: 2 atanh((m - 1) / (m + 1)) / ln2 + exponent."""
+    field = v.b.and_(v.b.sub(v.bits(x), v.bits(v.k(2 / 3))), v.word(-(1 << 52)))
+    m = v.from_bits(v.b.sub(v.bits(x), field))
+    s = v.div(v.sub(m, 1.0), v.add(m, 1.0))
+    octaves = v.b.sitofp(v.b.ashr(field, v.word(52)), v.kind)
+    y = v.fma(v.polynomial(v.mul(s, s), _ATANH), s, octaves)
+    y = v.pick(v.test(x, "==", 0.0), -math.inf, y)
+    return v.pick(v.test(x, "<", math.inf), y, x)
+
+
+def _pow(e: Emitter, x: Any, y: Any) -> Any:
+    """C's powf: 2^(y log2|x|) in float64 with the sign and the special cases put right."""
+    a, b = _doubles(e, x), _doubles(e, y)
+    v = Lanes(e, a.type)
+    size = v.absolute(a)
+    exponent = v.at_most(v.at_least(v.mul(b, _log2_wide(v, size)), -200.0), 200.0)
+    n, whole = v.nearest(exponent, 1.0)
+    power = v.mul(v.polynomial(v.sub(exponent, n), _EXP2), _power_of_two(v, whole))
+
+    integral = v.test(e.unary("floor", b), "==", b)
+    halved = v.mul(b, 0.5)
+    odd = e.b.and_(integral, e.b.fcmp_unordered("!=", e.unary("floor", halved), halved))
+    power = e.b.select(odd, v.from_bits(e.b.or_(v.bits(power), v.sign_bit(a))), power)
+    finite_negative = e.b.and_(v.test(a, "<", 0.0), v.test(a, ">", -math.inf))
+    power = v.pick(e.b.and_(finite_negative, e.b.not_(integral)), math.nan, power)
+    one = e.b.or_(v.test(a, "==", 1.0), v.test(b, "==", 0.0))
+    one = e.b.or_(one, e.b.and_(v.test(a, "==", -1.0), v.test(v.absolute(b), "==", math.inf)))
+    return e.b.fptrunc(v.pick(one, 1.0, power), x.type)
+
+
+exp = _by_element(_exp, _libm("exp"))
+expm1 = _by_element(_expm1, _libm("expm1"))
+log = _by_element(_log, _libm("log"))
+log1p = _by_element(_log1p, _libm("log1p"))
+tanh = _by_element(_tanh, _libm("tanh"))
+sigmoid = _sigmoid
+erf = _by_element(_erf, _libm("erf"))
+sin = _by_element(_wave("sin", 0), _libm("sin"))
+cos = _by_element(_wave("cos", 1), _libm("cos"))
+pow_ = _by_element(_pow, _libm("pow"))

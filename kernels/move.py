@@ -1,0 +1,230 @@
+"""Moves: copies between strided tensors (transpose, slice, concat, expand), fills, gathers. Elements are plain bits.
+
+A move is a box of elements, per axis a size, a source stride and a destination stride in elements. `move` merges axes,
+picks rows (one axis contiguous on both sides, or a plain strided walk) or tiles (the source is contiguous along another
+axis than the destination) and returns the Call. Leaves exist per item size only: float32 and int32 travel as "u4".
+"""
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from numba import njit
+
+from .call import Call, In, Out, Work
+from .leaf import Leaf, generic
+from .status import INDEX_OUT_OF_RANGE, OK
+
+BITS = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}
+"""Item size in bytes to the element letters that moves use."""
+INTS = ("u1", "u2", "u4", "u8")
+OUTER = 7                 # outer axes a leaf takes; with the inner one or two: rank 8 after merging
+PIECE = 8192              # elements of a row that one unit of range moves
+TILE = 16
+STRIP = 256               # columns that one unit of a scatter adds
+
+
+class Axis(NamedTuple):
+    """One axis of a move: elements, source stride, destination stride (in elements; a source stride may be 0 or negative)."""
+
+    n: int
+    source: int
+    target: int
+
+
+@njit(inline="always")
+def _offset(r: int, n0: int, s0: int, n1: int, s1: int, n2: int, s2: int, n3: int, s3: int, n4: int, s4: int,
+            n5: int, s5: int, s6: int) -> int:
+    """The offset of row r, axis 0 running fastest. Axes beyond the last are of size 1, so the walk ends early."""
+    at = r % n0 * s0
+    r //= n0
+    if r > 0:
+        at += r % n1 * s1
+        r //= n1
+        if r > 0:
+            at += r % n2 * s2
+            r //= n2
+            if r > 0:
+                at += r % n3 * s3
+                r //= n3
+                if r > 0:
+                    at += r % n4 * s4
+                    r //= n4
+                    at += r % n5 * s5 + r // n5 * s6
+    return at
+
+
+_AXES = ", ".join(["i8"] * (3 * OUTER - 1))
+
+
+@generic(f"T[:], T[:], lo, hi, i8, i8, i8, i8, i8, {_AXES}", INTS)
+def move_rows(x: Any, y: Any, lo: int, hi: int, x_start: int, y_start: int, n: int, step: int, stride: int,
+              n0: int, x0: int, y0: int, n1: int, x1: int, y1: int, n2: int, x2: int, y2: int, n3: int, x3: int, y3: int,
+              n4: int, x4: int, y4: int, n5: int, x5: int, y5: int, x6: int, y6: int) -> None:
+    """y[y_start + row + i * stride] = x[x_start + row + i * step], i < n; a unit of range is a piece of a row."""
+    pieces = (n + PIECE - 1) // PIECE
+    for unit in range(lo, hi):
+        row, first = unit // pieces, unit % pieces * PIECE
+        count = min(n - first, PIECE)
+        at = x_start + first * step + _offset(row, n0, x0, n1, x1, n2, x2, n3, x3, n4, x4, n5, x5, x6)
+        to = y_start + first * stride + _offset(row, n0, y0, n1, y1, n2, y2, n3, y3, n4, y4, n5, y5, y6)
+        if stride == 1:
+            target = y[to:to + count]
+            if step == 1:
+                source = x[at:at + count]
+                for i in range(count):
+                    target[i] = source[i]
+            elif step == 0:
+                value = x[at]
+                for i in range(count):
+                    target[i] = value
+            else:
+                for i in range(count):
+                    target[i] = x[at + i * step]
+        else:
+            for i in range(count):
+                y[to + i * stride] = x[at + i * step]
+
+
+@generic(f"T[:], T[:], lo, hi, i8, i8, i8, i8, i8, i8, {_AXES}", INTS)
+def move_tiles(x: Any, y: Any, lo: int, hi: int, x_start: int, y_start: int, n: int, step: int, m: int, stride: int,
+               n0: int, x0: int, y0: int, n1: int, x1: int, y1: int, n2: int, x2: int, y2: int, n3: int, x3: int, y3: int,
+               n4: int, x4: int, y4: int, n5: int, x5: int, y5: int, x6: int, y6: int) -> None:
+    """y[y_start + j * stride + i] = x[x_start + i * step + j], i < n, j < m; a unit of range is a strip of TILE values of j."""
+    strips = (m + TILE - 1) // TILE
+    for unit in range(lo, hi):
+        outer, j0 = unit // strips, unit % strips * TILE
+        at = x_start + j0 + _offset(outer, n0, x0, n1, x1, n2, x2, n3, x3, n4, x4, n5, x5, x6)
+        to = y_start + j0 * stride + _offset(outer, n0, y0, n1, y1, n2, y2, n3, y3, n4, y4, n5, y5, y6)
+        width = min(m - j0, TILE)
+        for i0 in range(0, n, TILE):
+            height = min(n - i0, TILE)
+            for j in range(width):
+                target = y[to + j * stride + i0:to + j * stride + i0 + height]
+                source = at + i0 * step + j
+                for i in range(height):
+                    target[i] = x[source + i * step]
+
+
+@generic("T[r], T", INTS)
+def fill(y: Any, value: Any) -> None:
+    """y = value."""
+    for i in range(y.shape[0]):
+        y[i] = value
+
+
+@generic("T[r], T[r]", INTS)
+def copy(x: Any, y: Any) -> None:
+    """y = x."""
+    for i in range(y.shape[0]):
+        y[i] = x[i]
+
+
+def strides(shape: Sequence[int]) -> list[int]:
+    """Element strides of a contiguous array."""
+    return [math.prod(shape[i + 1:]) for i in range(len(shape))]
+
+
+def merged(axes: Sequence[Axis]) -> list[Axis]:
+    """The same box, outermost axis first, with axes of one element dropped and neighbours that make one walk joined."""
+    found: list[Axis] = []
+    for axis in axes:
+        if axis.n == 1:
+            continue
+        if found and found[-1].source == axis.source * axis.n and found[-1].target == axis.target * axis.n:
+            found[-1] = Axis(found[-1].n * axis.n, axis.source, axis.target)
+        else:
+            found.append(axis)
+    return found
+
+
+def copy_call(source: Any, target: Any, n: int, itemsize: int) -> Call:
+    """A plain copy of n elements; `source` and `target` are In, Out or Work of shape (n,)."""
+    return Call(copy[BITS[itemsize]], (source, target), n, 4096 // itemsize, n * itemsize * 0.06)
+
+
+def fill_call(target: Any, value: int, n: int, itemsize: int) -> Call:
+    """Set n elements to the bits `value`."""
+    return Call(fill[BITS[itemsize]], (target, value), n, 4096 // itemsize, n * itemsize * 0.04)
+
+
+def move(source: In | Work, target: Out | Work, axes: Sequence[Axis], itemsize: int, source_start: int = 0,
+         target_start: int = 0) -> list[Call]:
+    """The Calls that move a box. `source` and `target` are seen flat; starts are element offsets.
+
+    Axes are in the destination's order, outermost first. An empty box needs no call.
+    """
+    if any(axis.n == 0 for axis in axes):
+        return []
+    box = merged(axes) or [Axis(1, 1, 1)]
+    size = math.prod(axis.n for axis in box)
+    inner, outer = box[-1], box[:-1]
+    if inner.target == 1 and inner.source not in (0, 1) and any(axis.source == 1 for axis in outer):
+        other = next(axis for axis in outer if axis.source == 1)
+        outer.remove(other)
+        leaf = move_tiles[BITS[itemsize]]
+        head = [inner.n, inner.source, other.n, other.target]
+        units, grain, cost = -(-other.n // TILE), 1, size * itemsize * 0.2
+    else:
+        leaf = move_rows[BITS[itemsize]]
+        head = [inner.n, inner.source, inner.target]
+        units = -(-inner.n // PIECE)
+        grain, cost = max(1, 1024 // inner.n), size * itemsize * 0.1 + size / inner.n * 10.0
+    assert len(outer) <= OUTER, f"a move of rank {len(outer) + 1}"
+    n = units * math.prod(axis.n for axis in outer)
+    walk = outer[::-1] + [Axis(1, 0, 0)] * (OUTER - len(outer))
+    tail = [value for axis in walk for value in axis][:-3] + list(walk[-1][1:])
+    return [Call(leaf, (source, target, source_start, target_start, *head, *tail), n, grain, cost)]
+
+
+
+def _gather(x: Any, index: Any, y: Any, lo: int, hi: int) -> int:
+    """y[o, k] = x[o, index[k]]; a unit of range is one row (o, k); negative indices count from the end."""
+    size, count = x.shape[1], index.shape[0]
+    for unit in range(lo, hi):
+        o, k = unit // count, unit % count
+        v = int(index[k])
+        if v < 0:
+            v += size
+        if v < 0 or v >= size:
+            return INDEX_OUT_OF_RANGE
+        source, target = x[o, v], y[o, k]
+        for i in range(target.shape[0]):
+            target[i] = source[i]
+    return OK
+
+
+def _scatter_add(g: Any, index: Any, y: Any, lo: int, hi: int) -> int:
+    """y[o, index[k]] += g[o, k] in the order of k, from zero; a unit of range is a strip of columns of one o."""
+    size, strips = y.shape[1], (y.shape[2] + STRIP - 1) // STRIP
+    for unit in range(lo, hi):
+        o, first = unit // strips, unit % strips * STRIP
+        last = min(first + STRIP, y.shape[2])
+        for v in range(size):
+            target = y[o, v, first:last]
+            for i in range(target.shape[0]):
+                target[i] = 0
+        for k in range(index.shape[0]):
+            v = int(index[k])
+            if v < 0:
+                v += size
+            if v < 0 or v >= size:
+                return INDEX_OUT_OF_RANGE
+            target, source = y[o, v, first:last], g[o, k, first:last]
+            for i in range(target.shape[0]):
+                target[i] += source[i]
+    return OK
+
+
+@functools.cache
+def gather(bits: str, index: str) -> Leaf:
+    """x[o, v, i], index[k], y[o, k, i] for elements `bits` and int32 or int64 indices."""
+    return Leaf(_gather, f"{bits}[:,:,:], {index}[:], {bits}[:,:,:], lo, hi", checked=True)
+
+
+@functools.cache
+def scatter_add(dtype: str, index: str) -> Leaf:
+    """g[o, k, i], index[k], y[o, v, i]."""
+    return Leaf(_scatter_add, f"{dtype}[:,:,:], {index}[:], {dtype}[:,:,:], lo, hi", checked=True)

@@ -1,0 +1,251 @@
+"""Reductions of x[outer, n, inner] over the middle axis to y[outer, pieces, inner]: sums, means, maxima, minima.
+
+All arrays are passed flat. One pass cuts the n elements into pieces of `length`; pass follows pass until one piece is left.
+
+Sums are accurate and have one order: blocks of BLOCK elements are added in vector lanes of their own type, blocks are
+added to each other in float64 (integers: int64, wrapping). A long axis is cut into pieces of fixed length whose totals a
+second call adds in order, so neither the number of workers nor the cut changes a bit.
+"""
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .call import Call, In, Out, Work
+from .leaf import Leaf
+
+LANES = {"contract", "reassoc", "nsz", "arcp"}
+"""Fast-math of one block's sum: it may be added in vector lanes. NaN and infinities keep their meaning."""
+BLOCK = 512               # contiguous elements summed in their own type
+ROWS = 32                 # the same for rows added to each other
+COLUMNS = 1024            # columns that one unit of range reduces
+PIECE = 16384             # elements of the reduced axis (times inner) per partial total
+
+
+@njit(fastmath=LANES)
+def block_sum(x: Any) -> Any:
+    """The sum of a short contiguous block, in lanes."""
+    total = x.dtype.type(0)
+    for i in range(x.shape[0]):
+        total += x[i]
+    return total
+
+
+@njit(fastmath={"nnan", "nsz"})
+def _largest(x: Any) -> Any:
+    """The largest number of a block; NaN makes the result unspecified."""
+    best = x[0]
+    for i in range(x.shape[0]):
+        best = x[i] if x[i] > best else best
+    return best
+
+
+@njit(fastmath={"nnan", "nsz"})
+def _smallest(x: Any) -> Any:
+    """The smallest number of a block; NaN makes the result unspecified."""
+    best = x[0]
+    for i in range(x.shape[0]):
+        best = x[i] if x[i] < best else best
+    return best
+
+
+@njit
+def _has_nan(x: Any) -> Any:
+    count = 0
+    for i in range(x.shape[0]):
+        count |= x[i] != x[i]
+    return count
+
+
+def _sum_rows(x: Any, y: Any, lo: int, hi: int, n: int, inner: int, pieces: int, length: int, count: float) -> None:
+    """inner = 1: y[o, p] = sum of piece p of x[o], divided by `count`; a unit of range is (o, p)."""
+    for unit in range(lo, hi):
+        o, p = unit // pieces, unit % pieces
+        row = x[o * n + p * length:o * n + min((p + 1) * length, n)]
+        total = 0.0
+        for first in range(0, row.shape[0], BLOCK):
+            total += block_sum(row[first:first + BLOCK])
+        y[unit] = total / count
+
+
+def _sum_rows_int(x: Any, y: Any, lo: int, hi: int, n: int, inner: int, pieces: int, length: int) -> None:
+    """The same for integers, wrapping."""
+    for unit in range(lo, hi):
+        o, p = unit // pieces, unit % pieces
+        row = x[o * n + p * length:o * n + min((p + 1) * length, n)]
+        total = 0
+        for i in range(row.shape[0]):
+            total += row[i]
+        y[unit] = total
+
+
+def _sum_columns(x: Any, y: Any, part: Any, total: Any, lo: int, hi: int, n: int, inner: int, pieces: int, length: int,
+                 count: float) -> None:
+    """y[o, p, i] = sum of x[o, k, i] over piece p of k, divided by `count`; a unit of range is (o, p, strip of i)."""
+    strips = (inner + COLUMNS - 1) // COLUMNS
+    for unit in range(lo, hi):
+        o, p, first = unit // strips // pieces, unit // strips % pieces, unit % strips * COLUMNS
+        width = min(inner - first, COLUMNS)
+        last = min((p + 1) * length, n)
+        sums, block = total[:width], part[:width]
+        for i in range(width):
+            sums[i] = 0
+        for k0 in range(p * length, last, ROWS):
+            for i in range(width):
+                block[i] = 0
+            for k in range(k0, min(k0 + ROWS, last)):
+                at = (o * n + k) * inner + first
+                row = x[at:at + width]
+                for i in range(width):
+                    block[i] += row[i]
+            for i in range(width):
+                sums[i] += block[i]
+        to = (o * pieces + p) * inner + first
+        target = y[to:to + width]
+        for i in range(width):
+            target[i] = sums[i] / count
+
+
+def _sum_columns_int(x: Any, y: Any, lo: int, hi: int, n: int, inner: int, pieces: int, length: int) -> None:
+    """The same for integers, wrapping."""
+    strips = (inner + COLUMNS - 1) // COLUMNS
+    for unit in range(lo, hi):
+        o, p, first = unit // strips // pieces, unit // strips % pieces, unit % strips * COLUMNS
+        width = min(inner - first, COLUMNS)
+        to = (o * pieces + p) * inner + first
+        target = y[to:to + width]
+        for i in range(width):
+            target[i] = 0
+        for k in range(p * length, min((p + 1) * length, n)):
+            at = (o * n + k) * inner + first
+            row = x[at:at + width]
+            for i in range(width):
+                target[i] += row[i]
+
+
+def _best_rows(largest: bool, is_float: bool) -> Any:
+    def best_rows(x: Any, y: Any, lo: int, hi: int, n: int, inner: int, pieces: int, length: int) -> None:
+        for unit in range(lo, hi):
+            o, p = unit // pieces, unit % pieces
+            row = x[o * n + p * length:o * n + min((p + 1) * length, n)]
+            if is_float and _has_nan(row):
+                y[unit] = np.nan
+            else:
+                y[unit] = _largest(row) if largest else _smallest(row)
+    return best_rows
+
+
+def _best_columns(largest: bool) -> Any:
+    def best_columns(x: Any, y: Any, lo: int, hi: int, n: int, inner: int, pieces: int, length: int) -> None:
+        strips = (inner + COLUMNS - 1) // COLUMNS
+        for unit in range(lo, hi):
+            o, p, first = unit // strips // pieces, unit // strips % pieces, unit % strips * COLUMNS
+            width = min(inner - first, COLUMNS)
+            to, at = (o * pieces + p) * inner + first, (o * n + p * length) * inner + first
+            target, row = y[to:to + width], x[at:at + width]
+            for i in range(width):
+                target[i] = row[i]
+            for k in range(p * length + 1, min((p + 1) * length, n)):
+                at = (o * n + k) * inner + first
+                row = x[at:at + width]
+                for i in range(width):
+                    value, best = row[i], target[i]
+                    better = value > best if largest else value < best
+                    target[i] = value if better or value != value else best
+    return best_columns
+
+
+DIMS = "lo, hi, i8, i8, i8, i8"          # n, inner, pieces, length
+
+
+@functools.cache
+def sum_leaf(source: str, target: str, columns: bool) -> Leaf:
+    """The summing leaf from element type `source` to `target` (float to float, or integer to integer)."""
+    if target[0] == "i":
+        return Leaf(_sum_columns_int if columns else _sum_rows_int, f"{source}[:], {target}[:], {DIMS}")
+    if columns:
+        return Leaf(_sum_columns, f"{source}[:], {target}[:], {source}[w,:], f8[w,:], {DIMS}, f8")
+    return Leaf(_sum_rows, f"{source}[:], {target}[:], {DIMS}, f8")
+
+
+@functools.cache
+def best_leaf(dtype: str, columns: bool, largest: bool) -> Leaf:
+    """The leaf of the maximum (`largest`) or minimum; NaN wins."""
+    body = _best_columns(largest) if columns else _best_rows(largest, dtype[0] == "f")
+    return Leaf(body, f"{dtype}[:], {dtype}[:], {DIMS}", key=f"largest={largest}")
+
+
+def merged(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, bool]]:
+    """(size, reduced) of each run of neighbouring axes that are all reduced or all kept; axes of size 1 do not count."""
+    found: list[tuple[int, bool]] = []
+    for i, n in enumerate(shape):
+        if n == 1:
+            continue
+        if found and found[-1][1] == (i in axes):
+            found[-1] = (found[-1][0] * n, found[-1][1])
+        else:
+            found.append((n, i in axes))
+    return found
+
+
+def reduce_calls(kind: str, dtype: str, shape: Sequence[int], axes: Sequence[int], count: float = 1.0,
+                 source: Any = None, target: Any = None) -> list[Call]:
+    """The Calls that reduce `axes` of a contiguous array.
+
+    Args:
+        kind: "sum", "max" or "min". Sums of floats are divided by `count` at the end (a mean). No reduced axis may be empty
+            for a maximum or minimum; an empty sum is 0 / count.
+        dtype: element letters of the source and the target.
+        source, target: the flat arguments (default: input 0 and output 0); a float sum's source may be a float64 Work.
+    """
+    final_dtype = dtype.replace("u", "i") if kind == "sum" else dtype     # the same bits, and Numba has no int64 + uint64
+    between = {"f": "f8", "i": "i8"}[final_dtype[0]] if kind == "sum" else dtype
+    now = source or In(0, (math.prod(shape),))
+    now_dtype = now.dtype if isinstance(now, Work) else final_dtype
+    groups = merged(shape, axes)
+    calls: list[Call] = []
+    while True:
+        last = max((i for i, (_, reduced) in enumerate(groups) if reduced), default=-1)
+        if last < 0:
+            groups.append((1, True))
+        n, inner = groups[last][0], math.prod(m for m, _ in groups[last:][1:])
+        outer = math.prod(m for m, _ in groups[:last])
+        length = PIECE // min(max(inner, 1), COLUMNS)
+        pieces = -(-n // length) if n > 2 * length and n > outer * inner else 1
+        groups[last:last + 1 or None] = [(pieces, True)] if pieces > 1 else []
+        final = not any(reduced for _, reduced in groups)
+        size = outer * pieces * inner
+        goal = (target or Out(0, (size,))) if final else Work(f"partials {len(calls)}", (size,), between)
+        types = (now_dtype, final_dtype if final else between)
+        dims = (n, inner, pieces, length if pieces > 1 else max(n, 1))
+        calls.append(_pass(kind, types, now, goal, outer, dims, count if final else 1.0))
+        if final:
+            return calls
+        now, now_dtype = goal, between
+
+
+def _pass(kind: str, types: tuple[str, str], source: Any, target: Any, outer: int, dims: tuple[int, int, int, int],
+          count: float) -> Call:
+    """One pass over source [outer, n, inner]; dims = n, inner, pieces, length."""
+    n, inner, pieces, _ = dims
+    columns = inner > 1
+    units = outer * pieces * (-(-inner // COLUMNS) if columns else 1)
+    extra: list[Any] = []
+    tail: list[Any] = []
+    if kind == "sum":
+        leaf = sum_leaf(*types, columns)
+        if types[1][0] == "f":
+            tail = [float(count)]
+            if columns:
+                width = min(inner, COLUMNS)
+                extra = [Work(f"block {types[0]} {width}", (width,), types[0]), Work(f"sums {width}", (width,), "f8")]
+    else:
+        leaf = best_leaf(types[0], columns, kind == "max")
+    size = outer * n * inner
+    return Call(leaf, (source, target, *extra, *dims, *tail), units, max(1, 4096 * units // max(size, 1)),
+                size * 0.12 + units * 5.0)

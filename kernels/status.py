@@ -1,0 +1,9 @@
+"""What a checked leaf returns."""
+
+OK = 0
+NOT_FINITE = 1
+"""A value that must be finite (the loss, a gradient) is NaN or infinite."""
+LABEL_OUT_OF_RANGE = 2
+"""A class label is neither in 0..classes nor the ignored index."""
+INDEX_OUT_OF_RANGE = 3
+"""An index of a gather lies outside of its axis."""

@@ -1,0 +1,239 @@
+"""Helpers of the operator tests: run a graph by its references, run one operator's kernel calls, check gradients.
+
+    y, = run_kernel(Relu(), x)                   # the operator's Calls on NumPy arrays, one worker
+    check_kernel(Relu(), x, rtol=1e-6)           # kernel against reference; the same bits however the range is cut
+    check_gradient(Relu(), x64)                  # vjp against finite differences, float64
+    evaluate(graph, {"x": x})["y"]               # a whole graph by its references; run=run_kernel: by its kernels
+"""
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import tileflow.ops  # noqa: F401  (fills the registry)
+from tileflow.graph import Builder, Graph, Op, Value, type_of, verify
+from tileflow.kernels import cpu
+from tileflow.kernels.call import Call, In, Micro, Out, Seed, Work
+from tileflow.kernels.leaf import Leaf, Parameter
+
+Array = np.ndarray
+GUARD = 64                # bytes before and after each output and workspace that a kernel must leave alone
+
+
+class KernelFailed(Exception):
+    """A leaf returned `status`."""
+
+    def __init__(self, leaf: str, status: int) -> None:
+        super().__init__(f"{leaf} returned status {status}")
+        self.status = status
+
+
+def run_reference(op: Op, *arrays: Array | None, seed: int = 0, micro: int = 0) -> tuple[Array, ...]:
+    """The operator's NumPy twin; random operators also get `seed` and `micro`."""
+    streams = {"seed": seed, "micro": micro} if "seed" in inspect.signature(op.reference).parameters else {}
+    return op.reference(*arrays, **streams)
+
+
+def evaluate(graph: Graph, feeds: Mapping[str, Array], run: Callable[..., tuple[Array, ...]] = run_reference) -> dict[str, Array]:
+    """All values of `graph` by name, given those of its inputs and states.
+
+    `run(op, *arrays)` computes one node: `run_reference`, or `run_kernel` for the compiled kernels.
+    """
+    verify(graph)
+    values: dict[Value, Array] = dict(graph.constants)
+    for value in [*graph.inputs, *(s.input for s in graph.states)]:
+        if value.name in feeds:
+            values[value] = feeds[value.name]
+            assert type_of(values[value]) == value.type, f"{value!r} was fed {type_of(values[value])}"
+    for node in graph.nodes:
+        arrays = run(node.op, *[None if v is None else values[v] for v in node.inputs])
+        for value, array in zip(node.outputs, arrays, strict=True):
+            assert type_of(array) == value.type, f"{node!r} computed {type_of(array)}"
+            values[value] = array
+    return {value.name: array for value, array in values.items()}
+
+
+def run_kernel(op: Op, *arrays: Array | None, workers: int = 1, seed: int = 0, micro: int = 0) -> tuple[Array, ...]:
+    """Run `op.kernel()` on arrays (None: an absent input) and return all outputs.
+
+    With several workers each range is cut at multiples of its grain as the runtime does it, and the parts run last to
+    first. Outputs and workspace start as garbage between guard bytes; inputs must stay as they were.
+
+    Raises:
+        KernelFailed: a leaf returned a status other than 0.
+    """
+    inputs = [None if a is None else np.ascontiguousarray(a).reshape(a.shape) for a in arrays]
+    before = [None if a is None else a.tobytes() for a in inputs]
+    types = [None if a is None else type_of(a) for a in inputs]
+    result_types = op.infer(*types)
+    garbage = 0xA5 + workers
+    outputs = [_Guarded(t.shape, t.numpy, garbage) for t in result_types]
+    calls = op.kernel(types, result_types, cpu.current())
+    scratch = _scratch(calls, workers, garbage)
+    for call in calls:
+        _run_call(call, inputs, outputs, scratch, workers, garbage, {Seed: seed, Micro: micro})
+    for guarded in [*outputs, *scratch.values()]:
+        assert guarded.intact, f"{op} wrote outside of its memory"
+    assert before == [None if a is None else a.tobytes() for a in inputs], f"{op} changed an input"
+    return tuple(g.array for g in outputs)
+
+
+def check_kernel(op: Op, *arrays: Array | None, rtol: float = 0.0, atol: float = 0.0, **streams: int) -> tuple[Array, ...]:
+    """Compare the kernels' outputs with the reference's (NaN equals NaN) and require the same bits from 1, 2 and 5 workers.
+
+    Returns the kernels' outputs.
+    """
+    got = run_kernel(op, *arrays, **streams)
+    for workers in (2, 5):
+        for a, b in zip(got, run_kernel(op, *arrays, workers=workers, **streams), strict=True):
+            assert a.tobytes() == b.tobytes(), f"{op}: the result depends on where {workers} workers cut the range"
+    with np.errstate(all="ignore"):
+        wanted = run_reference(op, *arrays, **streams)
+    for a, b in zip(got, wanted, strict=True):
+        assert type_of(a) == type_of(b), f"{op}: the reference gives {type_of(b)}, the kernel {type_of(a)}"
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=atol, err_msg=str(op))
+    return got
+
+
+def check_gradient(op: Op, *arrays: Array | None, wrt: Sequence[int] | None = None, outputs: Sequence[int] | None = None,
+                   step: float = 1e-6, rtol: float = 1e-6, atol: float = 1e-7) -> list[Array | None]:
+    """Compare the graph that `op.vjp` builds with central differences of `op.reference`, in float64.
+
+    Args:
+        wrt: inputs to differentiate (default: all float inputs). The vjp must give each of them a gradient.
+        outputs: outputs that have a gradient (default: all float outputs); the others get None.
+
+    Returns the gradients of all inputs for random output gradients (seed 0), None where the vjp gives none.
+    """
+    present = [a is not None and a.dtype == np.float64 for a in arrays]
+    wrt = [i for i, p in enumerate(present) if p] if wrt is None else wrt
+    graph, grads, results = gradient_graph(op, arrays, outputs)
+    values = evaluate(graph, {f"x{i}": a for i, a in enumerate(arrays) if a is not None})
+    found = [None if g is None else values[g.name] for g in results]
+
+    def loss(*inputs: Array | None) -> float:
+        return sum(float(np.sum(np.asarray(y, np.longdouble) * g)) for y, g in
+                   zip(run_reference(op, *inputs), grads, strict=True) if g is not None)
+
+    for i in wrt:
+        gradient = found[i]
+        assert gradient is not None, f"{op}: input {i} has no gradient"
+        np.testing.assert_allclose(gradient, _differences(loss, arrays, i, step), rtol=rtol, atol=atol,
+                                   err_msg=f"{op}: gradient of input {i}")
+    return found
+
+
+def gradient_graph(op: Op, arrays: Sequence[Array | None],
+                   outputs: Sequence[int] | None = None) -> tuple[Graph, list[Array | None], list[Value | None]]:
+    """A graph (inputs x0, x1 …) that computes `op` and its vjp; the output gradients (random constants); the results."""
+    graph = Graph(f"gradient of {op.name}")
+    b = Builder(graph)
+    inputs = [None if a is None else b.input(f"x{i}", type_of(a)) for i, a in enumerate(arrays)]
+    made = b.emit(op, *inputs)
+    rng = np.random.default_rng(0)
+    grads = [rng.standard_normal(v.shape).astype(v.type.numpy) if v.type.is_float and (outputs is None or i in outputs) else None
+             for i, v in enumerate(made)]
+    results = list(op.vjp(b, [None if g is None else b.constant(g, "gradient") for g in grads], inputs, made))
+    assert len(results) == len(inputs), f"{op}: {len(results)} gradients for {len(inputs)} inputs"
+    for value, g in zip(inputs, results, strict=True):
+        assert g is None or (value is not None and g.type == value.type), f"{op}: gradient {g!r} of {value!r}"
+    graph.outputs = list(dict.fromkeys(g for g in results if g is not None))
+    return graph, grads, results
+
+
+def check_gradient_kernels(op: Op, *arrays: Array | None, outputs: Sequence[int] | None = None,
+                           rtol: float = 1e-5, atol: float = 1e-6) -> None:
+    """Run the graph of `op` and its vjp once by the kernels and once by the references; compare the gradients."""
+    graph, _, results = gradient_graph(op, arrays, outputs)
+    feeds = {f"x{i}": a for i, a in enumerate(arrays) if a is not None}
+    kernels, references = evaluate(graph, feeds, run_kernel), evaluate(graph, feeds)
+    for g in results:
+        if g is not None:
+            np.testing.assert_allclose(kernels[g.name], references[g.name], rtol=rtol, atol=atol, err_msg=f"{op}: {g!r}")
+
+
+def _differences(loss: Callable[..., float], arrays: Sequence[Array | None], i: int, step: float) -> Array:
+    """Central differences of `loss` for each element of `arrays[i]`."""
+    inputs = [None if a is None else a.copy() for a in arrays]
+    x = inputs[i]
+    assert x is not None
+    result = np.empty_like(x)
+    for at in np.ndindex(x.shape):
+        value = x[at]
+        x[at] = value + step
+        above = loss(*inputs)
+        x[at] = value - step
+        below = loss(*inputs)
+        x[at] = value
+        result[at] = (above - below) / ((value + step) - (value - step))
+    return result
+
+
+class _Guarded:
+    """An array aligned to 64 bytes, filled with garbage, between guard bytes."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, garbage: int) -> None:
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        raw = np.full(size + 3 * GUARD, garbage, np.uint8)
+        start = GUARD + -(raw.ctypes.data + GUARD) % 64
+        self._before, self._after, self._garbage = raw[:start], raw[start + size:], garbage
+        self.array = raw[start:start + size].view(dtype).reshape(shape)
+
+    @property
+    def intact(self) -> bool:
+        return bool((self._before == self._garbage).all() and (self._after == self._garbage).all())
+
+
+def _work_shape(p: Parameter, work: Work, workers: int) -> tuple[int, ...]:
+    return (workers, *work.shape) if p.cut == "w" else work.shape
+
+
+def _scratch(calls: Sequence[Call], workers: int, garbage: int) -> dict[str, _Guarded]:
+    """Bytes for each named workspace, as many as its largest use needs."""
+    sizes: dict[str, int] = {}
+    for call in calls:
+        for p, arg in zip((p for p in call.leaf.parameters if p.words), call.args, strict=True):
+            if isinstance(arg, Work):
+                size = math.prod(_work_shape(p, arg, workers)) * np.dtype(arg.dtype).itemsize
+                sizes[arg.name] = max(sizes.get(arg.name, 0), size)
+    return {name: _Guarded((size,), np.dtype("u1"), garbage) for name, size in sizes.items()}
+
+
+def _run_call(call: Call, inputs: list[Array | None], outputs: list[_Guarded], scratch: dict[str, _Guarded],
+              workers: int, garbage: int, words: dict[type, int]) -> None:
+    parameters = [p for p in call.leaf.parameters if p.words]
+    assert len(parameters) == len(call.args), f"{call.leaf.name} takes {len(parameters)} arguments, not {len(call.args)}"
+    values: list[Any] = []
+    for p, arg in zip(parameters, call.args, strict=True):
+        if isinstance(arg, Work):
+            shape = _work_shape(p, arg, workers)
+            array = scratch[arg.name].array[:math.prod(shape) * np.dtype(arg.dtype).itemsize].view(arg.dtype).reshape(shape)
+        elif isinstance(arg, In):
+            source = inputs[arg.index]
+            assert source is not None, f"{call.leaf.name} reads input {arg.index}, which is absent"
+            array = source.reshape(arg.shape)
+        elif isinstance(arg, Out):
+            array = outputs[arg.index].array.reshape(arg.shape)
+        else:
+            values.append(words[type(arg)] if isinstance(arg, (Seed, Micro)) else arg)
+            continue
+        assert p.is_array, f"{call.leaf.name} got an array for a scalar"
+        assert array.ndim == p.ndim, f"{call.leaf.name}: {arg} for {p}"
+        assert p.cut != "r" or array.shape[0] == call.n, f"{call.leaf.name}: {arg} is not {call.n} rows"
+        values.append(array.view(np.bool_ if p.dtype == "b1" else p.dtype))
+    chunks = -(-call.n // call.grain)
+    for w in reversed(range(workers)):
+        lo = min(call.n, chunks * w // workers * call.grain)
+        hi = min(call.n, chunks * (w + 1) // workers * call.grain)
+        status = call_leaf(call.leaf, values, lo, hi, w)
+        if status:
+            raise KernelFailed(call.leaf.name, status)
+
+
+def call_leaf(leaf: Leaf, values: Sequence[Any], lo: int, hi: int, worker: int) -> int:
+    """Run a leaf over lo..hi of its range; also with lo == hi, as the runtime may."""
+    return leaf(*values, n=hi, lo=lo, worker=worker)

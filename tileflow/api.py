@@ -1,0 +1,308 @@
+"""The verbs: train, infer, compile, training_model, inference_model, load."""
+from __future__ import annotations
+
+import html
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from . import compiler
+from .errors import CheckpointError, DataError, ModelError, OptionError
+from .graph import TensorType
+from .importers.onnx import OnnxModel, load_model
+from .importers.onnx.export import export_model
+from .loss import LABELS, find
+from .nn import Module
+from .optim import Optimizer, from_options
+from .options import Options
+from .program import Batching, Program
+from .runtime.data import DataLoader, Dataset, open_data
+from .runtime.model import InferenceModel, Progress, TrainingModel
+from .runtime.session import Session
+from .runtime.source import NetSource, OnnxSource, Source
+from .runtime.trainer import CHECKPOINT, Epoch, Reporter, Silent, Trainer, label_type
+
+Modelish = Module | OnnxModel | str | os.PathLike[str]
+
+
+def load(path: str | os.PathLike[str]) -> OnnxModel:
+    """Read and check an ONNX file (ModelError where it cannot be read or is not valid)."""
+    return load_model(path)
+
+
+def _options(options: Options | None, changes: Mapping[str, Any]) -> Options:
+    """A copy of the options with keyword changes (OptionError for an unknown name or a bad value)."""
+    if options is not None and not isinstance(options, Options):
+        raise OptionError(f"options must be a tileflow.Options, got {type(options).__name__}.")
+    result = options.clone() if options is not None else Options()
+    for name, value in changes.items():
+        setattr(result, name, value)
+    return result
+
+
+def _source(model: Modelish, options: Options) -> Source:
+    """The source of a model; one per OnnxModel object, so that its models share weights."""
+    if isinstance(model, Module):
+        return NetSource(model, options)
+    loaded = model if isinstance(model, OnnxModel) else load_model(model)
+    source = OnnxSource(loaded, options, _sessions.get(id(loaded.proto)))
+    source.session.owner = loaded.proto
+    _sessions[id(loaded.proto)] = source.session
+    return source
+
+
+_sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
+"""Sessions in use by the identity of the ONNX model, which each keeps alive."""
+
+
+def training_model(model: Modelish, options: Options | None = None, *, optimizer: Optimizer | None = None,
+                   loss: str | compiler.Loss = "cross_entropy", progress: Progress | None = None, **changes: Any) -> TrainingModel:
+    """A model to train: call it on `micro_batch * gradient_accumulation * device_iterations` rows of inputs and labels.
+
+        net = tileflow.nn.Sequential(tileflow.nn.Linear(4, 3))
+        model = tileflow.training_model(net, optimizer=tileflow.optim.SGD(lr=0.1), gradient_accumulation=2)
+        prediction, loss = model(x, labels)
+
+    Args:
+        loss: cross_entropy, nll, mse, l1, bce_with_logits, identity, or a function (builder, outputs) -> loss value.
+        changes: single options by keyword.
+    """
+    chosen = _options(options, changes)
+    return TrainingModel(_source(model, chosen), chosen, optimizer, loss, progress)
+
+
+def inference_model(model: Modelish, options: Options | None = None, *, progress: Progress | None = None, **changes: Any) -> InferenceModel:
+    """A model to run: call it on `micro_batch * device_iterations` rows of inputs. Weights are those of every other model of `model`."""
+    chosen = _options(options, changes)
+    return InferenceModel(_source(model, chosen), chosen, progress)
+
+
+def compile(model: str | os.PathLike[str] | OnnxModel, options: Options | None = None, *, training: bool = False,
+            stop_after: str | None = None, **changes: Any) -> compiler.Compilation:
+    """Compile an ONNX model to a Program without running it: `print(tileflow.compile("model.onnx").to_text())`."""
+    chosen = _options(options, changes)
+    source = OnnxSource(model if isinstance(model, OnnxModel) else load_model(model), chosen)
+    imported = source.graph_for_batch(chosen.micro_batch_size, training)
+    batching = Batching(chosen.micro_batch_size, chosen.gradient_accumulation, chosen.device_iterations)
+    if not training:
+        return compiler.inference(imported.graph, batching, stop_after)
+    name = "cross_entropy" if chosen.loss == "auto" else chosen.loss
+    return compiler.training(imported.graph, find(name), from_options(chosen), batching, reduction=chosen.accumulation_reduction,
+                             loss_scaling=chosen.loss_scaling, stop_after=stop_after)
+
+
+@dataclass
+class TrainResult:
+    """What `train` returns. `history` has one array per figure, one element per epoch (NaN where there is none)."""
+
+    epochs: list[Epoch]
+    folder: Path
+    _trainer: Trainer
+    _model: OnnxModel | None
+
+    @property
+    def history(self) -> dict[str, np.ndarray]:
+        """epoch, loss, accuracy, test_loss, test_accuracy, samples_per_second as float64 arrays."""
+        names = ("epoch", "loss", "accuracy", "test_loss", "test_accuracy", "samples_per_second")
+        return {n: np.array([np.nan if getattr(e, n) is None else getattr(e, n) for e in self.epochs], np.float64) for n in names}
+
+    @property
+    def weights(self) -> dict[str, np.ndarray]:
+        """Copies of the trained parameters and buffers by name."""
+        session = self._trainer.session
+        return {n: session[n].copy() for n in session.names("parameter", "buffer")}
+
+    @property
+    def model(self) -> TrainingModel:
+        return self._trainer.model
+
+    def save_onnx(self, path: str | os.PathLike[str]) -> Path:
+        """Write the original ONNX model with the trained weights, atomically.
+
+        Raises:
+            ModelError: the model did not come from an ONNX file.
+        """
+        if self._model is None:
+            raise ModelError("This network was built from layers and has no ONNX file to write back; use state_dict().")
+        export_model(self._model, self.weights, path)
+        return Path(path)
+
+    def evaluate(self, data: Any = None) -> dict[str, float | None]:
+        """Mean loss and accuracy of the trained weights on data (anything `train` takes; by default the run's test part)."""
+        dataset = self._trainer.test if data is None else _adapted(open_data(data, self._trainer.options).train, self._trainer)
+        if dataset is None:
+            raise DataError("The run has no test data; give some to evaluate on.")
+        loss, accuracy = self._trainer.evaluate(dataset)
+        return {"loss": loss, "accuracy": accuracy}
+
+    def __repr__(self) -> str:
+        if not self.epochs:
+            return f"TrainResult(no epochs, {self.folder})"
+        last = self.epochs[-1]
+        shown = last.test_accuracy if last.test_accuracy is not None else last.accuracy
+        accuracy = "" if shown is None else f", accuracy {100 * shown:.2f} %"
+        return f"TrainResult({len(self.epochs)} epochs, loss {last.loss:.4f}{accuracy}, {self.folder})"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        def cell(x: float | None, form: str) -> str:
+            return "" if x is None or np.isnan(x) else format(x, form)
+        rows = "".join(f"<tr><td>{e.epoch}</td><td>{cell(e.loss, '.4f')}</td><td>{cell(e.accuracy, '.2%')}</td><td>{cell(e.test_loss, '.4f')}</td>"
+                       f"<td>{cell(e.test_accuracy, '.2%')}</td><td>{e.samples_per_second:,.0f}</td></tr>" for e in self.epochs)
+        return ("<table><thead><tr><th>epoch</th><th>loss</th><th>accuracy</th><th>test loss</th><th>test accuracy</th><th>samples/s</th></tr>"
+                f"</thead><tbody>{rows}</tbody></table><p>{html.escape(str(self.folder))}</p>")
+
+
+def train(model: Modelish, options: Options | None = None, *, data: Any = None, optimizer: Optimizer | None = None,
+          reporter: Reporter | None = None, **changes: Any) -> TrainResult:
+    """Train a model on data and write trained ONNX file, metrics and checkpoint into a run folder.
+
+        result = tileflow.train("model.onnx", data=(x, y), epochs=3, micro_batch_size=32)
+        result.save_onnx("trained.onnx")
+
+    Args:
+        model: an ONNX file, a loaded one, or a network of layers.
+        data: overrides `options.data`: arrays (x, y), a dict, a path, or "digits".
+        optimizer: overrides the optimizer that the options describe.
+        reporter: gets progress; None: silent.
+        changes: single options by keyword.
+
+    Raises:
+        TileflowError: in one of its kinds, with a sentence that says how to mend it.
+        Interrupted: Ctrl-C; the state is saved and `resume=True` goes on bit for bit.
+    """
+    chosen = _options(options, {k: v for k, v in changes.items()})
+    reporter = reporter or Silent()
+    source = _source(model, chosen)
+    given = data if data is not None else chosen.data
+    if given is None:
+        raise DataError("There is no data to train on; give data=(x, y), a path, or the name digits.")
+    opened = open_data(given, chosen)
+    test = open_data(chosen.test_data, chosen).train if chosen.test_data else opened.test
+    wanted = _input_types(source, chosen, opened.train)
+    loss = _loss_name(chosen, opened.train)
+    label = _label_type(source, chosen, loss)
+    train_set = opened.train.adapt_to(wanted, label, chosen)
+    test_set = None if test is None else test.adapt_to(wanted, label, chosen)
+    for note in train_set.notes:
+        reporter.say(note)
+    if isinstance(source, OnnxSource) and source.imported is not None:
+        for warning in source.imported.warnings:
+            reporter.say(warning)
+    loop_options = chosen.clone()
+    loop_options.output_mode = "all"
+    folder = _run_folder(chosen)
+    training = TrainingModel(source, loop_options, optimizer, loss, reporter.compiling)
+    trainer = Trainer(training, train_set, test_set, loop_options, folder, reporter)
+    training.compile(*_example(trainer))
+    training.compile_seconds = 0.0
+    if chosen.resume:
+        trainer.resume(Path(chosen.resume) if isinstance(chosen.resume, (str, os.PathLike)) else folder / CHECKPOINT)
+    trainer.run()
+    result = TrainResult(trainer.history, folder, trainer, source.model if isinstance(source, OnnxSource) else None)
+    if result._model is not None:
+        result.save_onnx(folder / "model.onnx")
+    return result
+
+
+def _example(trainer: Trainer) -> tuple[np.ndarray, ...]:
+    """Arrays of a whole call, to compile for before anything is read."""
+    rows = np.zeros(trainer.loader.combined_batch_size, np.int64)
+    return trainer.train.gather(rows)
+
+
+def _adapted(dataset: Dataset, trainer: Trainer) -> Dataset:
+    """Data of a later evaluation, made to fit like the training data."""
+    program: Program = trainer.model.program
+    types = {v.name: v.type for v in program.micro.inputs}
+    label = types.pop(LABELS, None)
+    return dataset.adapt_to(types, label, trainer.options)
+
+
+def _input_types(source: Source, options: Options, dataset: Dataset) -> dict[str, TensorType]:
+    """The model's inputs for a micro-batch: an ONNX file declares them, a network takes the data's shapes in its precision."""
+    if isinstance(source, OnnxSource):
+        return source.graph_for_batch(options.micro_batch_size, True).binding.types
+    assert isinstance(source, NetSource)
+    wanted = {}
+    for name, field in zip(source.input_names, dataset.fields.values(), strict=False):
+        dtype = options.precision if field.array.dtype.kind in "fu" else field.array.dtype.name
+        wanted[name] = TensorType(dtype, (options.micro_batch_size, *field.sample))
+    return wanted
+
+
+def _loss_name(options: Options, dataset: Dataset) -> str:
+    """`auto` by the labels: classes for whole numbers, squared error otherwise."""
+    if options.loss != "auto":
+        return options.loss
+    if dataset.label is None:
+        raise DataError("The data have no labels: name them with the option label, or set loss='identity' for a model that computes its loss.")
+    values = dataset.label.array
+    if values.dtype.kind in "iub":
+        return "cross_entropy"
+    one = values.ndim == 1 and values.size and bool(np.all(np.mod(values[:65536], 1) == 0)) and float(np.min(values)) >= 0
+    return "cross_entropy" if one else "mse"
+
+
+def _label_type(source: Source, options: Options, loss: str) -> TensorType | None:
+    """The element type and shape that the loss takes, where the model's output is known before compiling."""
+    if loss == "identity":
+        return None
+    if isinstance(source, OnnxSource):
+        assert source.imported is not None
+        return label_type(loss, source.imported.graph.outputs[0].type)
+    return None
+
+
+def _run_folder(options: Options) -> Path:
+    """The run's folder, made if need be.
+
+    Raises:
+        CheckpointError: it cannot be made or written to.
+    """
+    folder = Path(options.out) if options.out else Path("runs") / time.strftime("%Y%m%d-%H%M%S")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise CheckpointError(f"Cannot write to the folder {folder} ({error.strerror}); choose another one with out.") from None
+    return folder
+
+
+def infer(model: Modelish, options: Options | None = None, *, data: Any = None, progress: Progress | None = None,
+          **changes: Any) -> dict[str, np.ndarray]:
+    """Run a model over all rows of data (labels, if any, are not used).
+
+    Returns:
+        the model's outputs by name, [rows, ...] each.
+    """
+    chosen = _options(options, changes)
+    source = _source(model, chosen)
+    given = data if data is not None else chosen.data
+    if given is None:
+        raise DataError("There is no data to run on; give data=x, a path, or the name digits.")
+    opened = open_data(given, chosen)
+    dataset = opened.test if opened.test is not None else opened.train
+    if isinstance(source, OnnxSource):
+        wanted = source.graph_for_batch(chosen.micro_batch_size, False).binding.types
+    else:
+        wanted = _input_types(source, chosen, dataset)
+    dataset = dataset.adapt_to(wanted, None, chosen)
+    run_options = chosen.clone()
+    run_options.gradient_accumulation, run_options.output_mode = 1, "all"
+    model_ = InferenceModel(source, run_options, progress)
+    loader = DataLoader(model_.options, dataset, shuffle=False, pad_last=True)
+    parts: list[list[np.ndarray]] = []
+    for batch in loader:
+        outputs = model_(*batch[:len(dataset.fields)])
+        parts.append(list(outputs) if isinstance(outputs, tuple) else [outputs])
+    names = [v.name for v in model_.program.micro.outputs]
+    return {name: np.concatenate([p[i] for p in parts])[:len(dataset)] for i, name in enumerate(names)}

@@ -1,0 +1,164 @@
+"""From a graph to a Program: the named, timed steps of the street, stoppable after any of them."""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from .autograd import gradients
+from .errors import OptionError
+from .graph import Builder, Graph, Origin, State, Value, to_text, verify
+from .optim import Optimizer
+from .optim.base import build_update
+from .passes.cse import cse
+from .passes.fold import fold
+from .passes.split import hoist, split_fold
+from .program import Batching, Program
+
+Loss = Callable[[Builder, Sequence[Value]], Value]
+"""Builds a loss from the model's outputs; makes the inputs it needs (labels) itself and returns the loss."""
+
+
+@dataclass
+class Compilation:
+    """A Program under construction, with what each step took and left behind."""
+
+    program: Program
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def to_text(self) -> str:
+        """The steps with their times, then the program as it stands."""
+        steps = "\n".join(f"  {name:<10} {1e3 * s:8.1f} ms" for name, s in self.seconds.items())
+        return f"steps\n{steps}\n\n{self.program.to_text()}"
+
+
+Step = tuple[str, Callable[[Program], None]]
+
+
+def run_steps(program: Program, steps: Sequence[Step], stop_after: str | None = None) -> Compilation:
+    """Run the steps in order, verifying every graph after each.
+
+    Raises:
+        OptionError: `stop_after` names no step.
+    """
+    names = [name for name, _ in steps]
+    if stop_after is not None and stop_after not in names:
+        raise OptionError(f"stop_after={stop_after!r} is no step of this compilation; the steps are {', '.join(names)}.")
+    compilation = Compilation(program)
+    for name, step in steps:
+        began = time.perf_counter()
+        step(program)
+        for graph in program.graphs:
+            verify(graph)
+        compilation.seconds[name] = time.perf_counter() - began
+        if name == stop_after:
+            break
+    return compilation
+
+
+def inference(graph: Graph, batching: Batching, stop_after: str | None = None) -> Compilation:
+    """Compile a forward graph for inference."""
+    return run_steps(Program(graph, batching), [("fold", _fold), ("cse", _cse), ("split", _hoist)], stop_after)
+
+
+def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching, *, reduction: str = "mean",
+             loss_scaling: float = 1.0, stop_after: str | None = None) -> Compilation:
+    """Compile a forward graph for training.
+
+    The loss becomes the last output of the micro-step. Gradients are summed over an update's micro-batches and, with
+    `reduction="mean"`, divided by their number at the update.
+
+    Raises:
+        OptionError: nothing to train, or a loss scale of zero.
+    """
+    if loss_scaling == 0:
+        raise OptionError("loss_scaling cannot be 0.")
+    program = Program(graph, batching, training=True)
+
+    def add_loss(p: Program) -> None:
+        b = Builder(p.micro, Origin(("loss",)))
+        p.loss = loss(b, list(p.micro.outputs))
+        if p.loss.type.size != 1 or not p.loss.type.is_float:
+            raise OptionError(f"The loss must be one floating-point number per micro-batch, got {p.loss.type}; reduce it, or use identity_loss.")
+        if p.loss not in p.micro.outputs:
+            p.micro.outputs.append(p.loss)
+
+    def differentiate(p: Program) -> None:
+        trained = [s for s in p.micro.parameters if s.trainable]
+        if not trained:
+            raise OptionError("The model has no weight to train; check the options frozen and trainable.")
+        assert p.loss is not None
+        grads = gradients(p.micro, p.loss, [s.input for s in trained], loss_scaling)
+        _add_update(p, trained, grads, optimizer, reduction, loss_scaling)
+
+    steps: list[Step] = [("fold", _fold), ("cse", _cse), ("loss", add_loss), ("autograd", differentiate), ("simplify", _simplify),
+                         ("split", _split)]
+    return run_steps(program, steps, stop_after)
+
+
+def _fold(p: Program) -> None:
+    fold(p.micro)
+
+
+def _cse(p: Program) -> None:
+    cse(p.micro)
+
+
+def _simplify(p: Program) -> None:
+    for graph in p.graphs:
+        cse(fold(graph))
+
+
+def _hoist(p: Program) -> None:
+    p.prologue = hoist(p.micro, p.links)
+
+
+def _split(p: Program) -> None:
+    """Statistics join the accumulators in the fold graph; what depends on weights only leaves the micro-step."""
+    statistics = split_fold(p.micro, p.links)
+    for part in ("inputs", "nodes", "states"):
+        getattr(p.fold, part).extend(getattr(statistics, part))
+    p.fold.constants.update(statistics.constants)
+    _unique_names(p.fold)
+    written = {s.name for graph in (p.fold,) for s in graph.states if s.output is not None}
+    p.prologue = hoist(p.micro, p.links) if not written & {s.name for s in p.micro.states} else Graph("prologue")
+
+
+def _unique_names(graph: Graph) -> None:
+    taken: set[str] = set()
+    values = [*graph.inputs, *graph.constants, *(s.input for s in graph.states), *(v for n in graph.nodes for v in n.outputs)]
+    for value in dict.fromkeys(values):
+        stem, k = value.name, 0
+        while value.name in taken:
+            k += 1
+            value.name = f"{stem}.{k}"
+        taken.add(value.name)
+
+
+def _add_update(p: Program, trained: list[State], grads: list[Value], optimizer: Optimizer, reduction: str, loss_scaling: float) -> None:
+    """Gradients leave the micro-step as outputs; they arrive in accumulators (fold) or, alone, straight at the update."""
+    count = p.batching.gradient_accumulation
+    factor = 1.0 / (loss_scaling * (count if reduction == "mean" else 1))
+    b = Builder(p.micro)
+    distinct: list[Value] = []
+    for g in grads:
+        if g in distinct or g in p.micro.outputs or g.producer is None:
+            g = b.Identity(g)
+        distinct.append(g)
+    p.micro.outputs.extend(distinct)
+    accumulated = count > 1
+    p.update, arrivals = build_update(optimizer, trained, [None if accumulated else g for g in distinct], factor)
+    if not accumulated:
+        p.links.update({arrivals[s.name]: g for s, g in zip(trained, distinct, strict=True)})
+        return
+    f = Builder(p.fold)
+    for state, g in zip(trained, distinct, strict=True):
+        arriving = f.input(f"{state.name}.contribution", g.type)
+        p.links[arriving] = g
+        total = State(f"{state.name}.grad", "accumulator", Value(f.name(f"{state.name}.grad"), g.type), when="micro", group=f"{state.group}.grad")
+        with f.at(Origin((state.name,), "backward")):
+            total.output = f.Add(total.input, arriving)
+        p.fold.states.append(total)
+
+
+__all__ = ["Compilation", "Loss", "inference", "run_steps", "to_text", "training"]

@@ -1,0 +1,1 @@
+"""Host lowering: a Program's graphs become rows of leaf calls over planned memory."""

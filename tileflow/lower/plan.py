@@ -1,0 +1,114 @@
+"""The Plan: all graphs of a Program as rows over named regions, still without addresses, so that sessions can share it."""
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from ..graph import Graph, Value
+from ..kernels.leaf import Leaf
+from ..program import Program
+from .fuse import fuse
+from .memory import padded
+from .rows import Lowered, Place, Row, lower
+
+LANE_MEMORY_SHARE = 0.25
+"""Lanes side by side may take this share of the machine's memory; a larger model runs one micro-batch over all workers."""
+
+
+@dataclass
+class Plan:
+    """Rows per part, and how micro-batches run: `lanes` side by side, or (lanes = 1) one at a time over all workers."""
+
+    program: Program
+    prologue: Lowered
+    micro: Lowered
+    fold: Lowered
+    update: Lowered
+    lanes: int
+    workers: int
+
+    @property
+    def parts(self) -> tuple[Lowered, ...]:
+        return self.prologue, self.micro, self.fold, self.update
+
+    def leaves(self) -> list[Leaf]:
+        """Every distinct leaf the plan calls, in order of first use."""
+        return list(dict.fromkeys(row.leaf for part in self.parts for row in part.rows))
+
+    def to_text(self) -> str:
+        """Rows by part."""
+        lines = [f"{self.lanes} lanes, {self.workers} workers"]
+        for name, part in zip(("prologue", "micro", "fold", "update"), self.parts, strict=True):
+            lines.append(f"{name}: {part.arena_bytes} bytes")
+            lines += [f"  {row.leaf.name:<24} n={row.n} cost={row.cost / 1e3:.1f} us  {row.node.origin if row.node else 'copy'}"
+                      for row in part.rows]
+        return "\n".join(lines)
+
+
+def make_plan(program: Program, workers: int) -> Plan:
+    """Lower a program for `workers` threads."""
+    together = program.batching.gradient_accumulation if program.training else program.batching.micro_batches
+    lanes = min(workers, together)
+    if lanes > 1:
+        plan = _lower(program, lanes, 1)
+        if lanes * plan.micro.arena_bytes <= LANE_MEMORY_SHARE * _physical_memory():
+            plan.workers = workers
+            return plan
+    return _lower(program, 1, workers)
+
+
+def _lower(program: Program, lanes: int, scratch_rows: int) -> Plan:
+    places: dict[Value, Place] = {}
+
+    def outside(graph: Graph) -> dict[Value, Place]:
+        found: dict[Value, Place] = {v: Place(("constant", v)) for v in graph.constants}
+        region = "pending" if graph is program.fold else "state"
+        for s in graph.states:
+            buffered = region if s.kind == "buffer" and s.output is not None else "state"
+            found[s.input] = Place((buffered, s.name))
+        for v in graph.inputs:
+            found[v] = places[program.links[v]] if v in program.links else Place(("io", v.name))
+        return found
+
+    def part(graph: Graph, arena: str, keep: list[Value], rows: int) -> Lowered:
+        user = program.micro.outputs[:user_outputs(program)] if graph is program.micro else []
+        direct = {v: Place(("io", v.name)) for v in user}
+        lowered = lower(fuse(graph), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
+        places.update(lowered.places)
+        places.update({v: Place(("arena", arena), at) for v, at in _kept_offsets(keep).items()})
+        return lowered
+
+    workers = max(lanes, scratch_rows)
+    prologue = part(program.prologue, "packed", list(program.prologue.outputs), workers)
+    linked = {v for v in program.links.values()}
+    made = [v for node in program.micro.nodes for v in node.outputs]
+    carried = program.micro.outputs[user_outputs(program):]
+    keep = carried + [v for v in made if v in linked and v not in carried]
+    if program.loss is not None and program.training and program.loss not in keep:
+        keep.append(program.loss)
+    micro = part(program.micro, "micro", keep, scratch_rows)
+    fold = part(program.fold, "fold", [], workers)
+    update = part(program.update, "update", [], workers)
+    return Plan(program, prologue, micro, fold, update, lanes, workers)
+
+
+def user_outputs(program: Program) -> int:
+    """How many of the micro-step's outputs the caller gets: all but the gradients that follow the loss."""
+    if program.loss is None:
+        return len(program.micro.outputs)
+    return next(i for i, v in enumerate(program.micro.outputs) if v is program.loss) + 1
+
+
+def _kept_offsets(keep: list[Value]) -> dict[Value, int]:
+    offsets, at = {}, 0
+    for v in keep:
+        offsets[v] = at
+        at += padded(v.type.nbytes)
+    return offsets
+
+
+def _physical_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+__all__ = ["Plan", "Row", "make_plan", "user_outputs"]

@@ -1,0 +1,236 @@
+"""Rows: leaf calls whose operands have places instead of addresses."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..graph import Graph, Node, State, Value
+from ..kernels import cpu
+from ..kernels.call import Call, In, Micro, Out, Seed, Work
+from ..kernels.guard import copy
+from ..kernels.leaf import Leaf
+from .memory import ALIGN, Arena, Interval
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value lies: a region and a byte offset in it.
+
+    Regions: `("constant", value)`, `("state", name)`, `("pending", name)`, `("io", name)`, `("arena", arena name)`.
+    """
+
+    region: tuple[str, Any]
+    offset: int = 0
+
+    def at(self, offset: int) -> Place:
+        return Place(self.region, self.offset + offset)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An array argument: a place, the shape the leaf sees, bytes per element."""
+
+    place: Place
+    shape: tuple[int, ...]
+    itemsize: int
+
+
+@dataclass
+class Row:
+    """One leaf call with placed operands. `node` says where it came from (None: the lowering's own copies)."""
+
+    leaf: Leaf
+    args: list[Any]                   # Operand | Micro | Seed | number
+    n: int
+    grain: int
+    cost: float
+    flat: bool = False
+    node: Node | None = None
+
+
+@dataclass
+class Lowered:
+    """A graph's rows, the arena they use and where every value lies."""
+
+    rows: list[Row]
+    arena: str
+    arena_bytes: int
+    places: dict[Value, Place]
+    kept: dict[str, Value] = field(default_factory=dict)
+
+
+PlaceOf = Callable[[Value], Place | None]
+
+
+def lower(graph: Graph, arena: str, outside: PlaceOf, *, keep: list[Value], direct: dict[Value, Place], workers: int) -> Lowered:
+    """Turn a graph into rows.
+
+    Args:
+        arena: name of the arena for values that live only here.
+        outside: where values lie that this graph does not make (inputs, constants, states).
+        keep: values to hold at the start of the arena, in this order, until the end.
+        direct: values to write straight to a place outside the arena.
+        workers: rows of per-worker scratch.
+    """
+    return _Lowering(graph, arena, outside, keep, direct, workers).run()
+
+
+class _Lowering:
+    def __init__(self, graph: Graph, arena: str, outside: PlaceOf, keep: list[Value], direct: dict[Value, Place], workers: int) -> None:
+        self.graph, self.arena_name, self.outside, self.workers = graph, arena, outside, workers
+        self.keep, self.direct = keep, direct
+        self.root: dict[Value, Value] = {}
+        self.rows: list[tuple[Node, list[Call]]] = []
+
+    def run(self) -> Lowered:
+        path = cpu.current()
+        for node in self.graph.nodes:
+            if node.op.alias is not None and node.inputs[node.op.alias] is not None and len(node.outputs) == 1:
+                viewed = node.inputs[node.op.alias]
+                assert viewed is not None
+                self.root[node.outputs[0]] = self.root.get(viewed, viewed)
+            else:
+                calls = node.op.kernel([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs], path)
+                self.rows.append((node, calls))
+        pinned, copies = self._destinations()
+        places, scratch, size = self._allocate(pinned)
+        rows = [self._row(i, call, places, scratch) for i, (_, calls) in enumerate(self.rows) for call in calls if call.n > 0]
+        rows += [copy_row(places[self._root(v)], to, v) for v, to in copies if v.type.nbytes]
+        for value, root in self.root.items():
+            places[value] = places[root] if root in places else self._outside(root)
+        return Lowered(rows, self.arena_name, size, places)
+
+    def _root(self, value: Value) -> Value:
+        return self.root.get(value, value)
+
+    def _outside(self, value: Value) -> Place:
+        place = self.outside(value)
+        assert place is not None, f"{self.graph.name}: nothing provides {value!r}"
+        return place
+
+    def _destinations(self) -> tuple[dict[Value, Place], list[tuple[Value, Place]]]:
+        """Which roots are computed in place at their destination, and which results are copied there at the end."""
+        made = {v for node, _ in self.rows for v in node.outputs}
+        pinned: dict[Value, Place] = {}
+        copies: list[tuple[Value, Place]] = []
+        offset = 0
+        for value in self.keep:
+            place = Place(("arena", self.arena_name), offset)
+            offset += ALIGN * math.ceil(value.type.nbytes / ALIGN)
+            self._pin(value, place, made, pinned, copies)
+        self.kept_bytes = offset
+        for value, place in self.direct.items():
+            self._pin(value, place, made, pinned, copies)
+        for state in self.graph.states:
+            if state.output is not None and state.output is not state.input:
+                self._write_state(state, made, pinned, copies)
+        return pinned, copies
+
+    def _pin(self, value: Value, place: Place, made: set[Value], pinned: dict[Value, Place], copies: list[tuple[Value, Place]]) -> None:
+        root = self._root(value)
+        if root in made and root not in pinned:
+            pinned[root] = place
+        else:
+            copies.append((value, place))
+
+    def _write_state(self, state: State, made: set[Value], pinned: dict[Value, Place], copies: list[tuple[Value, Place]]) -> None:
+        """A new state goes straight to the state's memory when nobody reads the old one after (or, elementwise, while) it is made."""
+        assert state.output is not None
+        place, root = self._outside(state.input), self._root(state.output)
+        makers = [i for i, (node, _) in enumerate(self.rows) if root in node.outputs]
+        readers = [i for i, (node, _) in enumerate(self.rows) if any(self._root(v) is state.input for v in node.operands)]
+        if makers and root not in pinned:
+            node = self.rows[makers[0]][0]
+            together = node.op.expression([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs]) is not None
+            if all(r < makers[0] or (r == makers[0] and together) for r in readers):
+                pinned[root] = place
+                return
+        copies.append((state.output, place))
+
+    def _allocate(self, pinned: dict[Value, Place]) -> tuple[dict[Value, Place], dict[tuple[int, str], Place], int]:
+        """Places for all roots and for the nodes' scratch."""
+        last: dict[Value, int] = {}
+        first: dict[Value, int] = {}
+        for i, (node, _) in enumerate(self.rows):
+            for v in node.outputs:
+                first[v] = last[v] = i
+            for v in node.operands:
+                last[self._root(v)] = i
+        end = len(self.rows)
+        for v in [*self.graph.results(), *self.keep, *self.direct]:
+            last[self._root(v)] = end
+        places = dict(pinned)
+        intervals: list[Interval] = []
+        for v, begin in first.items():
+            if v not in pinned:
+                intervals.append(Interval(v, v.type.nbytes, begin, last[v]))
+        for i, (_, calls) in enumerate(self.rows):
+            for name, size in self._scratch(calls).items():
+                intervals.append(Interval((i, name), size, i, i))
+        arena = Arena(self.kept_bytes)
+        offsets = arena.place(intervals)
+        scratch: dict[tuple[int, str], Place] = {}
+        for key, offset in offsets.items():
+            place = Place(("arena", self.arena_name), offset)
+            if isinstance(key, Value):
+                places[key] = place
+            else:
+                scratch[key] = place
+        for node, _ in self.rows:
+            for v in node.operands:
+                root = self._root(v)
+                if root not in places:
+                    places[root] = self._outside(root)
+        for v in [*self.graph.results(), *self.keep, *self.direct]:
+            if self._root(v) not in places:
+                places[self._root(v)] = self._outside(self._root(v))
+        return places, scratch, arena.size
+
+    def _scratch(self, calls: list[Call]) -> dict[str, int]:
+        """Bytes of each named scratch buffer of a node."""
+        sizes: dict[str, int] = {}
+        for call in calls:
+            for p, arg in _pairs(call):
+                if isinstance(arg, Work):
+                    rows = self.workers if p.cut == "w" else 1
+                    sizes[arg.name] = max(sizes.get(arg.name, 0), rows * math.prod(arg.shape) * np.dtype(_numpy(arg.dtype)).itemsize)
+        return sizes
+
+    def _row(self, index: int, call: Call, places: dict[Value, Place], scratch: dict[tuple[int, str], Place]) -> Row:
+        node = self.rows[index][0]
+        args: list[Any] = []
+        for p, arg in _pairs(call):
+            if isinstance(arg, In):
+                value = node.inputs[arg.index]
+                assert value is not None
+                args.append(Operand(places[self._root(value)], arg.shape, value.type.itemsize))
+            elif isinstance(arg, Out):
+                value = node.outputs[arg.index]
+                args.append(Operand(places[self._root(value)], arg.shape, value.type.itemsize))
+            elif isinstance(arg, Work):
+                shape = (self.workers, *arg.shape) if p.cut == "w" else arg.shape
+                args.append(Operand(scratch[index, arg.name], shape, np.dtype(_numpy(arg.dtype)).itemsize))
+            else:
+                assert isinstance(arg, (Micro, Seed, int, float, bool, np.number)), arg
+                args.append(arg)
+        return Row(call.leaf, args, call.n, call.grain, call.cost, call.flat, node)
+
+
+def _pairs(call: Call) -> list[tuple[Any, Any]]:
+    parameters = [p for p in call.leaf.parameters if p.words]
+    assert len(parameters) == len(call.args), f"{call.leaf.name}({call.leaf.signature}) got {len(call.args)} arguments"
+    return list(zip(parameters, call.args, strict=True))
+
+
+def _numpy(code: str) -> str:
+    return {"b1": "?"}.get(code, code)
+
+
+def copy_row(source: Place, target: Place, value: Value) -> Row:
+    """Copy a value, element by element (neighbours in the target may belong to another lane)."""
+    n, size = value.type.size, value.type.itemsize
+    return Row(copy[f"u{size}"], [Operand(source, (n,), size), Operand(target, (n,), size)], n, 4096, 0.05 * size * n, True)

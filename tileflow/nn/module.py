@@ -1,0 +1,110 @@
+"""Modules: a network is a tree of modules; parameters are named by their path in it."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import DataError, TileflowError
+from ..graph import Graph, Origin, State, TensorType, Value
+from ..runtime.session import Session
+from .parameter import Buffer, Parameter
+from .tensor import Tensor, Trace
+
+
+class Module:
+    """Base of all layers and networks. Subclasses assign parameters and modules as attributes and define `forward`."""
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """Record this module's operators; tensors in, a tensor (or a tuple of them) out."""
+        raise NotImplementedError(f"{type(self).__name__} has no forward().")
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Use this module inside another's `forward`. To compute with arrays, wrap it in a training or inference model."""
+        tensors = [x for x in inputs if isinstance(x, Tensor)]
+        if not tensors:
+            raise TileflowError(f"{type(self).__name__} records a graph and takes no arrays; wrap the network: "
+                                "tileflow.inference_model(net)(x).")
+        trace = tensors[0].trace
+        path = getattr(self, "_path", "") or type(self).__name__
+        with trace.builder.at(Origin((path,))):
+            return self.forward(*inputs)
+
+    def children(self) -> Iterator[tuple[str, Module]]:
+        """Direct sub-modules with their attribute names; those in lists are numbered."""
+        for name, item in vars(self).items():
+            if isinstance(item, Module):
+                yield name, item
+            elif isinstance(item, (list, tuple)):
+                for i, part in enumerate(item):
+                    if isinstance(part, Module):
+                        yield f"{name}.{i}", part
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """This module and all below it, with their paths."""
+        yield prefix, self
+        for name, child in self.children():
+            yield from child.named_modules(f"{prefix}.{name}" if prefix else name)
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """Parameters and buffers by path, each once."""
+        seen: set[int] = set()
+        for path, module in self.named_modules():
+            for name, item in vars(module).items():
+                if isinstance(item, Parameter) and id(item) not in seen:
+                    seen.add(id(item))
+                    yield f"{path}.{name}" if path else name, item
+
+    def parameters(self) -> list[Parameter]:
+        """Parameters (buffers not included)."""
+        return [p for _, p in self.named_parameters() if not isinstance(p, Buffer)]
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of all parameters and buffers by path."""
+        return {name: p.data.copy() for name, p in self.named_parameters()}
+
+    def load_state_dict(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Overwrite all parameters and buffers; nothing changes unless every name and shape fits.
+
+        Raises:
+            DataError: names or shapes differ.
+        """
+        own = dict(self.named_parameters())
+        missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+        if missing or extra:
+            raise DataError(f"These weights are not this network's: missing {missing or 'none'}, unexpected {extra or 'none'}.")
+        for name, p in own.items():
+            if np.shape(tensors[name]) != p.shape:
+                raise DataError(f"Weight {name!r} has shape {list(p.shape)}, got {list(np.shape(tensors[name]))}.")
+        for name, p in own.items():
+            p.data = np.asarray(tensors[name])
+
+    @property
+    def session(self) -> Session:
+        """Where the weights live once a model of this network is compiled."""
+        if not hasattr(self, "_session"):
+            self._session = Session()
+        return self._session
+
+
+def record(net: Module, inputs: Sequence[tuple[str, TensorType]], *, training: bool, dtype: str) -> Graph:
+    """Record a network's graph for inputs of these types; its parameters become states called by their paths."""
+    graph = Graph(type(net).__name__)
+    trace = Trace(graph, training, dtype)
+    for path, module in net.named_modules():
+        module._path = path                                    # type: ignore[attr-defined]
+    for name, p in net.named_parameters():
+        kind = "float64" if dtype == "float64" else "float32"
+        t = TensorType(kind if p.data.dtype.kind == "f" else p.data.dtype.name, p.shape)
+        state = State(name, "buffer" if isinstance(p, Buffer) else "parameter", Value(trace.builder.name(name), t),
+                      trainable=p.trainable, group=p.kind)
+        trace.states[id(p)] = state
+        graph.states.append(state)
+    tensors = [Tensor(trace, trace.builder.input(name, t)) for name, t in inputs]
+    result = net(*tensors)
+    for i, tensor in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
+        if not isinstance(tensor, Tensor):
+            raise TileflowError(f"{type(net).__name__}.forward() must return tensors; output {i} is {type(tensor).__name__}.")
+        graph.outputs.append(tensor.value)
+    return graph

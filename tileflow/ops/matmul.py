@@ -1,0 +1,237 @@
+"""Matrix products: MatMul, Gemm, and MatMul with transposed operands."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import ShapeError, TypeMismatchError
+from ..graph.op import Op, Types, op
+from ..graph.types import TensorType, broadcast_shapes
+from ..kernels.call import Call, In, Out
+from ..kernels.gemm import Bias, Problem, matmul_calls
+from ..work import Axis, Contraction, Operand, Work
+from .shape import Shape, present, zeros
+
+if TYPE_CHECKING:
+    from ..graph.builder import Builder
+    from ..graph.graph import Value
+    from ..kernels.cpu import Cpu
+
+
+def _check_dtypes(*types: TensorType) -> None:
+    if types[0].dtype not in ("float32", "float64") or len({t.dtype for t in types}) > 1:
+        raise TypeMismatchError(f"the operands are {', '.join(map(str, types))}; they must all be float32 or all be float64: cast them.")
+
+
+def _matrix(shape: Shape, transposed: bool, left: bool) -> tuple[Shape, int, int]:
+    """Batch axes, rows and columns of an operand as it enters the product; a 1-D operand is a row (left) or a column."""
+    if len(shape) == 1:
+        return (), *((1, shape[0]) if left else (shape[0], 1))
+    rows, columns = shape[-2:]
+    return shape[:-2], *((columns, rows) if transposed else (rows, columns))
+
+
+def _steps(batch: Shape, out: Shape, elements: int) -> Shape:
+    """Elements from one matrix to the next along each output batch axis; 0 along broadcast axes."""
+    steps: list[int] = []
+    for size in reversed((1,) * (len(out) - len(batch)) + batch):
+        steps.insert(0, 0 if size == 1 else elements)
+        elements *= size
+    return tuple(steps)
+
+
+def product_problem(a: TensorType, b: TensorType, trans_a: bool, trans_b: bool) -> Problem:
+    """Sizes and batch of op(A) @ op(B) by NumPy's rules. Raises ShapeError."""
+    if a.rank == 0 or b.rank == 0:
+        raise ShapeError(f"A is {a} and B is {b}; each must have at least one dimension.")
+    batch_a, m, k = _matrix(a.shape, trans_a, True)
+    batch_b, rows, n = _matrix(b.shape, trans_b, False)
+    if k != rows:
+        raise ShapeError(f"A is {a}{' (transposed)' * trans_a} and B is {b}{' (transposed)' * trans_b}: "
+                         f"the {k} columns of A must equal the {rows} rows of B.")
+    batch = broadcast_shapes(batch_a, batch_b)
+    if batch is None:
+        raise ShapeError(f"A is {a} and B is {b}: the batch dimensions {list(batch_a)} and {list(batch_b)} do not broadcast.")
+    return Problem(m, n, k, trans_a and a.rank > 1, trans_b and b.rank > 1, batch,
+                   _steps(batch_a, batch, m * k), _steps(batch_b, batch, k * n))
+
+
+def product(b: Builder, x: Value, y: Value, trans_x: bool, trans_y: bool, alpha: float = 1.0) -> Value:
+    """alpha * op(x) @ op(y) by the plainest operator that has it."""
+    if len(x.shape) == len(y.shape) == 2:
+        return b.Gemm(x, y, transA=int(trans_x), transB=int(trans_y), alpha=alpha)
+    if not trans_x and not trans_y and alpha == 1:
+        return b.MatMul(x, y)
+    return b.FusedMatMul(x, y, transA=int(trans_x), transB=int(trans_y), alpha=alpha)
+
+
+def _reshape(b: Builder, x: Value, shape: Shape) -> Value:
+    return x if x.shape == shape else b.Reshape(x, shape=shape, allowzero=1)
+
+
+def reduce_to(b: Builder, g: Value, shape: Shape) -> Value:
+    """Sum `g` over the axes along which a tensor of `shape` was broadcast to it."""
+    lead = len(g.shape) - len(shape)
+    axes = tuple(i for i, n in enumerate(g.shape) if i < lead or (shape[i - lead] == 1 and n != 1))
+    if axes:
+        g = b.ReduceSum(g, axes=axes, keepdims=0)
+    return _reshape(b, g, shape)
+
+
+def product_gradients(b: Builder, g: Value, x: Value, y: Value, trans_x: bool, trans_y: bool, alpha: float) -> tuple[Value, Value]:
+    """Gradients of x and y from that of alpha * op(x) @ op(y), without transposing anything: flags of the products say it."""
+    if len(y.shape) == 2 and len(x.shape) > 2 and not trans_x:
+        rows = math.prod(x.shape[:-1])
+        dx, dy = product_gradients(b, _reshape(b, g, (rows, g.shape[-1])), _reshape(b, x, (rows, x.shape[-1])), y, False, trans_y, alpha)
+        return _reshape(b, dx, x.shape), dy
+    dx = product(b, y, g, trans_y, True, alpha) if trans_x else product(b, g, y, False, not trans_y, alpha)
+    dy = product(b, g, x, True, trans_x, alpha) if trans_y else product(b, x, g, not trans_x, False, alpha)
+    return reduce_to(b, dx, x.shape), reduce_to(b, dy, y.shape)
+
+
+class Product(Op):
+    """Base of the batched products: A [..., m, k] @ B [..., k, n], batch axes broadcast, 1-D operands as in NumPy's matmul."""
+
+    def flags(self) -> tuple[bool, bool, float]:
+        """Whether A and B enter transposed (their last two axes), and the factor."""
+        return False, False, 1.0
+
+    def problem(self, a: TensorType, b: TensorType) -> Problem:
+        """Sizes and batch of the product. Raises ShapeError."""
+        trans_a, trans_b, _ = self.flags()
+        return product_problem(a, b, trans_a, trans_b)
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        a, b = map(present, types)
+        _check_dtypes(a, b)
+        p = self.problem(a, b)
+        return (a.with_shape((*p.batch, *(p.m,) * (a.rank > 1), *(p.n,) * (b.rank > 1))),)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        a, b = map(present, inputs)
+        trans_a, trans_b, alpha = self.flags()
+        y = np.matmul(a.swapaxes(-1, -2) if trans_a and a.ndim > 1 else a, b.swapaxes(-1, -2) if trans_b and b.ndim > 1 else b)
+        return (np.asarray(y * a.dtype.type(alpha), a.dtype),)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        x, y, g = present(inputs[0]), present(inputs[1]), present(grads[0])
+        trans_x, trans_y, alpha = self.flags()
+        p = self.problem(x.type, y.type)
+        dx, dy = product_gradients(
+            b, _reshape(b, g, (*p.batch, p.m, p.n)), _reshape(b, x, (1, *x.shape)) if x.type.rank == 1 else x,
+            _reshape(b, y, (*y.shape, 1)) if y.type.rank == 1 else y,
+            trans_x and x.type.rank > 1, trans_y and y.type.rank > 1, alpha)
+        return [_reshape(b, dx, x.shape), _reshape(b, dy, y.shape)]
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        a, b = present(inputs[0]), present(inputs[1])
+        p = self.problem(a, b)
+        letters = [f"b{i}" for i in range(len(p.batch))]
+
+        def dims(t: TensorType, last: tuple[str, str], transposed: bool, vector: str) -> tuple[str | None, ...]:
+            if t.rank == 1:
+                return (vector,)
+            lead = len(p.batch) - (t.rank - 2)
+            named = tuple(letters[lead + i] if n == p.batch[lead + i] else None for i, n in enumerate(t.shape[:-2]))
+            return (*named, *(last[::-1] if transposed else last))
+
+        axes = (*(Axis(name, n) for name, n in zip(letters, p.batch, strict=True)), Axis("m", p.m), Axis("n", p.n),
+                Axis("k", p.k, "reduce"))
+        out = (*letters, *("m",) * (a.rank > 1), *("n",) * (b.rank > 1))
+        return Contraction(axes, (Operand(dims(a, ("m", "k"), p.trans_a, "k"), a.dtype),
+                                  Operand(dims(b, ("k", "n"), p.trans_b, "k"), b.dtype)), (Operand(out, a.dtype),))
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        a, b = present(inputs[0]), present(inputs[1])
+        return matmul_calls(a.code, self.problem(a, b), In(0, a.shape), In(1, b.shape), Out(0, outputs[0].shape), alpha=self.flags()[2])
+
+
+@op("MatMul")
+class MatMul(Product):
+    """A @ B with NumPy's rules: batch axes broadcast, a 1-D A is a row, a 1-D B a column, and that axis goes from the result."""
+
+
+@op("FusedMatMul", onnx=False)
+class FusedMatMul(Product):
+    """alpha * A @ B where `transA` and `transB` transpose the last two axes first (onnxruntime's operator of that name)."""
+
+    alpha: float = 1.0
+    transA: int = 0
+    transB: int = 0
+
+    def flags(self) -> tuple[bool, bool, float]:
+        return bool(self.transA), bool(self.transB), self.alpha
+
+
+@op("Gemm")
+class Gemm(Op):
+    """alpha * A' @ B' + beta * C of matrices; ' transposes where the flag says so; C (optional) broadcasts to [m, n]."""
+
+    alpha: float = 1.0
+    beta: float = 1.0
+    transA: int = 0
+    transB: int = 0
+
+    def problem(self, a: TensorType, b: TensorType) -> Problem:
+        """Sizes of the product. Raises ShapeError."""
+        if a.rank != 2 or b.rank != 2:
+            raise ShapeError(f"A is {a} and B is {b}; both must have two dimensions (MatMul takes batches).")
+        return product_problem(a, b, bool(self.transA), bool(self.transB))
+
+    def addend(self, inputs: Sequence[TensorType | None]) -> TensorType | None:
+        """The type of C; None where it is absent or beta is 0, which also hides a C that is not finite."""
+        return inputs[2] if len(inputs) > 2 and self.beta != 0 else None
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        a, b = present(types[0]), present(types[1])
+        c = types[2] if len(types) > 2 else None
+        _check_dtypes(a, b, *([c] if c else []))
+        p = self.problem(a, b)
+        if c and broadcast_shapes(c.shape, (p.m, p.n)) != (p.m, p.n):
+            raise ShapeError(f"C is {c}, which does not broadcast to the product's shape [{p.m}, {p.n}] of A {a} and B {b}.")
+        return (a.with_shape((p.m, p.n)),)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        a, b = present(inputs[0]), present(inputs[1])
+        c = inputs[2] if len(inputs) > 2 and self.beta != 0 else None
+        number = a.dtype.type
+        y = number(self.alpha) * ((a.T if self.transA else a) @ (b.T if self.transB else b))
+        return (y if c is None else y + number(self.beta) * c,)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        x, y, g = present(inputs[0]), present(inputs[1]), present(grads[0])
+        found: list[Value | None] = [*product_gradients(b, g, x, y, bool(self.transA), bool(self.transB), self.alpha)]
+        for c in inputs[2:]:
+            if c is None:
+                found.append(None)
+            elif self.beta == 0:
+                found.append(zeros(b, c))
+            else:
+                dc = reduce_to(b, g, c.shape)
+                found.append(dc if self.beta == 1 else b.Mul(dc, b.scalar(self.beta, dc)))
+        return found
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        a, b = present(inputs[0]), present(inputs[1])
+        p = self.problem(a, b)
+        operands: list[Operand | None] = [Operand(("k", "m") if p.trans_a else ("m", "k"), a.dtype),
+                                          Operand(("n", "k") if p.trans_b else ("k", "n"), b.dtype)]
+        for c in inputs[2:]:
+            named = () if c is None else [name if n == size else None for name, n, size in
+                                          zip("mn"[2 - c.rank:], c.shape, (p.m, p.n)[2 - c.rank:], strict=True)]
+            operands.append(None if c is None else Operand(tuple(named), c.dtype))
+        return Contraction((Axis("m", p.m), Axis("n", p.n), Axis("k", p.k, "reduce")), tuple(operands), (Operand(("m", "n"), a.dtype),))
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        a, b, c = present(inputs[0]), present(inputs[1]), self.addend(inputs)
+        bias = None
+        if c is not None:
+            rows, columns = (1,) * (2 - c.rank) + c.shape
+            bias = Bias(In(2, c.shape), 0 if rows == 1 else columns, 0 if columns == 1 else 1)
+        return matmul_calls(a.code, self.problem(a, b), In(0, a.shape), In(1, b.shape), Out(0, outputs[0].shape),
+                            alpha=self.alpha, beta=self.beta, bias=bias)

@@ -1,0 +1,170 @@
+"""Sums, means, maxima and minima over axes."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from ..errors import TypeMismatchError
+from ..graph.op import Op, Types, op
+from ..graph.types import TensorType
+from ..kernels.call import Call, Out
+from ..kernels.move import BITS, fill_call
+from ..kernels.reduce import reduce_calls
+from ..work import LETTERS, Axis, Operand, Reduce, Work
+from .shape import Shape, normal_axes, present
+
+if TYPE_CHECKING:
+    from ..graph.builder import Builder
+    from ..graph.graph import Value
+    from ..kernels.cpu import Cpu
+
+
+@dataclass(frozen=True, repr=False)
+class Reduction(Op):
+    """Base of the reductions: `axes` (None: all, unless `noop_with_empty_axes`) go, or stay with size 1 if `keepdims`."""
+
+    axes: Shape | None = None
+    keepdims: int = 1
+    noop_with_empty_axes: int = 0
+
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
+
+    def reduced(self, rank: int) -> Shape:
+        """The reduced axes, ascending."""
+        if not self.axes:
+            return () if self.noop_with_empty_axes else tuple(range(rank))
+        return tuple(sorted(normal_axes(self.axes, rank)))
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        x = present(types[0])
+        if x.dtype not in self.dtypes:
+            raise TypeMismatchError(f"the input is {x.dtype}; it must be one of {', '.join(self.dtypes)}.")
+        axes = self.reduced(x.rank)
+        return (x.with_shape(tuple(1 if i in axes else n for i, n in enumerate(x.shape) if self.keepdims or i not in axes)),)
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        x, y = present(inputs[0]), outputs[0]
+        axes, names = self.reduced(x.rank), LETTERS[:x.rank]
+        kept = tuple(None if i in axes else a for i, a in enumerate(names) if self.keepdims or i not in axes)
+        space = tuple(Axis(a, n, "reduce" if i in axes else "parallel") for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
+        return Reduce(space, (Operand(tuple(names), x.dtype),), (Operand(kept, y.dtype),), 1.0)
+
+    def count(self, shape: Shape) -> int:
+        """How many elements are reduced to one."""
+        return math.prod(shape[a] for a in self.reduced(len(shape)))
+
+    def restored(self, b: Builder, small: Value, shape: Shape) -> Value:
+        """A value of the output's type with the reduced axes back as size 1."""
+        axes = self.reduced(len(shape))
+        return b.Reshape(small, shape=tuple(1 if i in axes else n for i, n in enumerate(shape)), allowzero=1)
+
+
+@dataclass(frozen=True, repr=False)
+class _Sum(Reduction):
+    """Shared by sum and mean."""
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        x, g = present(inputs[0]), grads[0]
+        if g is None:
+            return [None]
+        divisor = self.divisor(x.shape)
+        if divisor != 1:
+            g = b.Div(g, b.scalar(divisor, g))
+        return [b.Expand(self.restored(b, g, x.shape), shape=x.shape)]
+
+    def divisor(self, shape: Shape) -> int:
+        """What the sum is divided by."""
+        return 1
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x, y = present(inputs[0]), outputs[0]
+        if not y.size:
+            return []
+        return reduce_calls("sum", x.code, x.shape, self.reduced(x.rank), self.divisor(x.shape))
+
+
+@op("ReduceSum")
+class ReduceSum(_Sum):
+    """The sum over axes; integers wrap."""
+
+    dtypes = ("float32", "float64", "int32", "int64", "uint32", "uint64")
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        x = present(inputs[0])
+        return (np.asarray(np.sum(x, self.reduced(x.ndim), _wide(x), keepdims=bool(self.keepdims))).astype(x.dtype),)
+
+
+@op("ReduceMean")
+class ReduceMean(_Sum):
+    """The mean over axes; of no elements NaN."""
+
+    def divisor(self, shape: Shape) -> int:
+        return self.count(shape)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        x = present(inputs[0])
+        total = np.asarray(np.sum(x, self.reduced(x.ndim), _wide(x), keepdims=bool(self.keepdims)))
+        with np.errstate(invalid="ignore"):
+            return ((total / np.float64(self.count(x.shape))).astype(x.dtype),)
+
+
+def _wide(x: np.ndarray) -> type | None:
+    """The type a reference adds in."""
+    return np.float64 if x.dtype.kind == "f" else x.dtype.type
+
+
+@dataclass(frozen=True, repr=False)
+class _Best(Reduction):
+    """Shared by maximum and minimum: NaN wins; of no elements the worst value of the type; ties share the gradient equally."""
+
+    largest: ClassVar[bool]
+    dtypes = ("float32", "float64", "int8", "uint8", "int32", "int64", "uint32", "uint64")
+
+    def worst(self, dtype: np.dtype) -> np.ndarray:
+        """What no element is worse than."""
+        if dtype.kind == "f":
+            return np.array(-np.inf if self.largest else np.inf, dtype)
+        return np.array(np.iinfo(dtype).min if self.largest else np.iinfo(dtype).max, dtype)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        x = present(inputs[0])
+        reduce = np.maximum.reduce if self.largest else np.minimum.reduce
+        return (np.asarray(reduce(x, self.reduced(x.ndim), keepdims=bool(self.keepdims), initial=self.worst(x.dtype))),)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        x, g = present(inputs[0]), grads[0]
+        if g is None:
+            return [None]
+        best = b.Equal(x, self.restored(b, outputs[0], x.shape))
+        shares = b.Where(best, b.scalar(1.0, x), b.scalar(0.0, x))
+        ties = b.ReduceSum(shares, axes=self.reduced(x.type.rank), keepdims=1) if self.reduced(x.type.rank) else shares
+        return [b.Mul(shares, b.Div(self.restored(b, g, x.shape), ties))]
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x, y = present(inputs[0]), outputs[0]
+        if not y.size:
+            return []
+        if not x.size:
+            bits = int(self.worst(x.numpy).view(BITS[x.itemsize]))
+            return [fill_call(Out(0, (y.size,)), bits, y.size, y.itemsize)]
+        return reduce_calls("max" if self.largest else "min", x.code, x.shape, self.reduced(x.rank))
+
+
+@op("ReduceMax")
+class ReduceMax(_Best):
+    """The maximum over axes."""
+
+    largest = True
+
+
+@op("ReduceMin")
+class ReduceMin(_Best):
+    """The minimum over axes."""
+
+    largest = False

@@ -1,0 +1,88 @@
+"""Split a step into the graphs of a Program: prologue (weights only), micro-step, fold (in global order)."""
+from __future__ import annotations
+
+from ..errors import UnsupportedError
+from ..graph import Graph, Node, State, Value
+
+
+def hoist(graph: Graph, links: dict[Value, Value]) -> Graph:
+    """Move what depends only on constants and on states that the step does not change into a prologue; returns it.
+
+    `links` gains, for each value the step still reads, its new input -> the prologue's value.
+    """
+    prologue = Graph("prologue")
+    fixed = {v for v in graph.constants} | {s.input for s in graph.states if s.output is None and s.kind != "scalar"}
+    moved: set[Value] = set()
+    stay: list[Node] = []
+    for node in graph.nodes:
+        if node.operands and all(v in fixed for v in node.operands) and not node.op.random:
+            prologue.nodes.append(node)
+            moved.update(node.outputs)
+            fixed.update(node.outputs)
+        else:
+            stay.append(node)
+    graph.nodes = stay
+    if not prologue.nodes:
+        return prologue
+    needed = {v for node in stay for v in node.operands} | set(graph.results())
+    for value in [v for node in prologue.nodes for v in node.outputs if v in needed]:
+        crossing = _link(value, graph, links)
+        prologue.outputs.append(value)
+        graph.replace(value, crossing)
+    _share_leaves(graph, prologue)
+    return prologue
+
+
+def split_fold(graph: Graph, links: dict[Value, Value]) -> Graph:
+    """Move the chains that update per-micro-batch states out of the step into a fold graph; returns it.
+
+    Raises:
+        UnsupportedError: such a chain also feeds the step's outputs, so micro-batches could not run side by side.
+    """
+    fold = Graph("fold")
+    states = [s for s in graph.states if s.when == "micro" and s.output is not None]
+    if not states:
+        return fold
+    dependent = {s.input for s in states}
+    stay: list[Node] = []
+    for node in graph.nodes:
+        if any(v in dependent for v in node.operands):
+            dependent.update(node.outputs)
+            fold.nodes.append(node)
+        else:
+            stay.append(node)
+    leaking = [v for v in graph.outputs if v in dependent]
+    if leaking:
+        raise UnsupportedError(f"Output {leaking[0].name!r} reads a running statistic that the same step updates; read it after the step.")
+    graph.nodes = stay
+    graph.states = [s for s in graph.states if s not in states]
+    fold.states = states
+    made = {v for node in stay for v in node.outputs} | set(graph.inputs)
+    for value in dict.fromkeys([v for node in fold.nodes for v in node.operands] + [s.output for s in states if s.output]):
+        if value in made:
+            crossing = _link(value, fold, links)
+            fold.replace(value, crossing)
+            for state in states:
+                if state.output is value:
+                    state.output = crossing
+    _share_leaves(graph, fold)
+    return fold
+
+
+def _link(value: Value, reader: Graph, links: dict[Value, Value]) -> Value:
+    crossing = Value(value.name, value.type)
+    reader.inputs.append(crossing)
+    links[crossing] = value
+    return crossing
+
+
+def _share_leaves(source: Graph, target: Graph) -> None:
+    """Give `target` its own constants and (read-only) states for the leaves of `source` that its nodes read.
+
+    Values of constants and states may be shared between graphs: the memory behind them is found by identity or by name.
+    """
+    read = {v for node in target.nodes for v in node.operands} | set(target.results())
+    own = {s.input for s in target.states}
+    target.constants.update({v: a for v, a in source.constants.items() if v in read})
+    target.states += [State(s.name, s.kind, s.input, None, s.when, s.trainable, s.group)
+                      for s in source.states if s.input in read and s.input not in own]

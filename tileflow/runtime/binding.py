@@ -1,0 +1,168 @@
+"""Binding: rows get addresses. Argument blocks become int64 words; words that change per micro-batch become patches."""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..kernels.call import Micro, Seed
+from ..kernels.driver import CALL, FORK, PATCH_WORDS, ROW_WORDS
+from ..kernels.leaf import scalar_word
+from ..lower.memory import padded
+from ..lower.rows import Operand, Place, Row
+
+FORK_COST = 20_000.0
+"""Nanoseconds of one-core work above which a call is split over the workers: a parallel region costs about 2 us, and more
+when the cores are shared."""
+
+
+@dataclass(frozen=True)
+class Moving:
+    """An address that depends on a counter: base (known per call, by io name) + (counter % ring) * stride."""
+
+    name: str
+    stride: int
+    ring: int
+    offset: int = 0
+
+
+Resolve = Callable[[Place], "int | Moving"]
+
+
+@dataclass
+class Bound:
+    """A row with addresses: what `merge` compares and `Blocks` encodes."""
+
+    row: Row
+    args: list[Any]                       # (address | Moving, shape, itemsize) | Micro | Seed | number
+    n: int
+
+
+def bind(rows: Sequence[Row], resolve: Resolve) -> list[Bound]:
+    """Resolve the places of all operands, then merge neighbours that are one flat pass over memory."""
+    bound = []
+    for row in rows:
+        args = [(resolve(a.place), a.shape, a.itemsize) if isinstance(a, Operand) else a for a in row.args]
+        bound.append(Bound(row, args, row.n))
+    return merge(bound)
+
+
+def merge(rows: list[Bound]) -> list[Bound]:
+    """Buckets: neighbouring flat rows of one leaf whose arrays abut become one row, so equal updates of many weights are one.
+
+    Tensors start on cache lines, so a merged row also runs over the padding between them. All its arrays have the same
+    padding, it belongs to nobody and is zero at the start; what is computed there is never read.
+    """
+    result: list[Bound] = []
+    for row in rows:
+        if result and (joined := _joined(result[-1], row)) is not None:
+            result[-1] = joined
+        else:
+            result.append(row)
+    return result
+
+
+def _joined(a: Bound, b: Bound) -> Bound | None:
+    if a.row.leaf is not b.row.leaf or not (a.row.flat and b.row.flat) or len(a.args) != len(b.args):
+        return None
+    gap: int | None = None
+    args: list[Any] = []
+    for x, y in zip(a.args, b.args, strict=True):
+        if not isinstance(x, tuple):
+            if x != y:
+                return None
+            args.append(x)
+            continue
+        (at, shape, size), (other, other_shape, _) = x, y
+        if not isinstance(at, int) or not isinstance(other, int):
+            return None
+        if shape == (a.n,) and other_shape == (b.n,) and (a.n > 1 or at != other):
+            if padded(a.n * size) % size or other - at != padded(a.n * size) or gap not in (None, padded(a.n * size) // size):
+                return None
+            gap = padded(a.n * size) // size
+            args.append((at, (gap + b.n,), size))
+        elif at == other and shape == other_shape:
+            args.append(x)
+        else:
+            return None
+    return None if gap is None or _entangled(args, gap + b.n) else Bound(a.row, args, gap + b.n)
+
+
+def _entangled(args: list[Any], n: int) -> bool:
+    """Two of the merged arrays overlap without being the same: one row's result would be the other's operand."""
+    spans = {(at, at + n * size) for at, shape, size in (a for a in args if isinstance(a, tuple)) if shape == (n,)}
+    ordered = sorted(spans)
+    return any(later[0] < earlier[1] for earlier, later in itertools.pairwise(ordered))
+
+
+@dataclass
+class Blocks:
+    """Argument blocks of many rows in one array, with the patches that move some of their words."""
+
+    words: list[int] = field(default_factory=list)
+    moving: list[tuple[int, Moving | Micro]] = field(default_factory=list)      # word index, what moves it
+    seed: int = 0
+    memory: np.ndarray | None = None
+
+    def add(self, bound: Bound) -> int:
+        """Append a row's block; returns the index of its first word."""
+        assert self.memory is None
+        start = len(self.words)
+        parameters = [p for p in bound.row.leaf.parameters if p.words]
+        for p, arg in zip(parameters, bound.args, strict=True):
+            if isinstance(arg, tuple):
+                address, shape, _ = arg
+                assert p.is_array and len(shape) == p.ndim, f"{bound.row.leaf.name}({bound.row.leaf.signature}) got shape {shape}"
+                if isinstance(address, Moving):
+                    self.moving.append((len(self.words), address))
+                    address = 0
+                self.words += [address, *shape]
+            elif isinstance(arg, Micro):
+                self.moving.append((len(self.words), arg))
+                self.words.append(0)
+            elif isinstance(arg, Seed):
+                self.words.append(scalar_word("i8", self.seed))
+            else:
+                self.words.append(scalar_word(p.dtype, arg))
+        return start
+
+    def seal(self) -> None:
+        """Fix the memory: from now on addresses are valid."""
+        self.memory = np.array([*self.words, 0], np.int64)
+
+    def address(self, index: int) -> int:
+        assert self.memory is not None
+        return int(self.memory.ctypes.data + 8 * index)
+
+
+class Patches:
+    """The driver's patch list for the moving words of some blocks; bases are filled before each call."""
+
+    def __init__(self, blocks: Blocks, moving: Sequence[tuple[int, Moving | Micro]]) -> None:
+        self.table = np.zeros((max(1, len(moving)), PATCH_WORDS), np.int64)
+        self.count = len(moving)
+        self._what = [w for _, w in moving]
+        for row, (index, what) in zip(self.table, moving, strict=False):
+            ring, stride = (what.ring, what.stride) if isinstance(what, Moving) else (1 << 62, 1)
+            row[:] = blocks.address(index), 0, stride, ring
+
+    @property
+    def address(self) -> int:
+        return int(self.table.ctypes.data)
+
+    def set_bases(self, addresses: dict[str, int], micro: int) -> None:
+        """Set where each io tensor starts and the index of the call's first micro-batch."""
+        for row, what in zip(self.table, self._what, strict=False):
+            row[1] = addresses[what.name] + what.offset if isinstance(what, Moving) else micro
+
+
+def call_row(bound: Bound, block: int, parallel: bool) -> list[int]:
+    """The driver row of one bound call."""
+    scale = bound.n / max(1, bound.row.n)
+    split = parallel and bound.row.cost * scale >= FORK_COST and bound.n > bound.row.grain
+    row = [FORK if split else CALL, bound.row.leaf.address, block, bound.n, max(1, bound.row.grain), 0, 0, 0]
+    assert len(row) == ROW_WORDS
+    return row

@@ -1,0 +1,227 @@
+"""Tensors in one file: the safetensors format, written and read without pickle, replaced atomically.
+
+Format (https://github.com/huggingface/safetensors): eight bytes with the header's length (little-endian), a JSON header
+{name: {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {text: text}}, then the data. The tensors lie
+end to end in row-major order, little-endian, with no gap and no overlap.
+"""
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ..errors import CheckpointError
+
+DTYPES = {
+    "BOOL": "?", "U8": "<u1", "I8": "<i1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "I32": "<i4", "U32": "<u4",
+    "F32": "<f4", "F64": "<f8", "I64": "<i8", "U64": "<u8",
+}
+"""The format's element types that NumPy has."""
+CODES = {np.dtype(letters): code for code, letters in DTYPES.items()}
+MAX_HEADER = 100_000_000
+"""Bytes a header may have at most, as in the reference implementation."""
+ALIGNMENT = 8
+METADATA = "__metadata__"
+
+
+def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
+    """Write `tensors` and `metadata` to `path`, all or nothing: on any failure the file there before stays as it was.
+
+    Raises CheckpointError where an element type has no name in the format or the file cannot be written.
+    """
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
+    header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    offset = 0
+    for name, array in ordered:
+        assert name != METADATA, "a tensor takes the name of the metadata"
+        code = CODES.get(array.dtype.newbyteorder("<"))
+        if code is None:
+            raise CheckpointError(f"Tensor {name} has element type {array.dtype}, which a checkpoint cannot hold; "
+                                  f"it can hold {', '.join(str(dtype) for dtype in CODES)}.")
+        header[name] = {"dtype": code, "shape": list(array.shape), "data_offsets": [offset, offset + array.nbytes]}
+        offset += array.nbytes
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    if len(text) > MAX_HEADER:
+        raise CheckpointError(f"The header of checkpoint {path} would have {len(text):,} bytes; the format allows {MAX_HEADER:,}.")
+    _write(Path(path), [len(text).to_bytes(8, "little") + text, *(_bytes_of(array) for _, array in ordered)])
+
+
+def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The tensors (fresh, writable, native byte order) and the metadata in `path`.
+
+    Raises CheckpointError where the file cannot be read, is cut short or does not keep to the format. Every size is
+    checked against the file's before memory is taken.
+    """
+    where = Path(path)
+    try:
+        with where.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            header = _read_header(where, file, size)
+            start = file.tell()
+            metadata = _metadata(where, header)
+            tensors = {entry.name: _read_tensor(where, file, start, entry) for entry in _entries(where, header, size - start)}
+    except OSError as error:
+        raise CheckpointError(f"Checkpoint {where} cannot be read: {error.strerror or error}.") from None
+    return tensors, metadata
+
+
+def atomic_write_bytes(path: str | os.PathLike[str], data: bytes | bytearray | memoryview) -> None:
+    """Write `data` to `path`, all or nothing; CheckpointError where that fails, with the file there before intact."""
+    _write(Path(path), [data])
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One tensor of a header: its bytes are begin..end of the data."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def _broken(path: Path, what: str) -> CheckpointError:
+    return CheckpointError(f"Checkpoint {path} is damaged or not a safetensors file: {what}; restore it from a copy or train anew.")
+
+
+def _read_header(path: Path, file: BinaryIO, size: int) -> dict[str, Any]:
+    prefix = file.read(8)
+    length = int.from_bytes(prefix, "little")
+    if len(prefix) < 8:
+        raise _broken(path, f"it has {size} bytes, too few for a header")
+    if length > min(MAX_HEADER, size - 8):
+        raise _broken(path, f"its header claims {length:,} bytes, the file has {size:,}")
+    try:
+        header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise _broken(path, f"its header is not valid JSON ({error})") from None
+    if not isinstance(header, dict):
+        raise _broken(path, "its header is not a table")
+    return header
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object in which no name stands twice."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands twice")
+    return found
+
+
+def _metadata(path: Path, header: dict[str, Any]) -> dict[str, str]:
+    metadata = header.pop(METADATA, {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise _broken(path, f"{METADATA} is not a table of texts")
+    return metadata
+
+
+def _entries(path: Path, header: dict[str, Any], size: int) -> list[_Entry]:
+    """The header's tensors in the order of the file; they must cover `size` bytes exactly."""
+    entries = sorted((_entry(path, name, value) for name, value in header.items()), key=lambda entry: (entry.begin, entry.end))
+    position = 0
+    for entry in entries:
+        if entry.begin != position:
+            raise _broken(path, f"tensor {entry.name} begins at byte {entry.begin:,} of the data instead of {position:,}")
+        position = entry.end
+    if position != size:
+        raise _broken(path, f"its tensors need {position:,} bytes of data, the file has {size:,}")
+    return entries
+
+
+def _entry(path: Path, name: str, value: Any) -> _Entry:
+    if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
+        raise _broken(path, f"tensor {name} is not described by dtype, shape and data_offsets")
+    shape, offsets = value["shape"], value["data_offsets"]
+    if not _counts(shape) or not _counts(offsets) or len(offsets) != 2:
+        raise _broken(path, f"tensor {name} has shape {shape} and data_offsets {offsets}")
+    if not isinstance(value["dtype"], str) or value["dtype"] not in DTYPES:
+        raise CheckpointError(f"Checkpoint {path} holds tensor {name} of element type {value['dtype']}; "
+                              f"tileflow reads {', '.join(DTYPES)}.")
+    dtype = np.dtype(DTYPES[value["dtype"]])
+    if math.prod(shape) * dtype.itemsize != offsets[1] - offsets[0]:
+        raise _broken(path, f"tensor {name} of shape {shape} has {offsets[1] - offsets[0]:,} bytes")
+    return _Entry(name, dtype, tuple(shape), *offsets)
+
+
+def _counts(value: Any) -> bool:
+    """A list of sizes, or of offsets, that NumPy can index."""
+    return isinstance(value, list) and all(type(n) is int and 0 <= n < 2**63 for n in value)
+
+
+def _read_tensor(path: Path, file: BinaryIO, start: int, entry: _Entry) -> np.ndarray:
+    try:
+        array = np.empty(entry.shape, entry.dtype)
+    except ValueError as error:
+        raise _broken(path, f"tensor {entry.name} has shape {list(entry.shape)} ({error})") from None
+    raw = array.reshape(-1).view(np.uint8)
+    file.seek(start + entry.begin)
+    if file.readinto(raw) != raw.size:                                              # type: ignore[attr-defined]
+        raise _broken(path, f"the data of tensor {entry.name} end too early")
+    if entry.dtype == np.bool_ and raw.max(initial=0) > 1:
+        raise _broken(path, f"tensor {entry.name} is BOOL and holds other bytes than 0 and 1")
+    return array.astype(entry.dtype.newbyteorder("="), copy=False)
+
+
+def _bytes_of(array: np.ndarray) -> np.ndarray:
+    """The array's little-endian bytes in row-major order."""
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
+
+
+def _write(path: Path, parts: Iterable[Any]) -> None:
+    """Write the parts (buffers of bytes) to a new file beside `path`, flush it to disk and move it into place."""
+    target = Path(os.path.realpath(path))          # a symbolic link stays one
+    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
+    try:
+        try:
+            with temporary.open("xb") as file:
+                for part in parts:
+                    file.write(part)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    except OSError as error:
+        raise CheckpointError(_cannot_write(path, error)) from None
+    _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name in `folder` survive a power cut, where the file system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _cannot_write(path: Path, error: OSError) -> str:
+    folder = path.parent
+    remedies = {
+        errno.ENOSPC: "free some space or choose another folder",
+        errno.EDQUOT: "free some of your quota or choose another folder",
+        errno.EACCES: "choose a folder you may write to",
+        errno.EPERM: "choose a folder you may write to",
+        errno.EROFS: "choose a folder that is not read-only",
+        errno.ENOENT: f"create the folder {folder} first",
+        errno.ENOTDIR: f"{folder} must be a folder",
+        errno.EISDIR: "name a file, not a folder",
+        errno.ENAMETOOLONG: "choose a shorter name",
+    }
+    remedy = remedies.get(error.errno or 0, "choose another folder")
+    return f"Cannot write {path}: {error.strerror or error}; {remedy}. A file that stood there before is unchanged."

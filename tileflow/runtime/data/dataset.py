@@ -1,0 +1,241 @@
+"""Dataset: the rows of named arrays, and how a batch of them becomes what the model takes."""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...errors import DataError
+from ...graph.types import TensorType
+from ...options import Options
+
+_CHUNK = 1 << 16          # rows looked at together when values are checked
+
+
+@dataclass(frozen=True)
+class Field:
+    """One tensor of a dataset: `array` [rows, ...] and the way to a batch: take rows, reshape to `sample`, convert to
+    `dtype`, times `scale`, minus `mean`, over `std`."""
+
+    array: np.ndarray
+    sample: tuple[int, ...]
+    dtype: np.dtype
+    scale: float = 1.0
+    mean: np.ndarray | None = None
+    std: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, array: Any, what: str) -> Field:
+        """`array` as it is; DataError where it is not an array of numbers with at least one axis."""
+        try:
+            found = np.asarray(array)
+        except ValueError as error:
+            raise DataError(f"{what} cannot be made an array: {error}.") from None
+        if found.dtype.kind not in "biuf" or found.dtype.itemsize > 8:
+            raise DataError(f"{what} has element type {found.dtype}; numbers or booleans of up to 64 bits are needed.")
+        if found.ndim == 0:
+            raise DataError(f"{what} is a single number; an array with one row per example is needed.")
+        native = found.dtype.newbyteorder("=")
+        return cls(found, found.shape[1:], native)
+
+    def gather(self, rows: np.ndarray) -> np.ndarray:
+        """A fresh C-contiguous batch [len(rows), *sample] of `dtype`."""
+        taken = np.asarray(self.array[rows])
+        if self.scale != 1.0:
+            taken = np.multiply(taken, self.scale, dtype=self.dtype)
+        out = np.ascontiguousarray(taken.reshape(len(rows), *self.sample), dtype=self.dtype)
+        if self.mean is not None:
+            out -= self.mean
+        if self.std is not None:
+            out /= self.std
+        return out
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Rows of named input fields and, for training, a label field.
+
+    rows: indices into the arrays where the dataset is a part of them; None: all.
+    columns: names of the columns of a table's only field.
+    byte_scale: factor that brings this source's bytes to 0..1.
+    notes: sentences about what was adapted, for the user.
+    """
+
+    name: str
+    fields: Mapping[str, Field]
+    label: Field | None = None
+    rows: np.ndarray | None = None
+    columns: tuple[str, ...] = ()
+    byte_scale: float = 1 / 255
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.fields:
+            raise DataError(f"Data {self.name} have no input array.")
+        lengths = {name: len(f.array) for name, f in self.fields.items()}
+        if self.label is not None:
+            lengths["the labels"] = len(self.label.array)
+        if len(set(lengths.values())) > 1:
+            raise DataError(f"Data {self.name} have unequal numbers of rows: "
+                            + ", ".join(f"{name} {n:,}" for name, n in lengths.items()) + ".")
+        if len(self) == 0:
+            raise DataError(f"Data {self.name} have no rows.")
+
+    @classmethod
+    def of(cls, inputs: Mapping[str, Any], label: Any = None, name: str = "in memory", **more: Any) -> Dataset:
+        """A dataset of arrays whose first axes are the rows."""
+        fields = {key: Field.of(value, f"Input {key} of data {name}") for key, value in inputs.items()}
+        return cls(name, fields, None if label is None else Field.of(label, f"The labels of data {name}"), **more)
+
+    def __len__(self) -> int:
+        if self.rows is not None:
+            return len(self.rows)
+        return len(next(iter(self.fields.values())).array)
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """The labels [rows, ...] as they were given; None without labels."""
+        if self.label is None:
+            return None
+        return self.label.array if self.rows is None else self.label.array[self.rows]
+
+    @property
+    def inputs(self) -> dict[str, np.ndarray]:
+        """The input arrays [rows, ...] as they were given."""
+        return {name: f.array if self.rows is None else f.array[self.rows] for name, f in self.fields.items()}
+
+    @property
+    def tensors(self) -> tuple[Field, ...]:
+        """The fields in the order of a batch: inputs, then the label."""
+        return (*self.fields.values(), *([self.label] if self.label is not None else []))
+
+    def gather(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The batch of these rows: inputs in order, then the labels."""
+        at = rows if self.rows is None else self.rows[rows]
+        return tuple(f.gather(at) for f in self.tensors)
+
+    def part(self, rows: np.ndarray, name: str = "") -> Dataset:
+        """The dataset of these rows only; nothing is copied."""
+        return replace(self, rows=rows if self.rows is None else self.rows[rows], name=name or self.name)
+
+    def split(self, share: float, seed: int) -> tuple[Dataset, Dataset]:
+        """Keep a random `share` of the rows apart: (the rest, the share), both in their original order."""
+        n = len(self)
+        kept = min(max(round(n * share), 1), n - 1)
+        if n < 2:
+            raise DataError(f"Data {self.name} have one row, too few for a validation_split.")
+        order = permutation(n, seed, 2**64 - 1)
+        return self.part(np.sort(order[kept:])), self.part(np.sort(order[:kept]), f"{self.name} (validation)")
+
+    def adapt_to(self, inputs: Mapping[str, TensorType], label: TensorType | None = None, options: Options | None = None) -> Dataset:
+        """The dataset whose batches are what a model takes.
+
+        Args:
+            inputs: the model's inputs, [batch, ...] each. They are found by name, else in order.
+            label: the type that the loss takes; None leaves the labels as they are.
+            options: its scale, mean and std apply to the float inputs.
+
+        Raises DataError where inputs are missing, shapes do not fit or numbers do not fit into whole-number types.
+        """
+        options = options or Options()
+        fields, notes = self._matched(list(inputs))
+        for name, wanted in inputs.items():
+            fields[name], said = _fit(f"Input {name}", fields[name], wanted, self.byte_scale, options, scaled=True)
+            notes += said
+        target = self.label
+        if label is not None and target is not None:
+            target, said = _fit("The label", target, label, 1.0, options, scaled=False)
+            notes += said
+        return replace(self, fields=fields, label=target, columns=(), notes=(*self.notes, *notes))
+
+    def _matched(self, names: Sequence[str]) -> tuple[dict[str, Field], list[str]]:
+        """A field for each model input."""
+        if all(name in self.fields for name in names):
+            spare = [name for name in self.fields if name not in names]
+            return {name: self.fields[name] for name in names}, [f"The model has no input for {', '.join(spare)}."] if spare else []
+        if all(name in self.columns for name in names):
+            table = next(iter(self.fields.values())).array
+            return {name: Field.of(table[:, self.columns.index(name)], f"Column {name}") for name in names}, []
+        if len(names) == len(self.fields):
+            pairs = [f"{theirs} for {ours}" for ours, theirs in zip(names, self.fields, strict=True)]
+            return (dict(zip(names, self.fields.values(), strict=True)),
+                    [f"Inputs are taken in order: {', '.join(pairs)}."] if len(names) > 1 else [])
+        raise DataError(f"The model has inputs {', '.join(names)}; data {self.name} have {', '.join(self.columns or self.fields)}. "
+                        "Name the arrays or columns to use with the option inputs.")
+
+
+def permutation(n: int, seed: int, epoch: int) -> np.ndarray:
+    """A random order of 0..n-1 that depends on (seed, epoch) only: the ranks of Philox draws, stable across NumPy versions."""
+    draws = np.random.Philox(key=np.array([seed, epoch], np.uint64)).random_raw(n)
+    return np.argsort(np.asarray(draws), kind="stable")
+
+
+def _fit(what: str, field: Field, wanted: TensorType, byte_scale: float, options: Options, scaled: bool) -> tuple[Field, list[str]]:
+    """The field that gives batches of type `wanted`, and what was done for it."""
+    if wanted.rank == 0:
+        raise DataError(f"{what} of the model has no batch axis, so rows of data cannot be fed to it.")
+    field, notes = _shaped(what, field, wanted.shape[1:])
+    if not wanted.is_float:
+        _check_whole(what, field.array, wanted.numpy)
+        return replace(field, dtype=wanted.numpy), notes
+    if not scaled:
+        return replace(field, dtype=wanted.numpy), notes
+    scale = options.scale
+    if scale is None:
+        scale = byte_scale if field.array.dtype == np.uint8 else 1.0
+        if scale != 1.0:
+            notes.append(f"{what}: bytes are scaled by 1/{1 / scale:g}.")
+    mean = _per_channel(what, "mean", options.mean, field.sample, wanted.numpy)
+    std = _per_channel(what, "std", options.std, field.sample, wanted.numpy)
+    return replace(field, dtype=wanted.numpy, scale=scale, mean=mean, std=std), notes
+
+
+def _shaped(what: str, field: Field, sample: tuple[int, ...]) -> tuple[Field, list[str]]:
+    """The field with another shape per row, where that keeps the meaning of the axes."""
+    have = field.sample
+    if have == sample:
+        return field, []
+    essential = [n for n in have if n != 1]
+    if len(have) == 3 and (have[2], have[0], have[1]) == sample and have[2] > 1:
+        moved = np.moveaxis(field.array, -1, 1)
+        return replace(field, array=moved, sample=sample), [f"{what}: the data's channel axis is moved to the front."]
+    flat = len(have) <= 1 or len(sample) <= 1
+    if essential == [n for n in sample if n != 1] or (flat and math.prod(have) == math.prod(sample)):
+        return replace(field, sample=sample), [f"{what}: rows of shape {list(have)} are reshaped to {list(sample)}."]
+    raise DataError(f"{what} takes rows of shape {list(sample)} ({math.prod(sample)} values); the data's rows have shape "
+                    f"{list(have)} ({math.prod(have)} values).")
+
+
+def _check_whole(what: str, array: np.ndarray, dtype: np.dtype) -> None:
+    """DataError unless every number is a whole one that `dtype` can hold."""
+    if np.can_cast(array.dtype, dtype):
+        return
+    low, high = (0, 1) if dtype == np.bool_ else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    for start in range(0, len(array), _CHUNK):
+        part = np.asarray(array[start:start + _CHUNK])
+        bad = ~((part >= low) & (part <= high))          # NaN is bad as well
+        if part.dtype.kind == "f":
+            bad |= part != np.trunc(part)
+            if high >= 2**53:
+                bad |= np.abs(part) >= 2.0**63
+        if bad.any():
+            at = np.unravel_index(int(bad.argmax()), bad.shape)
+            raise DataError(f"{what} takes whole numbers ({dtype}); row {start + at[0]} of the data holds {part[at]}.")
+
+
+def _per_channel(what: str, option: str, values: tuple[float, ...], sample: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+    """The numbers shaped to broadcast over a row: one, or one per channel (first axis, else last)."""
+    if not values:
+        return None
+    numbers = np.array(values, dtype)
+    if len(values) == 1:
+        return numbers
+    if sample and sample[0] == len(values):
+        return numbers.reshape(-1, *[1] * (len(sample) - 1))
+    if sample and sample[-1] == len(values):
+        return numbers
+    raise DataError(f"Option {option} has {len(values)} numbers; {what.lower()} has rows of shape {list(sample)}. "
+                    "Give one number, or one per channel.")

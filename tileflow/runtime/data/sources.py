@@ -1,0 +1,197 @@
+"""open_data: from a path, a built-in name or arrays in memory to a training and a test Dataset."""
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import DataError
+from ...options import Options
+from .dataset import Dataset
+from .idx import find_idx, is_idx, read_idx
+from .npy import open_npy, open_npz
+from .table import read_table
+
+LABEL_NAMES = ("y", "label", "labels", "target", "targets")
+BUILT_IN = ("digits",)
+_PART_LAST = re.compile(r"(.+)[_-](train|test|val|valid|validation)", re.IGNORECASE)
+_PART_FIRST = re.compile(r"(train|test|val|valid|validation)[_-](.+)", re.IGNORECASE)
+
+Arrays = Mapping[str, Callable[[], np.ndarray]]
+
+
+class Data(NamedTuple):
+    """What a source holds: rows to train with and, where it has a test part or a validation_split is set, rows to measure with."""
+
+    train: Dataset
+    test: Dataset | None
+
+
+def open_data(spec: Any, options: Options | None = None) -> Data:
+    """Open data.
+
+    Args:
+        spec: one of
+            - a Dataset or Data: taken as it is;
+            - an array (inputs only), a tuple (input, ..., label), a tuple of two such tuples (train, test), or a dict of
+              arrays by name;
+            - the built-in name "digits";
+            - a path: `.npz`, `.npy` (x.npy with y.npy beside it), `.csv`/`.tsv`, an IDX file, or a folder with `.npy` or
+              IDX files (MNIST's names).
+            Named arrays are sorted into train and test by their names (x_train, y_test, test_images ...); the label is
+            the array `options.label`, else one called y, label, labels, target or targets.
+        options: data_format, inputs, label and validation_split (with seed) count.
+
+    Raises DataError where something is missing or malformed.
+    """
+    options = options or Options()
+    data = _open(spec, options)
+    if data.test is None and options.validation_split > 0:
+        return Data(*data.train.split(options.validation_split, options.seed))
+    return data
+
+
+def _open(spec: Any, options: Options) -> Data:
+    if isinstance(spec, Data):
+        return spec
+    if isinstance(spec, Dataset):
+        return Data(spec, None)
+    if isinstance(spec, str) and spec in BUILT_IN:
+        return _built_in(spec, options)
+    if isinstance(spec, (str, os.PathLike)):
+        return _open_path(Path(spec), options)
+    if isinstance(spec, Mapping):
+        return _named({str(name): _holding(array) for name, array in spec.items()}, "in memory", options)
+    if isinstance(spec, tuple):
+        return _open_tuple(spec)
+    return Data(Dataset.of({"x": spec}), None)
+
+
+def _holding(array: Any) -> Callable[[], np.ndarray]:
+    return lambda: np.asarray(array)
+
+
+def _open_tuple(spec: tuple[Any, ...]) -> Data:
+    if not spec:
+        raise DataError("The data are an empty tuple; give (inputs, labels).")
+    if len(spec) == 2 and all(isinstance(part, tuple) for part in spec):
+        return Data(_of_tuple(spec[0]), replace(_of_tuple(spec[1]), name="in memory (test)"))
+    return Data(_of_tuple(spec), None)
+
+
+def _of_tuple(parts: tuple[Any, ...]) -> Dataset:
+    inputs = parts[:-1] or parts
+    names = ["x"] if len(inputs) == 1 else [f"x{i}" for i in range(len(inputs))]
+    return Dataset.of(dict(zip(names, inputs, strict=True)), parts[-1] if len(parts) > 1 else None)
+
+
+def _built_in(name: str, options: Options) -> Data:
+    with resources.as_file(resources.files("tileflow") / "data" / f"{name}.npz") as path:
+        data = _named(open_npz(path), name, options)
+    assert data.test is not None, "built-in data have a test part"
+    return Data(replace(data.train, byte_scale=1 / 16), replace(data.test, byte_scale=1 / 16))
+
+
+def _open_path(path: Path, options: Options) -> Data:
+    if not path.exists():
+        raise DataError(f"There are no data at {path}; give a file, a folder or a built-in name ({', '.join(BUILT_IN)}).")
+    form = options.data_format if options.data_format != "auto" else _format(path)
+    if form == "npz":
+        return _named(open_npz(path), str(path), options)
+    if form == "npy":
+        return _named(open_npy(path), str(path), options)
+    if form == "idx":
+        return _named({name: _reading(file) for name, file in find_idx(path).items()}, str(path), options)
+    return _table(path, options)
+
+
+def _reading(path: Path) -> Callable[[], np.ndarray]:
+    return lambda: read_idx(path)
+
+
+def _format(path: Path) -> str:
+    """The format of a file by its name, of a folder by its files."""
+    if path.is_dir():
+        if find_idx(path):
+            return "idx"
+        if any(path.glob("*.npy")):
+            return "npy"
+        raise DataError(f"Folder {path} holds no data that tileflow knows: neither .npy files nor IDX files such as "
+                        "train-images-idx3-ubyte; for .npz and .csv give the file itself.")
+    suffix = path.suffix.lower()
+    known = {".npz": "npz", ".npy": "npy", ".csv": "csv", ".tsv": "csv"}
+    if suffix in known:
+        return known[suffix]
+    if is_idx(path):
+        return "idx"
+    raise DataError(f"Data file {path} has no known ending (.npz, .npy, .csv, .tsv or IDX); set the option data_format.")
+
+
+def _table(path: Path, options: Options) -> Data:
+    table = read_table(path)
+    label = _column(table.columns, options.label, path) if options.label else len(table.columns) - 1
+    chosen = ([_column(table.columns, name, path) for name in options.inputs] if options.inputs
+              else [i for i in range(len(table.columns)) if i != label])
+    if not chosen:
+        raise DataError(f"Table {path} has no column but the label {table.columns[label]}.")
+    inputs = table.values[:, chosen]
+    target = table.values[:, label]
+    if np.all(np.isfinite(target)) and np.array_equal(target, np.trunc(target)):
+        target = target.astype(np.int64)
+    names = tuple(table.columns[i] for i in chosen)
+    return Data(Dataset.of({"x": inputs}, target, str(path), columns=names), None)
+
+
+def _column(columns: tuple[str, ...], name: str, path: Path) -> int:
+    if name not in columns:
+        raise DataError(f"Table {path} has no column {name!r}; its columns are {', '.join(columns)}.")
+    return columns.index(name)
+
+
+def _named(arrays: Arrays, name: str, options: Options) -> Data:
+    """Sort named arrays into train and test, inputs and label."""
+    parts: dict[str, dict[str, str]] = {}
+    for full in arrays:
+        base, part = _part_of(full)
+        parts.setdefault(part, {})[base] = full
+    if not arrays:
+        raise DataError(f"Data {name} hold no arrays.")
+    train = _dataset(arrays, parts.get("train") or next(iter(parts.values())), name, options)
+    measured = parts.get("test") or parts.get("val") if "train" in parts else None
+    return Data(train, _dataset(arrays, measured, f"{name} (test)", options) if measured else None)
+
+
+def _part_of(full: str) -> tuple[str, str]:
+    """`x_test` -> ("x", "test"); names without a part belong to "train"."""
+    if match := _PART_LAST.fullmatch(full):
+        base, part = match[1], match[2].lower()
+    elif match := _PART_FIRST.fullmatch(full):
+        base, part = match[2], match[1].lower()
+    else:
+        base, part = full, "train"
+    return base, "val" if part.startswith("val") else part
+
+
+def _dataset(arrays: Arrays, bases: Mapping[str, str], name: str, options: Options) -> Dataset:
+    """The dataset of one part; `bases` maps names without the part to the arrays' full names."""
+    lowered = {base.lower(): base for base in bases}
+    label = (_chosen(options.label, bases, name) if options.label
+             else next((lowered[word] for word in LABEL_NAMES if word in lowered), None))
+    inputs: Iterable[str] = ([_chosen(wanted, bases, name) for wanted in options.inputs] if options.inputs
+                             else [base for base in bases if base != label])
+    found = {base: arrays[bases[base]]() for base in inputs}
+    return Dataset.of(found, None if label is None else arrays[bases[label]](), name)
+
+
+def _chosen(wanted: str, bases: Mapping[str, str], name: str) -> str:
+    """The base name of an array the user named, with or without its part."""
+    for base in (wanted, _part_of(wanted)[0]):
+        if base in bases:
+            return base
+    raise DataError(f"Data {name} have no array {wanted!r}; they have {', '.join(bases.values())}.")

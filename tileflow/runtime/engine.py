@@ -1,0 +1,319 @@
+"""The engine: a bound Plan that runs whole calls in the native driver, one process-wide thread opening parallel regions."""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+
+from ..errors import TrainingError
+from ..graph import Node, State, Value
+from ..kernels import driver
+from ..kernels.driver import ADVANCE, HOLD, LOOP, PATCH, WAVE
+from ..kernels.guard import clear, copy, finite
+from ..kernels.status import LABEL_OUT_OF_RANGE, NOT_FINITE
+from ..lower.memory import padded
+from ..lower.plan import Plan, user_outputs
+from ..lower.rows import Operand, Place, Row
+from .binding import Blocks, Bound, Moving, Patches, bind, call_row
+from .session import Session, aligned
+
+SLICE_NS = 20_000_000
+"""The driver gives Python the word about this often: the reaction time to Ctrl-C and the grain of progress."""
+
+
+@dataclass
+class Lane:
+    """One micro-batch's own memory, blocks and table."""
+
+    arena: np.ndarray
+    blocks: Blocks
+    bound: list[Bound]
+    table: np.ndarray
+    patches: Patches
+
+
+class Engine:
+    """Runs one Plan on one Session.
+
+    A call consumes `batching.rows` rows of every input. Weights change only in whole updates: when a call is interrupted
+    (an exception between two slices) or fails, the session stands as after the last whole update, and `session.updates`
+    says how many were done.
+    """
+
+    def __init__(self, plan: Plan, session: Session, final_only: frozenset[str] = frozenset()) -> None:
+        """`final_only` names the outputs of which only the call's last micro-batch is wanted."""
+        self.plan, self.session, self.program = plan, session, plan.program
+        self.batching = plan.program.batching
+        self.micro = plan.program.micro
+        self.outputs = self.micro.outputs[:user_outputs(plan.program)]
+        self._final = final_only
+        self._seen_version = -1
+        self._scalars = [s for s in plan.program.update.states if s.kind == "scalar"]
+        self._scalar_memory = np.zeros((self.batching.device_iterations, max(1, len(self._scalars))), np.float64)
+        self._constants = {v: self._constant(a) for g in plan.program.graphs for v, a in g.constants.items()}
+        self._pending = {s.name: aligned(s.input.type.nbytes) for s in plan.program.fold.states if s.kind == "buffer" and s.output is not None}
+        self._arenas = {"packed": aligned(plan.prologue.arena_bytes), "fold": aligned(plan.fold.arena_bytes),
+                        "update": aligned(plan.update.arena_bytes)}
+        self._lanes = [self._make_lane() for _ in range(plan.lanes)]
+        self._control = np.zeros(driver.CONTROL_WORDS, np.int64)
+        self.completed = 0
+        self._assemble()
+
+    # ---- memory
+
+    def _constant(self, array: np.ndarray) -> np.ndarray:
+        memory = aligned(array.nbytes)
+        memory[:array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return memory
+
+    def _resolve(self, lane: np.ndarray | None) -> Callable[[Place], int | Moving]:
+        types = {v.name: v for v in [*self.micro.inputs, *self.outputs]}
+
+        def resolve(place: Place) -> int | Moving:
+            kind, name = place.region
+            if kind == "constant":
+                return int(self._constants[name].ctypes.data) + place.offset
+            if kind == "pending":
+                return int(self._pending[name].ctypes.data) + place.offset
+            if kind == "state":
+                for i, s in enumerate(self._scalars):
+                    if s.name == name:
+                        return Moving("optimizer", 8 * self._scalar_memory.shape[1], self.batching.device_iterations, 8 * i)
+                return int(self.session[name].ctypes.data) + place.offset
+            if kind == "io":
+                value = types[name]
+                ring = len(self._lanes_planned()) if name in self._final else self.batching.micro_batches
+                return Moving(name, value.type.nbytes, ring, place.offset)
+            assert kind == "arena", kind
+            if name == "micro":
+                assert lane is not None
+                return int(lane.ctypes.data) + place.offset
+            return int(self._arenas[name].ctypes.data) + place.offset
+        return resolve
+
+    def _lanes_planned(self) -> range:
+        return range(self.plan.lanes)
+
+    def _make_lane(self) -> Lane:
+        arena = aligned(self.plan.micro.arena_bytes)
+        blocks = Blocks(seed=self.session.seed)
+        bound = bind(self.plan.micro.rows, self._resolve(arena))
+        starts = [blocks.add(b) for b in bound]
+        blocks.seal()
+        table = np.array([call_row(b, blocks.address(s), self.plan.lanes == 1) for b, s in zip(bound, starts, strict=True)],
+                         np.int64).reshape(-1, driver.ROW_WORDS)
+        return Lane(arena, blocks, bound, table, Patches(blocks, blocks.moving))
+
+    # ---- the table
+
+    def _assemble(self) -> None:
+        """Lay out the driver's table of a whole call."""
+        self._blocks = Blocks(seed=self.session.seed)
+        self._rows: list[list[int]] = []
+        self._owners: list[Node | None] = []
+        self._pieces: list[tuple[int, int]] = []          # (row, word index): block addresses to fill once sealed
+        self._counters = np.ones(4, np.int64)
+        self._descriptors = np.zeros((max(1, len(self._lanes)), driver.LANE_WORDS), np.int64)
+        for d, lane in zip(self._descriptors, self._lanes, strict=True):
+            d[:5] = lane.table.ctypes.data, len(lane.table), 0, lane.patches.address, lane.patches.count
+        start = len(self._rows)
+        iteration_patch = len(self._rows)
+        self._control_row(PATCH, n=0, grain=driver.ITERATION)
+        training = self.program.training
+        if training:
+            self._begin_update()
+        self._micro_steps()
+        if training:
+            self._control_row(HOLD, n=1)
+            self._calls(self.plan.update.rows)
+            self._commit()
+            self._calls(self.plan.prologue.rows)
+        self._control_row(ADVANCE, n=1, grain=driver.ITERATION)
+        if training:
+            self._control_row(HOLD, n=0)
+            self._control_row(LOOP, n=self.batching.device_iterations, block=self._counter(0), target=start)
+        prologue_from = len(self._rows)
+        if self.plan.prologue.rows:
+            self._calls(self.plan.prologue.rows)
+        self._blocks.seal()
+        for row, word in self._pieces:
+            self._rows[row][2] = self._blocks.address(word)
+        self._iteration_patches = Patches(self._blocks, self._blocks.moving)
+        self._rows[iteration_patch][2], self._rows[iteration_patch][3] = self._iteration_patches.address, self._iteration_patches.count
+        table = np.array(self._rows, np.int64).reshape(-1, driver.ROW_WORDS)
+        self._table, self._prologue_table = table[:prologue_from].copy(), table[prologue_from:].copy()
+
+    def _counter(self, index: int) -> int:
+        return int(self._counters.ctypes.data + 8 * index)
+
+    def _control_row(self, kind: int, n: int = 0, grain: int = 0, block: int = 0, target: int = 0) -> None:
+        self._rows.append([kind, 0, block, n, grain, target, 0, 0])
+        self._owners.append(None)
+
+    def _calls(self, rows: list[Row], lane: Lane | None = None) -> None:
+        arena = lane.arena if lane is not None else self._lanes[0].arena
+        for bound in bind(rows, self._resolve(arena)):
+            self._pieces.append((len(self._rows), self._blocks.add(bound)))
+            self._rows.append(call_row(bound, 0, self.plan.workers > 1))
+            self._owners.append(bound.row.node)
+
+    def _begin_update(self) -> None:
+        """Accumulators start at zero, pending statistics at the committed ones."""
+        for state in self.program.fold.states:
+            if state.kind == "accumulator":
+                words = padded(state.input.type.nbytes) // 8
+                self._calls([Row(clear, [Operand(Place(("state", state.name)), (words,), 8)], words, 4096, 0.2 * words, True)])
+        self._calls([self._state_copy(s, "state", "pending") for s in self._buffers()])
+
+    def _commit(self) -> None:
+        self._calls([self._state_copy(s, "pending", "state") for s in self._buffers()])
+
+    def _buffers(self) -> list[State]:
+        return [s for s in self.program.fold.states if s.name in self._pending]
+
+    def _state_copy(self, state: State, source: str, target: str) -> Row:
+        words = padded(state.input.type.nbytes) // 8
+        return Row(copy["u8"], [Operand(Place((r, state.name)), (words,), 8) for r in (source, target)], words, 4096, 0.3 * words)
+
+    def _micro_steps(self) -> None:
+        """One update's micro-batches: waves of lanes, or one at a time with its calls split over the workers."""
+        count = self.batching.gradient_accumulation if self.program.training else self.batching.micro_batches
+        if self.plan.lanes == 1:
+            again = len(self._rows)
+            lane = self._lanes[0]
+            self._control_row(PATCH, n=lane.patches.count, grain=driver.MICRO, block=lane.patches.address)
+            for row, bound in zip(lane.table.tolist(), lane.bound, strict=True):
+                self._rows.append(row)
+                self._owners.append(bound.row.node)
+            self._fold(lane)
+            self._control_row(ADVANCE, n=1, grain=driver.MICRO)
+            if count > 1:
+                self._control_row(LOOP, n=count, block=self._counter(1), target=again)
+                self._counters[1] = count
+            return
+        full, rest = divmod(count, self.plan.lanes)
+        if full:
+            again = len(self._rows)
+            self._wave(self.plan.lanes)
+            if full > 1:
+                self._control_row(LOOP, n=full, block=self._counter(1), target=again)
+                self._counters[1] = full
+        if rest:
+            self._wave(rest)
+
+    def _wave(self, lanes: int) -> None:
+        self._control_row(WAVE, n=lanes, block=int(self._descriptors.ctypes.data))
+        for lane in self._lanes[:lanes]:
+            self._fold(lane)
+        self._control_row(ADVANCE, n=lanes, grain=driver.MICRO)
+
+    def _fold(self, lane: Lane) -> None:
+        """After a micro-batch, in global order: refuse a loss that is not finite, add its contributions."""
+        if not self.program.training:
+            return
+        loss = self.program.loss
+        assert loss is not None
+        self._calls([Row(finite[loss.type.code], [Operand(self.plan.micro.places[loss], (1,), loss.type.itemsize)], 1, 1, 1.0,
+                         node=loss.producer)], lane)
+        self._calls(self.plan.fold.rows, lane)
+
+    # ---- running
+
+    def run(self, inputs: Mapping[str, np.ndarray], *, scalars: Callable[[int], Mapping[str, float]] | None = None,
+            first_update: int = 0, stop: Callable[[], bool] | None = None) -> dict[str, np.ndarray]:
+        """Run a call. `completed` then says how many of its updates are done.
+
+        Args:
+            inputs: by name, each of the graph's element type, [rows, ...], C-contiguous.
+            scalars: the optimizer's variable hyper-parameters at an update index (session.updates counts).
+            first_update: skip the updates of this call that were done before (resuming in the middle of a call).
+            stop: asked about every 20 ms; once true the call ends early, after its last whole update.
+
+        Returns:
+            outputs by name: [micro-batches of the call, *micro-batch shape], or for a `final_only` output one per lane slot.
+
+        Raises:
+            TrainingError: a loss that is not finite or a label out of range; weights stand as after the last whole update.
+        """
+        numba.set_num_threads(self.plan.workers)
+        results = {v.name: np.empty((self._slots(v), *v.shape), v.type.numpy) for v in self.outputs}
+        addresses = {name: int(a.ctypes.data) for name, a in {**dict(inputs), **results}.items()}
+        addresses["optimizer"] = int(self._scalar_memory.ctypes.data)
+        first_micro = first_update * self.batching.gradient_accumulation
+        for lane in self._lanes:
+            lane.patches.set_bases(addresses, self.session.micro_batches - first_micro)
+        self._iteration_patches.set_bases(addresses, 0)
+        if scalars is not None:
+            for i in range(first_update, self.batching.device_iterations):
+                values = scalars(self.session.updates + i - first_update)
+                for k, s in enumerate(self._scalars):
+                    self._scalar_memory[i, k] = values[s.name.removeprefix("optimizer.")]
+        if self._seen_version != self.session.version and len(self._prologue_table):
+            self._drive(self._prologue_table)
+        self._control[driver.MICRO], self._control[driver.ITERATION] = first_micro, first_update
+        self._counters[0] = self.batching.device_iterations - first_update
+        try:
+            self._drive(self._table, stop)
+        finally:
+            self._finish(first_update)
+        return results
+
+    def _slots(self, value: Value) -> int:
+        return self.plan.lanes if value.name in self._final else self.batching.micro_batches
+
+    def _finish(self, first_update: int) -> None:
+        """Count what was done; forget what was half done."""
+        self.completed = int(self._control[driver.ITERATION])
+        if self.program.training:
+            done = self.completed - first_update
+            self.session.updates += done
+            self.session.micro_batches += done * self.batching.gradient_accumulation
+            if done:
+                self.session.version += 1
+        self._seen_version = self.session.version
+        self._descriptors[:, 2] = 0
+        for row in self._rows:
+            if row[0] == LOOP and row[2] == self._counter(1):
+                self._counters[1] = row[3]
+        self._control[driver.HELD] = 0
+
+    def _drive(self, table: np.ndarray, stop: Callable[[], bool] | None = None) -> None:
+        """Run a table in slices; between two slices Python handles signals."""
+        control, run, pc = self._control, driver.drive(), 0
+        control[driver.STATUS] = 0
+        while pc >= 0:
+            control[driver.DEADLINE] = time.monotonic_ns() + SLICE_NS
+            pc = run(table.ctypes.data, len(table), pc, self.plan.workers, control.ctypes.data)
+            if control[driver.STATUS]:
+                raise self._failure(int(control[driver.STATUS]), pc)
+            if stop is not None and stop():
+                return
+
+    def _failure(self, status: int, pc: int) -> TrainingError:
+        """The sentence for a leaf's status."""
+        node, micro = self._owners[pc], int(self._control[driver.MICRO])
+        if self._rows[pc][0] == WAVE:
+            for i, d in enumerate(self._descriptors):
+                if d[5]:
+                    node, micro = self._lanes[i].bound[int(d[2])].row.node, micro + i
+            self._descriptors[:, 5] = 0
+        update = self.session.updates + micro // max(1, self.batching.gradient_accumulation)
+        where = f"micro-batch {micro} of the call (update {update})" if self.program.training else f"micro-batch {micro} of the call"
+        if status == NOT_FINITE:
+            return TrainingError(f"The loss is not finite at {where}; the weights are kept as they were before that update: lower the "
+                                 "learning rate, check the inputs for NaN, or lower loss_scaling.")
+        origin = f"{node.op.name} ({node.origin})" if node is not None else "a kernel"
+        if status == LABEL_OUT_OF_RANGE:
+            return TrainingError(f"{origin}: a label is outside of the classes 0..C-1 at {where}; check the label column or the "
+                                 "number of classes of the model.")
+        return TrainingError(f"{origin} failed with status {status} at {where}; an index is out of range.")
+
+
+def describe(engine: Engine) -> dict[str, Any]:
+    """Bytes and rows for logs."""
+    return {"lanes": engine.plan.lanes, "workers": engine.plan.workers, "arena_bytes": engine.plan.micro.arena_bytes,
+            "rows": len(engine._table)}

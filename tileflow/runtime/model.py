@@ -1,0 +1,302 @@
+"""Training and inference models: callables that run whole calls of `micro-batch x accumulation x iterations` rows."""
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import compiler
+from ..errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
+from ..graph import Graph, TensorType
+from ..kernels import driver
+from ..loss import LABELS, find
+from ..lower.plan import make_plan
+from ..optim import Optimizer, from_options
+from ..options import Options
+from ..program import Batching, Program
+from .engine import Engine
+from .source import Source, as_array
+
+MOST_PROGRAMS = 8
+"""Programs kept when `on_new_shape="compile"` meets new shapes; the least recently used goes first."""
+Progress = Callable[[str, int, int], None]
+"""Called with (what, done, total) while kernels are compiled."""
+
+
+@dataclass
+class _Compiled:
+    engine: Engine
+    program: Program
+    compilation: compiler.Compilation
+    inputs: tuple[TensorType, ...]
+
+
+class Model:
+    """What training and inference models share: arrays in, the engine's call, arrays out in the output mode."""
+
+    training = False
+
+    def __init__(self, source: Source, options: Options, progress: Progress | None = None) -> None:
+        self.source, self.options = source, options.clone().freeze()
+        self.progress = progress
+        self.stop: Callable[[], bool] | None = None
+        """Asked about every 20 ms of a call; once true, the call ends after its last whole update."""
+        self.compile_seconds = 0.0
+        """Seconds spent on compiling since someone last set it to zero."""
+        self._programs: OrderedDict[tuple[TensorType, ...], _Compiled] = OrderedDict()
+        self._current: _Compiled | None = None
+
+    # ---- compiling
+
+    @property
+    def program(self) -> Program:
+        """The compiled Program (TileflowError before the first call or `compile`)."""
+        return self._compiled().program
+
+    @property
+    def compilation(self) -> compiler.Compilation:
+        """The compilation's steps and times."""
+        return self._compiled().compilation
+
+    @property
+    def engine(self) -> Engine:
+        return self._compiled().engine
+
+    def _compiled(self) -> _Compiled:
+        if self._current is None:
+            raise TileflowError("The model has not been compiled yet; call it, or call compile() with example arrays.")
+        return self._current
+
+    def compile(self, *arrays: Any) -> None:
+        """Compile for arrays of these shapes and types without running."""
+        self._prepare(self._arrays(arrays))
+
+    def destroy(self) -> None:
+        """Forget the compiled programs, so that the next call may have other shapes. Weights and optimizer states stay."""
+        self._programs.clear()
+        self._current = None
+
+    def _prepare(self, arrays: Sequence[np.ndarray]) -> _Compiled:
+        """The program for these arrays, compiled if need be."""
+        types = tuple(TensorType(a.dtype.name, a.shape) for a in arrays)
+        if self._current is not None and types == self._current.inputs:
+            return self._current
+        if types not in self._programs:
+            began = time.perf_counter()
+            if self._current is not None and self.options.on_new_shape == "error":
+                self._refuse(types)
+            self._programs[types] = self._compile(types)
+            self.compile_seconds += time.perf_counter() - began
+            while len(self._programs) > MOST_PROGRAMS:
+                self._programs.popitem(last=False)
+        self._programs.move_to_end(types)
+        self._current = self._programs[types]
+        return self._current
+
+    def _refuse(self, types: tuple[TensorType, ...]) -> None:
+        """The sentence for inputs that differ from those the model was compiled for."""
+        expected = self._compiled().inputs
+        names = [v.name for v in self._compiled().program.micro.inputs]
+        hint = ("the model was compiled for other inputs; call destroy() to compile it anew, or set on_new_shape='compile'.")
+        if len(types) != len(expected):
+            raise DataError(f"Number of inputs mismatch: expected {len(expected)} but got {len(types)}; {hint}")
+        for name, want, got in zip(names, expected, types, strict=False):
+            if want.dtype != got.dtype:
+                raise TypeMismatchError(f"Data type mismatch for {name}: expected {want.dtype} but got {got.dtype}; {hint}")
+            if want.shape != got.shape:
+                raise ShapeError(f"Shape mismatch for {name}: expected {list(want.shape)} but got {list(got.shape)}; {hint}")
+
+    def _compile(self, types: tuple[TensorType, ...]) -> _Compiled:
+        micro = self._micro_types(types)
+        own = self._own_inputs(micro)
+        graph, initial = self.source.graph(own, self.training)
+        batching = Batching(micro[0].shape[0] if micro and micro[0].shape else 1, self.options.gradient_accumulation, self.options.device_iterations)
+        compilation = self._build(graph, batching)
+        program = compilation.program
+        self._check_inputs(program, micro)
+        session = self.source.session
+        for g in program.graphs:
+            session.declare(g.states, initial)
+        self.source.attach()
+        workers = driver.start_threads(self.options.threads)
+        plan = make_plan(program, workers)
+        self._warm(plan.leaves())
+        final = frozenset(v.name for v in program.micro.outputs if v is not program.loss) if self.mode == "final" else frozenset()
+        return _Compiled(Engine(plan, session, final), program, compilation, types)
+
+    def _warm(self, leaves: Sequence[Any]) -> None:
+        """Compile every kernel (or read it from the cache), telling `progress`."""
+        for i, leaf in enumerate(leaves):
+            if self.progress is not None:
+                self.progress(leaf.name, i, len(leaves) + 1)
+            leaf.compile()
+        if self.progress is not None:
+            self.progress("driver", len(leaves), len(leaves) + 1)
+        driver.drive()
+        if self.progress is not None:
+            self.progress("done", len(leaves) + 1, len(leaves) + 1)
+
+    def _build(self, graph: Graph, batching: Batching) -> compiler.Compilation:
+        raise NotImplementedError
+
+    def _own_inputs(self, micro: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        """The types of the model's own inputs, without what a loss adds."""
+        return micro
+
+    @property
+    def mode(self) -> str:
+        """The output mode in force: `default` is final when training and all otherwise."""
+        if self.options.output_mode == "default":
+            return "final" if self.training else "all"
+        return self.options.output_mode
+
+    # ---- rows
+
+    def _micro_types(self, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        """Types of one micro-batch: dimension 0 of every input divided by the micro-batches of a call."""
+        di, ga = self.options.device_iterations, self.options.gradient_accumulation
+        result = []
+        for t in types:
+            rows = t.shape[0] if t.rank else 1
+            if rows % (di * ga) or (rows == 0 and di * ga > 0):
+                raise ShapeError(
+                    f"Invalid batch dimension: in the input {list(t.shape)}, the batch dimension ({rows}) must be a positive multiple of "
+                    f"device_iterations ({di}) * gradient_accumulation ({ga}) = {di * ga}, because it is divided by that to give the micro-batch.")
+            result.append(t if not t.rank else t.with_shape((rows // (di * ga), *t.shape[1:])))
+        return tuple(result)
+
+    def _check_inputs(self, program: Program, micro: tuple[TensorType, ...]) -> None:
+        """The graph's inputs are what the arrays give, in number, type and shape."""
+        wanted = program.micro.inputs
+        if len(wanted) != len(micro):
+            raise DataError(f"The model takes {len(wanted)} inputs ({', '.join(v.name for v in wanted)}) and got {len(micro)} arrays.")
+        for v, t in zip(wanted, micro, strict=True):
+            if v.type.dtype != t.dtype:
+                raise TypeMismatchError(f"Data type mismatch for {v.name}: expected {v.dtype} but got {t.dtype}.")
+            if v.shape != t.shape:
+                raise ShapeError(f"Shape mismatch for {v.name}: a micro-batch must be {list(v.shape)} but is {list(t.shape)}.")
+
+    def _arrays(self, arrays: Sequence[Any]) -> list[np.ndarray]:
+        if not arrays:
+            raise DataError("The model needs at least one input array.")
+        return [as_array(a, self.source.input_dtype(i, np.asarray(a)), f"input {i}") for i, a in enumerate(arrays)]
+
+    def _run(self, arrays: Sequence[np.ndarray], first_update: int = 0) -> dict[str, np.ndarray]:
+        compiled = self._prepare(arrays)
+        inputs = {v.name: a for v, a in zip(compiled.program.micro.inputs, arrays, strict=True)}
+        return compiled.engine.run(inputs, scalars=self._scalars(), first_update=first_update, stop=self.stop)
+
+    def _scalars(self) -> Callable[[int], Mapping[str, float]] | None:
+        return None
+
+    def _outputs(self, results: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """The model's outputs in the output mode, in the order of the graph."""
+        compiled = self._compiled()
+        shown = []
+        for v in compiled.engine.outputs:
+            final = self.mode == "final" and v is not compiled.program.loss
+            array = results[v.name]
+            last = (compiled.program.batching.micro_batches - 1) % len(array)
+            shown.append(array[last] if final else select(array, self.mode, compiled.program.batching, self.options.output_return_period))
+        return shown
+
+    def __call__(self, *arrays: Any) -> Any:
+        """Run one call.
+
+        Every array has `micro_batch * gradient_accumulation * device_iterations` rows; the micro-batch follows from the
+        first call. Returns one array, or a tuple: the model's outputs in the output mode and, when training, the loss last.
+        """
+        shown = self._outputs(self._run(self._arrays(arrays)))
+        return shown[0] if len(shown) == 1 else tuple(shown)
+
+
+def select(array: np.ndarray, mode: str, batching: Batching, period: int | None) -> np.ndarray:
+    """One output of a call in an output mode.
+
+    Args:
+        array: [micro-batches, *micro-batch shape], every micro-batch of the call.
+        mode: all = concatenated along dimension 0 (a 0-d output becomes 1-d); final = the last one; sum = added over the
+            micro-batches; every_n = all micro-batches of every `period`-th iteration.
+    """
+    if mode == "final":
+        return array[-1]
+    if mode == "sum":
+        return np.add.reduce(array, axis=0, dtype=array.dtype)
+    if mode == "every_n":
+        if period is None or period > batching.device_iterations or batching.device_iterations % period:
+            raise OptionError(f"output_mode every_n needs an output_return_period that divides device_iterations={batching.device_iterations}, got {period}.")
+        per_iteration = len(array) // batching.device_iterations
+        chosen = array.reshape(batching.device_iterations, per_iteration, *array.shape[1:])[period - 1::period]
+        array = chosen.reshape(-1, *array.shape[1:])
+    if len(array) == 1 and array.ndim == 1:
+        return array[0]
+    return array if array.ndim == 1 else array.reshape(-1, *array.shape[2:])
+
+
+class InferenceModel(Model):
+    """A model that computes outputs. Shares its weights with every other model of the same source."""
+
+    def __init__(self, source: Source, options: Options, progress: Progress | None = None) -> None:
+        if options.gradient_accumulation != 1:
+            raise OptionError("You must set gradient_accumulation to 1 or leave it as its default value (1) when running an inference model.")
+        super().__init__(source, options, progress)
+
+    def _build(self, graph: Graph, batching: Batching) -> compiler.Compilation:
+        return compiler.inference(graph, batching)
+
+
+class TrainingModel(Model):
+    """A model with a loss and an optimizer: each call does `device_iterations` weight updates and returns outputs and loss."""
+
+    training = True
+
+    def __init__(self, source: Source, options: Options, optimizer: Optimizer | None = None, loss: str | compiler.Loss = "cross_entropy",
+                 progress: Progress | None = None) -> None:
+        super().__init__(source, options, progress)
+        self.optimizer = optimizer if optimizer is not None else from_options(options)
+        self.loss_name = loss if isinstance(loss, str) else getattr(loss, "__name__", "loss")
+        self._loss = find(loss)
+        self.last_losses: np.ndarray | None = None
+        """The loss of every micro-batch of the last call, whatever the output mode."""
+
+    def _own_inputs(self, micro: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        return micro if self.loss_name == "identity" else micro[:-1]
+
+    def _build(self, graph: Graph, batching: Batching) -> compiler.Compilation:
+        return compiler.training(graph, self._loss, self.optimizer, batching, reduction=self.options.accumulation_reduction,
+                                 loss_scaling=self.options.loss_scaling)
+
+    def _scalars(self) -> Callable[[int], Mapping[str, float]]:
+        return self.optimizer.values
+
+    def _arrays(self, arrays: Sequence[Any]) -> list[np.ndarray]:
+        if self.loss_name == "identity":
+            return super()._arrays(arrays)
+        if len(arrays) < 2:
+            raise DataError(f"The loss {self.loss_name} needs {LABELS} after the model's inputs: call model(x, {LABELS}).")
+        own = super()._arrays(arrays[:-1])
+        labels = np.asarray(arrays[-1])
+        if labels.dtype.kind in "iu":
+            labels = as_array(labels, "int64", LABELS)
+        elif labels.dtype.kind == "f":
+            labels = as_array(labels, self.options.precision, LABELS)
+        return [*own, labels]
+
+    def run_call(self, *arrays: Any, first_update: int = 0) -> list[np.ndarray]:
+        """One call for a training loop: every output of every micro-batch, [micro-batches, *micro-batch shape] each.
+
+        Needs output_mode "all". `first_update` skips updates that were done before; `engine.completed` says how far it came.
+        """
+        results = self._run(self._arrays(arrays), first_update)
+        return [results[v.name] for v in self.engine.outputs]
+
+    def _run(self, arrays: Sequence[np.ndarray], first_update: int = 0) -> dict[str, np.ndarray]:
+        results = super()._run(arrays, first_update)
+        loss = self.program.loss
+        assert loss is not None
+        self.last_losses = results[loss.name].reshape(-1)
+        return results

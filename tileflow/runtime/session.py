@@ -1,0 +1,99 @@
+"""The session owns what outlives a run: weights, running statistics, optimizer states. Plans own no memory."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from ..errors import CheckpointError
+from ..graph import State
+from ..lower.memory import ALIGN, padded
+
+
+def aligned(nbytes: int) -> np.ndarray:
+    """Zeroed bytes that start on a cache line, with the last line whole."""
+    raw = np.zeros(padded(nbytes) + ALIGN, np.uint8)
+    start = -raw.ctypes.data % ALIGN
+    return raw[start:start + padded(nbytes)]
+
+
+class Session:
+    """Named state memory, shared by the training and inference programs of one model.
+
+    States of one group lie side by side in one buffer (each padded to a cache line), in the same order in every group, so
+    that an update of many weights is one pass over memory.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self.version = 0          # changes whenever a weight does: programs rerun what they derived from the old ones
+        self.updates = 0          # weight updates done
+        self.micro_batches = 0    # training micro-batches done: random streams count them
+        self.owner: object = None  # what must live as long as the session
+        self._arrays: dict[str, np.ndarray] = {}
+        self._kinds: dict[str, str] = {}
+
+    def declare(self, states: Iterable[State], initial: Mapping[str, np.ndarray] | None = None) -> None:
+        """Make memory for the states that have none yet; zero, or copied from `initial`."""
+        groups: dict[str, list[State]] = {}
+        for state in states:
+            if state.name not in self._arrays and state.kind != "scalar":
+                groups.setdefault(f"{state.group or state.kind}/{state.input.dtype}", []).append(state)
+        for members in groups.values():
+            buffer = aligned(sum(padded(s.input.type.nbytes) for s in members))
+            at = 0
+            for s in members:
+                t = s.input.type
+                self._arrays[s.name] = buffer[at:at + t.nbytes].view(t.numpy).reshape(t.shape)
+                self._kinds[s.name] = s.kind
+                at += padded(t.nbytes)
+                if initial is not None and s.name in initial:
+                    self._arrays[s.name][...] = initial[s.name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """The live memory of a state: it changes as training goes on; copy it to keep it."""
+        return self._arrays[name]
+
+    def names(self, *kinds: str) -> list[str]:
+        """Names of the states, of these kinds only where given."""
+        return [n for n, k in self._kinds.items() if not kinds or k in kinds]
+
+    def set(self, name: str, array: np.ndarray) -> None:
+        """Overwrite a state.
+
+        Raises:
+            KeyError: no such state.
+            ValueError: another shape.
+        """
+        target = self._arrays[name]
+        array = np.asarray(array)
+        if array.shape != target.shape:
+            raise ValueError(f"State {name!r} has shape {list(target.shape)}, got {list(array.shape)}.")
+        target[...] = array
+        self.version += 1
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Copies of everything that a checkpoint must hold."""
+        return {n: self._arrays[n].copy() for n in self.names("parameter", "buffer", "optimizer")}
+
+    def restore(self, tensors: Mapping[str, np.ndarray], *, updates: int, micro_batches: int) -> None:
+        """Take a checkpoint's tensors over; nothing changes unless all of them fit.
+
+        Raises:
+            CheckpointError: a tensor is missing or has another shape or element type.
+        """
+        wanted = self.names("parameter", "buffer", "optimizer")
+        for name in wanted:
+            if name not in tensors:
+                raise CheckpointError(f"The checkpoint has no tensor {name!r}: it belongs to another model or optimizer; start without --resume.")
+            have, need = tensors[name], self._arrays[name]
+            if have.shape != need.shape or have.dtype != need.dtype:
+                raise CheckpointError(f"Checkpoint tensor {name!r} is {have.dtype}{list(have.shape)}, the model needs "
+                                      f"{need.dtype}{list(need.shape)}: it belongs to another model or precision.")
+        for name in wanted:
+            self._arrays[name][...] = tensors[name]
+        self.updates, self.micro_batches = updates, micro_batches
+        self.version += 1

@@ -1,0 +1,122 @@
+"""Where a model comes from: an ONNX file or a network of layers. Both give graphs for input types and own one session."""
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import DataError, OptionError, TypeMismatchError
+from ..graph import CODES, Graph, TensorType
+from ..importers.onnx import Imported, OnnxModel, import_graph
+from ..nn import Module, record
+from ..options import Options
+from .session import Session
+
+
+class Source(Protocol):
+    """A model before its input types are known."""
+
+    session: Session
+
+    def graph(self, inputs: Sequence[TensorType], training: bool) -> tuple[Graph, Mapping[str, np.ndarray]]:
+        """The graph for these input types, and the initial arrays of its states."""
+
+    def input_dtype(self, index: int, given: np.ndarray) -> str:
+        """The element type that input `index` is converted to."""
+
+    def attach(self) -> None:
+        """The session has the states now: let the model's own parameters show it."""
+
+
+class OnnxSource:
+    """A loaded ONNX model. The last import is kept: `imported.binding` and `imported.warnings` are for messages."""
+
+    def __init__(self, model: OnnxModel, options: Options, session: Session | None = None) -> None:
+        self.model, self.options = model, options
+        self.session = session or Session(options.seed)
+        self.imported: Imported | None = None
+
+    def input_dtype(self, index: int, given: np.ndarray) -> str:
+        if index >= len(self.model.inputs):
+            return given.dtype.name
+        declared = self.model.inputs[index].dtype
+        return self.options.precision if declared in ("float32", "float64") and self.options.precision == "float64" else declared
+
+    def graph(self, inputs: Sequence[TensorType], training: bool) -> tuple[Graph, Mapping[str, np.ndarray]]:
+        if len(inputs) < len(self.model.inputs):
+            names = ", ".join(p.name for p in self.model.inputs)
+            raise DataError(f"The model has inputs {names}; got {len(inputs)} arrays.")
+        types = {port.name: t for port, t in zip(self.model.inputs, inputs, strict=False)}
+        self.imported = self._import(types, training)
+        return self.imported.graph, self.imported.weights
+
+    def graph_for_batch(self, batch: int, training: bool) -> Imported:
+        """Import with sizes from the options and this batch instead of from arrays."""
+        self.imported = import_graph(self.model, dims=self.options.dims, batch=batch, training=training, float_dtype=self._float(),
+                                     freeze=self.options.frozen, trainable=self.options.trainable)
+        return self.imported
+
+    def _import(self, types: Mapping[str, TensorType], training: bool) -> Imported:
+        return import_graph(self.model, dims=self.options.dims, input_types=types, training=training, float_dtype=self._float(),
+                            freeze=self._frozen(), trainable=self.options.trainable)
+
+    def _frozen(self) -> Sequence[str]:
+        """Patterns of the parameters to leave alone: `trainable` alone means all others are frozen."""
+        return ("*",) if self.options.trainable and not self.options.frozen else self.options.frozen
+
+    def _float(self) -> str | None:
+        return "float64" if self.options.precision == "float64" else None
+
+    def attach(self) -> None:
+        """An ONNX model has no parameters of its own to show."""
+
+
+class NetSource:
+    """A network of layers. All models wrapped around one network share its session."""
+
+    def __init__(self, net: Module, options: Options) -> None:
+        self.net, self.options = net, options
+        self.session = net.session
+        self.session.seed = options.seed
+        parameters = inspect.signature(net.forward).parameters.values()
+        self._open = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        self.input_names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self._required = sum(p.default is p.empty for p in parameters if p.kind is not p.VAR_POSITIONAL)
+
+    def input_dtype(self, index: int, given: np.ndarray) -> str:
+        return self.options.precision if given.dtype.kind == "f" else given.dtype.name
+
+    def graph(self, inputs: Sequence[TensorType], training: bool) -> tuple[Graph, Mapping[str, np.ndarray]]:
+        names = list(self.input_names)
+        if self._open:
+            names += [f"input{i}" for i in range(len(names), len(inputs))]
+        if len(inputs) < self._required:
+            raise DataError(f"{type(self.net).__name__}.forward() needs {self._required} inputs, got {len(inputs)} arrays.")
+        graph = record(self.net, list(zip(names, inputs, strict=False)), training=training, dtype=self.options.precision)
+        return graph, {name: p.data for name, p in self.net.named_parameters()}
+
+    def attach(self) -> None:
+        for name, p in self.net.named_parameters():
+            dtype = self.session[name].dtype
+            if p.data.dtype != dtype and dtype.name != self.options.precision:
+                raise OptionError(f"{type(self.net).__name__} is already compiled for {dtype}; precision cannot change to {self.options.precision}.")
+            p.attach(self.session, name)
+
+
+def as_array(value: Any, dtype: str | None, what: str) -> np.ndarray:
+    """An input as a C-contiguous array of `dtype` (None: its own).
+
+    Raises:
+        TypeMismatchError: not numeric, or a conversion that would lose more than precision.
+    """
+    array = np.asarray(value)
+    if array.dtype.name not in CODES:
+        raise TypeMismatchError(f"{what} has element type {array.dtype}; give numbers or booleans.")
+    target = np.dtype(dtype) if dtype is not None else array.dtype
+    if array.dtype != target:
+        if array.dtype.kind != target.kind and not (array.dtype.kind in "iu" and target.kind in "iu"):
+            raise TypeMismatchError(f"Data type mismatch for {what}: expected {target} but got {array.dtype}.")
+        array = array.astype(target)
+    return np.ascontiguousarray(array).reshape(array.shape)

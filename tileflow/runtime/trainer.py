@@ -1,0 +1,334 @@
+"""The training loop: epochs over a DataLoader, evaluation, checkpoints, metrics; resumable bit for bit."""
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import CheckpointError, DataError, Interrupted
+from ..graph import TensorType
+from ..options import Options
+from .checkpoint import atomic_write_bytes, load_tensors, save_tensors
+from .data import DataLoader, Dataset
+from .model import InferenceModel, TrainingModel
+
+CHECKPOINT = "checkpoint.safetensors"
+METRICS = "metrics.json"
+FORMAT = "1"
+CLASS_LOSSES = ("cross_entropy", "nll")
+
+
+@dataclass
+class Epoch:
+    """One epoch's figures. Losses are means over micro-batches, accuracies shares in 0..1 (None where there are no classes)."""
+
+    epoch: int
+    loss: float
+    accuracy: float | None
+    test_loss: float | None = None
+    test_accuracy: float | None = None
+    samples: int = 0
+    seconds: float = 0.0
+
+    @property
+    def samples_per_second(self) -> float:
+        return self.samples / self.seconds if self.seconds else 0.0
+
+
+@dataclass
+class Running:
+    """Sums of an unfinished epoch."""
+
+    loss: float = 0.0
+    micro_batches: int = 0
+    correct: int = 0
+    predictions: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+
+    def record(self, epoch: int) -> Epoch:
+        accuracy = self.correct / self.predictions if self.predictions else None
+        return Epoch(epoch, self.loss / max(1, self.micro_batches), accuracy, samples=self.samples, seconds=self.seconds)
+
+
+class Reporter(Protocol):
+    """What the loop tells whoever watches."""
+
+    def compiling(self, kernel: str, done: int, total: int) -> None: ...
+    def begin_epoch(self, epoch: int, epochs: int, batches: int) -> None: ...
+    def batch(self, loss: float, accuracy: float | None, samples: int) -> None: ...
+    def end_epoch(self, record: Epoch) -> None: ...
+    def say(self, sentence: str) -> None: ...
+
+
+class Silent:
+    """A reporter that says nothing."""
+
+    def compiling(self, kernel: str, done: int, total: int) -> None:
+        pass
+
+    def begin_epoch(self, epoch: int, epochs: int, batches: int) -> None:
+        pass
+
+    def batch(self, loss: float, accuracy: float | None, samples: int) -> None:
+        pass
+
+    def end_epoch(self, record: Epoch) -> None:
+        pass
+
+    def say(self, sentence: str) -> None:
+        pass
+
+
+@dataclass
+class Trainer:
+    """Trains a TrainingModel on a Dataset, with everything that must survive an interruption in `folder`."""
+
+    model: TrainingModel
+    train: Dataset
+    test: Dataset | None
+    options: Options
+    folder: Path
+    reporter: Reporter
+    history: list[Epoch] = field(default_factory=list)
+    epoch: int = 0
+    running: Running = field(default_factory=Running)
+    updates_in_epoch: int = 0
+
+    def __post_init__(self) -> None:
+        self.loader = DataLoader(self.options, self.train, drop_last=self.options.drop_last)
+        self._evaluator: InferenceModel | None = None
+        self._stop = threading.Event()
+
+    @property
+    def session(self) -> Any:
+        return self.model.source.session
+
+    # ---- the loop
+
+    def run(self) -> list[Epoch]:
+        """Train until `options.epochs` epochs are done.
+
+        Raises:
+            Interrupted: Ctrl-C came; the state is saved.
+            TrainingError: the loss is not finite or a label is out of range; the state before that update is saved.
+        """
+        self.model.stop = self._stop.is_set
+        with self._signals():
+            try:
+                while self.epoch < self.options.epochs:
+                    self._epoch()
+                    if self._stop.is_set():
+                        break
+            except DataError:
+                raise
+            except Exception as error:
+                if self.session.updates:
+                    path = self.save()
+                    error.add_note(f"The state before the failure is saved in {path}.")
+                raise
+        if self._stop.is_set():
+            path = self.save()
+            raise Interrupted(f"Stopped after {self.session.updates} updates; saved {path}. Go on with the same command and --resume.")
+        self.save()
+        return self.history
+
+    def _epoch(self) -> None:
+        rows_per_update = self.options.gradient_accumulation * self.loader.batch_size
+        per_call = self.options.device_iterations
+        skipped, first_update = divmod(self.updates_in_epoch, per_call)
+        self.loader.set_epoch(self.epoch, skipped * per_call * rows_per_update)
+        self.reporter.begin_epoch(self.epoch + 1, self.options.epochs, len(self.loader))
+        batches = iter(self.loader)
+        try:
+            for batch in batches:
+                self._batch(batch, first_update)
+                first_update = 0
+                if self._stop.is_set():
+                    return
+                self._save_between()
+        finally:
+            if hasattr(batches, "close"):
+                batches.close()
+        record = self.running.record(self.epoch + 1)
+        if self.test is not None:
+            record.test_loss, record.test_accuracy = self.evaluate(self.test)
+            if self._stop.is_set():
+                return                  # the epoch is not over before it is measured
+        self.history.append(record)
+        self.epoch, self.running, self.updates_in_epoch = self.epoch + 1, Running(), 0
+        if self.options.checkpoint_every and self.epoch % self.options.checkpoint_every == 0 and self.epoch < self.options.epochs:
+            self.save()
+        self._write_metrics()
+        self.reporter.end_epoch(record)
+
+    def _batch(self, batch: tuple[np.ndarray, ...], first_update: int) -> None:
+        """One call, or what is left of it; counts only the updates that were done."""
+        began = time.perf_counter()
+        outputs = self.model.run_call(*batch, first_update=first_update)
+        seconds = time.perf_counter() - began
+        engine, accumulation = self.model.engine, self.options.gradient_accumulation
+        done = slice(first_update * accumulation, engine.completed * accumulation)
+        count = done.stop - done.start
+        if count <= 0:
+            return
+        losses = self.model.last_losses[done] if self.model.last_losses is not None else np.zeros(0)
+        correct, predictions = self._correct(outputs, batch[-1], done)
+        r = self.running
+        r.loss += float(np.sum(losses, dtype=np.float64))
+        r.micro_batches += count
+        r.correct += correct
+        r.predictions += predictions
+        r.samples += count * engine.batching.micro_batch
+        r.seconds += seconds - self.model.compile_seconds
+        self.model.compile_seconds = 0.0
+        self.updates_in_epoch = self.updates_in_epoch + engine.completed - first_update
+        self.reporter.batch(float(np.mean(losses)), correct / predictions if predictions else None, count * engine.batching.micro_batch)
+
+    def _correct(self, outputs: list[np.ndarray], labels: np.ndarray, done: slice) -> tuple[int, int]:
+        """Right predictions and predictions of the micro-batches `done`; scores [M, mb, C, ...]."""
+        if self.model.loss_name not in CLASS_LOSSES:
+            return 0, 0
+        scores = outputs[0]
+        wanted = labels.reshape(len(scores), -1, *labels.shape[1:])[done]
+        return int(np.count_nonzero(scores[done].argmax(axis=2) == wanted)), wanted.size
+
+    def _save_between(self) -> None:
+        every = self.options.save_every_updates
+        if every and self.updates_in_epoch % every < self.options.device_iterations:
+            self.save()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first Ctrl-C ends training after the current update; a second one raises KeyboardInterrupt at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def on_interrupt(number: int, frame: Any) -> None:
+            if self._stop.is_set():
+                raise KeyboardInterrupt
+            self._stop.set()
+        before = signal.signal(signal.SIGINT, on_interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    # ---- evaluation
+
+    def evaluate(self, data: Dataset) -> tuple[float | None, float | None]:
+        """(mean loss over samples, accuracy) of the current weights, without changing anything; None where not defined."""
+        if self._evaluator is None:
+            options = self.options.clone()
+            options.gradient_accumulation, options.output_mode = 1, "all"
+            options.device_iterations = max(1, min(64, len(data) // max(1, self.loader.batch_size)))
+            options.on_new_shape = "compile"
+            self._evaluator = InferenceModel(self.model.source, options, self.reporter.compiling)
+            self._evaluator.stop = self._stop.is_set
+        evaluator = self._evaluator
+        loader = DataLoader(evaluator.options, data, shuffle=False, pad_last=True)
+        total = loss = 0.0
+        correct, seen = 0, 0
+        for batch in loader:
+            outputs = evaluator(*batch[:-1])
+            scores = outputs[0] if isinstance(outputs, tuple) else outputs
+            real = min(len(batch[-1]), len(data) - seen)
+            seen += real
+            loss += _loss(self.model.loss_name, scores[:real], batch[-1][:real]) * real
+            total += real
+            if self.model.loss_name in CLASS_LOSSES:
+                correct += int(np.count_nonzero(scores[:real].argmax(axis=1) == batch[-1][:real]))
+            if self._stop.is_set():
+                return None, None
+        mean = loss / total if total else None
+        return (None if mean is None or np.isnan(mean) else mean), (correct / total if self.model.loss_name in CLASS_LOSSES and total else None)
+
+    # ---- what survives
+
+    def save(self) -> Path:
+        """Write weights, optimizer states and the position in the data; returns the checkpoint's path."""
+        path = self.folder / CHECKPOINT
+        state = {"format": FORMAT, "updates": self.session.updates, "micro_batches": self.session.micro_batches, "epoch": self.epoch,
+                 "updates_in_epoch": self.updates_in_epoch, "running": asdict(self.running), "history": [asdict(e) for e in self.history],
+                 "run": self._fingerprint()}
+        save_tensors(path, self.session.snapshot(), {"tileflow": json.dumps(state)})
+        self._write_metrics()
+        return path
+
+    def resume(self, path: Path) -> None:
+        """Take over a checkpoint.
+
+        Raises:
+            CheckpointError: damaged, of another model, or of a run with other settings that shape the result.
+        """
+        tensors, metadata = load_tensors(path)
+        try:
+            state = json.loads(metadata["tileflow"])
+            running = Running(**state["running"])
+            history = [Epoch(**e) for e in state["history"]]
+            numbers = {k: int(state[k]) for k in ("updates", "micro_batches", "epoch", "updates_in_epoch")}
+            made = state["run"]
+        except (KeyError, TypeError, ValueError):
+            raise CheckpointError(f"{path} is no checkpoint of a training run; give the {CHECKPOINT} that train wrote.") from None
+        for name, value in self._fingerprint().items():
+            if made.get(name) != value:
+                raise CheckpointError(f"{path} was made with {name} = {made.get(name)}, this run has {value}; resume with the same settings, "
+                                      "or start anew in another folder.")
+        self.session.restore(tensors, updates=numbers["updates"], micro_batches=numbers["micro_batches"])
+        self.epoch, self.updates_in_epoch = numbers["epoch"], numbers["updates_in_epoch"]
+        self.history, self.running = history, running
+
+    def _fingerprint(self) -> dict[str, Any]:
+        """Settings that shape every number: a resumed run must have the same."""
+        o = self.options
+        described = {k: v if isinstance(v, (bool, int, float, str)) else list(v) for k, v in self.model.optimizer.describe().items()}
+        return {"seed": o.seed, "micro_batch_size": self.loader.batch_size, "gradient_accumulation": o.gradient_accumulation,
+                "shuffle": o.shuffle, "precision": o.precision, "loss": self.model.loss_name, "loss_scaling": o.loss_scaling,
+                "accumulation_reduction": o.accumulation_reduction, "optimizer": described, "rows": len(self.train)}
+
+    def _write_metrics(self) -> None:
+        records = [asdict(e) | {"samples_per_second": e.samples_per_second} for e in self.history]
+        text = json.dumps({"schema": 1, "updates": self.session.updates, "epochs": records, "options": _plain(self.options.to_dict())}, indent=2)
+        atomic_write_bytes(self.folder / METRICS, text.encode())
+
+
+def _plain(value: Any) -> Any:
+    """JSON's types only."""
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)
+
+
+def _loss(name: str, scores: np.ndarray, labels: np.ndarray) -> float:
+    """The mean loss of outputs in float64, for reports; NaN for a loss that the model computes itself."""
+    x = scores.astype(np.float64)
+    if name in CLASS_LOSSES:
+        if name == "cross_entropy":
+            x = x - x.max(axis=1, keepdims=True)
+            x = x - np.log(np.exp(x).sum(axis=1, keepdims=True))
+        return float(-np.take_along_axis(x, np.expand_dims(labels, 1), axis=1).mean())
+    if name == "mse":
+        return float(np.mean((x - labels) ** 2))
+    if name == "l1":
+        return float(np.mean(np.abs(x - labels)))
+    if name == "bce_with_logits":
+        return float(np.mean(np.maximum(x, 0) - x * labels + np.log1p(np.exp(-np.abs(x)))))
+    return float("nan")
+
+
+def label_type(loss: str, output: TensorType) -> TensorType:
+    """What the labels of a micro-batch must be for a loss over `output`."""
+    if loss in CLASS_LOSSES:
+        return TensorType("int64", (output.shape[0], *output.shape[2:]))
+    return output
