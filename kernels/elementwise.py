@@ -15,15 +15,18 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
+from numba.core.ccallback import CFunc
+from numba.core.sigutils import normalize_signature
 
-from . import cpu, mathlib
+from . import cache, cpu, mathlib
 from .call import Call, In, Out, Work
 from .expr import Expr, flops, key, postorder, variables
-from .leaf import Leaf
+from .leaf import ENTRY, Leaf
 from .vector import BIT, WORD, Emitter, as_intrinsic, word
 
 LETTERS = {"float16": "f2", "float32": "f4", "float64": "f8", "bool": "b1",
@@ -115,7 +118,7 @@ def elementwise_call(outputs: Sequence[Expr], inputs: Sequence[In | Out | Work],
     space = collapse(shape, [a.shape for a in arrays.values()])
     lies = tuple(space.lies(k) for k in range(len(arrays)))
     leaf = _leaf(tuple(outputs), tuple(read), lies, len(space.dims), cpu.current())
-    nanoseconds = _cost(outputs, read, lies, math.prod(shape))
+    nanoseconds = _cost(outputs, read, lies, space)
     if len(space.dims) == 1:
         args: list[Any] = [replace(a, shape=(1,) if how == SCALAR else space.dims)
                            for a, how in zip(arrays.values(), lies, strict=True)]
@@ -131,45 +134,53 @@ def elementwise_call(outputs: Sequence[Expr], inputs: Sequence[In | Out | Work],
     return Call(leaf, args, space.rows, max(1, GRAIN // space.inner), nanoseconds)
 
 
-def _cost(outputs: Sequence[Expr], read: dict[int, Expr], lies: Sequence[str], n: int) -> float:
-    """Nanoseconds on one core: a vector operation each 0.28 ns, then loads and stores, 50 bytes a ns in cache, 16 beyond it."""
+def _cost(outputs: Sequence[Expr], read: dict[int, Expr], lies: Sequence[str], space: Space) -> float:
+    """Nanoseconds on one core: a vector operation each 0.28, loads and stores at 50 bytes a ns in cache and 30 beyond it."""
     moved = sum(_size(v.dtype) for v, how in zip(read.values(), lies, strict=True) if how == FULL)
     moved += sum(_size(o.dtype) for o in outputs)
+    points = math.prod(space.dims)
     arithmetic = 0.28 * flops(*outputs) / _lanes(outputs, cpu.current())
-    return 20.0 + n * max(arithmetic, moved / (50.0 if n * moved < CACHE else 16.0))
+    return 20.0 + 2.0 * space.rows + points * max(arithmetic, moved / (50.0 if points * moved < CACHE else 30.0))
 
 
 @functools.cache
 def _leaf(outputs: tuple[Expr, ...], read: tuple[int, ...], lies: tuple[str, ...], rank: int, path: cpu.Cpu) -> Leaf:
     """The leaf for these expressions and this broadcast pattern; sizes and strides are run-time arguments."""
     name = hashlib.sha1(repr((key(*outputs), read, lies, rank, path.name)).encode()).hexdigest()[:16]
-    dtypes = [v.dtype for v in variables(*outputs).values()]
-    loops = _Loops(outputs, read, tuple(dtypes), lies, rank)
-    strides = [how in (ROW, COLUMN) for how in lies]
-    ins, outs = [f"x{i}" for i in range(len(read))], [f"y{k}" for k in range(len(outputs))]
-    sizes = [f"n{d}" for d in range(1, rank - 1)]
-    steps = [[f"{x}s{d}" for d in range(rank - 1)] if given else [] for x, given in zip(ins, strides, strict=True)]
-    letters = [LETTERS[d] for d in dtypes] + [LETTERS[o.dtype] for o in outputs]
-    if rank == 1:
-        views = [f"{letter}[:]" if how == SCALAR else f"{letter}[r]"
-                 for letter, how in zip(letters, [*lies, *[FULL] * len(outputs)], strict=True)]
-        parameters, signature = ins + outs, views
-        head = ["y0.shape[0]"]
-    else:
-        signature, parameters = ["lo", *["i8"] * len(sizes)], ["lo", *sizes]
-        for x, letter, how, step in zip(ins, letters, lies, steps, strict=False):
-            signature += [f"{letter}[r,:]" if how == FULL else f"{letter}[:]", *["i8"] * len(step)]
-            parameters += [x, *step]
-        signature += [f"{letter}[r,:]" for letter in letters[len(ins):]]
-        parameters += outs
-        head = ["y0.shape[0]", "y0.shape[1]", "lo", *sizes]
-    flat = [s for step in steps for s in step]
-    words = ["n", *(["inner", "lo", *sizes] if rank > 1 else []), *ins, *outs, *flat]
-    kernel = as_intrinsic(f"elementwise_{name}", ", ".join(words), path, loops.emit)
-    actual = [*head, *[f"{a}.ctypes.data" for a in ins + outs], *flat]
-    scope: dict[str, Any] = {"kernel": kernel, "__name__": __name__}
-    exec(f"def elementwise({', '.join(parameters)}):\n    kernel({', '.join(actual)})\n", scope)     # our own two lines
-    return Leaf(scope["elementwise"], ", ".join(signature), key=name)
+    dtypes = tuple(v.dtype for v in variables(*outputs).values())
+    inner = "" if rank == 1 else ",:"
+    words = ["i8"] * (rank - 2)
+    for dtype, how in zip(dtypes, lies, strict=True):
+        words.append(f"{LETTERS[dtype]}[r{inner}]" if how == FULL else f"{LETTERS[dtype]}[:]")
+        words += ["i8"] * ((rank - 1) * (how in (ROW, COLUMN)))
+    words += [f"{LETTERS[o.dtype]}[r{inner}]" for o in outputs]
+    loops = _Loops(outputs, read, dtypes, lies, rank)
+    return _EmittedLeaf(", ".join(words), name, as_intrinsic(f"elementwise_{name}", "block, lo, hi", path, loops.emit))
+
+
+def elementwise(block: int, lo: int, hi: int, worker: int) -> int:
+    """The entry of every elementwise leaf; `kernel` is the intrinsic that holds its code."""
+    kernel(block, lo, hi)             # type: ignore[name-defined]  # noqa: F821
+    return 0
+
+
+class _EmittedLeaf(Leaf):
+    """A leaf emitted over the argument block itself, so that any number of arguments compiles, and sooner."""
+
+    def __init__(self, signature: str, key: str, kernel: Any) -> None:
+        super().__init__(elementwise, signature, key=key)
+        self._kernel = kernel
+
+    def compile(self) -> None:
+        if self._compiled is not None:
+            return
+        code = elementwise.__code__.replace(co_qualname=f"{self.name}-{self.identity}")
+        entry = FunctionType(code, {"kernel": self._kernel, "__name__": __name__})
+        arguments, result = normalize_signature(ENTRY)
+        compiled = CFunc(entry, (arguments, result), locals={}, options=dict(self._options))
+        cache.enable(compiled, entry)
+        compiled.compile()
+        self._compiled = compiled
 
 
 def _lanes(outputs: Sequence[Expr], path: cpu.Cpu) -> int:
@@ -191,37 +202,49 @@ class _Loops:
     lies: tuple[str, ...]
     rank: int
 
-    def emit(self, e: Emitter, *words: Any) -> None:
-        """The function body over (n, [inner, lo, sizes,] input addresses, output addresses, strides)."""
-        given = list(words)
+    def emit(self, e: Emitter, block: Any, lo: Any, hi: Any) -> None:
+        """The function body: read the argument block (see `_leaf` for its order), then loop over lo..hi."""
+        position = 0
 
         def take(count: int) -> list[Any]:
-            taken, given[:count] = given[:count], []
-            return taken
+            nonlocal position
+            position += count
+            return [e.load(e.address(block, 8 * i), WORD) for i in range(position - count, position)]
 
-        n = take(1)[0]
+        ins, strides = [], {}
+        sizes = take(max(0, self.rank - 2))
+        for k, how in enumerate(self.lies):
+            ins.append(take(1 + (self.rank if how == FULL else 1))[0])
+            if how in (ROW, COLUMN):
+                strides[k] = take(self.rank - 1)
+        results = [take(1 + self.rank) for _ in self.outputs]
+        outs = [r[0] for r in results]
         if self.rank == 1:
-            self._row(e, n, take(len(self.read)), take(len(self.outputs)))
+            self._row(e, e.b.sub(hi, lo), self._moved(e, ins, [lo if how == FULL else word(0) for how in self.lies]),
+                      self._moved_out(e, outs, lo))
             return
-        inner, lo = take(2)
-        sizes = take(self.rank - 2)
-        ins, outs = take(len(self.read)), take(len(self.outputs))
-        strides = {k: take(self.rank - 1) for k, how in enumerate(self.lies) if how in (ROW, COLUMN)}
+        inner = results[0][-1]
 
         def row(i: Any, at: list[Any]) -> list[Any]:
-            starts = []
+            start = e.b.mul(i, inner)
+            offsets = []
             for k, how in enumerate(self.lies):
-                offset = word(0)
-                if how == FULL:
-                    offset = e.b.mul(i, inner)
+                offset = start if how == FULL else word(0)
                 for c, s in zip(at, strides.get(k, []), strict=False):
                     offset = e.b.add(offset, e.b.mul(c, s))
-                starts.append(e.address(ins[k], e.times(offset, _size(self.dtypes[k]))))
-            done = [e.address(y, e.times(e.b.mul(i, inner), _size(o.dtype))) for y, o in zip(outs, self.outputs, strict=True)]
-            self._row(e, inner, starts, done)
+                offsets.append(offset)
+            self._row(e, inner, self._moved(e, ins, offsets), self._moved_out(e, outs, start))
             return _next(e, at, sizes)
 
-        e.loop(0, n, 1, _coordinates(e, lo, sizes), row)
+        e.loop(lo, hi, 1, _coordinates(e, lo, sizes), row)
+
+    def _moved(self, e: Emitter, addresses: Sequence[Any], offsets: Sequence[Any]) -> list[Any]:
+        """Input addresses plus offsets in elements."""
+        return [e.address(a, e.times(o, _size(d))) for a, o, d in zip(addresses, offsets, self.dtypes, strict=True)]
+
+    def _moved_out(self, e: Emitter, addresses: Sequence[Any], offset: Any) -> list[Any]:
+        """Output addresses plus an offset in elements."""
+        return [e.address(a, e.times(offset, _size(o.dtype))) for a, o in zip(addresses, self.outputs, strict=True)]
 
     def _row(self, e: Emitter, n: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
         """All elements of one contiguous run of outputs."""
@@ -418,6 +441,12 @@ def _pow(t: Translator, node: Expr, x: Any, y: Any) -> Any:
     return t.b.select(t.b.icmp_signed("<", y, k(0)), inverse, power)
 
 
+def _fmod(t: Translator, node: Expr, x: Any, y: Any) -> Any:
+    if node.is_float:
+        return mathlib.fmod(t.e, x, y)
+    return t.b.sub(x, t.b.mul(_div(t, node, x, y), y))
+
+
 def _cast(t: Translator, node: Expr, x: Any) -> Any:
     source, target = node.args[0].dtype, node.dtype
     kind = t.kind(target)
@@ -443,7 +472,8 @@ _EMITTERS: dict[str, Rule] = {
     "floor": _intrinsic("floor"), "ceil": _intrinsic("ceil"), "round": _intrinsic("rint"),
     "exp": _library(mathlib.exp), "expm1": _library(mathlib.expm1), "log": _library(mathlib.log), "log1p": _library(mathlib.log1p),
     "tanh": _library(mathlib.tanh), "sigmoid": _library(mathlib.sigmoid), "erf": _library(mathlib.erf),
-    "sin": _library(mathlib.sin), "cos": _library(mathlib.cos), "pow": _pow,
+    "sin": _library(mathlib.sin), "cos": _library(mathlib.cos), "pow": _pow, "fmod": _fmod,
+    **{name: _library(function) for name, function in mathlib.RARE.items()},
     "maximum": _extreme("<"), "minimum": _extreme(">"),
     "lt": _comparison("<"), "le": _comparison("<="), "gt": _comparison(">"), "ge": _comparison(">="),
     "eq": _comparison("=="), "ne": _comparison("!="),

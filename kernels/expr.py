@@ -155,6 +155,9 @@ def _function(op: str) -> Callable[[Expr], Expr]:
 abs_, sign, sqrt = _function("abs"), _function("sign"), _function("sqrt")
 exp, expm1, log, log1p = _function("exp"), _function("expm1"), _function("log"), _function("log1p")
 tanh, sigmoid, erf, sin, cos = _function("tanh"), _function("sigmoid"), _function("erf"), _function("sin"), _function("cos")
+tan, asin, acos, atan = _function("tan"), _function("asin"), _function("acos"), _function("atan")
+sinh, cosh = _function("sinh"), _function("cosh")
+asinh, acosh, atanh = _function("asinh"), _function("acosh"), _function("atanh")
 floor, ceil = _function("floor"), _function("ceil")
 round_ = _function("round")
 """Nearest integer, ties to even."""
@@ -173,6 +176,11 @@ def minimum(a: Operand, b: Operand) -> Expr:
 def pow_(a: Operand, b: Operand) -> Expr:
     """C's pow for floats; integers wrap, and a negative exponent truncates (2 ** -1 is 0)."""
     return _binary("pow", a, b)
+
+
+def fmod(a: Operand, b: Operand) -> Expr:
+    """The remainder of the division towards zero, with the dividend's sign; integers by 0 give the dividend."""
+    return _binary("fmod", a, b)
 
 
 def equal(a: Operand, b: Operand) -> Expr:
@@ -239,8 +247,13 @@ def _divide(a: np.ndarray, b: np.ndarray) -> Any:
     return quotient + inexact.astype(a.dtype)
 
 
+def _remainder(a: np.ndarray, b: np.ndarray) -> Any:
+    return np.fmod(a, b) if a.dtype.kind == "f" else a - _divide(a, b) * b
+
+
 def _power(a: np.ndarray, b: np.ndarray) -> Any:
     if a.dtype.kind == "f":
+        a, b = (np.array(x) for x in np.broadcast_arrays(a, b))       # for a lone exponent NumPy has shortcuts of other values
         return _precise(np.power)(a, b)
     whole = np.power(a, np.maximum(b, 0))
     inverse = np.where(a == 1, 1, np.where(a + 1 == 0, 1 - 2 * (b & 1), 0))
@@ -303,6 +316,16 @@ OPERATIONS: dict[str, Operation] = {
                      lambda y, a: (2 / math.sqrt(math.pi) * exp(-(a * a)),)),
     "sin": Operation(_precise(np.sin), 30, lambda y, a: (cos(a),)),
     "cos": Operation(_precise(np.cos), 30, lambda y, a: (-sin(a),)),
+    "tan": Operation(_precise(np.tan), 200, lambda y, a: (y * y + 1,)),
+    "asin": Operation(_precise(np.arcsin), 200, lambda y, a: (1 / sqrt(1 - a * a),)),
+    "acos": Operation(_precise(np.arccos), 200, lambda y, a: (-1 / sqrt(1 - a * a),)),
+    "atan": Operation(_precise(np.arctan), 200, lambda y, a: (1 / (a * a + 1),)),
+    "sinh": Operation(_precise(np.sinh), 200, lambda y, a: (cosh(a),)),
+    "cosh": Operation(_precise(np.cosh), 200, lambda y, a: (sinh(a),)),
+    "asinh": Operation(_precise(np.arcsinh), 200, lambda y, a: (1 / sqrt(a * a + 1),)),
+    "acosh": Operation(_precise(np.arccosh), 200, lambda y, a: (1 / sqrt((a - 1) * (a + 1)),)),
+    "atanh": Operation(_precise(np.arctanh), 200, lambda y, a: (1 / (1 - a * a),)),
+    "fmod": Operation(_remainder, 200),
     "floor": Operation(np.floor), "ceil": Operation(np.ceil), "round": Operation(np.rint),
     "maximum": Operation(np.maximum, 2, _by_winner(lambda a, b: a < b)),
     "minimum": Operation(np.minimum, 2, _by_winner(lambda a, b: a > b)),
@@ -435,7 +458,7 @@ def derivative(expr: Expr, index: int) -> Expr:
             found[node] = zero
         elif node.op == "cast":
             inner = found[node.args[0]]
-            found[node] = zero if is_zero(inner) else cast(inner, node.dtype)
+            found[node] = cast(inner, node.dtype) if inner.value is None else Const(inner.value, node.dtype)
         elif all(is_zero(found[a]) for a in node.args):
             found[node] = zero
         else:

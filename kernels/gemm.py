@@ -93,20 +93,31 @@ def simplify(p: Problem) -> Problem:
     return replace(p, batch=tuple(x[0] for x in axes), a_step=tuple(x[1] for x in axes), b_step=tuple(x[2] for x in axes))
 
 
+def _split(size: int, most: int, step: int) -> int:
+    """The length of even blocks that cover `size`: about `most` or less, a multiple of `step`."""
+    blocks = max(1, -(-size // most))
+    return -(-size // (blocks * step)) * step if size else step
+
+
 def blocking(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking:
-    """The way and the blocks for a simplified problem. Thresholds are measured against each other (bench), not derived."""
-    panel, size = columns(dtype, path), itemsize(dtype)
-    rows, depth = 8 * TILES["avx512"].rows, 2048 // size
-    bytes_b = p.k * p.n * size
+    """The way and the blocks for a simplified problem. The thresholds come from measuring the ways against each other."""
+    panel, size, tall = columns(dtype, path), itemsize(dtype), TILES[path.name].rows
+    depth, bytes_b, strip = 2048 // size, p.k * p.n * size, WIDE * path.lanes(size)
+    rows = _split(p.m, 8 * TILES["avx512"].rows, tall)
     if p.trans_b and not p.trans_a and (p.m <= 48 or p.n == 1):
-        # A single row streams B from memory: long rows keep the hardware's prefetching going.
+        # Few rows stream B from memory: long rows keep the hardware's prefetching going.
         return Blocking("dots", 48, 16, depth if p.m > 8 else 8 * depth)
-    if (p.trans_b and p.k > 1) or (p.m >= 2 * rows and bytes_b >= (1 if p.trans_a else 2) * CACHE):
-        return Blocking("packed", rows, 32 * panel, depth)
-    if p.m <= 8 and bytes_b > CACHE:
-        strip = WIDE * path.lanes(size)
-        return Blocking("direct", 8, min(16, max(4, p.n // 2 // strip)) * strip, 8)
-    return Blocking("direct", rows, panel if p.m > 1 else WIDE * path.lanes(size), depth)
+    outgrown = bytes_b >= (2 * CACHE if panel * size >= 128 and not p.trans_a else CACHE)
+    if p.trans_b or (p.m >= 192 and outgrown):
+        down = -(-p.m // rows)
+        across = min(-(-16 // down), max(1, p.n // (2 * panel)))          # 16 units, if there are two panels for each
+        return Blocking("packed", rows, _split(p.n, min(32 * panel, -(-p.n // across)), panel), depth)
+    if (p.m <= 4 and bytes_b > CACHE) or (p.m <= 8 and bytes_b > 16 * CACHE):
+        # Likewise for a row-major B: a few whole rows at a time, C stays in the first-level cache.
+        return Blocking("direct", 8, min(16, max(4, p.n // 2 // strip)) * strip, 8 if p.m <= 4 else 16)
+    if p.m == 1:
+        return Blocking("direct", 1, strip, depth // 8)
+    return Blocking("direct", rows, panel, depth // 2)
 
 
 @register_jitable
@@ -133,7 +144,7 @@ def _finish(c: Any, at: int, n: int, rows: int, cols: int, alpha: float, beta: f
 def _direct(dtype: str) -> Any:
     kernel = outer(dtype)
 
-    def block(height, width, k, depth, a, a_row, a_k, b, b_row, c, c_row, _scratch):                              # type: ignore
+    def block(height, width, k, depth, a, a_row, a_k, b, b_row, c, c_row, _scratch):  # type: ignore[no-untyped-def]
         for p in range(0, max(k, 1), depth):
             kernel(height, width, min(depth, k - p), a + p * a_k, a_row, a_k, b + p * b_row, b_row, c, c_row, p > 0)
     return block
@@ -142,7 +153,7 @@ def _direct(dtype: str) -> Any:
 def _dots(dtype: str) -> Any:
     kernel, size = dot(dtype), itemsize(dtype)
 
-    def block(height, width, k, depth, a, a_row, _a_k, b, b_row, c, c_row, _scratch):                             # type: ignore
+    def block(height, width, k, depth, a, a_row, _a_k, b, b_row, c, c_row, _scratch):  # type: ignore[no-untyped-def]
         for p in range(0, max(k, 1), depth):
             kernel(height, width, min(depth, k - p), a + p * size, a_row, b + p * size, b_row, c, c_row, p > 0)
     return block
@@ -152,7 +163,7 @@ def _packed(dtype: str) -> Any:
     kernel, move, size, panel = outer(dtype), copy(dtype), itemsize(dtype), columns(dtype, cpu.current())
     b_k = panel * size
 
-    def block(height, width, k, depth, a, a_row, a_k, b, _b_row, c, c_row, scratch):                              # type: ignore
+    def block(height, width, k, depth, a, a_row, a_k, b, _b_row, c, c_row, scratch):  # type: ignore[no-untyped-def]
         for p in range(0, k, depth):
             deep = min(depth, k - p)
             if a_k == size:
@@ -172,7 +183,7 @@ def _gemm(way: str, dtype: str, path: str) -> Leaf:
     """The leaf of one way. Range: units = blocks of C, rows first, then columns, then the batch. Strides are bytes."""
     block, size = register_jitable({"direct": _direct, "dots": _dots, "packed": _packed}[way](dtype)), itemsize(dtype)
 
-    def gemm(a, b, c, bias, scratch, alpha, beta, biased, bias_row, bias_column, m, n, k, rows, cols, depth,      # type: ignore
+    def gemm(a, b, c, bias, scratch, alpha, beta, biased, bias_row, bias_column, m, n, k, rows, cols, depth,  # type: ignore[no-untyped-def]
              a_row, a_k, b_row, b_column, inner, a_outer, a_inner, b_outer, b_inner, a_at, b_at, c_at, lo, hi):
         down, across = (m + rows - 1) // rows, (n + cols - 1) // cols
         for unit in range(lo, hi):
@@ -195,7 +206,7 @@ def _pack(dtype: str, path: str) -> Leaf:
     """B [matrix] into panels [matrix][panel][k][width], the last filled up with zeros. Range: matrices * panels."""
     move, turn, size = copy(dtype), transpose(dtype), itemsize(dtype)
 
-    def gemm_pack(b, packed, n, k, trans_b, width, panels, lo, hi):                                               # type: ignore
+    def gemm_pack(b, packed, n, k, trans_b, width, panels, lo, hi):  # type: ignore[no-untyped-def]
         for unit in range(lo, hi):
             j = unit % panels * width
             count = min(width, n - j)
@@ -268,6 +279,7 @@ def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out, *, alpha: float =
     outer_count, inner_count = _last_two(p.batch, 1)
     units = outer_count * inner_count * -(-p.m // plan.rows) * -(-p.n // plan.cols)
     cost = 2.0 * outer_count * inner_count * p.m * p.n * p.k / FLOPS_PER_NS[path.name] * (size / 4) + 30.0 * units
+    cost += 0.01 * size * b.shape[0]
     addend = [_flat(bias.arg), 1, bias.row, bias.column] if bias else [a, 0, 0, 0]
     for a_at, b_at, c_at in _starts(p):
         strides = [*((1, p.m) if p.trans_a else (p.k, 1)), p.k if p.trans_b else p.n, 1 if plan.way == "direct" else p.k]

@@ -1,22 +1,23 @@
-"""Loss kernels: cross entropy over rows of scores with integer labels, and sums of elementwise errors in fixed blocks.
+"""Loss kernels over rows of scores with integer labels: cross entropy, negative log-likelihood, their gradients.
 
-Loss values of rows and blocks are float64 and are added in order by one call.
+The loss values of rows are float64, and one call adds them in order. A label out of range ends the leaf with
+LABEL_OUT_OF_RANGE before anything is read or written with it.
 """
 from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from typing import Any
 
-from numba import njit
+import numpy as np
 
 from .call import Call, In, Out, Work
 from .leaf import Leaf
-from .reduce import block_sum, reduce_calls
-from .rows import EXP, exp_sum, row_max
+from .move import BITS, fill_call
+from .reduce import block_sum
+from .rows import EXP, exp_sum, row_max, to_rows
 from .status import LABEL_OUT_OF_RANGE, OK
-
-BLOCK = 4096              # elements per partial sum of an elementwise loss
 
 
 def _cross_entropy(total: Any) -> Any:
@@ -142,18 +143,63 @@ def convert(source: str, target: str) -> Leaf:
     return Leaf(_convert, f"{source}[r], {target}[r]")
 
 
-@njit
-def _square(x: Any, t: Any) -> Any:
-    return (x - t) * (x - t)
 
+class Labels:
+    """What the label kernels share: scores of input `scores` [outer, classes, inner], labels and weights of the next inputs.
 
-@njit
-def _absolute(x: Any, t: Any) -> Any:
-    return abs(x - t)
+    Kernels read rows of classes: with inner > 1 the scores are moved there, and gradients back.
+    """
 
+    def __init__(self, dtype: str, label: str, dims: tuple[int, int, int], weighted: bool, ignore: int | None, scores: int) -> None:
+        self.dtype, self.label, self.dims, self.scores = dtype, label, dims, scores
+        self.outer, self.classes, self.inner = dims
+        self.rows, self.size = self.outer * self.inner, math.prod(dims)
+        self.itemsize = np.dtype(dtype).itemsize
+        self.ignore = (ignore or 0, int(ignore is not None))
+        self.cost = self.size * 0.8 + self.rows * 40.0
+        self.grain = max(1, 1024 // max(1, self.classes))
+        self.labels = In(scores + 1, (self.rows,))
+        self.weights: In | Work = In(scores + 2, (self.classes,)) if weighted else Work("weights", (self.classes,), dtype)
+        one = int(np.ones(1, dtype).view(BITS[self.itemsize])[0])
+        self.first = [] if weighted else [fill_call(self.weights, one, self.classes, self.itemsize)]
 
-@njit
-def _logistic(x: Any, t: Any) -> Any:
-    """-t log(sigmoid(x)) - (1 - t) log(1 - sigmoid(x)), stable."""
-    positive = x if x > 0 else x * x.__class__(0)
-    return positive - x * t + math.log1p(math.exp(-abs(x)))
+    def score_rows(self) -> tuple[In | Work, list[Call]]:
+        """The scores as [rows, classes] and the Calls that bring them there."""
+        if self.inner == 1:
+            return In(self.scores, (self.rows, self.classes)), []
+        target = Work("scores", (self.size,), self.dtype)
+        return replace(target, shape=(self.rows, self.classes)), to_rows(In(self.scores, (self.size,)), target, *self.dims, self.itemsize)
+
+    def loss(self, name: str, reduction: str) -> list[Call]:
+        """The Calls of a loss to output 0; `name` is cross_entropy (scores) or picked (log-probabilities)."""
+        source, calls = self.score_rows()
+        loss, weight = Work("loss", (self.rows,), "f8"), Work("weight", (self.rows,), "f8")
+        args = (source, self.labels, self.weights, loss, weight, *self.ignore)
+        calls = [*self.first, *calls, Call(label_leaf(name, self.dtype, self.label), args, self.rows, self.grain, self.cost)]
+        if reduction == "none":
+            return [*calls, Call(convert("f8", self.dtype), (loss, Out(0, (self.rows,))), self.rows, 1024, self.rows * 0.2)]
+        total = Call(mean_leaf(self.dtype), (loss, weight, Out(0, (1,)), int(reduction == "mean")), 1, 1, self.rows * 0.3)
+        return [*calls, total]
+
+    def gradient(self, name: str, reduction: str) -> list[Call]:
+        """The Calls of a loss's gradient by the scores to output 0; input 0 is the gradient of the loss."""
+        if reduction == "none":
+            scale = Work("scale", (self.rows,), "f8")
+            calls = [Call(convert(self.dtype, "f8"), (In(0, (self.rows,)), scale), self.rows, 1024, self.rows * 0.2)]
+        else:
+            scale = Work("scale", (1,), "f8")
+            args = (self.labels, self.weights, In(0, (1,)), scale, *self.ignore, int(reduction == "mean"))
+            calls = [Call(label_leaf("row_scale", self.dtype, self.label), args, 1, 1, self.rows * 1.0)]
+        tail = (self.labels, self.weights, scale)
+        target: Out | Work = Out(0, (self.rows, self.classes))
+        if self.inner > 1:
+            target = Work("gradient", (self.rows, self.classes), self.dtype)
+        source, moves = self.score_rows() if name == "cross_entropy" else (None, [])
+        leaf = label_leaf(f"{name}_grad", self.dtype, self.label)
+        head = () if source is None else (source,)
+        calls = [*self.first, *calls, *moves,
+                 Call(leaf, (*head, *tail, target, *self.ignore, int(reduction == "none")), self.rows, self.grain, self.cost)]
+        if isinstance(target, Work):
+            back = (self.outer, self.inner, self.classes)
+            calls += to_rows(replace(target, shape=(self.size,)), Out(0, (self.size,)), *back, self.itemsize)
+        return calls

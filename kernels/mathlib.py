@@ -134,6 +134,17 @@ def _libm(name: str) -> Function:
     return call
 
 
+def _library(name: str) -> Function:
+    """libm's float64 function for both element types."""
+    libm = _libm(name)
+
+    def call(e: Emitter, x: Any, *rest: Any) -> Any:
+        if x.type.element != FLOAT:
+            return libm(e, x, *rest)
+        return e.b.fptrunc(libm(e, *[_doubles(e, a) for a in (x, *rest)]), x.type)
+    return call
+
+
 def _by_element(single: Function, double: Function) -> Function:
     """Choose by the element type of the first argument."""
     @functools.wraps(single)
@@ -284,6 +295,19 @@ def _doubles(e: Emitter, x: Any) -> Any:
     return e.b.fpext(x, ir.VectorType(DOUBLE, x.type.count))
 
 
+def _unless_all(e: Emitter, known: Any, value: Any, otherwise: Callable[[], Any]) -> Any:
+    """`value` where all lanes are `known`, else what `otherwise` computes, skipped when it is not needed."""
+    before = e.b.block
+    missing = e.call(f"llvm.vector.reduce.or.v{known.type.count}i1", ir.IntType(1), [e.b.not_(known)])
+    with e.b.if_then(missing):
+        other = otherwise()
+        inside = e.b.block
+    result = e.b.phi(value.type)
+    result.add_incoming(value, before)
+    result.add_incoming(other, inside)
+    return result
+
+
 def _wave(name: str, quarters: int) -> Function:
     """sin(x + quarters * pi/2) in float32."""
     def apply(e: Emitter, x: Any) -> Any:
@@ -292,27 +316,14 @@ def _wave(name: str, quarters: int) -> Function:
         n, whole = v.nearest(wide, 2 / math.pi)
         r = v.fma(n, -_QUARTER_LOW, v.fma(n, -_QUARTER_HIGH, wide))
         s = v.mul(r, r)
-        sine, cosine = v.fma(v.mul(s, r), v.polynomial(s, _SIN), r), v.fma(s, v.polynomial(s, _COS), 1.0)
+        sine, cosine = v.mul(v.fma(s, v.polynomial(s, _SIN), 1.0), r), v.fma(s, v.polynomial(s, _COS), 1.0)
         turn = e.b.add(whole, v.word(quarters))
         odd = e.b.icmp_signed("!=", e.b.and_(turn, v.word(1)), v.word(0))
         flip = e.b.shl(e.b.and_(turn, v.word(2)), v.word(62))
         y = v.from_bits(e.b.xor(v.bits(v.pick(odd, cosine, sine)), flip))
-        return e.b.fptrunc(_far(e, v, name, wide, y), x.type)
+        near = v.test(v.absolute(wide), "<=", _FAR)
+        return e.b.fptrunc(_unless_all(e, near, y, lambda: e.b.select(near, y, _libm(name)(e, wide))), x.type)
     return apply
-
-
-def _far(e: Emitter, v: Lanes, name: str, x: Any, near: Any) -> Any:
-    """`near`, but libm's value in lanes with |x| > _FAR; no call where there is no such lane."""
-    far = e.b.fcmp_unordered(">", v.absolute(x), v.k(_FAR))
-    before = e.b.block
-    anywhere = e.call(f"llvm.vector.reduce.or.v{x.type.count}i1", ir.IntType(1), [far])
-    with e.b.if_then(anywhere, likely=False):
-        exact = e.b.select(far, _libm(name)(e, x), near)
-        inside = e.b.block
-    result = e.b.phi(near.type)
-    result.add_incoming(near, before)
-    result.add_incoming(exact, inside)
-    return result
 
 
 _EXP2 = tuple(math.log(2) ** i / math.factorial(i) for i in range(9, -1, -1))
@@ -331,7 +342,21 @@ def _log2_wide(v: Lanes, x: Any) -> Any:
 
 
 def _pow(e: Emitter, x: Any, y: Any) -> Any:
-    """C's powf: 2^(y log2|x|) in float64 with the sign and the special cases put right."""
+    """C's powf. Where every exponent is 2, 3, -1 or 0.5, or one lane of them, no logarithm is taken."""
+    v = Lanes(e, x.type)
+    wide = _doubles(e, x)
+    root = v.pick(v.test(x, "==", -math.inf), math.inf, e.unary("sqrt", v.add(x, 0.0)))
+    cube = e.b.fptrunc(e.b.fmul(e.b.fmul(wide, wide), wide), x.type)
+    cases = [(2.0, v.mul(x, x)), (3.0, cube), (-1.0, v.div(1.0, x)), (0.5, root)]
+    power, known = x, ir.Constant(ir.VectorType(ir.IntType(1), x.type.count), None)
+    for exponent, value in cases:
+        here = v.test(y, "==", exponent)
+        power, known = e.b.select(here, value, power), e.b.or_(here, known)
+    return _unless_all(e, known, power, lambda: e.b.select(known, power, _general_pow(e, x, y)))
+
+
+def _general_pow(e: Emitter, x: Any, y: Any) -> Any:
+    """2^(y log2|x|) in float64 with the sign and the special cases put right."""
     a, b = _doubles(e, x), _doubles(e, y)
     v = Lanes(e, a.type)
     size = v.absolute(a)
@@ -360,3 +385,6 @@ erf = _by_element(_erf, _libm("erf"))
 sin = _by_element(_wave("sin", 0), _libm("sin"))
 cos = _by_element(_wave("cos", 1), _libm("cos"))
 pow_ = _by_element(_pow, _libm("pow"))
+fmod = _library("fmod")
+RARE = {name: _library(name) for name in ("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")}
+"""Functions that no model's time depends on: libm's, lane by lane."""

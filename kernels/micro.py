@@ -1,6 +1,7 @@
-"""Matrix-product micro-kernels: blocks of C held in registers, called by address and byte stride from leaf bodies.
+"""Matrix micro-kernels over addresses and byte strides, called from leaf bodies: products, copies, transposes.
 
-`outer` runs vectors along the columns of C (B is read by rows), `dot` along the summed axis (A and B^T are read by rows).
+The products hold blocks of C in registers: `outer` runs vectors along the columns of C (B is read by rows), `dot` along the summed
+axis (A and B^T are read by rows).
 Neither packs nor blocks for caches: that is the caller's part (gemm.py, convolution.py). Every element of C is summed over k
 in ascending order (`outer`) or in `lanes` interleaved chains (`dot`), whatever block it falls into, so results do not depend on
 how a caller cuts m and n.
@@ -27,9 +28,7 @@ class Tile:
 
 
 TILES = {"avx512": Tile(12, 2, (4, 4)), "avx2": Tile(6, 2, (2, 4)), "generic": Tile(4, 2, (2, 4))}
-"""avx512 keeps 24 of 32 registers as accumulators, avx2 12 of 16; generic needs one more for the unfused product."""
-
-
+"""avx512 keeps 24 of 32 registers as sums, avx2 12 of 16, generic 8 of 16: it needs one more for the unfused product."""
 WIDE = 8
 """Columns of `outer`'s block for a single row, in vectors."""
 
@@ -244,27 +243,18 @@ def _copy(dtype: str, path: cpu.Cpu) -> Any:
     return emit
 
 
-@functools.cache
-def _compiled_outer(dtype: str, path: cpu.Cpu) -> Any:
-    return as_intrinsic(f"tileflow_outer_{dtype}_{path.name}", "m, n, k, a, a_row, a_k, b, b_k, c, c_row, accumulate", path,
-                        _outer(dtype, path))
+_EMIT = {
+    "outer": ("m, n, k, a, a_row, a_k, b, b_k, c, c_row, accumulate", _outer),
+    "dot": ("m, n, k, a, a_row, b, b_row, c, c_row, accumulate", _dot),
+    "copy": ("m, n, source, source_row, target, target_row", _copy),
+    "transpose": ("m, n, source, source_row, target, target_row", _transpose),
+}
 
 
 @functools.cache
-def _compiled_dot(dtype: str, path: cpu.Cpu) -> Any:
-    return as_intrinsic(f"tileflow_dot_{dtype}_{path.name}", "m, n, k, a, a_row, b, b_row, c, c_row, accumulate", path,
-                        _dot(dtype, path))
-
-
-@functools.cache
-def _compiled_transpose(dtype: str, path: cpu.Cpu) -> Any:
-    return as_intrinsic(f"tileflow_transpose_{dtype}_{path.name}", "m, n, source, source_row, target, target_row", path,
-                        _transpose(dtype, path))
-
-
-@functools.cache
-def _compiled_copy(dtype: str, path: cpu.Cpu) -> Any:
-    return as_intrinsic(f"tileflow_copy_{dtype}_{path.name}", "m, n, source, source_row, target, target_row", path, _copy(dtype, path))
+def _kernel(kind: str, dtype: str, path: cpu.Cpu) -> Any:
+    parameters, emitter = _EMIT[kind]
+    return as_intrinsic(f"tileflow_{kind}_{dtype}_{path.name}", parameters, path, emitter(dtype, path))
 
 
 def outer(dtype: str) -> Any:
@@ -274,7 +264,7 @@ def outer(dtype: str) -> Any:
     address a + i * a_row + k * a_k, B[k, j] at b + k * b_k + j * itemsize, C[i, j] at c + i * c_row + j * itemsize (strides in
     bytes, any alignment). With k = 0 zeros are written. Nothing outside the three matrices is read or written.
     """
-    return _compiled_outer(dtype, cpu.current())
+    return _kernel("outer", dtype, cpu.current())
 
 
 def dot(dtype: str) -> Any:
@@ -282,7 +272,7 @@ def dot(dtype: str) -> Any:
 
     C[i, j] = sum_k A[i, k] * B[j, k], or += when `accumulate` is not 0; rows of A, B and C are contiguous, strides in bytes.
     """
-    return _compiled_dot(dtype, cpu.current())
+    return _kernel("dot", dtype, cpu.current())
 
 
 def transpose(dtype: str) -> Any:
@@ -290,7 +280,7 @@ def transpose(dtype: str) -> Any:
 
     target[j, i] = source[i, j] for i < m, j < n; rows are contiguous, strides in bytes; the two must not overlap.
     """
-    return _compiled_transpose(dtype, cpu.current())
+    return _kernel("transpose", dtype, cpu.current())
 
 
 def copy(dtype: str) -> Any:
@@ -298,4 +288,4 @@ def copy(dtype: str) -> Any:
 
     target[i, j] = source[i, j] for i < m, j < n; rows are contiguous, strides in bytes; the two must not overlap.
     """
-    return _compiled_copy(dtype, cpu.current())
+    return _kernel("copy", dtype, cpu.current())

@@ -26,8 +26,8 @@ def port(name: str, shape: Sequence[int | str | None] | None, dtype: str = "floa
 
 def model_of(nodes: Sequence[NodeProto], inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[str | onnx.ValueInfoProto],
              weights: Mapping[str, Any] | None = None, opset: int = 17, domains: Sequence[str] = (), **fields: Any) -> ModelProto:
-    """A model; outputs named by text have no declared shape."""
-    named = [helper.make_empty_tensor_value_info(o) if isinstance(o, str) else o for o in outputs]
+    """A model; outputs named by text have no declared shape, and a type that nothing checks."""
+    named = [port(o, None) if isinstance(o, str) else o for o in outputs]
     graph = helper.make_graph(list(nodes), "test", list(inputs), named, [tensor(n, a) for n, a in (weights or {}).items()])
     opsets = [helper.make_opsetid("", opset)] + [helper.make_opsetid(d, 1) for d in domains]
     return helper.make_model(graph, opset_imports=opsets, producer_name="tests", **{"ir_version": 8, **fields})

@@ -1,7 +1,9 @@
 """ONNX: reading and checking files, import into graphs, export of trained weights, inspection."""
 from .export import export_model
-from .importer import Imported, import_graph
-from .inspect import Report, inspect_model
+from .importer import Imported, UnsupportedNodesError, import_graph
+from .inspect import Report, inspect_model, unsupported_nodes
 from .load import OnnxModel, Port, load_model, wrap_model
+from .site import DynamicOperandError
 
-__all__ = ["Imported", "OnnxModel", "Port", "Report", "export_model", "import_graph", "inspect_model", "load_model", "wrap_model"]
+__all__ = ["DynamicOperandError", "Imported", "OnnxModel", "Port", "Report", "UnsupportedNodesError", "export_model", "import_graph",
+           "inspect_model", "load_model", "unsupported_nodes", "wrap_model"]

@@ -118,9 +118,8 @@ def _set_payload(tensor: TensorProto, payload: bytes) -> None:
 
 def _fill_external(model: OnnxModel, proto: ModelProto, weights: Mapping[str, np.ndarray], file: BinaryIO, location: str) -> None:
     """Move the large tensors of `proto` and all that were external into `file`, in the model's order."""
-    initializers = {id(t) for t in proto.graph.initializer}
-    for tensor in tensors_of(proto):
-        new = weights.get(tensor.name) if id(tensor) in initializers else None
+    for i, tensor in enumerate(tensors_of(proto)):
+        new = weights.get(tensor.name) if i < len(proto.graph.initializer) else None
         if tensor.data_type not in DTYPES and not is_external(tensor):
             continue
         if new is not None:

@@ -54,16 +54,19 @@ def _for_types(schema: Any, node: NodeProto, opset: int, types: Sequence[TensorT
 
 
 def inlined(body: FunctionProto, site: Site) -> tuple[list[NodeProto], list[str], dict[str, int]]:
-    """The body's nodes with the caller's operands and attributes, the names of the results, and the opsets the body is written in.
+    """The body's nodes with the caller's operands and attributes, the names of the caller's outputs in them ('' where not wanted), and
+    the opsets the body is written in.
 
-    Names inside get the caller's first output as prefix, so that they are new.
+    Other names inside get the caller's first output as prefix, so that they are new.
     """
     prefix = next(filter(None, site.outputs), "") + "/"
-    names = {"": ""} | {formal: site.inputs[i] if i < len(site.inputs) else "" for i, formal in enumerate(body.input)}
+    names = {formal: actual for formal, actual in zip(body.output, site.outputs, strict=False) if actual}
+    names |= {"": ""} | {formal: site.inputs[i] if i < len(site.inputs) else "" for i, formal in enumerate(body.input)}
     attributes = {a.name: a for a in body.attribute_proto} | _caller_attributes(site)
     nodes = [_renamed(node, names, prefix, attributes) for node in body.node]
     opset = dict(site.opsets) | {"" if o.domain == "ai.onnx" else o.domain: o.version for o in body.opset_import}
-    return nodes, [names.get(name, prefix + name) for name in body.output], opset
+    wanted = [names[formal] if actual else "" for formal, actual in zip(body.output, site.outputs, strict=False)]
+    return nodes, wanted, opset
 
 
 def _caller_attributes(site: Site) -> dict[str, AttributeProto]:

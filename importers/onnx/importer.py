@@ -163,13 +163,15 @@ class Importer:
     def _try(self, node: NodeProto, opset: Mapping[str, int]) -> UnsupportedError | None:
         try:
             self._node(node, opset)
-        except UnsupportedError as error:
+        except DynamicOperandError as error:
             return error
+        except UnsupportedError as error:
+            return UnsupportedError(str(error).removeprefix(f"{node.op_type} ({self._label(node)}): ").rstrip("."))
         return None
 
     def _node(self, node: NodeProto, opset: Mapping[str, int]) -> None:
         site = Site(self, node, opset)
-        results: Sequence[Value | np.ndarray] | None = None
+        results: Sequence[Value | np.ndarray | None] | None = None
         with self.builder.at(Origin((self._label(node),))):
             if site.domain == "":
                 results = self._folded(site)
@@ -185,14 +187,14 @@ class Importer:
         outer = self.builder.origin.sources
         return outer[0] if outer and self._depth else label(node)
 
-    def _bind_outputs(self, node: NodeProto, results: Sequence[Value | np.ndarray]) -> None:
+    def _bind_outputs(self, node: NodeProto, results: Sequence[Value | np.ndarray | None]) -> None:
         for i, name in enumerate(node.output):
             if not name:
                 continue
-            if i >= len(results):
+            result = results[i] if i < len(results) else None
+            if result is None:
                 self._absent[name] = f"it reads output {i} of {title(node)}, which tileflow does not compute"
                 continue
-            result = results[i]
             if isinstance(result, np.ndarray):
                 self._known[name] = result
                 continue
@@ -214,7 +216,7 @@ class Importer:
             return None
         return [self.converted(a) for a in fold(site, arrays) or []] or None
 
-    def _expanded(self, site: Site) -> Sequence[Value | np.ndarray]:
+    def _expanded(self, site: Site) -> Sequence[Value | np.ndarray | None]:
         """The node as the nodes of its function: one of the model's own, or ONNX's definition of the operator."""
         body = body_of(site.node, site.opsets, self._functions, [self._proto_type(name) for name in site.inputs])
         if body is None:
@@ -222,7 +224,7 @@ class Importer:
         nodes, outputs, opset = inlined(body, site)
         with self.builder.at(Origin((self._label(site.node),))):
             self._nested(nodes, opset)
-        return [self._result(name) for name in outputs]
+        return [self._result(name) if name else None for name in outputs]
 
     def inline_graph(self, graph: GraphProto, opset: Mapping[str, int]) -> Sequence[Value | np.ndarray]:
         """A subgraph in place of its node; its initializers are constants."""
@@ -327,7 +329,9 @@ class Importer:
         return value
 
     def update(self, name: str, new: Value) -> None:
-        """Let `new` replace the state behind the tensor `name` after every micro-batch."""
+        """In training, let `new` replace the state behind the tensor `name` after every micro-batch."""
+        if not self.training:
+            return
         target = self.value(name)
         for state in self.graph.states:
             if state.input is target and state.kind == "buffer":

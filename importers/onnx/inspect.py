@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tileflow.errors import TileflowError
-from tileflow.graph import FLOATS, Graph
+from tileflow.graph import CODES, FLOATS, Graph
 
 from .importer import UnsupportedNodesError, import_graph, unsupported
 from .load import OnnxModel, title
@@ -66,7 +66,7 @@ def inspect_model(model: OnnxModel, dims: Mapping[str, int] | None = None, batch
     judged by name.
     """
     proto = model.proto
-    graph, notes, refused = None, [], list(_by_name(model))
+    graph, notes, refused = None, [], unsupported_nodes(model)
     try:
         imported = import_graph(model, dims=dims, batch=_batch(model, batch), training=training)
         graph, notes = imported.graph, imported.warnings
@@ -94,7 +94,9 @@ def _batch(model: OnnxModel, batch: int | None) -> int | None:
     return 1 if batch is None and open_batch else batch
 
 
-def _by_name(model: OnnxModel) -> list[tuple[str, str]]:
+def unsupported_nodes(model: OnnxModel) -> list[tuple[str, str]]:
+    """(node or input, why) of what tileflow does not have: operators, judged by name, and types of inputs."""
     functions = {(f.domain, f.name): f for f in model.proto.functions}
     found = ((title(node), unsupported(node, model.opset, functions)) for node in model.proto.graph.node)
-    return [(name, why) for name, why in found if why is not None]
+    inputs = [(f"input '{p.name}'", f"it is {p.dtype}") for p in model.inputs if p.dtype not in CODES]
+    return inputs + [(name, why) for name, why in found if why is not None]

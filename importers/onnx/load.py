@@ -19,6 +19,9 @@ from .tensors import check_tensor, dtype_name, is_external, tensor_array, tensor
 OLDEST_OPSET = 7
 PROTOBUF_LIMIT = 2**31 - 1
 """Bytes: protobuf reads no longer message; larger models keep their weights as external data."""
+UNKNOWN_OPERATOR = ("No Op registered for", "No opset import for domain")
+MISSING_SHAPE = "Field 'shape' of"
+"""What onnx.checker says of things that do not stop an import."""
 SHOWN = 300
 """Characters of a foreign message that ours repeat."""
 
@@ -74,6 +77,8 @@ def load_model(path: str | os.PathLike[str]) -> OnnxModel:
         ModelError: the file is missing, empty, cut off, not ONNX, too old or too new, or inconsistent.
     """
     path = Path(path)
+    if "\0" in str(path):
+        raise ModelError(f"{str(path)!r} is not a path: give the path of an ONNX file.")
     proto = ModelProto()
     try:
         proto.ParseFromString(_read(path))
@@ -113,8 +118,6 @@ def _read(path: Path) -> bytes:
         raise ModelError(f"{path} does not exist: check the path of the ONNX file.") from None
     except OSError as error:
         raise ModelError(f"{path} cannot be read ({error.strerror}): check the path and its permissions.") from None
-    except ValueError:
-        raise ModelError(f"{str(path)!r} is not a valid path: check the path of the ONNX file.") from None
 
 
 def _versions(proto: ModelProto, where: str) -> dict[str, int]:
@@ -192,23 +195,62 @@ def label(node: NodeProto) -> str:
 
 
 def check_by_onnx(proto: ModelProto, path: Path | None, where: str) -> None:
-    """onnx.checker's verdict, shortened. Operators without a schema are left for the importer, which names all of them."""
-    external = any(is_external(t) for t in tensors_of(proto))
+    """onnx.checker's verdict, shortened.
+
+    Operators without a schema are left for the importer, which names all of them; outputs need not declare a shape.
+    """
     try:
-        if external and path is not None:
-            onnx.checker.check_model(os.fspath(path))
-        else:
-            onnx.checker.check_model(proto)
+        try:
+            external = path is not None and any(is_external(t) for t in tensors_of(proto))
+            onnx.checker.check_model(os.fspath(path) if external and path is not None else proto)
+        except onnx.checker.ValidationError as error:
+            if any(words in str(error) for words in UNKNOWN_OPERATOR):
+                _check_known_nodes(proto)
+            elif MISSING_SHAPE in str(error) and not all(_has_shape(v) for v in proto.graph.output):
+                check_by_onnx(_with_output_shapes(proto), path, where)
+            else:
+                raise
     except onnx.checker.ValidationError as error:
-        message = " ".join(str(error).split())
-        if "No Op registered for" in message or "No opset import for domain" in message:
-            return
-        message = message.split(" ==> Context")[0]
+        message = " ".join(str(error).split()).split(" ==> Context")[0]
         shown = message if len(message) <= SHOWN else message[:SHOWN] + " ..."
         raise ModelError(f"{where} is not valid ONNX ({shown.rstrip('.')}): "
                          f"export it again, or mend it with the tool that made it.") from None
     except (ValueError, RuntimeError) as error:
+        if isinstance(error, ModelError):
+            raise
         raise ModelError(f"{where} cannot be checked by onnx ({' '.join(str(error).split())[:SHOWN]}): export it again.") from None
+
+
+def _check_known_nodes(proto: ModelProto) -> None:
+    """Check the nodes that have a schema one by one."""
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version = proto.ir_version
+    context.opset_imports = {o.domain: o.version for o in proto.opset_import}
+    for node in proto.graph.node:
+        if node.domain in context.opset_imports and schema_of(node, context.opset_imports[node.domain]) is not None:
+            onnx.checker.check_node(node, context)
+
+
+def schema_of(node: NodeProto, opset: int) -> onnx.defs.OpSchema | None:
+    """The schema of a node's operator as of `opset`, or None where onnx has none."""
+    try:
+        return onnx.defs.get_schema(node.op_type, opset, "" if node.domain == "ai.onnx" else node.domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _has_shape(value: ValueInfoProto) -> bool:
+    return value.type.WhichOneof("value") != "tensor_type" or value.type.tensor_type.HasField("shape")
+
+
+def _with_output_shapes(proto: ModelProto) -> ModelProto:
+    """A copy in which each output has some shape."""
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    for value in copy.graph.output:
+        if not _has_shape(value):
+            value.type.tensor_type.shape.SetInParent()
+    return copy
 
 
 def _port(value: ValueInfoProto) -> Port:
@@ -221,7 +263,7 @@ def _port(value: ValueInfoProto) -> Port:
         return Port(value.name, dtype, None)
     dims: list[int | str | None] = []
     for d in tensor.shape.dim:
-        if d.dim_param:
+        if any(c.isalnum() for c in d.dim_param):        # some exporters write "?" for every open size
             dims.append(d.dim_param)
         else:
             dims.append(d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else None)

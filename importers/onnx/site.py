@@ -16,7 +16,7 @@ from onnx import AttributeProto, NodeProto, TensorProto
 from tileflow.errors import UnsupportedError
 from tileflow.graph import OPS, Builder, TensorType, Value
 
-from .load import title
+from .load import schema_of, title
 from .tensors import DTYPES, dtype_name, tensor_array
 
 if TYPE_CHECKING:
@@ -42,14 +42,6 @@ def python_value(attribute: AttributeProto) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in value]
     return value
-
-
-def schema_of(op_type: str, opset: int, domain: str = "") -> onnx.defs.OpSchema | None:
-    """The operator's schema as of `opset`, or None where onnx has none."""
-    try:
-        return onnx.defs.get_schema(op_type, opset, domain)
-    except onnx.defs.SchemaError:
-        return None
 
 
 @functools.cache
@@ -90,7 +82,7 @@ class Site:
         self.op_type = node.op_type
         self.domain = "" if node.domain == "ai.onnx" else node.domain
         self.opset = opset.get(self.domain, 0)
-        self.schema = schema_of(self.op_type, self.opset, self.domain)
+        self.schema = schema_of(node, self.opset)
         self.given = {a.name: python_value(a) for a in node.attribute}
         declared = self.schema.attributes if self.schema else {}
         defaults = {name: python_value(a.default_value) for name, a in declared.items() if a.default_value.name}
@@ -113,6 +105,10 @@ class Site:
     def has(self, i: int) -> bool:
         """Input `i` is given."""
         return i < len(self.inputs) and self.inputs[i] != ""
+
+    def wants(self, i: int) -> bool:
+        """Output `i` is named."""
+        return i < len(self.outputs) and self.outputs[i] != ""
 
     def value(self, i: int) -> Value:
         """Input `i` as a value of the graph."""
@@ -172,12 +168,12 @@ class Site:
         name = f"{self.outputs[0]}.{op.lower()}" if self.outputs else op.lower()
         return self.builder.emit(declared(**attributes), *inputs, names=(name,))[0]
 
-    def finish(self, op: str, *inputs: Value | None, **attributes: Any) -> tuple[Value, ...]:
-        """The node that makes the outputs, under their names."""
+    def finish(self, op: str, *inputs: Value | None, names: Sequence[str] | None = None, **attributes: Any) -> tuple[Value, ...]:
+        """The node that makes the outputs; its values have the names of the outputs, or `names`."""
         declared = OPS.get(op)
         if declared is None:
             raise self.unsupported(f"it needs the operator {op}, which tileflow does not have")
-        return self.builder.emit(declared(**attributes), *inputs, names=tuple(self.outputs))
+        return self.builder.emit(declared(**attributes), *inputs, names=tuple(self.outputs if names is None else names))
 
     def generic(self, **overrides: Any) -> tuple[Value, ...]:
         """The default path: ONNX attributes, and inputs named like attributes, become the operator's attributes; other inputs operands."""

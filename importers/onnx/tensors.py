@@ -38,7 +38,7 @@ def describe(tensor: TensorProto) -> str:
 
 
 def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
-    """Every tensor of a model: initializers and attributes, in subgraphs and functions too."""
+    """Every tensor of a model: the graph's initializers, then those of attributes, subgraphs and functions."""
     yield from _graph_tensors(model.graph)
     for function in model.functions:
         for node in function.node:

@@ -170,7 +170,8 @@ def dropout(site: Site) -> Sequence[Value]:
     else:
         active = site.importer.training
     ratio = float(site.static(1).reshape(-1)[0]) if site.has(1) else float(site.attrs.get("ratio", 0.5))
-    return site.finish("Dropout", site.value(0), ratio=ratio, training_mode=active, stream=site.importer.next_stream())
+    mask = site.opset >= 10 and site.wants(1)                # older masks are floats
+    return site.finish("Dropout", site.value(0), ratio=ratio, training_mode=int(active), stream=site.importer.next_stream(), mask=int(mask))
 
 
 @form("BatchNormalization")
@@ -183,9 +184,10 @@ def batch_normalization(site: Site) -> Sequence[Value]:
     epsilon, momentum = float(site.attrs["epsilon"]), float(site.attrs["momentum"])
     operands = [site.value(i) for i in range(5)]
     if not training:
-        y = site.finish("BatchNormalization", *operands, epsilon=epsilon, momentum=momentum, training_mode=False)[0]
+        y = site.finish("BatchNormalization", *operands, epsilon=epsilon, momentum=momentum)[0]
         return (y, *operands[3:5])
-    y, mean, variance = site.finish("BatchNormalization", *operands, epsilon=epsilon, momentum=momentum, training_mode=True)[:3]
+    y, mean, variance = site.finish("BatchNormalization", *operands[:3], None, None, names=(site.outputs[0],), epsilon=epsilon,
+                                    momentum=momentum, training_mode=1)[:3]
     running = []
     for name, old, batch in zip(site.inputs[3:5], operands[3:5], (mean, variance), strict=True):
         if batch.type != old.type:

@@ -6,6 +6,7 @@ digits_cnn.onnx an untrained convolutional network for them: input "image" float
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -34,14 +35,14 @@ def make_digits_cnn(seed: int = 0) -> onnx.ModelProto:
     weights = []
     nodes = []
 
-    def layer(op: str, x: str, name: str, shape: tuple[int, ...], out: str, **attributes: object) -> None:
+    def layer(op: str, x: str, name: str, shape: tuple[int, ...], out: str, **attributes: Any) -> None:
         fan_in = int(np.prod(shape[1:]))
         weights.append(numpy_helper.from_array(
             (rng.standard_normal(shape) * np.sqrt(2 / fan_in)).astype(np.float32), f"{name}.weight"))
         weights.append(numpy_helper.from_array(np.zeros(shape[0], np.float32), f"{name}.bias"))
         nodes.append(helper.make_node(op, [x, f"{name}.weight", f"{name}.bias"], [out], name, **attributes))
 
-    def plain(op: str, x: str, out: str, **attributes: object) -> None:
+    def plain(op: str, x: str, out: str, **attributes: Any) -> None:
         nodes.append(helper.make_node(op, [x], [out], out, **attributes))
 
     layer("Conv", "image", "conv1", (16, 1, 3, 3), "c1", pads=[1, 1, 1, 1], kernel_shape=[3, 3])

@@ -112,8 +112,7 @@ class BatchNorm(Module):
     def forward(self, x: Tensor) -> Tensor:                    # type: ignore[override]
         if not x.trace.training:
             return x.apply("BatchNormalization", self.weight, self.bias, self.running_mean, self.running_var, epsilon=self.eps)
-        y, mean, variance, _ = x.apply("BatchNormalization", self.weight, self.bias, self.running_mean, self.running_var,
-                                       epsilon=self.eps, training_mode=1)
+        y, mean, variance, _ = x.apply("BatchNormalization", self.weight, self.bias, None, None, epsilon=self.eps, training_mode=1)
         n = math.prod(x.shape) // x.shape[1]
         self._remember(x, self.running_mean, mean)
         self._remember(x, self.running_var, variance * (n / max(1, n - 1)))

@@ -106,5 +106,6 @@ def record(net: Module, inputs: Sequence[tuple[str, TensorType]], *, training: b
     for i, tensor in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
         if not isinstance(tensor, Tensor):
             raise TileflowError(f"{type(net).__name__}.forward() must return tensors; output {i} is {type(tensor).__name__}.")
-        graph.outputs.append(tensor.value)
+        own = tensor.value.producer is not None and tensor.value not in graph.outputs
+        graph.outputs.append(tensor.value if own else trace.builder.Identity(tensor.value))
     return graph

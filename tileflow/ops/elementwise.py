@@ -293,22 +293,27 @@ class Sqrt(Elementwise):
 
 @op("Mod")
 class Mod(Elementwise):
-    """The remainder: with the divisor's sign (integers only), or with fmod=1 the dividend's. By 0 integers give the dividend."""
+    """The remainder: with the divisor's sign, or with fmod=1 the dividend's. By 0 integers give the dividend, floats NaN."""
 
     accepts = NUMBERS
     fmod: int = 0
 
-    def check(self, types: Sequence[TensorType]) -> None:
-        super().check(types)
-        if types[0].is_float:
-            raise TypeMismatchError(f"Mod of {types[0]} is not supported; cast the inputs to an integer type.")
-
     def expr(self, *x: Expr) -> Expr:
         a, b = x
-        rest = a - (a / b) * b
+        rest = scalar.fmod(a, b)
         if self.fmod or a.dtype.startswith("uint"):
             return rest
         return where(scalar.not_equal(rest, 0) & ((rest < 0) ^ (b < 0)), rest + b, rest)
+
+    def pullback(self, index: int, x: Sequence[Expr], y: Expr, g: Expr) -> Expr:
+        return g if index == 0 else -g * round_towards(self.fmod, x[0], x[1])
+
+
+def round_towards(zero: int, a: Expr, b: Expr) -> Expr:
+    """a / b rounded towards zero, or else down."""
+    quotient = a / b
+    down = scalar.floor(quotient)
+    return where(quotient < 0, scalar.ceil(quotient), down) if zero else down
 
 
 @op("Sum")
@@ -391,6 +396,60 @@ class Sin(Elementwise):
 class Cos(Elementwise):
     def expr(self, *x: Expr) -> Expr:
         return scalar.cos(x[0])
+
+
+@op("Tan")
+class Tan(Elementwise):
+    def expr(self, *x: Expr) -> Expr:
+        return scalar.tan(x[0])
+
+
+@op("Asin")
+class Asin(Elementwise):
+    def expr(self, *x: Expr) -> Expr:
+        return scalar.asin(x[0])
+
+
+@op("Acos")
+class Acos(Elementwise):
+    def expr(self, *x: Expr) -> Expr:
+        return scalar.acos(x[0])
+
+
+@op("Atan")
+class Atan(Elementwise):
+    def expr(self, *x: Expr) -> Expr:
+        return scalar.atan(x[0])
+
+
+@op("Sinh")
+class Sinh(Elementwise):
+    def expr(self, *x: Expr) -> Expr:
+        return scalar.sinh(x[0])
+
+
+@op("Cosh")
+class Cosh(Elementwise):
+    def expr(self, *x: Expr) -> Expr:
+        return scalar.cosh(x[0])
+
+
+@op("Asinh")
+class Asinh(Elementwise):
+    def expr(self, *x: Expr) -> Expr:
+        return scalar.asinh(x[0])
+
+
+@op("Acosh")
+class Acosh(Elementwise):
+    def expr(self, *x: Expr) -> Expr:
+        return scalar.acosh(x[0])
+
+
+@op("Atanh")
+class Atanh(Elementwise):
+    def expr(self, *x: Expr) -> Expr:
+        return scalar.atanh(x[0])
 
 
 @op("Erf")
@@ -492,6 +551,17 @@ class ThresholdedRelu(Elementwise):
 
     def expr(self, *x: Expr) -> Expr:
         return where(x[0] > self.alpha, x[0], 0)
+
+
+@op("Shrink")
+class Shrink(Elementwise):
+    """x + bias below -lambd, x - bias above lambd, else 0."""
+
+    lambd: float = 0.5
+    bias: float = 0.0
+
+    def expr(self, *x: Expr) -> Expr:
+        return where(x[0] < -self.lambd, x[0] + self.bias, where(x[0] > self.lambd, x[0] - self.bias, 0))
 
 
 @op("Elu")
@@ -746,3 +816,37 @@ class Where(Elementwise):
 
     def expr(self, *x: Expr) -> Expr:
         return where(x[0], x[1], x[2])
+
+
+# ---- bits ---------------------------------------------------------------------------------------------------------------
+
+@op("BitwiseAnd")
+class BitwiseAnd(Elementwise):
+    accepts = INTEGERS
+
+    def expr(self, *x: Expr) -> Expr:
+        return x[0] & x[1]
+
+
+@op("BitwiseOr")
+class BitwiseOr(Elementwise):
+    accepts = INTEGERS
+
+    def expr(self, *x: Expr) -> Expr:
+        return x[0] | x[1]
+
+
+@op("BitwiseXor")
+class BitwiseXor(Elementwise):
+    accepts = INTEGERS
+
+    def expr(self, *x: Expr) -> Expr:
+        return x[0] ^ x[1]
+
+
+@op("BitwiseNot")
+class BitwiseNot(Elementwise):
+    accepts = INTEGERS
+
+    def expr(self, *x: Expr) -> Expr:
+        return ~x[0]

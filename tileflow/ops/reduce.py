@@ -134,7 +134,7 @@ class _Best(Reduction):
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         x = present(inputs[0])
         reduce = np.maximum.reduce if self.largest else np.minimum.reduce
-        return (np.asarray(reduce(x, self.reduced(x.ndim), keepdims=bool(self.keepdims), initial=self.worst(x.dtype))),)
+        return (np.asarray(reduce(x, self.reduced(x.ndim), keepdims=bool(self.keepdims), initial=self.worst(x.dtype).item())),)
 
     def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
             outputs: Sequence[Value]) -> Sequence[Value | None]:

@@ -490,7 +490,9 @@ class GatherGrad(Op):
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         g, index = map(present, inputs)
         y = np.zeros(self.shape, g.dtype)
-        np.add.at(y, (slice(None),) * self.axis + (index,), g)
+        moved = y.reshape(math.prod(self.shape[:self.axis]), *self.shape[self.axis:])
+        for part, rows in zip(moved, g.reshape(len(moved), *g.shape[self.axis:]), strict=True):
+            np.add.at(part, index, rows)
         return (y,)
 
     def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],

@@ -2,29 +2,30 @@
 from __future__ import annotations
 
 from ..errors import UnsupportedError
-from ..graph import Graph, Node, State, Value
+from ..graph import Builder, Graph, Node, State, Value
 
 
 def hoist(graph: Graph, links: dict[Value, Value]) -> Graph:
     """Move what depends only on constants and on states that the step does not change into a prologue; returns it.
 
+    Results of the step stay in it.
+
     `links` gains, for each value the step still reads, its new input -> the prologue's value.
     """
     prologue = Graph("prologue")
     fixed = {v for v in graph.constants} | {s.input for s in graph.states if s.output is None and s.kind != "scalar"}
-    moved: set[Value] = set()
+    results = set(graph.results())
     stay: list[Node] = []
     for node in graph.nodes:
-        if node.operands and all(v in fixed for v in node.operands) and not node.op.random:
+        if node.operands and all(v in fixed for v in node.operands) and not node.op.random and results.isdisjoint(node.outputs):
             prologue.nodes.append(node)
-            moved.update(node.outputs)
             fixed.update(node.outputs)
         else:
             stay.append(node)
     graph.nodes = stay
     if not prologue.nodes:
         return prologue
-    needed = {v for node in stay for v in node.operands} | set(graph.results())
+    needed = {v for node in stay for v in node.operands}
     for value in [v for node in prologue.nodes for v in node.outputs if v in needed]:
         crossing = _link(value, graph, links)
         prologue.outputs.append(value)
@@ -60,7 +61,8 @@ def split_fold(graph: Graph, links: dict[Value, Value]) -> Graph:
     made = {v for node in stay for v in node.outputs} | set(graph.inputs)
     for value in dict.fromkeys([v for node in fold.nodes for v in node.operands] + [s.output for s in states if s.output]):
         if value in made:
-            crossing = _link(value, fold, links)
+            carried = value if value.producer is not None else Builder(graph).Identity(value)     # an input's memory is the caller's
+            crossing = _link(carried, fold, links)
             fold.replace(value, crossing)
             for state in states:
                 if state.output is value:

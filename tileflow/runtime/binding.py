@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,8 +94,7 @@ def _joined(a: Bound, b: Bound) -> Bound | None:
 
 def _entangled(args: list[Any], n: int) -> bool:
     """Two of the merged arrays overlap without being the same: one row's result would be the other's operand."""
-    spans = {(at, at + n * size) for at, shape, size in (a for a in args if isinstance(a, tuple)) if shape == (n,)}
-    ordered = sorted(spans)
+    ordered = sorted({(at, at + math.prod(shape) * size) for at, shape, size in (a for a in args if isinstance(a, tuple))})
     return any(later[0] < earlier[1] for earlier, later in itertools.pairwise(ordered))
 
 

@@ -23,6 +23,8 @@ from .session import Session, aligned
 
 SLICE_NS = 20_000_000
 """The driver gives Python the word about this often: the reaction time to Ctrl-C and the grain of progress."""
+HYPER = "\0hyper-parameters"
+"""What the hyper-parameters' memory is called among the inputs and outputs: a name that no tensor has."""
 
 
 @dataclass
@@ -60,7 +62,7 @@ class Engine:
                         "update": aligned(plan.update.arena_bytes)}
         self._lanes = [self._make_lane() for _ in range(plan.lanes)]
         self._control = np.zeros(driver.CONTROL_WORDS, np.int64)
-        self.completed = 0
+        self.completed = self._first_update = 0
         self._assemble()
 
     # ---- memory
@@ -82,11 +84,11 @@ class Engine:
             if kind == "state":
                 for i, s in enumerate(self._scalars):
                     if s.name == name:
-                        return Moving("optimizer", 8 * self._scalar_memory.shape[1], self.batching.device_iterations, 8 * i)
+                        return Moving(HYPER, 8 * self._scalar_memory.shape[1], self.batching.device_iterations, 8 * i)
                 return int(self.session[name].ctypes.data) + place.offset
             if kind == "io":
                 value = types[name]
-                ring = len(self._lanes_planned()) if name in self._final else self.batching.micro_batches
+                ring = self.plan.lanes if name in self._final else self.batching.micro_batches
                 return Moving(name, value.type.nbytes, ring, place.offset)
             assert kind == "arena", kind
             if name == "micro":
@@ -94,9 +96,6 @@ class Engine:
                 return int(lane.ctypes.data) + place.offset
             return int(self._arenas[name].ctypes.data) + place.offset
         return resolve
-
-    def _lanes_planned(self) -> range:
-        return range(self.plan.lanes)
 
     def _make_lane(self) -> Lane:
         arena = aligned(self.plan.micro.arena_bytes)
@@ -114,7 +113,7 @@ class Engine:
         """Lay out the driver's table of a whole call."""
         self._blocks = Blocks(seed=self.session.seed)
         self._rows: list[list[int]] = []
-        self._owners: list[Node | None] = []
+        self._owners: list[tuple[Node | None, int]] = []  # whose row it is, micro-batches ahead of the counter
         self._pieces: list[tuple[int, int]] = []          # (row, word index): block addresses to fill once sealed
         self._counters = np.ones(4, np.int64)
         self._descriptors = np.zeros((max(1, len(self._lanes)), driver.LANE_WORDS), np.int64)
@@ -152,14 +151,15 @@ class Engine:
 
     def _control_row(self, kind: int, n: int = 0, grain: int = 0, block: int = 0, target: int = 0) -> None:
         self._rows.append([kind, 0, block, n, grain, target, 0, 0])
-        self._owners.append(None)
+        self._owners.append((None, 0))
 
-    def _calls(self, rows: list[Row], lane: Lane | None = None) -> None:
-        arena = lane.arena if lane is not None else self._lanes[0].arena
+    def _calls(self, rows: list[Row], lane: int = 0) -> None:
+        """Rows that run once for all lanes, or for what one lane's micro-batch left."""
+        arena = self._lanes[lane].arena
         for bound in bind(rows, self._resolve(arena)):
             self._pieces.append((len(self._rows), self._blocks.add(bound)))
             self._rows.append(call_row(bound, 0, self.plan.workers > 1))
-            self._owners.append(bound.row.node)
+            self._owners.append((bound.row.node, lane))
 
     def _begin_update(self) -> None:
         """Accumulators start at zero, pending statistics at the committed ones."""
@@ -188,8 +188,8 @@ class Engine:
             self._control_row(PATCH, n=lane.patches.count, grain=driver.MICRO, block=lane.patches.address)
             for row, bound in zip(lane.table.tolist(), lane.bound, strict=True):
                 self._rows.append(row)
-                self._owners.append(bound.row.node)
-            self._fold(lane)
+                self._owners.append((bound.row.node, 0))
+            self._fold(0)
             self._control_row(ADVANCE, n=1, grain=driver.MICRO)
             if count > 1:
                 self._control_row(LOOP, n=count, block=self._counter(1), target=again)
@@ -207,11 +207,11 @@ class Engine:
 
     def _wave(self, lanes: int) -> None:
         self._control_row(WAVE, n=lanes, block=int(self._descriptors.ctypes.data))
-        for lane in self._lanes[:lanes]:
+        for lane in range(lanes):
             self._fold(lane)
         self._control_row(ADVANCE, n=lanes, grain=driver.MICRO)
 
-    def _fold(self, lane: Lane) -> None:
+    def _fold(self, lane: int) -> None:
         """After a micro-batch, in global order: refuse a loss that is not finite, add its contributions."""
         if not self.program.training:
             return
@@ -234,15 +234,17 @@ class Engine:
             stop: asked about every 20 ms; once true the call ends early, after its last whole update.
 
         Returns:
-            outputs by name: [micro-batches of the call, *micro-batch shape], or for a `final_only` output one per lane slot.
+            outputs by name: [micro-batches of the call, *micro-batch shape], or for a `final_only` output one per lane slot. What
+            a call that ended early did not compute is zero.
 
         Raises:
             TrainingError: a loss that is not finite or a label out of range; weights stand as after the last whole update.
         """
         numba.set_num_threads(self.plan.workers)
-        results = {v.name: np.empty((self._slots(v), *v.shape), v.type.numpy) for v in self.outputs}
+        results = {v.name: np.zeros((self._slots(v), *v.shape), v.type.numpy) for v in self.outputs}
         addresses = {name: int(a.ctypes.data) for name, a in {**dict(inputs), **results}.items()}
-        addresses["optimizer"] = int(self._scalar_memory.ctypes.data)
+        addresses[HYPER] = int(self._scalar_memory.ctypes.data)
+        self._first_update = first_update
         first_micro = first_update * self.batching.gradient_accumulation
         for lane in self._lanes:
             lane.patches.set_bases(addresses, self.session.micro_batches - first_micro)
@@ -295,13 +297,14 @@ class Engine:
 
     def _failure(self, status: int, pc: int) -> TrainingError:
         """The sentence for a leaf's status."""
-        node, micro = self._owners[pc], int(self._control[driver.MICRO])
+        node, ahead = self._owners[pc]
+        micro = int(self._control[driver.MICRO]) + ahead
         if self._rows[pc][0] == WAVE:
-            for i, d in enumerate(self._descriptors):
-                if d[5]:
-                    node, micro = self._lanes[i].bound[int(d[2])].row.node, micro + i
+            i = int(np.flatnonzero(self._descriptors[:, 5])[0])
+            node, micro = self._lanes[i].bound[int(self._descriptors[i, 2])].row.node, micro + i
+            status = int(self._descriptors[i, 5])
             self._descriptors[:, 5] = 0
-        update = self.session.updates + micro // max(1, self.batching.gradient_accumulation)
+        update = self.session.updates + micro // self.batching.gradient_accumulation - self._first_update
         where = f"micro-batch {micro} of the call (update {update})" if self.program.training else f"micro-batch {micro} of the call"
         if status == NOT_FINITE:
             return TrainingError(f"The loss is not finite at {where}; the weights are kept as they were before that update: lower the "

@@ -119,7 +119,7 @@ class Model:
         program = compilation.program
         self._check_inputs(program, micro)
         session = self.source.session
-        for g in program.graphs:
+        for g in (program.micro, program.prologue, program.fold, program.update):          # the order of states in memory is the model's
             session.declare(g.states, initial)
         self.source.attach()
         workers = driver.start_threads(self.options.threads)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, OptionError
 from ..graph import State
 from ..lower.memory import ALIGN, padded
 
@@ -34,10 +34,16 @@ class Session:
         self._kinds: dict[str, str] = {}
 
     def declare(self, states: Iterable[State], initial: Mapping[str, np.ndarray] | None = None) -> None:
-        """Make memory for the states that have none yet; zero, or copied from `initial`."""
+        """Make memory for the states that have none yet; zero, or copied from `initial`.
+
+        Raises:
+            OptionError: a state exists with another element type or shape (models of one network share its weights).
+        """
         groups: dict[str, list[State]] = {}
         for state in states:
-            if state.name not in self._arrays and state.kind != "scalar":
+            if state.name in self._arrays:
+                self._check(state)
+            elif state.kind != "scalar":
                 groups.setdefault(f"{state.group or state.kind}/{state.input.dtype}", []).append(state)
         for members in groups.values():
             buffer = aligned(sum(padded(s.input.type.nbytes) for s in members))
@@ -49,6 +55,12 @@ class Session:
                 at += padded(t.nbytes)
                 if initial is not None and s.name in initial:
                     self._arrays[s.name][...] = initial[s.name]
+
+    def _check(self, state: State) -> None:
+        have, t = self._arrays[state.name], state.input.type
+        if have.dtype != t.numpy or have.shape != t.shape:
+            raise OptionError(f"{state.name!r} is {have.dtype}{list(have.shape)} in another model of the same network and would be {t} here; "
+                              "use the same precision for all models of one network.")
 
     def __contains__(self, name: str) -> bool:
         return name in self._arrays

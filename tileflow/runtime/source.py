@@ -55,7 +55,7 @@ class OnnxSource:
     def graph_for_batch(self, batch: int, training: bool) -> Imported:
         """Import with sizes from the options and this batch instead of from arrays."""
         self.imported = import_graph(self.model, dims=self.options.dims, batch=batch, training=training, float_dtype=self._float(),
-                                     freeze=self.options.frozen, trainable=self.options.trainable)
+                                     freeze=self._frozen(), trainable=self.options.trainable)
         return self.imported
 
     def _import(self, types: Mapping[str, TensorType], training: bool) -> Imported:

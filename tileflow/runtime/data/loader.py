@@ -32,7 +32,7 @@ class DataLoader:
             dataset: a Dataset, or anything that `open_data` takes (its training part is read).
             batch_size: rows of a micro-batch.
             drop_last: leave out the rows that do not fill a batch; else the last batch is shorter, with a warning.
-            pad_last: fill the last batch up with copies of its last row (and drop nothing).
+            pad_last: read every row, with the last batch filled up by copies of its last row; drop_last and max_batches do not count.
 
         Raises DataError where there are fewer rows than one batch and drop_last is on.
         """
@@ -79,7 +79,7 @@ class DataLoader:
         rows = max(len(self.dataset) - offset, 0)
         whole, rest = divmod(rows, self.combined_batch_size)
         count = whole + (rest > 0 and not self.drop_last)
-        if self.options.max_batches is None:
+        if self.options.max_batches is None or self.pad_last:
             return count
         done = -(-offset // self.combined_batch_size)
         return min(count, max(self.options.max_batches - done, 0))

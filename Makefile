@@ -1,0 +1,40 @@
+# Every verb works on a fresh clone: the virtual environment is made when it is missing or pyproject.toml has changed.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+
+.PHONY: demo test lint bench doctor wheel clean help
+
+demo: $(VENV)/ready            ## train a small CNN from an ONNX file on real handwritten digits
+	$(RUN) -m tileflow train digits --data digits --epochs 10 --micro-batch-size 16 --gradient-accumulation 2 --device-iterations 4 --learning-rate 0.003
+
+test: $(VENV)/ready            ## run the tests
+	$(RUN) -m pytest
+
+lint: $(VENV)/ready            ## ruff and mypy
+	$(VENV)/bin/pip install --quiet ruff mypy
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy -p tileflow
+
+bench: $(VENV)/ready           ## compare with PyTorch (installs the peers)
+	$(VENV)/bin/pip install --quiet -e '.[bench]'
+	$(RUN) -m bench
+
+doctor: $(VENV)/ready          ## what this machine offers and what is wrong
+	$(RUN) -m tileflow doctor
+
+wheel: $(VENV)/ready           ## build dist/*.whl
+	$(VENV)/bin/pip install --quiet build
+	$(RUN) -m build --wheel
+
+clean:                         ## remove what the other verbs made
+	rm -rf $(VENV) build dist *.egg-info runs
+
+help:                          ## this list
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/'
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --upgrade pip
+	$(VENV)/bin/pip install --quiet -e '.[test]'
+	touch $@

@@ -1,0 +1,24 @@
+"""`python -m bench mnist [--json] [--threads N] [--runs N]`."""
+from __future__ import annotations
+
+import argparse
+
+from . import mnist
+from .report import show
+
+CASES = {"mnist": mnist.run}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks against peers, both measured in the same run.")
+    parser.add_argument("cases", nargs="*", choices=[[], *CASES], help=f"what to measure (default: all): {', '.join(CASES)}")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument("--threads", type=int, help="worker threads on both sides (default: all cores)")
+    parser.add_argument("--runs", type=int, default=9, help="measured calls per side; medians are compared")
+    arguments = parser.parse_args()
+    results = [r for case in arguments.cases or CASES for r in CASES[case](arguments.threads, arguments.runs)]
+    show(results, arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""The tutorial's network, as an ONNX file with PyTorch's initial weights."""
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+SHAPES = {"conv1.weight": (10, 1, 5, 5), "conv1.bias": (10,), "conv2.weight": (20, 10, 5, 5), "conv2.bias": (20,),
+          "fc1.weight": (256, 320), "fc1.bias": (256,), "fc2.weight": (10, 256), "fc2.bias": (10,)}
+
+
+def initial_weights(seed: int) -> dict[str, np.ndarray]:
+    """float32 weights and biases, uniform within 1/sqrt(fan_in) as PyTorch's layers draw them."""
+    rng = np.random.Generator(np.random.Philox(key=seed))
+    weights = {}
+    for name, shape in SHAPES.items():
+        fan_in = math.prod(SHAPES[name.replace("bias", "weight")][1:])
+        weights[name] = rng.uniform(-1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in), shape).astype(np.float32)
+    return weights
+
+
+def tutorial_cnn(weights: dict[str, np.ndarray]) -> ModelProto:
+    """conv 5x5 x10 - pool - relu - conv 5x5 x20 - pool - relu - 320 -> 256 - relu - 256 -> 10; input image [batch, 1, 28, 28]."""
+    pool = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    nodes = [helper.make_node("Conv", ["image", "conv1.weight", "conv1.bias"], ["c1"], "conv1", kernel_shape=[5, 5]),
+             helper.make_node("MaxPool", ["c1"], ["p1"], "pool1", **pool), helper.make_node("Relu", ["p1"], ["r1"], "relu1"),
+             helper.make_node("Conv", ["r1", "conv2.weight", "conv2.bias"], ["c2"], "conv2", kernel_shape=[5, 5]),
+             helper.make_node("MaxPool", ["c2"], ["p2"], "pool2", **pool), helper.make_node("Relu", ["p2"], ["r2"], "relu2"),
+             helper.make_node("Flatten", ["r2"], ["f"], "flatten"),
+             helper.make_node("Gemm", ["f", "fc1.weight", "fc1.bias"], ["h1"], "fc1", transB=1), helper.make_node("Relu", ["h1"], ["h2"], "relu3"),
+             helper.make_node("Gemm", ["h2", "fc2.weight", "fc2.bias"], ["logits"], "fc2", transB=1)]
+    graph = helper.make_graph(nodes, "tutorial_cnn", [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 1, 28, 28])],
+                              [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 10])],
+                              [numpy_helper.from_array(a, n) for n, a in weights.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name="tileflow bench")

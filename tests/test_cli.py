@@ -1,0 +1,317 @@
+"""The command line: flags from the options' declarations, sentences and exit codes, progress, the doctor, and whole runs."""
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tileflow import cli, doctor, progress
+from tileflow.errors import Interrupted, ModelError, TrainingError
+from tileflow.options import Options, declarations
+
+ROOT = Path(__file__).parent.parent
+SAMPLES = {
+    "betas": ("0.5,0.9", (0.5, 0.9)), "mean": ("0.5", (0.5,)), "std": ("0.1,0.2", (0.1, 0.2)), "frozen": ("a*,b", ("a*", "b")),
+    "trainable": ("c", ("c",)), "inputs": ("u, v", ("u", "v")), "dims": ("batch=4,seq=8", {"batch": 4, "seq": 8}),
+    "learning_rate": ("1e-2", 0.01), "scale": ("-0.5", -0.5), "validation_split": ("0.25", 0.25),
+}
+
+
+def sample(name: str) -> tuple[str, object]:
+    """A command-line word for an option and the value it stands for."""
+    declaration = declarations()[name]
+    words = getattr(declaration.kind, "words", None)
+    if name in SAMPLES:
+        return SAMPLES[name]
+    if words:
+        return words[-1], words[-1]
+    kind = type(declaration.kind).__name__
+    return {"Integer": ("3", 3), "Number": ("0.75", 0.75), "Text": ("abc", "abc"), "FilePath": ("a/b", "a/b")}[kind]
+
+
+def parsed(*words: str) -> Options:
+    return cli.options_of(cli._parse(["train", "m.onnx", *words]))
+
+
+@pytest.mark.parametrize("name", [d.name for d in declarations().values()])
+def test_every_option_has_its_flag(name):
+    declaration = declarations()[name]
+    partners = {"output_mode": ["--output-return-period", "1"], "nesterov": ["--momentum", "0.9"]}.get(name, [])
+    if type(declaration.kind).__name__ == "Flag":
+        assert getattr(parsed(declaration.flag, *partners), name) is True
+        assert getattr(parsed("--no-" + declaration.flag[2:]), name) is False
+        return
+    text, value = sample(name)
+    assert getattr(parsed(f"{declaration.flag}={text}", *partners), name) == value
+    assert parsed() == Options()
+
+
+def test_resume_with_and_without_a_path():
+    assert parsed("--resume").resume is True
+    assert parsed("--resume", "a").resume == "a"
+
+
+def test_an_options_file_and_flags_over_it(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("epochs = 3\nseed = 4\n")
+    assert parsed("--options", str(path), "--epochs", "5") == Options(epochs=5, seed=4)
+    assert parsed("--options", str(path)) == Options(epochs=3, seed=4)
+
+
+@pytest.fixture
+def fake_api(monkeypatch):
+    """A stand-in for tileflow.api: what the commands do with its results and errors."""
+    import tileflow
+    fake = types.ModuleType("tileflow.api")
+    monkeypatch.setitem(sys.modules, "tileflow.api", fake)
+    monkeypatch.setattr(tileflow, "api", fake, raising=False)
+    return fake
+
+
+def run(*words: str) -> int:
+    return cli.main(list(words))
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    ([], "The following arguments are required: COMMAND"),
+    (["fly"], "invalid choice: 'fly'"),
+    (["train"], "required: MODEL"),
+    (["train", "m.onnx", "--epohcs", "3"], "Unknown argument '--epohcs'; did you mean --epochs"),
+    (["train", "m.onnx", "extra"], "Unknown argument 'extra'; see tileflow train --help."),
+    (["train", "m.onnx", "--epochs"], "--epochs: expected one argument"),
+    (["train", "m.onnx", "--epochs", "x"], "Option epochs (--epochs) must be a whole number, at least 0, not 'x'."),
+    (["train", "m.onnx", "--epochs", "-1"], "Option epochs must be a whole number, at least 0, not -1."),
+    (["train", "m.onnx", "--loss", "hinge"], "Option loss must be one of 'auto', 'cross_entropy'"),
+    (["train", "m.onnx", "--dims", "batch"], "(--dims) must be a table of dimension names"),
+    (["train", "m.onnx", "--options", "none.toml"], "Options file none.toml cannot be read: No such file or directory."),
+    (["train", "none.onnx"], "There is no model file none.onnx"),
+    (["infer", "m.onnx", "--epochs", "3"], "Unknown argument '--epochs'"),
+    (["infer", "digits_cnn.onnx", "--out", "a.csv"], "Option out must end in .npz, not 'a.csv'"),
+    (["inspect", "none.onnx"], "There is no model file none.onnx"),
+])
+def test_errors_are_one_sentence_and_exit_with_2(capsys, words, says):
+    assert run(*words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("tileflow: error: ")
+    assert err.count("\n") == 1
+    assert says in err
+
+
+def test_help_and_version(capsys):
+    for words in (["--help"], ["train", "--help"], ["infer", "--help"], ["--version"]):
+        with pytest.raises(SystemExit) as stop:
+            run(*words)
+        assert stop.value.code == 0
+    assert "tileflow 0." in capsys.readouterr().out
+
+
+def test_help_is_quick():
+    code = ("import sys\nfrom tileflow.cli import main\ntry:\n    main(['train', '--help'])\nexcept SystemExit:\n    pass\n"
+            "assert not {'numba', 'numpy', 'onnx', 'tqdm'} & set(sys.modules), sorted(sys.modules)")
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
+def test_python_dash_m():
+    done = subprocess.run([sys.executable, "-m", "tileflow", "train", "none.onnx"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("tileflow: error: There is no model file")
+
+
+def test_train_prints_epochs_and_the_folder(fake_api, capsys):
+    def train(path, options, reporter):
+        assert path.name == "digits_cnn.onnx"
+        assert options.epochs == 2
+        reporter.say("a note")
+        reporter.compiling("relu", 1, 1)
+        for epoch in (1, 2):
+            reporter.begin_epoch(epoch, 2, 3)
+            reporter.batch(0.5, None, 4)
+            reporter.end_epoch(record(epoch))
+        return types.SimpleNamespace(folder=Path("runs/1"))
+    fake_api.train = train
+    assert run("train", "digits_cnn.onnx", "--epochs", "2") == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == ["epoch 1/2  loss 0.2500  accuracy 75.00%  test accuracy 80.00%  1,000 samples/s",
+                                "epoch 2/2  loss 0.2500  accuracy 75.00%  test accuracy 80.00%  1,000 samples/s",
+                                "Trained model, metrics and checkpoint are in runs/1."]
+    assert err == "a note\n"
+
+
+def record(epoch: int) -> types.SimpleNamespace:
+    return types.SimpleNamespace(epoch=epoch, loss=0.25, accuracy=0.75, test_loss=None, test_accuracy=0.8, samples_per_second=1000.0)
+
+
+def noted(error: BaseException, note: str) -> BaseException:
+    error.add_note(note)
+    return error
+
+
+@pytest.mark.parametrize(("error", "code", "says"), [
+    (noted(TrainingError("The loss is not finite."), "Saved in a."), 2, "tileflow: error: The loss is not finite.\nSaved in a.\n"),
+    (Interrupted("Stopped after 3 updates."), 130, "\ntileflow: Stopped after 3 updates.\n"),
+    (KeyboardInterrupt(), 130, "\ntileflow: Interrupted.\n"),
+    (MemoryError(), 2, "tileflow: error: There is not enough memory"),
+])
+def test_how_a_run_ends(fake_api, capsys, error, code, says):
+    def train(*_args, **_more):
+        raise error
+    fake_api.train = train
+    assert run("train", "digits_cnn.onnx") == code
+    assert says in capsys.readouterr().err
+
+
+def test_a_bug_keeps_its_traceback(fake_api):
+    def train(*_args, **_more):
+        raise AssertionError("ours")
+    fake_api.train = train
+    with pytest.raises(AssertionError):
+        run("train", "digits_cnn.onnx")
+
+
+def test_infer_writes_outputs_and_says_the_accuracy(fake_api, tmp_path, capsys):
+    x, y = np.zeros((4, 2), np.float32), np.array([0, 1, 1, 0])
+    np.savez(tmp_path / "d.npz", x=x, y=y)
+    scores = np.eye(2, dtype=np.float32)[[0, 1, 0, 0]]
+    fake_api.infer = lambda path, options, data, progress: {"scores/0": scores, "file": x}
+    out = tmp_path / "p.npz"
+    assert run("infer", "digits_cnn.onnx", "--data", str(tmp_path / "d.npz"), "--out", str(out)) == 0
+    with np.load(out) as saved:
+        assert sorted(saved) == ["file", "scores/0"]
+        assert np.array_equal(saved["scores/0"], scores)
+    assert capsys.readouterr().out.splitlines() == ["scores/0: float32[4, 2]", "file: float32[4, 2]", "accuracy 75.00% of 4 rows",
+                                                    f"Outputs are in {out}."]
+    assert run("infer", "digits_cnn.onnx") == 2
+    assert "no data to run on" in capsys.readouterr().err
+    assert run("infer", "digits_cnn.onnx", "--data", "digits", "--out", str(tmp_path / "d.npz" / "p.npz")) == 2
+    assert "must be a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("scores", "labels", "expected"), [
+    (np.eye(3), np.arange(3), 1.0),
+    (np.eye(3), np.array([[0.0], [1.0], [0.0]]), 2 / 3),
+    (np.eye(3), np.array([0.5, 1, 2]), None),
+    (np.ones((3, 1)), np.zeros(3, int), None),
+    (np.ones(3), np.zeros(3, int), None),
+    (np.eye(3), np.eye(3), None),
+    (np.stack([np.zeros((2, 4)), np.ones((2, 4))], axis=1), np.ones((2, 4), int), 1.0),
+])
+def test_accuracy(scores, labels, expected):
+    assert cli.accuracy(scores, labels) == expected
+
+
+def test_models_that_come_with_tileflow(tmp_path, monkeypatch):
+    assert cli.model_path("digits_cnn.onnx").parent.name == "data"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits_cnn.onnx").write_bytes(b"own")
+    assert cli.model_path("digits_cnn.onnx") == Path("digits_cnn.onnx")          # a file of that name goes first
+    with pytest.raises(ModelError):
+        cli.model_path("other.onnx")
+
+
+# Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_bars_on_a_terminal_only():
+    out, plain, terminal = io.StringIO(), io.StringIO(), Terminal()
+    for err in (plain, terminal):
+        printer = progress.TrainPrinter(out=out, err=err)
+        printer.begin_epoch(1, 1, 2)
+        printer.batch(1.0, 0.5, 4)
+        printer.batch(2.0, None, 4)
+        printer.end_epoch(record(1))
+        printer.close()
+    assert plain.getvalue() == ""
+    assert "Epoch 1/1" in terminal.getvalue()
+    assert out.getvalue().count("epoch 1/1") == 2
+    assert not progress.TrainPrinter(bars=False, err=terminal).bars
+
+
+def test_the_compile_bar_says_what_was_compiled(monkeypatch):
+    cache = pytest.importorskip("tileflow.kernels.cache")
+    monkeypatch.setattr(progress, "BAR_DELAY", 0)
+    before, err = list(cache.on_compile), io.StringIO()
+    bar = progress.CompileBar(True, err)
+    for done, name in enumerate(("relu", "gemm", "done")):
+        bar(name, done, 2)
+        if done < 2:
+            for listener in cache.on_compile:
+                listener(name)
+    assert "Compiled 2 kernels in" in err.getvalue()
+    assert cache.on_compile == before
+    quiet = progress.CompileBar(True, io.StringIO())
+    quiet("relu", 0, 1)
+    quiet.close()
+    quiet.close()
+    assert cache.on_compile == before
+    assert quiet.stream is not None
+    assert "Compiled" not in quiet.stream.getvalue()          # type: ignore[attr-defined]
+
+
+# The doctor
+
+
+def test_the_doctor_finds_this_machine_working():
+    found = doctor.examine()
+    assert not found.broken
+    titles = [title for title, _ in found.facts]
+    assert {"numba", "kernels", "threading layer", "kernel cache", "compiler", "memory"} <= set(titles)
+    assert ("compiler", "works") in found.facts
+
+
+def test_the_doctor_names_problems_first(monkeypatch, tmp_path, capsys):
+    blocked = tmp_path / "file"
+    blocked.write_bytes(b"")
+    monkeypatch.setenv("TILEFLOW_CACHE_DIR", str(blocked))
+    monkeypatch.setattr(doctor, "_loads", lambda module: module.endswith("workqueue"))
+    monkeypatch.setattr("tileflow.runtime.data.limits.available_memory", lambda: 1000)
+    found = doctor.examine()
+    text = found.text()
+    assert not found.broken
+    assert text.startswith("Problem: OpenMP cannot be loaded, so the workqueue threading layer is used.\n  Mend it: install libgomp1")
+    assert "cannot be written (Not a directory), so every start compiles anew" in text
+    assert "only 1 KB of memory" in text
+    assert run("doctor") == 0
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "numba" else "1")
+    assert run("doctor") == 2
+    assert capsys.readouterr().out.count("Broken: the package numba is missing.\n  Mend it: python -m pip install numba") == 1
+
+
+def test_cpu_quota(tmp_path):
+    assert doctor.cpu_quota(tmp_path) is None
+    for text, quota in (("max 100000\n", None), ("150000 100000\n", 1.5), ("nonsense", None)):
+        (tmp_path / "cpu.max").write_text(text)
+        assert doctor.cpu_quota(tmp_path) == quota
+
+
+# Whole runs
+
+
+def test_train_infer_inspect_compile(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run("train", "digits_cnn.onnx", "--data", "digits", "--epochs", "1", "--out", "run", "--micro-batch-size", "32") == 0
+    out = capsys.readouterr().out
+    assert "epoch 1/1  loss " in out
+    assert (tmp_path / "run" / "model.onnx").exists()
+    assert run("infer", "run/model.onnx", "--data", "digits", "--micro-batch-size", "32") == 0
+    out = capsys.readouterr().out
+    assert "logits: float32[359, 10]" in out
+    assert float(out.split("accuracy ")[1].split("%")[0]) > 50
+    assert (tmp_path / "predictions.npz").exists()
+    assert run("inspect", "run/model.onnx", "--training") == 0
+    assert "Every operator is supported." in capsys.readouterr().out
+    assert run("compile", "run/model.onnx", "--training") == 0
+    assert "autograd" in capsys.readouterr().out
+    (tmp_path / "file").write_bytes(b"")
+    assert run("train", "digits_cnn.onnx", "--data", "digits", "--out", "file/run") == 2
+    assert "file/run" in capsys.readouterr().err

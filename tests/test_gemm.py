@@ -1,0 +1,254 @@
+"""The matrix kernels on every path of this CPU: micro-kernels over odd shapes and page ends, blockings, cuts, special values."""
+import functools
+import mmap
+
+import numpy as np
+import pytest
+
+from tileflow.kernels import cpu
+from tileflow.kernels.call import In, Out
+from tileflow.kernels.gemm import Bias, Blocking, Problem, blocking, matmul_calls, simplify
+from tileflow.kernels.leaf import Leaf
+from tileflow.kernels.micro import TILES, WIDE, columns, copy, dot, outer, transpose
+
+PATHS = [(path, dtype) for path in cpu.available() for dtype in ("f4", "f8")]
+OUTER, OUTER_T, DOT, COPY, TRANSPOSE = range(5)
+
+
+@functools.cache
+def micro_leaf(path: str, dtype: str) -> Leaf:
+    """Every micro-kernel of a path behind one leaf over addresses: (which, m, n, k, a, b, c, row of c, accumulate)."""
+    by_columns, by_dots, move, turn, size = outer(dtype), dot(dtype), copy(dtype), transpose(dtype), int(dtype[1])
+
+    def micro(which, m, n, k, a, b, c, c_row, accumulate):
+        if which == 0:
+            by_columns(m, n, k, a, k * size, size, b, n * size, c, c_row, accumulate)
+        elif which == 1:
+            by_columns(m, n, k, a, size, m * size, b, n * size, c, c_row, accumulate)
+        elif which == 2:
+            by_dots(m, n, k, a, k * size, b, k * size, c, c_row, accumulate)
+        elif which == 3:
+            move(m, n, a, n * size, c, c_row)
+        else:
+            turn(m, n, a, n * size, c, c_row)
+
+    return Leaf(micro, ", ".join(["i8"] * 9), key=f"{path}-{dtype}")
+
+
+class Edge:
+    """Memory that ends at a page nobody may touch: an access past the end kills the test process."""
+
+    def __init__(self, nbytes: int) -> None:
+        import ctypes
+        self._size = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._map = mmap.mmap(-1, self._size + mmap.PAGESIZE)
+        self._bytes = np.frombuffer(self._map, np.uint8)
+        start = self._bytes.ctypes.data
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.mprotect(ctypes.c_void_p(start + self._size), ctypes.c_size_t(mmap.PAGESIZE), 0):
+            pytest.skip("no mprotect here")
+
+    def array(self, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        """An array that ends where the readable memory ends."""
+        size = int(np.prod(shape)) * int(dtype[1])
+        return self._bytes[self._size - size:self._size].view(dtype).reshape(shape)
+
+
+@functools.cache
+def edge(name: str) -> Edge:
+    return Edge(1 << 17)
+
+
+def at_edge(name: str, values: np.ndarray) -> np.ndarray:
+    """A copy of `values` at the end of the page of that name."""
+    array = edge(name).array(values.shape, values.dtype.str[1:])
+    array[...] = values
+    return array
+
+
+def sizes(path: str, dtype: str) -> list[tuple[int, int, int]]:
+    """Shapes around the register blocks, with zeros, ones and primes."""
+    rows, panel = TILES[path].rows, columns(dtype, cpu.PATHS[path])
+    lanes = panel // 2
+    return [(0, 3, 2), (3, 0, 2), (3, 2, 0), (1, 1, 1), (1, WIDE * lanes + 3, 5), (1, 2 * WIDE * lanes, 2), (2, lanes, lanes),
+            (rows, panel, lanes + 1), (rows + 1, panel + 1, 7), (rows - 1, panel - 1, 2 * lanes - 1), (7, 13, 11),
+            (2 * rows + 3, 2 * panel + lanes + 1, 37), (5, 3, 3 * lanes), (4, 4, 1), (9, 5, 17)]
+
+
+@pytest.mark.parametrize(("path", "dtype"), PATHS)
+def test_micro_kernels_compute_the_product_and_touch_nothing_else(path: str, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    tolerance = 64 * np.finfo(dtype).eps
+    with cpu.forced(path):
+        leaf = micro_leaf(path, dtype)
+        leaf.compile()
+    for m, n, k in sizes(path, dtype):
+        a, b = rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype)
+        for which, left, right in ((OUTER, a, b), (OUTER_T, a.T, b), (DOT, a, b.T)):
+            for accumulate in (0, 1):
+                x, y = at_edge("a", np.ascontiguousarray(left)), at_edge("b", np.ascontiguousarray(right))
+                c = at_edge("c", np.full((m, n + 3), 1.5, dtype))[:, 3:]           # odd addresses; three guard columns before
+                leaf(which, m, n, k, x.ctypes.data, y.ctypes.data, c.ctypes.data if c.size else 0, (n + 3) * c.itemsize, accumulate)
+                np.testing.assert_allclose(c, a.astype("f8") @ b.astype("f8") + 1.5 * accumulate, atol=tolerance, rtol=tolerance)
+                assert (edge("c").array((m, n + 3), dtype)[:, :3] == 1.5).all()
+
+
+@pytest.mark.parametrize(("path", "dtype"), PATHS)
+def test_copy_and_transpose_touch_only_their_matrices(path: str, dtype: str) -> None:
+    with cpu.forced(path):
+        leaf = micro_leaf(path, dtype)
+        leaf.compile()
+    for m, n, _ in sizes(path, dtype):
+        x = at_edge("a", np.arange(m * n, dtype=dtype).reshape(m, n))
+        for which, shape in ((COPY, (m, n)), (TRANSPOSE, (n, m))):
+            c = at_edge("c", np.full((shape[0], shape[1] + 3), -1, dtype))[:, 3:]
+            leaf(which, m, n, 0, x.ctypes.data, 0, c.ctypes.data if c.size else 0, (shape[1] + 3) * c.itemsize, 0)
+            np.testing.assert_array_equal(c, x if which == COPY else x.T)
+            assert (edge("c").array((shape[0], shape[1] + 3), dtype)[:, :3] == -1).all()
+
+
+def test_micro_kernels_refuse_arrays_where_addresses_belong() -> None:
+    from numba import njit
+    from numba.core.errors import TypingError
+
+    kernel = copy("f4")
+
+    @njit
+    def wrong(x):
+        kernel(1, 1, x, 4, x, 4)
+
+    with pytest.raises(TypingError, match="must be an integer"):
+        wrong(np.zeros(3, np.float32))
+
+
+def run(p: Problem, a: np.ndarray, b: np.ndarray, *, bias: Bias | None = None, addend: np.ndarray | None = None, cuts: int = 1,
+        force: Blocking | None = None, alpha: float = 1.0, beta: float = 1.0) -> np.ndarray:
+    """Run the calls of a problem, each range in `cuts` parts, last part first."""
+    c = np.full((*p.batch, p.m, p.n), 77, a.dtype)
+    arrays = [a, b, addend]
+    works: dict[str, np.ndarray] = {}
+    for call in matmul_calls(a.dtype.str[1:], p, In(0, a.shape), In(1, b.shape), Out(0, c.shape), alpha=alpha, beta=beta,
+                             bias=bias, force=force):
+        values = []
+        for parameter, arg in zip((q for q in call.leaf.parameters if q.words), call.args, strict=True):
+            if isinstance(arg, In):
+                values.append(arrays[arg.index].reshape(arg.shape))
+            elif isinstance(arg, Out):
+                values.append(c.reshape(arg.shape))
+            elif parameter.is_array:
+                shape = (cuts, *arg.shape) if parameter.cut == "w" else arg.shape
+                values.append(works.setdefault(arg.name, np.full(shape, np.nan, arg.dtype)))
+            else:
+                values.append(arg)
+        for w in reversed(range(cuts)):
+            assert call.leaf(*values, lo=call.n * w // cuts, n=call.n * (w + 1) // cuts, worker=w) == 0
+    return c
+
+
+def operands(rng: np.random.Generator, p: Problem, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    a = rng.standard_normal((p.k, p.m) if p.trans_a else (p.m, p.k)).astype(dtype)
+    return a, rng.standard_normal((p.n, p.k) if p.trans_b else (p.k, p.n)).astype(dtype)
+
+
+def exact(p: Problem, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The product in float64."""
+    a, b = a.astype("f8"), b.astype("f8")
+    return (a.swapaxes(-1, -2) if p.trans_a else a) @ (b.swapaxes(-1, -2) if p.trans_b else b)
+
+
+@pytest.mark.parametrize("path", cpu.available())
+@pytest.mark.parametrize("way", ["direct", "dots", "packed"])
+def test_every_way_on_every_path(path: str, way: str) -> None:
+    rng = np.random.default_rng(1)
+    with cpu.forced(path) as current:
+        plan = Blocking(way, 24, 2 * columns("f4", current), 32)
+        for m, n, k in ((1, 1, 1), (25, 67, 70), (24, 64, 32), (13, 40, 33), (5, 3, 0), (49, 130, 97)):
+            for trans in range(4):
+                p = Problem(m, n, k, bool(trans & 1), bool(trans & 2))
+                simple = simplify(p)
+                fits = {"packed": k > 0, "direct": not simple.trans_b, "dots": k == 0 or (simple.trans_b and not simple.trans_a)}
+                if not fits[way]:
+                    continue
+                a, b = operands(rng, p, "f4")
+                got = run(p, a, b, force=plan)
+                np.testing.assert_allclose(got, exact(p, a, b), atol=3e-5, err_msg=str(p))
+                np.testing.assert_array_equal(run(p, a, b, force=plan, cuts=2), got)
+                np.testing.assert_array_equal(run(p, a, b, force=plan, cuts=3), got)
+
+
+@pytest.mark.parametrize("way", ["direct", "dots", "packed"])
+def test_alpha_and_every_form_of_bias(way: str) -> None:
+    rng = np.random.default_rng(2)
+    p = Problem(27, 45, 19, trans_b=way != "direct")
+    a, b = operands(rng, p, "f4")
+    plan = Blocking(way, 24, 32, 32)
+    for shape, row, column in (((45,), 0, 1), ((27, 1), 1, 0), ((1, 1), 0, 0), ((27, 45), 45, 1)):
+        addend = rng.standard_normal(shape).astype("f4")
+        got = run(p, a, b, bias=Bias(In(2, shape), row, column), addend=addend, alpha=0.5, beta=-2.0, force=plan)
+        np.testing.assert_allclose(got, 0.5 * exact(p, a, b) - 2.0 * addend, atol=2e-5)
+    np.testing.assert_allclose(run(p, a, b, alpha=3.0, force=plan), 3 * exact(p, a, b), atol=5e-5)
+
+
+SHAPES = [(40, 256, 320, False, True), (40, 320, 256, False, False), (256, 320, 40, True, False), (40, 10, 256, False, True),
+          (1, 300, 1100, False, False), (3, 700, 513, False, False), (200, 600, 900, False, False), (200, 520, 520, True, False),
+          (60, 50, 70, True, True), (77, 1, 300, True, False), (300, 1, 77, False, False), (64, 64, 64, False, True)]
+
+
+@pytest.mark.parametrize(("m", "n", "k", "trans_a", "trans_b"), SHAPES)
+def test_chosen_way_is_as_accurate_as_numpy(m: int, n: int, k: int, trans_a: bool, trans_b: bool) -> None:
+    rng = np.random.default_rng(3)
+    p = Problem(m, n, k, trans_a, trans_b)
+    for scale in (lambda x: x, np.abs):
+        a, b = (scale(x) for x in operands(rng, p, "f4"))
+        right = exact(p, a, b)
+        got = run(p, a, b)
+        theirs = (a.T if trans_a else a) @ (b.T if trans_b else b)
+        size = exact(p, np.abs(a), np.abs(b))
+        unit = np.finfo("f4").eps
+        assert (np.abs(got - right) / size).max() <= max(2 * (np.abs(theirs - right) / size).max(), 3 * unit)
+        np.testing.assert_array_equal(run(p, a, b, cuts=2), got)
+
+
+def test_special_values_propagate() -> None:
+    for m, n, k, trans_b in ((13, 35, 20, False), (5, 6, 33, True), (130, 40, 40, True)):
+        p = Problem(m, n, k, trans_b=trans_b)
+        a, b = np.ones((m, k), "f4"), np.ones((n, k) if trans_b else (k, n), "f4")
+        a[1, 2], a[2, 3], a[3, 4], a[4, 5] = np.nan, np.inf, 0, np.inf
+        right = b.T if trans_b else b
+        right[4, 1], right[5, 2] = np.nan, -np.inf
+        right[5, 3] = 0
+        with np.errstate(all="ignore"):
+            wanted = exact(p, a, b)
+        np.testing.assert_array_equal(run(p, a, b), wanted.astype("f4"))
+
+
+def test_batches_broadcast_over_any_axes() -> None:
+    rng = np.random.default_rng(4)
+    for batch_a, batch_b in (((3,), (3,)), ((2, 3), (1, 3)), ((2, 1), (2, 3)), ((4, 1, 3, 1), (1, 2, 1, 5)),
+                             ((2, 1, 2, 1, 2), (1, 3, 1, 2, 1)), ((5,), (1,)), ((1,), (5,)), ((0,), (0,))):
+        for trans_a, trans_b in ((False, False), (True, False), (False, True)):
+            batch = np.broadcast_shapes(batch_a, batch_b)
+            a = rng.standard_normal((*batch_a, *((6, 5) if trans_a else (5, 6)))).astype("f4")
+            b = rng.standard_normal((*batch_b, *((7, 6) if trans_b else (6, 7)))).astype("f4")
+            steps = [tuple(s // x.itemsize for s in np.broadcast_to(x, (*batch, *x.shape[-2:])).strides[:-2]) for x in (a, b)]
+            p = Problem(5, 7, 6, trans_a, trans_b, batch, *steps)
+            got = run(p, a, b)
+            np.testing.assert_allclose(got, exact(p, a, b), atol=1e-5)
+            np.testing.assert_array_equal(run(p, a, b, cuts=4), got)
+            if batch != (0,):
+                packed = run(p, a, b, force=Blocking("packed", 24, 32, 32))
+                np.testing.assert_allclose(packed, exact(p, a, b), atol=1e-5)
+
+
+def test_rows_of_a_batch_join_one_product() -> None:
+    p = simplify(Problem(8, 16, 4, batch=(5, 6), a_step=(6 * 32, 32), b_step=(0, 0)))
+    assert (p.m, p.batch) == (240, ())
+    assert simplify(Problem(8, 16, 4, True, False, (5,), (32,), (0,))).batch == (5,)
+
+
+def test_blocking_depends_on_shapes_only_and_packs_what_outgrows_the_cache() -> None:
+    for name in cpu.available():
+        path = cpu.PATHS[name]
+        ways = [blocking(simplify(Problem(*shape)), "f4", path).way for shape in
+                ((64, 64, 64), (40, 256, 320, False, True), (2048, 2048, 2048), (1, 4096, 4096), (300, 300, 64, True, True))]
+        assert ways == ["direct", "dots", "packed", "direct", "packed"]

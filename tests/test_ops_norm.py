@@ -1,0 +1,143 @@
+"""Batch and layer normalisation against references and torch; statistics far from zero; gradients."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from evaluate import check_gradient, check_gradient_kernels, check_kernel, run_kernel
+
+from tileflow.errors import ShapeError, TypeMismatchError, UnsupportedError
+from tileflow.graph import Builder, Graph, TensorType
+from tileflow.ops.norm import BatchNormalization, BatchNormalizationGrad, LayerNormalization, LayerNormalizationGrad
+
+rng = np.random.default_rng(6)
+Array = np.ndarray
+
+
+def batch(shape: tuple[int, ...], dtype: str = "float32", offset: float = 0.0) -> list[Array]:
+    """x, scale, B, mean, var."""
+    c = shape[1]
+    x, shift, mean = rng.standard_normal(shape) * 2 + offset, rng.standard_normal(c), rng.standard_normal(c)
+    arrays = [x, rng.random(c) + 0.5, shift, mean, rng.random(c) + 0.1]
+    return [a.astype(dtype) for a in arrays]
+
+
+SHAPES = [(4, 3, 5, 7), (40, 10), (9, 130), (2, 1, 1000), (1, 3, 1), (3, 5, 1, 1)]
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (0, 3), (0, 3, 4), (2, 0, 3)])
+def test_batch_norm(shape: tuple[int, ...]) -> None:
+    for dtype, tolerance in (("float32", 1e-5), ("float64", 1e-12)):
+        arrays = batch(shape, dtype)
+        check_kernel(BatchNormalization(), *arrays, rtol=tolerance, atol=tolerance)
+        train = BatchNormalization(training_mode=1)
+        y, mean, _, inverse = check_kernel(train, *arrays[:3], None, None, rtol=tolerance, atol=tolerance)
+        g = rng.standard_normal(shape).astype(dtype)
+        check_kernel(BatchNormalizationGrad(), g, *arrays[:2], mean, inverse, rtol=10 * tolerance, atol=10 * tolerance)
+        assert y.shape == shape
+
+
+@pytest.mark.parametrize("shape", [(8, 3, 5, 7), (40, 10)])
+def test_batch_norm_against_torch(shape: tuple[int, ...]) -> None:
+    torch = pytest.importorskip("torch")
+    arrays = batch(shape)
+    t = [torch.tensor(a, requires_grad=i < 3) for i, a in enumerate(arrays)]
+    wanted = torch.nn.functional.batch_norm(t[0], None, None, t[1], t[2], training=True, eps=1e-3)
+    y, mean, _, inverse = run_kernel(BatchNormalization(training_mode=1, epsilon=1e-3), *arrays)
+    np.testing.assert_allclose(y, wanted.detach().numpy(), rtol=1e-5, atol=1e-5)
+    g = rng.standard_normal(shape).astype("float32")
+    wanted.backward(torch.tensor(g))
+    for a, b in zip(run_kernel(BatchNormalizationGrad(), g, *arrays[:2], mean, inverse), t, strict=False):
+        np.testing.assert_allclose(a, b.grad.numpy(), rtol=1e-4, atol=2e-5)
+    wanted = torch.nn.functional.batch_norm(t[0], t[3], t[4], t[1], t[2], training=False)
+    np.testing.assert_allclose(run_kernel(BatchNormalization(), *arrays)[0], wanted.detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(16, 3, 20, 20), (2000, 5)])
+def test_statistics_of_data_far_from_zero(shape: tuple[int, ...]) -> None:
+    arrays = batch(shape, offset=3000.0)
+    y, mean, var, _ = run_kernel(BatchNormalization(training_mode=1), *arrays)
+    axes = (0, *range(2, len(shape)))
+    wide = arrays[0].astype("float64")
+    np.testing.assert_allclose(mean, wide.mean(axes), rtol=1e-7)
+    np.testing.assert_allclose(var, wide.var(axes), rtol=1e-5)
+    np.testing.assert_allclose(y, BatchNormalization(training_mode=1).reference(*[a.astype("float64") for a in arrays])[0], atol=1e-3)
+
+
+def test_batch_norm_gradients() -> None:
+    for shape in ((3, 2, 2, 3), (6, 3)):
+        arrays = batch(shape, "float64")
+        check_gradient(BatchNormalization(), *arrays, wrt=[0, 1, 2])
+        train = BatchNormalization(training_mode=1)
+        check_gradient(train, *arrays[:3], None, None, outputs=[0], rtol=1e-5)
+        check_gradient_kernels(train, *[a.astype("float32") for a in arrays], outputs=[0], rtol=1e-4, atol=1e-5)
+        check_gradient_kernels(BatchNormalization(), *[a.astype("float32") for a in arrays], rtol=1e-4, atol=1e-5)
+
+
+def test_special_values_stay_in_their_channel() -> None:
+    for shape in ((4, 3, 6), (8, 3)):
+        arrays = batch(shape)
+        arrays[0][1, 2], arrays[0][0, 0] = np.nan, np.inf
+        y, = check_kernel(BatchNormalization(), *arrays, rtol=1e-5, atol=1e-5)
+        y = run_kernel(BatchNormalization(training_mode=1), *arrays)[0]
+        assert np.isnan(y[:, 2]).all()
+        assert np.isnan(y[:, 0]).all()
+        assert np.isfinite(y[:, 1]).all()
+
+
+@pytest.mark.parametrize(("shape", "axis"), [
+    ((7, 33), -1), ((2, 3, 4, 5), 2), ((5,), 0), ((3, 1000), 1), ((0, 4), 1), ((3, 0), 1), ((4, 1), -1),
+])
+def test_layer_norm(shape: tuple[int, ...], axis: int) -> None:
+    for dtype, tolerance in (("float32", 2e-5), ("float64", 1e-12)):
+        x, g = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
+        scale, shift = (rng.standard_normal(shape[axis:]).astype(dtype) for _ in range(2))
+        op = LayerNormalization(axis=axis)
+        _, mean, inverse = check_kernel(op, x, scale, shift, rtol=tolerance, atol=tolerance)
+        check_kernel(op, x, scale, None, rtol=tolerance, atol=tolerance)
+        if min(shape) != 1:
+            check_kernel(LayerNormalizationGrad(axis=axis), g, x, scale, mean, inverse, rtol=10 * tolerance, atol=10 * tolerance)
+
+
+def test_layer_norm_against_torch() -> None:
+    torch = pytest.importorskip("torch")
+    x = (rng.standard_normal((6, 4, 50)) + 100).astype("float32")
+    scale, shift, g = rng.random(50).astype("float32"), rng.random(50).astype("float32"), rng.standard_normal(x.shape).astype("float32")
+    t = [torch.tensor(a, requires_grad=True) for a in (x, scale, shift)]
+    wanted = torch.nn.functional.layer_norm(t[0], (50,), t[1], t[2])
+    y, mean, inverse = run_kernel(LayerNormalization(), x, scale, shift)
+    np.testing.assert_allclose(y, wanted.detach().numpy(), atol=2e-5)
+    wanted.backward(torch.tensor(g))
+    for a, b in zip(run_kernel(LayerNormalizationGrad(), g, x, scale, mean, inverse), t, strict=True):
+        np.testing.assert_allclose(a, b.grad.numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_layer_norm_gradients() -> None:
+    x, scale, shift = rng.standard_normal((3, 2, 4)), rng.standard_normal((2, 4)), rng.standard_normal((2, 4))
+    check_gradient(LayerNormalization(axis=1), x, scale, shift, outputs=[0])
+    check_gradient(LayerNormalization(axis=1), x, scale, None, outputs=[0])
+    check_gradient_kernels(LayerNormalization(axis=1), *[a.astype("float32") for a in (x, scale, shift)], outputs=[0], rtol=1e-4, atol=1e-5)
+
+
+def test_errors() -> None:
+    x, c = TensorType("float32", (4, 3, 5)), TensorType("float32", (3,))
+    with pytest.raises(ShapeError, match=r"scale is float32\[4\]"):
+        BatchNormalization().infer(x, TensorType("float32", (4,)), c, c, c)
+    with pytest.raises(ShapeError, match="mean is absent"):
+        BatchNormalization().infer(x, c, c, None, c)
+    with pytest.raises(ShapeError, match="two dimensions"):
+        BatchNormalization().infer(c, c, c, c, c)
+    with pytest.raises(TypeMismatchError, match="int32"):
+        LayerNormalization().infer(x.with_dtype("int32"), c)
+    with pytest.raises(ShapeError, match="scale"):
+        LayerNormalization().infer(x, c)
+    b = Builder(Graph())
+    made = b.emit(BatchNormalization(training_mode=1), *[b.input("x", t) for t in (x, c, c, c, c)])
+    with pytest.raises(UnsupportedError, match="statistics"):
+        made[0].producer.op.vjp(b, [None, made[1], None, None], made[0].producer.inputs, made)
+
+
+def test_work() -> None:
+    x, c = TensorType("float32", (4, 3, 5)), TensorType("float32", (3,))
+    work = BatchNormalization(training_mode=1).work([x, c, c, None, None], [x, c, c, c])
+    assert [a.kind for a in work.axes] == ["reduce", "parallel", "reduce"]
+    assert {a.kind for a in BatchNormalization().work([x, c, c, c, c], [x]).axes} == {"parallel"}

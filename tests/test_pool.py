@@ -1,0 +1,178 @@
+"""Pooling against its references, torch, ONNX's evaluator and finite differences."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from evaluate import check_gradient, check_kernel, evaluate, gradient_graph, run_kernel
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from tileflow.errors import ShapeError, TypeMismatchError, UnsupportedError
+from tileflow.graph import Op, TensorType
+from tileflow.kernels import cpu
+from tileflow.ops.pool import AveragePool, AveragePoolGrad, GlobalAveragePool, GlobalMaxPool, MaxPool, MaxPoolGrad
+
+Array = np.ndarray
+
+HALVES = dict(kernel_shape=(2, 2), strides=(2, 2))
+CASES = [
+    ((2, 3, 8, 8), HALVES),
+    ((1, 2, 25, 37), HALVES),                                          # an odd row and column that no window meets
+    ((2, 1, 2, 3), HALVES),
+    ((2, 3, 9, 7), dict(kernel_shape=(3, 2), pads=(1, 1, 0, 0))),
+    ((1, 2, 13, 11), dict(kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1), ceil_mode=1)),
+    ((1, 2, 6, 10), dict(kernel_shape=(2, 2), strides=(2, 3), ceil_mode=1)),
+    ((1, 2, 11, 10), dict(kernel_shape=(2, 3), strides=(5, 4), dilations=(3, 2))),
+    ((2, 2, 7, 5), dict(kernel_shape=(3, 3), strides=(2, 2), auto_pad="SAME_UPPER")),
+    ((2, 2, 8, 5), dict(kernel_shape=(3, 2), strides=(2, 1), auto_pad="SAME_LOWER")),
+    ((2, 2, 7, 5), dict(kernel_shape=(3, 3), auto_pad="VALID", pads=(1, 1, 1, 1))),
+    ((2, 3, 19), dict(kernel_shape=(3,), strides=(2,), pads=(1, 0))),
+    ((0, 3, 8, 8), HALVES),
+    ((3, 2, 1, 1), dict(kernel_shape=(1, 1))),
+]
+
+
+def normal(*shape: int, dtype: str = "float32") -> Array:
+    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
+
+
+def levels(*shape: int, dtype: str = "float32") -> Array:
+    """Few distinct values, so that most windows hold ties."""
+    return np.random.default_rng(0).integers(0, 3, shape).astype(dtype)
+
+
+def onnx_eval(op: Op, x: Array, outputs: int = 1) -> list[Array]:
+    attributes = {k: v for k, v in op.attributes().items() if k != "indices" and v is not None}
+    names = ["y", "z"][:outputs]
+    graph = helper.make_graph([helper.make_node(op.name, ["x"], names, **attributes)], "g",
+                              [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
+                              [helper.make_tensor_value_info(n, TensorProto.UNDEFINED, None) for n in names])
+    return ReferenceEvaluator(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)])).run(None, {"x": x})
+
+
+@pytest.mark.parametrize(("shape", "attributes"), CASES)
+@pytest.mark.parametrize("path", cpu.available())
+def test_max_pool_and_its_gradient(path: str, shape: tuple[int, ...], attributes: dict) -> None:
+    op = MaxPool(**attributes)
+    with cpu.forced(path):
+        for dtype in ("float32", "float64"):
+            y, = check_kernel(op, normal(*shape, dtype=dtype))
+            check_kernel(MaxPoolGrad(**op.same()), normal(*y.shape, dtype=dtype), levels(*shape, dtype=dtype), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape_attributes", CASES)
+def test_indices_and_average(shape_attributes: tuple) -> None:
+    shape, attributes = shape_attributes
+    check_kernel(MaxPool(**attributes, indices=True), levels(*shape))
+    for include in (0, 1):
+        op = AveragePool(**attributes, count_include_pad=include)
+        for dtype in ("float32", "float64"):
+            y, = check_kernel(op, normal(*shape, dtype=dtype), rtol=1e-5, atol=1e-6)
+            grad = AveragePoolGrad(shape=shape[2:], count_include_pad=include, **op.same())
+            check_kernel(grad, normal(*y.shape, dtype=dtype), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("shape", "attributes"), [c for c in CASES if 0 not in c[0]])
+def test_max_pool_as_onnx(shape: tuple[int, ...], attributes: dict) -> None:
+    if attributes.get("ceil_mode") or "auto_pad" in attributes:
+        pytest.skip("the reference evaluator differs from the runtimes there")
+    op = MaxPool(**attributes, indices=True)
+    x = normal(*shape)
+    for got, wanted in zip(run_kernel(op, x), onnx_eval(op, x, 2), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_average_pool_as_onnx() -> None:
+    x = normal(2, 3, 9, 8)
+    for attributes in (dict(kernel_shape=(3, 2), strides=(2, 1), pads=(1, 0, 1, 1)), HALVES, dict(kernel_shape=(3, 3), pads=(1, 1, 1, 1))):
+        for include in (0, 1):
+            op = AveragePool(**attributes, count_include_pad=include)
+            np.testing.assert_allclose(run_kernel(op, x)[0], onnx_eval(op, x)[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("ceil_mode", [0, 1])
+@pytest.mark.parametrize(("kernel", "stride", "pad", "dilation"), [(2, 2, 0, 1), (3, 2, 1, 1), (3, 1, 1, 2), (2, 3, 1, 1)])
+def test_as_torch(kernel: int, stride: int, pad: int, dilation: int, ceil_mode: int) -> None:
+    torch = pytest.importorskip("torch")
+    x = levels(2, 3, 11, 14, dtype="float64")
+    x[0, 0, 3, 4] = np.nan
+    x[1, 1, 5, 6] = np.inf
+    x[1, 2, :4, :4] = -np.inf
+    op = MaxPool(kernel_shape=(kernel,) * 2, strides=(stride,) * 2, pads=(pad,) * 4, dilations=(dilation,) * 2, ceil_mode=ceil_mode,
+                 indices=True)
+    source = torch.tensor(x, requires_grad=True)
+    wanted, places = torch.nn.functional.max_pool2d(source, kernel, stride, pad, dilation, bool(ceil_mode), return_indices=True)
+    got, indices = run_kernel(op, x)
+    np.testing.assert_array_equal(got, wanted.detach().numpy())
+    plane = np.arange(6).reshape(2, 3, 1, 1) * 11 * 14
+    np.testing.assert_array_equal(indices - plane, places.numpy())
+    g = normal(*got.shape, dtype="float64")
+    wanted.backward(torch.tensor(g))
+    np.testing.assert_allclose(run_kernel(MaxPoolGrad(**op.same()), g, x)[0], source.grad.numpy(), rtol=1e-12)
+    if dilation == 1:
+        for include in (0, 1):
+            average = AveragePool(**op.same(), count_include_pad=include)
+            x = normal(2, 3, 11, 14, dtype="float64")
+            source = torch.tensor(x, requires_grad=True)
+            wanted = torch.nn.functional.avg_pool2d(source, kernel, stride, pad, bool(ceil_mode), bool(include))
+            np.testing.assert_allclose(run_kernel(average, x)[0], wanted.detach().numpy(), rtol=1e-12)
+            wanted.backward(torch.tensor(g))
+            gradient = AveragePoolGrad(shape=(11, 14), count_include_pad=include, **average.same())
+            np.testing.assert_allclose(run_kernel(gradient, g)[0], source.grad.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("path", cpu.available())
+def test_nan_and_ties_in_halves(path: str) -> None:
+    x = levels(2, 2, 6, 40)
+    x[0, 0, 1, 3] = x[0, 0, 0, 2] = x[1, 1, 4, 39] = np.nan
+    x[0, 1, 2:4, 6:8] = -np.inf
+    with cpu.forced(path):
+        y, = check_kernel(MaxPool(**HALVES), x)
+        check_kernel(MaxPoolGrad(**MaxPool(**HALVES).same()), normal(*y.shape), x)
+    assert np.isnan(y).sum() == 2
+
+
+@pytest.mark.parametrize("op", [
+    MaxPool(kernel_shape=(3, 2), strides=(2, 1), pads=(1, 1, 0, 0)), AveragePool(kernel_shape=(3, 2), strides=(2, 1), pads=(1, 1, 0, 0)),
+    AveragePool(kernel_shape=(2, 2), strides=(2, 2), pads=(1, 1, 0, 0), count_include_pad=1), MaxPool(**HALVES), GlobalAveragePool(), GlobalMaxPool()])
+def test_gradients(op: Op) -> None:
+    check_gradient(op, normal(2, 2, 6, 5, dtype="float64"))
+
+
+def test_second_gradient_of_average() -> None:
+    op = AveragePool(kernel_shape=(3, 2), strides=(2, 1), pads=(1, 1, 0, 0))
+    y, = op.reference(normal(1, 2, 6, 5, dtype="float64"))
+    check_gradient(AveragePoolGrad(shape=(6, 5), **op.same()), normal(*y.shape, dtype="float64"))
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 7, 7), (2, 1, 17), (2, 3, 2, 3, 4), (0, 3, 4, 4), (1, 1, 1, 1)])
+def test_global_pools(shape: tuple[int, ...]) -> None:
+    for dtype in ("float32", "float64"):
+        check_kernel(GlobalAveragePool(), normal(*shape, dtype=dtype), rtol=1e-5, atol=1e-6)
+        if 0 not in shape:
+            check_kernel(GlobalMaxPool(), normal(*shape, dtype=dtype))
+    graph, _, results = gradient_graph(GlobalMaxPool(), [normal(*shape)])
+    assert results[0] is not None
+    if 0 not in shape:
+        assert evaluate(graph, {"x0": normal(*shape)}, run_kernel)[results[0].name].shape == shape
+
+
+@pytest.mark.parametrize(("op", "x", "error", "words"), [
+    (MaxPool(kernel_shape=(5, 5)), TensorType("float32", (1, 1, 4, 9)), ShapeError, "larger than spatial axis 0"),
+    (MaxPool(kernel_shape=(2,)), TensorType("float32", (1, 1, 4, 9)), ShapeError, "kernel_shape"),
+    (MaxPool(kernel_shape=(2, 2), strides=(0, 1)), TensorType("float32", (1, 1, 4, 9)), ShapeError, "strides"),
+    (MaxPool(kernel_shape=(2, 2), auto_pad="SAME"), TensorType("float32", (1, 1, 4, 9)), ShapeError, "auto_pad"),
+    (MaxPool(kernel_shape=(2, 2), indices=True, storage_order=1), TensorType("float32", (1, 1, 4, 9)), UnsupportedError, "storage_order"),
+    (AveragePool(kernel_shape=(2, 2, 2)), TensorType("float32", (1, 1, 4, 9, 9)), UnsupportedError, "3 spatial axes"),
+    (AveragePool(kernel_shape=(2, 2)), TensorType("int64", (1, 1, 4, 9)), TypeMismatchError, "int64"),
+    (GlobalAveragePool(), TensorType("float32", (3, 4)), ShapeError, "spatial"),
+    (GlobalMaxPool(), TensorType("float32", (3, 4, 0)), ShapeError, "elements to pool"),
+])
+def test_errors(op: Op, x: TensorType, error: type, words: str) -> None:
+    with pytest.raises(error, match=words):
+        op.infer(x)
+
+
+def test_work_counts_taps() -> None:
+    x = TensorType("float32", (2, 3, 8, 8))
+    op = MaxPool(**HALVES)
+    assert op.work([x], op.infer(x)).points == 2 * 3 * 16 * 4

@@ -1,0 +1,215 @@
+"""`tileflow doctor`: what this installation stands on, problems first, each with the way to mend it."""
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+
+REQUIRED = ("numba", "llvmlite", "numpy", "onnx", "tqdm")
+OPTIONAL = ("onnxruntime", "torch", "safetensors")
+LOW_MEMORY = 500 << 20
+LOW_DISK = 100 << 20
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong and how to mend it. `broken`: nothing will run until it is."""
+
+    what: str
+    remedy: str
+    broken: bool = False
+
+
+@dataclass
+class Examination:
+    """Facts in lines (title, value) and the problems found on the way."""
+
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def broken(self) -> bool:
+        return any(problem.broken for problem in self.problems)
+
+    def text(self) -> str:
+        """The problems, then the facts."""
+        lines = [f"{'Broken' if p.broken else 'Problem'}: {p.what}\n  Mend it: {p.remedy}" for p in self.problems]
+        lines.append("Everything works." if not self.problems else "")
+        width = max(len(title) for title, _ in self.facts)
+        return "\n".join([*lines, *(f"{title:<{width}}  {value}" for title, value in self.facts)])
+
+
+def examine() -> Examination:
+    """Look at everything that tileflow depends on."""
+    found = Examination()
+    checks: list[Callable[[Examination], None]] = [_versions]
+    if all(_version(name) for name in REQUIRED):
+        checks += [_cpu, _threads, _threading_layer, _cache, _kernels]
+    for check in [*checks, _memory, _peers]:
+        check(found)
+    return found
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _versions(found: Examination) -> None:
+    found.facts += [("tileflow", __version__), ("Python", f"{platform.python_version()} ({sys.executable})"),
+                    ("system", f"{platform.system()} {platform.release()} {platform.machine()}")]
+    for name in REQUIRED:
+        version = _version(name)
+        found.facts.append((name, version or "missing"))
+        if version is None:
+            found.problems.append(Problem(f"the package {name} is missing.", f"python -m pip install {name}", broken=True))
+
+
+def _cpu(found: Examination) -> None:
+    from .kernels import cpu
+    path = cpu.current()
+    wanted = ("sse4.2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni", "avx512bf16",
+              "amx-tile", "amx-bf16", "amx-int8", "neon")
+    have = cpu.features()
+    found.facts += [("CPU", _cpu_name()), ("CPU features", " ".join(name for name in wanted if name in have) or "none that matter"),
+                    ("kernels", f"{path.name}: vectors of {path.vector_bytes} bytes ({path.lanes(4)} float32), "
+                                f"{path.registers} registers{', fused multiply-add' if path.fma else ''}")]
+    if path.name == "generic" and platform.machine().lower() in ("x86_64", "amd64"):
+        found.problems.append(Problem("only the generic kernels can run here, several times slower than AVX2's.",
+                                      "use a CPU with AVX2, and unset NUMBA_CPU_NAME and NUMBA_CPU_FEATURES if they are set."))
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor() or "unknown")
+
+
+def _threads(found: Examination) -> None:
+    import numba
+    config: Any = numba.config
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found.facts.append(("threads", f"{config.NUMBA_NUM_THREADS} of {os.cpu_count()} processors ({usable} usable)"))
+    quota = cpu_quota()
+    if quota is not None and quota + 0.5 < config.NUMBA_NUM_THREADS:
+        found.problems.append(Problem(f"{config.NUMBA_NUM_THREADS} threads would share the {quota:g} CPUs this container may use.",
+                                      f"set the option threads to {max(1, round(quota))}, or NUMBA_NUM_THREADS."))
+    if config.DISABLE_JIT:
+        found.problems.append(Problem("NUMBA_DISABLE_JIT is set, so no kernel can be compiled.", "unset NUMBA_DISABLE_JIT.", broken=True))
+
+
+def cpu_quota(folder: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """CPUs that the control group allows (cgroup v2's cpu.max); None without a limit."""
+    try:
+        limit, period = (folder / "cpu.max").read_text(encoding="ascii").split()
+        return None if limit == "max" else int(limit) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def _threading_layer(found: Examination) -> None:
+    layers = {"omp": "omppool", "tbb": "tbbpool", "workqueue": "workqueue"}
+    usable = [name for name, module in layers.items() if _loads(f"numba.np.ufunc.{module}")]
+    found.facts.append(("threading layer", f"{usable[0]} (usable: {', '.join(usable)})" if usable else "none"))
+    if "omp" not in usable:
+        found.problems.append(Problem(
+            "OpenMP cannot be loaded, so " + (f"the {usable[0]} threading layer is used." if usable else "no threads can be started."),
+            "install libgomp1 (Debian, Ubuntu: apt install libgomp1; Fedora: dnf install libgomp; macOS: brew install libomp).",
+            broken=not usable))
+
+
+def _loads(module: str) -> bool:
+    try:
+        importlib.import_module(module)
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+def _cache(found: Examination) -> None:
+    from .kernels import cache
+    root, current = cache.root(), cache.folder()
+    size, files = _size(root)
+    others = [path for path in root.glob("kernels-*") if path != current] if root.is_dir() else []
+    found.facts.append(("kernel cache", f"{root}, {_bytes(size)} in {files} files"
+                        + (f", {len(others)} folders of other versions" if others else "") + f"; clear it by deleting {root}"))
+    try:
+        current.mkdir(parents=True, exist_ok=True)
+        probe = current / f".doctor-{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        found.problems.append(Problem(f"the kernel cache {current} cannot be written ({error.strerror}), so every start compiles anew.",
+                                      "set TILEFLOW_CACHE_DIR to a folder you may write to."))
+        return
+    free = shutil.disk_usage(current).free
+    if free < LOW_DISK:
+        found.problems.append(Problem(f"the disk of the kernel cache has {_bytes(free)} left.",
+                                      f"free some space (clear the cache by deleting {root}) or set TILEFLOW_CACHE_DIR."))
+
+
+def _size(folder: Path) -> tuple[int, int]:
+    """Bytes and number of files below a folder."""
+    sizes = []
+    for path in folder.rglob("*"):
+        try:
+            if path.is_file():
+                sizes.append(path.stat().st_size)
+        except OSError:
+            continue          # deleted meanwhile
+    return sum(sizes), len(sizes)
+
+
+def _bytes(n: float) -> str:
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:.0f} {unit}"
+        n /= 1000
+    return f"{n:.1f} TB"
+
+
+def _twice(x, y):          # type: ignore[no-untyped-def]          # a kernel's body
+    for i in range(y.shape[0]):
+        y[i] = x[i] + x[i]
+
+
+def _kernels(found: Examination) -> None:
+    """Compile and run a kernel."""
+    import numpy as np
+
+    from .kernels.leaf import Leaf
+    x, y = np.arange(5, dtype=np.float32), np.zeros(5, np.float32)
+    try:
+        Leaf(_twice, "f4[r], f4[r]")(x, y)
+        works = np.array_equal(y, x + x)
+    except Exception as error:          # whatever it is, it is the answer
+        found.problems.append(Problem(f"a kernel cannot be compiled ({type(error).__name__}: {error}).",
+                                      "reinstall numba and llvmlite: python -m pip install --force-reinstall numba llvmlite", broken=True))
+        return
+    found.facts.append(("compiler", "works" if works else "gives wrong results"))
+    if not works:
+        found.problems.append(Problem("a compiled kernel gives wrong results.", "clear the kernel cache and try again.", broken=True))
+
+
+def _memory(found: Examination) -> None:
+    from .runtime.data.limits import available_memory
+    free = available_memory()
+    found.facts.append(("memory", "unknown" if free is None else f"{_bytes(free)} available"))
+    if free is not None and free < LOW_MEMORY:
+        found.problems.append(Problem(f"only {_bytes(free)} of memory are available.", "close other programs or lower micro_batch_size."))
+
+
+def _peers(found: Examination) -> None:
+    found.facts += [(f"{name} (optional)", _version(name) or "not installed") for name in OPTIONAL]

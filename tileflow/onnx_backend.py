@@ -1,0 +1,128 @@
+"""An `onnx.backend`-style backend: run any ONNX model through the engine, as ONNX's own backend tests do.
+
+    rep = Backend.prepare(onnx.load("model.onnx"))
+    y, = rep.run([x])
+"""
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+from onnx.backend.base import Backend as OnnxBackend
+from onnx.backend.base import BackendRep
+
+from . import compiler
+from .errors import DataError, TypeMismatchError, UnsupportedError
+from .graph import CODES, type_of
+from .importers.onnx import DynamicOperandError, OnnxModel, import_graph, load_model, unsupported_nodes, wrap_model
+from .kernels import driver
+from .lower.plan import make_plan
+from .program import Batching
+from .runtime.engine import Engine
+from .runtime.session import Session
+
+MOST_PROGRAMS = 8
+"""Compiled programs that a model keeps, one for each set of input types; the least recently used goes first."""
+
+
+class Backend(OnnxBackend):
+    """tileflow as an ONNX backend on the CPU."""
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        return device == "CPU"
+
+    @classmethod
+    def is_compatible(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
+        """Every operator of the model has an implementation, judged by name."""
+        return cls.supports_device(device) and not unsupported_nodes(wrap_model(model))
+
+    @classmethod
+    def prepare(cls, model: ModelProto | str | os.PathLike[str], device: str = "CPU", **kwargs: Any) -> Prepared:
+        """Check a model. Programs are compiled when `run` brings arrays, whose shapes they are for.
+
+        Args:
+            threads (in kwargs): worker threads; by default one for each core.
+
+        Raises:
+            ModelError: the model is damaged, or uses operators that tileflow does not have.
+        """
+        if not cls.supports_device(device):
+            raise UnsupportedError(f"The device is {device!r}, but tileflow runs on the CPU: ask for 'CPU'.")
+        loaded = wrap_model(model) if isinstance(model, ModelProto) else load_model(Path(model))
+        if refused := unsupported_nodes(loaded):
+            shown = "; ".join(f"{name}: {why}" for name, why in refused[:10]) + (f"; and {len(refused) - 10} more" if len(refused) > 10 else "")
+            raise UnsupportedError(f"{loaded.where} cannot run on tileflow ({shown}): export it with other operators.")
+        return Prepared(loaded, kwargs.get("threads"))
+
+
+class Prepared(BackendRep):
+    """A checked model and the programs compiled for it so far."""
+
+    def __init__(self, model: OnnxModel, threads: int | None = None) -> None:
+        self.model, self._threads = model, threads
+        self._baked: frozenset[str] = frozenset()
+        self._engines: OrderedDict[tuple[Any, ...], Engine] = OrderedDict()
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[np.ndarray, ...]:
+        """The outputs for arrays in the order of the model's inputs (initializers left out), or for a dict by name.
+
+        Inputs that decide a shape are compiled into the program: other values of them make another program.
+        """
+        arrays = self._arrays(inputs)
+        engine = self._engine(arrays)
+        results = engine.run({name: a for name, a in arrays.items() if name not in self._baked})
+        return tuple(results[v.name][0] for v in engine.outputs)
+
+    def _arrays(self, inputs: Any) -> dict[str, np.ndarray]:
+        names = [p.name for p in self.model.inputs]
+        if not isinstance(inputs, Mapping):
+            given: Sequence[Any] = inputs if isinstance(inputs, list | tuple) else [inputs]
+            if len(given) != len(names):
+                raise DataError(f"{self.model.where} has the inputs {', '.join(names) or 'none'} and got {len(given)} arrays; "
+                                f"give one for each.")
+            inputs = dict(zip(names, given, strict=True))
+        if missing := [n for n in names if n not in inputs]:
+            raise DataError(f"{self.model.where} needs its inputs {', '.join(missing)}; give an array for each.")
+        arrays = {}
+        for name in names:
+            array = np.asarray(inputs[name])
+            if array.dtype.name not in CODES:
+                raise TypeMismatchError(f"The input '{name}' has element type {array.dtype}; give one of {', '.join(CODES)}.")
+            arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
+        return arrays
+
+    def _engine(self, arrays: Mapping[str, np.ndarray]) -> Engine:
+        """The program for these arrays, compiled if need be."""
+        while True:
+            values = {name: arrays[name] for name in sorted(self._baked)}
+            key = (*((n, type_of(a)) for n, a in arrays.items()), *(a.tobytes() for a in values.values()))
+            if key not in self._engines:
+                try:
+                    self._engines[key] = self._compile(arrays, values)
+                except DynamicOperandError as error:
+                    if not error.names - self._baked:
+                        raise
+                    self._baked |= error.names
+                    continue
+                if len(self._engines) > MOST_PROGRAMS:
+                    self._engines.popitem(last=False)
+            self._engines.move_to_end(key)
+            return self._engines[key]
+
+    def _compile(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> Engine:
+        types = {name: type_of(a) for name, a in arrays.items() if name not in values}
+        imported = import_graph(self.model, input_types=types, values=values, training=None)
+        program = compiler.inference(imported.graph, Batching(1)).program
+        session = Session()
+        for graph in program.graphs:
+            session.declare(graph.states, imported.weights)
+        plan = make_plan(program, driver.start_threads(self._threads))
+        for leaf in plan.leaves():
+            leaf.compile()
+        return Engine(plan, session)

@@ -1,0 +1,144 @@
+"""Dropout: its mask is drawn anew in the backward pass, from the same counters, and never stored."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import OptionError, TypeMismatchError
+from ..graph.op import Op, Types, op
+from ..graph.types import TensorType
+from ..kernels.call import Call, In, Micro, Out, Seed
+from ..kernels.move import copy_call, fill_call
+from ..kernels.random import dropout, dropout_mask, threshold, uniform_bits
+from ..work import Work, map_work
+from .shape import present
+
+if TYPE_CHECKING:
+    from ..graph.builder import Builder
+    from ..graph.graph import Value
+    from ..kernels.cpu import Cpu
+
+
+@dataclass(frozen=True, repr=False)
+class _Masked(Op):
+    """Shared by dropout and its gradient: x / (1 - ratio) where the mask keeps it, 0 elsewhere."""
+
+    random = True
+
+    ratio: float = 0.5
+    stream: int = 0
+
+    def check(self, x: TensorType) -> None:
+        """Raise an error that names what does not fit."""
+        if x.dtype not in ("float32", "float64"):
+            raise TypeMismatchError(f"the input is {x.dtype}; it must be float32 or float64.")
+        if not 0 <= self.ratio <= 1:
+            raise OptionError(f"ratio {self.ratio} is not a share of the elements; it must lie from 0 to 1.")
+
+    @property
+    def scale(self) -> float:
+        """What kept elements are multiplied by."""
+        return 0.0 if self.ratio == 1 else 1.0 / (1.0 - self.ratio)
+
+    def kept(self, x: np.ndarray, seed: int, micro: int) -> np.ndarray:
+        """The mask."""
+        return (uniform_bits(x.size, seed, self.stream, micro) >= np.uint64(threshold(self.ratio))).reshape(x.shape)
+
+    def masked(self, x: np.ndarray, seed: int, micro: int) -> np.ndarray:
+        """x times mask and scale; a dropped NaN is 0."""
+        return np.where(self.kept(x, seed, micro), x * x.dtype.type(self.scale), x.dtype.type(0))
+
+    def mask_calls(self, x: TensorType) -> list[Call]:
+        """The Calls from input 0 to output 0."""
+        if not x.size:
+            return []
+        n, flat = -(-x.size // 4), (x.size,)
+        args = (In(0, flat), Out(0, flat), Seed(), Micro(), self.stream, threshold(self.ratio), self.scale)
+        return [Call(dropout(x.code), args, n, 256, n * 12.0)]
+
+
+@op("Dropout")
+class Dropout(_Masked):
+    """The input with a share `ratio` of its elements set to 0 and the others scaled by 1 / (1 - ratio), in training mode.
+
+    Element i is dropped by word i of the Philox stream (seed, `stream`) at the micro-batch's global index; `stream` is fixed
+    when the model is imported. Without `training_mode`, or with ratio 0, it is the identity. With `mask` a second output (bool)
+    says what was kept.
+    """
+
+    training_mode: int = 0
+    mask: int = 0
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        x = present(types[0])
+        self.check(x)
+        return (x, x.with_dtype("bool")) if self.mask else (x,)
+
+    @property
+    def active(self) -> bool:
+        """Whether anything can be dropped."""
+        return bool(self.training_mode) and self.ratio > 0
+
+    @property
+    def alias(self) -> int | None:          # type: ignore[override]
+        """The identity is a view."""
+        return None if self.active or self.mask else 0
+
+    def reference(self, *inputs: np.ndarray | None, seed: int = 0, micro: int = 0) -> tuple[np.ndarray, ...]:
+        x = present(inputs[0])
+        y = self.masked(x, seed, micro) if self.active else x.copy()
+        if not self.mask:
+            return (y,)
+        return y, self.kept(x, seed, micro) if self.active else np.ones(x.shape, bool)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        g = grads[0]
+        if g is None or not self.active:
+            return [g]
+        return [b.DropoutGrad(g, ratio=self.ratio, stream=self.stream)]
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        x = present(inputs[0])
+        return map_work([x.shape], x.shape, x.dtype, 2.0 if self.active else 0.0)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x = present(inputs[0])
+        if not x.size:
+            return []
+        flat = (x.size,)
+        calls = self.mask_calls(x) if self.active else [copy_call(In(0, flat), Out(0, flat), x.size, x.itemsize)]
+        if self.mask and self.active:
+            n = -(-x.size // 4)
+            args = (Out(1, flat), Seed(), Micro(), self.stream, threshold(self.ratio))
+            calls.append(Call(dropout_mask(), args, n, 256, n * 12.0))
+        elif self.mask:
+            calls.append(fill_call(Out(1, flat), 1, x.size, 1))
+        return calls
+
+
+@op("DropoutGrad", onnx=False)
+class DropoutGrad(_Masked):
+    """The gradient of Dropout in training mode: the same mask and scale on the gradient."""
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        g = present(types[0])
+        self.check(g)
+        return (g,)
+
+    def reference(self, *inputs: np.ndarray | None, seed: int = 0, micro: int = 0) -> tuple[np.ndarray, ...]:
+        return (self.masked(present(inputs[0]), seed, micro),)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        return [None if grads[0] is None else b.DropoutGrad(grads[0], ratio=self.ratio, stream=self.stream)]
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        g = outputs[0]
+        return map_work([g.shape], g.shape, g.dtype, 2.0)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        return self.mask_calls(outputs[0])

@@ -1,0 +1,301 @@
+"""Batch and layer normalisation."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import ShapeError, TypeMismatchError, UnsupportedError
+from ..graph.op import Op, Types, op
+from ..graph.types import TensorType
+from ..kernels.call import Call, In, Out
+from ..kernels.call import Work as Scratch
+from ..kernels.elementwise import elementwise_call
+from ..kernels.expr import Var
+from ..kernels.move import fill_call
+from ..kernels.norm import CHANNELS, norm_leaf
+from ..kernels.reduce import reduce_calls
+from ..work import LETTERS, Axis, Operand, Reduce, Work
+from .shape import Shape, normal_axis, present
+
+if TYPE_CHECKING:
+    from ..graph.builder import Builder
+    from ..graph.graph import Value
+    from ..kernels.cpu import Cpu
+
+
+def check_float(x: TensorType) -> None:
+    """Raise TypeMismatchError unless the kernels have this type."""
+    if x.dtype not in ("float32", "float64"):
+        raise TypeMismatchError(f"the input is {x.dtype}; it must be float32 or float64.")
+
+
+def _work(x: TensorType, kept: Shape, arrays: int, smalls: int, outputs: int, small_outputs: int, flops: float) -> Work:
+    """Statistics over all axes but `kept`: full tensors and tensors over the kept axes, in and out."""
+    names = tuple(LETTERS[:x.rank])
+    axes = tuple(Axis(a, n, "parallel" if i in kept else "reduce") for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
+    full, small = Operand(names, x.dtype), Operand(tuple(names[i] for i in kept), x.dtype)
+    return Reduce(axes, (full,) * arrays + (small,) * smalls, (full,) * outputs + (small,) * small_outputs, flops)
+
+
+# ---- batch normalisation -------------------------------------------------------------------------------------------------
+
+def _channels(x: TensorType) -> tuple[int, int, int]:
+    """(batch, channels, inner) of [N, C, d…]; a vector or matrix counts as one channel axis where ONNX does."""
+    return x.shape[0], x.shape[1], math.prod(x.shape[2:])
+
+
+def _per_channel(v: np.ndarray, rank: int) -> np.ndarray:
+    """[C] as [1, C, 1…]."""
+    return v.reshape(1, -1, *[1] * (rank - 2))
+
+
+def _other_axes(rank: int) -> Shape:
+    return (0, *range(2, rank))
+
+
+def _batch_calls(name: str, x: TensorType, arrays: Sequence[In | Out], extra: tuple[float, ...]) -> list[Call]:
+    """The Calls of a kernel per channel: `name`, or `name`_flat where channels are contiguous."""
+    n, channels, inner = _channels(x)
+    cost = x.size * 0.6 + channels * (20.0 + n * 10.0)
+    if inner > 1:
+        return [Call(norm_leaf(name, x.code), (*arrays, n, inner, *extra), channels, 1, cost)]
+    sums = [Scratch("sums", (CHANNELS,), "f8")] + [Scratch("products", (CHANNELS,), "f8")] * name.endswith("grad")
+    return [Call(norm_leaf(name + "_flat", x.code), (*arrays, *sums, n, *extra), -(-channels // CHANNELS), 1, cost)]
+
+
+@op("BatchNormalization")
+class BatchNormalization(Op):
+    """scale * (x - mean) / sqrt(var + epsilon) + B per channel (axis 1) of x [N, C, d…].
+
+    Inputs: x, scale [C], B [C], mean [C], var [C]. `training_mode` 0 uses the given mean and var and has one output.
+    With 1 they come from the batch (the variance is the population's), the given ones may be absent, and the outputs are
+    y, batch mean, batch variance, 1 / sqrt(variance + epsilon): running statistics are updated by nodes outside, where
+    `momentum` belongs to.
+    """
+
+    epsilon: float = 1e-5
+    momentum: float = 0.9
+    training_mode: int = 0
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        x = present(types[0])
+        check_float(x)
+        if x.rank < 2:
+            raise ShapeError(f"the input is {x}; it must have at least two dimensions, [N, C, ...].")
+        statistic = TensorType(x.dtype, (x.shape[1],))
+        for what, t in zip(("scale", "B", "mean", "var"), types[1:], strict=True):
+            if t != statistic and (t is not None or what in ("scale", "B") or not self.training_mode):
+                raise ShapeError(f"{what} is {t or 'absent'}; for the input {x} it must be {statistic}.")
+        return (x, statistic, statistic, statistic) if self.training_mode else (x,)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        x, scale, shift = map(present, inputs[:3])
+        wide = x.astype(np.float64)
+        if self.training_mode:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                count = np.float64(x.size // max(1, x.shape[1]))
+                mean = np.sum(wide, _other_axes(x.ndim)) / count
+                var = np.sum((wide - _per_channel(mean, x.ndim)) ** 2, _other_axes(x.ndim)) / count
+        else:
+            mean, var = present(inputs[3]).astype(np.float64), present(inputs[4]).astype(np.float64)
+        inverse = 1 / np.sqrt(var + self.epsilon)
+        y = (wide - _per_channel(mean, x.ndim)) * _per_channel(inverse * scale, x.ndim) + _per_channel(shift, x.ndim)
+        found = (y, mean, var, inverse) if self.training_mode else (y,)
+        return tuple(a.astype(x.dtype) for a in found)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        if any(g is not None for g in grads[1:]):
+            raise UnsupportedError("The batch statistics of BatchNormalization have no gradient; only its first output has.")
+        x, scale, g = present(inputs[0]), present(inputs[1]), grads[0]
+        if g is None:
+            return [None] * len(inputs)
+        if self.training_mode:
+            return [*b.BatchNormalizationGrad(g, x, scale, outputs[1], outputs[3]), None, None]
+        shape = (-1, *[1] * (x.type.rank - 2))
+        mean, var, axes = present(inputs[3]), present(inputs[4]), _other_axes(x.type.rank)
+        std = b.Sqrt(b.Add(var, b.scalar(self.epsilon, var)))
+        centred = b.Sub(x, b.Reshape(mean, shape=shape))
+        dscale = b.Div(b.ReduceSum(b.Mul(g, centred), axes=axes, keepdims=0), std)
+        return [b.Mul(g, b.Reshape(b.Div(scale, std), shape=shape)), dscale, b.ReduceSum(g, axes=axes, keepdims=0), None, None]
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        x = present(inputs[0])
+        if not self.training_mode:
+            found = _work(x, (1,), 1, 4, 1, 0, 2.0)
+            return Reduce(tuple(Axis(a.name, a.size) for a in found.axes), found.inputs, found.outputs, 2.0)
+        return _work(x, (1,), 1, len([t for t in inputs[1:] if t]), 1, 3, 6.0)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x = present(inputs[0])
+        n, channels, inner = _channels(x)
+        full, small = (x.size,), (channels,)
+        if self.training_mode:
+            arrays: list[In | Out] = [In(0, full), In(1, small), In(2, small), Out(0, full), *[Out(i, small) for i in (1, 2, 3)]]
+            return _batch_calls("batch_norm", x, arrays, (self.epsilon,)) if channels else []
+        if not x.size:
+            return []
+        inverse = Scratch("inverse", small, x.code)
+        first = Call(norm_leaf("inverse_std", x.code), (In(4, small), inverse, self.epsilon), channels, 256, channels * 5.0)
+        v, scale, shift, mean, factor = (Var(i, x.dtype) for i in range(5))
+        column = (channels, 1)
+        operands: list[In | Scratch] = [In(0, (n, channels, inner)), *[In(i, column) for i in (1, 2, 3)], Scratch("inverse", column, x.code)]
+        return [first, elementwise_call([(v - mean) * (factor * scale) + shift], operands, [Out(0, (n, channels, inner))])]
+
+
+@op("BatchNormalizationGrad", onnx=False)
+class BatchNormalizationGrad(Op):
+    """(g, x, scale, batch mean, 1 / std) to the gradients of x, scale and B of BatchNormalization in training mode."""
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        x, scale = present(types[1]), present(types[2])
+        assert types[0] == x, types
+        assert types[3] == types[4] == scale, types
+        return x, scale, scale
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        dtype = present(inputs[0]).dtype
+        g, x, scale, mean, inverse = (present(a).astype(np.float64) for a in inputs)
+        axes, count = _other_axes(x.ndim), np.float64(x.size // max(1, x.shape[1]))
+        normal = (x - _per_channel(mean, x.ndim)) * _per_channel(inverse, x.ndim)
+        dscale, dshift = np.sum(g * normal, axes), np.sum(g, axes)
+        with np.errstate(invalid="ignore"):
+            pulled = g - _per_channel(dshift / count, x.ndim) - normal * _per_channel(dscale / count, x.ndim)
+        return tuple(a.astype(dtype) for a in (pulled * _per_channel(scale * inverse, x.ndim), dscale, dshift))
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        return _work(present(inputs[1]), (1,), 2, 3, 1, 2, 8.0)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x = present(inputs[1])
+        full, small = (x.size,), (x.shape[1],)
+        if not x.size:
+            return [fill_call(Out(i, small), 0, x.shape[1], x.itemsize) for i in (1, 2)]
+        arrays: list[In | Out] = [In(0, full), In(1, full), *[In(i, small) for i in (2, 3, 4)], Out(0, full), Out(1, small), Out(2, small)]
+        return _batch_calls("batch_norm_grad", x, arrays, ())
+
+
+# ---- layer normalisation -------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True, repr=False)
+class _Rows(Op):
+    """Shared by layer normalisation and its gradient: rows are the axes before `axis`, columns the others."""
+
+    axis: int = -1
+
+    def table(self, x: TensorType) -> tuple[int, int]:
+        """(rows, columns)."""
+        axis = normal_axis(self.axis, x.rank)
+        return math.prod(x.shape[:axis]), math.prod(x.shape[axis:])
+
+    def statistic(self, x: TensorType) -> TensorType:
+        """The type of a number per row, as ONNX shapes it."""
+        axis = normal_axis(self.axis, x.rank)
+        return x.with_shape(x.shape[:axis] + (1,) * (x.rank - axis))
+
+
+@op("LayerNormalization")
+class LayerNormalization(_Rows):
+    """scale * (x - mean) / sqrt(variance + epsilon) + B, statistics over `axis` and all axes after it.
+
+    Inputs: x, scale and optional B of shape x.shape[axis:]. Outputs: y, mean, 1 / sqrt(variance + epsilon), the last two with
+    the reduced axes as size 1.
+    """
+
+    epsilon: float = 1e-5
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        x = present(types[0])
+        check_float(x)
+        wanted = x.with_shape(x.shape[normal_axis(self.axis, x.rank):])
+        for what, t in zip(("scale", "B"), types[1:], strict=False):
+            if t != wanted and (t is not None or what == "scale"):
+                raise ShapeError(f"{what} is {t or 'absent'}; for the input {x} and axis {self.axis} it must be {wanted}.")
+        return x, self.statistic(x), self.statistic(x)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        x, scale = present(inputs[0]), present(inputs[1])
+        axes = tuple(range(normal_axis(self.axis, x.ndim), x.ndim))
+        wide = x.astype(np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            count = np.float64(math.prod(x.shape[axes[0]:]))
+            mean = np.sum(wide, axes, keepdims=True) / count
+            inverse = 1 / np.sqrt(np.sum((wide - mean) ** 2, axes, keepdims=True) / count + self.epsilon)
+        y = (wide - mean) * inverse * scale
+        if len(inputs) > 2 and inputs[2] is not None:
+            y = y + inputs[2]
+        return tuple(a.astype(x.dtype) for a in (y, mean, inverse))
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        if any(g is not None for g in grads[1:]):
+            raise UnsupportedError("The statistics of LayerNormalization have no gradient; only its first output has.")
+        if grads[0] is None:
+            return [None] * len(inputs)
+        found = b.LayerNormalizationGrad(grads[0], inputs[0], inputs[1], outputs[1], outputs[2], axis=self.axis)
+        return [None if v is None else g for v, g in zip(inputs, found, strict=False)]
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        x = present(inputs[0])
+        return _work(x, tuple(range(normal_axis(self.axis, x.rank))), 1, 0, 1, 2, 7.0)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x = present(inputs[0])
+        rows, n = self.table(x)
+        if not rows:
+            return []
+        has_shift = len(inputs) > 2 and inputs[2] is not None
+        shift: In | Scratch = In(2, (n,)) if has_shift else Scratch("zeros", (n,), x.code)
+        first = [] if has_shift else [fill_call(shift, 0, n, x.itemsize)]
+        args = (In(0, (rows, n)), In(1, (n,)), shift, Out(0, (rows, n)), Out(1, (rows,)), Out(2, (rows,)), self.epsilon)
+        return [*first, Call(norm_leaf("layer_norm", x.code), args, rows, max(1, 2048 // max(1, n)), x.size * 0.4 + rows * 30.0)]
+
+
+@op("LayerNormalizationGrad", onnx=False)
+class LayerNormalizationGrad(_Rows):
+    """(g, x, scale, mean, 1 / std) to the gradients of x, scale and B of LayerNormalization."""
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        x, scale = present(types[1]), present(types[2])
+        assert types[0] == x, types
+        assert types[3] == types[4] == self.statistic(x), types
+        return x, scale, scale
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        dtype = present(inputs[0]).dtype
+        g, x, scale, mean, inverse = (present(a).astype(np.float64) for a in inputs)
+        axis = normal_axis(self.axis, x.ndim)
+        columns, rows = tuple(range(axis, x.ndim)), tuple(range(axis))
+        normal, h = (x - mean) * inverse, g * scale
+        with np.errstate(invalid="ignore", divide="ignore"):
+            count = np.float64(math.prod(x.shape[axis:]))
+            level = np.sum(h, columns, keepdims=True) / count
+            tilt = np.sum(h * normal, columns, keepdims=True) / count
+        dx = inverse * (h - level - normal * tilt)
+        return tuple(a.astype(dtype) for a in (dx, np.sum(g * normal, rows), np.sum(g, rows)))
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        x = present(inputs[1])
+        return _work(x, tuple(range(normal_axis(self.axis, x.rank))), 2, 2, 1, 0, 10.0)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x = present(inputs[1])
+        rows, n = self.table(x)
+        if not n:
+            return []
+        if not rows:
+            return [fill_call(Out(i, (n,)), 0, n, x.itemsize) for i in (1, 2)]
+        table, column = (rows, n), (rows, 1)
+        args = (In(0, table), In(1, table), In(2, (n,)), In(3, (rows,)), In(4, (rows,)), Out(0, table), Scratch("part", (n,), x.code))
+        calls = [Call(norm_leaf("layer_norm_grad", x.code), args, rows, max(1, 2048 // n), x.size * 0.6 + rows * 40.0)]
+        g, v, mean, inverse = (Var(i, x.dtype) for i in range(4))
+        each = Scratch("products", table, x.code)
+        calls.append(elementwise_call([g * ((v - mean) * inverse)], [In(0, table), In(1, table), In(3, column), In(4, column)], [each]))
+        calls += reduce_calls("sum", x.code, table, (0,), source=Scratch("products", (x.size,), x.code), target=Out(1, (n,)))
+        return calls + reduce_calls("sum", x.code, table, (0,), target=Out(2, (n,)))
+
+

@@ -1,0 +1,346 @@
+"""Pooling over one or two spatial axes: maximum and average over windows or over whole planes, and their gradients."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import ShapeError, TypeMismatchError, UnsupportedError
+from ..graph.op import Op, Types, op
+from ..graph.types import TensorType
+from ..kernels import pool as kernels
+from ..kernels.call import Call
+from ..kernels.pool import Pool
+from ..work import Axis, Operand, Reduce, Window, Work
+from .shape import present
+from .window import Shape, Windows, windows
+
+if TYPE_CHECKING:
+    from ..graph.builder import Builder
+    from ..graph.graph import Value
+    from ..kernels.cpu import Cpu
+
+
+def _check(x: TensorType, name: str) -> None:
+    if not x.is_float:
+        raise TypeMismatchError(f"{name} takes float tensors, not {x.dtype}; cast the input.")
+    if x.rank not in (3, 4):
+        raise UnsupportedError(f"{name} over {max(0, x.rank - 2)} spatial axes (input {list(x.shape)}) is not supported; only 1 or 2 axes are.")
+    if 0 in x.shape[2:]:
+        raise ShapeError(f"the spatial axes of the input {list(x.shape)} may not be empty.")
+
+
+def _pool(win: Windows) -> Pool:
+    """Sizes for the kernels; one spatial axis is a plane of one row."""
+    def pair(values: Shape, missing: int) -> tuple[int, int]:
+        return (missing, values[0]) if len(values) == 1 else (values[0], values[1])
+
+    return Pool(*pair(win.size, 1), *pair(win.out, 1), *pair(win.kernel, 1), *pair(win.strides, 1), *pair(win.dilations, 1),
+                *pair(win.begin, 0))
+
+
+def _planes(x: TensorType) -> int:
+    return x.shape[0] * x.shape[1]
+
+
+def _positions(win: Windows) -> list[np.ndarray]:
+    """Per axis [out, kernel]: where each tap of each window lies, counted from the first element."""
+    return [np.arange(o)[:, None] * s + np.arange(k) * d - b for o, k, s, d, b in
+            zip(win.out, win.kernel, win.strides, win.dilations, win.begin, strict=True)]
+
+
+def _taps(win: Windows) -> tuple[np.ndarray, np.ndarray]:
+    """[windows, taps]: the flat place of each tap in the plane, and whether it lies inside. Row-major windows and taps."""
+    rank = len(win.size)
+    places, inside = np.zeros((1,) * (2 * rank), np.int64), np.ones((1,) * (2 * rank), bool)
+    for i, at in enumerate(_positions(win)):
+        shape = [1] * (2 * rank)
+        shape[i], shape[rank + i] = at.shape
+        places = places * win.size[i] + at.reshape(shape)
+        inside = inside & ((at >= 0) & (at < win.size[i])).reshape(shape)
+    size = (math.prod(win.out), math.prod(win.kernel))
+    return np.where(inside, places, 0).reshape(size), np.broadcast_to(inside, (*win.out, *win.kernel)).reshape(size)
+
+
+def _winners(x: np.ndarray, win: Windows) -> tuple[np.ndarray, np.ndarray]:
+    """[n * c, windows]: maxima, and their flat places in the plane (-1: no element)."""
+    flat = x.reshape(-1, math.prod(win.size))
+    places, inside = _taps(win)
+    best = np.full((flat.shape[0], len(places)), -np.inf, x.dtype)
+    where = np.full(best.shape, -1, np.int64)
+    for t in range(places.shape[1]):
+        v = flat[:, places[:, t]]
+        take = inside[:, t] & ((v > best) | np.isnan(v) | (where < 0))
+        best, where = np.where(take, v, best), np.where(take, places[:, t], where)
+    return best, where
+
+
+def _work(x: TensorType, win: Windows, backward: bool = False) -> Work:
+    """A reduction over the taps of each window; backward, over the windows of each tap."""
+    rank = len(win.size)
+    spatial, taps = [f"o{i}" for i in range(rank)], [f"k{i}" for i in range(rank)]
+    axes = (Axis("n", x.shape[0]), Axis("c", x.shape[1]),
+            *(Axis(name, size, "reduce" if backward else "parallel") for name, size in zip(spatial, win.out, strict=True)),
+            *(Axis(name, size, "reduce") for name, size in zip(taps, win.kernel, strict=True)))
+    images = tuple(Window(spatial[i], taps[i], win.strides[i], win.dilations[i], win.begin[i]) for i in range(rank))
+    image, pooled = Operand(("n", "c", *images), x.dtype), Operand(("n", "c", *spatial), x.dtype)
+    return Reduce(axes, (pooled,), (image,), 1.0) if backward else Reduce(axes, (image,), (pooled,), 1.0)
+
+
+@dataclass(frozen=True, repr=False)
+class Windowed(Op):
+    """Base of the pools: where the windows lie."""
+
+    kernel_shape: Shape = ()
+    strides: Shape | None = None
+    pads: Shape | None = None
+    dilations: Shape | None = None
+    auto_pad: str = "NOTSET"
+    ceil_mode: int = 0
+
+    def windows(self, x: Shape) -> Windows:
+        """The windows over the spatial axes of a tensor of shape `x`."""
+        return windows(x[2:], self.kernel_shape, self.strides, self.pads, self.dilations, self.auto_pad, self.ceil_mode)
+
+    def same(self) -> dict[str, object]:
+        """The attributes that say where the windows lie, for the gradient operator."""
+        return {name: getattr(self, name) for name in (f.name for f in fields(Windowed))}
+
+
+@op("MaxPool")
+class MaxPool(Windowed):
+    """The largest element of each window; padding never wins. With `indices` also its place in the whole tensor (int64).
+
+    NaN wins over every number, and of equal elements the first.
+    """
+
+    storage_order: int = 0
+    indices: bool = False
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        x = present(types[0])
+        _check(x, "MaxPool")
+        if self.indices and self.storage_order:
+            raise UnsupportedError("MaxPool counts its indices in row-major order only; set storage_order to 0.")
+        y = x.with_shape((*x.shape[:2], *self.windows(x.shape).out))
+        return (y, y.with_dtype("int64")) if self.indices else (y,)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        x = present(inputs[0])
+        win = self.windows(x.shape)
+        best, where = _winners(x, win)
+        shape = (*x.shape[:2], *win.out)
+        where += np.arange(len(where))[:, None] * math.prod(win.size)
+        return (best.reshape(shape), where.reshape(shape)) if self.indices else (best.reshape(shape),)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        return [None if grads[0] is None else b.MaxPoolGrad(grads[0], inputs[0], **self.same())]
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        x = present(inputs[0])
+        return _work(x, self.windows(x.shape))
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x = present(inputs[0])
+        if outputs[0].size == 0:
+            return []
+        p = _pool(self.windows(x.shape))
+        return kernels.max_pool_with_indices(p, _planes(x), x.code) if self.indices else kernels.max_pool(p, _planes(x), x.code, cpu)
+
+
+@op("MaxPoolGrad", onnx=False)
+class MaxPoolGrad(Windowed):
+    """Gradient of MaxPool: (gradient of y, x) to dx. The winners are found again: x is at hand, and a record of them is not."""
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        g, x = present(types[0]), present(types[1])
+        _check(x, self.name)
+        _check_gradient(g, x, self.windows(x.shape))
+        return (x,)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        g, x = present(inputs[0]), present(inputs[1])
+        _, where = _winners(x, self.windows(x.shape))
+        dx = np.zeros((len(where), math.prod(x.shape[2:])), x.dtype)
+        planes, wins = np.nonzero(where >= 0)
+        np.add.at(dx, (planes, where[planes, wins]), g.reshape(where.shape)[planes, wins])
+        return (dx.reshape(x.shape),)
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        x = outputs[0]
+        made = _work(x, self.windows(x.shape), backward=True)
+        return Reduce(made.axes, (*made.inputs, made.outputs[0]), made.outputs, 2.0)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x = outputs[0]
+        return kernels.max_gradient(_pool(self.windows(x.shape)), _planes(x), x.code, cpu) if x.size else []
+
+
+def _check_gradient(g: TensorType, x: TensorType, win: Windows) -> None:
+    wanted = x.with_shape((*x.shape[:2], *win.out))
+    if g != wanted:
+        raise ShapeError(f"the gradient is {g}, but the pool of {x} gives {wanted}.")
+
+
+@dataclass(frozen=True, repr=False)
+class Average(Windowed):
+    """Base of AveragePool and its gradient: which taps count."""
+
+    count_include_pad: int = 0
+
+    def limits(self, win: Windows) -> list[tuple[int, int]]:
+        """Per axis, the positions in which a tap counts: the elements, or also the declared padding."""
+        if not self.count_include_pad:
+            return [(0, n) for n in win.size]
+        end = win.end if self.auto_pad not in ("NOTSET", "") or self.pads is None else tuple(self.pads)[len(win.size):]
+        if self.auto_pad == "VALID" or (self.auto_pad in ("NOTSET", "") and self.pads is None):
+            end = (0,) * len(win.size)
+        return [(-b, n + e) for b, n, e in zip(win.begin, win.size, end, strict=True)]
+
+    def shares(self, win: Windows) -> np.ndarray:
+        """How many taps count, for each window in row-major order; at least 1."""
+        counts = np.ones((1,), np.int64)
+        for at, (low, high) in zip(_positions(win), self.limits(win), strict=True):
+            counts = np.multiply.outer(counts, ((at >= low) & (at < high)).sum(1)).reshape(-1)
+        return np.maximum(counts, 1)
+
+    def bounds(self, win: Windows) -> tuple[int, int, int, int]:
+        """`limits` for the kernels: rows, then columns."""
+        found = self.limits(win)
+        rows, columns = found if len(found) == 2 else [(0, 1), found[0]]
+        return (*rows, *columns)
+
+
+@op("AveragePool")
+class AveragePool(Average):
+    """The mean of each window, over the elements it meets or, with `count_include_pad`, also over the zeros of the padding."""
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        x = present(types[0])
+        _check(x, "AveragePool")
+        return (x.with_shape((*x.shape[:2], *self.windows(x.shape).out)),)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        x = present(inputs[0])
+        win = self.windows(x.shape)
+        places, inside = _taps(win)
+        met = np.where(inside, x.reshape(-1, math.prod(win.size))[:, places], x.dtype.type(0))
+        return ((met.sum(-1) / self.shares(win).astype(x.dtype)).reshape(*x.shape[:2], *win.out),)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        shape = present(inputs[0]).shape[2:]
+        return [None if grads[0] is None else
+                b.AveragePoolGrad(grads[0], shape=shape, count_include_pad=self.count_include_pad, **self.same())]
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        x = present(inputs[0])
+        return _work(x, self.windows(x.shape))
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x = present(inputs[0])
+        win = self.windows(x.shape)
+        return kernels.average(_pool(win), self.bounds(win), _planes(x), x.code) if outputs[0].size else []
+
+
+@op("AveragePoolGrad", onnx=False)
+class AveragePoolGrad(Average):
+    """Gradient of AveragePool: the gradient of y to dx with spatial axes `shape`."""
+
+    shape: Shape = ()
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        g = present(types[0])
+        x = g.with_shape((*g.shape[:2], *self.shape))
+        _check(x, self.name)
+        _check_gradient(g, x, self.windows(x.shape))
+        return (x,)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        g = present(inputs[0])
+        win = self.windows((*g.shape[:2], *self.shape))
+        places, inside = _taps(win)
+        shares = g.reshape(-1, len(places)) / self.shares(win).astype(g.dtype)
+        dx = np.zeros((len(shares), math.prod(self.shape)), g.dtype)
+        wins, taps = np.nonzero(inside)
+        np.add.at(dx, (slice(None), places[wins, taps]), shares[:, wins])
+        return (dx.reshape(*g.shape[:2], *self.shape),)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        return [None if grads[0] is None else b.AveragePool(grads[0], count_include_pad=self.count_include_pad, **self.same())]
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        return _work(outputs[0], self.windows(outputs[0].shape), backward=True)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x = outputs[0]
+        win = self.windows(x.shape)
+        return kernels.average_gradient(_pool(win), self.bounds(win), _planes(x), x.code) if x.size else []
+
+
+class Global(Op):
+    """Base of the pools over all spatial axes: each becomes one element."""
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        x = present(types[0])
+        if not x.is_float:
+            raise TypeMismatchError(f"{self.name} takes float tensors, not {x.dtype}; cast the input.")
+        if x.rank < 3 or 0 in x.shape[2:]:
+            raise ShapeError(f"{self.name} needs an input [images, channels, spatial axes ...] with elements to pool, not {list(x.shape)}.")
+        return (x.with_shape((*x.shape[:2], *[1] * (x.rank - 2))),)
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        x = present(inputs[0])
+        axes = [f"x{i}" for i in range(x.rank - 2)]
+        sizes = (Axis("n", x.shape[0]), Axis("c", x.shape[1]), *(Axis(a, s, "reduce") for a, s in zip(axes, x.shape[2:], strict=True)))
+        return Reduce(sizes, (Operand(("n", "c", *axes), x.dtype),), (Operand(("n", "c", *[None] * len(axes)), x.dtype),), 1.0)
+
+
+@op("GlobalAveragePool")
+class GlobalAveragePool(Global):
+    """The mean over all spatial axes, which become 1."""
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        x = present(inputs[0])
+        return (x.mean(tuple(range(2, x.ndim)), keepdims=True),)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        g, x = grads[0], present(inputs[0])
+        return [None if g is None else b.Expand(b.Mul(g, b.scalar(1.0 / math.prod(x.shape[2:]), g)), shape=x.shape)]
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x = present(inputs[0])
+        return kernels.means(_planes(x), math.prod(x.shape[2:]), x.code) if outputs[0].size else []
+
+
+@op("GlobalMaxPool")
+class GlobalMaxPool(Global):
+    """The maximum over all spatial axes, which become 1."""
+
+    def _flat(self, x: Shape) -> tuple[Windows, Shape]:
+        """The pool as one window over one flat axis."""
+        size = math.prod(x[2:])
+        return windows((size,), (size,)), (*x[:2], size)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        x = present(inputs[0])
+        return (x.max(tuple(range(2, x.ndim)), keepdims=True),)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        g, x = grads[0], present(inputs[0])
+        if g is None:
+            return [None]
+        win, flat = self._flat(x.shape)
+        dx = b.MaxPoolGrad(b.Reshape(g, shape=(*x.shape[:2], 1), allowzero=1), b.Reshape(x, shape=flat, allowzero=1), kernel_shape=win.kernel)
+        return [b.Reshape(dx, shape=x.shape, allowzero=1)]
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x = present(inputs[0])
+        return kernels.max_pool(_pool(self._flat(x.shape)[0]), _planes(x), x.code, cpu) if outputs[0].size else []

@@ -1,0 +1,114 @@
+"""What a person at a terminal sees of a run: a bar while kernels are compiled, a bar per epoch, a line per epoch."""
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any, TextIO
+
+from tqdm import tqdm
+
+if TYPE_CHECKING:
+    from .runtime.trainer import Epoch
+
+BAR_DELAY = 0.5
+"""Seconds that compiling takes before it gets a bar: reading kernels from the cache does not."""
+
+
+class CompileBar:
+    """A bar over the kernels of a model; afterwards a sentence where machine code was made anew. Call it with
+    (kernel, kernels done, kernels in all)."""
+
+    def __init__(self, bars: bool, stream: TextIO | None = None) -> None:
+        self.bars, self.stream = bars, stream or sys.stderr
+        self._bar: Any = None
+        self._compiled: list[str] = []
+        self._began = 0.0
+
+    def __call__(self, kernel: str, done: int, total: int) -> None:
+        if self._bar is None:
+            self._open(total)
+        self._bar.set_description(f"Compiling {kernel}", refresh=False)
+        self._bar.update(done - self._bar.n)
+        if done >= total:
+            self.close()
+
+    def _open(self, total: int) -> None:
+        from .kernels import cache
+        cache.on_compile.append(self._compiled.append)
+        self._began = time.monotonic()
+        self._bar = tqdm(total=total, file=self.stream, unit="kernel", leave=False, disable=not self.bars, delay=BAR_DELAY,
+                         bar_format="{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}")
+
+    def close(self) -> None:
+        """Take the bar away; harmless where there is none."""
+        if self._bar is None:
+            return
+        from .kernels import cache
+        cache.on_compile.remove(self._compiled.append)
+        self._bar.close()
+        self._bar = None
+        seconds = time.monotonic() - self._began
+        if self._compiled and self.bars and seconds > BAR_DELAY:
+            print(f"Compiled {len(self._compiled)} kernels in {seconds:.1f} s; the next start reads them from {cache.folder()}.",
+                  file=self.stream)
+        self._compiled = []
+
+
+class TrainPrinter:
+    """Reports training: bars and notes on standard error, one line per epoch on standard output.
+
+    bars: None shows bars on a terminal only.
+    """
+
+    def __init__(self, bars: bool | None = None, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self.out, self.err = out or sys.stdout, err or sys.stderr
+        self.bars = self.err.isatty() if bars is None else bars
+        self._compile_bar = CompileBar(self.bars, self.err)
+        self._bar: Any = None
+        self._epochs = 0
+        self._loss_sum, self._samples = 0.0, 0
+
+    def compiling(self, kernel: str, done: int, total: int) -> None:
+        """One more of a model's kernels is ready."""
+        self._compile_bar(kernel, done, total)
+
+    def begin_epoch(self, epoch: int, epochs: int, batches: int) -> None:
+        """Epoch `epoch` of `epochs` begins (counted from 1) and reads `batches` batches."""
+        self._epochs = epochs
+        self._loss_sum, self._samples = 0.0, 0
+        self._bar = tqdm(total=batches, file=self.err, unit="batch", leave=False, disable=not self.bars, desc=f"Epoch {epoch}/{epochs}")
+
+    def batch(self, loss: float, accuracy: float | None, samples: int) -> None:
+        """A batch of `samples` rows is done, with its mean loss."""
+        self._loss_sum += loss * samples
+        self._samples += samples
+        if self._bar is not None and samples:
+            shown = f"loss {self._loss_sum / self._samples:.4f}" + ("" if accuracy is None else f", accuracy {accuracy:.2%}")
+            self._bar.set_postfix_str(shown, refresh=False)
+            self._bar.update()
+
+    def end_epoch(self, record: Epoch) -> None:
+        """The epoch is measured."""
+        self.close()
+        print(epoch_line(record, self._epochs), file=self.out, flush=True)
+
+    def say(self, sentence: str) -> None:
+        """A note on the run."""
+        tqdm.write(sentence, file=self.err)
+
+    def close(self) -> None:
+        """Take the bars away; harmless where there are none."""
+        self._compile_bar.close()
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def epoch_line(record: Epoch, epochs: int) -> str:
+    """One epoch's figures in one line."""
+    parts = [f"epoch {record.epoch:>{len(str(epochs))}}/{epochs}", f"loss {record.loss:.4f}"]
+    for name, value, form in (("accuracy", record.accuracy, ".2%"), ("test loss", record.test_loss, ".4f"),
+                              ("test accuracy", record.test_accuracy, ".2%")):
+        if value is not None:
+            parts.append(f"{name} {value:{form}}")
+    return "  ".join([*parts, f"{record.samples_per_second:,.0f} samples/s"])
