@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 .PHONY: demo test lint bench doctor wheel clean help
 
 demo: $(VENV)/ready            ## train a small CNN from an ONNX file on real handwritten digits
-	$(RUN) -m tileflow train digits --data digits --epochs 10 --micro-batch-size 16 --gradient-accumulation 2 --device-iterations 4 --learning-rate 0.003
+	$(RUN) -m tileflow train digits_cnn.onnx --data digits --epochs 10 --micro-batch-size 16 --gradient-accumulation 2 --device-iterations 4 --learning-rate 0.003
 
 test: $(VENV)/ready            ## run the tests
 	$(RUN) -m pytest

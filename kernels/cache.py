@@ -75,7 +75,7 @@ class KernelCache(Cache):
 
     def save_overload(self, sig: Any, data: Any) -> None:
         for listener in on_compile:
-            listener(self._name)
+            listener(self._py_func.__name__)
         try:
             super().save_overload(sig, data)
         except OSError:

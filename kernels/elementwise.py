@@ -108,7 +108,7 @@ def elementwise_call(outputs: Sequence[Expr], inputs: Sequence[In | Out | Work],
     Args:
         outputs: expressions; their dtypes are the results' dtypes, their variables' dtypes the inputs'.
         inputs: arrays whose shapes broadcast to the results' shape. Those that no expression reads are ignored.
-        results: arrays of one shape, not empty. A result may lie in the memory of an input of its shape and item size.
+        results: arrays of one shape. A result may lie in the memory of an input of its shape and item size.
     """
     read = variables(*outputs)
     shape = results[0].shape
@@ -131,7 +131,7 @@ def elementwise_call(outputs: Sequence[Expr], inputs: Sequence[In | Out | Work],
         if how in (ROW, COLUMN):
             args += space.strides[k][:-1]
     args += [replace(r, shape=table) for r in results]
-    return Call(leaf, args, space.rows, max(1, GRAIN // space.inner), nanoseconds)
+    return Call(leaf, args, space.rows, max(1, GRAIN // max(1, space.inner)), nanoseconds)
 
 
 def _cost(outputs: Sequence[Expr], read: dict[int, Expr], lies: Sequence[str], space: Space) -> float:
@@ -214,10 +214,10 @@ class _Loops:
         ins, strides = [], {}
         sizes = take(max(0, self.rank - 2))
         for k, how in enumerate(self.lies):
-            ins.append(take(1 + (self.rank if how == FULL else 1))[0])
+            ins.append(take(1 + (min(self.rank, 2) if how == FULL else 1))[0])
             if how in (ROW, COLUMN):
                 strides[k] = take(self.rank - 1)
-        results = [take(1 + self.rank) for _ in self.outputs]
+        results = [take(1 + min(self.rank, 2)) for _ in self.outputs]
         outs = [r[0] for r in results]
         if self.rank == 1:
             self._row(e, e.b.sub(hi, lo), self._moved(e, ins, [lo if how == FULL else word(0) for how in self.lies]),
@@ -277,6 +277,7 @@ def _coordinates(e: Emitter, row: Any, sizes: Sequence[Any]) -> list[Any]:
     """The outer coordinates of a row number; the first one is not bounded, `sizes` are those of the others."""
     at = []
     for size in reversed(sizes):
+        size = e.b.select(e.b.icmp_unsigned("==", size, word(0)), word(1), size)       # an empty array has no row, but may ask
         at.append(e.b.urem(row, size))
         row = e.b.udiv(row, size)
     return [row, *reversed(at)]

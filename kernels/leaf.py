@@ -165,8 +165,9 @@ class Leaf:
     @property
     def identity(self) -> str:
         """A hash of everything that shapes the machine code, apart from the kernel sources themselves."""
+        options = sorted((name, sorted(value) if isinstance(value, (set, frozenset)) else value) for name, value in self._options.items())
         what = repr((self.twin.__module__, self.twin.__qualname__, self.signature, sorted(self._same.items()), self.checked,
-                     self._key, sorted(self._options.items(), key=str), cpu.current().name))
+                     self._key, options, cpu.current().name))
         return hashlib.sha1(what.encode()).hexdigest()[:16]
 
     def compile(self) -> None:

@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
+from . import cpu
 from .call import Call, In, Out, Work
 from .leaf import Leaf
 from .move import BITS, fill_call
 from .reduce import block_sum
-from .rows import EXP, exp_sum, row_max, to_rows
+from .rows import row_kernel, to_rows
 from .status import LABEL_OUT_OF_RANGE, OK
 
 
-def _cross_entropy(total: Any) -> Any:
-    def cross_entropy(x: Any, labels: Any, weights: Any, loss: Any, weight: Any, ignore: int, may_ignore: int) -> int:
+def _cross_entropy(max_sum_exp: Any) -> Any:
+    def cross_entropy(x: Any, labels: Any, weights: Any, loss: Any, weight: Any, pair: Any, ignore: int, may_ignore: int) -> int:
         """loss[r] = weights[label] * -log(softmax(x[r])[label]), weight[r] = weights[label]; ignored rows give zeros."""
         for r in range(loss.shape[0]):
             row, label = x[r], int(labels[r])
@@ -31,14 +32,14 @@ def _cross_entropy(total: Any) -> Any:
             if label < 0 or label >= row.shape[0]:
                 return LABEL_OUT_OF_RANGE
             w = float(weights[label])
-            largest = row_max(row)
-            loss[r] = w * (math.log(total(row, largest)) - (float(row[label]) - largest))
+            max_sum_exp(1, row.shape[0], row.ctypes.data, pair.ctypes.data)
+            loss[r] = w * (math.log(pair[1]) - (float(row[label]) - pair[0]))
             weight[r] = w
         return OK
     return cross_entropy
 
 
-def _picked(x: Any, labels: Any, weights: Any, loss: Any, weight: Any, ignore: int, may_ignore: int) -> int:
+def _picked(x: Any, labels: Any, weights: Any, loss: Any, weight: Any, pair: Any, ignore: int, may_ignore: int) -> int:
     """loss[r] = -weights[label] * x[r, label], weight[r] = weights[label]; ignored rows give zeros."""
     for r in range(loss.shape[0]):
         row, label = x[r], int(labels[r])
@@ -80,7 +81,7 @@ def _row_scale(labels: Any, weights: Any, g: Any, scale: Any, ignore: int, may_i
     return OK
 
 
-def _cross_entropy_grad(exp: Any, total: Any) -> Any:
+def _cross_entropy_grad(softmax: Any) -> Any:
     def cross_entropy_grad(x: Any, labels: Any, weights: Any, scale: Any, dx: Any, lo: int, ignore: int, may_ignore: int,
                            stride: int) -> int:
         """dx[r] = scale * weights[label] * (softmax(x[r]) - onehot(label)); zeros where ignored. stride 0: one scale for all."""
@@ -93,11 +94,11 @@ def _cross_entropy_grad(exp: Any, total: Any) -> Any:
             if label < 0 or label >= target.shape[0]:
                 return LABEL_OUT_OF_RANGE
             w = float(scale[(lo + r) * stride]) * weights[label]
-            largest = row_max(source)
-            factor = x.dtype.type(w / total(source, largest))
+            softmax(1, target.shape[0], source.ctypes.data, target.ctypes.data)
+            factor = x.dtype.type(w)
+            target[label] -= 1
             for i in range(target.shape[0]):
-                target[i] = exp(source[i] - largest) * factor
-            target[label] -= x.dtype.type(w)
+                target[i] *= factor
         return OK
     return cross_entropy_grad
 
@@ -116,17 +117,21 @@ def _picked_grad(labels: Any, weights: Any, scale: Any, dx: Any, lo: int, ignore
     return OK
 
 
-@functools.cache
 def label_leaf(name: str, dtype: str, label: str) -> Leaf:
     """The leaves over rows with labels: cross_entropy, picked, row_scale, cross_entropy_grad, picked_grad."""
+    return _label_leaf(name, dtype, label, cpu.current())
+
+
+@functools.cache
+def _label_leaf(name: str, dtype: str, label: str, path: cpu.Cpu) -> Leaf:
     if name in ("cross_entropy", "picked"):
-        body = _cross_entropy(exp_sum(dtype)) if name == "cross_entropy" else _picked
-        return Leaf(body, f"{dtype}[r,:], {label}[r], {dtype}[:], f8[r], f8[r], i8, i8", checked=True)
+        body = _cross_entropy(row_kernel("max_sum_exp", dtype, path)) if name == "cross_entropy" else _picked
+        return Leaf(body, f"{dtype}[r,:], {label}[r], {dtype}[:], f8[r], f8[r], {dtype}[w,:], i8, i8", checked=True)
     if name == "row_scale":
         return Leaf(_row_scale, f"{label}[:], {dtype}[:], {dtype}[:], f8[:], i8, i8, i8", checked=True)
     tail = f"{label}[r], {dtype}[:], f8[:], {dtype}[r,:], lo, i8, i8, i8"
     if name == "cross_entropy_grad":
-        return Leaf(_cross_entropy_grad(EXP[dtype], exp_sum(dtype)), f"{dtype}[r,:], {tail}", checked=True)
+        return Leaf(_cross_entropy_grad(row_kernel("softmax", dtype, path)), f"{dtype}[r,:], {tail}", checked=True)
     assert name == "picked_grad", name
     return Leaf(_picked_grad, tail, checked=True)
 
@@ -156,7 +161,7 @@ class Labels:
         self.rows, self.size = self.outer * self.inner, math.prod(dims)
         self.itemsize = np.dtype(dtype).itemsize
         self.ignore = (ignore or 0, int(ignore is not None))
-        self.cost = self.size * 0.8 + self.rows * 40.0
+        self.cost = self.size * 0.4 + self.rows * 30.0
         self.grain = max(1, 1024 // max(1, self.classes))
         self.labels = In(scores + 1, (self.rows,))
         self.weights: In | Work = In(scores + 2, (self.classes,)) if weighted else Work("weights", (self.classes,), dtype)
@@ -174,7 +179,7 @@ class Labels:
         """The Calls of a loss to output 0; `name` is cross_entropy (scores) or picked (log-probabilities)."""
         source, calls = self.score_rows()
         loss, weight = Work("loss", (self.rows,), "f8"), Work("weight", (self.rows,), "f8")
-        args = (source, self.labels, self.weights, loss, weight, *self.ignore)
+        args = (source, self.labels, self.weights, loss, weight, Work("pair", (2,), self.dtype), *self.ignore)
         calls = [*self.first, *calls, Call(label_leaf(name, self.dtype, self.label), args, self.rows, self.grain, self.cost)]
         if reduction == "none":
             return [*calls, Call(convert("f8", self.dtype), (loss, Out(0, (self.rows,))), self.rows, 1024, self.rows * 0.2)]

@@ -11,18 +11,21 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from llvmlite import ir
 from numba import njit
 
+from . import cpu
 from .call import Call, In, Out, Work
 from .leaf import Leaf, generic
 from .status import INDEX_OUT_OF_RANGE, OK
+from .vector import Emitter, as_intrinsic, word
 
 BITS = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}
 """Item size in bytes to the element letters that moves use."""
 INTS = ("u1", "u2", "u4", "u8")
 OUTER = 7                 # outer axes a leaf takes; with the inner one or two: rank 8 after merging
-PIECE = 8192              # elements of a row that one unit of range moves
-TILE = 16
+PIECE = 16384             # longer rows are cut into pieces of as many elements
+TILE = 16                 # values of the source's contiguous axis that one unit of a transposition takes
 STRIP = 256               # columns that one unit of a scatter adds
 
 
@@ -59,53 +62,95 @@ def _offset(r: int, n0: int, s0: int, n1: int, s1: int, n2: int, s2: int, n3: in
 _AXES = ", ".join(["i8"] * (3 * OUTER - 1))
 
 
-@generic(f"T[:], T[:], lo, hi, i8, i8, i8, i8, i8, {_AXES}", INTS)
-def move_rows(x: Any, y: Any, lo: int, hi: int, x_start: int, y_start: int, n: int, step: int, stride: int,
-              n0: int, x0: int, y0: int, n1: int, x1: int, y1: int, n2: int, x2: int, y2: int, n3: int, x3: int, y3: int,
-              n4: int, x4: int, y4: int, n5: int, x5: int, y5: int, x6: int, y6: int) -> None:
-    """y[y_start + row + i * stride] = x[x_start + row + i * step], i < n; a unit of range is a piece of a row."""
-    pieces = (n + PIECE - 1) // PIECE
-    for unit in range(lo, hi):
-        row, first = unit // pieces, unit % pieces * PIECE
-        count = min(n - first, PIECE)
-        at = x_start + first * step + _offset(row, n0, x0, n1, x1, n2, x2, n3, x3, n4, x4, n5, x5, x6)
-        to = y_start + first * stride + _offset(row, n0, y0, n1, y1, n2, y2, n3, y3, n4, y4, n5, y5, y6)
-        if stride == 1:
-            target = y[to:to + count]
-            if step == 1:
-                source = x[at:at + count]
-                for i in range(count):
-                    target[i] = source[i]
-            elif step == 0:
-                value = x[at]
-                for i in range(count):
-                    target[i] = value
+def _move_rows(size: int, copy_rows: Any) -> Any:
+    def move_rows(x: Any, y: Any, lo: int, hi: int, x_start: int, y_start: int, n: int, step: int, stride: int,
+                  n0: int, x0: int, y0: int, n1: int, x1: int, y1: int, n2: int, x2: int, y2: int, n3: int, x3: int, y3: int,
+                  n4: int, x4: int, y4: int, n5: int, x5: int, y5: int, x6: int, y6: int) -> None:
+        """y[y_start + row + i * stride] = x[x_start + row + i * step], i < n; a unit of range is a row."""
+        row = lo
+        while row < hi:
+            at = x_start + _offset(row, n0, x0, n1, x1, n2, x2, n3, x3, n4, x4, n5, x5, x6)
+            to = y_start + _offset(row, n0, y0, n1, y1, n2, y2, n3, y3, n4, y4, n5, y5, y6)
+            run = min(n0 - row % n0, hi - row)
+            row += run
+            if stride == 1 and step == 1:
+                copy_rows(run, n, x.ctypes.data + at * size, x0 * size, y.ctypes.data + to * size, y0 * size)
+                continue
+            for _ in range(run):
+                if stride == 1 and step == 0:
+                    value, target = x[at], y[to:to + n]
+                    for i in range(n):
+                        target[i] = value
+                else:
+                    for i in range(n):
+                        y[to + i * stride] = x[at + i * step]
+                at += x0
+                to += y0
+    return move_rows
+
+
+@functools.cache
+def _row_leaf(itemsize: int, path: cpu.Cpu) -> Leaf:
+    """The leaf that moves rows; contiguous ones in vectors."""
+    bits, lanes = BITS[itemsize], path.lanes(itemsize)
+    element = ir.IntType(8 * itemsize)
+
+    def emit(e: Emitter, rows: Any, n: Any, x: Any, x_step: Any, y: Any, y_step: Any) -> None:
+        whole = e.b.and_(n, word(-lanes))
+        masked = path.name == "avx512"
+
+        def row(_: Any, at: list[Any]) -> list[Any]:
+            def vector(i: Any, kind: ir.Type, mask: Any = None) -> None:
+                offset = e.times(i, itemsize)
+                e.store(e.load(e.address(at[0], offset), kind, mask), e.address(at[1], offset), mask)
+            e.loop(0, whole, lanes, [], lambda i, _: vector(i, ir.VectorType(element, lanes)))
+            if masked:
+                with e.when(e.b.icmp_signed("<", whole, n)):
+                    vector(whole, ir.VectorType(element, lanes), e.first(e.b.sub(n, whole), lanes))
             else:
-                for i in range(count):
-                    target[i] = x[at + i * step]
-        else:
-            for i in range(count):
-                y[to + i * stride] = x[at + i * step]
+                e.loop(whole, n, 1, [], lambda i, _: vector(i, element))
+            return [e.b.add(at[0], x_step), e.b.add(at[1], y_step)]
+        e.loop(0, rows, 1, [x, y], row)
+    copy_rows = as_intrinsic(f"copy_rows_{bits}_{path.name}", "rows, n, x, x_step, y, y_step", path, emit)
+    return Leaf(_move_rows(itemsize, copy_rows), f"{bits}[:], {bits}[:], lo, hi, i8, i8, i8, i8, i8, {_AXES}")
 
 
-@generic(f"T[:], T[:], lo, hi, i8, i8, i8, i8, i8, i8, {_AXES}", INTS)
-def move_tiles(x: Any, y: Any, lo: int, hi: int, x_start: int, y_start: int, n: int, step: int, m: int, stride: int,
-               n0: int, x0: int, y0: int, n1: int, x1: int, y1: int, n2: int, x2: int, y2: int, n3: int, x3: int, y3: int,
-               n4: int, x4: int, y4: int, n5: int, x5: int, y5: int, x6: int, y6: int) -> None:
-    """y[y_start + j * stride + i] = x[x_start + i * step + j], i < n, j < m; a unit of range is a strip of TILE values of j."""
-    strips = (m + TILE - 1) // TILE
-    for unit in range(lo, hi):
-        outer, j0 = unit // strips, unit % strips * TILE
-        at = x_start + j0 + _offset(outer, n0, x0, n1, x1, n2, x2, n3, x3, n4, x4, n5, x5, x6)
-        to = y_start + j0 * stride + _offset(outer, n0, y0, n1, y1, n2, y2, n3, y3, n4, y4, n5, y5, y6)
-        width = min(m - j0, TILE)
-        for i0 in range(0, n, TILE):
-            height = min(n - i0, TILE)
-            for j in range(width):
-                target = y[to + j * stride + i0:to + j * stride + i0 + height]
-                source = at + i0 * step + j
-                for i in range(height):
-                    target[i] = x[source + i * step]
+def _move_tiles(size: int, tile: int, transpose: Any) -> Any:
+    def move_tiles(x: Any, y: Any, lo: int, hi: int, x_start: int, y_start: int, n: int, step: int, m: int, stride: int,
+                   n0: int, x0: int, y0: int, n1: int, x1: int, y1: int, n2: int, x2: int, y2: int, n3: int, x3: int, y3: int,
+                   n4: int, x4: int, y4: int, n5: int, x5: int, y5: int, x6: int, y6: int) -> None:
+        """y[y_start + j * stride + i] = x[x_start + i * step + j], i < n, j < m; a unit is a strip of TILE values of j."""
+        strips = (m + TILE - 1) // TILE
+        for unit in range(lo, hi):
+            outer, start = unit // strips, unit % strips * TILE
+            at = x_start + _offset(outer, n0, x0, n1, x1, n2, x2, n3, x3, n4, x4, n5, x5, x6)
+            to = y_start + _offset(outer, n0, y0, n1, y1, n2, y2, n3, y3, n4, y4, n5, y5, y6)
+            stop = min(start + TILE, m)
+            whole_j = start + (stop - start) // tile * tile
+            whole_i = n // tile * tile
+            for i in range(0, whole_i, tile):
+                for j in range(start, whole_j, tile):
+                    transpose(x.ctypes.data + (at + i * step + j) * size, step * size, y.ctypes.data + (to + j * stride + i) * size,
+                              stride * size)
+            for j in range(start, stop):
+                for i in range(whole_i if j < whole_j else 0, n):
+                    y[to + j * stride + i] = x[at + i * step + j]
+    return move_tiles
+
+
+@functools.cache
+def _tile_leaf(itemsize: int, path: cpu.Cpu) -> Leaf:
+    """The tile leaf: square tiles of as many elements as a register holds, transposed in registers."""
+    bits, tile = BITS[itemsize], min(TILE, path.lanes(itemsize))
+    kind = ir.VectorType(ir.IntType(8 * itemsize), tile)
+
+    def emit(e: Emitter, x: Any, step: Any, y: Any, stride: Any) -> None:
+        rows = [e.load(e.address(x, e.times(step, k)), kind) for k in range(tile)]
+        for k, row in enumerate(e.transpose(rows)):
+            e.store(row, e.address(y, e.times(stride, k)))
+    transpose = as_intrinsic(f"transpose_{bits}_{tile}_{path.name}", "x, step, y, stride", path, emit)
+    return Leaf(_move_tiles(itemsize, tile, transpose), f"{bits}[:], {bits}[:], lo, hi, i8, i8, i8, i8, i8, i8, {_AXES}",
+                key=f"tile={tile}")
 
 
 @generic("T[r], T", INTS)
@@ -161,23 +206,43 @@ def move(source: In | Work, target: Out | Work, axes: Sequence[Axis], itemsize: 
     box = merged(axes) or [Axis(1, 1, 1)]
     size = math.prod(axis.n for axis in box)
     inner, outer = box[-1], box[:-1]
+    head: list[int]
     if inner.target == 1 and inner.source not in (0, 1) and any(axis.source == 1 for axis in outer):
         other = next(axis for axis in outer if axis.source == 1)
         outer.remove(other)
-        leaf = move_tiles[BITS[itemsize]]
+        leaf = _tile_leaf(itemsize, cpu.current())
         head = [inner.n, inner.source, other.n, other.target]
-        units, grain, cost = -(-other.n // TILE), 1, size * itemsize * 0.2
+        units, grain, cost = -(-other.n // TILE), 1, size * itemsize * 0.12
     else:
-        leaf = move_rows[BITS[itemsize]]
-        head = [inner.n, inner.source, inner.target]
-        units = -(-inner.n // PIECE)
-        grain, cost = max(1, 1024 // inner.n), size * itemsize * 0.1 + size / inner.n * 10.0
+        calls = []
+        if inner.n > PIECE and math.prod(axis.n for axis in outer) < 16:          # cut long rows, so that workers can share them
+            pieces, rest = divmod(inner.n, PIECE)
+            if rest:
+                at = pieces * PIECE
+                tail_box = [*outer, inner._replace(n=rest)]
+                calls = move(source, target, tail_box, itemsize, source_start + at * inner.source, target_start + at * inner.target)
+            outer = [*outer, Axis(pieces, PIECE * inner.source, PIECE * inner.target)]
+            inner = inner._replace(n=PIECE)
+            return [*calls, *_rows(source, target, outer, inner, itemsize, source_start, target_start)]
+        return _rows(source, target, outer, inner, itemsize, source_start, target_start)
+    return [_box_call(leaf, source, target, [source_start, target_start, *head], outer, units, grain, cost)]
+
+
+def _rows(source: In | Work, target: Out | Work, outer: list[Axis], inner: Axis, itemsize: int, source_start: int,
+          target_start: int) -> list[Call]:
+    size = inner.n * math.prod(axis.n for axis in outer)
+    head = [source_start, target_start, inner.n, inner.source, inner.target]
+    cost = size * (itemsize * 0.05 if inner.target == 1 and inner.source in (0, 1) else 1.0) + size / inner.n * 4.0
+    return [_box_call(_row_leaf(itemsize, cpu.current()), source, target, head, outer, 1, max(1, 1024 // inner.n), cost)]
+
+
+def _box_call(leaf: Leaf, source: Any, target: Any, head: list[int], outer: list[Axis], units: int, grain: int, cost: float) -> Call:
+    """A call over the outer axes times `units`."""
     assert len(outer) <= OUTER, f"a move of rank {len(outer) + 1}"
     n = units * math.prod(axis.n for axis in outer)
     walk = outer[::-1] + [Axis(1, 0, 0)] * (OUTER - len(outer))
     tail = [value for axis in walk for value in axis][:-3] + list(walk[-1][1:])
-    return [Call(leaf, (source, target, source_start, target_start, *head, *tail), n, grain, cost)]
-
+    return Call(leaf, (source, target, *head, *tail), n, grain, cost)
 
 
 def _gather(x: Any, index: Any, y: Any, lo: int, hi: int) -> int:

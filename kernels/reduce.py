@@ -13,17 +13,19 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from numba import njit
 
+from . import cpu
 from .call import Call, In, Out, Work
 from .leaf import Leaf
+from .rows import row_kernel
 
 LANES = {"contract", "reassoc", "nsz", "arcp"}
 """Fast-math of one block's sum: it may be added in vector lanes. NaN and infinities keep their meaning."""
 BLOCK = 512               # contiguous elements summed in their own type
 ROWS = 32                 # the same for rows added to each other
 COLUMNS = 1024            # columns that one unit of range reduces
+NARROW = 128              # rows of fewer columns are summed several at a time
 PIECE = 16384             # elements of the reduced axis (times inner) per partial total
 
 
@@ -34,32 +36,6 @@ def block_sum(x: Any) -> Any:
     for i in range(x.shape[0]):
         total += x[i]
     return total
-
-
-@njit(fastmath={"nnan", "nsz"})
-def _largest(x: Any) -> Any:
-    """The largest number of a block; NaN makes the result unspecified."""
-    best = x[0]
-    for i in range(x.shape[0]):
-        best = x[i] if x[i] > best else best
-    return best
-
-
-@njit(fastmath={"nnan", "nsz"})
-def _smallest(x: Any) -> Any:
-    """The smallest number of a block; NaN makes the result unspecified."""
-    best = x[0]
-    for i in range(x.shape[0]):
-        best = x[i] if x[i] < best else best
-    return best
-
-
-@njit
-def _has_nan(x: Any) -> Any:
-    count = 0
-    for i in range(x.shape[0]):
-        count |= x[i] != x[i]
-    return count
 
 
 def _sum_rows(x: Any, y: Any, lo: int, hi: int, n: int, inner: int, pieces: int, length: int, count: float) -> None:
@@ -85,26 +61,37 @@ def _sum_rows_int(x: Any, y: Any, lo: int, hi: int, n: int, inner: int, pieces: 
 
 
 def _sum_columns(x: Any, y: Any, part: Any, total: Any, lo: int, hi: int, n: int, inner: int, pieces: int, length: int,
-                 count: float) -> None:
-    """y[o, p, i] = sum of x[o, k, i] over piece p of k, divided by `count`; a unit of range is (o, p, strip of i)."""
+                 fold: int, count: float) -> None:
+    """y[o, p, i] = sum of x[o, k, i] over piece p of k, divided by `count`; a unit of range is (o, p, strip of i).
+
+    Few columns: `fold` rows at once are one wide row, so that vectors are full.
+    """
     strips = (inner + COLUMNS - 1) // COLUMNS
     for unit in range(lo, hi):
         o, p, first = unit // strips // pieces, unit // strips % pieces, unit % strips * COLUMNS
         width = min(inner - first, COLUMNS)
-        last = min((p + 1) * length, n)
-        sums, block = total[:width], part[:width]
-        for i in range(width):
+        start, last = p * length, min((p + 1) * length, n)
+        sums, block, wide = total[:width * fold], part[:width * fold], (last - start) // fold
+        for i in range(sums.shape[0]):
             sums[i] = 0
-        for k0 in range(p * length, last, ROWS):
-            for i in range(width):
+        for k0 in range(0, wide, ROWS):
+            for i in range(block.shape[0]):
                 block[i] = 0
-            for k in range(k0, min(k0 + ROWS, last)):
-                at = (o * n + k) * inner + first
-                row = x[at:at + width]
-                for i in range(width):
+            for k in range(k0, min(k0 + ROWS, wide)):
+                at = (o * n + start + k * fold) * inner + first
+                row = x[at:at + block.shape[0]]
+                for i in range(block.shape[0]):
                     block[i] += row[i]
-            for i in range(width):
+            for i in range(sums.shape[0]):
                 sums[i] += block[i]
+        for k in range(start + wide * fold, last):
+            at = (o * n + k) * inner + first
+            row = x[at:at + width]
+            for i in range(width):
+                sums[i] += row[i]
+        for k in range(1, fold):
+            for i in range(width):
+                sums[i] += sums[k * width + i]
         to = (o * pieces + p) * inner + first
         target = y[to:to + width]
         for i in range(width):
@@ -128,15 +115,24 @@ def _sum_columns_int(x: Any, y: Any, lo: int, hi: int, n: int, inner: int, piece
                 target[i] += row[i]
 
 
-def _best_rows(largest: bool, is_float: bool) -> Any:
+def _best_rows(kernel: Any) -> Any:
     def best_rows(x: Any, y: Any, lo: int, hi: int, n: int, inner: int, pieces: int, length: int) -> None:
         for unit in range(lo, hi):
             o, p = unit // pieces, unit % pieces
             row = x[o * n + p * length:o * n + min((p + 1) * length, n)]
-            if is_float and _has_nan(row):
-                y[unit] = np.nan
-            else:
-                y[unit] = _largest(row) if largest else _smallest(row)
+            kernel(1, row.shape[0], row.ctypes.data, y[unit:].ctypes.data)
+    return best_rows
+
+
+def _best_rows_int(largest: bool) -> Any:
+    def best_rows(x: Any, y: Any, lo: int, hi: int, n: int, inner: int, pieces: int, length: int) -> None:
+        for unit in range(lo, hi):
+            o, p = unit // pieces, unit % pieces
+            row = x[o * n + p * length:o * n + min((p + 1) * length, n)]
+            best = row[0]
+            for i in range(row.shape[0]):
+                best = max(best, row[i]) if largest else min(best, row[i])
+            y[unit] = best
     return best_rows
 
 
@@ -169,14 +165,23 @@ def sum_leaf(source: str, target: str, columns: bool) -> Leaf:
     if target[0] == "i":
         return Leaf(_sum_columns_int if columns else _sum_rows_int, f"{source}[:], {target}[:], {DIMS}")
     if columns:
-        return Leaf(_sum_columns, f"{source}[:], {target}[:], {source}[w,:], f8[w,:], {DIMS}, f8")
+        return Leaf(_sum_columns, f"{source}[:], {target}[:], {source}[w,:], f8[w,:], {DIMS}, i8, f8")
     return Leaf(_sum_rows, f"{source}[:], {target}[:], {DIMS}, f8")
 
 
-@functools.cache
 def best_leaf(dtype: str, columns: bool, largest: bool) -> Leaf:
     """The leaf of the maximum (`largest`) or minimum; NaN wins."""
-    body = _best_columns(largest) if columns else _best_rows(largest, dtype[0] == "f")
+    return _best_leaf(dtype, columns, largest, cpu.current())
+
+
+@functools.cache
+def _best_leaf(dtype: str, columns: bool, largest: bool, path: cpu.Cpu) -> Leaf:
+    if columns:
+        body = _best_columns(largest)
+    elif dtype[0] == "f":
+        body = _best_rows(row_kernel("row_max" if largest else "row_min", dtype, path))
+    else:
+        body = _best_rows_int(largest)
     return Leaf(body, f"{dtype}[:], {dtype}[:], {DIMS}", key=f"largest={largest}")
 
 
@@ -242,7 +247,9 @@ def _pass(kind: str, types: tuple[str, str], source: Any, target: Any, outer: in
         if types[1][0] == "f":
             tail = [float(count)]
             if columns:
-                width = min(inner, COLUMNS)
+                fold = min(max(1, NARROW // inner), max(1, n))
+                tail = [fold, float(count)]
+                width = min(inner, COLUMNS) * fold
                 extra = [Work(f"block {types[0]} {width}", (width,), types[0]), Work(f"sums {width}", (width,), "f8")]
     else:
         leaf = best_leaf(types[0], columns, kind == "max")

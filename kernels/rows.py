@@ -1,195 +1,224 @@
-"""Row kernels: softmax, log-softmax and their gradients, one row of classes per unit of range."""
+"""Row kernels: softmax, log-softmax and their gradients, maxima; one row of contiguous elements at a time, in explicit vectors.
+
+Each row takes two or three passes over registers' widths, UNROLL independent vectors at a time, then masked ones. The order
+of all sums is fixed by the row's length.
+"""
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
 
+from . import cpu, mathlib
 from .call import Call, In, Out, Work
 from .leaf import Leaf
 from .move import Axis, move
-from .reduce import BLOCK, block_sum
+from .vector import ELEMENTS, Emitter, as_intrinsic, itemsize, vector, word
 
-F = np.float32
-_LOG2E, _LN2_HIGH, _LN2_LOW = F(1.44269504), F(0.693359375), F(-2.12194440e-4)
-_ROUND = F(12582912.0)    # 1.5 * 2^23: adding it leaves the rounded integer in the low bits
-_LEAST = F(-104.0)        # exp of it rounds to 0
-_C5, _C4, _C3, _C2, _C1, _C0 = (F(c) for c in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2,
-                                               1.6666665459e-1, 5.0000001201e-1))
+UNROLL = 4
+Body = Callable[[Any, Any, list[Any]], Sequence[Any]]
 
 
-@intrinsic
-def _bits(_typing: Any, x: Any) -> Any:
-    """The bits of a float32."""
-    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.IntType(32))
-    return types.int32(types.float32), generate
+class Rows:
+    """Emits passes over rows of `n` (a word) elements of `dtype`."""
+
+    def __init__(self, e: Emitter, dtype: str, n: Any) -> None:
+        self.e, self.b, self.n = e, e.b, n
+        self.size, self.lanes = itemsize(dtype), e.path.lanes(itemsize(dtype))
+        self.kind = vector(dtype, self.lanes)
+        self.element = ELEMENTS[dtype]
+
+    def each(self, rows: Any, addresses: Sequence[Any], body: Callable[..., None]) -> None:
+        """body(i, address of row i of each array) for all rows."""
+        step = self.e.times(self.n, self.size)
+
+        def row(i: Any, at: list[Any]) -> list[Any]:
+            body(i, *at)
+            return [self.b.add(a, step) for a in at]
+        self.e.loop(0, rows, 1, addresses, row)
+
+    def constant(self, number: float) -> Any:
+        """A vector of one number."""
+        return mathlib.constant(self.kind, number)
+
+    def splat(self, x: Any) -> Any:
+        """A vector of one scalar."""
+        return self.e.splat(x, self.lanes)
+
+    def load(self, base: Any, at: Any, mask: Any, outside: Any = None) -> Any:
+        """The vector at byte offset `at`; lanes outside of the mask are `outside` (default 0)."""
+        x = self.e.load(self.e.address(base, at), self.kind, mask)
+        return x if mask is None or outside is None else self.b.select(mask, x, outside)
+
+    def store(self, value: Any, base: Any, at: Any, mask: Any) -> None:
+        """Store a vector at byte offset `at`."""
+        self.e.store(value, self.e.address(base, at), mask)
+
+    def sweep(self, start: Any, body: Body, combine: Callable[[Any, Any], Any] | None = None) -> Any:
+        """One pass: body(byte offset, mask, [accumulator]) -> [new accumulator], over UNROLL accumulators that begin as `start`.
+
+        Returns their combination lane by lane, or None for a pass without accumulator (`start` None).
+        """
+        e, b = self.e, self.b
+        count = 0 if start is None else UNROLL
+        whole = b.and_(self.n, word(-self.lanes * UNROLL))
+
+        def many(i: Any, carried: list[Any]) -> list[Any]:
+            found: list[Any] = []
+            for u in range(UNROLL):
+                found += body(e.address(e.times(i, self.size), u * self.lanes * self.size), None, carried[u:u + 1])
+            return found
+
+        def one(i: Any, carried: list[Any]) -> list[Any]:
+            mask = e.first(b.sub(self.n, i), self.lanes)
+            return [*body(e.times(i, self.size), mask, carried[:1]), *carried[1:]]
+
+        carried = e.loop(0, whole, self.lanes * UNROLL, [start] * count, many)
+        carried = e.loop(whole, self.n, self.lanes, carried, one)
+        if combine is None:
+            return None
+        return functools.reduce(combine, carried)
+
+    def fold(self, x: Any, combine: Callable[[Any, Any], Any]) -> Any:
+        """All lanes of a vector combined to a scalar."""
+        half = self.lanes // 2
+        while half:
+            x = combine(x, self.e.shuffle(x, x, [(lane + half) % self.lanes for lane in range(self.lanes)]))
+            half //= 2
+        return self.b.extract_element(x, ir.Constant(ir.IntType(32), 0))
+
+    def larger(self, x: Any, y: Any) -> Any:
+        """x where it is larger, else y; a NaN in x gives y."""
+        return self.b.select(self.b.fcmp_ordered(">", x, y), x, y)
+
+    def smaller(self, x: Any, y: Any) -> Any:
+        """x where it is smaller, else y; a NaN in x gives y."""
+        return self.b.select(self.b.fcmp_ordered("<", x, y), x, y)
+
+    def sum(self, body: Callable[[Any, Any], Any]) -> Any:
+        """The sum of body(byte offset, mask) over the row, a scalar; lanes outside of the mask do not count."""
+        zero = self.constant(0.0)
+
+        def add(at: Any, mask: Any, total: list[Any]) -> list[Any]:
+            value = body(at, mask)
+            return [self.b.fadd(total[0], value if mask is None else self.b.select(mask, value, zero))]
+        return self.fold(self.sweep(zero, add, self.b.fadd), self.b.fadd)
+
+    def map(self, target: Any, body: Callable[[Any, Any], Any]) -> None:
+        """target = body(byte offset, mask) along the row."""
+        def put(at: Any, mask: Any, _nothing: list[Any]) -> list[Any]:
+            self.store(body(at, mask), target, at, mask)
+            return []
+        self.sweep(None, put)
+
+    def largest(self, x: Any) -> Any:
+        """The largest number of a row, splat. NaN is passed over: exp(x - largest) has it anyway."""
+        least = self.constant(-math.inf)
+        found = self.sweep(least, lambda at, mask, best: [self.larger(self.load(x, at, mask, least), best[0])], self.larger)
+        return self.splat(self.fold(found, self.larger))
+
+    def exp_from(self, x: Any, shift: Any) -> Callable[[Any, Any], Any]:
+        """exp(x - shift) as a body."""
+        return lambda at, mask: mathlib.exp(self.e, self.b.fsub(self.load(x, at, mask, shift), shift))
 
 
-@intrinsic
-def _power_of_two(_typing: Any, n: Any) -> Any:
-    """2**n as float32 for -126 <= n <= 127."""
-    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        biased = builder.add(args[0], ir.Constant(ir.IntType(32), 127))
-        return builder.bitcast(builder.shl(biased, ir.Constant(ir.IntType(32), 23)), ir.FloatType())
-    return types.float32(types.int32), generate
+def _softmax(r: Rows, x: Any, y: Any) -> None:
+    """y = exp(x - max) / sum."""
+    exp = r.exp_from(x, r.largest(x))
+
+    def keep(at: Any, mask: Any) -> Any:
+        value = exp(at, mask)
+        r.store(value, y, at, mask)
+        return value
+    scale = r.splat(r.b.fdiv(ir.Constant(r.element, 1.0), r.sum(keep)))
+    r.map(y, lambda at, mask: r.b.fmul(r.load(y, at, mask), scale))
 
 
-@intrinsic
-def _half(_typing: Any, n: Any) -> Any:
-    """n >> 1 within 32 bits."""
-    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.ashr(args[0], ir.Constant(ir.IntType(32), 1))
-    return types.int32(types.int32), generate
+def _log_softmax(r: Rows, x: Any, y: Any) -> None:
+    """y = (x - max) - log(sum)."""
+    largest = r.largest(x)
+    log = mathlib.log(r.e, r.splat(r.sum(r.exp_from(x, largest))))
+    r.map(y, lambda at, mask: r.b.fsub(r.b.fsub(r.load(x, at, mask), largest), log))
 
 
-@intrinsic
-def _minus(_typing: Any, a: Any, b: Any) -> Any:
-    """a - b within 32 bits (Numba would widen to 64 and halve the vector lanes)."""
-    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.sub(args[0], args[1])
-    return types.int32(types.int32, types.int32), generate
+def _softmax_grad(r: Rows, g: Any, y: Any, dx: Any) -> None:
+    """dx = (g - sum(g * y)) * y."""
+    dot = r.splat(r.sum(lambda at, mask: r.b.fmul(r.load(g, at, mask), r.load(y, at, mask))))
+    r.map(dx, lambda at, mask: r.b.fmul(r.b.fsub(r.load(g, at, mask), dot), r.load(y, at, mask)))
 
 
-@njit(fastmath={"contract"})
-def exp_f4(x: Any) -> Any:
-    """exp(x) for x <= 0 in float32, about 1 ulp, denormals and NaN included (Cephes expf's polynomial)."""
-    x = _LEAST if x < _LEAST else x
-    shifted = x * _LOG2E + _ROUND
-    n = shifted - _ROUND
-    r = x - n * _LN2_HIGH - n * _LN2_LOW
-    p = ((((_C5 * r + _C4) * r + _C3) * r + _C2) * r + _C1) * r + _C0
-    power = _minus(_bits(shifted), _bits(_ROUND))
-    first = _half(power)
-    return ((p * r * r + r) + F(1)) * _power_of_two(first) * _power_of_two(_minus(power, first))
+def _log_softmax_grad(r: Rows, g: Any, y: Any, dx: Any) -> None:
+    """dx = g - sum(g) * exp(y)."""
+    total = r.splat(r.sum(lambda at, mask: r.load(g, at, mask)))
+    r.map(dx, lambda at, mask: r.b.fsub(r.load(g, at, mask), r.b.fmul(total, mathlib.exp(r.e, r.load(y, at, mask)))))
 
 
-@njit
-def exp_f8(x: Any) -> Any:
-    """exp(x) in float64."""
-    return math.exp(x)
+def _max_sum_exp(r: Rows, x: Any, pair: Any) -> None:
+    """pair = (max, sum of exp(x - max)); here the result has two elements a row."""
+    largest = r.largest(x)
+    r.e.store(r.b.extract_element(largest, ir.Constant(ir.IntType(32), 0)), pair)
+    r.e.store(r.sum(r.exp_from(x, largest)), r.e.address(pair, r.size))
 
 
-EXP = {"f4": exp_f4, "f8": exp_f8}
+def _extreme(choose: str, worst: float) -> Callable[..., None]:
+    def extreme(r: Rows, x: Any, y: Any) -> None:
+        """y[0] = the largest or smallest element, NaN if there is one."""
+        better, edge = getattr(r, choose), r.constant(worst)
+        found = r.sweep(edge, lambda at, mask, best: [better(r.load(x, at, mask, edge), best[0])], better)
+        odd = r.sum(lambda at, mask: _nan_only(r, r.load(x, at, mask)))
+        best = r.fold(found, better)
+        r.e.store(r.b.select(r.b.fcmp_unordered("uno", odd, odd), odd, best), y)
+    return extreme
 
 
-@njit(fastmath={"nnan", "nsz"})
-def row_max(x: Any) -> Any:
-    """The largest number of a row. With a NaN in the row anything may come out: exp(x - result) has the NaN anyway."""
-    best = x[0]
-    for i in range(x.shape[0]):
-        best = x[i] if x[i] > best else best
-    return best
+def _nan_only(r: Rows, x: Any) -> Any:
+    return r.b.select(r.b.fcmp_unordered("uno", x, x), x, r.constant(0.0))
 
 
-@njit
-def row_sum(x: Any) -> Any:
-    """The sum of a row in float64, by blocks in the row's type."""
-    total = 0.0
-    for first in range(0, x.shape[0], BLOCK):
-        total += block_sum(x[first:first + BLOCK])
-    return total
+EMITTERS: dict[str, Callable[..., None]] = {
+    "softmax": _softmax, "log_softmax": _log_softmax, "softmax_grad": _softmax_grad, "log_softmax_grad": _log_softmax_grad,
+    "max_sum_exp": _max_sum_exp, "row_max": _extreme("larger", -math.inf), "row_min": _extreme("smaller", math.inf),
+}
 
 
 @functools.cache
-def exp_sum(dtype: str) -> Any:
-    """The function (x, largest) -> sum of exp(x - largest) of a row."""
-    exp = EXP[dtype]
+def row_kernel(name: str, dtype: str, path: cpu.Cpu) -> Any:
+    """The intrinsic name(rows, n, addresses …) for rows of n contiguous elements of `dtype`.
 
-    @njit(fastmath={"reassoc", "nsz"})
-    def block(x: Any, largest: Any) -> Any:
-        total = x.dtype.type(0)
-        for i in range(x.shape[0]):
-            total += exp(x[i] - largest)
-        return total
+    softmax, log_softmax: x, y; softmax_grad, log_softmax_grad: g, y, dx; for one row only max_sum_exp: x, pair (two elements)
+    and row_max, row_min: x, y (one element).
+    """
+    arrays = "g, y, dx" if name.endswith("grad") else "x, y"
 
-    @njit
-    def total(x: Any, largest: Any) -> Any:
-        found = 0.0
-        for first in range(0, x.shape[0], BLOCK):
-            found += block(x[first:first + BLOCK], largest)
-        return found
-    return total
+    def emit(e: Emitter, rows: Any, n: Any, *addresses: Any) -> None:
+        r = Rows(e, dtype, n)
+        r.each(rows, addresses, lambda _i, *at: EMITTERS[name](r, *at))
+    return as_intrinsic(f"{name}_{dtype}_{path.name}", f"rows, n, {arrays}", path, emit)
 
 
-@njit(fastmath={"reassoc", "nsz", "contract"})
-def _block_dot(x: Any, y: Any) -> Any:
-    total = x.dtype.type(0)
-    for i in range(x.shape[0]):
-        total += x[i] * y[i]
-    return total
-
-
-@njit
-def row_dot(x: Any, y: Any) -> Any:
-    """The sum of products of two rows in float64, by blocks in the rows' type."""
-    total = 0.0
-    for first in range(0, x.shape[0], BLOCK):
-        total += _block_dot(x[first:first + BLOCK], y[first:first + BLOCK])
-    return total
-
-
-def _softmax(exp: Any) -> Any:
-    def softmax(x: Any, y: Any) -> None:
-        for r in range(y.shape[0]):
-            source, target = x[r], y[r]
-            largest = row_max(source)
-            for i in range(target.shape[0]):
-                target[i] = exp(source[i] - largest)
-            scale = x.dtype.type(1.0 / row_sum(target))
-            for i in range(target.shape[0]):
-                target[i] *= scale
-    return softmax
-
-
-def _log_softmax(total: Any) -> Any:
-    def log_softmax(x: Any, y: Any) -> None:
-        for r in range(y.shape[0]):
-            source, target = x[r], y[r]
-            largest = row_max(source)
-            log = x.dtype.type(math.log(total(source, largest)))
-            for i in range(target.shape[0]):
-                target[i] = (source[i] - largest) - log
-    return log_softmax
-
-
-def _softmax_grad(g: Any, y: Any, dx: Any) -> None:
-    """dx = (g - sum(g * y)) * y per row."""
-    for r in range(dx.shape[0]):
-        gradient, output, target = g[r], y[r], dx[r]
-        dot = g.dtype.type(row_dot(gradient, output))
-        for i in range(target.shape[0]):
-            target[i] = (gradient[i] - dot) * output[i]
-
-
-def _log_softmax_grad(exp: Any) -> Any:
-    def log_softmax_grad(g: Any, y: Any, dx: Any) -> None:
-        """dx = g - sum(g) * exp(y) per row."""
-        for r in range(dx.shape[0]):
-            gradient, output, target = g[r], y[r], dx[r]
-            total = g.dtype.type(row_sum(gradient))
-            for i in range(target.shape[0]):
-                target[i] = gradient[i] - total * exp(output[i])
-    return log_softmax_grad
-
-
-@functools.cache
 def row_leaf(name: str, dtype: str) -> Leaf:
     """One of softmax, log_softmax (x, y), softmax_grad, log_softmax_grad (g, y, dx); all arrays [rows, n]."""
-    if name == "softmax":
-        return Leaf(_softmax(EXP[dtype]), f"{dtype}[r,:], {dtype}[r,:]")
-    if name == "log_softmax":
-        return Leaf(_log_softmax(exp_sum(dtype)), f"{dtype}[r,:], {dtype}[r,:]")
-    if name == "softmax_grad":
-        return Leaf(_softmax_grad, f"{dtype}[r,:], {dtype}[r,:], {dtype}[r,:]")
-    assert name == "log_softmax_grad", name
-    return Leaf(_log_softmax_grad(EXP[dtype]), f"{dtype}[r,:], {dtype}[r,:], {dtype}[r,:]")
+    return _row_leaf(name, dtype, cpu.current())
+
+
+@functools.cache
+def _row_leaf(name: str, dtype: str, path: cpu.Cpu) -> Leaf:
+    kernel = row_kernel(name, dtype, path)
+
+    def forward(x: Any, y: Any) -> None:
+        kernel(y.shape[0], y.shape[1], x.ctypes.data, y.ctypes.data)
+
+    def backward(g: Any, y: Any, dx: Any) -> None:
+        kernel(dx.shape[0], dx.shape[1], g.ctypes.data, y.ctypes.data, dx.ctypes.data)
+
+    forward.__name__ = backward.__name__ = name
+    if name.endswith("grad"):
+        return Leaf(backward, f"{dtype}[r,:], {dtype}[r,:], {dtype}[r,:]", key=name)
+    return Leaf(forward, f"{dtype}[r,:], {dtype}[r,:]", key=name)
 
 
 def to_rows(source: In | Work, target: Out | Work, outer: int, n: int, inner: int, itemsize: int) -> list[Call]:
@@ -207,7 +236,7 @@ def row_calls(name: str, dtype: str, shape: Sequence[int], axis: int, inputs: in
     if size == 0:
         return []
     itemsize = np.dtype(dtype).itemsize
-    leaf, grain, cost = row_leaf(name, dtype), max(1, 2048 // n), size * 1.0 + rows * 30.0
+    leaf, grain, cost = row_leaf(name, dtype), max(1, 2048 // n), size * 0.4 + rows * 20.0
     if inner == 1:
         return [Call(leaf, (*[In(i, (rows, n)) for i in range(inputs)], Out(output, (rows, n))), rows, grain, cost)]
     calls: list[Call] = []

@@ -198,6 +198,20 @@ def test_spaces_are_collapsed() -> None:
     assert collapse((), []).dims == (1,)
 
 
+def test_empty_arrays_of_any_rank(path: str) -> None:
+    got, = compute([x32 - y32], normal(2, 0, 3, 0, 5), normal(1, 3, 1, 1))
+    assert got.shape == (2, 0, 3, 0, 5)
+
+
+def test_any_number_of_arguments() -> None:
+    arrays = [normal(*[(3, 1, 1), (4, 5), (3, 1, 5), (3, 4, 5)][i % 4]) for i in range(40)]
+    total = Var(0, "float32")
+    for i in range(1, 40):
+        total = total + Var(i, "float32")
+    got, = compute([total], *arrays)
+    np.testing.assert_allclose(got, sum(a.astype("float64") for a in arrays), rtol=1e-5, atol=1e-5)
+
+
 def test_sizes_do_not_multiply_leaves() -> None:
     def leaf(*shapes: tuple[int, ...]) -> Any:
         return elementwise_call([x32 * y32], [In(i, s) for i, s in enumerate(shapes)], [Out(0, np.broadcast_shapes(*shapes))]).leaf
@@ -236,6 +250,32 @@ def test_fusion_keeps_every_bit(path: str) -> None:
     last, = compute([where(x32 > 0.5, x32 - y32, z32 * y32)], d, z, t)
     for one, other in zip([*fused, alone], [a, b, c, d, last, last], strict=True):
         assert one.tobytes() == other.tobytes()
+
+
+EXACT: list[Callable[[Expr, Expr, Expr], Expr]] = [
+    lambda a, b, c: a + b, lambda a, b, c: a - b, lambda a, b, c: a * b, lambda a, b, c: a / b, lambda a, b, c: -a,
+    lambda a, b, c: E.maximum(a, b), lambda a, b, c: E.minimum(b, c), lambda a, b, c: where((a < b) | ~(b >= c), a, c),
+    lambda a, b, c: E.sqrt(E.abs_(a)), lambda a, b, c: E.round_(a), lambda a, b, c: E.cast(E.cast(a, "int32"), "float32"),
+    lambda a, b, c: E.floor(a) * E.sign(b), lambda a, b, c: E.fmod(a, b),
+]
+"""Operations that have one right answer."""
+
+
+def random_expressions(count: int) -> list[Expr]:
+    """Random float32 expressions, each built on the ones before."""
+    choose = np.random.default_rng(11)
+    pool = [x32, y32, z32, Const(1.5, "float32"), E.cast(Var(3, "int32"), "float32")]
+    for _ in range(count):
+        a, b, c = (pool[i] for i in choose.integers(0, len(pool), 3))
+        pool.append(EXACT[choose.integers(len(EXACT))](a, b, c))
+    return pool[5:]
+
+
+def test_random_expressions_match_numpy_exactly(path: str) -> None:
+    outputs = random_expressions(60)
+    arrays = [normal(7, 35) * 4, normal(35), normal(7, 1), rng.integers(-9, 9, (7, 35), "int32")]
+    for e, got in zip(outputs, compute(outputs, *arrays), strict=True):
+        np.testing.assert_array_equal(got, np.broadcast_to(E.evaluate(e, arrays), got.shape), err_msg=E.key(e))
 
 
 def test_vector_and_tail_give_the_same_bits(path: str) -> None:
@@ -295,14 +335,12 @@ def onnx_run(op: Op, attributes: dict[str, Any], *arrays: np.ndarray) -> np.ndar
     """The operator by ONNX's reference implementation."""
     names = [f"x{i}" for i in range(len(arrays))]
     node = onnx.helper.make_node(op.name, names, ["y"], **attributes)
-    def info(name: str) -> Any:
-        return onnx.helper.make_empty_tensor_value_info(name)
     inputs = [onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
               for n, a in zip(names, arrays, strict=True)]
-    graph = onnx.helper.make_graph([node], "one", inputs, [info("y")])
+    graph = onnx.helper.make_graph([node], "one", inputs, [onnx.helper.make_empty_tensor_value_info("y")])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 23)])
     with np.errstate(all="ignore"):
-        return np.asarray(ReferenceEvaluator(model).run(None, dict(zip(names, arrays, strict=True)))[0])
+        return np.asarray(ReferenceEvaluator(model).run(None, dict(zip(names, arrays, strict=True)))[0])  # type: ignore[index]
 
 
 UNARY_POINTS = np.concatenate([normal(21, dtype="float64") * 3, np.linspace(-4, 4, 17), EDGES[:7].astype("float64")])

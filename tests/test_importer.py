@@ -17,6 +17,7 @@ from tileflow.errors import ModelError, OptionError, ShapeError, TileflowError, 
 from tileflow.graph import TensorType
 from tileflow.importers.onnx import import_graph, inspect_model, load_model, wrap_model
 from tileflow.importers.onnx.bind import evaluate as evaluate_dim
+from tileflow.importers.onnx.rebatch import rescaled
 
 RNG = np.random.default_rng(7)
 
@@ -89,6 +90,32 @@ def test_override_scales_merged_dimensions() -> None:
     proto = model_of([node("Reshape", ["x", "merged"], ["m"]), node("Reshape", ["m", "apart"], ["y"])], [port("x", [2, 5, 4])], ["y"],
                      {"merged": i8(10, 4), "apart": i8(2, 20)})
     assert [n.outputs[0].shape for n in imported(proto, batch=6).graph.nodes] == [(30, 4), (6, 20)]
+
+
+@pytest.mark.parametrize(("before", "after", "target", "wanted"), [
+    ((1, 20, 4, 4), (6, 20, 4, 4), (1, 320), (6, 320)), ((1, 3), (4, 3), (1, 3, 1, 1), (4, 3, 1, 1)),
+    ((1, 7, 16), (4, 7, 16), (7, 16), (28, 16)), ((7, 16), (28, 16), (1, 7, 16), (4, 7, 16)), ((7, 16), (28, 16), (7, 1, 16), None),
+    ((7, 1, 16), (7, 4, 16), (7, 16), None), ((2, 7, 16), (5, 7, 16), (14, 16), (35, 16)),
+    ((14, 16), (35, 16), (2, 7, 16), (5, 7, 16)), ((14, 16), (35, 16), (7, 2, 16), (7, 5, 16)),
+    ((7, 2, 16), (7, 5, 16), (7, 8, 4), (7, 20, 4)), ((7, 8, 4), (7, 20, 4), (7, 2, 16), (7, 5, 16)),
+    ((7, 2, 6), (7, 5, 6), (14, 6), (35, 6)), ((4, 16), (10, 16), (2, 2, 16), None), ((3, 2), (3, 5), (2, 3), None),
+    ((2, 0), (5, 0), (0, 2), None), ((2, 3), (5, 3), (7,), None),
+])
+def test_rescaled_shapes(before: tuple[int, ...], after: tuple[int, ...], target: tuple[int, ...], wanted: tuple[int, ...] | None) -> None:
+    """The declared batch is 1 where `before` starts with 1 or has 7 positions of 1 sample, else 2."""
+    batch = 1 if 1 in before + target and 2 not in before + target else 2
+    assert rescaled(before, after, target, batch) == wanted
+
+
+def test_override_leaves_computed_shapes_alone() -> None:
+    """A shape that follows the batch by itself is right already, whatever the declared batch is."""
+    nodes = [node("Shape", ["x"], ["s"]), node("Gather", ["s", "zero"], ["n"]), node("Concat", ["n", "rest"], ["t"], axis=0),
+             node("Reshape", ["x", "t"], ["y"]), node("Expand", ["x", "wide"], ["z"])]
+    proto = model_of(nodes, [port("x", [3, 3, 1])], ["y", "z"], {"zero": i8(0), "rest": i8(-1), "wide": i8(3, 3, 4)})
+    result = imported(proto, batch=9)
+    assert [v.shape for v in result.graph.outputs] == [(9, 3), (9, 3, 4)]
+    assert len(result.warnings) == 2
+    assert "Expand node" in result.warnings[1]
 
 
 def test_symbolic_dimensions() -> None:
@@ -476,8 +503,12 @@ def test_everything_unsupported_is_named_at_once() -> None:
 
 
 def test_unsupported_attributes_outputs_and_types() -> None:
-    pool = model_of([node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], storage_order=1)], [port("x", [1, 1, 4, 4])], ["y"])
-    with pytest.raises(UnsupportedError, match=r"MaxPool.*storage_order=1"):
+    spatial = model_of([node("BatchNormalization", ["x", "a", "a", "a", "a"], ["y"], spatial=0)], [port("x", [1, 2])], ["y"],
+                       {"a": f4(2)}, 7)
+    with pytest.raises(UnsupportedError, match=r"BatchNormalization.*spatial=0"):
+        imported(spatial)
+    pool = model_of([node("MaxPool", ["x"], ["y", "i"], kernel_shape=[2, 2])], [port("x", [1, 1, 4, 4])], ["y", "i"])
+    with pytest.raises(UnsupportedError, match=r"reads output 1 of MaxPool node 'MaxPool\(y\)'"):
         imported(pool)
     text = model_of([node("Identity", ["x"], ["y"])], [helper.make_tensor_value_info("x", TensorProto.STRING, [1])], ["y"])
     with pytest.raises(UnsupportedError, match=r"'x: STRING\[1\]' has a type that tileflow does not have"):

@@ -68,7 +68,7 @@ def test_batch_norm_gradients() -> None:
         arrays = batch(shape, "float64")
         check_gradient(BatchNormalization(), *arrays, wrt=[0, 1, 2])
         train = BatchNormalization(training_mode=1)
-        check_gradient(train, *arrays[:3], None, None, outputs=[0], rtol=1e-5)
+        check_gradient(train, *arrays[:3], outputs=[0], rtol=1e-5)
         check_gradient_kernels(train, *[a.astype("float32") for a in arrays], outputs=[0], rtol=1e-4, atol=1e-5)
         check_gradient_kernels(BatchNormalization(), *[a.astype("float32") for a in arrays], rtol=1e-4, atol=1e-5)
 

@@ -22,7 +22,7 @@ from .nn import Module
 from .optim import Optimizer, from_options
 from .options import Options
 from .program import Batching, Program
-from .runtime.data import DataLoader, Dataset, open_data
+from .runtime.data import Data, DataLoader, Dataset, open_data
 from .runtime.model import InferenceModel, Progress, TrainingModel
 from .runtime.session import Session
 from .runtime.source import NetSource, OnnxSource, Source
@@ -135,7 +135,7 @@ class TrainResult:
 
     def evaluate(self, data: Any = None) -> dict[str, float | None]:
         """Mean loss and accuracy of the trained weights on data (anything `train` takes; by default the run's test part)."""
-        dataset = self._trainer.test if data is None else _adapted(open_data(data, self._trainer.options).train, self._trainer)
+        dataset = self._trainer.test if data is None else _adapted(_measured(open_data(data, self._trainer.options)), self._trainer)
         if dataset is None:
             raise DataError("The run has no test data; give some to evaluate on.")
         loss, accuracy = self._trainer.evaluate(dataset)
@@ -184,7 +184,8 @@ def train(model: Modelish, options: Options | None = None, *, data: Any = None, 
     if given is None:
         raise DataError("There is no data to train on; give data=(x, y), a path, or the name digits.")
     opened = open_data(given, chosen)
-    test = open_data(chosen.test_data, chosen).train if chosen.test_data else opened.test
+    test = _measured(open_data(chosen.test_data, chosen)) if chosen.test_data else opened.test
+    _check_remainder(chosen, len(opened.train))
     wanted = _input_types(source, chosen, opened.train)
     loss = _loss_name(chosen, opened.train)
     label = _label_type(source, chosen, loss)
@@ -211,6 +212,19 @@ def train(model: Modelish, options: Options | None = None, *, data: Any = None, 
     return result
 
 
+def _measured(data: Data) -> Dataset:
+    """The part of a source that is for measuring: its test part where it has one."""
+    return data.train if data.test is None else data.test
+
+
+def _check_remainder(options: Options, rows: int) -> None:
+    """Refuse a shorter last batch: the engine's calls have one size."""
+    size = options.micro_batch_size * options.gradient_accumulation * options.device_iterations
+    if not options.drop_last and rows % size:
+        raise OptionError(f"The {rows:,} training rows do not divide into calls of {size:,} (micro_batch_size * gradient_accumulation * "
+                          f"device_iterations), and drop_last is off; set drop_last, or choose sizes that divide {rows:,}.")
+
+
 def _example(trainer: Trainer) -> tuple[np.ndarray, ...]:
     """Arrays of a whole call, to compile for before anything is read."""
     rows = np.zeros(trainer.loader.combined_batch_size, np.int64)
@@ -220,7 +234,7 @@ def _example(trainer: Trainer) -> tuple[np.ndarray, ...]:
 def _adapted(dataset: Dataset, trainer: Trainer) -> Dataset:
     """Data of a later evaluation, made to fit like the training data."""
     program: Program = trainer.model.program
-    types = {v.name: v.type for v in program.micro.inputs}
+    types = {v.name: v.type for v in program.inputs}
     label = types.pop(LABELS, None)
     return dataset.adapt_to(types, label, trainer.options)
 
@@ -290,7 +304,7 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
     if given is None:
         raise DataError("There is no data to run on; give data=x, a path, or the name digits.")
     opened = open_data(given, chosen)
-    dataset = opened.test if opened.test is not None else opened.train
+    dataset = _measured(opened)
     if isinstance(source, OnnxSource):
         wanted = source.graph_for_batch(chosen.micro_batch_size, False).binding.types
     else:

@@ -15,11 +15,12 @@ import numpy as np
 from onnx import ModelProto
 from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep
+from onnx.version_converter import convert_version
 
 from . import compiler
-from .errors import DataError, TypeMismatchError, UnsupportedError
+from .errors import DataError, ModelError, TypeMismatchError, UnsupportedError
 from .graph import CODES, type_of
-from .importers.onnx import DynamicOperandError, OnnxModel, import_graph, load_model, unsupported_nodes, wrap_model
+from .importers.onnx import OLDEST_OPSET, DynamicOperandError, OnnxModel, import_graph, load_model, unsupported_nodes, wrap_model
 from .kernels import driver
 from .lower.plan import make_plan
 from .program import Batching
@@ -40,7 +41,7 @@ class Backend(OnnxBackend):
     @classmethod
     def is_compatible(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
         """Every operator of the model has an implementation, judged by name."""
-        return cls.supports_device(device) and not unsupported_nodes(wrap_model(model))
+        return cls.supports_device(device) and not unsupported_nodes(_loaded(model))
 
     @classmethod
     def prepare(cls, model: ModelProto | str | os.PathLike[str], device: str = "CPU", **kwargs: Any) -> Prepared:
@@ -54,11 +55,26 @@ class Backend(OnnxBackend):
         """
         if not cls.supports_device(device):
             raise UnsupportedError(f"The device is {device!r}, but tileflow runs on the CPU: ask for 'CPU'.")
-        loaded = wrap_model(model) if isinstance(model, ModelProto) else load_model(Path(model))
+        loaded = _loaded(model)
         if refused := unsupported_nodes(loaded):
-            shown = "; ".join(f"{name}: {why}" for name, why in refused[:10]) + (f"; and {len(refused) - 10} more" if len(refused) > 10 else "")
-            raise UnsupportedError(f"{loaded.where} cannot run on tileflow ({shown}): export it with other operators.")
+            shown = "; ".join(f"{name}: {why}" for name, why in refused[:10])
+            more = f"; and {len(refused) - 10} more" if len(refused) > 10 else ""
+            raise UnsupportedError(f"{loaded.where} cannot run on tileflow ({shown}{more}): export it with other operators.")
         return Prepared(loaded, kwargs.get("threads"))
+
+
+def _loaded(model: ModelProto | str | os.PathLike[str]) -> OnnxModel:
+    """Load a model; one that is older than tileflow reads is converted first, as nobody wants its file back from here."""
+    if not isinstance(model, ModelProto):
+        return load_model(Path(model))
+    opset = {o.domain: o.version for o in model.opset_import}.get("", OLDEST_OPSET)
+    if opset < OLDEST_OPSET:
+        try:
+            model = convert_version(model, OLDEST_OPSET)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise ModelError(f"The model '{model.graph.name}' of opset {opset} cannot be converted to opset {OLDEST_OPSET} "
+                             f"({' '.join(str(error).split())[:200]}): export it again with a newer one.") from None
+    return wrap_model(model)
 
 
 class Prepared(BackendRep):

@@ -52,6 +52,11 @@ class Program:
     training: bool = False
 
     @property
+    def inputs(self) -> list[Value]:
+        """What a caller feeds: the micro-step's inputs but those that the prologue makes."""
+        return [v for v in self.micro.inputs if v not in self.links]
+
+    @property
     def graphs(self) -> tuple[Graph, ...]:
         return self.prologue, self.micro, self.fold, self.update
 

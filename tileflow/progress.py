@@ -111,4 +111,4 @@ def epoch_line(record: Epoch, epochs: int) -> str:
                               ("test accuracy", record.test_accuracy, ".2%")):
         if value is not None:
             parts.append(f"{name} {value:{form}}")
-    return "  ".join([*parts, f"{record.samples_per_second:,.0f} samples/s"])
+    return "  ".join([*parts, f"{record.samples_per_second:,.0f} {record.unit}/s"])

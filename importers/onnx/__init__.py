@@ -2,8 +2,8 @@
 from .export import export_model
 from .importer import Imported, UnsupportedNodesError, import_graph
 from .inspect import Report, inspect_model, unsupported_nodes
-from .load import OnnxModel, Port, load_model, wrap_model
+from .load import OLDEST_OPSET, OnnxModel, Port, load_model, wrap_model
 from .site import DynamicOperandError
 
-__all__ = ["DynamicOperandError", "Imported", "OnnxModel", "Port", "Report", "UnsupportedNodesError", "export_model", "import_graph",
+__all__ = ["OLDEST_OPSET", "DynamicOperandError", "Imported", "OnnxModel", "Port", "Report", "UnsupportedNodesError", "export_model", "import_graph",
            "inspect_model", "load_model", "unsupported_nodes", "wrap_model"]

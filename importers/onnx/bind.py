@@ -27,6 +27,12 @@ class Binding:
     batch: int | None = None
     rebatched: set[str] = field(default_factory=set)
 
+    def as_declared(self) -> Binding:
+        """The same sizes, but the batch that the file declares."""
+        assert self.declared_batch is not None
+        types = {n: t.with_shape((self.declared_batch, *t.shape[1:])) if n in self.rebatched else t for n, t in self.types.items()}
+        return Binding(types, self.symbols)
+
 
 def bind_inputs(model: OnnxModel, dims: Mapping[str, int] | None = None, batch: int | None = None,
                 input_types: Mapping[str, TensorType] | None = None, float_dtype: str | None = None) -> Binding:

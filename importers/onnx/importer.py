@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import fnmatch
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -76,15 +75,20 @@ def import_graph(model: OnnxModel, *, dims: Mapping[str, int] | None = None, bat
     """
     types = {**dict(input_types or {}), **{name: type_of(np.asarray(a)) for name, a in (values or {}).items()}}
     binding = bind_inputs(model, dims, batch, types, float_dtype)
-    importer = Importer(model, binding, training, float_dtype, freeze, trainable)
-    return importer.run(values or {})
+    first = None
+    if binding.rebatched:
+        first = Importer(model, binding.as_declared(), training, float_dtype)
+        first.run(values or {})
+    return Importer(model, binding, training, float_dtype, freeze, trainable, first).run(values or {})
 
 
 class Importer:
     """One import: the graph so far, and what every tensor name of the file stands for."""
 
     def __init__(self, model: OnnxModel, binding: Binding, training: bool | None = False, float_dtype: str | None = None,
-                 freeze: Sequence[str] = (), trainable: Sequence[str] = ()) -> None:
+                 freeze: Sequence[str] = (), trainable: Sequence[str] = (), first: Importer | None = None) -> None:
+        """`first` is the finished import with the batch that the file declares, where `binding` has another."""
+        self._first = first
         self.model, self.binding, self.training, self._float = model, binding, training, float_dtype
         self.graph = Graph(model.proto.graph.name or "model")
         self.builder = Builder(self.graph)
@@ -96,7 +100,6 @@ class Importer:
         self._poisoned: set[str] = set()
         self._count = 0
         self._refused: list[tuple[str, UnsupportedError]] = []
-        self._batched: set[str] = set(binding.rebatched)
         self._parents: dict[str, tuple[str, ...]] = {}
         self._streams = 0
         self._depth = 0
@@ -110,7 +113,7 @@ class Importer:
             return self._run(values)
         except TileflowError as error:
             message = str(error)
-            if isinstance(error, ShapeError) and self._batched:
+            if isinstance(error, ShapeError) and self._first is not None:
                 message = (f"{message.rstrip('.')}; the file declares batch {self.binding.declared_batch} and {self.binding.batch} "
                            f"was asked for, so if this is why, export it with a symbolic batch")
             if not message.startswith(self.model.where):
@@ -124,8 +127,8 @@ class Importer:
                 self._known[port.name] = self.converted(np.asarray(values[port.name]))
             else:
                 self._values[port.name] = self.builder.input(port.name, self.binding.types[port.name])
-        if self._batched:
-            self.warnings.append(f"The file declares batch {self.binding.declared_batch} for {', '.join(sorted(self._batched))}; "
+        if self.binding.rebatched:
+            self.warnings.append(f"The file declares batch {self.binding.declared_batch} for {', '.join(sorted(self.binding.rebatched))}; "
                                  f"it is imported with batch {self.binding.batch}.")
         self.nodes(self.model.proto.graph.node, self.model.opset)
         self._raise_refused()
@@ -157,8 +160,6 @@ class Importer:
             if error is not None:
                 self._refused.append((title(node), error))
                 self._poisoned.update(outputs)
-            elif any(name in self._batched for name in node.input):
-                self._batched.update(outputs)
 
     def _try(self, node: NodeProto, opset: Mapping[str, int]) -> UnsupportedError | None:
         try:
@@ -367,21 +368,20 @@ class Importer:
         self._streams += 1
         return self._streams - 1
 
-    def rebatch(self, site: Site, target: list[int], x: Value) -> list[int]:
-        """A constant target shape with the declared batch replaced by the chosen one, where the tensor carries the batch.
+    def declared_shape(self, site: Site, i: int) -> tuple[int, ...] | None:
+        """The shape of input 0 with the batch that the file declares, if another was chosen, that shape differs, and input `i` is
+        a constant that says the same with either."""
+        if self._first is None:
+            return None
+        before, then, now = self._first.type(site.inputs[0]).shape, self._first.static(site.inputs[i]), self.static(site.inputs[i])
+        same = then is not None and now is not None and np.array_equal(then, now)
+        return before if same and before != self.type(site.inputs[0]).shape else None
 
-        The first entry scales where it is the declared batch, or where the element counts differ by just the ratio of the two.
-        """
-        declared, batch = self.binding.declared_batch, self.binding.batch
-        if site.inputs[0] not in self._batched or not target or declared is None or batch is None or declared == batch:
-            return target
-        leads = bool(x.shape) and x.shape[0] == batch and target[0] == declared
-        scales = -1 not in target and math.prod(target) * batch == x.type.size * declared and target[0] * batch % declared == 0
-        if not (leads or scales):
-            return target
-        changed = [target[0] * batch // declared, *target[1:]]
-        self.warnings.append(f"{site.title} has the constant shape {target}; with batch {batch} it is taken as {changed}.")
-        return changed
+    def restated(self, site: Site, target: Sequence[int], now: tuple[int, ...]) -> tuple[int, ...]:
+        """Warn that a constant shape is taken as another one, and return that."""
+        self.warnings.append(f"{site.title} has the constant shape {list(target)}; "
+                             f"with batch {self.binding.batch} it is taken as {list(now)}.")
+        return now
 
     def _proto_type(self, name: str) -> TensorType | None:
         return self.type(name) if name else None

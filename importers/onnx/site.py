@@ -176,7 +176,8 @@ class Site:
         return self.builder.emit(declared(**attributes), *inputs, names=tuple(self.outputs if names is None else names))
 
     def generic(self, **overrides: Any) -> tuple[Value, ...]:
-        """The default path: ONNX attributes, and inputs named like attributes, become the operator's attributes; other inputs operands."""
+        """The default path: ONNX's attributes and the inputs named like attributes become the operator's attributes, other inputs its
+        operands; an attribute named like an optional output says whether that is wanted."""
         declared = OPS.get(self.op_type)
         if declared is None or not declared.onnx or self.domain != "":
             raise self.unsupported("tileflow has no such operator")
@@ -191,6 +192,9 @@ class Site:
                 attributes[formal] = coerce(self.static(i), hints[formal])
         while operands and operands[-1] is None:
             operands.pop()
+        for i, formal_output in enumerate(self.schema.outputs if self.schema else ()):
+            if formal_output.name in hints:
+                attributes.setdefault(formal_output.name, int(self.wants(i)))
         for name, value in self.attrs.items():
             if name in hints:
                 attributes.setdefault(name, coerce(value, hints[name]))

@@ -11,6 +11,7 @@ import numpy as np
 
 from tileflow.graph import Value
 
+from .rebatch import rescaled, resolved
 from .site import Site
 
 Form = Callable[[Site], Sequence[Value | np.ndarray]]
@@ -57,32 +58,29 @@ def cast_like(site: Site) -> Sequence[Value]:
 
 @form("Reshape")
 def reshape(site: Site) -> Sequence[Value]:
-    """The target with 0 (copy) and -1 (the rest) worked out, and the file's batch replaced where another was chosen."""
-    x = site.value(0)
-    target = [int(n) for n in site.static(1).reshape(-1)]
-    if not site.attrs.get("allowzero"):
-        for i, n in enumerate(target):
-            if n == 0 and i < len(x.shape):
-                target[i] = x.shape[i]
-    target = site.importer.rebatch(site, target, x)
-    if target.count(-1) == 1:
-        rest = math.prod(n for n in target if n != -1)
-        if rest > 0 and x.type.size % rest == 0:
-            target[target.index(-1)] = x.type.size // rest
-    return site.finish("Reshape", x, shape=tuple(target), allowzero=1)
+    """The target in plain sizes; one written for the file's batch is restated where another was chosen."""
+    x, allowzero = site.value(0), bool(site.attrs.get("allowzero"))
+    given = [int(n) for n in site.static(1).reshape(-1)]
+    target = resolved(given, x.shape, allowzero)
+    before, batch = site.importer.declared_shape(site, 1), site.importer.binding.declared_batch
+    if before is not None and batch is not None:
+        wanted = rescaled(before, x.shape, resolved(given, before, allowzero), batch)
+        if wanted is not None and wanted != target:
+            target = site.importer.restated(site, given, wanted)
+    return site.finish("Reshape", x, shape=target, allowzero=1)
 
 
 @form("Expand")
 def expand(site: Site) -> Sequence[Value]:
-    """ONNX broadcasts both ways; the engine's target is the result's shape."""
+    """ONNX broadcasts both ways. A target written for the file's batch is restated where another was chosen."""
     x = site.value(0)
-    target = [int(n) for n in site.static(1).reshape(-1)]
-    target = site.importer.rebatch(site, target, x) if len(target) == x.type.rank else target
-    try:
-        shape = np.broadcast_shapes(x.shape, tuple(target))
-    except ValueError:
-        raise site.unsupported(f"{x.type} cannot be expanded to {target}") from None
-    return site.finish("Expand", x, shape=shape)
+    target = tuple(int(n) for n in site.static(1).reshape(-1))
+    before = site.importer.declared_shape(site, 1)
+    if before is not None and len(target) == len(before):
+        wanted = tuple(now if old == n != now else n for n, old, now in zip(target, before, x.shape, strict=True))
+        if wanted != target:
+            target = site.importer.restated(site, target, wanted)
+    return site.finish("Expand", x, shape=target)
 
 
 @form("Squeeze")

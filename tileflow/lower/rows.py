@@ -99,7 +99,7 @@ class _Lowering:
         pinned, copies = self._destinations()
         places, scratch, size = self._allocate(pinned)
         rows = [self._row(i, call, places, scratch) for i, (_, calls) in enumerate(self.rows) for call in calls if call.n > 0]
-        rows += [copy_row(places[self._root(v)], to, v) for v, to in copies if v.type.nbytes]
+        rows += [copy_row(*move) for move in _in_order([(places[self._root(v)], to, v) for v, to in copies if v.type.nbytes])]
         for value, root in self.root.items():
             places[value] = places[root] if root in places else self._outside(root)
         return Lowered(rows, self.arena_name, size, places)
@@ -139,11 +139,12 @@ class _Lowering:
 
     def _write_state(self, state: State, made: set[Value], pinned: dict[Value, Place], copies: list[tuple[Value, Place]]) -> None:
         """A new state goes straight to the state's memory when nobody reads the old one after (or, elementwise, while) it is made."""
+        last = {self._root(v) for v in [*self.graph.results(), *self.keep, *self.direct]}
         assert state.output is not None
         place, root = self._outside(state.input), self._root(state.output)
         makers = [i for i, (node, _) in enumerate(self.rows) if root in node.outputs]
         readers = [i for i, (node, _) in enumerate(self.rows) if any(self._root(v) is state.input for v in node.operands)]
-        if makers and root not in pinned:
+        if makers and root not in pinned and state.input not in last:
             node = self.rows[makers[0]][0]
             together = node.op.expression([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs]) is not None
             if all(r < makers[0] or (r == makers[0] and together) for r in readers):
@@ -218,6 +219,17 @@ class _Lowering:
                 assert isinstance(arg, (Micro, Seed, int, float, bool, np.number)), arg
                 args.append(arg)
         return Row(call.leaf, args, call.n, call.grain, call.cost, call.flat, node)
+
+
+def _in_order(moves: list[tuple[Place, Place, Value]]) -> list[tuple[Place, Place, Value]]:
+    """Moves (from, to, value) in an order in which none overwrites what a later one reads."""
+    left, order = list(moves), []
+    while left:
+        free = [m for m in left if not any(other[0] == m[1] for other in left if other is not m)]
+        assert free, "states exchange their values in a circle"
+        left.remove(free[0])
+        order.append(free[0])
+    return order
 
 
 def _pairs(call: Call) -> list[tuple[Any, Any]]:

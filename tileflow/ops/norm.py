@@ -87,7 +87,7 @@ class BatchNormalization(Op):
         if x.rank < 2:
             raise ShapeError(f"the input is {x}; it must have at least two dimensions, [N, C, ...].")
         statistic = TensorType(x.dtype, (x.shape[1],))
-        for what, t in zip(("scale", "B", "mean", "var"), types[1:], strict=True):
+        for what, t in zip(("scale", "B", "mean", "var"), (*types[1:], None, None), strict=False):
             if t != statistic and (t is not None or what in ("scale", "B") or not self.training_mode):
                 raise ShapeError(f"{what} is {t or 'absent'}; for the input {x} it must be {statistic}.")
         return (x, statistic, statistic, statistic) if self.training_mode else (x,)
@@ -115,7 +115,7 @@ class BatchNormalization(Op):
         if g is None:
             return [None] * len(inputs)
         if self.training_mode:
-            return [*b.BatchNormalizationGrad(g, x, scale, outputs[1], outputs[3]), None, None]
+            return [*b.BatchNormalizationGrad(g, x, scale, outputs[1], outputs[3]), None, None][:len(inputs)]
         shape = (-1, *[1] * (x.type.rank - 2))
         mean, var, axes = present(inputs[3]), present(inputs[4]), _other_axes(x.type.rank)
         std = b.Sqrt(b.Add(var, b.scalar(self.epsilon, var)))

@@ -73,7 +73,7 @@ class Engine:
         return memory
 
     def _resolve(self, lane: np.ndarray | None) -> Callable[[Place], int | Moving]:
-        types = {v.name: v for v in [*self.micro.inputs, *self.outputs]}
+        types = {v.name: v for v in [*self.program.inputs, *self.outputs]}
 
         def resolve(place: Place) -> int | Moving:
             kind, name = place.region

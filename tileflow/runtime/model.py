@@ -100,7 +100,7 @@ class Model:
     def _refuse(self, types: tuple[TensorType, ...]) -> None:
         """The sentence for inputs that differ from those the model was compiled for."""
         expected = self._compiled().inputs
-        names = [v.name for v in self._compiled().program.micro.inputs]
+        names = [v.name for v in self._compiled().program.inputs]
         hint = ("the model was compiled for other inputs; call destroy() to compile it anew, or set on_new_shape='compile'.")
         if len(types) != len(expected):
             raise DataError(f"Number of inputs mismatch: expected {len(expected)} but got {len(types)}; {hint}")
@@ -171,7 +171,7 @@ class Model:
 
     def _check_inputs(self, program: Program, micro: tuple[TensorType, ...]) -> None:
         """The graph's inputs are what the arrays give, in number, type and shape."""
-        wanted = program.micro.inputs
+        wanted = program.inputs
         if len(wanted) != len(micro):
             raise DataError(f"The model takes {len(wanted)} inputs ({', '.join(v.name for v in wanted)}) and got {len(micro)} arrays.")
         for v, t in zip(wanted, micro, strict=True):
@@ -187,7 +187,7 @@ class Model:
 
     def _run(self, arrays: Sequence[np.ndarray], first_update: int = 0) -> dict[str, np.ndarray]:
         compiled = self._prepare(arrays)
-        inputs = {v.name: a for v, a in zip(compiled.program.micro.inputs, arrays, strict=True)}
+        inputs = {v.name: a for v, a in zip(compiled.program.inputs, arrays, strict=True)}
         return compiled.engine.run(inputs, scalars=self._scalars(), first_update=first_update, stop=self.stop)
 
     def _scalars(self) -> Callable[[int], Mapping[str, float]] | None:

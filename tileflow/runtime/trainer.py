@@ -37,6 +37,7 @@ class Epoch:
     test_accuracy: float | None = None
     samples: int = 0
     seconds: float = 0.0
+    unit: str = "samples"
 
     @property
     def samples_per_second(self) -> float:
@@ -159,6 +160,7 @@ class Trainer:
             if hasattr(batches, "close"):
                 batches.close()
         record = self.running.record(self.epoch + 1)
+        record.unit = "images" if len(next(iter(self.train.fields.values())).sample) >= 2 else "samples"
         if self.test is not None:
             record.test_loss, record.test_accuracy = self.evaluate(self.test)
             if self._stop.is_set():

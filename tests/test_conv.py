@@ -1,0 +1,164 @@
+"""Convolution and its gradients against their references, torch, ONNX's evaluator and finite differences."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from evaluate import check_gradient, check_kernel, evaluate, gradient_graph, run_kernel
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from tileflow.errors import ShapeError, TypeMismatchError, UnsupportedError
+from tileflow.graph import TensorType
+from tileflow.kernels import cpu
+from tileflow.ops.conv import Conv, ConvInputGrad, ConvWeightGrad
+from tileflow.ops.window import windows
+from tileflow.work import Contraction
+
+Array = np.ndarray
+TOLERANCE = {"float32": dict(rtol=2e-5, atol=2e-5), "float64": dict(rtol=1e-11, atol=1e-11)}
+
+CASES = {
+    "mnist1": ((3, 1, 28, 28), (10, 1, 5, 5), {}),
+    "mnist2": ((2, 10, 12, 12), (20, 10, 5, 5), {}),
+    "primes": ((2, 3, 11, 13), (7, 3, 3, 2), dict(pads=(1, 2, 0, 1))),
+    "strides": ((2, 4, 13, 17), (6, 2, 3, 3), dict(group=2, strides=(2, 3), pads=(1, 2, 0, 1))),
+    "dilation": ((1, 4, 13, 17), (6, 4, 3, 3), dict(strides=(2, 1), dilations=(3, 2), pads=(0, 1, 2, 1))),
+    "depthwise": ((2, 6, 10, 9), (12, 1, 3, 3), dict(group=6, pads=(1, 1, 1, 1))),
+    "pointwise": ((2, 19, 9, 10), (13, 19, 1, 1), {}),
+    "pointwise, stride 2": ((1, 5, 9, 10), (4, 5, 1, 1), dict(strides=(2, 2))),
+    "stride beyond kernel": ((1, 2, 9, 9), (3, 2, 2, 2), dict(strides=(5, 4))),
+    "all ones": ((1, 1, 1, 1), (1, 1, 1, 1), {}),
+    "line": ((2, 5, 37), (3, 5, 4), dict(pads=(2, 1))),
+    "line, stride and dilation": ((2, 4, 37), (6, 2, 3), dict(group=2, strides=(2,), dilations=(3,), pads=(1, 0))),
+    "line in place": ((2, 5, 37), (3, 5, 4), {}),
+    "same": ((1, 2, 7, 10), (3, 2, 4, 3), dict(auto_pad="SAME_UPPER", strides=(2, 1))),
+    "kernel as large as the image": ((2, 3, 5, 4), (4, 3, 5, 4), {}),
+    "rows in blocks": ((1, 24, 150, 100), (2, 24, 3, 3), dict(pads=(1, 1, 1, 1))),
+    "no image": ((0, 3, 6, 6), (4, 3, 3, 3), {}),
+}
+
+
+def normal(*shape: int, dtype: str = "float32", seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def gradients_of(op: Conv, x: tuple[int, ...], w: tuple[int, ...], biased: bool = True) -> tuple[ConvInputGrad, ConvWeightGrad]:
+    """The gradient operators that belong to `op`."""
+    win = windows(x[2:], w[2:], op.strides, op.pads, op.dilations, op.auto_pad)
+    shared = dict(strides=win.strides, pads=win.pads, dilations=win.dilations, group=op.group)
+    return ConvInputGrad(shape=x[2:], **shared), ConvWeightGrad(kernel_shape=w[2:], biased=biased, **shared)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("path", cpu.available())
+def test_kernels(path: str, name: str) -> None:
+    x_shape, w_shape, attributes = CASES[name]
+    op = Conv(**attributes)
+    with cpu.forced(path):
+        for dtype in ("float32", "float64") if path == cpu.available()[0] and name in ("mnist2", "strides", "line") else ("float32",):
+            x, w = normal(*x_shape, dtype=dtype), normal(*w_shape, dtype=dtype, seed=1)
+            scale = float(np.sqrt(w[0].size))
+            tolerance = dict(rtol=TOLERANCE[dtype]["rtol"], atol=TOLERANCE[dtype]["atol"] * scale)
+            y, = check_kernel(op, x, w, normal(w_shape[0], dtype=dtype), **tolerance)
+            g = normal(*y.shape, dtype=dtype, seed=2)
+            over_input, over_weights = gradients_of(op, x_shape, w_shape)
+            check_kernel(over_input, g, w, **tolerance)
+            check_kernel(over_weights, x, g, rtol=tolerance["rtol"], atol=tolerance["atol"] * float(np.sqrt(g[:, 0].size + 1)))
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("no image", "rows in blocks")])
+def test_as_torch(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    x_shape, w_shape, attributes = CASES[name]
+    op = Conv(**attributes)
+    win = windows(x_shape[2:], w_shape[2:], op.strides, op.pads, op.dilations, op.auto_pad)
+    x, w, bias = normal(*x_shape, dtype="float64"), normal(*w_shape, dtype="float64", seed=1), normal(w_shape[0], dtype="float64")
+    tensors = [torch.tensor(a, requires_grad=True) for a in (x, w, bias)]
+    pads = [p for pair in zip(win.begin[::-1], win.end[::-1], strict=True) for p in pair]
+    convolve = torch.nn.functional.conv1d if x.ndim == 3 else torch.nn.functional.conv2d
+    wanted = convolve(torch.nn.functional.pad(tensors[0], pads), *tensors[1:], stride=win.strides, dilation=win.dilations, groups=op.group)
+    graph, grads, results = gradient_graph(op, [x, w, bias])
+    values = evaluate(graph, {"x0": x, "x1": w, "x2": bias}, run_kernel)
+    wanted.backward(torch.tensor(grads[0]))
+    np.testing.assert_allclose(run_kernel(op, x, w, bias)[0], wanted.detach().numpy(), rtol=1e-10, atol=1e-11)
+    for result, tensor in zip(results, tensors, strict=True):
+        assert result is not None
+        np.testing.assert_allclose(values[result.name], tensor.grad.numpy(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["primes", "strides", "dilation", "line", "same"])
+def test_as_onnx(name: str) -> None:
+    x_shape, w_shape, attributes = CASES[name]
+    x, w = normal(*x_shape), normal(*w_shape, seed=1)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], **attributes)
+    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info(n, TensorProto.FLOAT, a.shape) for n, a in (("x", x), ("w", w))],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    wanted, = ReferenceEvaluator(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)])).run(None, {"x": x, "w": w})
+    np.testing.assert_allclose(run_kernel(Conv(**attributes), x, w)[0], wanted, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("attributes", [{}, dict(group=2, strides=(2, 1), pads=(1, 0, 0, 1), dilations=(1, 2))])
+def test_gradients(attributes: dict) -> None:
+    op = Conv(**attributes)
+    x, w, bias = normal(2, 4, 6, 5, dtype="float64"), normal(2, 4 // op.group, 2, 3, dtype="float64"), normal(2, dtype="float64")
+    check_gradient(op, x, w, bias)
+    y, = op.reference(x, w)
+    over_input, over_weights = gradients_of(op, x.shape, w.shape)
+    check_gradient(over_input, normal(*y.shape, dtype="float64"), w)
+    check_gradient(over_weights, x, normal(*y.shape, dtype="float64"))
+
+
+def test_several_images_share_a_unit() -> None:
+    """Many small images: shares of the batch, several unfolded together, a last share that is smaller."""
+    op = Conv(pads=(1, 1, 1, 1))
+    x, w = normal(37, 3, 6, 5), normal(4, 3, 3, 3, seed=1)
+    y, = check_kernel(op, x, w, rtol=2e-5, atol=5e-5)
+    check_kernel(gradients_of(op, x.shape, w.shape)[1], x, normal(*y.shape, seed=2), rtol=2e-5, atol=1e-3)
+
+
+def test_nan_and_infinity_stay_where_they_belong() -> None:
+    x, w = normal(2, 2, 8, 20), normal(3, 2, 3, 3, seed=1)
+    x[0, 1, 4, 7], x[1, 0, 2, 18] = np.nan, np.inf
+    y, = run_kernel(Conv(), x, w)
+    wanted, = Conv().reference(x, w)
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(wanted))
+    np.testing.assert_array_equal(np.isinf(y), np.isinf(wanted))
+    g = normal(*y.shape, seed=2)
+    g[1, 2, 3, 5] = np.nan
+    over_input, over_weights = gradients_of(Conv(), x.shape, w.shape)
+    np.testing.assert_array_equal(np.isnan(run_kernel(over_input, g, w)[0]), np.isnan(over_input.reference(g, w)[0]))
+    np.testing.assert_array_equal(np.isnan(run_kernel(over_weights, x, g)[0]), np.isnan(over_weights.reference(x, g)[0]))
+
+
+def test_work_counts_products() -> None:
+    x, w = TensorType("float32", (2, 4, 9, 8)), TensorType("float32", (6, 2, 3, 3))
+    op = Conv(group=2, pads=(1, 1, 1, 1))
+    y, = op.infer(x, w)
+    over_input, over_weights = gradients_of(op, x.shape, w.shape)
+    for made in (op.work([x, w], [y]), over_input.work([y, w], [x]), over_weights.work([x, y], over_weights.infer(x, y))):
+        assert isinstance(made, Contraction)
+        assert made.flops == 2 * y.size * 2 * 9
+
+
+@pytest.mark.parametrize(("op", "shapes", "error", "words"), [
+    (Conv(), ((1, 3, 8, 8), (4, 2, 3, 3)), ShapeError, "3 channels"),
+    (Conv(group=2), ((1, 4, 8, 8), (3, 2, 3, 3)), ShapeError, "divide among the groups"),
+    (Conv(), ((1, 3, 2, 8), (4, 3, 3, 3)), ShapeError, "larger than spatial axis 0"),
+    (Conv(kernel_shape=(2, 2)), ((1, 3, 8, 8), (4, 3, 3, 3)), ShapeError, "kernel_shape"),
+    (Conv(strides=(1,)), ((1, 3, 8, 8), (4, 3, 3, 3)), ShapeError, "strides"),
+    (Conv(), ((1, 3, 8, 8), (4, 3, 3)), ShapeError, "dimensions"),
+    (Conv(), ((1, 3, 8, 8), (4, 3, 3, 3), (3,)), ShapeError, "bias"),
+    (Conv(), ((1, 3, 8, 8, 8), (4, 3, 3, 3, 3)), UnsupportedError, "3 spatial axes"),
+    (ConvInputGrad(shape=(8, 8)), ((1, 4, 5, 5), (4, 3, 3, 3)), ShapeError, "output shape"),
+    (ConvWeightGrad(kernel_shape=(3, 3)), ((1, 3, 8, 8), (1, 4, 5, 5)), ShapeError, "output shape"),
+])
+def test_errors(op: Conv, shapes: tuple[tuple[int, ...], ...], error: type, words: str) -> None:
+    with pytest.raises(error, match=words):
+        op.infer(*[TensorType("float32", s) for s in shapes])
+
+
+def test_types_must_agree() -> None:
+    x, w = TensorType("float32", (1, 3, 8, 8)), TensorType("float64", (4, 3, 3, 3))
+    with pytest.raises(TypeMismatchError, match="float64"):
+        Conv().infer(x, w)
+    with pytest.raises(TypeMismatchError, match="bias"):
+        Conv().infer(x, w.with_dtype("float32"), TensorType("float64", (4,)))

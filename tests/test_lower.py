@@ -1,0 +1,328 @@
+"""Host lowering: arenas, fusion, places of values, merged rows."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tileflow
+import tileflow.ops
+from tileflow import nn, optim
+from tileflow.graph import Builder, Graph, State, TensorType, Value, verify
+from tileflow.kernels.call import Call, In, Out
+from tileflow.kernels.guard import clear, copy
+from tileflow.lower import fuse as fusing
+from tileflow.lower.fuse import MOST_OPERANDS, Fused, fuse
+from tileflow.lower.memory import ALIGN, Arena, Interval, padded
+from tileflow.lower.rows import Operand, Place, Row, lower
+from tileflow.runtime import binding
+from tileflow.runtime.binding import Bound, Moving, bind, merge
+
+rng = np.random.default_rng(4)
+
+
+# ---- arena
+
+def check_arena(intervals: Sequence[Interval], base: int) -> Arena:
+    arena = Arena(base)
+    offsets = arena.place(intervals)
+    for i, a in enumerate(intervals):
+        assert offsets[a.key] % ALIGN == base % ALIGN
+        assert base <= offsets[a.key]
+        assert offsets[a.key] + a.nbytes <= arena.size
+        for b in intervals[:i]:
+            if a.first <= b.last and b.first <= a.last and a.nbytes and b.nbytes:
+                assert offsets[a.key] + a.nbytes <= offsets[b.key] or offsets[b.key] + b.nbytes <= offsets[a.key], (a, b)
+    return arena
+
+
+def test_live_buffers_never_overlap():
+    hypothesis = pytest.importorskip("hypothesis")
+    st = hypothesis.strategies
+    interval = st.tuples(st.integers(0, 300), st.integers(0, 20), st.integers(0, 8))
+
+    @hypothesis.settings(max_examples=200, deadline=None, derandomize=True)
+    @hypothesis.given(st.lists(interval, max_size=30), st.integers(0, 3))
+    def check(drawn: list[tuple[int, int, int]], base: int) -> None:
+        check_arena([Interval(i, size, first, first + length) for i, (size, first, length) in enumerate(drawn)], base * ALIGN)
+    check()
+
+
+def test_buffers_that_are_not_live_together_share():
+    assert check_arena([Interval(i, 1000, i, i) for i in range(10)], 0).size == padded(1000)
+    assert check_arena([Interval(i, 1000, 0, 9) for i in range(10)], 0).size == 10 * padded(1000)
+    assert check_arena([], 128).size == 128
+
+
+# ---- fusion
+
+UNARY, BINARY = ("Neg", "Abs", "Relu", "Exp"), ("Add", "Mul", "Max", "Sub")
+
+
+def random_graph(choices: Sequence[tuple[int, int, int]]) -> Graph:
+    """A graph of elementwise nodes on two shapes, sums over rows in between."""
+    graph = Graph()
+    b = Builder(graph)
+    full = [b.input("x", TensorType("float32", (3, 5))), b.input("y", TensorType("float32", (3, 5)))]
+    rows = [b.input("z", TensorType("float32", (1, 5)))]
+    for kind, i, j in choices:
+        one, other = full[i % len(full)], full[j % len(full)]
+        row = rows[j % len(rows)]
+        if kind < 4:
+            full.append(getattr(b, UNARY[kind])(b.Mul(one, b.scalar(0.5, one))))
+        elif kind < 8:
+            full.append(getattr(b, BINARY[kind - 4])(one, other))
+        elif kind == 8:
+            rows.append(b.ReduceMean(one, axes=(0,), keepdims=True))
+        elif kind == 9:
+            full.append(b.Mul(one, row))
+        else:
+            rows.append(b.Tanh(b.Add(row, rows[i % len(rows)])))
+    graph.outputs = list(dict.fromkeys([full[-1], rows[-1], *full[2::3]]))
+    graph.outputs = [v for v in graph.outputs if v.producer is not None] or [b.Neg(full[0])]
+    graph.prune()
+    return graph
+
+
+def test_fused_graphs_are_ordered_and_complete():
+    hypothesis = pytest.importorskip("hypothesis")
+    st = hypothesis.strategies
+
+    @hypothesis.settings(max_examples=150, deadline=None, derandomize=True)
+    @hypothesis.given(st.lists(st.tuples(st.integers(0, 10), st.integers(0, 50), st.integers(0, 50)), max_size=25))
+    def check(choices: list[tuple[int, int, int]]) -> None:
+        graph = random_graph(choices)
+        fused = fuse(graph)
+        known = set(graph.inputs) | set(graph.constants)
+        for node in fused.nodes:
+            assert all(v in known for v in node.operands), "a node reads what is not yet made: the groups are cyclic"
+            known.update(node.outputs)
+        assert known.issuperset(graph.outputs)
+        assert all(isinstance(n.op, Fused) == (n.op.name == "Fused") for n in fused.nodes)
+        verify(graph)                                   # the original is as it was
+    check()
+
+
+def test_a_chain_is_one_leaf():
+    graph = Graph()
+    b = Builder(graph)
+    x = b.input("x", TensorType("float32", (40,)))
+    graph.outputs = [b.Add(b.Exp(b.Mul(x, x)), b.scalar(1.0, x))]
+    node, = fuse(graph).nodes
+    assert isinstance(node.op, Fused)
+    assert node.inputs == [x]
+    assert "Exp" in str(graph.nodes[1].op)
+
+
+def test_a_path_outside_keeps_groups_apart():
+    """x -> exp -> sum -> (broadcast) add with exp: joining exp and add would need the sum inside."""
+    graph = Graph()
+    b = Builder(graph)
+    x = b.input("x", TensorType("float32", (4, 6)))
+    e = b.Exp(x)
+    graph.outputs = [b.Div(e, b.ReduceSum(e, axes=(0, 1), keepdims=True))]
+    assert [n.op.name for n in fuse(graph).nodes] == ["Exp", "ReduceSum", "Div"]
+
+
+def test_fusion_stays_within_its_bounds():
+    graph = Graph()
+    b = Builder(graph)
+    inputs = [b.input(f"x{i}", TensorType("float32", (4,))) for i in range(60)]
+    total = inputs[0]
+    for x in inputs[1:]:
+        total = b.Add(total, x)
+    graph.outputs = [total]
+    nodes = fuse(graph).nodes
+    assert len(nodes) > 1
+    assert all(len(n.inputs) <= MOST_OPERANDS for n in nodes)
+
+
+def tanh_net() -> nn.Module:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            self.w = nn.Parameter(np.linspace(-1, 1, 15, dtype=np.float32).reshape(3, 5))
+            self.b = nn.Parameter(np.linspace(0, 1, 5, dtype=np.float32))
+
+        def forward(self, x: nn.Tensor) -> nn.Tensor:              # type: ignore[override]
+            y = (x * self.w + self.b).tanh()
+            return y * y.sigmoid() + (x - y).exp() * 0.1 - (x * 0.5).relu()
+    return Net()
+
+
+def trained(net: nn.Module, optimizer: optim.Optimizer, **options: Any) -> dict[str, np.ndarray]:
+    model = tileflow.training_model(net, optimizer=optimizer, loss="mse", gradient_accumulation=2, device_iterations=2, **options)
+    draw = np.random.default_rng(0)
+    for _ in range(3):
+        x = draw.standard_normal((12, 5)).astype(np.float32)
+        model(x, np.sin(x))
+    return net.state_dict()
+
+
+def test_fusion_never_changes_bits(monkeypatch: pytest.MonkeyPatch):
+    fused = trained(tanh_net(), optim.AdamW(lr=0.05))
+    monkeypatch.setattr("tileflow.lower.plan.fuse", lambda graph: graph)
+    alone = trained(tanh_net(), optim.AdamW(lr=0.05))
+    assert {n: a.tobytes() for n, a in fused.items()} == {n: a.tobytes() for n, a in alone.items()}
+
+
+def test_expression_limit(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fusing, "MOST_OPERATIONS", 4)
+    graph = Graph()
+    b = Builder(graph)
+    x = b.input("x", TensorType("float32", (4,)))
+    for _ in range(9):
+        x = b.Exp(x)
+    graph.outputs = [x]
+    assert max(len(n.op.expressions) for n in fuse(graph).nodes if isinstance(n.op, Fused)) == 1
+    assert len(fuse(graph).nodes) >= 4
+
+
+# ---- places
+
+def lowered(graph: Graph, **options: Any) -> Any:
+    given: dict[str, Any] = dict(keep=[], direct={}, workers=1) | options
+    return lower(graph, "a", lambda v: Place(("io", v.name)), **given)
+
+
+def test_views_share_memory():
+    graph = Graph()
+    b = Builder(graph)
+    x = b.input("x", TensorType("float32", (2, 6)))
+    view = b.Reshape(b.Reshape(x, shape=(3, 4)), shape=(12,))
+    graph.outputs = [b.Exp(view)]
+    plan = lowered(graph)
+    assert len(plan.rows) == 1
+    assert plan.places[view] == Place(("io", "x"))
+
+
+def test_results_go_where_they_are_wanted():
+    graph = Graph()
+    b = Builder(graph)
+    x = b.input("x", TensorType("float32", (5,)))
+    y, z = b.Exp(x), b.Identity(x)
+    graph.outputs = [y, z]
+    plan = lowered(graph, keep=[y], direct={z: Place(("io", "z")), y: Place(("io", "y"))})
+    assert plan.places[y] == Place(("arena", "a"), 0)
+    copies = [(row.args[0].place, row.args[1].place) for row in plan.rows if row.node is None]
+    assert copies == [(Place(("io", "x")), Place(("io", "z"))), (Place(("arena", "a")), Place(("io", "y")))]
+
+
+def state_graph() -> tuple[Graph, Builder, Any]:
+    graph = Graph()
+    b = Builder(graph)
+    state = State("w", "parameter", Value(b.name("w"), TensorType("float32", (4, 4))))
+    graph.states.append(state)
+    return graph, b, state
+
+
+def test_a_state_is_written_in_place_where_that_is_safe():
+    graph, b, state = state_graph()
+    state.output = b.Mul(state.input, b.scalar(0.5, state.input))
+    plan = lowered(graph)
+    assert plan.places[state.output] == Place(("io", "w"))
+    assert len(plan.rows) == 1
+
+
+def test_a_state_is_copied_where_its_old_value_is_still_read():
+    graph, b, state = state_graph()
+    state.output = b.Mul(state.input, b.scalar(0.5, state.input))
+    graph.outputs = [b.Exp(state.input)]
+    plan = lowered(graph)
+    assert plan.places[state.output].region == ("arena", "a")
+    assert plan.rows[-1].leaf is copy["u4"]
+    graph, b, state = state_graph()
+    state.output = b.MatMul(state.input, state.input)           # reads its operand while it writes
+    assert lowered(graph).places[state.output].region == ("arena", "a")
+
+
+def test_a_state_that_another_one_takes_over_is_read_before_it_is_written():
+    """A delay line: first <- x, second <- first's old value, third <- second's."""
+    graph, b, _ = state_graph()
+    graph.states.clear()
+    x = b.input("x", TensorType("float32", (4, 4)))
+    states = [State(n, "buffer", Value(b.name(n), x.type)) for n in ("first", "second", "third")]
+    graph.states += states
+    states[0].output, states[1].output, states[2].output = b.Exp(x), states[0].input, b.Identity(states[1].input)
+    plan = lowered(graph)
+    assert [row.args[1].place.region[1] for row in plan.rows if row.node is None] == ["third", "second", "first"]
+
+
+# ---- merged rows
+
+def bound(*addresses: int, n: int = 4, flat: bool = True, leaf: Any = copy["u4"], extra: Sequence[Any] = ()) -> Bound:
+    args = [(a, (n,), 4) for a in addresses]
+    return Bound(Row(leaf, [], n, 1, 1.0, flat), [*args, *extra], n)
+
+
+def test_rows_that_abut_are_one():
+    row, = merge([bound(0, 4096), bound(64, 4160), bound(128, 4224, n=3)])
+    assert row.n == 2 * 16 + 3
+    assert row.args == [(0, (35,), 4), (4096, (35,), 4)]
+
+
+@pytest.mark.parametrize("other", [
+    bound(64, 4160, flat=False), bound(128, 4160), bound(64, 4224), bound(64, 4160, leaf=clear), bound(64, 4160, extra=[2.0]),
+    Bound(Row(copy["u4"], [], 4, 1, 1.0, True), [(Moving("x", 64, 1), (4,), 4), (4160, (4,), 4)], 4),
+])
+def test_rows_that_differ_stay(other: Bound):
+    assert len(merge([bound(0, 4096), other])) == 2
+
+
+def test_scalars_are_shared_only_when_equal():
+    scalar = (99968, (1,), 4)
+    assert len(merge([bound(0, 4096, extra=[scalar, 0.5]), bound(64, 4160, extra=[scalar, 0.5])])) == 1
+    assert len(merge([bound(0, 4096, extra=[scalar, 0.5]), bound(64, 4160, extra=[scalar, 0.25])])) == 2
+    assert len(merge([bound(0, 4096, extra=[scalar]), bound(64, 4160, extra=[(88832, (1,), 4)])])) == 2
+
+
+def test_a_row_that_reads_what_the_one_before_writes_is_not_merged():
+    assert len(merge([bound(0, 64), bound(64, 128)])) == 2
+    assert len(merge([bound(0, 4096, extra=[(4096, (1,), 4)]), bound(64, 4160, extra=[(4096, (1,), 4)])])) == 2
+
+
+def test_in_place_rows_merge():
+    assert len(merge([bound(0, 0), bound(64, 64)])) == 1
+
+
+def test_bind_resolves_and_merges():
+    rows = [Row(copy["u4"], [Operand(Place(("io", s), 64 * i), (4,), 4) for s in "ab"], 4, 1, 1.0, True) for i in range(3)]
+    assert len(bind(rows, lambda p: p.offset + (0 if p.region[1] == "a" else 8192))) == 1
+
+
+def eight_weights() -> nn.Module:
+    return nn.Sequential(nn.Linear(7, 9), nn.Tanh(), nn.Linear(9, 8), nn.Tanh(), nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def train_eight(options: dict[str, Any]) -> tuple[dict[str, np.ndarray], list[Any]]:
+    nn.manual_seed(3)
+    net = eight_weights()
+    model = tileflow.training_model(net, optimizer=optim.AdamW(lr=0.01, weight_decay=0.1), **options)
+    draw = np.random.default_rng(0)
+    for _ in range(3):
+        model(draw.standard_normal((8, 7)).astype(np.float32), draw.integers(0, 3, 8))
+    update = bind(model.engine.plan.update.rows, model.engine._resolve(model.engine._lanes[0].arena))
+    return net.state_dict(), [b for b in update if b.n > 1]
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_eight_weights_are_updated_by_one_row_with_the_same_bits(monkeypatch: pytest.MonkeyPatch, accumulation: int):
+    merged, rows = train_eight({"gradient_accumulation": accumulation})
+    assert len(rows) == 1
+    assert rows[0].row.leaf.parameters[0].dtype == "f4"
+    monkeypatch.setattr(binding, "_joined", lambda a, b: None)
+    apart, rows = train_eight({"gradient_accumulation": accumulation})
+    assert len(rows) == 8
+    assert {n: a.tobytes() for n, a in merged.items()} == {n: a.tobytes() for n, a in apart.items()}
+
+
+def test_elementwise_calls_are_flat():
+    """What merging relies on."""
+    from tileflow.kernels.elementwise import elementwise_call
+    from tileflow.kernels.expr import Var
+    call = elementwise_call([Var(0, "float32") * Var(1, "float32")], [In(0, (4, 4)), In(1, ())], [Out(0, (4, 4))])
+    assert isinstance(call, Call)
+    assert call.flat
+    assert [a.shape for a in call.args] == [(16,), (1,), (16,)]
+    assert call.n == 16
