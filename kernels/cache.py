@@ -6,13 +6,14 @@ hash of every kernel source, and each function's qualified name a hash of everyt
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numba
 from numba.core.caching import Cache, CompileResultCacheImpl, _CacheLocator
@@ -65,7 +66,7 @@ class _Locator(_CacheLocator):
 
 
 class _Impl(CompileResultCacheImpl):
-    _locator_classes = [_Locator]
+    _locator_classes: ClassVar[list[Any]] = [_Locator]
 
 
 class KernelCache(Cache):
@@ -76,15 +77,11 @@ class KernelCache(Cache):
     def save_overload(self, sig: Any, data: Any) -> None:
         for listener in on_compile:
             listener(self._py_func.__name__)
-        try:
+        with contextlib.suppress(OSError):          # a full or read-only disk costs the next start some seconds, never this run
             super().save_overload(sig, data)
-        except OSError:
-            pass          # a full or read-only disk costs the next start some seconds, never this run
 
 
 def enable(compiled: Any, function: Any) -> None:
     """Give a Numba dispatcher or CFunc our cache; without a writable folder it compiles afresh each process."""
-    try:
+    with contextlib.suppress(RuntimeError):
         compiled._cache = KernelCache(function)
-    except RuntimeError:
-        pass

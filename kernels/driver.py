@@ -109,7 +109,7 @@ def _lane(lane: int, counter: int, deadline: int, control: int) -> int:
 def _wave(lanes: int, count: int, counter: int, deadline: int, control: int) -> int:
     bad = 0
     for i in prange(count):
-        bad = max(bad, lane(lanes + i * LANE_WORDS * 8, counter + i, deadline, control))
+        bad = max(bad, _lane(lanes + i * LANE_WORDS * 8, counter + i, deadline, control))
     return bad
 
 
@@ -129,10 +129,10 @@ def _drive(table: int, rows: int, pc: int, workers: int, control: int) -> int:
             steps += 1
             look = steps % 16 == 0
         elif kind == FORK:
-            bad = fork(function, block, n, grain, workers)
+            bad = _fork(function, block, n, grain, workers)
             look = True
         elif kind == WAVE:
-            bad = wave(block, n, _load(control + MICRO * 8), deadline, control)
+            bad = _wave(block, n, _load(control + MICRO * 8), deadline, control)
             look = True
             if bad == 0:
                 done = True
@@ -145,7 +145,7 @@ def _drive(table: int, rows: int, pc: int, workers: int, control: int) -> int:
                 else:
                     after = pc
         elif kind == PATCH:
-            _patch_list(block, n, _load(control + grain * 8))
+            _patch(block, n, _load(control + grain * 8))
         elif kind == LOOP:
             left = _load(block) - 1
             _store(block, left if left > 0 else n)
@@ -185,8 +185,8 @@ def drive() -> Any:
     patch = _compiled(_patch, "void(intp,intp,intp)", {}, False)
     lane = _compiled(_lane, "intp(intp,intp,intp,intp)", {"_patch": patch}, False)
     fork = _compiled(_fork, "intp(intp,intp,intp,intp,intp)", {}, True)
-    wave = _compiled(_wave, "intp(intp,intp,intp,intp,intp)", {"lane": lane}, True)
-    return _compiled(_drive, "intp(intp,intp,intp,intp,intp)", {"fork": fork, "wave": wave, "_patch_list": patch}, False)
+    wave = _compiled(_wave, "intp(intp,intp,intp,intp,intp)", {"_lane": lane}, True)
+    return _compiled(_drive, "intp(intp,intp,intp,intp,intp)", {"_fork": fork, "_wave": wave, "_patch": patch}, False)
 
 
 def start_threads(threads: int | None = None) -> int:

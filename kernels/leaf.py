@@ -212,8 +212,8 @@ class Leaf:
                 words.append(scalar_word(p.dtype, value))
                 continue
             wanted = np.dtype({"b1": "?", "f2": "f2"}.get(p.dtype, p.dtype))
-            if value.dtype != wanted and not (p.dtype in ("u2", "f2") and value.dtype.itemsize == 2) \
-                    or value.ndim != p.ndim or not value.flags.c_contiguous:
+            same_bits = p.dtype in ("u2", "f2") and value.dtype.itemsize == 2
+            if (value.dtype != wanted and not same_bits) or value.ndim != p.ndim or not value.flags.c_contiguous:
                 raise TypeError(f"{self.name}({self.signature}): got {value.dtype}{list(value.shape)}, "
                                 f"contiguous {value.flags.c_contiguous}")
             words += [value.ctypes.data, *value.shape]

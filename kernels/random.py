@@ -7,40 +7,34 @@ resumed run or another schedule draws the same ones. Element i takes word i % 4 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
 
+from . import cpu
 from .leaf import Leaf
+from .vector import ELEMENTS, INT32, WORD, Emitter, as_intrinsic, itemsize, word
 
 U4, U8 = np.uint32, np.uint64
-MULTIPLIERS = (U8(0xD2511F53), U8(0xCD9E8D57))
-WEYL = (U4(0x9E3779B9), U4(0xBB67AE85))
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
-_M0, _M1 = MULTIPLIERS
-_W0, _W1 = WEYL
-_LOW, _32 = U8(0xFFFFFFFF), U8(32)
+LOW = 0xFFFFFFFF
+BLOCKS = 8                # counters computed side by side, one to a 64-bit lane
+UNIT = 4 * BLOCKS         # elements of one unit of range
 
 
-@njit
-def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
-    """Four random uint32 from four uint32 of counter and two of key."""
-    for _ in range(ROUNDS):
-        p0, p1 = _M0 * U8(c0), _M1 * U8(c2)
-        c0, c1, c2, c3 = U4(U4(p1 >> _32) ^ c1 ^ k0), U4(p1 & _LOW), U4(U4(p0 >> _32) ^ c3 ^ k1), U4(p0 & _LOW)
-        k0, k1 = U4(k0 + _W0), U4(k1 + _W1)
-    return c0, c1, c2, c3
-
-
-def philox_numpy(counter: np.ndarray, key: tuple[int, int]) -> np.ndarray:
-    """The same in NumPy: counters [n, 4] uint32 to [n, 4] uint32."""
+def philox(counter: np.ndarray, key: tuple[int, int]) -> np.ndarray:
+    """Counters [n, 4] uint32 to random [n, 4] uint32."""
     c0, c1, c2, c3 = (counter[:, i].astype(U8) for i in range(4))
+    m0, m1 = map(U8, MULTIPLIERS)
     k0, k1 = key
     for _ in range(ROUNDS):
-        p0, p1 = _M0 * c0, _M1 * c2
-        c0, c1, c2, c3 = (p1 >> _32) ^ c1 ^ U8(k0), p1 & _LOW, (p0 >> _32) ^ c3 ^ U8(k1), p0 & _LOW
-        k0, k1 = (k0 + int(_W0)) & 0xFFFFFFFF, (k1 + int(_W1)) & 0xFFFFFFFF
+        p0, p1 = m0 * c0, m1 * c2
+        c0, c1, c2, c3 = (p1 >> U8(32)) ^ c1 ^ U8(k0), p1 & U8(LOW), (p0 >> U8(32)) ^ c3 ^ U8(k1), p0 & U8(LOW)
+        k0, k1 = (k0 + WEYL[0]) & LOW, (k1 + WEYL[1]) & LOW
     return np.stack([c0, c1, c2, c3], 1).astype(U4)
 
 
@@ -48,54 +42,95 @@ def uniform_bits(n: int, seed: int, stream: int, micro: int) -> np.ndarray:
     """The random uint32 of elements 0..n-1 (the NumPy twin of what the kernels draw)."""
     block = np.arange(-(-n // 4), dtype=U8)
     counter = np.empty((block.size, 4), U4)
-    counter[:, 0], counter[:, 1] = block & _LOW, block >> _32
-    counter[:, 2], counter[:, 3] = micro & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF
-    return philox_numpy(counter, (seed & 0xFFFFFFFF, stream & 0xFFFFFFFF)).reshape(-1)[:n]
+    counter[:, 0], counter[:, 1] = block & U8(LOW), block >> U8(32)
+    counter[:, 2], counter[:, 3] = micro & LOW, seed >> 32 & LOW
+    return philox(counter, (seed & LOW, stream & LOW)).reshape(-1)[:n]
 
 
 def threshold(ratio: float) -> int:
-    """An element is dropped where its random uint32 lies below this: a share `ratio` of them, to 2^-32."""
-    return round(ratio * 2 ** 32)
+    """For 0 < ratio < 1: an element is dropped where its random uint32 lies below this, a share `ratio` of them."""
+    return min(max(round(ratio * 2 ** 32), 1), LOW)
 
 
-def _dropout(x: Any, y: Any, lo: int, hi: int, seed: int, micro: int, stream: int, below: int, scale: Any) -> None:
-    """y = x * scale where kept, 0 where dropped; a unit of range is a block of four elements."""
-    n, limit = y.shape[0], U8(below)
-    k0, k1, c2, c3 = U4(seed), U4(stream), U4(micro), U4(seed >> 32)
-    for block in range(lo, hi):
-        words = philox(U4(block), U4(block >> 32), c2, c3, k0, k1)
-        first = block * 4
-        source, target = x[first:min(first + 4, n)], y[first:min(first + 4, n)]
-        if target.shape[0] == 4:
-            target[0] = source[0] * scale if U8(words[0]) >= limit else 0
-            target[1] = source[1] * scale if U8(words[1]) >= limit else 0
-            target[2] = source[2] * scale if U8(words[2]) >= limit else 0
-            target[3] = source[3] * scale if U8(words[3]) >= limit else 0
-        else:
-            for i in range(target.shape[0]):
-                word = words[0] if i == 0 else words[1] if i == 1 else words[2]
-                target[i] = source[i] * scale if U8(word) >= limit else 0
+def _draw(e: Emitter, unit: Any, seed: Any, micro: Any, stream: Any) -> list[Any]:
+    """The random words of the UNIT elements from UNIT * unit on: two vectors of UNIT / 2 uint32, in order."""
+    b, kind = e.b, ir.VectorType(WORD, BLOCKS)
+
+    def constant(number: int) -> Any:
+        return ir.Constant(kind, [number] * BLOCKS)
+
+    def splat(x: Any) -> Any:
+        return e.splat(x, BLOCKS)
+
+    low, shift = constant(LOW), constant(32)
+    block = b.add(splat(e.times(unit, BLOCKS)), ir.Constant(kind, list(range(BLOCKS))))
+    c0, c1 = b.and_(block, low), b.lshr(block, shift)
+    c2, c3 = splat(b.and_(micro, word(LOW))), splat(b.lshr(seed, word(32)))
+    keys = [b.and_(seed, word(LOW)), b.and_(stream, word(LOW))]
+    for _ in range(ROUNDS):
+        p0, p1 = b.mul(c0, constant(MULTIPLIERS[0])), b.mul(c2, constant(MULTIPLIERS[1]))
+        k0, k1 = map(splat, keys)
+        c0, c1, c2, c3 = (b.xor(b.xor(b.lshr(p1, shift), c1), k0), b.and_(p1, low),
+                          b.xor(b.xor(b.lshr(p0, shift), c3), k1), b.and_(p0, low))
+        keys = [b.and_(b.add(k, word(w)), word(LOW)) for k, w in zip(keys, WEYL, strict=True)]
+    words = [b.trunc(c, ir.VectorType(INT32, BLOCKS)) for c in (c0, c1, c2, c3)]
+    even, odd = (e.shuffle(words[i], words[i + 1], list(range(2 * BLOCKS))) for i in (0, 2))
+    order = [[block + BLOCKS * (w % 2) + 2 * BLOCKS * (w // 2) for block in range(start, start + BLOCKS // 2) for w in range(4)]
+             for start in (0, BLOCKS // 2)]
+    return [e.shuffle(even, odd, picks) for picks in order]
 
 
-def _mask(y: Any, lo: int, hi: int, seed: int, micro: int, stream: int, below: int) -> None:
-    """y = 1 where kept, 0 where dropped."""
-    limit = U8(below)
-    k0, k1, c2, c3 = U4(seed), U4(stream), U4(micro), U4(seed >> 32)
-    for block in range(lo, hi):
-        words = philox(U4(block), U4(block >> 32), c2, c3, k0, k1)
-        target = y[block * 4:block * 4 + 4]
-        for i in range(target.shape[0]):
-            word = words[0] if i == 0 else words[1] if i == 1 else words[2] if i == 2 else words[3]
-            target[i] = U8(word) >= limit
+def _kept(put: Callable[..., None]) -> Callable[..., None]:
+    """Emit a loop over units lo..hi of n elements that calls put(emitter, first element, which are kept, mask)."""
+    def emit(e: Emitter, lo: Any, hi: Any, n: Any, seed: Any, micro: Any, stream: Any, below: Any, *rest: Any) -> None:
+        half = UNIT // 2
+        limit = e.splat(e.b.trunc(below, INT32), half)
+
+        def unit(i: Any, _: list[Any]) -> None:
+            for k, words in enumerate(_draw(e, i, seed, micro, stream)):
+                first = e.address(e.times(i, UNIT), k * half)
+                put(e, first, e.b.icmp_unsigned(">=", words, limit), e.first(e.b.sub(n, first), half), *rest)
+        e.loop(lo, hi, 1, [], unit)
+    return emit
 
 
-@functools.cache
 def dropout(dtype: str) -> Leaf:
-    """x, y flat; range: blocks of four; seed, micro-batch, stream, threshold, scale."""
-    return Leaf(_dropout, f"{dtype}[:], {dtype}[:], lo, hi, i8, i8, i8, i8, {dtype}")
+    """x, y flat; range: units of UNIT elements; seed, micro-batch, stream, threshold, the scale's bits."""
+    return _dropout(dtype, cpu.current())
 
 
 @functools.cache
+def _dropout(dtype: str, path: cpu.Cpu) -> Leaf:
+    element = ELEMENTS[dtype]
+    kind = ir.VectorType(element, UNIT // 2)
+
+    def put(e: Emitter, first: Any, kept: Any, mask: Any, scale: Any, x: Any, y: Any) -> None:
+        """y = x * scale where kept, 0 elsewhere."""
+        bits = scale if itemsize(dtype) == 8 else e.b.trunc(scale, INT32)
+        factor = e.splat(e.b.bitcast(bits, element), UNIT // 2)
+        offset = e.times(first, itemsize(dtype))
+        value = e.b.fmul(e.load(e.address(x, offset), kind, mask), factor)
+        e.store(e.b.select(kept, value, ir.Constant(kind, None)), e.address(y, offset), mask)
+    kernel = as_intrinsic(f"dropout_{dtype}_{path.name}", "lo, hi, n, seed, micro, stream, below, scale, x, y", path, _kept(put))
+
+    def dropout(x: Any, y: Any, lo: int, hi: int, seed: int, micro: int, stream: int, below: int, scale: int) -> None:
+        kernel(lo, hi, y.shape[0], seed, micro, stream, below, scale, x.ctypes.data, y.ctypes.data)
+    return Leaf(dropout, f"{dtype}[:], {dtype}[:], lo, hi, i8, i8, i8, i8, i8")
+
+
 def dropout_mask() -> Leaf:
-    """y flat (bool as bytes); range: blocks of four; seed, micro-batch, stream, threshold."""
-    return Leaf(_mask, "u1[:], lo, hi, i8, i8, i8, i8")
+    """y flat (bool as bytes); range: units of UNIT elements; seed, micro-batch, stream, threshold."""
+    return _dropout_mask(cpu.current())
+
+
+@functools.cache
+def _dropout_mask(path: cpu.Cpu) -> Leaf:
+    byte = ir.IntType(8)
+
+    def put(e: Emitter, first: Any, kept: Any, mask: Any, y: Any) -> None:
+        e.store(e.b.zext(kept, ir.VectorType(byte, UNIT // 2)), e.address(y, first), mask)
+    kernel = as_intrinsic(f"dropout_mask_{path.name}", "lo, hi, n, seed, micro, stream, below, y", path, _kept(put))
+
+    def dropout_mask(y: Any, lo: int, hi: int, seed: int, micro: int, stream: int, below: int) -> None:
+        kernel(lo, hi, y.shape[0], seed, micro, stream, below, y.ctypes.data)
+    return Leaf(dropout_mask, "u1[:], lo, hi, i8, i8, i8, i8")

@@ -21,6 +21,7 @@ from . import compiler
 from .errors import DataError, ModelError, TypeMismatchError, UnsupportedError
 from .graph import CODES, type_of
 from .importers.onnx import OLDEST_OPSET, DynamicOperandError, OnnxModel, import_graph, load_model, unsupported_nodes, wrap_model
+from .importers.onnx.load import one_line
 from .kernels import driver
 from .lower.plan import make_plan
 from .program import Batching
@@ -73,7 +74,7 @@ def _loaded(model: ModelProto | str | os.PathLike[str]) -> OnnxModel:
             model = convert_version(model, OLDEST_OPSET)
         except (RuntimeError, ValueError, TypeError) as error:
             raise ModelError(f"The model '{model.graph.name}' of opset {opset} cannot be converted to opset {OLDEST_OPSET} "
-                             f"({' '.join(str(error).split())[:200]}): export it again with a newer one.") from None
+                             f"({one_line(error, 200)}): export it again with a newer one.") from None
     return wrap_model(model)
 
 

@@ -5,5 +5,5 @@ from .inspect import Report, inspect_model, unsupported_nodes
 from .load import OLDEST_OPSET, OnnxModel, Port, load_model, wrap_model
 from .site import DynamicOperandError
 
-__all__ = ["OLDEST_OPSET", "DynamicOperandError", "Imported", "OnnxModel", "Port", "Report", "UnsupportedNodesError", "export_model", "import_graph",
-           "inspect_model", "load_model", "unsupported_nodes", "wrap_model"]
+__all__ = ["OLDEST_OPSET", "DynamicOperandError", "Imported", "OnnxModel", "Port", "Report", "UnsupportedNodesError", "export_model",
+           "import_graph", "inspect_model", "load_model", "unsupported_nodes", "wrap_model"]

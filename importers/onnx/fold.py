@@ -11,11 +11,13 @@ import numpy as np
 
 from tileflow.errors import ModelError
 
+from .load import one_line
+
 if TYPE_CHECKING:
     from .site import Site
 
-LIMIT = 1 << 26
-"""Bytes that one folded result may take."""
+LIMIT = 1 << 30
+"""Bytes that all folded results of a model may take."""
 
 Arrays = Sequence[np.ndarray]
 Folder = Callable[["Site", Sequence[Any]], np.ndarray | list[np.ndarray]]
@@ -31,14 +33,14 @@ def folder(*names: str) -> Callable[[Folder], Folder]:
     return register
 
 
-def fits(shape: Sequence[int], dtype: np.dtype) -> tuple[int, ...]:
-    """`shape` as a tuple of ints, if the array would be small enough to fold."""
+def fits(site: Site, shape: Sequence[int], dtype: np.dtype) -> tuple[int, ...]:
+    """`shape` as a tuple of ints, if an array of it may still be made."""
     sizes = tuple(int(n) for n in shape)
     if any(n < 0 for n in sizes):
-        raise ModelError(f"a shape computation gives the shape {list(sizes)}, and sizes cannot be negative")
-    if math.prod(sizes) * dtype.itemsize > LIMIT:
-        raise ModelError(f"a shape computation gives a constant of shape {list(sizes)}, "
-                         f"more than the {LIMIT >> 20} MiB that are evaluated at import")
+        raise ModelError(f"{site.title} gives the shape {list(sizes)}, and sizes cannot be negative")
+    if not site.importer.claim(math.prod(sizes) * dtype.itemsize):
+        raise ModelError(f"{site.title} gives a constant of shape {list(sizes)}; "
+                         f"constants that are evaluated at import may take {LIMIT >> 20} MiB in all")
     return sizes
 
 
@@ -51,7 +53,7 @@ def fold(site: Site, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | 
         with np.errstate(all="ignore"):
             result = function(site, arrays)
     except (ValueError, IndexError, TypeError, OverflowError, np.exceptions.AxisError) as error:
-        raise ModelError(f"{site.title} cannot be evaluated ({' '.join(str(error).split())[:200]}); export the model again") from None
+        raise ModelError(f"{site.title} cannot be evaluated ({one_line(error, 200)}); export the model again") from None
     return [np.asarray(a) for a in (result if isinstance(result, list) else [result])]
 
 
@@ -70,7 +72,7 @@ UNARY: dict[str, Callable[..., np.ndarray]] = {
 def binary(site: Site, a: Arrays) -> np.ndarray:
     result = a[0]
     for other in a[1:]:
-        fits(np.broadcast_shapes(result.shape, other.shape), np.result_type(result, other))
+        fits(site, np.broadcast_shapes(result.shape, other.shape), np.result_type(result, other))
         result = BINARY[site.op_type](result, other)
     return result if result.dtype == bool else result.astype(a[0].dtype)
 
@@ -83,7 +85,7 @@ def unary(site: Site, a: Arrays) -> np.ndarray:
 @folder("Div")
 def div(site: Site, a: Arrays) -> np.ndarray:
     """Integers are divided towards zero, as in C."""
-    fits(np.broadcast_shapes(a[0].shape, a[1].shape), a[0].dtype)
+    fits(site, np.broadcast_shapes(a[0].shape, a[1].shape), a[0].dtype)
     if a[0].dtype.kind == "f":
         return a[0] / a[1]
     if not np.all(a[1]):
@@ -136,7 +138,7 @@ def constant(site: Site, a: Arrays) -> np.ndarray:
 @folder("ConstantOfShape")
 def constant_of_shape(site: Site, a: Arrays) -> np.ndarray:
     value = site.tensor(site.attrs["value"]) if "value" in site.attrs else np.zeros(1, site.float_dtype("float32"))
-    return np.full(fits(a[0].tolist(), value.dtype), value.reshape(-1)[0])
+    return np.full(fits(site, a[0].tolist(), value.dtype), value.reshape(-1)[0])
 
 
 @folder("Range")
@@ -145,19 +147,19 @@ def range_(site: Site, a: Arrays) -> np.ndarray:
     if delta == 0:
         raise ValueError("the step of Range is 0")
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
-    fits((count,), a[0].dtype)
+    fits(site, (count,), a[0].dtype)
     return start + np.arange(count).astype(a[0].dtype) * delta
 
 
 @folder("Gather")
 def gather(site: Site, a: Arrays) -> np.ndarray:
-    fits((a[1].size, a[0].size), a[0].dtype)
+    fits(site, (a[1].size, a[0].size), a[0].dtype)
     return np.take(a[0], a[1], axis=site.attrs.get("axis", 0))
 
 
 @folder("Concat")
 def concat(site: Site, a: Arrays) -> np.ndarray:
-    fits((sum(x.size for x in a),), a[0].dtype)
+    fits(site, (sum(x.size for x in a),), a[0].dtype)
     return np.concatenate(list(a), axis=site.attrs["axis"])
 
 
@@ -219,18 +221,18 @@ def transpose(site: Site, a: Arrays) -> np.ndarray:
 
 @folder("Expand")
 def expand(site: Site, a: Arrays) -> np.ndarray:
-    return np.broadcast_to(a[0], fits(np.broadcast_shapes(a[0].shape, fits(a[1].tolist(), a[0].dtype)), a[0].dtype))
+    return np.broadcast_to(a[0], fits(site, np.broadcast_shapes(a[0].shape, fits(site, a[1].tolist(), a[0].dtype)), a[0].dtype))
 
 
 @folder("Tile")
 def tile(site: Site, a: Arrays) -> np.ndarray:
-    fits([n * int(k) for n, k in zip(a[0].shape, a[1], strict=True)], a[0].dtype)
+    fits(site, [n * int(k) for n, k in zip(a[0].shape, a[1], strict=True)], a[0].dtype)
     return np.tile(a[0], a[1])
 
 
 @folder("Where")
 def where(site: Site, a: Arrays) -> np.ndarray:
-    fits(np.broadcast_shapes(*(x.shape for x in a)), a[1].dtype)
+    fits(site, np.broadcast_shapes(*(x.shape for x in a)), a[1].dtype)
     return np.where(*a)
 
 

@@ -15,7 +15,7 @@ from tileflow.graph import FLOATS, OPS, Builder, Graph, Origin, State, TensorTyp
 from .bind import Binding, bind_inputs
 from .fold import FOLDERS, LIMIT, fold
 from .functions import body_of, inlined
-from .load import OnnxModel, label, title
+from .load import OnnxModel, label, one_line, schema_of, title
 from .site import DynamicOperandError, Site
 from .tensors import DTYPES, tensor_array
 from .versions import form_of
@@ -24,6 +24,8 @@ LISTED = 10
 """Unsupported nodes that a message names."""
 LARGEST = 1 << 40
 """Bytes: a value that would be larger is a damaged or hostile file, not a model."""
+LARGE = 1 << 24
+"""Bytes: operators on larger constants stay in the graph where the engine has them."""
 NESTED = 32
 """Depth of functions and branches within each other."""
 MOST_NODES = 1_000_000
@@ -98,7 +100,7 @@ class Importer:
         self._known: dict[str, np.ndarray] = {}
         self._absent: dict[str, str] = {}
         self._poisoned: set[str] = set()
-        self._count = 0
+        self._count = self._folded_bytes = 0
         self._refused: list[tuple[str, UnsupportedError]] = []
         self._parents: dict[str, tuple[str, ...]] = {}
         self._streams = 0
@@ -118,7 +120,7 @@ class Importer:
                            f"was asked for, so if this is why, export it with a symbolic batch")
             if not message.startswith(self.model.where):
                 message = f"{self.model.where}: {message}"
-            error.args = (message,)
+            error.args = (one_line(message),)
             raise
 
     def _run(self, values: Mapping[str, np.ndarray]) -> Imported:
@@ -174,8 +176,8 @@ class Importer:
         site = Site(self, node, opset)
         results: Sequence[Value | np.ndarray | None] | None = None
         with self.builder.at(Origin((self._label(node),))):
-            if site.domain == "":
-                results = self._folded(site)
+            if site.domain == "" and site.schema is not None:
+                results = self._evaluated(site)
                 if results is None and (function := form_of(node.op_type, site.opset)) is not None:
                     results = function(site)
                 if results is None and node.op_type in OPS and OPS[node.op_type].onnx:
@@ -204,7 +206,7 @@ class Importer:
                                  f"check the sizes of the inputs and the weights")
             self._values[name] = result
 
-    def _folded(self, site: Site) -> list[np.ndarray] | None:
+    def _evaluated(self, site: Site) -> list[np.ndarray] | None:
         """The node's outputs if they can be known now."""
         if site.op_type not in FOLDERS:
             return None
@@ -213,7 +215,7 @@ class Importer:
         arrays = [self.known(name) if name else None for name in site.inputs]
         if any(a is None and name for a, name in zip(arrays, site.inputs, strict=True)):
             return None
-        if sum(a.nbytes for a in arrays if a is not None) > LIMIT and site.op_type in OPS:
+        if sum(a.nbytes for a in arrays if a is not None) > LARGE and site.op_type in OPS:
             return None
         return [self.converted(a) for a in fold(site, arrays) or []] or None
 
@@ -221,7 +223,7 @@ class Importer:
         """The node as the nodes of its function: one of the model's own, or ONNX's definition of the operator."""
         body = body_of(site.node, site.opsets, self._functions, [self._proto_type(name) for name in site.inputs])
         if body is None:
-            raise UnsupportedError("tileflow has no such operator")
+            raise UnsupportedError(_unknown(site.node, site.opsets))
         nodes, outputs, opset = inlined(body, site)
         with self.builder.at(Origin((self._label(site.node),))):
             self._nested(nodes, opset)
@@ -363,6 +365,11 @@ class Importer:
         """An array of the file as the graph types it."""
         return array.astype(self.float_name(array.dtype.name), copy=False) if array.dtype.name in FLOATS else array
 
+    def claim(self, nbytes: int) -> bool:
+        """Count memory for a folded result; False where it is too much."""
+        self._folded_bytes += nbytes
+        return self._folded_bytes <= LIMIT
+
     def next_stream(self) -> int:
         """A number of its own for each operator that draws random numbers."""
         self._streams += 1
@@ -399,11 +406,17 @@ def unsupported(node: NodeProto, opset: Mapping[str, int], functions: Mapping[tu
     domain = "" if node.domain == "ai.onnx" else node.domain
     if (node.domain, node.op_type) in functions:
         return None
-    if domain == "":
-        version = opset.get("", 0)
+    version = opset.get("", 0)
+    if domain == "" and schema_of(node, version) is not None:
         known = node.op_type in OPS and OPS[node.op_type].onnx
         if known or node.op_type in FOLDERS or form_of(node.op_type, version) is not None or body_of(node, opset, {}, None) is not None:
             return None
+    return _unknown(node, opset)
+
+
+def _unknown(node: NodeProto, opset: Mapping[str, int]) -> str:
+    if node.domain in ("", "ai.onnx") and schema_of(node, opset.get("", 0)) is None:
+        return f"opset {opset.get('', 0)} has no such operator"
     return "tileflow has no such operator"
 
 

@@ -24,6 +24,14 @@ MISSING_SHAPE = "Field 'shape' of"
 """What onnx.checker says of things that do not stop an import."""
 SHOWN = 300
 """Characters of a foreign message that ours repeat."""
+LONGEST = 2000
+"""Characters of a message of ours: names in a hostile file can be of any length."""
+
+
+def one_line(text: object, longest: int = LONGEST) -> str:
+    """Foreign text as one line of printable characters, shortened."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in str(text)[:10 * longest]).split())
+    return line if len(line) <= longest else line[:longest] + " ..."
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,13 @@ def load_model(path: str | os.PathLike[str]) -> OnnxModel:
 
 def wrap_model(proto: ModelProto, path: Path | None = None) -> OnnxModel:
     """Validate a ModelProto that is already in memory; `path` tells where it came from and where its external data is."""
+    try:
+        return _wrapped(proto, path)
+    except ModelError as error:
+        raise type(error)(one_line(error)) from None
+
+
+def _wrapped(proto: ModelProto, path: Path | None) -> OnnxModel:
     where = str(path) if path else f"the model '{proto.graph.name}'"
     folder = path.parent if path else None
     opset = _versions(proto, where)
@@ -211,14 +226,13 @@ def check_by_onnx(proto: ModelProto, path: Path | None, where: str) -> None:
             else:
                 raise
     except onnx.checker.ValidationError as error:
-        message = " ".join(str(error).split()).split(" ==> Context")[0]
-        shown = message if len(message) <= SHOWN else message[:SHOWN] + " ..."
+        shown = one_line(str(error).split("==> Context")[0], SHOWN)
         raise ModelError(f"{where} is not valid ONNX ({shown.rstrip('.')}): "
                          f"export it again, or mend it with the tool that made it.") from None
     except (ValueError, RuntimeError) as error:
         if isinstance(error, ModelError):
             raise
-        raise ModelError(f"{where} cannot be checked by onnx ({' '.join(str(error).split())[:SHOWN]}): export it again.") from None
+        raise ModelError(f"{where} cannot be checked by onnx ({one_line(error, SHOWN)}): export it again.") from None
 
 
 def _check_known_nodes(proto: ModelProto) -> None:

@@ -32,7 +32,7 @@ class Origin:
 class Value:
     """One tensor of a graph: a name for people, a type, the node that makes it (None: input, constant or state)."""
 
-    __slots__ = ("name", "type", "producer")
+    __slots__ = ("name", "producer", "type")
 
     def __init__(self, name: str, type: TensorType, producer: Node | None = None) -> None:
         self.name, self.type, self.producer = name, type, producer
@@ -52,7 +52,7 @@ class Value:
 class Node:
     """An operator applied to values."""
 
-    __slots__ = ("op", "inputs", "outputs", "origin")
+    __slots__ = ("inputs", "op", "origin", "outputs")
 
     def __init__(self, op: Op, inputs: list[Value | None], outputs: list[Value], origin: Origin) -> None:
         self.op, self.inputs, self.outputs, self.origin = op, inputs, outputs, origin

@@ -78,7 +78,7 @@ def op(name: str, onnx: bool = True) -> Callable[[type], type]:
     `onnx=False` marks an operator ONNX does not have (gradients, losses of our own).
     """
     def register(cls: type) -> type:
-        declared = dataclasses.dataclass(frozen=True, repr=False)(cls)
+        declared: Any = dataclasses.dataclass(frozen=True, repr=False)(cls)
         declared.name, declared.onnx = name, onnx
         assert name not in OPS, f"operator {name} is declared twice"
         OPS[name] = declared

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from .graph import Graph
+from .types import type_of
 
 
 def verify(graph: Graph) -> Graph:
@@ -9,14 +10,15 @@ def verify(graph: Graph) -> Graph:
     known = set(graph.inputs) | set(graph.constants) | {s.input for s in graph.states}
     names = [v.name for v in known]
     for value, array in graph.constants.items():
-        assert value.type.shape == array.shape and value.type.dtype == array.dtype.name, f"{value!r} holds {array.dtype}{array.shape}"
+        assert value.type == type_of(array), f"{value!r} holds {array.dtype}{array.shape}"
     for node in graph.nodes:
         for v in node.operands:
             assert v in known, f"{graph.name}: {node!r} reads %{v.name} before it is made"
         inferred = node.op.infer(*[None if v is None else v.type for v in node.inputs])
         assert inferred == tuple(v.type for v in node.outputs), f"{graph.name}: {node!r} should be {inferred}"
         for v in node.outputs:
-            assert v not in known and v.producer is node, f"{graph.name}: {v!r} is assigned twice or has another producer"
+            assert v not in known, f"{graph.name}: {v!r} is assigned twice"
+            assert v.producer is node, f"{graph.name}: {v!r} has another producer"
             known.add(v)
             names.append(v.name)
     for v in graph.results():

@@ -4,7 +4,7 @@ Fusion never changes bits: every operator inside rounds to its declared type, ex
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from ..graph import Graph, Node, Op, Origin, TensorType, Value
@@ -53,11 +53,14 @@ class _Group:
         self.shape, self.nodes, self.below = shape, list[tuple[int, Node]](), set[_Group]()
 
 
-def fuse(graph: Graph) -> Graph:
-    """A copy of the graph with elementwise chains fused; values keep their identity, so results and links stay valid."""
+def fuse(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
+    """A copy of the graph with elementwise chains fused; values keep their identity, so results and links stay valid.
+
+    `keep` names values that are wanted besides the graph's results.
+    """
     groups = _grow(graph)
     order = _schedule(groups)
-    needed_outside = _read_outside(graph, groups)
+    needed_outside = _read_outside(graph, groups) | set(keep)
     nodes = [_merge(group, graph, needed_outside) if len(group.nodes) > 1 else group.nodes[0][1] for group in order]
     return Graph(graph.name, graph.inputs, graph.outputs, nodes, graph.constants, graph.states)
 

@@ -73,7 +73,7 @@ def _lower(program: Program, lanes: int, scratch_rows: int) -> Plan:
     def part(graph: Graph, arena: str, keep: list[Value], rows: int) -> Lowered:
         user = program.micro.outputs[:user_outputs(program)] if graph is program.micro else []
         direct = {v: Place(("io", v.name)) for v in user}
-        lowered = lower(fuse(graph), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
+        lowered = lower(fuse(graph, keep), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
         places.update(lowered.places)
         places.update({v: Place(("arena", arena), at) for v, at in _kept_offsets(keep).items()})
         return lowered

@@ -11,8 +11,9 @@ from ..errors import OptionError, TypeMismatchError
 from ..graph.op import Op, Types, op
 from ..graph.types import TensorType
 from ..kernels.call import Call, In, Micro, Out, Seed
+from ..kernels.leaf import scalar_word
 from ..kernels.move import copy_call, fill_call
-from ..kernels.random import dropout, dropout_mask, threshold, uniform_bits
+from ..kernels.random import UNIT, dropout, dropout_mask, threshold, uniform_bits
 from ..work import Work, map_work
 from .shape import present
 
@@ -45,7 +46,9 @@ class _Masked(Op):
 
     def kept(self, x: np.ndarray, seed: int, micro: int) -> np.ndarray:
         """The mask."""
-        return (uniform_bits(x.size, seed, self.stream, micro) >= np.uint64(threshold(self.ratio))).reshape(x.shape)
+        if self.ratio in (0, 1):
+            return np.full(x.shape, self.ratio == 0)
+        return (uniform_bits(x.size, seed, self.stream, micro) >= np.uint32(threshold(self.ratio))).reshape(x.shape)
 
     def masked(self, x: np.ndarray, seed: int, micro: int) -> np.ndarray:
         """x times mask and scale; a dropped NaN is 0."""
@@ -55,9 +58,14 @@ class _Masked(Op):
         """The Calls from input 0 to output 0."""
         if not x.size:
             return []
-        n, flat = -(-x.size // 4), (x.size,)
-        args = (In(0, flat), Out(0, flat), Seed(), Micro(), self.stream, threshold(self.ratio), self.scale)
-        return [Call(dropout(x.code), args, n, 256, n * 12.0)]
+        flat = (x.size,)
+        if self.ratio == 0:
+            return [copy_call(In(0, flat), Out(0, flat), x.size, x.itemsize)]
+        if self.ratio == 1:
+            return [fill_call(Out(0, flat), 0, x.size, x.itemsize)]
+        n = -(-x.size // UNIT)
+        args = (In(0, flat), Out(0, flat), Seed(), Micro(), self.stream, threshold(self.ratio), scalar_word(x.code, self.scale))
+        return [Call(dropout(x.code), args, n, 32, n * 25.0)]
 
 
 @op("Dropout")
@@ -111,12 +119,12 @@ class Dropout(_Masked):
             return []
         flat = (x.size,)
         calls = self.mask_calls(x) if self.active else [copy_call(In(0, flat), Out(0, flat), x.size, x.itemsize)]
-        if self.mask and self.active:
-            n = -(-x.size // 4)
+        if self.mask and self.active and self.ratio < 1:
+            n = -(-x.size // UNIT)
             args = (Out(1, flat), Seed(), Micro(), self.stream, threshold(self.ratio))
-            calls.append(Call(dropout_mask(), args, n, 256, n * 12.0))
+            calls.append(Call(dropout_mask(), args, n, 32, n * 25.0))
         elif self.mask:
-            calls.append(fill_call(Out(1, flat), 1, x.size, 1))
+            calls.append(fill_call(Out(1, flat), int(not self.active), x.size, 1))
         return calls
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,11 +60,11 @@ def _other_axes(rank: int) -> Shape:
 def _batch_calls(name: str, x: TensorType, arrays: Sequence[In | Out], extra: tuple[float, ...]) -> list[Call]:
     """The Calls of a kernel per channel: `name`, or `name`_flat where channels are contiguous."""
     n, channels, inner = _channels(x)
-    cost = x.size * 0.6 + channels * (20.0 + n * 10.0)
     if inner > 1:
+        cost = x.size * 0.3 + channels * n * 8.0
         return [Call(norm_leaf(name, x.code), (*arrays, n, inner, *extra), channels, 1, cost)]
     sums = [Scratch("sums", (CHANNELS,), "f8")] + [Scratch("products", (CHANNELS,), "f8")] * name.endswith("grad")
-    return [Call(norm_leaf(name + "_flat", x.code), (*arrays, *sums, n, *extra), -(-channels // CHANNELS), 1, cost)]
+    return [Call(norm_leaf(name + "_flat", x.code), (*arrays, *sums, n, *extra), -(-channels // CHANNELS), 1, x.size * 0.6)]
 
 
 @op("BatchNormalization")
@@ -143,7 +143,8 @@ class BatchNormalization(Op):
         first = Call(norm_leaf("inverse_std", x.code), (In(4, small), inverse, self.epsilon), channels, 256, channels * 5.0)
         v, scale, shift, mean, factor = (Var(i, x.dtype) for i in range(5))
         column = (channels, 1)
-        operands: list[In | Scratch] = [In(0, (n, channels, inner)), *[In(i, column) for i in (1, 2, 3)], Scratch("inverse", column, x.code)]
+        operands: list[In | Scratch] = [In(0, (n, channels, inner)), *[In(i, column) for i in (1, 2, 3)]]
+        operands.append(replace(inverse, shape=column))
         return [first, elementwise_call([(v - mean) * (factor * scale) + shift], operands, [Out(0, (n, channels, inner))])]
 
 
