@@ -1,10 +1,12 @@
-"""The tutorial's network, as an ONNX file with PyTorch's initial weights."""
+"""The tutorial's network with PyTorch's initial weights, as an ONNX file and in layers."""
 from __future__ import annotations
 
 import math
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from tileflow import nn
 
 SHAPES = {"conv1.weight": (10, 1, 5, 5), "conv1.bias": (10,), "conv2.weight": (20, 10, 5, 5), "conv2.bias": (20,),
           "fc1.weight": (256, 320), "fc1.bias": (256,), "fc2.weight": (10, 256), "fc2.bias": (10,)}
@@ -34,3 +36,18 @@ def tutorial_cnn(weights: dict[str, np.ndarray]) -> ModelProto:
                               [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 10])],
                               [numpy_helper.from_array(a, n) for n, a in weights.items()])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name="tileflow bench")
+
+
+class TutorialNet(nn.Module):
+    """The same network in layers, its parameters under the names of `SHAPES`."""
+
+    def __init__(self, weights: dict[str, np.ndarray]) -> None:
+        self.conv1, self.conv2 = nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5)
+        self.fc1, self.fc2 = nn.Linear(320, 256), nn.Linear(256, 10)
+        self.pool = nn.MaxPool2d(2)
+        self.load_state_dict(weights)
+
+    def forward(self, image: nn.Tensor) -> nn.Tensor:                  # type: ignore[override]
+        x = self.pool(self.conv1(image)).relu()
+        x = self.pool(self.conv2(x)).relu()
+        return self.fc2(self.fc1(x.flatten()).relu())

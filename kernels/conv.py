@@ -33,8 +33,9 @@ FLOPS_PER_NS = {"avx512": 60.0, "avx2": 50.0, "generic": 10.0}
 """Rough float32 speed of one core, for the cost estimates of calls."""
 
 CACHE = 320 * 1024        # bytes of an unfolded block: stays in a level-2 cache next to what is multiplied with it
+DEPTH = 640               # products summed in registers at a time, about
 UNITS = 8                 # units of range wanted at least, for the workers to share
-GROUPS = 8                # most groups of images with partial weight gradients of their own
+LONG = 1024               # pixels that a dot product of the weight gradient sums in registers, about
 
 
 @dataclass(frozen=True)
@@ -133,13 +134,17 @@ def _copy_rows(dtype: str, path: cpu.Cpu, step: int) -> Any:
     def emit_vectors(e: Emitter, rows: Any, width: Any, start: Any, limit: Any, source: Any, source_row: Any, target: Any,
                      target_row: Any) -> None:
         def chunk(j: Any, _state: list[Any]) -> None:
-            first = e.b.add(start, j)
-            inside = e.b.and_(e.first(e.b.sub(limit, first), lanes), e.b.not_(e.first(e.b.sub(word(0), first), lanes)))
+            first = e.b.add(start, e.times(j, step))
+            inside = []
+            for v in range(step):
+                at = e.address(first, v * lanes)
+                inside.append(e.b.and_(e.first(e.b.sub(limit, at), lanes), e.b.not_(e.first(e.b.sub(word(0), at), lanes))))
             wanted = e.first(e.b.sub(width, j), lanes)
-            inside = e.b.and_(inside, wanted)
 
             def row(_r: Any, state: list[Any]) -> list[Any]:
-                e.store(e.load(state[0], kind, inside), state[1], wanted)
+                found = [e.load(e.address(state[0], v * lanes * size), kind, inside[v]) for v in range(step)]
+                value = found[0] if step == 1 else e.shuffle(*found, range(0, 2 * lanes, 2))
+                e.store(value, state[1], wanted)
                 return [e.address(state[0], source_row), e.address(state[1], target_row)]
 
             e.loop(0, rows, 1, [e.address(source, e.times(first, size)), e.address(target, e.times(j, size))], row)
@@ -160,30 +165,14 @@ def _copy_rows(dtype: str, path: cpu.Cpu, step: int) -> Any:
             return [e.address(state[0], source_row), e.address(state[1], target_row)]
         e.loop(0, rows, 1, [source, target], row)
 
-    return emit_vectors if step == 1 and path.name != "generic" else emit_scalars
+    return emit_vectors if step <= 2 and path.name != "generic" else emit_scalars
 
 
-def _add_rows(dtype: str, path: cpu.Cpu, step: int) -> Any:
+def _add_rows(dtype: str, step: int) -> Any:
     """target[r, start + j * step] += source[r, j], j < width, where that is in 0..limit."""
-    size, lanes = itemsize(dtype), path.lanes(itemsize(dtype))
-    kind = vector(dtype, lanes)
+    size = itemsize(dtype)
 
-    def emit_vectors(e: Emitter, rows: Any, width: Any, start: Any, limit: Any, source: Any, source_row: Any, target: Any,
-                     target_row: Any) -> None:
-        def chunk(i: Any, _state: list[Any]) -> None:
-            first = e.b.sub(i, start)
-            inside = e.b.and_(e.first(e.b.sub(width, first), lanes), e.b.not_(e.first(e.b.sub(word(0), first), lanes)))
-            inside = e.b.and_(inside, e.first(e.b.sub(limit, i), lanes))
-
-            def row(_r: Any, state: list[Any]) -> list[Any]:
-                e.store(e.b.fadd(e.load(state[1], kind, inside), e.load(state[0], kind, inside)), state[1], inside)
-                return [e.address(state[0], source_row), e.address(state[1], target_row)]
-
-            e.loop(0, rows, 1, [e.address(source, e.times(first, size)), e.address(target, e.times(i, size))], row)
-        e.loop(0, limit, lanes, [], chunk)
-
-    def emit_scalars(e: Emitter, rows: Any, width: Any, start: Any, limit: Any, source: Any, source_row: Any, target: Any,
-                     target_row: Any) -> None:
+    def emit(e: Emitter, rows: Any, width: Any, start: Any, limit: Any, source: Any, source_row: Any, target: Any, target_row: Any) -> None:
         def row(_r: Any, state: list[Any]) -> list[Any]:
             def element(j: Any, position: list[Any]) -> list[Any]:
                 with e.when(e.b.icmp_unsigned("<", position[0], limit)):
@@ -194,8 +183,37 @@ def _add_rows(dtype: str, path: cpu.Cpu, step: int) -> Any:
             e.loop(0, width, 1, [start], element)
             return [e.address(state[0], source_row), e.address(state[1], target_row)]
         e.loop(0, rows, 1, [source, target], row)
+    return emit
 
-    return emit_vectors if step == 1 and path.name != "generic" else emit_scalars
+
+def _fold_rows(dtype: str, path: cpu.Cpu) -> Any:
+    """target[r, i] = sum over t < taps of source[t, r, i - start - t * dilation], i < limit, where that is in 0..width."""
+    size, lanes = itemsize(dtype), path.lanes(itemsize(dtype))
+    kind = vector(dtype, lanes)
+
+    def emit(e: Emitter, rows: Any, width: Any, start: Any, limit: Any, dilation: Any, taps: Any, source: Any, source_row: Any,
+             source_tap: Any, target: Any, target_row: Any) -> None:
+        def chunk(i: Any, _state: list[Any]) -> None:
+            wanted = e.first(e.b.sub(limit, i), lanes)
+
+            def block(r: Any, count: int) -> None:
+                """`count` rows, so that a mask serves them all."""
+                def tap(t: Any, sums: list[Any]) -> list[Any]:
+                    first = e.b.sub(e.b.sub(i, start), e.b.mul(t, dilation))
+                    inside = e.b.and_(e.first(e.b.sub(width, first), lanes), e.b.not_(e.first(e.b.sub(word(0), first), lanes)))
+                    place = e.address(source, e.b.mul(t, source_tap), e.b.mul(r, source_row), e.times(first, size))
+                    return [e.b.fadd(total, e.load(e.address(place, e.times(source_row, n)), kind, inside)) for n, total in enumerate(sums)]
+
+                sums = e.loop(0, taps, 1, [ir.Constant(kind, None)] * count, tap)
+                place = e.address(target, e.b.mul(r, target_row), e.times(i, size))
+                for n, total in enumerate(sums):
+                    e.store(total, e.address(place, e.times(target_row, n)), wanted)
+
+            whole = e.b.and_(rows, word(-4))
+            e.loop(0, whole, 4, [], lambda r, _state: block(r, 4))
+            e.loop(whole, rows, 1, [], lambda r, _state: block(r, 1))
+        e.loop(0, limit, lanes, [], chunk)
+    return emit
 
 
 _ROWS = "rows, width, start, limit, source, source_row, target, target_row"
@@ -210,7 +228,16 @@ def copy_rows(dtype: str, path: cpu.Cpu, step: int) -> Any:
 @functools.cache
 def add_rows(dtype: str, path: cpu.Cpu, step: int) -> Any:
     """Numba-callable: target[r, start + j * step] += source[r, j] for j < width where start + j * step is in 0..limit."""
-    return as_intrinsic(f"tileflow_add_rows_{dtype}_{path.name}_{step}", _ROWS, path, _add_rows(dtype, path, step))
+    return as_intrinsic(f"tileflow_add_rows_{dtype}_{path.name}_{step}", _ROWS, path, _add_rows(dtype, step))
+
+
+@functools.cache
+def fold_rows(dtype: str, path: cpu.Cpu) -> Any:
+    """Numba-callable `fold_rows(rows, width, start, limit, dilation, taps, source, source_row, source_tap, target, target_row)`:
+    see `_fold_rows`; addresses, strides in bytes."""
+    return as_intrinsic(f"tileflow_fold_rows_{dtype}_{path.name}",
+                        "rows, width, start, limit, dilation, taps, source, source_row, source_tap, target, target_row", path,
+                        _fold_rows(dtype, path))
 
 
 @register_jitable
@@ -256,23 +283,48 @@ def _unfold(copy: Any, size: int, image: int, channels: int, first_row: int, u: 
                 copy(q1 - q0, ow, kx * dw - left, w, source, sh * w * size, base + (to + q0 * ow) * size, ow * size)
 
 
-@register_jitable
-def _fold(add: Any, size: int, image: int, channels: int, u: Any, table: Any) -> None:
-    """Add U back onto the channel planes at address `image`: what `_unfold` read from a place is summed there."""
-    h, w, ow, kw, sh, dh, dw, top, left, phases, depth, pitch, column = _numbers(table)
-    base = _address(u)
-    for c in range(channels):
-        plane = image + c * h * w * size
-        for r in range(phases):
-            row = r * dh % sh - top
+@functools.cache
+def _fold(dtype: str, path: cpu.Cpu, step: int) -> Any:
+    """`fold(image, channels, u, table)`: write to the channel planes at address `image` the sums of what `_unfold` read from there."""
+    size = itemsize(dtype)
+    gather = fold_rows(dtype, path)
+    add = add_rows(dtype, path, step)
+
+    @register_jitable
+    def gather_planes(image, channels, u, table):                                                                           # type: ignore
+        h, w, ow, kw, sh, dh, dw, top, left, phases, depth, pitch, column = _numbers(table)
+        for c in range(channels):
+            plane, base = image + c * h * w * size, _address(u) + c * kw * pitch * size
             if column != 0:
-                add(1, depth, row, h, base + (c * pitch + r * depth) * size, 0, plane, 0)
+                gather(1, depth, -top, h, 0, 1, base, 0, 0, plane, 0)
                 continue
-            q0, q1 = _span(row, depth, sh, h)
-            target = plane + (row + q0 * sh) * w * size
-            for kx in range(kw):
-                source = base + ((c * kw + kx) * pitch + (r * depth + q0) * ow) * size
-                add(q1 - q0, ow, kx * dw - left, w, source, ow * size, target, sh * w * size)
+            for r in range(phases):
+                row = r * dh % sh - top
+                q0, q1 = _span(row, depth, sh, h)
+                gather(q1 - q0, ow, -left, w, dw, kw, base + (r * depth + q0) * ow * size, ow * size, pitch * size,
+                       plane + (row + q0 * sh) * w * size, sh * w * size)
+
+    @register_jitable
+    def add_planes(image, channels, u, table):                                                                              # type: ignore
+        h, w, ow, kw, sh, dh, dw, top, left, phases, depth, pitch, column = _numbers(table)
+        for c in range(channels):
+            plane, base = image + c * h * w * size, _address(u) + c * kw * pitch * size
+            for r in range(phases):
+                row = r * dh % sh - top
+                if column != 0:
+                    add(1, depth, row, h, base + r * depth * size, 0, plane, 0)
+                    continue
+                q0, q1 = _span(row, depth, sh, h)
+                for kx in range(kw):
+                    add(q1 - q0, ow, kx * dw - left, w, base + (kx * pitch + (r * depth + q0) * ow) * size, ow * size,
+                        plane + (row + q0 * sh) * w * size, sh * w * size)
+
+    return gather_planes if gathers(path, step) else add_planes
+
+
+def gathers(path: cpu.Cpu, step: int) -> bool:
+    """Folding writes every element of the rows it meets; else it adds to what is there."""
+    return step == 1 and path.name != "generic"
 
 
 HEAD = 13
@@ -303,19 +355,19 @@ def _table_call(un: Unfolding, channels: int, size: int) -> Call:
 # ---- forward -------------------------------------------------------------------------------------------------------------------
 
 def _product(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
-    """Register block: c[i, p] = bias[i] + sum_k a[k, i] * b[offsets[k] + p], i < rows, p < min(n, vectors * lanes)."""
+    """Register block: c[i, p] (+)= bias[i] + sum_k a[k, i] * b[offsets[k] + p], i < rows, p < min(n, vectors * lanes)."""
     size, lanes = itemsize(dtype), path.lanes(itemsize(dtype))
     kind, element = vector(dtype, lanes), ELEMENTS[dtype]
 
     def emit_block(e: Emitter, masked: bool, n: Any, k: Any, a: Any, offsets: Any, b: Any, bias: Any, biased: Any, c: Any,
-                   c_row: Any) -> None:
+                   c_row: Any, accumulate: Any) -> None:
         masks = [e.first(e.b.sub(n, word(v * lanes)), lanes) if masked else None for v in range(vectors)]
         zero = ir.Constant(element, 0.0)
         none = e.b.icmp_signed("==", biased, word(0))
-        place = e.b.select(none, a, bias)
+        source = e.b.select(none, a, bias)
         sums = []
         for i in range(rows):
-            value = e.b.select(none, zero, e.load(e.address(place, e.b.select(none, word(0), word(i * size))), element))
+            value = e.b.select(none, zero, e.load(e.address(source, e.b.select(none, word(0), word(i * size))), element))
             sums += [e.splat(value, lanes)] * vectors
 
         def step(_k: Any, state: list[Any]) -> list[Any]:
@@ -329,10 +381,14 @@ def _product(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
             return [e.address(at_a, rows * size), e.address(at_offset, 8), *sums]
 
         _, _, *sums = e.loop(0, k, 1, [a, offsets, *sums], step)
-        for i in range(rows):
-            row = e.address(c, e.times(c_row, i))
-            for v in range(vectors):
-                e.store(sums[i * vectors + v], e.address(row, v * lanes * size), masks[v])
+        places = [(e.address(c, e.times(c_row, i), v * lanes * size), masks[v]) for i in range(rows) for v in range(vectors)]
+        with e.b.if_else(e.b.icmp_signed("!=", accumulate, word(0)), likely=False) as (adding, writing):
+            with adding:
+                for total, (place, mask) in zip(sums, places, strict=True):
+                    e.store(e.b.fadd(e.load(place, kind, mask), total), place, mask)
+            with writing:
+                for total, (place, mask) in zip(sums, places, strict=True):
+                    e.store(total, place, mask)
 
     def emit(e: Emitter, n: Any, *args: Any) -> None:
         if path.name == "avx512":                       # masked vectors cost nothing there
@@ -348,113 +404,130 @@ def _product(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
 
 @functools.cache
 def product(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
-    """Numba-callable `product(n, k, a, offsets, b, bias, biased, c, c_row)`: see `_product`; addresses, `c_row` in bytes."""
-    return as_intrinsic(f"tileflow_product_{dtype}_{path.name}_{rows}x{vectors}", "n, k, a, offsets, b, bias, biased, c, c_row", path,
-                        _product(dtype, path, rows, vectors))
+    """Numba-callable `product(n, k, a, offsets, b, bias, biased, c, c_row, accumulate)`: see `_product`; addresses, strides in bytes."""
+    return as_intrinsic(f"tileflow_product_{dtype}_{path.name}_{rows}x{vectors}",
+                        "n, k, a, offsets, b, bias, biased, c, c_row, accumulate", path, _product(dtype, path, rows, vectors))
 
 
 def _product_tile(m: int, pixels: int, dtype: str, path: cpu.Cpu) -> tuple[int, int]:
     """Rows and vectors of the register block that covers m x pixels in the fewest estimated cycles."""
     lanes = path.lanes(itemsize(dtype))
     free = path.registers - (1 if path.fma else 2)
-    best = None
+    found = []
     for vectors in range(1, 5):
-        most = min(m, 14, (free - vectors) // vectors)
-        if most < 1:
-            continue
-        rows = -(-m // -(-m // most))
-        strips = -(-pixels // (vectors * lanes))
-        cycles = strips * sum(_block_cycles(r, vectors) for r in [rows] * (m // rows) + [m % rows] if r)
-        if best is None or cycles < best[0]:
-            best = (cycles, rows, vectors)
-    assert best is not None
-    return best[1], best[2]
+        most = min(m, (free - vectors) // vectors, 24 if vectors == 1 else 14)
+        if most > 0:
+            blocks = -(-m // most)
+            rows = -(-m // blocks)
+            found.append((-(-pixels // (vectors * lanes)) * blocks * _block_cycles(rows, vectors), rows, vectors))
+    return min(found)[1:]
 
 
 def _block_cycles(rows: int, vectors: int) -> float:
     """Estimated cycles of one k of a register block: products, or loads, or the latency of a chain, and a little for the loop."""
-    return max(rows * vectors, 0.5 * rows + 2 * vectors, 5) + 1
+    return max(rows * vectors, 0.5 * rows + 2 * vectors, 5) + 1.5
 
 
-@generic("T[:], T[:], i8, i8, i8, lo, hi")
-def conv_panels(w: Any, panels: Any, k: int, oc: int, rows: int, lo: int, hi: int) -> None:
-    """Weights [oc, k] of each group as panels [k][rows] of `rows` output channels, the last panel of a group narrower."""
+@generic("T[:], T[:], i8, i8, i8, i8, i8, i8, i8, lo, hi")
+def conv_panels(w, panels, oc, rows, c, taps, o_step, c_step, flip, lo, hi):                                                 # type: ignore
+    """Weights of each group as panels [c, taps][rows]; the last panel of a group starts early enough to be as wide as the others.
+
+    Weight [o, c, tap] of a group lies at o * o_step + c * c_step + tap; `flip` reverses the taps. A unit of range is a panel.
+    """
     per_group = (oc + rows - 1) // rows
     for unit in range(lo, hi):
-        o = unit // per_group * oc + unit % per_group * rows
-        width = min(rows, oc - unit % per_group * rows)
-        source, target = w[o * k:(o + width) * k], panels[o * k:(o + width) * k]
-        for j in range(k):
-            for i in range(width):
-                target[j * width + i] = source[i * k + j]
+        o = min(unit % per_group * rows, oc - rows)
+        source = w[unit // per_group * oc * c * taps + o * o_step:]
+        target = panels[unit * rows * c * taps:(unit + 1) * rows * c * taps]
+        for channel in range(c):
+            for tap in range(taps):
+                to = (channel * taps + tap) * rows
+                at = channel * c_step + (taps - 1 - tap if flip != 0 else tap)
+                for i in range(rows):
+                    target[to + i] = source[at + i * o_step]
 
 
 @functools.cache
-def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, rest: int, vectors: int) -> Leaf:
+def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int) -> Leaf:
     size, width = itemsize(dtype), vectors * path.lanes(itemsize(dtype))
-    copy, whole = copy_rows(dtype, path, step), product(dtype, path, rows, vectors)
-    partial = product(dtype, path, rest or rows, vectors)
+    copy, multiply = copy_rows(dtype, path, step), product(dtype, path, rows, vectors)
 
-    def conv_forward(x, panels, bias, y, table, u, c, k, oc, oh, groups, block, part, in_place, biased, lo, hi):              # type: ignore
-        h, w, ow = table[0], table[1], table[2]
-        offsets = _address(table) + HEAD * 8
-        blocks, parts = (oh + block - 1) // block, (oc + part - 1) // part
+    def conv_forward(x, panels, bias, y, table, u, n, c, taps, oc, oh, groups, block, together, channels, part, in_place, biased, lo, hi):   # type: ignore
+        h, w, ow, kw, pitch = table[0], table[1], table[2], table[3], table[11]
+        blocks, tiles, sets = (oh + block - 1) // block, (oc + rows - 1) // rows, (n + together - 1) // together
+        parts = (tiles + part - 1) // part
         for unit in range(lo, hi):
             first = unit % parts * part
-            last = min(oc, first + part)
             row = unit // parts % blocks * block
-            plane = unit // (parts * blocks)
-            image = _address(x) + plane * c * h * w * size
-            base = image + row * w * size
-            if in_place == 0:
-                _unfold(copy, size, image, c, row, u, 0, table)
-                base = _address(u)
+            image = unit // (parts * blocks) % sets * together
+            group = unit // (parts * blocks * sets)
+            images = min(together, n - image)
             pixels = min(block, oh - row) * ow
-            for p in range(0, pixels, width):
-                for o in range(first, last, rows):
-                    channel = plane % groups * oc + o
-                    a, to = _address(panels) + channel * k * size, _address(y) + ((plane * oc + o) * oh * ow + row * ow + p) * size
-                    if o + rows <= last:
-                        whole(pixels - p, k, a, offsets, base + p * size, _address(bias) + channel * size, biased, to,
-                              oh * ow * size)
-                    else:
-                        partial(pixels - p, k, a, offsets, base + p * size, _address(bias) + channel * size, biased, to,
-                                oh * ow * size)
+            for c0 in range(0, c, channels):
+                count = min(channels, c - c0)
+                base = _address(x) + (((image * groups + group) * c + c0) * h + row) * w * size
+                step_image = groups * c * h * w
+                if in_place == 0:
+                    step_image = channels * kw * pitch
+                    for i in range(images):
+                        plane = _address(x) + (((image + i) * groups + group) * c + c0) * h * w * size
+                        _unfold(copy, size, plane, count, row, u, i * step_image, table)
+                    base = _address(u)
+                for tile in range(first, min(first + part, tiles)):
+                    o = min(tile * rows, oc - rows)
+                    panel = _address(panels) + ((group * tiles + tile) * c + c0) * taps * rows * size
+                    for i in range(images):
+                        to = _address(y) + ((((image + i) * groups + group) * oc + o) * oh + row) * ow * size
+                        for p in range(0, pixels, width):
+                            multiply(pixels - p, count * taps, panel, _address(table) + HEAD * 8, base + (i * step_image + p) * size,
+                                     _address(bias) + (group * oc + o) * size, biased != 0 and c0 == 0, to + p * size, oh * ow * size, c0 > 0)
 
-    signature = "T[:], T[:], T[:], T[:], i8[:], T[w,:]" + ", i8" * 9 + ", lo, hi"
-    return Leaf(conv_forward, signature.replace("T", dtype), key=f"{path.name} {step} {rows} {rest} {vectors}")
+    signature = "T[:], T[:], T[:], T[:], i8[:], T[w,:]" + ", i8" * 12 + ", lo, hi"
+    return Leaf(conv_forward, signature.replace("T", dtype), key=f"{path.name} {step} {rows} {vectors}")
 
 
-def _block_rows(g: Geometry, size: int) -> int:
-    """Output rows whose unfolding fits in the cache (all, when the image is read where it lies and there is enough to share)."""
+def _product_blocks(g: Geometry, size: int) -> tuple[int, int, int]:
+    """Output rows, images and input channels that a unit of range unfolds at a time.
+
+    Products are summed over at most about DEPTH terms at a time, so that a panel of weights stays in the cache. Several images
+    share it where one has few pixels; rows are cut where one image is too large, or where there are few images to share.
+    """
+    channels = -(-g.c // -(-g.k // DEPTH))
     rows = g.oh
-    if not g.in_place:
-        while rows > 1 and Unfolding(g, rows).elements(g.c) * size > CACHE:
-            rows = -(-rows // 2)
-    wanted = -(-UNITS // max(1, g.n * g.groups))
+    while rows > 1 and not g.in_place and Unfolding(g, rows).elements(channels) * size > CACHE:
+        rows = -(-rows // 2)
+    wanted = -(-UNITS // (g.n * g.groups))
     least = max(1, 64 // g.ow)                               # rows that still fill some vectors
-    return max(min(rows, -(-g.oh // wanted)), min(rows, least))
+    rows = max(min(rows, -(-g.oh // wanted)), min(rows, least))
+    together = 1
+    if rows == g.oh and g.oc * g.k * size > CACHE:
+        together = max(1, min(CACHE // (Unfolding(g, rows).elements(channels) * size), 2 * g.n * g.groups // UNITS))
+    return rows, together, channels
 
 
 def forward(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool) -> list[Call]:
     """y[n, groups * oc, oh, ow] (output 0) from x (input 0), weights [groups * oc, c, kh, kw] (1) and bias (2, when `biased`)."""
+    return _products(g, dtype, path, biased, (g.k, g.kh * g.kw, 0))
+
+
+def _products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, order: tuple[int, int, int]) -> list[Call]:
+    """The convolution g, with `o_step`, `c_step` and `flip` of the weights in input 1 (see `conv_panels`)."""
     size = itemsize(dtype)
-    block = _block_rows(g, size)
+    block, together, channels = _product_blocks(g, size)
     un = Unfolding(g, block)
     rows, vectors = _product_tile(g.oc, block * g.ow, dtype, path)
-    units = g.n * g.groups * -(-g.oh // block)
+    units = -(-g.n // together) * g.groups * -(-g.oh // block)
     tiles = -(-g.oc // rows)
-    part = rows * -(-tiles // min(tiles, -(-UNITS // units)))
+    part = -(-tiles // min(tiles, -(-UNITS // units)))
     weights = g.groups * g.oc * g.k
-    panels = Work("panels", (weights,), dtype)
-    pack = Call(conv_panels[dtype], (In(1, (weights,)), panels, g.k, g.oc, rows), g.groups * tiles, 1, weights * 0.7)
-    leaf = _forward(dtype, path, g.step, rows, g.oc % rows, vectors)
+    panels = Work("panels", (g.groups * tiles * rows * g.k,), dtype)
+    pack = Call(conv_panels[dtype], (In(1, (weights,)), panels, g.oc, rows, g.c, g.kh * g.kw, *order), g.groups * tiles, 1, weights * 0.7)
     args = (In(0, (g.n * g.groups * g.c * g.h * g.w,)), panels, In(2, (g.groups * g.oc,)) if biased else panels,
-            Out(0, (g.n * g.groups * g.oc * g.oh * g.ow,)), _table(un, g.c),
-            Work("unfolded", (1 if g.in_place else un.elements(g.c),), dtype),
-            g.c, g.k, g.oc, g.oh, g.groups, block, part, int(g.in_place), int(biased))
-    units *= -(-g.oc // part)
-    return [_table_call(un, g.c, size), pack, Call(leaf, args, units, 1, _cost(g, size, path))]
+            Out(0, (g.n * g.groups * g.oc * g.oh * g.ow,)), _table(un, channels),
+            Work("unfolded", (1 if g.in_place else together * un.elements(channels),), dtype), g.n, g.c, g.kh * g.kw, g.oc, g.oh, g.groups,
+            block, together, channels, part, int(g.in_place), int(biased))
+    leaf = _forward(dtype, path, g.step, rows, vectors)
+    return [_table_call(un, channels, size), pack, Call(leaf, args, units * -(-tiles // part), 1, _cost(g, size, path))]
 
 
 def _cost(g: Geometry, size: int, path: cpu.Cpu) -> float:
@@ -466,12 +539,15 @@ def _cost(g: Geometry, size: int, path: cpu.Cpu) -> float:
 # ---- weight gradient -----------------------------------------------------------------------------------------------------------
 
 def _correlate(dtype: str, path: cpu.Cpu, rows: int, cols: int) -> Any:
-    """Register block: c[i, j] (+)= sum over images and p < pixels of a[image, i, p] * u[image, offsets[j] + p]."""
+    """Register block: c[i, j] (+)= sum over images and p < pixels of a[image, i, p] * u[image, offsets[j] + p].
+
+    The first `skip_rows` rows and `skip_cols` columns are not written: another block has them.
+    """
     size, lanes = itemsize(dtype), path.lanes(itemsize(dtype))
     kind, element = vector(dtype, lanes), ELEMENTS[dtype]
 
     def emit(e: Emitter, images: Any, pixels: Any, a: Any, a_row: Any, a_image: Any, offsets: Any, u: Any, u_image: Any, c: Any,
-             c_row: Any, accumulate: Any) -> None:
+             c_row: Any, accumulate: Any, skip_rows: Any, skip_cols: Any) -> None:
         shifts = [e.load(e.address(offsets, 8 * j), WORD) for j in range(cols)]
         zero = ir.Constant(kind, None)
         whole = e.b.and_(pixels, word(-lanes))
@@ -498,47 +574,48 @@ def _correlate(dtype: str, path: cpu.Cpu, rows: int, cols: int) -> Any:
         _, _, *sums = e.loop(0, images, 1, [a, u] + [zero] * (rows * cols), image)
         sums += [zero] * (-len(sums) % lanes)
         totals = [e.sums(sums[i:i + lanes]) for i in range(0, len(sums), lanes)]
+        new = e.b.and_(e.first(word(cols), lanes), e.b.not_(e.first(skip_cols, lanes)))
         adding = e.b.icmp_signed("!=", accumulate, word(0))
         for i in range(rows):
-            for j in range(cols):
-                value = e.b.extract_element(totals[(i * cols + j) // lanes], ir.Constant(ir.IntType(32), (i * cols + j) % lanes))
-                place = e.address(c, e.times(c_row, i), j * size)
-                old = e.b.select(adding, e.load(place, element), ir.Constant(element, -0.0))
-                e.store(e.b.fadd(old, value), place)
+            picks = [min(i * cols + j, rows * cols - 1) for j in range(lanes)]
+            low = picks[0] // lanes
+            pair = totals[low], totals[min(low + 1, len(totals) - 1)]
+            value = e.shuffle(*pair, [min(pick - low * lanes, 2 * lanes - 1) for pick in picks])
+            place = e.address(c, e.times(c_row, i))
+            with e.when(e.b.icmp_signed(">=", word(i), skip_rows)):
+                with e.b.if_else(adding) as (add, write):
+                    with add:
+                        e.store(e.b.fadd(e.load(place, kind, new), value), place, new)
+                    with write:
+                        e.store(value, place, new)
     return emit
 
 
 @functools.cache
 def correlate(dtype: str, path: cpu.Cpu, rows: int, cols: int) -> Any:
-    """Numba-callable `correlate(images, pixels, a, a_row, a_image, offsets, u, u_image, c, c_row, accumulate)`: see `_correlate`."""
+    """Numba-callable `correlate(images, pixels, a, a_row, a_image, offsets, u, u_image, c, c_row, accumulate, skip_rows, skip_cols)`:
+    see `_correlate`."""
     return as_intrinsic(f"tileflow_correlate_{dtype}_{path.name}_{rows}x{cols}",
-                        "images, pixels, a, a_row, a_image, offsets, u, u_image, c, c_row, accumulate", path,
+                        "images, pixels, a, a_row, a_image, offsets, u, u_image, c, c_row, accumulate, skip_rows, skip_cols", path,
                         _correlate(dtype, path, rows, cols))
 
 
-def _correlate_tile(m: int, k: int, path: cpu.Cpu) -> tuple[int, int]:
+def _correlate_tile(m: int, k: int, dtype: str, path: cpu.Cpu) -> tuple[int, int]:
     """Rows and columns of the register block that covers m x k in the fewest estimated cycles."""
     free = path.registers - (1 if path.fma else 2)
-    best = None
-    for cols in range(1, 7):
-        for most in range(1, 7):
-            rows = -(-min(m, most) // 1)
-            if rows * cols + cols > free or cols > k:
-                continue
-            cycles = sum(_block_cycles(r, s) * times for r, down in ((rows, m // rows), (m % rows, 1)) if r and down
-                         for s, times in ((cols, k // cols * down), (1, k % cols * down)) if times)
-            if best is None or cycles < best[0]:
-                best = (cycles, rows, cols)
-    assert best is not None
-    return best[1], best[2]
+    found = []
+    for cols in range(1, min(k, path.lanes(itemsize(dtype)), 9) + 1):
+        for rows in range(1, min(m, 9) + 1):
+            if rows * cols + cols <= free:
+                cycles = max(rows * cols, 1.5 * (rows + cols), 5) + 1
+                found.append((-(-m // rows) * -(-k // cols) * cycles, rows, cols))
+    return min(found)[1:]
 
 
 @functools.cache
-def _weight_gradient(dtype: str, path: cpu.Cpu, step: int, rows: int, rest: int, cols: int) -> Leaf:
+def _weight_gradient(dtype: str, path: cpu.Cpu, step: int, rows: int, cols: int) -> Leaf:
     size = itemsize(dtype)
-    copy = copy_rows(dtype, path, step)
-    whole, narrow = correlate(dtype, path, rows, cols), correlate(dtype, path, rows, 1)
-    whole_rest, narrow_rest = correlate(dtype, path, rest or rows, cols), correlate(dtype, path, rest or rows, 1)
+    copy, multiply = copy_rows(dtype, path, step), correlate(dtype, path, rows, cols)
 
     @register_jitable
     def sum_rows(g, at, step, images, image_step, pixels, db, to, oc, accumulate):                                          # type: ignore
@@ -575,26 +652,16 @@ def _weight_gradient(dtype: str, path: cpu.Cpu, step: int, rows: int, rest: int,
                     at = (image * groups + group) * oc * oh * ow + row * ow
                     if biased != 0 and first == 0:
                         sum_rows(g, at, oh * ow, images, groups * oc * oh * ow, pixels, db_out, (share * groups + group) * oc, oc, accumulate)
-                    for o in range(0, oc, rows):
-                        a = _address(g) + (at + o * oh * ow) * size
-                        full = count * khw // cols * cols
-                        for j in range(0, full, cols):
-                            if o + rows <= oc:
-                                whole(images, pixels, a, oh * ow * size, groups * oc * oh * ow * size, offsets + j * 8,
-                                      base, image_step * size, to + (o * k + j) * size, k * size, accumulate)
-                            else:
-                                whole_rest(images, pixels, a, oh * ow * size, groups * oc * oh * ow * size, offsets + j * 8,
-                                           base, image_step * size, to + (o * k + j) * size, k * size, accumulate)
-                        for j in range(full, count * khw):
-                            if o + rows <= oc:
-                                narrow(images, pixels, a, oh * ow * size, groups * oc * oh * ow * size, offsets + j * 8,
-                                       base, image_step * size, to + (o * k + j) * size, k * size, accumulate)
-                            else:
-                                narrow_rest(images, pixels, a, oh * ow * size, groups * oc * oh * ow * size, offsets + j * 8,
-                                            base, image_step * size, to + (o * k + j) * size, k * size, accumulate)
+                    for from_o in range(0, oc, rows):
+                        o = min(from_o, oc - rows)
+                        for from_j in range(0, count * khw, cols):
+                            j = min(from_j, count * khw - cols)
+                            multiply(images, pixels, _address(g) + (at + o * oh * ow) * size, oh * ow * size,
+                                     groups * oc * oh * ow * size, offsets + j * 8, base, image_step * size, to + (o * k + j) * size,
+                                     k * size, accumulate, from_o - o, from_j - j)
 
     signature = "T[:], T[:], T[:], T[:], i8[:], T[w,:]" + ", i8" * 12 + ", lo, hi"
-    return Leaf(conv_weight_gradient, signature.replace("T", dtype), key=f"{path.name} {step} {rows} {rest} {cols}",
+    return Leaf(conv_weight_gradient, signature.replace("T", dtype), key=f"{path.name} {step} {rows} {cols}",
                 fastmath={"contract", "reassoc", "nsz", "arcp", "afn"})
 
 
@@ -613,19 +680,13 @@ def add_shares(shares: Any, total: Any, lo: int, hi: int) -> None:
 def weight_gradient(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool) -> list[Call]:
     """Weight gradient (output 0) and, when `biased`, bias gradient (1) from x (input 0) and dy (1)."""
     size = itemsize(dtype)
-    channels = _channels(g, size)
-    block, together = g.oh, 1
-    if not g.in_place:
-        while block > 1 and Unfolding(g, block).elements(channels) * size > CACHE:
-            block = -(-block // 2)
+    block, together, channels = _weight_blocks(g, size)
     un = Unfolding(g, block)
     parts = -(-g.c // channels)
-    shares = min(g.n, max(1, -(-min(UNITS, GROUPS) // (parts * g.groups))))
-    if block == g.oh:
-        per_image = 1 if g.in_place else un.elements(channels) * size
-        together = max(1, min(-(-g.n // shares), CACHE // per_image))
-    rows, cols = _correlate_tile(g.oc, channels * g.kh * g.kw, path)
-    leaf = _weight_gradient(dtype, path, g.step, rows, g.oc % rows, cols)
+    shares = min(g.n, max(1, -(-UNITS // (parts * g.groups))))
+    together = min(together, -(-g.n // shares))
+    rows, cols = _correlate_tile(g.oc, g.kh * g.kw * (channels if g.c % channels == 0 else 1), dtype, path)
+    leaf = _weight_gradient(dtype, path, g.step, rows, cols)
     weights, biases = g.groups * g.oc * g.k, g.groups * g.oc
     dw: Any = Work("weights", (shares * weights,), dtype) if shares > 1 else Out(0, (weights,))
     db: Any = dw if not biased else Work("bias", (shares * biases,), dtype) if shares > 1 else Out(1, (biases,))
@@ -645,12 +706,18 @@ def _add_call(name: str, output: int, shares: int, n: int, dtype: str) -> Call:
     return Call(add_shares[dtype], (Work(name, (shares, n), dtype), Out(output, (n,))), n, 1024, shares * n * 0.1)
 
 
-def _channels(g: Geometry, size: int) -> int:
-    """Input channels per unit of range: few enough for a cached unfolding of some rows, many enough for whole register blocks."""
-    most = g.c
-    while most > 8 and Unfolding(g, min(g.oh, 8)).elements(most) * size > CACHE:
-        most = -(-most // 2)
-    return most
+def _weight_blocks(g: Geometry, size: int) -> tuple[int, int, int]:
+    """Output rows and images that are summed in registers at a time, and input channels per unit of range.
+
+    Summed are at least about LONG pixels, because each register block ends in a sum across its lanes; the unfolding of as many
+    channels as then fit in the cache is shared by all output channels.
+    """
+    block = min(g.oh, max(1, LONG // g.ow))
+    together = max(1, min(g.n, LONG // (g.oh * g.ow))) if block == g.oh else 1
+    if g.in_place:
+        return block, together, max(1, min(g.c, CACHE // (together * block * g.ow * size)))
+    bytes_per_channel = together * Unfolding(g, block).elements(1) * size
+    return block, together, max(min(g.c, 4), min(g.c, CACHE // bytes_per_channel))
 
 
 # ---- input gradient ------------------------------------------------------------------------------------------------------------
@@ -669,18 +736,19 @@ def conv_turned(w: Any, turned: Any, c: int, kh: int, kw: int, oc: int, k: int, 
 @functools.cache
 def _input_gradient(dtype: str, path: cpu.Cpu, step: int) -> Leaf:
     size = itemsize(dtype)
-    multiply, add = outer(dtype), add_rows(dtype, path, step)
+    multiply, fold, writes = outer(dtype), _fold(dtype, path, step), gathers(path, step)
 
     def conv_input_gradient(g, turned, dx, table, u, c, kh, oc, oh, groups, channels, turned_pitch, in_place, lo, hi):         # type: ignore
-        h, w, ow, kw, pitch = table[0], table[1], table[2], table[3], table[11]
+        h, w, ow, kw, sh, pitch = table[0], table[1], table[2], table[3], table[4], table[11]
         parts = (c + channels - 1) // channels
+        covered = (in_place != 0 and kh == 1) or (in_place == 0 and writes and sh == 1)
+        accumulate = in_place == 0 or kh > 1
         for unit in range(lo, hi):
             first, plane = unit % parts * channels, unit // parts
             count = min(channels, c - first)
             at = (plane * c + first) * h * w
             image = _address(dx) + at * size
             target = image
-            covered = in_place != 0 and kh == 1
             if not covered:
                 for i in range(at, at + count * h * w):
                     dx[i] = 0
@@ -691,18 +759,27 @@ def _input_gradient(dtype: str, path: cpu.Cpu, step: int) -> Leaf:
             for ky in range(kh):
                 row = ((plane % groups * kh + ky) * c + first) * kw
                 multiply(count * kw, oh * ow, oc, _address(turned) + row * turned_pitch * size, turned_pitch * size, size,
-                         _address(g) + plane * oc * oh * ow * size, oh * ow * size,
-                         target + table[HEAD + ky * kw], pitch * size, not covered)
+                         _address(g) + plane * oc * oh * ow * size, oh * ow * size, target + table[HEAD + ky * kw], pitch * size, accumulate)
             if in_place == 0:
-                _fold(add, size, image, count, u, table)
+                fold(image, count, u, table)
 
     signature = "T[:], T[:], T[:], i8[:], T[w,:]" + ", i8" * 8 + ", lo, hi"
     return Leaf(conv_input_gradient, signature.replace("T", dtype), key=f"{path.name} {step}")
 
 
+def _turned(g: Geometry) -> Geometry | None:
+    """The input gradient as a convolution of dy with flipped weights, where that multiplies few zeros: stride 1, little padding lost."""
+    top, left = (g.kh - 1) * g.dh - g.top, (g.kw - 1) * g.dw - g.left
+    if g.sh != 1 or g.sw != 1 or top < 0 or left < 0 or g.h * g.w > 1.15 * g.oh * g.ow:
+        return None
+    return Geometry(g.n, g.groups, g.oc, g.oh, g.ow, g.c, g.h, g.w, g.kh, g.kw, 1, 1, g.dh, g.dw, top, left)
+
+
 def input_gradient(g: Geometry, dtype: str, path: cpu.Cpu) -> list[Call]:
     """dx (output 0) from dy (input 0) and the weights (1)."""
     size = itemsize(dtype)
+    if (turned := _turned(g)) is not None:
+        return _products(turned, dtype, path, False, (g.kh * g.kw, g.k, 1))
     un = Unfolding(g, g.oh)
     channels = g.c
     while channels > 1 and not g.in_place and un.elements(channels) * size > CACHE:

@@ -37,7 +37,7 @@ class Axis(NamedTuple):
     target: int
 
 
-@njit(inline="always")
+@njit(no_cpython_wrapper=True, error_model="numpy")
 def _offset(r: int, n0: int, s0: int, n1: int, s1: int, n2: int, s2: int, n3: int, s3: int, n4: int, s4: int,
             n5: int, s5: int, s6: int) -> int:
     """The offset of row r, axis 0 running fastest. Axes beyond the last are of size 1, so the walk ends early."""
@@ -151,6 +151,33 @@ def _tile_leaf(itemsize: int, path: cpu.Cpu) -> Leaf:
     transpose = as_intrinsic(f"transpose_{bits}_{tile}_{path.name}", "x, step, y, stride", path, emit)
     return Leaf(_move_tiles(itemsize, tile, transpose), f"{bits}[:], {bits}[:], lo, hi, i8, i8, i8, i8, i8, i8, {_AXES}",
                 key=f"tile={tile}")
+
+
+MODES = {"reflect": 0, "edge": 1, "wrap": 2}
+
+
+def source_index(i: int, n: int, mode: int) -> int:
+    """Which of n elements padding shows at place i (0..n-1 is the array itself, n > 0)."""
+    if mode == 1 or n == 1:
+        return min(max(i, 0), n - 1)
+    if mode == 2:
+        return i % n
+    i = i % (2 * n - 2)
+    return i if i < n else 2 * n - 2 - i
+
+
+_source_index = njit(source_index)
+
+
+@generic("T[:], T[:], lo, hi, i8, i8, i8, i8, i8", INTS)
+def pad_axis(x: Any, y: Any, lo: int, hi: int, n: int, inner: int, padded: int, before: int, mode: int) -> None:
+    """y[o, k, i] = x[o, source_index(k - before), i] for k < padded; a unit of range is one o."""
+    for o in range(lo, hi):
+        for k in range(padded):
+            at, to = (o * n + _source_index(k - before, n, mode)) * inner, (o * padded + k) * inner
+            source, target = x[at:at + inner], y[to:to + inner]
+            for i in range(inner):
+                target[i] = source[i]
 
 
 @generic("T[r], T", INTS)

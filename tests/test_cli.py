@@ -13,6 +13,7 @@ import pytest
 from tileflow import cli, doctor, progress
 from tileflow.errors import Interrupted, ModelError, TrainingError
 from tileflow.options import Options, declarations
+from tileflow.runtime.trainer import Epoch
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = {
@@ -137,14 +138,15 @@ def test_train_prints_epochs_and_the_folder(fake_api, capsys):
     fake_api.train = train
     assert run("train", "digits_cnn.onnx", "--epochs", "2") == 0
     out, err = capsys.readouterr()
-    assert out.splitlines() == ["epoch 1/2  loss 0.2500  accuracy 75.00%  test accuracy 80.00%  1,000 samples/s",
-                                "epoch 2/2  loss 0.2500  accuracy 75.00%  test accuracy 80.00%  1,000 samples/s",
-                                "Trained model, metrics and checkpoint are in runs/1."]
+    assert out.splitlines()[:3] == ["epoch 1/2  loss 0.2500  accuracy 75.00%  test accuracy 80.00%  1,000 samples/s",
+                                    "epoch 2/2  loss 0.2500  accuracy 75.00%  test accuracy 80.00%  1,000 samples/s",
+                                    "Trained model, metrics and checkpoint are in runs/1. Try next:"]
+    assert "tileflow train digits_cnn.onnx --data DATA --out runs/1 --epochs 4 --resume" in out
     assert err == "a note\n"
 
 
-def record(epoch: int) -> types.SimpleNamespace:
-    return types.SimpleNamespace(epoch=epoch, loss=0.25, accuracy=0.75, test_loss=None, test_accuracy=0.8, samples_per_second=1000.0)
+def record(epoch: int) -> Epoch:
+    return Epoch(epoch, 0.25, 0.75, None, 0.8, 1000, 1.0)
 
 
 def noted(error: BaseException, note: str) -> BaseException:

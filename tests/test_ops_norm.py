@@ -7,7 +7,7 @@ from evaluate import check_gradient, check_gradient_kernels, check_kernel, run_k
 
 from tileflow.errors import ShapeError, TypeMismatchError, UnsupportedError
 from tileflow.graph import Builder, Graph, TensorType
-from tileflow.ops.norm import BatchNormalization, BatchNormalizationGrad, LayerNormalization, LayerNormalizationGrad
+from tileflow.ops.norm import BatchNormalization, BatchNormalizationGrad, InstanceNormalization, LayerNormalization, LayerNormalizationGrad
 
 rng = np.random.default_rng(6)
 Array = np.ndarray
@@ -84,6 +84,17 @@ def test_special_values_stay_in_their_channel() -> None:
         assert np.isfinite(y[:, 1]).all()
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (3, 2, 7), (4, 3), (0, 3, 2)])
+def test_instance_norm(shape: tuple[int, ...]) -> None:
+    x, scale, shift = batch(shape)[:3]
+    y, = check_kernel(InstanceNormalization(), x, scale, shift, rtol=1e-5, atol=1e-5)
+    if len(shape) > 2 and x.size:
+        torch = pytest.importorskip("torch")
+        wanted = torch.nn.functional.instance_norm(*map(torch.tensor, (x,)), weight=torch.tensor(scale), bias=torch.tensor(shift))
+        np.testing.assert_allclose(y, wanted.numpy(), rtol=1e-5, atol=1e-5)
+        check_gradient(InstanceNormalization(), *[a.astype("float64") for a in (x, scale, shift)], rtol=1e-5)
+
+
 @pytest.mark.parametrize(("shape", "axis"), [
     ((7, 33), -1), ((2, 3, 4, 5), 2), ((5,), 0), ((3, 1000), 1), ((0, 4), 1), ((3, 0), 1), ((4, 1), -1),
 ])
@@ -132,8 +143,10 @@ def test_errors() -> None:
         LayerNormalization().infer(x, c)
     b = Builder(Graph())
     made = b.emit(BatchNormalization(training_mode=1), *[b.input("x", t) for t in (x, c, c, c, c)])
+    node = made[0].producer
+    assert node is not None
     with pytest.raises(UnsupportedError, match="statistics"):
-        made[0].producer.op.vjp(b, [None, made[1], None, None], made[0].producer.inputs, made)
+        node.op.vjp(b, [None, made[1], None, None], node.inputs, made)
 
 
 def test_work() -> None:

@@ -1,16 +1,19 @@
 """Reductions against NumPy and torch; accuracy of long sums; special values; gradients."""
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from evaluate import check_gradient, check_gradient_kernels, check_kernel, run_kernel
 
 from tileflow.errors import ShapeError, TypeMismatchError
-from tileflow.graph import Op, TensorType
-from tileflow.ops.reduce import ReduceMax, ReduceMean, ReduceMin, ReduceSum
+from tileflow.graph import TensorType
+from tileflow.ops.reduce import ArgMax, ArgMin, ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
 
 rng = np.random.default_rng(2)
-KINDS = [ReduceSum, ReduceMean, ReduceMax, ReduceMin]
+NUMPY: dict[Any, Any] = {ReduceSum: np.sum, ReduceMean: np.mean, ReduceMax: np.max, ReduceMin: np.min}
+KINDS = list(NUMPY)
 
 SHAPES = [
     ((5,), (0,)), ((3, 700), (1,)), ((700, 3), (0,)), ((40, 8, 33), (0, 2)), ((2, 3, 4, 5), (1, 3)), ((2, 3, 4, 5), (0, 2)),
@@ -21,14 +24,13 @@ SHAPES = [
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("shape", "axes"), SHAPES)
-def test_against_numpy(kind: type[Op], shape: tuple[int, ...], axes: tuple[int, ...] | None) -> None:
+def test_against_numpy(kind: Any, shape: tuple[int, ...], axes: tuple[int, ...] | None) -> None:
     x = rng.standard_normal(shape).astype("float32")
     for keepdims in (0, 1):
         op = kind(axes=axes, keepdims=keepdims, noop_with_empty_axes=int(axes == ()))
         exact = kind in (ReduceMax, ReduceMin)
         y, = check_kernel(op, x, rtol=0 if exact else 3e-6, atol=0 if exact else 2e-4 if x.size > 10000 else 1e-5)
-        wanted = {ReduceSum: np.sum, ReduceMean: np.mean, ReduceMax: np.max, ReduceMin: np.min}[kind](
-            x.astype("float64"), axis=axes, keepdims=bool(keepdims))
+        wanted = NUMPY[kind](x.astype("float64"), axis=axes, keepdims=bool(keepdims))
         assert y.shape == wanted.shape
         np.testing.assert_allclose(y, wanted, rtol=3e-6, atol=2e-4 if x.size > 10000 else 1e-5)
 
@@ -80,7 +82,7 @@ def test_special_values(axes: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("shape", "axes"), [((3, 4), (1,)), ((2, 3, 4), (0, 2)), ((5,), None), ((2, 3), ())])
-def test_gradients(kind: type[Op], shape: tuple[int, ...], axes: tuple[int, ...] | None) -> None:
+def test_gradients(kind: Any, shape: tuple[int, ...], axes: tuple[int, ...] | None) -> None:
     for keepdims in (0, 1):
         op = kind(axes=axes, keepdims=keepdims, noop_with_empty_axes=int(axes == ()))
         check_gradient(op, rng.standard_normal(shape))
@@ -111,3 +113,35 @@ def test_work() -> None:
     assert work.flops == 120
     assert [a.kind for a in work.axes] == ["parallel", "reduce", "parallel"]
     assert work.outputs[0].dims == ("a", "c")
+
+
+@pytest.mark.parametrize(("shape", "axes"), [((5,), (0,)), ((3, 70), (1,)), ((70, 3), (0,)), ((2, 3, 4), (0, 2)), ((0, 3), (0,)), ((40000,), None)])
+def test_products(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> None:
+    x = (1 + 0.1 * rng.standard_normal(shape)).astype("float32")
+    check_kernel(ReduceProd(axes=axes), x if x.size < 1000 else 1 + x / 1e4, rtol=1e-5)
+    check_kernel(ReduceProd(axes=axes), rng.integers(-9, 9, shape))
+
+
+def test_gradient_of_products_with_zeros() -> None:
+    x = np.array([[1.0, 2, 3], [0, 2, 3], [0, 0, 3], [-1, 2, 0]])
+    check_gradient(ReduceProd(axes=(1,), keepdims=0), x)
+    check_gradient(ReduceProd(), x)
+    check_gradient(ReduceProd(axes=(), noop_with_empty_axes=1), x)
+
+
+@pytest.mark.parametrize("kind", [ArgMax, ArgMin])
+@pytest.mark.parametrize(("shape", "axis"), [((7,), 0), ((40, 10), 1), ((10, 40), 0), ((2, 5, 3), -2), ((0, 4), 1), ((3, 1), 1), ((2, 1500), 0)])
+def test_index_of_best(kind: Any, shape: tuple[int, ...], axis: int) -> None:
+    for x in (rng.integers(0, 4, shape).astype("float32"), rng.integers(0, 4, shape)):
+        for last in (0, 1):
+            check_kernel(kind(axis=axis, keepdims=last, select_last_index=last), x)
+    if x.size > 20:
+        y = rng.standard_normal(shape).astype("float32")
+        y[y > 1] = np.nan
+        check_kernel(kind(axis=axis), y)
+        check_kernel(kind(axis=axis, select_last_index=1), y)
+
+
+def test_nothing_has_no_best() -> None:
+    with pytest.raises(ShapeError, match="empty"):
+        ArgMax().infer(TensorType("float32", (0, 3)))

@@ -175,6 +175,18 @@ def test_pad(shape: tuple[int, ...], pads: tuple[int, ...]) -> None:
     check_gradient(Pad(pads=pads, value=2.0), array(*shape, dtype="float64"))
 
 
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+@pytest.mark.parametrize(("shape", "pads"), [
+    ((5, 6), (2, 3, 1, 0)), ((3, 4, 5), (0, -1, 2, 0, 2, -1)), ((4,), (9, 7)), ((1, 3), (2, 0, 2, 0)), ((3,), (0, 0)), ((2, 0), (1, 0, 0, 0)),
+])
+def test_pad_with_elements(mode: str, shape: tuple[int, ...], pads: tuple[int, ...]) -> None:
+    x = array(*shape)
+    y, = check_kernel(Pad(pads=pads, mode=mode), x)
+    if min(pads) >= 0 and x.size:
+        np.testing.assert_array_equal(y, np.pad(x, list(zip(pads[:x.ndim], pads[x.ndim:], strict=True)), mode))      # type: ignore[call-overload]
+    check_gradient(Pad(pads=pads, mode=mode), array(*shape, dtype="float64"))
+
+
 @pytest.mark.parametrize(("shape", "repeats"), [((2, 3), (3, 2)), ((4,), (1,)), ((2, 3), (0, 2)), ((3, 1, 2), (1, 4, 1))])
 def test_tile(shape: tuple[int, ...], repeats: tuple[int, ...]) -> None:
     check_kernel(Tile(repeats=repeats), array(*shape))

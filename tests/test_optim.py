@@ -165,8 +165,6 @@ def test_loss_scaling_cancels(optimizer: optim.Optimizer):
 
 
 def test_accumulation_by_sum_and_mean():
-    mean = trained(optim.AdamW(lr=0.01), gradient_accumulation=5, device_iterations=2)
-    agree(mean, trained(optim.AdamW(lr=0.01), gradient_accumulation=1, device_iterations=2), 1.0)
     one = trained(optim.SGD(lr=0.01, momentum=0.9), gradient_accumulation=2, accumulation_reduction="sum", device_iterations=2)
     other = trained(optim.SGD(lr=0.02, momentum=0.9), gradient_accumulation=2, device_iterations=2)
     agree(one, other, 1e-12)

@@ -26,7 +26,7 @@ from .runtime.data import Data, DataLoader, Dataset, open_data
 from .runtime.model import InferenceModel, Progress, TrainingModel
 from .runtime.session import Session
 from .runtime.source import NetSource, OnnxSource, Source
-from .runtime.trainer import CHECKPOINT, Epoch, Reporter, Silent, Trainer, label_type
+from .runtime.trainer import CHECKPOINT, CLASS_LOSSES, Epoch, Reporter, Silent, Trainer, label_type
 
 Modelish = Module | OnnxModel | str | os.PathLike[str]
 
@@ -62,7 +62,7 @@ _sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
 
 
 def training_model(model: Modelish, options: Options | None = None, *, optimizer: Optimizer | None = None,
-                   loss: str | compiler.Loss = "cross_entropy", progress: Progress | None = None, **changes: Any) -> TrainingModel:
+                   loss: str | compiler.Loss | None = None, progress: Progress | None = None, **changes: Any) -> TrainingModel:
     """A model to train: call it on `micro_batch * gradient_accumulation * device_iterations` rows of inputs and labels.
 
         net = tileflow.nn.Sequential(tileflow.nn.Linear(4, 3))
@@ -70,11 +70,12 @@ def training_model(model: Modelish, options: Options | None = None, *, optimizer
         prediction, loss = model(x, labels)
 
     Args:
-        loss: cross_entropy, nll, mse, l1, bce_with_logits, identity, or a function (builder, outputs) -> loss value.
+        loss: cross_entropy, nll, mse, l1, bce_with_logits, identity, or a function (builder, outputs) -> loss value; by default
+            the option loss, where auto means cross_entropy.
         changes: single options by keyword.
     """
     chosen = _options(options, changes)
-    return TrainingModel(_source(model, chosen), chosen, optimizer, loss, progress)
+    return TrainingModel(_source(model, chosen), chosen, optimizer, _given_loss(chosen) if loss is None else loss, progress)
 
 
 def inference_model(model: Modelish, options: Options | None = None, *, progress: Progress | None = None, **changes: Any) -> InferenceModel:
@@ -92,8 +93,7 @@ def compile(model: str | os.PathLike[str] | OnnxModel, options: Options | None =
     batching = Batching(chosen.micro_batch_size, chosen.gradient_accumulation, chosen.device_iterations)
     if not training:
         return compiler.inference(imported.graph, batching, stop_after)
-    name = "cross_entropy" if chosen.loss == "auto" else chosen.loss
-    return compiler.training(imported.graph, find(name), from_options(chosen), batching, reduction=chosen.accumulation_reduction,
+    return compiler.training(imported.graph, find(_given_loss(chosen)), from_options(chosen), batching, reduction=chosen.accumulation_reduction,
                              loss_scaling=chosen.loss_scaling, stop_after=stop_after)
 
 
@@ -188,7 +188,7 @@ def train(model: Modelish, options: Options | None = None, *, data: Any = None, 
     _check_remainder(chosen, len(opened.train))
     wanted = _input_types(source, chosen, opened.train)
     loss = _loss_name(chosen, opened.train)
-    label = _label_type(source, chosen, loss)
+    label = _label_type(source, wanted, loss)
     train_set = opened.train.adapt_to(wanted, label, chosen)
     test_set = None if test is None else test.adapt_to(wanted, label, chosen)
     for note in train_set.notes:
@@ -203,6 +203,9 @@ def train(model: Modelish, options: Options | None = None, *, data: Any = None, 
     trainer = Trainer(training, train_set, test_set, loop_options, folder, reporter)
     training.compile(*_example(trainer))
     training.compile_seconds = 0.0
+    for part in (train_set, test_set):
+        if part is not None and loss in CLASS_LOSSES:
+            _check_labels(part, training.program.micro.outputs[0].shape[1])
     if chosen.resume:
         trainer.resume(Path(chosen.resume) if isinstance(chosen.resume, (str, os.PathLike)) else folder / CHECKPOINT)
     trainer.run()
@@ -223,6 +226,18 @@ def _check_remainder(options: Options, rows: int) -> None:
     if not options.drop_last and rows % size:
         raise OptionError(f"The {rows:,} training rows do not divide into calls of {size:,} (micro_batch_size * gradient_accumulation * "
                           f"device_iterations), and drop_last is off; set drop_last, or choose sizes that divide {rows:,}.")
+
+
+def _check_labels(dataset: Dataset, classes: int) -> None:
+    """Refuse labels that are no class of the model before anything is trained."""
+    labels = dataset.labels
+    if labels is None:
+        return
+    wrong = (labels < 0) | (labels >= classes)
+    if wrong.any():
+        at = int(np.flatnonzero(wrong.reshape(len(labels), -1).any(axis=1))[0])
+        raise DataError(f"Data {dataset.name}: the label {labels.reshape(len(labels), -1)[at].tolist()} of row {at} is outside of the model's classes "
+                        f"0..{classes - 1}; check the label column or the number of classes of the model.")
 
 
 def _example(trainer: Trainer) -> tuple[np.ndarray, ...]:
@@ -251,6 +266,11 @@ def _input_types(source: Source, options: Options, dataset: Dataset) -> dict[str
     return wanted
 
 
+def _given_loss(options: Options) -> str:
+    """The option loss without data to look at."""
+    return "cross_entropy" if options.loss == "auto" else options.loss
+
+
 def _loss_name(options: Options, dataset: Dataset) -> str:
     """`auto` by the labels: classes for whole numbers, squared error otherwise."""
     if options.loss != "auto":
@@ -264,23 +284,23 @@ def _loss_name(options: Options, dataset: Dataset) -> str:
     return "cross_entropy" if one else "mse"
 
 
-def _label_type(source: Source, options: Options, loss: str) -> TensorType | None:
-    """The element type and shape that the loss takes, where the model's output is known before compiling."""
+def _label_type(source: Source, wanted: Mapping[str, TensorType], loss: str) -> TensorType | None:
+    """The element type and shape that the loss takes; None where the model computes its loss itself."""
     if loss == "identity":
         return None
-    if isinstance(source, OnnxSource):
-        assert source.imported is not None
-        return label_type(loss, source.imported.graph.outputs[0].type)
-    return None
+    graph, _ = source.graph(list(wanted.values()), True)
+    return label_type(loss, graph.outputs[0].type)
 
 
 def _run_folder(options: Options) -> Path:
     """The run's folder, made if need be.
 
     Raises:
-        CheckpointError: it cannot be made or written to.
+        CheckpointError: it cannot be made or written to, or holds an earlier run that is not to be resumed.
     """
     folder = Path(options.out) if options.out else Path("runs") / time.strftime("%Y%m%d-%H%M%S")
+    if not options.resume and (folder / CHECKPOINT).exists():
+        raise CheckpointError(f"The folder {folder} already holds a run; go on from it with resume, or choose another one with out.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"

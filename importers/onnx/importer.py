@@ -177,6 +177,7 @@ class Importer:
         results: Sequence[Value | np.ndarray | None] | None = None
         with self.builder.at(Origin((self._label(node),))):
             if site.domain == "" and site.schema is not None:
+                site.check()
                 results = self._evaluated(site)
                 if results is None and (function := form_of(node.op_type, site.opset)) is not None:
                     results = function(site)
@@ -356,6 +357,11 @@ class Importer:
         return copy
 
     # Small services for the forms
+
+    @property
+    def changes_floats(self) -> bool:
+        """Floating types are not those of the file."""
+        return self._float is not None
 
     def float_name(self, dtype: str) -> str:
         """The engine's type for a floating type of the file."""

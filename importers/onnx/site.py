@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto
+from onnx.defs import OpSchema
 
-from tileflow.errors import UnsupportedError
-from tileflow.graph import OPS, Builder, TensorType, Value
+from tileflow.errors import ModelError, TypeMismatchError, UnsupportedError
+from tileflow.graph import FLOATS, OPS, Builder, TensorType, Value
 
 from .load import schema_of, title
 from .tensors import DTYPES, dtype_name, tensor_array
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 IGNORED = {"Cast": {"saturate", "round_mode"}, "CastLike": {"saturate", "round_mode"}, "QuantizeLinear": {"saturate"}}
 """Attributes that say nothing about the types the engine has."""
+ONNX_NAMES = {"float32": "float", "float64": "double"}
+"""The schemas' names of element types, where they differ from NumPy's."""
 
 
 class DynamicOperandError(UnsupportedError):
@@ -58,6 +61,8 @@ def coerce(value: Any, hint: Any) -> Any:
     kinds = {typing.get_origin(t) or t for t in (typing.get_args(hint) if is_union else (hint,))}
     if isinstance(value, np.ndarray):
         flat = value.reshape(-1).tolist()
+        if len(flat) != 1 and tuple not in kinds:
+            raise ValueError(f"{len(flat)} elements where one is wanted")
         value = flat[0] if len(flat) == 1 and (tuple not in kinds or value.ndim == 0) else flat
     if isinstance(value, list | tuple):
         return tuple(value)
@@ -158,6 +163,35 @@ class Site:
         """A tensor attribute's elements."""
         return self.importer.converted(tensor_array(tensor, self.importer.model.folder, self.importer.model.where))
 
+    def check(self) -> None:
+        """Compare the operands with the operator's schema: required ones are given, element types are allowed and alike where they must be.
+
+        Raises ModelError or TypeMismatchError.
+        """
+        if self.schema is None:
+            return
+        alike: dict[str, tuple[str, str]] = {}
+        for i in range(max(len(self.inputs), self.schema.min_input)):
+            formal = self.schema.inputs[min(i, len(self.schema.inputs) - 1)] if self.schema.inputs else None
+            if formal is None or (i >= len(self.schema.inputs) and formal.option != OpSchema.FormalParameterOption.Variadic):
+                raise ModelError(f"{self.title} has {len(self.inputs)} inputs, more than its operator takes; export the model again")
+            if not self.has(i):
+                if formal.option != OpSchema.FormalParameterOption.Optional:
+                    raise ModelError(f"{self.title} lacks its input {formal.name}; export the model again")
+                continue
+            dtype = self.importer.type(self.inputs[i]).dtype
+            if f"tensor({ONNX_NAMES.get(dtype, dtype)})" not in formal.types and not self._changed_float(dtype, formal):
+                raise TypeMismatchError(f"{self.title}: its input {formal.name} ('{self.inputs[i]}') is {dtype}, which the operator does not take "
+                                        f"in opset {self.opset}; cast it")
+            name, other = alike.setdefault(formal.type_str, (self.inputs[i], dtype))
+            if dtype != other and formal.is_homogeneous:
+                raise TypeMismatchError(f"{self.title}: '{name}' is {other} and '{self.inputs[i]}' is {dtype}, but they must have "
+                                        f"one element type; cast one of them")
+
+    def _changed_float(self, dtype: str, formal: OpSchema.FormalParameter) -> bool:
+        """The type is `float_dtype`, in place of a floating one that the operator takes."""
+        return self.importer.changes_floats and dtype in FLOATS and any(f"tensor({ONNX_NAMES.get(t, t)})" in formal.types for t in FLOATS)
+
     # Into the graph
 
     def emit(self, op: str, *inputs: Value | None, **attributes: Any) -> Value:
@@ -175,6 +209,12 @@ class Site:
             raise self.unsupported(f"it needs the operator {op}, which tileflow does not have")
         return self.builder.emit(declared(**attributes), *inputs, names=tuple(self.outputs if names is None else names))
 
+    def _attribute(self, name: str, value: Any, hint: Any) -> Any:
+        try:
+            return coerce(value, hint)
+        except ValueError as error:
+            raise ModelError(f"{self.title}: its {name} has {error}; export the model again") from None
+
     def generic(self, **overrides: Any) -> tuple[Value, ...]:
         """The default path: ONNX's attributes and the inputs named like attributes become the operator's attributes, other inputs its
         operands; an attribute named like an optional output says whether that is wanted."""
@@ -189,7 +229,7 @@ class Site:
             if formal not in hints:
                 operands.append(self.optional(i))
             elif self.has(i) and formal not in attributes:
-                attributes[formal] = coerce(self.static(i), hints[formal])
+                attributes[formal] = self._attribute(formal, self.static(i), hints[formal])
         while operands and operands[-1] is None:
             operands.pop()
         for i, formal_output in enumerate(self.schema.outputs if self.schema else ()):
@@ -197,7 +237,7 @@ class Site:
                 attributes.setdefault(formal_output.name, int(self.wants(i)))
         for name, value in self.attrs.items():
             if name in hints:
-                attributes.setdefault(name, coerce(value, hints[name]))
+                attributes.setdefault(name, self._attribute(name, value, hints[name]))
             elif name in self.given and name not in IGNORED.get(self.op_type, ()) and not self._is_default(name, value):
                 raise self.unsupported(f"the attribute {name}={value!r}"[:120])
         try:

@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tileflow.errors import ShapeError
 from tileflow.graph import Value
+from tileflow.ops.shape import normal_axes, normal_axis
 
 from .rebatch import rescaled, resolved
 from .site import Site
@@ -32,11 +34,6 @@ def form(*names: str, below: int = ALWAYS) -> Callable[[Form], Form]:
 def form_of(op_type: str, opset: int) -> Form | None:
     """The form in force, or None for the default path."""
     return next((function for below, function in FORMS.get(op_type, ()) if opset < below), None)
-
-
-def positive(axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Axes counted from the front; what is out of range stays, for the operator to refuse."""
-    return tuple(a + rank if -rank <= a < 0 else a for a in axes)
 
 
 @form("Identity")
@@ -89,14 +86,14 @@ def squeeze(site: Site) -> Sequence[Value]:
     axes = site.static_list(1, "axes")
     if axes is None:
         axes = [i for i, n in enumerate(x.shape) if n == 1]
-    return site.finish("Squeeze", x, axes=positive(axes, x.type.rank))
+    return site.finish("Squeeze", x, axes=normal_axes(axes, x.type.rank))
 
 
 @form("Unsqueeze")
 def unsqueeze(site: Site) -> Sequence[Value]:
     x = site.value(0)
     axes = site.static_list(1, "axes") or []
-    return site.finish("Unsqueeze", x, axes=tuple(sorted(positive(axes, x.type.rank + len(axes)))))
+    return site.finish("Unsqueeze", x, axes=tuple(sorted(normal_axes(axes, x.type.rank + len(axes)))))
 
 
 @form("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
@@ -106,7 +103,7 @@ def reduce(site: Site) -> Sequence[Value]:
     axes = site.static_list(1, "axes")
     if not axes and site.attrs.get("noop_with_empty_axes"):
         return (x,)
-    reduced = positive(axes or range(x.type.rank), x.type.rank)
+    reduced = normal_axes(axes or range(x.type.rank), x.type.rank)
     return site.finish(site.op_type, x, axes=reduced, keepdims=int(site.attrs.get("keepdims", 1)))
 
 
@@ -114,8 +111,8 @@ def reduce(site: Site) -> Sequence[Value]:
 def flattened_softmax(site: Site) -> Sequence[Value]:
     """Until opset 13 all dimensions from `axis` on are one."""
     x = site.value(0)
-    axis = positive([site.attrs.get("axis", 1)], x.type.rank)[0]
-    if math.prod(x.shape[axis:-1]) == 1 and axis < x.type.rank:
+    axis = normal_axis(site.attrs.get("axis", 1), x.type.rank)
+    if math.prod(x.shape[axis:-1]) == 1:
         return site.finish(site.op_type, x, axis=-1)
     flat = site.emit("Reshape", x, shape=(math.prod(x.shape[:axis]), math.prod(x.shape[axis:])), allowzero=1)
     return site.finish("Reshape", site.emit(site.op_type, flat, axis=-1), shape=x.shape, allowzero=1)
@@ -125,12 +122,12 @@ def flattened_softmax(site: Site) -> Sequence[Value]:
 def split(site: Site) -> Sequence[Value]:
     """Sizes came as an attribute until opset 13; absent, the parts are equal, the last one perhaps smaller."""
     x = site.value(0)
-    axis = positive([site.attrs.get("axis", 0)], x.type.rank)[0]
+    axis = normal_axis(site.attrs.get("axis", 0), x.type.rank)
     sizes = site.static_list(1, "split")
-    if sizes is None and axis < x.type.rank:
+    if sizes is None:
         chunk = -(-x.shape[axis] // len(site.outputs))
         sizes = [max(min(chunk, x.shape[axis] - i * chunk), 0) for i in range(len(site.outputs))]
-    return site.finish("Split", x, axis=axis, sizes=tuple(sizes or ()))
+    return site.finish("Split", x, axis=axis, sizes=tuple(sizes))
 
 
 @form("Pad")
@@ -139,7 +136,9 @@ def pad(site: Site) -> Sequence[Value]:
     x = site.value(0)
     pads = site.static_list(1, "pads") or []
     if site.has(3):
-        axes = positive([int(a) for a in site.static(3).reshape(-1)], x.type.rank)
+        axes = normal_axes([int(a) for a in site.static(3).reshape(-1)], x.type.rank)
+        if len(pads) != 2 * len(axes):
+            raise ShapeError(f"{site.title} has {len(pads)} pads for {len(axes)} axes, and needs two for each; export the model again")
         full = [0] * (2 * x.type.rank)
         for k, axis in enumerate(axes):
             full[axis], full[axis + x.type.rank] = pads[k], pads[k + len(axes)]

@@ -92,7 +92,7 @@ def record(net: Module, inputs: Sequence[tuple[str, TensorType]], *, training: b
     """Record a network's graph for inputs of these types; its parameters become states called by their paths."""
     graph = Graph(type(net).__name__)
     trace = Trace(graph, training, dtype)
-    for path, module in net.named_modules():
+    for path, module in reversed(list(net.named_modules())):   # a shared module goes by the first of its paths
         module._path = path                                    # type: ignore[attr-defined]
     for name, p in net.named_parameters():
         kind = "float64" if dtype == "float64" else "float32"

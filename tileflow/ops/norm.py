@@ -1,4 +1,4 @@
-"""Batch and layer normalisation."""
+"""Batch, instance and layer normalisation."""
 from __future__ import annotations
 
 import math
@@ -15,7 +15,8 @@ from ..kernels.call import Call, In, Out
 from ..kernels.call import Work as Scratch
 from ..kernels.elementwise import elementwise_call
 from ..kernels.expr import Var
-from ..kernels.move import fill_call
+from ..kernels.move import Axis as MoveAxis
+from ..kernels.move import fill_call, move
 from ..kernels.norm import CHANNELS, norm_leaf
 from ..kernels.reduce import reduce_calls
 from ..work import LETTERS, Axis, Operand, Reduce, Work
@@ -57,7 +58,7 @@ def _other_axes(rank: int) -> Shape:
     return (0, *range(2, rank))
 
 
-def _batch_calls(name: str, x: TensorType, arrays: Sequence[In | Out], extra: tuple[float, ...]) -> list[Call]:
+def _batch_calls(name: str, x: TensorType, arrays: Sequence[In | Out | Scratch], extra: tuple[float, ...]) -> list[Call]:
     """The Calls of a kernel per channel: `name`, or `name`_flat where channels are contiguous."""
     n, channels, inner = _channels(x)
     if inner > 1:
@@ -135,7 +136,7 @@ class BatchNormalization(Op):
         n, channels, inner = _channels(x)
         full, small = (x.size,), (channels,)
         if self.training_mode:
-            arrays: list[In | Out] = [In(0, full), In(1, small), In(2, small), Out(0, full), *[Out(i, small) for i in (1, 2, 3)]]
+            arrays: list[In | Out | Scratch] = [In(0, full), In(1, small), In(2, small), Out(0, full), *[Out(i, small) for i in (1, 2, 3)]]
             return _batch_calls("batch_norm", x, arrays, (self.epsilon,)) if channels else []
         if not x.size:
             return []
@@ -176,8 +177,60 @@ class BatchNormalizationGrad(Op):
         full, small = (x.size,), (x.shape[1],)
         if not x.size:
             return [fill_call(Out(i, small), 0, x.shape[1], x.itemsize) for i in (1, 2)]
-        arrays: list[In | Out] = [In(0, full), In(1, full), *[In(i, small) for i in (2, 3, 4)], Out(0, full), Out(1, small), Out(2, small)]
+        arrays: list[In | Out | Scratch] = [In(0, full), In(1, full), *[In(i, small) for i in (2, 3, 4)], Out(0, full), Out(1, small), Out(2, small)]
         return _batch_calls("batch_norm_grad", x, arrays, ())
+
+
+@op("InstanceNormalization")
+class InstanceNormalization(Op):
+    """scale * (x - mean) / sqrt(variance + epsilon) + B with the statistics of each sample's each channel; x [N, C, d…]."""
+
+    epsilon: float = 1e-5
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        return BatchNormalization(training_mode=1).infer(*types)[:1]
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        x, scale, shift = map(present, inputs)
+        rows, batch = (1, x.shape[0] * x.shape[1], math.prod(x.shape[2:])), BatchNormalization(epsilon=self.epsilon, training_mode=1)
+        y = batch.reference(x.reshape(rows), np.tile(scale, x.shape[0]), np.tile(shift, x.shape[0]))[0]
+        return (y.reshape(x.shape),)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        """As batch normalisation of one sample with N * C channels, whose statistics are computed again."""
+        x, scale, shift = map(present, inputs)
+        if grads[0] is None:
+            return [None, None, None]
+        n, channels, inner = _channels(x.type)
+        rows, table = (1, n * channels, inner), (n, channels)
+
+        def repeated(v: Value) -> Value:
+            return b.Reshape(b.Expand(v, shape=table), shape=(n * channels,), allowzero=1)
+
+        flat, scales = b.Reshape(x, shape=rows, allowzero=1), repeated(scale)
+        _, mean, _, inverse = b.BatchNormalization(flat, scales, repeated(shift), epsilon=self.epsilon, training_mode=1)
+        dx, dscale, dshift = b.BatchNormalizationGrad(b.Reshape(grads[0], shape=rows, allowzero=1), flat, scales, mean, inverse)
+        small = [b.ReduceSum(b.Reshape(d, shape=table, allowzero=1), axes=(0,), keepdims=0) for d in (dscale, dshift)]
+        return [b.Reshape(dx, shape=x.shape, allowzero=1), *small]
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        return _work(present(inputs[0]), (0, 1), 1, 0, 1, 0, 6.0)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x = present(inputs[0])
+        if not x.size:
+            return []
+        n, channels, inner = _channels(x)
+        full, many = (x.size,), (n * channels,)
+        calls: list[Call] = []
+        for i, name in ((1, "scale"), (2, "shift")):
+            repeated = [MoveAxis(n, 0, channels), MoveAxis(channels, 1, 1)]
+            calls += move(In(i, (channels,)), Scratch(name, many, x.code), repeated, x.itemsize)
+        arrays: list[In | Out | Scratch] = [
+            In(0, full), Scratch("scale", many, x.code), Scratch("shift", many, x.code), Out(0, full),
+            *[Scratch(name, many, x.code) for name in ("mean", "variance", "inverse")]]
+        return [*calls, *_batch_calls("batch_norm", x.with_shape((1, n * channels, inner)), arrays, (self.epsilon,))]
 
 
 # ---- layer normalisation -------------------------------------------------------------------------------------------------

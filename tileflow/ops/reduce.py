@@ -1,4 +1,4 @@
-"""Sums, means, maxima and minima over axes."""
+"""Sums, means, products, maxima and minima over axes, and where the best element lies."""
 from __future__ import annotations
 
 import math
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ..errors import TypeMismatchError
+from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import Op, Types, op
 from ..graph.types import TensorType
 from ..kernels.call import Call, Out
 from ..kernels.move import BITS, fill_call
-from ..kernels.reduce import reduce_calls
+from ..kernels.reduce import index_calls, reduce_calls
 from ..work import LETTERS, Axis, Operand, Reduce, Work
-from .shape import Shape, normal_axes, present
+from .shape import Shape, normal_axes, normal_axis, present
 
 if TYPE_CHECKING:
     from ..graph.builder import Builder
@@ -133,7 +133,7 @@ class _Best(Reduction):
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         x = present(inputs[0])
-        reduce = np.maximum.reduce if self.largest else np.minimum.reduce
+        reduce = np.max if self.largest else np.min
         return (np.asarray(reduce(x, self.reduced(x.ndim), keepdims=bool(self.keepdims), initial=self.worst(x.dtype).item())),)
 
     def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
@@ -166,5 +166,93 @@ class ReduceMax(_Best):
 @op("ReduceMin")
 class ReduceMin(_Best):
     """The minimum over axes."""
+
+    largest = False
+
+
+@op("ReduceProd")
+class ReduceProd(Reduction):
+    """The product over axes; of no elements 1; integers wrap."""
+
+    dtypes = ("float32", "float64", "int32", "int64", "uint32", "uint64")
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        x = present(inputs[0])
+        return (np.asarray(np.prod(x, self.reduced(x.ndim), _wide(x), keepdims=bool(self.keepdims))).astype(x.dtype),)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        """The product of the others: y / x, but where x is 0 the product of the rest, unless a second one is 0."""
+        x, g = present(inputs[0]), grads[0]
+        if g is None:
+            return [None]
+        axes = self.reduced(x.type.rank)
+        if not axes:
+            return [g]
+        zero, one = b.scalar(0.0, x), b.scalar(1.0, x)
+        is_zero = b.Equal(x, zero)
+        rest = b.Where(is_zero, one, x)
+        product = b.ReduceProd(rest, axes=axes)
+        zeros = b.ReduceSum(b.Where(is_zero, one, zero), axes=axes)
+        others = b.Where(is_zero, b.Where(b.Equal(zeros, one), product, zero), b.Where(b.Equal(zeros, zero), b.Div(product, rest), zero))
+        return [b.Mul(self.restored(b, g, x.shape), others)]
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x, y = present(inputs[0]), outputs[0]
+        return reduce_calls("product", x.code, x.shape, self.reduced(x.rank)) if y.size else []
+
+
+@dataclass(frozen=True, repr=False)
+class _IndexOfBest(Op):
+    """The index along `axis` of the best element, the first of equals or with `select_last_index` the last; NaN is best of all."""
+
+    axis: int = 0
+    keepdims: int = 1
+    select_last_index: int = 0
+
+    largest: ClassVar[bool]
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        x = present(types[0])
+        axis = normal_axis(self.axis, x.rank)
+        if x.dtype not in _Best.dtypes:
+            raise TypeMismatchError(f"the input is {x.dtype}; it must be one of {', '.join(_Best.dtypes)}.")
+        if x.shape[axis] == 0:
+            raise ShapeError(f"axis {axis} of {list(x.shape)} is empty, so no element of it is the best.")
+        return (TensorType("int64", x.shape[:axis] + (1,) * bool(self.keepdims) + x.shape[axis + 1:]),)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        x = present(inputs[0])
+        best = np.argmax if self.largest else np.argmin
+        if self.select_last_index:
+            found = x.shape[self.axis] - 1 - best(np.flip(x, self.axis), self.axis, keepdims=bool(self.keepdims))
+        else:
+            found = best(x, self.axis, keepdims=bool(self.keepdims))
+        return (np.asarray(found, np.int64),)
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        x = present(inputs[0])
+        axis, names = normal_axis(self.axis, x.rank), LETTERS[:x.rank]
+        kept = tuple(None if i == axis else a for i, a in enumerate(names) if self.keepdims or i != axis)
+        space = tuple(Axis(a, n, "reduce" if i == axis else "parallel") for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
+        return Reduce(space, (Operand(tuple(names), x.dtype),), (Operand(kept, "int64"),), 1.0)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x = present(inputs[0])
+        if not x.size:
+            return []
+        return index_calls(x.code, x.shape, normal_axis(self.axis, x.rank), self.largest, bool(self.select_last_index))
+
+
+@op("ArgMax")
+class ArgMax(_IndexOfBest):
+    """The index of the maximum along an axis."""
+
+    largest = True
+
+
+@op("ArgMin")
+class ArgMin(_IndexOfBest):
+    """The index of the minimum along an axis."""
 
     largest = False

@@ -13,6 +13,7 @@ from ..graph.op import Op, Types, op
 from ..graph.types import TensorType, broadcast_shapes
 from ..kernels import move as moves
 from ..kernels.call import Call, In, Out
+from ..kernels.call import Work as Scratch
 from ..kernels.move import Axis, copy_call, fill_call, move, strides
 from ..work import LETTERS, Map, Move, Operand, Scatter, Work, map_work
 from ..work import Axis as WorkAxis
@@ -519,48 +520,73 @@ class GatherGrad(Op):
 
 @op("Pad")
 class Pad(Op):
-    """`value` around the input: `pads` are the elements before each axis, then those after each; negative ones cut."""
+    """More elements around the input: `pads` are the numbers before each axis, then those after each; negative ones cut.
+
+    mode: "constant" (`value`), "edge" (the outermost element), "reflect" (mirrored at it), "wrap" (from the other end).
+    """
 
     pads: Shape = ()
     value: float = 0.0
     mode: str = "constant"
 
-    def _sizes(self, shape: Shape) -> list[tuple[int, int]]:
+    def sizes(self, shape: Shape) -> list[tuple[int, int]]:
+        """(before, after) of each axis."""
         if len(self.pads) != 2 * len(shape):
             raise ShapeError(f"pads {list(self.pads)} must hold two numbers for each of the {len(shape)} dimensions of {list(shape)}.")
         return list(zip(self.pads[:len(shape)], self.pads[len(shape):], strict=True))
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
-        if self.mode != "constant":
-            raise UnsupportedError(f"mode {self.mode!r} is not supported; only 'constant' padding is.")
-        shape = tuple(n + before + after for n, (before, after) in zip(x.shape, self._sizes(x.shape), strict=True))
+        if self.mode != "constant" and self.mode not in moves.MODES:
+            raise UnsupportedError(f"mode {self.mode!r} is unknown; it must be constant, {', '.join(moves.MODES)}.")
+        shape = tuple(n + before + after for n, (before, after) in zip(x.shape, self.sizes(x.shape), strict=True))
         if min(shape, default=0) < 0:
             raise ShapeError(f"pads {list(self.pads)} cut more than there is of {list(x.shape)}.")
+        if self.mode != "constant" and x.size == 0 and 0 not in shape:
+            raise ShapeError(f"{list(x.shape)} has no elements to pad with in mode {self.mode!r}.")
         return (x.with_shape(shape),)
+
+    def indices(self, shape: Shape) -> list[tuple[int, np.ndarray]]:
+        """(axis, index of the source for each place) of the padded axes, for the modes that repeat elements."""
+        found = []
+        for axis, (n, (before, after)) in enumerate(zip(shape, self.sizes(shape), strict=True)):
+            if before or after:
+                places = [moves.source_index(i - before, n, moves.MODES[self.mode]) for i in range(n + before + after)]
+                found.append((axis, np.array(places, np.int64)))
+        return found
 
     def _kept(self, shape: Shape) -> Slice:
         """The slice of the input that shows in the output."""
-        sizes = self._sizes(shape)
+        sizes = self.sizes(shape)
         starts = tuple(max(0, -before) for before, _ in sizes)
         return Slice(starts=starts, ends=tuple(max(s, n + min(0, after)) for s, n, (_, after) in zip(starts, shape, sizes, strict=True)))
 
     def _place(self, shape: Shape) -> Slice:
         """Where that is in the output."""
-        sizes, kept = self._sizes(shape), self._kept(shape).taken(shape)
+        sizes, kept = self.sizes(shape), self._kept(shape).taken(shape)
         starts = tuple(max(0, before) for before, _ in sizes)
         return Slice(starts=starts, ends=tuple(s + n for s, n in zip(starts, kept, strict=True)))
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         x = present(inputs[0])
-        shape = [n + before + after for n, (before, after) in zip(x.shape, self._sizes(x.shape), strict=True)]
-        y = np.full(shape, self.value, x.dtype)
+        if self.mode != "constant":
+            for axis, places in self.indices(x.shape):
+                x = np.take(x, places, axis)
+            return (x.copy(),)
+        y = np.full([n + before + after for n, (before, after) in zip(x.shape, self.sizes(x.shape), strict=True)], self.value, x.dtype)
         y[self._place(x.shape).slices(y.shape)] = x[self._kept(x.shape).slices(x.shape)]
         return (y,)
 
     def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
             outputs: Sequence[Value]) -> Sequence[Value | None]:
-        return [None if grads[0] is None else b.Pad(grads[0], pads=tuple(-n for n in self.pads))]
+        g, shape = grads[0], present(inputs[0]).shape
+        if g is None:
+            return [None]
+        if self.mode == "constant":
+            return [b.Pad(g, pads=tuple(-n for n in self.pads))]
+        for axis, places in reversed(self.indices(shape)):
+            g = b.GatherGrad(g, b.constant(places), axis=axis, shape=(*g.shape[:axis], shape[axis], *g.shape[axis + 1:]))
+        return [g]
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         y = outputs[0]
@@ -570,6 +596,8 @@ class Pad(Op):
         x, y = present(inputs[0]), outputs[0]
         if not y.size:
             return []
+        if self.mode != "constant":
+            return self._repeating_calls(x, y)
         bits = int(np.array(self.value, y.numpy).view(moves.BITS[y.itemsize]))
         kept, place = self._kept(x.shape), self._place(x.shape)
         source, source_start = kept.box(x.shape, True)
@@ -577,6 +605,23 @@ class Pad(Op):
         axes = [Axis(s.n, s.source, t.target) for s, t in zip(source, target, strict=True)]
         return [fill_call(Out(0, (y.size,)), bits, y.size, y.itemsize),
                 *move(In(0, (x.size,)), Out(0, (y.size,)), axes, y.itemsize, source_start, target_start)]
+
+    def _repeating_calls(self, x: TensorType, y: TensorType) -> list[Call]:
+        """One pass per padded axis, from the first on."""
+        shape, bits = list(x.shape), moves.BITS[x.itemsize]
+        padded = [(axis, pads) for axis, pads in enumerate(self.sizes(x.shape)) if any(pads)]
+        source: In | Scratch = In(0, (x.size,))
+        calls = []
+        for k, (axis, (before, after)) in enumerate(padded):
+            n, outer, inner = shape[axis], math.prod(shape[:axis]), math.prod(shape[axis + 1:])
+            shape[axis] = n + before + after
+            size = math.prod(shape)
+            target: Out | Scratch = Out(0, (size,)) if k == len(padded) - 1 else Scratch(f"padded {axis}", (size,), bits)
+            args = (source, target, n, inner, shape[axis], before, moves.MODES[self.mode])
+            calls.append(Call(moves.pad_axis[bits], args, outer, max(1, 1024 // (shape[axis] * inner)), size * 1.0))
+            if isinstance(target, Scratch):
+                source = target
+        return calls or [copy_call(In(0, (x.size,)), Out(0, (y.size,)), x.size, x.itemsize)]
 
 
 @op("Tile")
