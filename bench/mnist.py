@@ -111,10 +111,11 @@ def first_step(runs: int) -> list[Result]:
         np.savez(f"{folder}/data.npz", x=x, y=y)
         for run in range(runs):
             environment = {**os.environ, "TILEFLOW_CACHE_DIR": f"{folder}/cache{run}"}
-            command = [sys.executable, "-m", "tileflow", "train", f"{folder}/model.onnx", "--data", f"{folder}/data.npz", "--epochs", "1",
+            base = [sys.executable, "-m", "tileflow", "train", f"{folder}/model.onnx", "--data", f"{folder}/data.npz", "--epochs", "1",
                        "--micro-batch-size", str(MICRO_BATCH), "--gradient-accumulation", str(ACCUMULATION),
-                       "--device-iterations", str(ITERATIONS), "--out", f"{folder}/run{run}"]
-            for times in results.values():
+                       "--device-iterations", str(ITERATIONS), "--out"]
+            for k, times in enumerate(results.values()):
+                command = [*base, f"{folder}/run{run}.{k}"]
                 began = time.perf_counter()
                 subprocess.run(command, check=True, capture_output=True, env=environment)
                 times.append(time.perf_counter() - began)

@@ -712,8 +712,11 @@ def _weight_blocks(g: Geometry, size: int) -> tuple[int, int, int]:
     Summed are at least about LONG pixels, because each register block ends in a sum across its lanes; the unfolding of as many
     channels as then fit in the cache is shared by all output channels.
     """
-    block = min(g.oh, max(1, LONG // g.ow))
-    together = max(1, min(g.n, LONG // (g.oh * g.ow))) if block == g.oh else 1
+    pixels = LONG
+    if g.in_place:                                           # nothing is read twice but from the cache, so fit it all there
+        pixels = max(128, min(LONG, CACHE // ((g.c + g.oc) * size)))
+    block = min(g.oh, max(1, pixels // g.ow))
+    together = max(1, min(g.n, pixels // (g.oh * g.ow))) if block == g.oh else 1
     if g.in_place:
         return block, together, max(1, min(g.c, CACHE // (together * block * g.ow * size)))
     bytes_per_channel = together * Unfolding(g, block).elements(1) * size

@@ -1,7 +1,7 @@
 """Pooling over planes [h, w] of NCHW tensors: maximum, average and their gradients.
 
 A unit of range is one plane. Rows of outputs are computed tap by tap, so the inner loops run along the row. NaN is larger than every
-number; of equal elements the first in row-major order wins. Maxima over 2 x 2 blocks have code of their own.
+number; of equal elements (NaNs among them) the first in row-major order wins. Maxima over 2 x 2 blocks have code of their own.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numba.extending import register_jitable
 from . import cpu
 from .call import Call, In, Out, Work
 from .leaf import Leaf, generic
-from .vector import Emitter, as_intrinsic, itemsize, vector
+from .vector import ELEMENTS, Emitter, as_intrinsic, itemsize, vector, word
 
 
 @dataclass(frozen=True)
@@ -53,87 +53,137 @@ _POOL = ", i8" * 12
 
 # ---- maxima ------------------------------------------------------------------------------------------------------------------------
 
-@register_jitable
-def _span(start: int, count: int, stride: int, limit: int) -> tuple[int, int]:
-    """The part first..last of i < count for which start + i * stride is in 0..limit."""
-    first = min(count, max(0, (stride - 1 - start) // stride))
-    return first, min(count, max(first, (limit - 1 - start) // stride + 1))
+def _best_row(dtype: str, path: cpu.Cpu, step: int) -> Any:
+    """The maxima of a row of windows, and how far behind the first tap of its window each winner lies (-1: all is padding).
+
+    Output i meets element start + i * step + kx * dilation of `rows` rows from address x on, where that is in 0..limit; `place` is
+    what the first of these rows adds to a winner's distance, `place_row` the next ones. A result with address 0 is not stored.
+    """
+    size, lanes = itemsize(dtype), path.lanes(itemsize(dtype))
+    kind, places, words = vector(dtype, lanes), vector("i4", lanes), vector("i8", lanes)
+    spread = step if step in (1, 2) and path.name != "generic" else 0
+
+    def positions(e: Emitter, first: Any, stride: Any) -> Any:
+        lane = ir.Constant(words, list(range(lanes)))
+        return e.b.add(e.splat(first, lanes), e.b.mul(lane, e.splat(stride, lanes)))
+
+    def load(e: Emitter, row: Any, first: Any, stride: Any, limit: Any) -> Any:
+        """Elements first + lane * stride of a row; anything outside of the row."""
+        if spread:
+            found = []
+            for v in range(spread):
+                at = e.address(first, v * lanes)
+                inside = e.b.icmp_unsigned("<", positions(e, at, word(1)), e.splat(limit, lanes))
+                found.append(e.load(e.address(row, e.times(at, size)), kind, inside))
+            return found[0] if spread == 1 else e.shuffle(*found, range(0, 2 * lanes, 2))
+        value = ir.Constant(kind, ir.Undefined)
+        for lane in range(lanes):
+            at = e.address(first, e.times(stride, lane))
+            safe = e.b.select(e.b.icmp_unsigned("<", at, limit), at, word(0))
+            element = e.load(e.address(row, e.times(safe, size)), ELEMENTS[dtype])
+            value = e.b.insert_element(value, element, ir.Constant(ir.IntType(32), lane))
+        return value
+
+    def emit(e: Emitter, width: Any, rows: Any, taps: Any, x: Any, x_row: Any, start: Any, stride: Any, dilation: Any, limit: Any,
+             place: Any, place_row: Any, y: Any, where: Any) -> None:
+        def chunk(j: Any, _state: list[Any]) -> None:
+            def row(_r: Any, state: list[Any]) -> list[Any]:
+                at_row, at_place, *state = state
+
+                def tap(t: Any, state: list[Any]) -> list[Any]:
+                    best, winner = state
+                    shift = e.b.mul(t, dilation)
+                    first = e.address(start, e.b.mul(j, stride), shift)
+                    v = load(e, at_row, first, stride, limit)
+                    inside = e.b.icmp_unsigned("<", positions(e, first, stride), e.splat(limit, lanes))
+                    larger = e.b.and_(e.b.fcmp_unordered(">", v, best), e.b.fcmp_ordered("ord", best, best))
+                    larger = e.b.or_(larger, e.b.icmp_signed("<", winner, ir.Constant(places, None)))
+                    take = e.b.and_(inside, larger)
+                    here = e.splat(e.b.trunc(e.address(at_place, shift), ir.IntType(32)), lanes)
+                    return [e.b.select(take, v, best), e.b.select(take, here, winner)]
+
+                state = e.loop(0, taps, 1, state, tap)
+                return [e.address(at_row, x_row), e.address(at_place, place_row), *state]
+
+            lowest = ir.Constant(kind, [float("-inf")] * lanes)
+            _, _, best, winner = e.loop(0, rows, 1, [x, place, lowest, ir.Constant(places, [-1] * lanes)], row)
+            wanted = e.first(e.b.sub(width, j), lanes)
+            with e.when(e.b.icmp_signed("!=", y, word(0))):
+                e.store(best, e.address(y, e.times(j, size)), wanted)
+            with e.when(e.b.icmp_signed("!=", where, word(0))):
+                e.store(winner, e.address(where, e.times(j, 4)), wanted)
+        e.loop(0, width, lanes, [], chunk)
+    return emit
 
 
 @functools.cache
-def _max_pool(dtype: str, stride: int) -> Leaf:
-    """`stride` is the horizontal stride where it is small enough to be worth code of its own, else 0."""
-    def max_pool(x, y, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left):                                                    # type: ignore
-        step = stride or sw
-        for plane in range(y.shape[0]):
-            source = x[plane]
-            for oy in range(oh):
-                best = y[plane, oy * ow:(oy + 1) * ow]
-                for i in range(ow):
-                    best[i] = -np.inf
-                for ky in range(kh):
-                    row = oy * sh + ky * dh - top
-                    if row < 0 or row >= h:
-                        continue
-                    for kx in range(kw):
-                        shift = kx * dw - left
-                        first, last = _span(shift, ow, step, w)
-                        taps = source[row * w + shift + first * step:]
-                        found = best[first:last]
-                        for i in range(last - first):
-                            v = taps[i * step]
-                            if v > found[i] or v != v:
-                                found[i] = v
-
-    return Leaf(max_pool, f"{dtype}[r,:], {dtype}[r,:]{_POOL}", key=str(stride))
+def best_row(dtype: str, path: cpu.Cpu, step: int) -> Any:
+    """Numba-callable; see `_best_row`. `step` is the horizontal stride if it is 1 or 2, else 0."""
+    return as_intrinsic(f"tileflow_best_row_{dtype}_{path.name}_{step}",
+                        "width, rows, taps, x, x_row, start, stride, dilation, limit, place, place_row, y, where", path,
+                        _best_row(dtype, path, step))
 
 
 @register_jitable
-def _winners(source: Any, best: Any, where: Any, oy: int, h: int, w: int, kh: int, kw: int, sh: int, sw: int, dh: int, dw: int, top: int,
-             left: int) -> None:
-    """For a row of outputs the maxima and their places in the plane (-1: the window lies in the padding)."""
-    for i in range(best.shape[0]):
-        best[i] = -np.inf
-        where[i] = -1
-    for ky in range(kh):
-        row = oy * sh + ky * dh - top
-        if row < 0 or row >= h:
-            continue
-        for kx in range(kw):
-            shift = kx * dw - left
-            first, last = _span(shift, best.shape[0], sw, w)
-            for i in range(first, last):
-                place = row * w + shift + i * sw
-                v = source[place]
-                if v > best[i] or v != v or where[i] < 0:
-                    best[i] = v
-                    where[i] = place
+def _rows_met(first: int, taps: int, dilation: int, limit: int) -> tuple[int, int]:
+    """The taps t0..t1 for which first + t * dilation is in 0..limit."""
+    t0 = min(taps, max(0, (dilation - 1 - first) // dilation))
+    return t0, min(taps, max(t0, (limit - 1 - first) // dilation + 1))
 
 
-@generic(f"T[r,:], T[r,:], i8[r,:]{_POOL}, lo")
-def max_pool_indices(x, y, indices, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, lo):                                    # type: ignore
-    """Maxima and their places in the whole tensor, counted in row-major order."""
-    for plane in range(y.shape[0]):
-        for oy in range(oh):
-            where = indices[plane, oy * ow:(oy + 1) * ow]
-            _winners(x[plane], y[plane, oy * ow:(oy + 1) * ow], where, oy, h, w, kh, kw, sh, sw, dh, dw, top, left)
-            for i in range(ow):
-                where[i] += (lo + plane) * h * w
+@functools.cache
+def _max_pool(dtype: str, path: cpu.Cpu, step: int) -> Leaf:
+    size, best = itemsize(dtype), best_row(dtype, path, step)
+
+    def max_pool(x, y, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left):                                                    # type: ignore
+        for plane in range(y.shape[0]):
+            for oy in range(oh):
+                t0, t1 = _rows_met(oy * sh - top, kh, dh, h)
+                row = plane * h + oy * sh - top + t0 * dh
+                best(ow, t1 - t0, kw, np.intp(x.ctypes.data) + row * w * size, dh * w * size, -left, sw, dw, w, 0, 0,
+                     np.intp(y.ctypes.data) + (plane * oh + oy) * ow * size, 0)
+
+    return Leaf(max_pool, f"{dtype}[r,:], {dtype}[r,:]{_POOL}", key=f"{path.name} {step}")
 
 
-@generic(f"T[r,:], T[r,:], T[r,:], T[w,:], i8[w,:]{_POOL}")
-def max_pool_gradient(g, x, dx, best, where, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left):                               # type: ignore
-    """dx = the sum of the gradients of the windows that each element wins; the winners are found again."""
-    for plane in range(dx.shape[0]):
-        target = dx[plane]
-        for i in range(h * w):
-            target[i] = 0
-        for oy in range(oh):
-            _winners(x[plane], best, where, oy, h, w, kh, kw, sh, sw, dh, dw, top, left)
-            gradient = g[plane, oy * ow:(oy + 1) * ow]
-            for i in range(ow):
-                if where[i] >= 0:
-                    target[where[i]] += gradient[i]
+@functools.cache
+def _max_indices(dtype: str, path: cpu.Cpu, step: int) -> Leaf:
+    size, best = itemsize(dtype), best_row(dtype, path, step)
+
+    def max_pool_indices(x, y, indices, where, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, lo, hi):                     # type: ignore
+        for plane in range(lo, hi):
+            for oy in range(oh):
+                t0, t1 = _rows_met(oy * sh - top, kh, dh, h)
+                first = plane * h + oy * sh - top
+                best(ow, t1 - t0, kw, np.intp(x.ctypes.data) + (first + t0 * dh) * w * size, dh * w * size, -left, sw, dw, w,
+                     t0 * dh * w, dh * w, np.intp(y.ctypes.data) + (plane * oh + oy) * ow * size, np.intp(where.ctypes.data))
+                found = indices[plane, oy * ow:(oy + 1) * ow]
+                for i in range(ow):
+                    found[i] = first * w - left + i * sw + where[i] if where[i] >= 0 else -1
+
+    return Leaf(max_pool_indices, f"{dtype}[:,:], {dtype}[:,:], i8[:,:], i4[w,:]{_POOL}, lo, hi", key=f"{path.name} {step}")
+
+
+@functools.cache
+def _max_gradient(dtype: str, path: cpu.Cpu, step: int) -> Leaf:
+    size, best = itemsize(dtype), best_row(dtype, path, step)
+
+    def max_pool_gradient(g, x, dx, where, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left):                                 # type: ignore
+        for plane in range(dx.shape[0]):
+            target = dx[plane]
+            for i in range(h * w):
+                target[i] = 0
+            for oy in range(oh):
+                t0, t1 = _rows_met(oy * sh - top, kh, dh, h)
+                row = plane * h + oy * sh - top + t0 * dh
+                best(ow, t1 - t0, kw, np.intp(x.ctypes.data) + row * w * size, dh * w * size, -left, sw, dw, w, t0 * dh * w, dh * w,
+                     0, np.intp(where.ctypes.data))
+                gradient, start = g[plane, oy * ow:(oy + 1) * ow], (oy * sh - top) * w - left
+                for i in range(ow):
+                    if where[i] >= 0:
+                        target[start + i * sw + where[i]] += gradient[i]
+
+    return Leaf(max_pool_gradient, f"{dtype}[r,:], {dtype}[r,:], {dtype}[r,:], i4[w,:]{_POOL}", key=f"{path.name} {step}")
 
 
 # ---- maxima over 2 x 2 blocks --------------------------------------------------------------------------------------------------
@@ -147,7 +197,7 @@ class _Halves:
 
     def masks(self, e: Emitter, blocks: Any) -> list[Any]:
         """Of the two vectors that hold `blocks` blocks."""
-        return [e.first(e.b.sub(e.times(blocks, 2), ir.Constant(blocks.type, v * self.lanes)), self.lanes) for v in range(2)]
+        return [e.first(e.b.sub(e.times(blocks, 2), word(v * self.lanes)), self.lanes) for v in range(2)]
 
     def taps(self, e: Emitter, x: Any, x_row: Any, masks: list[Any]) -> list[Any]:
         """The four elements of each block, one vector per tap."""
@@ -163,7 +213,7 @@ class _Halves:
         """The maxima; for each tap after the first, where it beat those before."""
         best, beaten = taps[0], []
         for v in taps[1:]:
-            beats = e.b.or_(e.b.fcmp_ordered(">", v, best), e.b.fcmp_unordered("uno", v, v))
+            beats = e.b.and_(e.b.fcmp_unordered(">", v, best), e.b.fcmp_ordered("ord", best, best))
             best = e.b.select(beats, v, best)
             beaten.append(beats)
         return best, beaten
@@ -253,6 +303,13 @@ def _max_halves_gradient(dtype: str, path: cpu.Cpu) -> Leaf:
 # ---- averages --------------------------------------------------------------------------------------------------------------------
 
 @register_jitable
+def _span(start: int, count: int, stride: int, limit: int) -> tuple[int, int]:
+    """The part first..last of i < count for which start + i * stride is in 0..limit."""
+    first = min(count, max(0, (stride - 1 - start) // stride))
+    return first, min(count, max(first, (limit - 1 - start) // stride + 1))
+
+
+@register_jitable
 def _taps(start: int, dilation: int, kernel: int, low: int, high: int) -> int:
     """How many of `kernel` taps from `start` on, `dilation` apart, lie in low..high."""
     first = max(0, (low - start + dilation - 1) // dilation)
@@ -336,28 +393,38 @@ def _run(leaf: Leaf, args: tuple[Any, ...], planes: int, ns_per_plane: float) ->
     return [Call(leaf, args, planes, max(1, int(5000 / (ns_per_plane + 1))), planes * ns_per_plane)]
 
 
+def _stride(p: Pool) -> int:
+    """The horizontal stride where it is small enough to be worth code of its own, else 0."""
+    return p.sw if p.sw <= 2 else 0
+
+
+def _step(p: Pool) -> int:
+    """The horizontal stride where it has code of its own, else 0."""
+    return p.sw if p.sw <= 2 else 0
+
+
 def max_pool(p: Pool, planes: int, dtype: str, path: cpu.Cpu) -> list[Call]:
     """Maxima (output 0) of input 0."""
     arrays = (In(0, (planes, p.h * p.w)), Out(0, (planes, p.oh * p.ow)))
     if p.halves and path.name != "generic":
         return _run(_max_halves(dtype, path), (*arrays, p.h, p.w, p.oh, p.ow), planes, p.oh * (4 + p.ow * 0.4))
-    return _run(_max_pool(dtype, p.sw if p.sw <= 2 else 0), (*arrays, *p.numbers), planes, p.oh * (p.ow * p.kh * p.kw * 0.5 + 20))
+    return _run(_max_pool(dtype, path, _step(p)), (*arrays, *p.numbers), planes, p.oh * (p.ow * p.kh * p.kw * 0.2 + 20))
 
 
-def max_pool_with_indices(p: Pool, planes: int, dtype: str) -> list[Call]:
-    """Maxima (output 0) of input 0 and their places in the tensor (output 1, int64)."""
+def max_pool_with_indices(p: Pool, planes: int, dtype: str, path: cpu.Cpu) -> list[Call]:
+    """Maxima (output 0) of input 0 and their places in the tensor (output 1, int64; -1 where a window lies in the padding)."""
     out = (planes, p.oh * p.ow)
-    return _run(max_pool_indices[dtype], (In(0, (planes, p.h * p.w)), Out(0, out), Out(1, out), *p.numbers), planes,
-                p.oh * p.ow * p.kh * p.kw * 1.0)
+    args = (In(0, (planes, p.h * p.w)), Out(0, out), Out(1, out), Work("where", (p.ow,), "i4"), *p.numbers)
+    return _run(_max_indices(dtype, path, _step(p)), args, planes, p.oh * (p.ow * (p.kh * p.kw * 0.2 + 1) + 20))
 
 
 def max_gradient(p: Pool, planes: int, dtype: str, path: cpu.Cpu) -> list[Call]:
-    """dx (output 0) from the gradient of the maxima (input 0) and x (input 1)."""
+    """dx (output 0) from the gradient of the maxima (input 0) and x (1)."""
     arrays = (In(0, (planes, p.oh * p.ow)), In(1, (planes, p.h * p.w)), Out(0, (planes, p.h * p.w)))
     if p.halves and path.name != "generic":
         return _run(_max_halves_gradient(dtype, path), (*arrays, p.h, p.w, p.oh, p.ow), planes, p.oh * (8 + p.ow * 0.8))
-    rows = (Work("best", (p.ow,), dtype), Work("where", (p.ow,), "i8"))
-    return _run(max_pool_gradient[dtype], (*arrays, *rows, *p.numbers), planes, p.oh * p.ow * p.kh * p.kw * 1.0 + p.h * p.w * 0.1)
+    return _run(_max_gradient(dtype, path, _step(p)), (*arrays, Work("where", (p.ow,), "i4"), *p.numbers), planes,
+                p.oh * (p.ow * (p.kh * p.kw * 0.2 + 2) + 20) + p.h * p.w * 0.1)
 
 
 def average(p: Pool, limits: tuple[int, int, int, int], planes: int, dtype: str) -> list[Call]:

@@ -90,6 +90,15 @@ def test_declared_types_and_typed_payloads(tmp_path: Path) -> None:
     assert not result.initializers["w"].float_data
 
 
+def test_constant_nodes(tmp_path: Path) -> None:
+    proto = model_of([node("Constant", [], ["w"], value=numpy_helper.from_array(np.zeros(3, np.float32))), node("Mul", ["x", "w"], ["y"])],
+                     [port("x", [3])], ["y"])
+    model = wrap_model(proto)
+    assert set(import_graph(model, trainable=["w"]).weights) == {"w"}
+    export_model(model, {"w": np.ones(3)}, tmp_path / "out.onnx")
+    np.testing.assert_array_equal(load_model(tmp_path / "out.onnx").array("w"), np.ones(3, np.float32))
+
+
 def test_external_data(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

@@ -188,6 +188,14 @@ def test_which_initializers_are_weights() -> None:
     assert [n.op.name for n in result.graph.nodes] == ["Mul", "Add", "Clip", "Gemm"]
 
 
+def test_weights_in_constant_nodes_can_be_trained() -> None:
+    proto = model_of([node("Constant", [], ["w"], value=tensor("", f4(3))), node("Mul", ["x", "w"], ["m"]), node("Add", ["m", "b"], ["y"])],
+                     [port("x", [3])], ["y"], {"b": f4(3)})
+    assert [s.name for s in imported(proto).graph.parameters] == ["b"]
+    result = compare(proto, {"x": f4(3)}, trainable=["w"])
+    assert [(s.name, s.trainable) for s in result.graph.parameters] == [("b", True), ("w", True)]
+
+
 def test_freeze_and_trainable_patterns() -> None:
     def trained(**options: Any) -> list[str]:
         return [s.name for s in imported(weighted(), **options).graph.states if s.trainable]

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from evaluate import check_gradient, check_kernel, evaluate, gradient_graph, run_kernel
 from onnx import TensorProto, helper
+
 from tileflow.errors import ShapeError, TypeMismatchError, UnsupportedError
 from tileflow.graph import Op, TensorType
 from tileflow.kernels import cpu
@@ -43,11 +44,11 @@ def runtime(op: Op, x: Array, outputs: int = 1) -> list[Array]:
     """The ONNX operator by onnxruntime."""
     ort = pytest.importorskip("onnxruntime")
     attributes = {k: v for k, v in op.attributes().items() if k != "indices" and v is not None}
-    names = ["y", "z"][:outputs]
+    kinds = [("y", TensorProto.FLOAT), ("z", TensorProto.INT64)][:outputs]
+    names = [n for n, _ in kinds]
     graph = helper.make_graph([helper.make_node(op.name, ["x"], names, **attributes)], "g",
                               [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
-                              [helper.make_tensor_value_info(n, kind, None) for n, kind in zip(names, (TensorProto.FLOAT, TensorProto.INT64),
-                                                                                               strict=False)])
+                              [helper.make_tensor_value_info(n, kind, None) for n, kind in kinds])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
     return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})
 
@@ -59,7 +60,8 @@ def test_max_pool_and_its_gradient(path: str, shape: tuple[int, ...], attributes
     with cpu.forced(path):
         for dtype in ("float32", "float64"):
             y, = check_kernel(op, normal(*shape, dtype=dtype))
-            check_kernel(MaxPoolGrad(**op.same()), normal(*y.shape, dtype=dtype), levels(*shape, dtype=dtype), rtol=1e-6)
+            x = levels(*shape, dtype=dtype)
+            check_kernel(MaxPoolGrad(**op.same()), normal(*y.shape, dtype=dtype), x, rtol=1e-6)
 
 
 @pytest.mark.parametrize("shape_attributes", CASES)
@@ -119,7 +121,7 @@ def test_as_torch(kernel: int, stride: int, pad: int, dilation: int, ceil_mode: 
 @pytest.mark.parametrize("path", cpu.available())
 def test_nan_and_ties_in_halves(path: str) -> None:
     x = levels(2, 2, 6, 40)
-    x[0, 0, 1, 3] = x[0, 0, 0, 2] = x[1, 1, 4, 39] = np.nan
+    x[0, 0, 1, 3] = x[0, 0, 0, 2] = x[1, 1, 4, 39] = np.nan                       # the first two lie in one block
     x[0, 1, 2:4, 6:8] = -np.inf
     with cpu.forced(path):
         y, = check_kernel(MaxPool(**HALVES), x)
@@ -129,7 +131,8 @@ def test_nan_and_ties_in_halves(path: str) -> None:
 
 @pytest.mark.parametrize("op", [
     MaxPool(kernel_shape=(3, 2), strides=(2, 1), pads=(1, 1, 0, 0)), AveragePool(kernel_shape=(3, 2), strides=(2, 1), pads=(1, 1, 0, 0)),
-    AveragePool(kernel_shape=(2, 2), strides=(2, 2), pads=(1, 1, 0, 0), count_include_pad=1), MaxPool(**HALVES), GlobalAveragePool(), GlobalMaxPool()])
+    AveragePool(kernel_shape=(2, 2), strides=(2, 2), pads=(1, 1, 0, 0), count_include_pad=1), MaxPool(**HALVES), GlobalAveragePool(),
+    GlobalMaxPool()])
 def test_gradients(op: Op) -> None:
     check_gradient(op, normal(2, 2, 6, 5, dtype="float64"))
 

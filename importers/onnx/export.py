@@ -17,7 +17,7 @@ from onnx import ModelProto, StringStringEntryProto, TensorProto
 from tileflow.errors import CheckpointError, ModelError, TileflowError
 
 from .load import PROTOBUF_LIMIT, OnnxModel, check_by_onnx
-from .tensors import DTYPES, TYPED_FIELDS, describe, external_location, is_external, tensors_of
+from .tensors import DTYPES, TYPED_FIELDS, describe, external_location, is_external, named_tensors, tensors_of
 
 ALIGNMENT = 4096
 """Bytes: external payloads start at page boundaries, so that readers can map them."""
@@ -37,7 +37,7 @@ TYPED = {*TYPED_FIELDS.values(), "int32_data", "string_data"}
 
 
 def export_model(model: OnnxModel, weights: Mapping[str, np.ndarray], path: str | os.PathLike[str]) -> None:
-    """Write `model` with `weights` (by initializer name) to `path`.
+    """Write `model` with `weights` (by the names of initializers or Constant nodes' outputs) to `path`.
 
     Everything else stays as it was: names, element types, opset, metadata, the order of things. Weights that were external data,
     or that make the file longer than 2 GiB, go into `<file name>.data` beside it. onnx.checker sees the result before it takes the
@@ -84,9 +84,9 @@ def export_model(model: OnnxModel, weights: Mapping[str, np.ndarray], path: str 
 
 def _check_weights(model: OnnxModel, weights: Mapping[str, np.ndarray]) -> None:
     for name, array in weights.items():
-        if name not in model.initializers:
+        if name not in model.tensors:
             raise ModelError(f"{model.where} has no initializer '{name}': export the weights that were imported from it.")
-        tensor = model.initializers[name]
+        tensor = model.tensors[name]
         if tuple(tensor.dims) != np.shape(array):
             raise ModelError(f"{model.where}: the initializer '{name}' is {describe(tensor)}, but the weight has shape "
                              f"{list(np.shape(array))}; export the weights of the same model.")
@@ -105,9 +105,9 @@ def _payload(tensor: TensorProto, array: np.ndarray) -> bytes:
 
 def _fill(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> None:
     """Set the new payloads within the file."""
-    for tensor in proto.graph.initializer:
-        if tensor.name in weights:
-            _set_payload(tensor, _payload(tensor, weights[tensor.name]))
+    for name, tensor in named_tensors(proto):
+        if name in weights:
+            _set_payload(tensor, _payload(tensor, weights[name]))
 
 
 def _set_payload(tensor: TensorProto, payload: bytes) -> None:
@@ -118,8 +118,8 @@ def _set_payload(tensor: TensorProto, payload: bytes) -> None:
 
 def _fill_external(model: OnnxModel, proto: ModelProto, weights: Mapping[str, np.ndarray], file: BinaryIO, location: str) -> None:
     """Move the large tensors of `proto` and all that were external into `file`, in the model's order."""
-    for i, tensor in enumerate(tensors_of(proto)):
-        new = weights.get(tensor.name) if i < len(proto.graph.initializer) else None
+    for name, tensor in named_tensors(proto):
+        new = weights.get(name)
         if tensor.data_type not in DTYPES and not is_external(tensor):
             continue
         if new is not None:

@@ -63,7 +63,8 @@ def import_graph(model: OnnxModel, *, dims: Mapping[str, int] | None = None, bat
 
     Every floating initializer becomes a trainable parameter state of the same name, except running statistics (buffers), 0-d scalars
     and operands that must be known at import (constants). `freeze` and `trainable` are name patterns (`fc*.weight`): frozen parameters
-    are not trained, and `trainable` wins over `freeze`. Outputs of Constant nodes are constants.
+    are not trained, and `trainable` wins over `freeze`. Outputs of Constant nodes are constants, unless `trainable` names them (some
+    exporters keep all weights there).
 
     Args:
         dims, batch, input_types: sizes of what the file leaves open; see `bind_inputs`.
@@ -135,7 +136,7 @@ class Importer:
         self.nodes(self.model.proto.graph.node, self.model.opset)
         self._raise_refused()
         self.graph.outputs = [self._output(port.name) for port in self.model.outputs]
-        order = {name: i for i, name in enumerate(self.model.initializers)}
+        order = {name: i for i, name in enumerate(self.model.tensors)}
         self.graph.states.sort(key=lambda s: order[s.name])
         self.graph.prune()
         self._check_patterns()
@@ -178,7 +179,7 @@ class Importer:
         with self.builder.at(Origin((self._label(node),))):
             if site.domain == "" and site.schema is not None:
                 site.check()
-                results = self._evaluated(site)
+                results = self._trained_constant(node) or self._evaluated(site)
                 if results is None and (function := form_of(node.op_type, site.opset)) is not None:
                     results = function(site)
                 if results is None and node.op_type in OPS and OPS[node.op_type].onnx:
@@ -186,6 +187,12 @@ class Importer:
         if results is None:
             results = self._expanded(site)
         self._bind_outputs(node, results)
+
+    def _trained_constant(self, node: NodeProto) -> Sequence[Value] | None:
+        """A Constant of the main graph that the user wants to train."""
+        if node.op_type == "Constant" and not self._depth and (name := node.output[0]) in self.model.tensors and self._is_weight(name):
+            return (self._weight(name),)
+        return None
 
     def _label(self, node: NodeProto) -> str:
         outer = self.builder.origin.sources
@@ -275,7 +282,7 @@ class Importer:
             known = self.known(name)
             if known is not None:
                 self._values[name] = self.builder.constant(known, name)
-            elif name in self.model.initializers:
+            elif name in self.model.tensors and self._is_weight(name):
                 self._values[name] = self._weight(name)
             else:
                 raise UnsupportedError(self._absent.get(name) or f"it reads '{name}', which is not there")
@@ -288,8 +295,8 @@ class Importer:
         known = self.known(name)
         if known is not None:
             return type_of(known)
-        if name in self.model.initializers:
-            tensor = self.model.initializers[name]
+        if name in self.model.tensors:
+            tensor = self.model.tensors[name]
             if tensor.data_type in DTYPES:
                 return TensorType(self.float_name(DTYPES[tensor.data_type]), tuple(tensor.dims))
         return self.value(name).type
@@ -303,7 +310,7 @@ class Importer:
     def static(self, name: str) -> np.ndarray | None:
         """The elements of the tensor `name` if the file holds them, weight or not."""
         known = self.known(name)
-        if known is None and name in self.model.initializers:
+        if known is None and name in self.model.tensors:
             return self.converted(self.model.array(name))
         return known
 
@@ -318,12 +325,13 @@ class Importer:
         return frozenset(p.name for p in self.model.inputs if p.name in seen)
 
     def _is_weight(self, name: str) -> bool:
-        tensor = self.model.initializers[name]
-        floating = DTYPES.get(tensor.data_type) in FLOATS
-        return floating and (bool(tensor.dims) or name in self._buffers or _matches(name, self._trainable))
+        """A floating initializer that is no scalar, or a running statistic, or what the user wants to train."""
+        tensor = self.model.tensors[name]
+        weight = name in self.model.initializers and (bool(tensor.dims) or name in self._buffers)
+        return DTYPES.get(tensor.data_type) in FLOATS and (weight or _matches(name, self._trainable))
 
     def _weight(self, name: str) -> Value:
-        """A floating initializer as a state."""
+        """A floating initializer (or Constant) as a state."""
         array = self.converted(self.model.array(name))
         value = Value(self.builder.name(name), type_of(array))
         buffer = name in self._buffers

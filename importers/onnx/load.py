@@ -14,7 +14,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from tileflow.errors import ModelError
 
-from .tensors import check_tensor, dtype_name, is_external, tensor_array, tensors_of
+from .tensors import check_tensor, dtype_name, is_external, named_tensors, tensor_array, tensors_of
 
 OLDEST_OPSET = 7
 PROTOBUF_LIMIT = 2**31 - 1
@@ -63,6 +63,8 @@ class OnnxModel:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     initializers: dict[str, TensorProto] = field(repr=False)
+    tensors: dict[str, TensorProto] = field(repr=False)
+    """The initializers, and by output name the tensors of Constant nodes."""
 
     @property
     def where(self) -> str:
@@ -74,8 +76,8 @@ class OnnxModel:
         return self.path.parent if self.path else None
 
     def array(self, name: str) -> np.ndarray:
-        """An initializer's elements, read only. KeyError where there is none of that name."""
-        return tensor_array(self.initializers[name], self.folder, self.where)
+        """The elements of an initializer or Constant node, read only. KeyError where there is none of that name."""
+        return tensor_array(self.tensors[name], self.folder, self.where)
 
 
 def load_model(path: str | os.PathLike[str]) -> OnnxModel:
@@ -114,7 +116,8 @@ def _wrapped(proto: ModelProto, path: Path | None) -> OnnxModel:
     initializers = {t.name: t for t in proto.graph.initializer}
     skip = initializers.keys() | {s.values.name for s in proto.graph.sparse_initializer}
     return OnnxModel(proto, path, opset, tuple(_port(v) for v in proto.graph.input if v.name not in skip),
-                     tuple(_port(v) for v in proto.graph.output), initializers)
+                     tuple(_port(v) for v in proto.graph.output), initializers,
+                     initializers | {name: t for name, t in named_tensors(proto) if name and name not in initializers})
 
 
 def _read(path: Path) -> bytes:

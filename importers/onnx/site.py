@@ -215,6 +215,13 @@ class Site:
         except ValueError as error:
             raise ModelError(f"{self.title}: its {name} has {error}; export the model again") from None
 
+    def scalar(self, i: int) -> Any:
+        """Input `i`, known now, as a Python number."""
+        array = self.static(i)
+        if array.size != 1:
+            raise ModelError(f"{self.title}: its input {i} must be one number and has shape {list(array.shape)}; export the model again")
+        return array.reshape(-1)[0].item()
+
     def generic(self, **overrides: Any) -> tuple[Value, ...]:
         """The default path: ONNX's attributes and the inputs named like attributes become the operator's attributes, other inputs its
         operands; an attribute named like an optional output says whether that is wanted."""

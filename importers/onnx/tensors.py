@@ -37,9 +37,29 @@ def describe(tensor: TensorProto) -> str:
     return f"{dtype_name(tensor.data_type)}{list(tensor.dims)}"
 
 
+def named_tensors(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
+    """Every tensor of a model. Those that can be weights come with the value's name: initializers of the graph and the tensors of its
+    Constant nodes; others ('') are in other attributes, subgraphs and functions."""
+    for tensor in model.graph.initializer:
+        yield tensor.name, tensor
+    for node in model.graph.node:
+        constant = node.op_type == "Constant" and node.domain in ("", "ai.onnx") and len(node.output) == 1
+        for attribute in node.attribute:
+            for tensor in _attribute_tensors(attribute):
+                yield node.output[0] if constant and attribute.name == "value" else "", tensor
+    for tensor in _other_tensors(model):
+        yield "", tensor
+
+
 def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
-    """Every tensor of a model: the graph's initializers, then those of attributes, subgraphs and functions."""
-    yield from _graph_tensors(model.graph)
+    """Every tensor of a model."""
+    return (tensor for _, tensor in named_tensors(model))
+
+
+def _other_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    for sparse in model.graph.sparse_initializer:
+        yield sparse.values
+        yield sparse.indices
     for function in model.functions:
         for node in function.node:
             yield from _node_tensors(node)

@@ -143,7 +143,7 @@ def pad(site: Site) -> Sequence[Value]:
         for k, axis in enumerate(axes):
             full[axis], full[axis + x.type.rank] = pads[k], pads[k + len(axes)]
         pads = full
-    value = site.static(2).reshape(-1)[0].item() if site.has(2) else site.attrs.get("value", 0.0)
+    value = site.scalar(2) if site.has(2) else site.attrs.get("value", 0.0)
     return site.finish("Pad", x, pads=tuple(pads), value=float(value), mode=site.attrs.get("mode", "constant"))
 
 
@@ -163,10 +163,10 @@ def dropout(site: Site) -> Sequence[Value]:
     """Until opset 12 the file's Dropout does nothing; later it has a training_mode; the importer's `training` overrides both.
     Each node draws random numbers of its own stream."""
     if site.importer.training is None:
-        active = site.has(2) and bool(site.static(2))
+        active = site.has(2) and bool(site.scalar(2))
     else:
         active = site.importer.training
-    ratio = float(site.static(1).reshape(-1)[0]) if site.has(1) else float(site.attrs.get("ratio", 0.5))
+    ratio = float(site.scalar(1)) if site.has(1) else float(site.attrs.get("ratio", 0.5))
     mask = site.opset >= 10 and site.wants(1)                # older masks are floats
     return site.finish("Dropout", site.value(0), ratio=ratio, training_mode=int(active), stream=site.importer.next_stream(), mask=int(mask))
 
@@ -199,5 +199,5 @@ def batch_normalization(site: Site) -> Sequence[Value]:
 @form("If")
 def branch(site: Site) -> Sequence[Value | np.ndarray]:
     """A branch whose condition is known is imported in place."""
-    graph = site.attrs["then_branch" if bool(site.static(0).reshape(-1)[0]) else "else_branch"]
+    graph = site.attrs["then_branch" if site.scalar(0) else "else_branch"]
     return site.importer.inline_graph(graph, site.opsets)

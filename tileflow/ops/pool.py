@@ -73,7 +73,7 @@ def _winners(x: np.ndarray, win: Windows) -> tuple[np.ndarray, np.ndarray]:
     where = np.full(best.shape, -1, np.int64)
     for t in range(places.shape[1]):
         v = flat[:, places[:, t]]
-        take = inside[:, t] & ((v > best) | np.isnan(v) | (where < 0))
+        take = inside[:, t] & ((v > best) | (np.isnan(v) & ~np.isnan(best)) | (where < 0))
         best, where = np.where(take, v, best), np.where(take, places[:, t], where)
     return best, where
 
@@ -149,7 +149,7 @@ class MaxPool(Windowed):
         if outputs[0].size == 0:
             return []
         p = _pool(self.windows(x.shape))
-        return kernels.max_pool_with_indices(p, _planes(x), x.code) if self.indices else kernels.max_pool(p, _planes(x), x.code, cpu)
+        return kernels.max_pool_with_indices(p, _planes(x), x.code, cpu) if self.indices else kernels.max_pool(p, _planes(x), x.code, cpu)
 
 
 @op("MaxPoolGrad", onnx=False)
@@ -173,7 +173,7 @@ class MaxPoolGrad(Windowed):
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = outputs[0]
         made = _work(x, self.windows(x.shape), backward=True)
-        return Reduce(made.axes, (*made.inputs, made.outputs[0]), made.outputs, 2.0)
+        return Reduce(made.axes, (*made.inputs, *made.outputs), made.outputs, 2.0)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = outputs[0]
@@ -338,7 +338,8 @@ class GlobalMaxPool(Global):
         if g is None:
             return [None]
         win, flat = self._flat(x.shape)
-        dx = b.MaxPoolGrad(b.Reshape(g, shape=(*x.shape[:2], 1), allowzero=1), b.Reshape(x, shape=flat, allowzero=1), kernel_shape=win.kernel)
+        dx = b.MaxPoolGrad(b.Reshape(g, shape=(*x.shape[:2], 1), allowzero=1), b.Reshape(x, shape=flat, allowzero=1),
+                           kernel_shape=win.kernel)
         return [b.Reshape(dx, shape=x.shape, allowzero=1)]
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:

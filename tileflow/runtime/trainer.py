@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import CheckpointError, DataError, Interrupted
+from ..errors import CheckpointError, DataError, Interrupted, TrainingError
 from ..graph import TensorType
 from ..options import Options
 from .checkpoint import atomic_write_bytes, load_tensors, save_tensors
@@ -175,7 +175,11 @@ class Trainer:
     def _batch(self, batch: tuple[np.ndarray, ...], first_update: int) -> None:
         """One call, or what is left of it; counts only the updates that were done."""
         began = time.perf_counter()
-        outputs = self.model.run_call(*batch, first_update=first_update)
+        try:
+            outputs = self.model.run_call(*batch, first_update=first_update)
+        except TrainingError:
+            self.updates_in_epoch += self.model.engine.completed - first_update      # the call's whole updates stand
+            raise
         seconds = time.perf_counter() - began
         engine, accumulation = self.model.engine, self.options.gradient_accumulation
         done = slice(first_update * accumulation, engine.completed * accumulation)
@@ -192,7 +196,7 @@ class Trainer:
         r.samples += count * engine.batching.micro_batch
         r.seconds += seconds - self.model.compile_seconds
         self.model.compile_seconds = 0.0
-        self.updates_in_epoch = self.updates_in_epoch + engine.completed - first_update
+        self.updates_in_epoch += engine.completed - first_update
         self.reporter.batch(float(np.mean(losses)), correct / predictions if predictions else None, count * engine.batching.micro_batch)
 
     def _correct(self, outputs: list[np.ndarray], labels: np.ndarray, done: slice) -> tuple[int, int]:

@@ -1,0 +1,260 @@
+"""Interrupting and resuming: Ctrl-C, kill, failures; the result is, bit for bit, that of a run that was never stopped."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tileflow
+from tileflow import nn
+from tileflow.errors import CheckpointError, Interrupted, TrainingError
+from tileflow.runtime.checkpoint import load_tensors
+from tileflow.runtime.trainer import CHECKPOINT, Trainer
+
+ROOT = Path(__file__).parent.parent
+MODEL = Path(tileflow.__file__).parent / "data" / "digits_cnn.onnx"
+OPTIONS: dict[str, Any] = dict(data="digits", micro_batch_size=16, gradient_accumulation=2, device_iterations=4, learning_rate=3e-3, seed=3)
+UPDATES = 1438 // (16 * 2 * 4) * 4          # of an epoch
+
+
+def finish(folder: Path, epochs: int, **changes: Any) -> bytes:
+    """Train (or go on) to the end; the file's bytes."""
+    tileflow.train(MODEL, out=str(folder), epochs=epochs, **OPTIONS | changes)
+    return (folder / "model.onnx").read_bytes()
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, poll: int) -> None:
+    """Let Ctrl-C arrive when training looks for it for the `poll`-th time; slices are as short as can be."""
+    class Asked(threading.Event):
+        count = 0
+
+        def is_set(self) -> bool:
+            self.count += 1
+            if self.count == poll:
+                signal.raise_signal(signal.SIGINT)
+            return super().is_set()
+    made = Trainer.__post_init__
+
+    def with_asked(self: Trainer) -> None:
+        made(self)
+        self._stop = Asked()
+    monkeypatch.setattr(Trainer, "__post_init__", with_asked)
+    monkeypatch.setattr("tileflow.runtime.engine.SLICE_NS", 0)
+
+
+def position(folder: Path) -> dict[str, Any]:
+    """What the checkpoint says about the run."""
+    return json.loads(load_tensors(folder / CHECKPOINT)[1]["tileflow"])
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], bytes]:
+    """The file after so many epochs without a stop."""
+    found: dict[int, bytes] = {}
+
+    def after(epochs: int) -> bytes:
+        if epochs not in found:
+            found[epochs] = finish(tmp_path_factory.mktemp("whole"), epochs)
+        return found[epochs]
+    return after
+
+
+# ---- Ctrl-C
+
+@pytest.mark.parametrize("poll", [3, 40, 200, 555, 900])
+def test_ctrl_c_anywhere_and_resume(poll: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Callable[[int], bytes]):
+    with monkeypatch.context() as patch:
+        stop_at(patch, poll)
+        with pytest.raises(Interrupted, match=r"Stopped after \d+ updates.*--resume"):
+            finish(tmp_path, 2)
+    stopped = position(tmp_path)
+    assert stopped["updates"] == stopped["epoch"] * UPDATES + stopped["updates_in_epoch"]
+    assert not (tmp_path / "model.onnx").exists()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert finish(tmp_path, 2, resume=True) == uninterrupted(2)
+    assert position(tmp_path)["updates"] == 2 * UPDATES
+
+
+def test_some_of_these_stops_were_in_the_middle_of_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                          uninterrupted: Callable[[int], bytes]):
+    """Several stops in one run, one of them inside a call of four updates; another number of threads each time."""
+    within = 0
+    for poll, threads in ((90, 1), (130, 2), (170, 1), (211, 2)):
+        with monkeypatch.context() as patch:
+            stop_at(patch, poll)
+            with pytest.raises(Interrupted):
+                finish(tmp_path, 3, threads=threads, resume=(tmp_path / CHECKPOINT).exists())
+        within += position(tmp_path)["updates_in_epoch"] % 4 > 0
+    assert within
+    assert finish(tmp_path, 3, resume=True) == uninterrupted(3)
+
+
+def test_metrics_of_a_resumed_epoch_are_the_whole_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as patch:
+        stop_at(patch, 100)
+        with pytest.raises(Interrupted):
+            finish(tmp_path / "a", 1)
+    finish(tmp_path / "a", 1, resume=True)
+    finish(tmp_path / "b", 1)
+    one, other = (json.loads((tmp_path / d / "metrics.json").read_text())["epochs"] for d in "ab")
+    for name in ("loss", "accuracy", "test_loss", "test_accuracy", "samples"):
+        assert one[0][name] == pytest.approx(other[0][name], rel=1e-12)
+
+
+def started(words: list[str], folder: Path, ready: Callable[[], bool]) -> subprocess.Popen[str]:
+    """A training in a process of its own, once `ready` holds."""
+    process = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 120
+    while not ready():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until, "training did not begin"
+        time.sleep(0.01)
+    return process
+
+
+def command(folder: Path) -> list[str]:
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items()]
+    return ["-m", "tileflow", "train", str(MODEL), "--out", str(folder), "--epochs", "1000000", "--checkpoint-every", "10", *flags]
+
+
+def test_ctrl_c_in_a_terminal(tmp_path: Path, uninterrupted: Callable[[int], bytes]):
+    process = started(command(tmp_path), tmp_path, (tmp_path / CHECKPOINT).exists)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert time.monotonic() - began < 2          # a second and what a busy machine adds
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert "tileflow: Stopped after" in errors
+    epochs = position(tmp_path)["epoch"] + 1
+    assert finish(tmp_path, epochs, resume=True) == uninterrupted(epochs)
+
+
+def test_ctrl_c_in_a_script(tmp_path: Path):
+    script = f"import tileflow; tileflow.train({str(MODEL)!r}, out={str(tmp_path)!r}, epochs=10**6, **{OPTIONS!r})"
+    process = started(["-c", script], tmp_path, (tmp_path / CHECKPOINT).exists)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert "Interrupted: Stopped after" in errors.splitlines()[-1]
+
+
+def test_kill_and_resume_from_the_last_checkpoint(tmp_path: Path, uninterrupted: Callable[[int], bytes]):
+    flags = [w.replace("10", "1") if w == "10" else w for w in command(tmp_path)]
+
+    def later() -> bool:
+        return (tmp_path / CHECKPOINT).exists() and position(tmp_path)["epoch"] >= 3
+    process = started([*flags, "--save-every-updates", "12"], tmp_path, later)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=30)
+    epochs = position(tmp_path)["epoch"] + 1
+    assert [p.name for p in tmp_path.iterdir() if p.suffix == ".tmp"] == [] or len(list(tmp_path.glob(".*.tmp"))) == 1
+    assert finish(tmp_path, epochs, resume=True) == uninterrupted(epochs)
+
+
+# ---- failures, refusals
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        nn.manual_seed(1)
+        self.one, self.norm, self.drop, self.two = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 3)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:                  # type: ignore[override]
+        return self.two(self.drop(self.norm(self.one(x)).relu()))
+
+
+def rows(bad: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((96, 6)).astype(np.float32)
+    y = (np.abs(x[:, 0]) + np.abs(x[:, 1]) > 1.5).astype(np.int64) + (x[:, 2] > 1)
+    if bad is not None:
+        x[bad] = np.nan
+    return x, y
+
+
+def train_net(folder: Path, data: Any, **changes: Any) -> tuple[nn.Module, Any]:
+    net = Net()
+    options = dict(micro_batch_size=4, gradient_accumulation=2, device_iterations=3, out=str(folder), shuffle=False, learning_rate=0.01) | changes
+    return net, tileflow.train(net, data=data, **options)
+
+
+def test_a_failed_run_goes_on_from_before_the_failure(tmp_path: Path):
+    """Update 4, the second of the second call, fails; with mended data the run goes on as if nothing had been."""
+    with pytest.raises(TrainingError, match=r"not finite at micro-batch 3 of the call \(update 4\)") as failure:
+        train_net(tmp_path, rows(bad=37), epochs=2)
+    assert "The state before the failure is saved in" in failure.value.__notes__[0]
+    assert (position(tmp_path)["updates"], position(tmp_path)["updates_in_epoch"]) == (4, 4)
+    resumed, _ = train_net(tmp_path, rows(), epochs=2, resume=True)
+    whole, _ = train_net(tmp_path / "whole", rows(), epochs=2)
+    assert {n: a.tobytes() for n, a in resumed.state_dict().items()} == {n: a.tobytes() for n, a in whole.state_dict().items()}
+
+
+def test_layers_with_statistics_and_dropout_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as patch:
+        stop_at(patch, 60)
+        with pytest.raises(Interrupted):
+            train_net(tmp_path, rows(), epochs=5, shuffle=True)
+    resumed, result = train_net(tmp_path, rows(), epochs=5, shuffle=True, resume=str(tmp_path / CHECKPOINT))
+    whole, _ = train_net(tmp_path / "whole", rows(), epochs=5, shuffle=True)
+    assert {n: a.tobytes() for n, a in resumed.state_dict().items()} == {n: a.tobytes() for n, a in whole.state_dict().items()}
+    assert len(result.epochs) == 5
+    assert not np.array_equal(resumed.state_dict()["norm.running_mean"], np.zeros(8))
+
+
+def test_a_finished_run_can_be_prolonged(tmp_path: Path):
+    train_net(tmp_path, rows(), epochs=2)
+    longer, result = train_net(tmp_path, rows(), epochs=4, resume=True)
+    whole, _ = train_net(tmp_path / "whole", rows(), epochs=4)
+    assert {n: a.tobytes() for n, a in longer.state_dict().items()} == {n: a.tobytes() for n, a in whole.state_dict().items()}
+    assert [e.epoch for e in result.epochs] == [1, 2, 3, 4]
+
+
+def test_resuming_needs_the_same_run(tmp_path: Path):
+    train_net(tmp_path, rows(), epochs=1)
+    with pytest.raises(CheckpointError, match="was made with seed = 0, this run has 1"):
+        train_net(tmp_path, rows(), epochs=2, resume=True, seed=1)
+    with pytest.raises(CheckpointError, match="optimizer"):
+        train_net(tmp_path, rows(), epochs=2, resume=True, learning_rate=0.02)
+    with pytest.raises(CheckpointError, match=r"no-checkpoint"):
+        train_net(tmp_path, rows(), epochs=2, resume=str(tmp_path / "no-checkpoint"))
+    with pytest.raises(CheckpointError, match="already holds a run"):
+        train_net(tmp_path, rows(), epochs=2)
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path):
+    train_net(tmp_path, rows(), epochs=1)
+    whole = (tmp_path / CHECKPOINT).read_bytes()
+    (tmp_path / CHECKPOINT).write_bytes(whole[:-10])
+    with pytest.raises(CheckpointError, match="damaged"):
+        train_net(tmp_path, rows(), epochs=2, resume=True)
+    other = nn.Sequential(nn.Linear(6, 3))
+    (tmp_path / CHECKPOINT).write_bytes(whole)
+    with pytest.raises(CheckpointError, match="another model"):
+        tileflow.train(other, data=rows(), micro_batch_size=4, gradient_accumulation=2, device_iterations=3, out=str(tmp_path), shuffle=False,
+                       learning_rate=0.01, epochs=2, resume=True)
+
+
+def test_training_outside_of_the_main_thread(tmp_path: Path):
+    """No signal handler is set there; training works all the same."""
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            train_net(tmp_path, rows(), epochs=1, threads=1)
+        except BaseException as error:
+            failures.append(error)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert not failures
+    assert os.path.exists(tmp_path / CHECKPOINT)
