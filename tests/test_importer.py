@@ -433,6 +433,20 @@ def test_known_branch_is_taken() -> None:
         imported(proto)
 
 
+def test_branches_may_use_names_again() -> None:
+    """A constant of one branch must not shadow a computed value of the next."""
+    first = helper.make_graph([node("Constant", [], ["t"], value_float=1.0), node("Add", ["x", "t"], ["u"])], "first", [], [port("u", None)])
+    second = helper.make_graph([node("Neg", ["a"], ["t"]), node("Add", ["a", "t"], ["v"])], "second", [], [port("v", None)])
+    nodes = [node("If", ["yes"], ["a"], then_branch=first, else_branch=first), node("If", ["yes"], ["y"], then_branch=second, else_branch=second)]
+    proto = model_of(nodes, [port("x", [3])], ["y"], {"yes": np.array(True)})
+    np.testing.assert_array_equal(run(imported(proto), {"x": f4(3)})[0], np.zeros(3, np.float32))
+
+
+def test_weights_that_no_output_needs_are_left_out() -> None:
+    proto = model_of([node("Mul", ["x", "w"], ["unread"]), node("Add", ["x", "b"], ["y"])], [port("x", [3])], ["y"], {"w": f4(3), "b": f4(3)})
+    assert [s.name for s in imported(proto).graph.states] == ["b"]
+
+
 def test_values_of_inputs_may_be_given() -> None:
     proto = model_of([node("Reshape", ["x", "s"], ["y"])], [port("x", [2, 3]), port("s", [2], "int64")], ["y"])
     with pytest.raises(UnsupportedError, match=r"Reshape\(y\).*operand shape \('s'\) is computed") as caught:

@@ -111,7 +111,7 @@ def test_metrics_of_a_resumed_epoch_are_the_whole_epochs(tmp_path: Path, monkeyp
         assert one[0][name] == pytest.approx(other[0][name], rel=1e-12)
 
 
-def started(words: list[str], folder: Path, ready: Callable[[], bool]) -> subprocess.Popen[str]:
+def started(words: list[str], ready: Callable[[], bool]) -> subprocess.Popen[str]:
     """A training in a process of its own, once `ready` holds."""
     process = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 120
@@ -122,13 +122,13 @@ def started(words: list[str], folder: Path, ready: Callable[[], bool]) -> subpro
     return process
 
 
-def command(folder: Path) -> list[str]:
+def command(folder: Path, checkpoint_every: int = 10) -> list[str]:
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items()]
-    return ["-m", "tileflow", "train", str(MODEL), "--out", str(folder), "--epochs", "1000000", "--checkpoint-every", "10", *flags]
+    return ["-m", "tileflow", "train", str(MODEL), "--out", str(folder), "--epochs", "1000000", f"--checkpoint-every={checkpoint_every}", *flags]
 
 
 def test_ctrl_c_in_a_terminal(tmp_path: Path, uninterrupted: Callable[[int], bytes]):
-    process = started(command(tmp_path), tmp_path, (tmp_path / CHECKPOINT).exists)
+    process = started(command(tmp_path), (tmp_path / CHECKPOINT).exists)
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
@@ -142,7 +142,7 @@ def test_ctrl_c_in_a_terminal(tmp_path: Path, uninterrupted: Callable[[int], byt
 
 def test_ctrl_c_in_a_script(tmp_path: Path):
     script = f"import tileflow; tileflow.train({str(MODEL)!r}, out={str(tmp_path)!r}, epochs=10**6, **{OPTIONS!r})"
-    process = started(["-c", script], tmp_path, (tmp_path / CHECKPOINT).exists)
+    process = started(["-c", script], (tmp_path / CHECKPOINT).exists)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode != 0
@@ -150,15 +150,12 @@ def test_ctrl_c_in_a_script(tmp_path: Path):
 
 
 def test_kill_and_resume_from_the_last_checkpoint(tmp_path: Path, uninterrupted: Callable[[int], bytes]):
-    flags = [w.replace("10", "1") if w == "10" else w for w in command(tmp_path)]
-
     def later() -> bool:
         return (tmp_path / CHECKPOINT).exists() and position(tmp_path)["epoch"] >= 3
-    process = started([*flags, "--save-every-updates", "12"], tmp_path, later)
+    process = started([*command(tmp_path, 1), "--save-every-updates", "12"], later)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=30)
     epochs = position(tmp_path)["epoch"] + 1
-    assert [p.name for p in tmp_path.iterdir() if p.suffix == ".tmp"] == [] or len(list(tmp_path.glob(".*.tmp"))) == 1
     assert finish(tmp_path, epochs, resume=True) == uninterrupted(epochs)
 
 

@@ -233,11 +233,12 @@ def _check_labels(dataset: Dataset, classes: int) -> None:
     labels = dataset.labels
     if labels is None:
         return
-    wrong = (labels < 0) | (labels >= classes)
+    rows = labels.reshape(len(labels), -1)
+    wrong = (rows < 0) | (rows >= classes)
     if wrong.any():
-        at = int(np.flatnonzero(wrong.reshape(len(labels), -1).any(axis=1))[0])
-        raise DataError(f"Data {dataset.name}: the label {labels.reshape(len(labels), -1)[at].tolist()} of row {at} is outside of the model's classes "
-                        f"0..{classes - 1}; check the label column or the number of classes of the model.")
+        at = int(np.flatnonzero(wrong.any(axis=1))[0])
+        raise DataError(f"Data {dataset.name}: the label {rows[at][wrong[at]][0]} of row {at} is outside of the model's classes 0..{classes - 1}; "
+                        "check the label column or the number of classes of the model.")
 
 
 def _example(trainer: Trainer) -> tuple[np.ndarray, ...]:

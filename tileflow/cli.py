@@ -161,10 +161,10 @@ def run_train(chosen: argparse.Namespace) -> int:
         result = api.train(path, options, reporter=printer)
     finally:
         printer.close()
-    data = options.data or "DATA"
+    data, more = options.data or "DATA", 2 * max(1, options.epochs)
     print(f"Trained model, metrics and checkpoint are in {result.folder}. Try next:\n"
           f"  tileflow infer {result.folder}/model.onnx --data {data}        its predictions and accuracy\n"
-          f"  tileflow train {chosen.model} --data {data} --out {result.folder} --epochs {2 * max(1, options.epochs)} --resume        go on from here\n"
+          f"  tileflow train {chosen.model} --data {data} --out {result.folder} --epochs {more} --resume        go on from here\n"
           f"  tileflow inspect {chosen.model}        what is in the file")
     return OK
 

@@ -1,7 +1,6 @@
 """ModelProto -> Graph: types inferred node by node, weights as states, shape arithmetic evaluated, everything unsupported named at once."""
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,8 +8,8 @@ import numpy as np
 from onnx import GraphProto, NodeProto
 
 import tileflow.ops  # noqa: F401  (fills the registry)
-from tileflow.errors import ModelError, OptionError, ShapeError, TileflowError, UnsupportedError
-from tileflow.graph import FLOATS, OPS, Builder, Graph, Origin, State, TensorType, Value, type_of, verify
+from tileflow.errors import ModelError, ShapeError, TileflowError, UnsupportedError
+from tileflow.graph import FLOATS, OPS, Builder, Graph, Origin, TensorType, Value, type_of, verify
 
 from .bind import Binding, bind_inputs
 from .fold import FOLDERS, LIMIT, fold
@@ -19,6 +18,7 @@ from .load import OnnxModel, label, one_line, schema_of, title
 from .site import DynamicOperandError, Site
 from .tensors import DTYPES, tensor_array
 from .versions import form_of
+from .weights import Weights
 
 LISTED = 10
 """Unsupported nodes that a message names."""
@@ -96,7 +96,7 @@ class Importer:
         self.graph = Graph(model.proto.graph.name or "model")
         self.builder = Builder(self.graph)
         self.warnings: list[str] = []
-        self._weights: dict[str, np.ndarray] = {}
+        self._weights = Weights(model, freeze, trainable)
         self._values: dict[str, Value] = {}
         self._known: dict[str, np.ndarray] = {}
         self._absent: dict[str, str] = {}
@@ -106,8 +106,6 @@ class Importer:
         self._parents: dict[str, tuple[str, ...]] = {}
         self._streams = 0
         self._depth = 0
-        self._buffers = _running_statistics(model.proto.graph)
-        self._freeze, self._trainable = tuple(freeze), tuple(trainable)
         self._functions = {(f.domain, f.name): f for f in model.proto.functions}
 
     def run(self, values: Mapping[str, np.ndarray]) -> Imported:
@@ -133,16 +131,24 @@ class Importer:
         if self.binding.rebatched:
             self.warnings.append(f"The file declares batch {self.binding.declared_batch} for {', '.join(sorted(self.binding.rebatched))}; "
                                  f"it is imported with batch {self.binding.batch}.")
+        for sparse in self.model.proto.graph.sparse_initializer:
+            self._absent[sparse.values.name] = f"it reads the sparse initializer '{sparse.values.name}'; store it as a plain one"
         self.nodes(self.model.proto.graph.node, self.model.opset)
         self._raise_refused()
         self.graph.outputs = [self._output(port.name) for port in self.model.outputs]
         order = {name: i for i, name in enumerate(self.model.tensors)}
         self.graph.states.sort(key=lambda s: order[s.name])
         self.graph.prune()
-        self._check_patterns()
+        self._drop_unread_states()
+        self._weights.check_patterns()
         verify(self.graph)
-        return Imported(self.graph, {s.name: s.name for s in self.graph.states}, {s.name: self._weights[s.name] for s in self.graph.states},
-                        self.binding, self.warnings)
+        names = [s.name for s in self.graph.states]
+        return Imported(self.graph, {n: n for n in names}, {n: self._weights.arrays[n] for n in names}, self.binding, self.warnings)
+
+    def _drop_unread_states(self) -> None:
+        """Weights of nodes that no result needs: training must not decay them."""
+        read = self.graph.uses()
+        self.graph.states = [s for s in self.graph.states if s.input in read]
 
     # Nodes
 
@@ -190,8 +196,8 @@ class Importer:
 
     def _trained_constant(self, node: NodeProto) -> Sequence[Value] | None:
         """A Constant of the main graph that the user wants to train."""
-        if node.op_type == "Constant" and not self._depth and (name := node.output[0]) in self.model.tensors and self._is_weight(name):
-            return (self._weight(name),)
+        if node.op_type == "Constant" and not self._depth and node.output[0] in self._weights:
+            return (self._weight(node.output[0]),)
         return None
 
     def _label(self, node: NodeProto) -> str:
@@ -208,11 +214,13 @@ class Importer:
                 continue
             if isinstance(result, np.ndarray):
                 self._known[name] = result
+                self._values.pop(name, None)         # branches may use a name again
                 continue
             if result.type.nbytes > LARGEST:
                 raise ModelError(f"{title(node)} makes {result!r}, {result.type.nbytes:.2e} bytes; "
                                  f"check the sizes of the inputs and the weights")
             self._values[name] = result
+            self._known.pop(name, None)
 
     def _evaluated(self, site: Site) -> list[np.ndarray] | None:
         """The node's outputs if they can be known now."""
@@ -241,6 +249,7 @@ class Importer:
         """A subgraph in place of its node; its initializers are constants."""
         for tensor in graph.initializer:
             self._known[tensor.name] = self.converted(tensor_array(tensor, self.model.folder, self.model.where))
+            self._values.pop(tensor.name, None)
         self._nested(graph.node, opset)
         return [self._result(v.name) for v in graph.output]
 
@@ -282,7 +291,7 @@ class Importer:
             known = self.known(name)
             if known is not None:
                 self._values[name] = self.builder.constant(known, name)
-            elif name in self.model.tensors and self._is_weight(name):
+            elif name in self._weights:
                 self._values[name] = self._weight(name)
             else:
                 raise UnsupportedError(self._absent.get(name) or f"it reads '{name}', which is not there")
@@ -303,7 +312,7 @@ class Importer:
 
     def known(self, name: str) -> np.ndarray | None:
         """The elements of the tensor `name` if they are known and it is no weight."""
-        if name not in self._known and name not in self._values and name in self.model.initializers and not self._is_weight(name):
+        if name not in self._known and name not in self._values and name in self.model.initializers and name not in self._weights:
             self._known[name] = self.converted(self.model.array(name))
         return self._known.get(name)
 
@@ -324,20 +333,11 @@ class Importer:
                     stack.append(parent)
         return frozenset(p.name for p in self.model.inputs if p.name in seen)
 
-    def _is_weight(self, name: str) -> bool:
-        """A floating initializer that is no scalar, or a running statistic, or what the user wants to train."""
-        tensor = self.model.tensors[name]
-        weight = name in self.model.initializers and (bool(tensor.dims) or name in self._buffers)
-        return DTYPES.get(tensor.data_type) in FLOATS and (weight or _matches(name, self._trainable))
-
     def _weight(self, name: str) -> Value:
-        """A floating initializer (or Constant) as a state."""
+        """A tensor of the file as a state."""
         array = self.converted(self.model.array(name))
         value = Value(self.builder.name(name), type_of(array))
-        buffer = name in self._buffers
-        trainable = not buffer and (_matches(name, self._trainable) or not _matches(name, self._freeze))
-        self.graph.states.append(State(name, "buffer" if buffer else "parameter", value, trainable=trainable))
-        self._weights[name] = array
+        self.graph.states.append(self._weights.state(name, value, array))
         return value
 
     def update(self, name: str, new: Value) -> None:
@@ -407,14 +407,6 @@ class Importer:
     def _proto_type(self, name: str) -> TensorType | None:
         return self.type(name) if name else None
 
-    def _check_patterns(self) -> None:
-        for pattern in (*self._freeze, *self._trainable):
-            if not any(_matches(s.name, (pattern,)) for s in self.graph.states):
-                names = [s.name for s in self.graph.parameters]
-                raise OptionError(f"the pattern '{pattern}' matches no weight; the weights are {', '.join(names[:LISTED])}"
-                                  + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "") + ".")
-
-
 def unsupported(node: NodeProto, opset: Mapping[str, int], functions: Mapping[tuple[str, str], object]) -> str | None:
     """Why a node's operator cannot be imported, judged by its name alone; None where it can."""
     domain = "" if node.domain == "ai.onnx" else node.domain
@@ -432,22 +424,3 @@ def _unknown(node: NodeProto, opset: Mapping[str, int]) -> str:
     if node.domain in ("", "ai.onnx") and schema_of(node, opset.get("", 0)) is None:
         return f"opset {opset.get('', 0)} has no such operator"
     return "tileflow has no such operator"
-
-
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, p) for p in patterns)
-
-
-def _running_statistics(graph: GraphProto) -> set[str]:
-    """The initializers that BatchNormalization reads as running mean and variance, also through Identity."""
-    same = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Identity" and node.input and node.output}
-    found = set()
-    for node in graph.node:
-        if node.op_type == "BatchNormalization":
-            for name in node.input[3:5]:
-                seen = set()
-                while name in same and name not in seen:
-                    seen.add(name)
-                    name = same[name]
-                found.add(name)
-    return found

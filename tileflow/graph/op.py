@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 
@@ -72,15 +72,19 @@ class Op:
         return self.name + (f"({', '.join(f'{k}={v}' for k, v in shown.items())})" if shown else "")
 
 
-def op(name: str, onnx: bool = True) -> Callable[[type], type]:
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True)
+def op(name: str, onnx: bool = True) -> Callable[[type[T]], type[T]]:
     """Class decorator: freeze the attributes and register the operator under `name`.
 
     `onnx=False` marks an operator ONNX does not have (gradients, losses of our own).
     """
-    def register(cls: type) -> type:
+    def register(cls: type[T]) -> type[T]:
         declared: Any = dataclasses.dataclass(frozen=True, repr=False)(cls)
         declared.name, declared.onnx = name, onnx
         assert name not in OPS, f"operator {name} is declared twice"
         OPS[name] = declared
-        return declared
+        return declared      # type: ignore[no-any-return]
     return register
