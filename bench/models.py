@@ -39,7 +39,7 @@ def tutorial_cnn(weights: dict[str, np.ndarray]) -> ModelProto:
 
 
 class TutorialNet(nn.Module):
-    """The same network in layers, its parameters under the names of `SHAPES`."""
+    """The same network in layers, its parameters under the names of `SHAPES`; image [batch, 28, 28] or [batch, 1, 28, 28]."""
 
     def __init__(self, weights: dict[str, np.ndarray]) -> None:
         self.conv1, self.conv2 = nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5)
@@ -48,6 +48,6 @@ class TutorialNet(nn.Module):
         self.load_state_dict(weights)
 
     def forward(self, image: nn.Tensor) -> nn.Tensor:                  # type: ignore[override]
-        x = self.pool(self.conv1(image)).relu()
+        x = self.pool(self.conv1(image.reshape(-1, 1, 28, 28))).relu()
         x = self.pool(self.conv2(x)).relu()
         return self.fc2(self.fc1(x.flatten()).relu())

@@ -1,12 +1,14 @@
 """Two-dimensional convolution and its gradients (cross-correlation, NCHW), as leaf calls over images unfolded along their width.
 
 Unfolding copies, for each tap of a kernel row, the input columns that tap meets: `U[c, kx, r, q, ox] = x[c, q * sy + phase(r) - top,
-ox * sx + kx * dx - left]`, zero outside of the image. The taps along the height then are plain shifts by whole rows, so row
-(c, ky, kx) of the im2col matrix is one contiguous run of U and U is `ky / sy` times smaller than that matrix:
+ox * sx + kx * dx - left]`, zero outside of the image; r counts the remainders of the input rows modulo the stride. The taps along the
+height then are plain shifts by whole rows: row (c, ky, kx) of the im2col matrix is one contiguous run of U, and U is smaller than that
+matrix by the height of the kernel over the stride:
 
 - forward: `y[o, p] = bias[o] + sum_k w[o, k] * U[offset[k] + p]` (register blocks of channels x pixel vectors);
 - weight gradient: `dw[o, k] = sum_p dy[o, p] * U[offset[k] + p]` (dot products along the pixels, over several images);
-- input gradient: `U'[offset[k] + p] += sum_o w[o, k] * dy[o, p]`, then U' is folded back onto the image.
+- input gradient: `U'[offset[k] + p] += sum_o w[o, k] * dy[o, p]`, then U' is folded back onto the image; or, where that wastes little,
+  the forward kernel with flipped weights over dy.
 
 A convolution that needs no unfolding (one tap per row, stride 1, no padding: 1x1 above all) reads the image where it lies.
 One-dimensional convolutions run along the height, with width 1. Every output element is summed in an order that depends on the shapes
@@ -67,11 +69,6 @@ class Geometry:
     @property
     def flops(self) -> float:
         return 2.0 * self.n * self.groups * self.oc * self.oh * self.ow * self.k
-
-    @property
-    def empty(self) -> bool:
-        """No element to compute, or nothing to sum."""
-        return 0 in (self.n, self.groups, self.c, self.oc, self.oh, self.ow, self.h, self.w, self.kh, self.kw)
 
     @property
     def in_place(self) -> bool:
@@ -143,7 +140,7 @@ def _copy_rows(dtype: str, path: cpu.Cpu, step: int) -> Any:
 
             def row(_r: Any, state: list[Any]) -> list[Any]:
                 found = [e.load(e.address(state[0], v * lanes * size), kind, inside[v]) for v in range(step)]
-                value = found[0] if step == 1 else e.shuffle(*found, range(0, 2 * lanes, 2))
+                value = found[0] if step == 1 else e.shuffle(found[0], found[1], range(0, 2 * lanes, 2))
                 e.store(value, state[1], wanted)
                 return [e.address(state[0], source_row), e.address(state[1], target_row)]
 
@@ -241,7 +238,7 @@ def fold_rows(dtype: str, path: cpu.Cpu) -> Any:
 
 
 @register_jitable
-def _address(x: Any) -> int:
+def _address(x: Any) -> Any:
     """The address of an array, signed: mixed with Numba's unsigned one, sums would become floats."""
     return np.intp(x.ctypes.data)
 
@@ -355,12 +352,15 @@ def _table_call(un: Unfolding, channels: int, size: int) -> Call:
 # ---- forward -------------------------------------------------------------------------------------------------------------------
 
 def _product(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
-    """Register block: c[i, p] (+)= bias[i] + sum_k a[k, i] * b[offsets[k] + p], i < rows, p < min(n, vectors * lanes)."""
+    """Register block: c[i, p] (+)= bias[i] + sum_k a[k, i] * b[offsets[k] + p], i < rows, p < min(n, vectors * lanes).
+
+    The first `skip` rows are not written: another block has them.
+    """
     size, lanes = itemsize(dtype), path.lanes(itemsize(dtype))
     kind, element = vector(dtype, lanes), ELEMENTS[dtype]
 
     def emit_block(e: Emitter, masked: bool, n: Any, k: Any, a: Any, offsets: Any, b: Any, bias: Any, biased: Any, c: Any,
-                   c_row: Any, accumulate: Any) -> None:
+                   c_row: Any, accumulate: Any, skip: Any) -> None:
         masks = [e.first(e.b.sub(n, word(v * lanes)), lanes) if masked else None for v in range(vectors)]
         zero = ir.Constant(element, 0.0)
         none = e.b.icmp_signed("==", biased, word(0))
@@ -381,14 +381,17 @@ def _product(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
             return [e.address(at_a, rows * size), e.address(at_offset, 8), *sums]
 
         _, _, *sums = e.loop(0, k, 1, [a, offsets, *sums], step)
-        places = [(e.address(c, e.times(c_row, i), v * lanes * size), masks[v]) for i in range(rows) for v in range(vectors)]
-        with e.b.if_else(e.b.icmp_signed("!=", accumulate, word(0)), likely=False) as (adding, writing):
-            with adding:
-                for total, (place, mask) in zip(sums, places, strict=True):
-                    e.store(e.b.fadd(e.load(place, kind, mask), total), place, mask)
-            with writing:
-                for total, (place, mask) in zip(sums, places, strict=True):
-                    e.store(total, place, mask)
+        adding = e.b.icmp_signed("!=", accumulate, word(0))
+        for i in range(rows):
+            places = [(e.address(c, e.times(c_row, i), v * lanes * size), masks[v]) for v in range(vectors)]
+            totals = sums[i * vectors:(i + 1) * vectors]
+            with e.when(e.b.icmp_signed(">=", word(i), skip)), e.b.if_else(adding, likely=False) as (add, write):
+                with add:
+                    for total, (place, mask) in zip(totals, places, strict=True):
+                        e.store(e.b.fadd(e.load(place, kind, mask), total), place, mask)
+                with write:
+                    for total, (place, mask) in zip(totals, places, strict=True):
+                        e.store(total, place, mask)
 
     def emit(e: Emitter, n: Any, *args: Any) -> None:
         if path.name == "avx512":                       # masked vectors cost nothing there
@@ -404,9 +407,9 @@ def _product(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
 
 @functools.cache
 def product(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
-    """Numba-callable `product(n, k, a, offsets, b, bias, biased, c, c_row, accumulate)`: see `_product`; addresses, strides in bytes."""
+    """Numba-callable `product(n, k, a, offsets, b, bias, biased, c, c_row, accumulate, skip)`: see `_product`; addresses, strides in bytes."""
     return as_intrinsic(f"tileflow_product_{dtype}_{path.name}_{rows}x{vectors}",
-                        "n, k, a, offsets, b, bias, biased, c, c_row, accumulate", path, _product(dtype, path, rows, vectors))
+                        "n, k, a, offsets, b, bias, biased, c, c_row, accumulate, skip", path, _product(dtype, path, rows, vectors))
 
 
 def _product_tile(m: int, pixels: int, dtype: str, path: cpu.Cpu) -> tuple[int, int]:
@@ -480,7 +483,8 @@ def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int) -> L
                         to = _address(y) + ((((image + i) * groups + group) * oc + o) * oh + row) * ow * size
                         for p in range(0, pixels, width):
                             multiply(pixels - p, count * taps, panel, _address(table) + HEAD * 8, base + (i * step_image + p) * size,
-                                     _address(bias) + (group * oc + o) * size, biased != 0 and c0 == 0, to + p * size, oh * ow * size, c0 > 0)
+                                     _address(bias) + (group * oc + o) * size, biased != 0 and c0 == 0, to + p * size, oh * ow * size, c0 > 0,
+                                     tile * rows - o)
 
     signature = "T[:], T[:], T[:], T[:], i8[:], T[w,:]" + ", i8" * 12 + ", lo, hi"
     return Leaf(conv_forward, signature.replace("T", dtype), key=f"{path.name} {step} {rows} {vectors}")
@@ -544,7 +548,7 @@ def _correlate(dtype: str, path: cpu.Cpu, rows: int, cols: int) -> Any:
     The first `skip_rows` rows and `skip_cols` columns are not written: another block has them.
     """
     size, lanes = itemsize(dtype), path.lanes(itemsize(dtype))
-    kind, element = vector(dtype, lanes), ELEMENTS[dtype]
+    kind = vector(dtype, lanes)
 
     def emit(e: Emitter, images: Any, pixels: Any, a: Any, a_row: Any, a_image: Any, offsets: Any, u: Any, u_image: Any, c: Any,
              c_row: Any, accumulate: Any, skip_rows: Any, skip_cols: Any) -> None:
@@ -579,15 +583,13 @@ def _correlate(dtype: str, path: cpu.Cpu, rows: int, cols: int) -> Any:
         for i in range(rows):
             picks = [min(i * cols + j, rows * cols - 1) for j in range(lanes)]
             low = picks[0] // lanes
-            pair = totals[low], totals[min(low + 1, len(totals) - 1)]
-            value = e.shuffle(*pair, [min(pick - low * lanes, 2 * lanes - 1) for pick in picks])
+            value = e.shuffle(totals[low], totals[min(low + 1, len(totals) - 1)], [pick - low * lanes for pick in picks])
             place = e.address(c, e.times(c_row, i))
-            with e.when(e.b.icmp_signed(">=", word(i), skip_rows)):
-                with e.b.if_else(adding) as (add, write):
-                    with add:
-                        e.store(e.b.fadd(e.load(place, kind, new), value), place, new)
-                    with write:
-                        e.store(value, place, new)
+            with e.when(e.b.icmp_signed(">=", word(i), skip_rows)), e.b.if_else(adding) as (add, write):
+                with add:
+                    e.store(e.b.fadd(e.load(place, kind, new), value), place, new)
+                with write:
+                    e.store(value, place, new)
     return emit
 
 
@@ -651,7 +653,8 @@ def _weight_gradient(dtype: str, path: cpu.Cpu, step: int, rows: int, cols: int)
                     pixels = min(block, oh - row) * ow
                     at = (image * groups + group) * oc * oh * ow + row * ow
                     if biased != 0 and first == 0:
-                        sum_rows(g, at, oh * ow, images, groups * oc * oh * ow, pixels, db_out, (share * groups + group) * oc, oc, accumulate)
+                        sum_rows(g, at, oh * ow, images, groups * oc * oh * ow, pixels, db_out, (share * groups + group) * oc, oc,
+                                 accumulate)
                     for from_o in range(0, oc, rows):
                         o = min(from_o, oc - rows)
                         for from_j in range(0, count * khw, cols):
@@ -770,7 +773,7 @@ def _input_gradient(dtype: str, path: cpu.Cpu, step: int) -> Leaf:
     return Leaf(conv_input_gradient, signature.replace("T", dtype), key=f"{path.name} {step}")
 
 
-def _turned(g: Geometry) -> Geometry | None:
+def _flipped(g: Geometry) -> Geometry | None:
     """The input gradient as a convolution of dy with flipped weights, where that multiplies few zeros: stride 1, little padding lost."""
     top, left = (g.kh - 1) * g.dh - g.top, (g.kw - 1) * g.dw - g.left
     if g.sh != 1 or g.sw != 1 or top < 0 or left < 0 or g.h * g.w > 1.15 * g.oh * g.ow:
@@ -781,8 +784,8 @@ def _turned(g: Geometry) -> Geometry | None:
 def input_gradient(g: Geometry, dtype: str, path: cpu.Cpu) -> list[Call]:
     """dx (output 0) from dy (input 0) and the weights (1)."""
     size = itemsize(dtype)
-    if (turned := _turned(g)) is not None:
-        return _products(turned, dtype, path, False, (g.kh * g.kw, g.k, 1))
+    if (flipped := _flipped(g)) is not None:
+        return _products(flipped, dtype, path, False, (g.kh * g.kw, g.k, 1))
     un = Unfolding(g, g.oh)
     channels = g.c
     while channels > 1 and not g.in_place and un.elements(channels) * size > CACHE:

@@ -75,7 +75,7 @@ def _best_row(dtype: str, path: cpu.Cpu, step: int) -> Any:
                 at = e.address(first, v * lanes)
                 inside = e.b.icmp_unsigned("<", positions(e, at, word(1)), e.splat(limit, lanes))
                 found.append(e.load(e.address(row, e.times(at, size)), kind, inside))
-            return found[0] if spread == 1 else e.shuffle(*found, range(0, 2 * lanes, 2))
+            return found[0] if spread == 1 else e.shuffle(found[0], found[1], range(0, 2 * lanes, 2))
         value = ir.Constant(kind, ir.Undefined)
         for lane in range(lanes):
             at = e.address(first, e.times(stride, lane))

@@ -13,7 +13,12 @@ from onnx.reference import ReferenceEvaluator
 from tileflow.importers.onnx import Imported, import_graph, wrap_model
 
 NEWEST = onnx.defs.onnx_opset_version()
-node = helper.make_node
+
+
+def node(op: str, inputs: Sequence[str], outputs: Sequence[str], name: str | None = None, *, domain: str | None = None,
+         **attributes: Any) -> NodeProto:
+    """A node, of ONNX's own domain by default."""
+    return helper.make_node(op, inputs, outputs, name, domain=domain, **attributes)
 
 
 def tensor(name: str, array: Any) -> TensorProto:
@@ -41,7 +46,7 @@ def mnist_cnn(opset: int = 17, batch: int | str = "N", flatten: bool = False, se
     weights: dict[str, Any] = {n: (rng.standard_normal(s) * 0.1).astype(np.float32) for n, s in shapes.items()}
     if not flatten:
         weights["shape"] = np.array([batch if isinstance(batch, int) else -1, 320], np.int64)
-    pool = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    pool: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
     nodes = [
         node("Conv", ["image", "conv1.weight", "conv1.bias"], ["c1"], "conv1", kernel_shape=[5, 5]),
         node("MaxPool", ["c1"], ["p1"], "pool1", **pool), node("Relu", ["p1"], ["r1"], "relu1"),

@@ -1,6 +1,7 @@
 """Batching: rows of a call, output modes, gradient accumulation, errors for shapes, weights shared by the models of one network."""
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -284,3 +285,68 @@ def test_options_are_frozen_by_a_model():
     options.device_iterations = 3                              # the model took a copy
     with pytest.raises(OptionError, match="frozen"):
         model.options.device_iterations = 3
+
+
+def test_a_loss_of_ones_own():
+    """It may take no labels, or several."""
+    def weighted(b: Any, outputs: Any) -> Any:
+        target, weight = b.input("target", outputs[0].type), b.input("weight", outputs[0].type.with_shape(outputs[0].shape[:1]))
+        d = b.Sub(outputs[0], target)
+        rows = b.ReduceMean(b.Mul(d, d), axes=(1,), keepdims=False)
+        return b.ReduceSum(b.Mul(rows, weight), axes=(0,), keepdims=False)
+
+    def small(b: Any, outputs: Any) -> Any:
+        return b.ReduceMean(b.Mul(outputs[0], outputs[0]), axes=(0, 1), keepdims=False)
+    net = linear()
+    start = X @ net.weight.data.T + net.bias.data
+    target, weight = rng.standard_normal((40, 4)), rng.uniform(0, 1, 40)
+    _, loss = tileflow.training_model(net, optimizer=optim.SGD(lr=0.0), loss=weighted)(X, target, weight)
+    assert loss == pytest.approx((((start - target) ** 2).mean(1) * weight).sum(), rel=1e-5)
+    _, loss = tileflow.training_model(net, optimizer=optim.SGD(lr=0.0), loss=small)(X)
+    assert loss == pytest.approx((start ** 2).mean(), rel=1e-5)
+
+
+def test_the_option_loss_counts():
+    model = tileflow.training_model(linear(), Options(loss="mse"), optimizer=optim.SGD(lr=0.0))
+    assert model.loss_name == "mse"
+    assert tileflow.training_model(linear()).loss_name == "cross_entropy"
+    with pytest.raises(OptionError, match="no loss 'msee'"):
+        tileflow.training_model(linear(), loss="msee")
+
+
+# ---- one ONNX file
+
+DIGITS = Path(tileflow.__file__).parent / "data" / "digits_cnn.onnx"
+IMAGES = rng.standard_normal((8, 1, 8, 8)).astype(np.float32)
+
+
+def test_models_of_one_loaded_file_share_weights():
+    loaded = tileflow.load(DIGITS)
+    run = tileflow.inference_model(loaded)
+    before = run(IMAGES)
+    tileflow.training_model(loaded, optimizer=optim.SGD(lr=0.1))(IMAGES, np.arange(8))
+    assert not np.array_equal(run(IMAGES), before)
+    np.testing.assert_array_equal(tileflow.inference_model(DIGITS)(IMAGES), before)
+    np.testing.assert_array_equal(tileflow.inference_model(loaded)(IMAGES), run(IMAGES))
+
+
+@pytest.mark.parametrize("options", [dict(trainable=("fc*",)), dict(frozen=("conv*",))])
+def test_only_chosen_weights_are_trained(options: dict[str, Any]):
+    model = tileflow.training_model(DIGITS, optimizer=optim.AdamW(lr=0.1), **options)
+    model.compile(IMAGES, np.arange(8))
+    before = model.source.session.snapshot()
+    model(IMAGES, np.arange(8))
+    after = model.source.session.snapshot()
+    changed = {n for n in model.source.session.names("parameter") if not np.array_equal(before[n], after[n])}
+    assert changed == {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}
+    assert {s.name for s in tileflow.compile(DIGITS, training=True, **options).program.update.states if s.kind == "parameter"} == changed
+
+
+def test_inference_of_a_file():
+    """Rows that do not fill a batch, outputs by name, another precision."""
+    outputs = tileflow.infer(DIGITS, data=IMAGES, micro_batch_size=3)
+    assert list(outputs) == ["logits"]
+    np.testing.assert_allclose(outputs["logits"], tileflow.inference_model(DIGITS)(IMAGES), rtol=1e-5, atol=1e-5)
+    double = tileflow.inference_model(DIGITS, precision="float64")(IMAGES)
+    assert double.dtype == np.float64
+    np.testing.assert_allclose(outputs["logits"], double, rtol=1e-4, atol=1e-5)

@@ -1,7 +1,12 @@
 """The engine: the same bits whatever the threads, lanes and slices; updates are all or nothing; statistics in global order."""
 from __future__ import annotations
 
+import hashlib
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +17,7 @@ from tileflow import nn, optim
 from tileflow.errors import TrainingError
 from tileflow.runtime.model import TrainingModel
 
+ROOT = Path(__file__).parent.parent
 ROWS, MICRO = 48, 4
 rng = np.random.default_rng(11)
 X = rng.standard_normal((ROWS, 2, 12, 12)).astype(np.float32)
@@ -56,6 +62,15 @@ def test_threads_iterations_and_runs_give_the_same_bits(accumulation: int, itera
     assert run(accumulation, iterations, threads=1) == wanted
     assert run(accumulation, iterations, threads=2) == wanted
     assert run(accumulation, iterations, threads=2) == wanted
+
+
+def test_more_threads_than_cores_and_micro_batches_give_the_same_bits():
+    script = "import test_engine, hashlib; print(hashlib.sha256(repr(test_engine.run({}, {}, threads=5)).encode()).hexdigest())"
+    environment = {**os.environ, "NUMBA_NUM_THREADS": "5", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+    for accumulation, iterations in ((3, 4), (1, 12)):
+        done = subprocess.run([sys.executable, "-c", script.format(accumulation, iterations)], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == hashlib.sha256(repr(run(accumulation, iterations, threads=1)).encode()).hexdigest()
 
 
 def test_short_slices_give_the_same_bits(monkeypatch: pytest.MonkeyPatch):

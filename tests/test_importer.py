@@ -267,7 +267,7 @@ def test_batch_norm_statistics_through_identity() -> None:
 # ---- operators and their old forms --------------------------------------------------------------------------------------
 
 X = f4(2, 3, 4)
-FORMS = [
+FORMS: list[tuple[Any, ...]] = [
     ("Clip", [6, 7, 10], {"x": X}, {}, {"min": -0.5, "max": 0.5}),
     ("Clip", [11, 12, 13], {"x": X}, {"low": np.float32(-0.5), "high": np.float32(0.5)}, {}),
     ("Squeeze", [7, 11], {"x": f4(2, 1, 3, 1)}, {}, {"axes": [1, 3]}),
@@ -336,8 +336,9 @@ def test_softmax_was_flattened(axis: int | None, opset: int) -> None:
     kept = 1 if axis is None else axis % 3
     flat = X.reshape(int(np.prod(X.shape[:kept])), -1).astype(np.float64)
     wanted = (np.exp(flat) / np.exp(flat).sum(1, keepdims=True)).reshape(X.shape)
+    attributes: dict[str, Any] = {} if axis is None else {"axis": axis}
     for op, oracle in (("Softmax", wanted), ("LogSoftmax", np.log(wanted))):
-        proto = model_of([node(op, ["x"], ["y"], **({} if axis is None else {"axis": axis}))], [port("x", X.shape)], ["y"], opset=opset)
+        proto = model_of([node(op, ["x"], ["y"], **attributes)], [port("x", X.shape)], ["y"], opset=opset)
         np.testing.assert_allclose(run(imported(proto), {"x": X})[0], oracle, rtol=1e-5)
 
 
@@ -347,7 +348,7 @@ def test_computed_clip_bounds() -> None:
 
 
 def test_optional_inputs_and_unread_outputs() -> None:
-    pool = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    pool: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
     proto = model_of([node("MaxPool", ["x"], ["y", "unread"], **pool)], [port("x", [1, 1, 4, 4])], ["y"])
     assert run(imported(proto), {"x": f4(1, 1, 4, 4)})[0].shape == (1, 1, 2, 2)
 
@@ -379,8 +380,9 @@ FOLDED = [
     ("ConstantOfShape", [i8(2)], {}), ("Range", [np.int64(2), np.int64(11), np.int64(4)], {}), ("Reshape", [i8(1, 2, 3, 4), i8(2, -1)], {}),
     ("Transpose", [i8([1, 2], [3, 4])], {}), ("Expand", [i8(1), i8(3)], {}), ("Tile", [i8(1, 2), i8(2)], {}), ("NonZero", [i8(0, 3)], {}),
     ("ReduceProd", [i8(2, 3)], {"keepdims": 0}), ("ReduceSum", [i8([1, 2], [3, 4]), i8(1)], {}), ("Split", [i8(1, 2, 3), i8(1, 2)], {}),
-    ("Size", [i8(1, 2)], {}), ("Shape", [i8([1, 2])], {"start": -1}), ("Floor", [np.float32([1.5])], {}), ("Sqrt", [np.float32([4])], {}),
-    ("Flatten", [i8([1, 2])], {"axis": 0}), ("ScatterND", [i8(1, 2, 3), i8([1]), i8(9)], {}), ("CastLike", [i8(1), np.float32([0])], {}),
+    ("Size", [i8(1, 2)], {}), ("Shape", [i8([1, 2])], {"start": -1}),
+    ("Floor", [np.array([1.5], np.float32)], {}), ("Sqrt", [np.array([4], np.float32)], {}),
+    ("Flatten", [i8([1, 2])], {"axis": 0}), ("ScatterND", [i8(1, 2, 3), i8([1]), i8(9)], {}), ("CastLike", [i8(1), np.array([0], np.float32)], {}),
 ]
 
 
@@ -440,6 +442,17 @@ def test_branches_may_use_names_again() -> None:
     nodes = [node("If", ["yes"], ["a"], then_branch=first, else_branch=first), node("If", ["yes"], ["y"], then_branch=second, else_branch=second)]
     proto = model_of(nodes, [port("x", [3])], ["y"], {"yes": np.array(True)})
     np.testing.assert_array_equal(run(imported(proto), {"x": f4(3)})[0], np.zeros(3, np.float32))
+
+
+def test_shapes_that_come_from_data() -> None:
+    for op, dtype, rank in (("ConstantOfShape", "int64", 1), ("Range", "float32", 0)):
+        names = ["a"] if rank else ["a", "b", "c"]
+        proto = model_of([node(op, names, ["y"])], [port(n, [2] * rank, dtype) for n in names], ["y"])
+        with pytest.raises(UnsupportedError, match="its output's shape is computed while the model runs") as caught:
+            imported(proto)
+        assert caught.value.names == set(names)                                # type: ignore[attr-defined]
+    with pytest.raises(UnsupportedError, match="for constant operands only"):
+        imported(model_of([node("NonZero", ["x"], ["y"])], [port("x", [3])], ["y"]))
 
 
 def test_weights_that_no_output_needs_are_left_out() -> None:
@@ -596,6 +609,60 @@ def test_flipped_bytes(tmp_path: Path) -> None:
             import_graph(load_model(path), batch=2)
         except TileflowError as error:
             one_sentence(error)
+
+
+NUMBERS = (0, 1, -1, 2, 7, -2, 10**6, 2**31, 2**62, -2**63)
+
+
+def mutate(proto: ModelProto, rng: np.random.Generator) -> None:
+    """Change one thing that a parser accepts: an attribute, an operand, a weight, a shape, an opset."""
+    def pick(items: Any) -> Any:
+        return items[int(rng.integers(len(items)))]
+    chosen, names = pick(proto.graph.node), [t.name for t in proto.graph.initializer] + [p.name for p in proto.graph.input] + [""]
+    kind = int(rng.integers(8))
+    if kind == 0 and chosen.attribute:
+        attribute = pick(chosen.attribute)
+        if attribute.type == onnx.AttributeProto.INT:
+            attribute.i = pick(NUMBERS)
+        elif attribute.ints:
+            attribute.ints[int(rng.integers(len(attribute.ints)))] = pick(NUMBERS)
+    elif kind == 1 and proto.graph.initializer:
+        weight = pick(proto.graph.initializer)
+        array = onnx.numpy_helper.to_array(weight)
+        weight.CopyFrom(tensor(weight.name, pick((array.reshape(-1), array[None], array.astype(pick(("f8", "i8", "?"))), np.full(3, pick(NUMBERS))))))
+    elif kind == 2 and chosen.input:
+        chosen.input[int(rng.integers(len(chosen.input)))] = pick(names)
+    elif kind == 3:
+        chosen.input.append(pick(names))
+    elif kind == 4 and chosen.input:
+        del chosen.input[-1]
+    elif kind == 5:
+        chosen.op_type = pick(FORMS)[0]
+    elif kind == 6:
+        proto.opset_import[0].version = int(rng.integers(5, NEWEST + 1))
+    elif proto.graph.input[0].type.tensor_type.shape.dim:
+        pick(proto.graph.input[0].type.tensor_type.shape.dim).dim_value = pick(NUMBERS[:8])
+
+
+def test_mutated_models() -> None:
+    """Models that are wrong in meaning: every one is imported, or refused with one of our errors."""
+    rng = np.random.default_rng(1)
+    models = [mnist_cnn(7), mnist_cnn(13, batch=1), normalised(9), normalised(15), weighted()]
+    models += [model_of([node(op, [*feeds, *weights], ["y1", "y2"] if op == "Split" else ["y"], **attributes)],
+                        [port(n, a.shape, a.dtype.name) for n, a in feeds.items()], ["y1" if op == "Split" else "y"], weights, opsets[-1])
+               for op, opsets, feeds, weights, attributes in FORMS]
+    refusals = 0
+    for _ in range(1500):
+        proto = ModelProto()
+        proto.CopyFrom(models[int(rng.integers(len(models)))])
+        for _ in range(int(rng.integers(1, 3))):
+            mutate(proto, rng)
+        try:
+            imported(proto, batch=(None, 2)[int(rng.integers(2))], training=bool(rng.integers(2)))
+        except TileflowError as error:
+            one_sentence(error)
+            refusals += 1
+    assert 500 < refusals < 1500
 
 
 @pytest.mark.parametrize(("dims", "data", "match"), [

@@ -317,6 +317,30 @@ def test_eight_weights_are_updated_by_one_row_with_the_same_bits(monkeypatch: py
     assert {n: a.tobytes() for n, a in merged.items()} == {n: a.tobytes() for n, a in apart.items()}
 
 
+def test_every_worker_has_scratch_wherever_rows_may_be_split():
+    """More workers than micro-batches side by side: the lanes work alone, everything else over all workers."""
+    from tileflow import compiler
+    from tileflow.lower.plan import make_plan
+    from tileflow.program import Batching
+
+    def graph() -> Graph:
+        graph = Graph()
+        b = Builder(graph)
+        x = b.input("x", TensorType("float32", (64, 64)))
+        w = State("w", "parameter", Value(b.name("w"), x.type))
+        graph.states.append(w)
+        graph.outputs = [b.MatMul(x, b.MatMul(w.input, b.Softmax(w.input, axis=0)))]
+        return graph
+    plan = make_plan(compiler.inference(graph(), Batching(64, 1, 2)).program, 8)
+    assert (plan.lanes, plan.workers) == (2, 8)
+    for part, rows in ((plan.prologue, 8), (plan.micro, 1)):
+        pairs = [pair for row in part.rows for pair in zip([p for p in row.leaf.parameters if p.words], row.args, strict=True)]
+        scratch = {a.shape[0] for p, a in pairs if p.cut == "w"}
+        assert scratch == {rows}
+    alone = make_plan(compiler.inference(graph(), Batching(64)).program, 8)
+    assert (alone.lanes, alone.workers) == (1, 8)
+
+
 def test_elementwise_calls_are_flat():
     """What merging relies on."""
     from tileflow.kernels.elementwise import elementwise_call

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+
+import tileflow
 from bench.accuracy import FOLDER, train
 from bench.fetch import SHA256
 from bench.models import TutorialNet, initial_weights, tutorial_cnn
-
-import tileflow
 
 pytestmark = pytest.mark.skipif(not all((FOLDER / name).is_file() for name in SHA256),
                                 reason=f"MNIST is not in {FOLDER}; python -m bench.fetch {FOLDER} fetches it")

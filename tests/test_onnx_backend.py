@@ -16,11 +16,11 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 def test_run() -> None:
     proto = model_of([node("Add", ["x", "w"], ["y"]), node("Identity", ["x"], ["same"])], [port("x", ["N", 3])], ["y", "same"],
-                     {"w": np.float32([1, 2, 3])})
+                     {"w": np.array([1, 2, 3], np.float32)})
     prepared = Backend.prepare(proto)
     for x in (X, X[:1], np.zeros((0, 3), np.float32), X):
         y, same = prepared.run([x])
-        np.testing.assert_array_equal(y, x + np.float32([1, 2, 3]))
+        np.testing.assert_array_equal(y, x + np.array([1, 2, 3], np.float32))
         np.testing.assert_array_equal(same, x)
     np.testing.assert_array_equal(prepared.run({"x": X})[1], X)
     np.testing.assert_array_equal(Backend.run_model(proto, [X])[1], X)
@@ -45,7 +45,7 @@ def test_files_and_old_opsets(tmp_path: Path) -> None:
     onnx.save(proto, tmp_path / "model.onnx")
     np.testing.assert_array_equal(Backend.prepare(tmp_path / "model.onnx").run([X])[0], X + X)
     old = model_of([node("Add", ["x", "b"], ["y"], broadcast=1, axis=0)], [port("x", [2, 3]), port("b", [2])], [port("y", [2, 3])], opset=6)
-    np.testing.assert_array_equal(Backend.prepare(old).run([X, np.float32([10, 20])])[0], X + np.float32([[10], [20]]))
+    np.testing.assert_array_equal(Backend.prepare(old).run([X, np.array([10, 20], np.float32)])[0], X + np.array([[10], [20]], np.float32))
 
 
 def test_refusals() -> None:

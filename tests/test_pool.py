@@ -1,6 +1,8 @@
 """Pooling against its references, torch, onnxruntime and finite differences."""
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from evaluate import check_gradient, check_kernel, evaluate, gradient_graph, run_kernel
@@ -13,8 +15,8 @@ from tileflow.ops.pool import AveragePool, AveragePoolGrad, GlobalAveragePool, G
 
 Array = np.ndarray
 
-HALVES = dict(kernel_shape=(2, 2), strides=(2, 2))
-CASES = [
+HALVES: dict[str, Any] = dict(kernel_shape=(2, 2), strides=(2, 2))
+CASES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((2, 3, 8, 8), HALVES),
     ((1, 2, 25, 37), HALVES),                                          # an odd row and column that no window meets
     ((2, 1, 2, 3), HALVES),

@@ -32,6 +32,8 @@ MOST_NODES = 1_000_000
 """Nodes of one model, functions expanded: small files can unfold into endless ones."""
 FROM_SHAPE = ("Shape", "Size")
 """Folded from the type of their input alone."""
+FROM_VALUES = ("ConstantOfShape", "Range")
+"""The values of their inputs decide the shape of their output."""
 
 
 class UnsupportedNodesError(DynamicOperandError):
@@ -237,7 +239,12 @@ class Importer:
 
     def _expanded(self, site: Site) -> Sequence[Value | np.ndarray | None]:
         """The node as the nodes of its function: one of the model's own, or ONNX's definition of the operator."""
+        if site.domain == "" and site.op_type in FROM_VALUES:
+            names = frozenset().union(*(self.ancestors(name) for name in site.inputs))
+            raise DynamicOperandError("its output's shape is computed while the model runs; the operands must be constants", names)
         body = body_of(site.node, site.opsets, self._functions, [self._proto_type(name) for name in site.inputs])
+        if body is None and site.domain == "" and site.schema is not None and site.op_type in FOLDERS:
+            raise UnsupportedError("tileflow has this operator for constant operands only")
         if body is None:
             raise UnsupportedError(_unknown(site.node, site.opsets))
         nodes, outputs, opset = inlined(body, site)

@@ -50,14 +50,14 @@ def make_plan(program: Program, workers: int) -> Plan:
     together = program.batching.gradient_accumulation if program.training else program.batching.micro_batches
     lanes = min(workers, together)
     if lanes > 1:
-        plan = _lower(program, lanes, 1)
+        plan = _lower(program, lanes, workers)
         if lanes * plan.micro.arena_bytes <= LANE_MEMORY_SHARE * _physical_memory():
-            plan.workers = workers
             return plan
     return _lower(program, 1, workers)
 
 
-def _lower(program: Program, lanes: int, scratch_rows: int) -> Plan:
+def _lower(program: Program, lanes: int, workers: int) -> Plan:
+    """Rows of all parts. A lane runs its micro-batch alone; everything else may run over all workers and needs their scratch."""
     places: dict[Value, Place] = {}
 
     def outside(graph: Graph) -> dict[Value, Place]:
@@ -78,7 +78,6 @@ def _lower(program: Program, lanes: int, scratch_rows: int) -> Plan:
         places.update({v: Place(("arena", arena), at) for v, at in _kept_offsets(keep).items()})
         return lowered
 
-    workers = max(lanes, scratch_rows)
     prologue = part(program.prologue, "packed", list(program.prologue.outputs), workers)
     linked = {v for v in program.links.values()}
     made = [v for node in program.micro.nodes for v in node.outputs]
@@ -86,7 +85,7 @@ def _lower(program: Program, lanes: int, scratch_rows: int) -> Plan:
     keep = carried + [v for v in made if v in linked and v not in carried]
     if program.loss is not None and program.training and program.loss not in keep:
         keep.append(program.loss)
-    micro = part(program.micro, "micro", keep, scratch_rows)
+    micro = part(program.micro, "micro", keep, workers if lanes == 1 else 1)
     fold = part(program.fold, "fold", [], workers)
     update = part(program.update, "update", [], workers)
     return Plan(program, prologue, micro, fold, update, lanes, workers)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -111,7 +111,8 @@ class Dropout(_Masked):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
-        return map_work([x.shape], x.shape, x.dtype, 2.0 if self.active else 0.0)
+        made = map_work([x.shape], x.shape, x.dtype, 2.0 if self.active else 0.0)
+        return replace(made, outputs=tuple(replace(made.outputs[0], dtype=t.dtype) for t in outputs))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])

@@ -119,7 +119,8 @@ class Elementwise(Op):
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         shapes = [None if t is None else t.shape for t in inputs]
         work = map_work(shapes, outputs[0].shape, outputs[0].dtype, flops(*self.expressions(inputs)))
-        return dataclasses.replace(work, outputs=tuple(dataclasses.replace(work.outputs[0], dtype=t.dtype) for t in outputs))
+        ins = tuple(dataclasses.replace(o, dtype=t.dtype) for o, t in zip(work.inputs, inputs, strict=True) if o is not None and t is not None)
+        return dataclasses.replace(work, inputs=ins, outputs=tuple(dataclasses.replace(work.outputs[0], dtype=t.dtype) for t in outputs))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         if outputs[0].size == 0:

@@ -251,6 +251,13 @@ class _Rows(Op):
         axis = normal_axis(self.axis, x.rank)
         return x.with_shape(x.shape[:axis] + (1,) * (x.rank - axis))
 
+    def operands(self, x: TensorType, kinds: tuple[str, str]) -> tuple[tuple[Axis, ...], Operand, Operand, Operand]:
+        """For `work`: axes of these kinds (rows', columns'), the operands x, one number per row, one per column."""
+        axis, names = normal_axis(self.axis, x.rank), tuple(LETTERS[:x.rank])
+        axes = tuple(Axis(a, n, kinds[i >= axis]) for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
+        row = (*names[:axis], *(None,) * (x.rank - axis))
+        return axes, Operand(names, x.dtype), Operand(row, x.dtype), Operand(names[axis:], x.dtype)
+
 
 @op("LayerNormalization")
 class LayerNormalization(_Rows):
@@ -295,7 +302,8 @@ class LayerNormalization(_Rows):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
-        return _work(x, tuple(range(normal_axis(self.axis, x.rank))), 1, 0, 1, 2, 7.0)
+        axes, full, row, column = self.operands(x, ("parallel", "reduce"))
+        return Reduce(axes, (full, *(column if t else None for t in inputs[1:])), (full, row, row), 7.0)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])
@@ -333,8 +341,8 @@ class LayerNormalizationGrad(_Rows):
         return tuple(a.astype(dtype) for a in (dx, np.sum(g * normal, rows), np.sum(g, rows)))
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        x = present(inputs[1])
-        return _work(x, tuple(range(normal_axis(self.axis, x.rank))), 2, 2, 1, 0, 10.0)
+        axes, full, row, column = self.operands(present(inputs[1]), ("reduce", "reduce"))
+        return Reduce(axes, (full, full, column, row, row), (full, column, column), 10.0)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[1])

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,7 +28,8 @@ def _check(x: TensorType, name: str) -> None:
     if not x.is_float:
         raise TypeMismatchError(f"{name} takes float tensors, not {x.dtype}; cast the input.")
     if x.rank not in (3, 4):
-        raise UnsupportedError(f"{name} over {max(0, x.rank - 2)} spatial axes (input {list(x.shape)}) is not supported; only 1 or 2 axes are.")
+        raise UnsupportedError(f"{name} over {max(0, x.rank - 2)} spatial axes (input {list(x.shape)}) is not supported; "
+                               f"only 1 or 2 axes are.")
     if 0 in x.shape[2:]:
         raise ShapeError(f"the spatial axes of the input {list(x.shape)} may not be empty.")
 
@@ -105,9 +106,9 @@ class Windowed(Op):
         """The windows over the spatial axes of a tensor of shape `x`."""
         return windows(x[2:], self.kernel_shape, self.strides, self.pads, self.dilations, self.auto_pad, self.ceil_mode)
 
-    def same(self) -> dict[str, object]:
+    def same(self) -> dict[str, Any]:
         """The attributes that say where the windows lie, for the gradient operator."""
-        return {name: getattr(self, name) for name in (f.name for f in fields(Windowed))}
+        return {f.name: getattr(self, f.name) for f in fields(Windowed)}
 
 
 @op("MaxPool")
@@ -142,7 +143,8 @@ class MaxPool(Windowed):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
-        return _work(x, self.windows(x.shape))
+        made = _work(x, self.windows(x.shape))
+        return replace(made, outputs=tuple(replace(made.outputs[0], dtype=t.dtype) for t in outputs))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])
@@ -267,7 +269,7 @@ class AveragePoolGrad(Average):
         shares = g.reshape(-1, len(places)) / self.shares(win).astype(g.dtype)
         dx = np.zeros((len(shares), math.prod(self.shape)), g.dtype)
         wins, taps = np.nonzero(inside)
-        np.add.at(dx, (slice(None), places[wins, taps]), shares[:, wins])
+        np.add.at(dx.T, places[wins, taps], shares[:, wins].T)
         return (dx.reshape(*g.shape[:2], *self.shape),)
 
     def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],

@@ -78,8 +78,9 @@ class View(Op):
         return [None if g is None else b.Reshape(g, shape=x.shape, allowzero=1)]
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        y = outputs[0]
-        return map_work([y.shape], y.shape, y.dtype, 0.0, Move)
+        x, y = present(inputs[0]), outputs[0]
+        made = map_work([], y.shape, y.dtype, 0.0, Move)
+        return Move(made.axes, (made.outputs[0] if x == y else Operand((None,) * x.rank, x.dtype),), made.outputs)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         n = outputs[0].size
@@ -274,7 +275,9 @@ class Split(Op):
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
         whole = map_work([x.shape], x.shape, x.dtype, 0.0, Move)
-        return Move(whole.axes, whole.inputs, whole.outputs * len(outputs))
+        axis = normal_axis(self.axis, x.rank)
+        part = Operand(tuple(None if i == axis else name for i, name in enumerate(whole.outputs[0].dims)), x.dtype)
+        return Move(whole.axes, whole.inputs, (part,) * len(outputs))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])

@@ -65,8 +65,8 @@ def windows(size: Sequence[int], kernel: Sequence[int], strides: Sequence[int] |
     for i in range(rank):
         room = size[i] + begin[i] + end[i] - extent[i]
         if room < 0:
-            raise ShapeError(f"a window of {extent[i]} elements (kernel {kernel[i]}, dilation {dilations[i]}) is larger than spatial axis {i} "
-                             f"of {size[i]} elements with padding {begin[i]} and {end[i]}; use a smaller kernel or more padding.")
+            raise ShapeError(f"a window of {extent[i]} elements (kernel {kernel[i]}, dilation {dilations[i]}) is larger than spatial "
+                             f"axis {i} of {size[i]} elements with padding {begin[i]} and {end[i]}; use a smaller kernel or more padding.")
         count = -(-room // strides[i]) if ceil_mode else room // strides[i]
         if ceil_mode and count * strides[i] >= size[i] + begin[i]:
             count -= 1                                   # a window that starts in the end padding sees no element

@@ -115,7 +115,8 @@ class Blocks:
         for p, arg in zip(parameters, bound.args, strict=True):
             if isinstance(arg, tuple):
                 address, shape, _ = arg
-                assert p.is_array and len(shape) == p.ndim, f"{bound.row.leaf.name}({bound.row.leaf.signature}) got shape {shape}"
+                assert p.is_array, f"{bound.row.leaf.name}({bound.row.leaf.signature}) got shape {shape} for {p}"
+                assert len(shape) == p.ndim, f"{bound.row.leaf.name}({bound.row.leaf.signature}) got shape {shape} for {p}"
                 if isinstance(address, Moving):
                     self.moving.append((len(self.words), address))
                     address = 0

@@ -46,9 +46,9 @@ class Engine:
     says how many were done.
     """
 
-    def __init__(self, plan: Plan, session: Session, final_only: frozenset[str] = frozenset()) -> None:
-        """`final_only` names the outputs of which only the call's last micro-batch is wanted."""
-        self.plan, self.session, self.program = plan, session, plan.program
+    def __init__(self, plan: Plan, session: Session, final_only: frozenset[str] = frozenset(), seed: int = 0) -> None:
+        """`final_only` names the outputs of which only the call's last micro-batch is wanted; `seed` is that of random streams."""
+        self.plan, self.session, self.program, self.seed = plan, session, plan.program, seed
         self.batching = plan.program.batching
         self.micro = plan.program.micro
         self.outputs = self.micro.outputs[:user_outputs(plan.program)]
@@ -99,7 +99,7 @@ class Engine:
 
     def _make_lane(self) -> Lane:
         arena = aligned(self.plan.micro.arena_bytes)
-        blocks = Blocks(seed=self.session.seed)
+        blocks = Blocks(seed=self.seed)
         bound = bind(self.plan.micro.rows, self._resolve(arena))
         starts = [blocks.add(b) for b in bound]
         blocks.seal()
@@ -111,7 +111,7 @@ class Engine:
 
     def _assemble(self) -> None:
         """Lay out the driver's table of a whole call."""
-        self._blocks = Blocks(seed=self.session.seed)
+        self._blocks = Blocks(seed=self.seed)
         self._rows: list[list[int]] = []
         self._owners: list[tuple[Node | None, int]] = []  # whose row it is, micro-batches ahead of the counter
         self._pieces: list[tuple[int, int]] = []          # (row, word index): block addresses to fill once sealed

@@ -13,7 +13,7 @@ from .. import compiler
 from ..errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
 from ..graph import Graph, TensorType
 from ..kernels import driver
-from ..loss import LABELS, find
+from ..loss import LABELS, LOSSES, find
 from ..lower.plan import make_plan
 from ..optim import Optimizer, from_options
 from ..options import Options
@@ -126,7 +126,7 @@ class Model:
         plan = make_plan(program, workers)
         self._warm(plan.leaves())
         final = frozenset(v.name for v in program.micro.outputs if v is not program.loss) if self.mode == "final" else frozenset()
-        return _Compiled(Engine(plan, session, final), program, compilation, types)
+        return _Compiled(Engine(plan, session, final, self.options.seed), program, compilation, types)
 
     def _warm(self, leaves: Sequence[Any]) -> None:
         """Compile every kernel (or read it from the cache), telling `progress`."""
@@ -228,7 +228,8 @@ def select(array: np.ndarray, mode: str, batching: Batching, period: int | None)
         return np.add.reduce(array, axis=0, dtype=array.dtype)
     if mode == "every_n":
         if period is None or period > batching.device_iterations or batching.device_iterations % period:
-            raise OptionError(f"output_mode every_n needs an output_return_period that divides device_iterations={batching.device_iterations}, got {period}.")
+            raise OptionError("output_mode every_n needs an output_return_period that divides "
+                              f"device_iterations={batching.device_iterations}, got {period}.")
         per_iteration = len(array) // batching.device_iterations
         chosen = array.reshape(batching.device_iterations, per_iteration, *array.shape[1:])[period - 1::period]
         array = chosen.reshape(-1, *array.shape[1:])
@@ -264,7 +265,14 @@ class TrainingModel(Model):
         """The loss of every micro-batch of the last call, whatever the output mode."""
 
     def _own_inputs(self, micro: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
-        return micro if self.loss_name == "identity" else micro[:-1]
+        return micro[:self._own_count(len(micro))]
+
+    def _own_count(self, given: int) -> int:
+        """How many of the arrays of a call are the model's own inputs; the loss takes the rest."""
+        if self.loss_name == "identity":
+            return given
+        known = self.source.input_count
+        return given - 1 if known is None else known
 
     def _build(self, graph: Graph, batching: Batching) -> compiler.Compilation:
         return compiler.training(graph, self._loss, self.optimizer, batching, reduction=self.options.accumulation_reduction,
@@ -274,17 +282,16 @@ class TrainingModel(Model):
         return self.optimizer.values
 
     def _arrays(self, arrays: Sequence[Any]) -> list[np.ndarray]:
-        if self.loss_name == "identity":
-            return super()._arrays(arrays)
-        if len(arrays) < 2:
+        count = self._own_count(len(arrays))
+        if self.loss_name in LOSSES and len(arrays) == count and self.loss_name != "identity":
             raise DataError(f"The loss {self.loss_name} needs {LABELS} after the model's inputs: call model(x, {LABELS}).")
-        own = super()._arrays(arrays[:-1])
-        labels = np.asarray(arrays[-1])
+        return [*super()._arrays(arrays[:count]), *(self._label(np.asarray(a)) for a in arrays[count:])]
+
+    def _label(self, labels: np.ndarray) -> np.ndarray:
+        """Whole numbers as int64, others in the model's precision."""
         if labels.dtype.kind in "iu":
-            labels = as_array(labels, "int64", LABELS)
-        elif labels.dtype.kind == "f":
-            labels = as_array(labels, self.options.precision, LABELS)
-        return [*own, labels]
+            return as_array(labels, "int64", LABELS)
+        return as_array(labels, self.options.precision if labels.dtype.kind == "f" else None, LABELS)
 
     def run_call(self, *arrays: Any, first_update: int = 0) -> list[np.ndarray]:
         """One call for a training loop: every output of every micro-batch, [micro-batches, *micro-batch shape] each.

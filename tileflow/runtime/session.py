@@ -24,8 +24,7 @@ class Session:
     that an update of many weights is one pass over memory.
     """
 
-    def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
+    def __init__(self) -> None:
         self.version = 0          # changes whenever a weight does: programs rerun what they derived from the old ones
         self.updates = 0          # weight updates done
         self.micro_batches = 0    # training micro-batches done: random streams count them

@@ -20,6 +20,10 @@ class Source(Protocol):
 
     session: Session
 
+    @property
+    def input_count(self) -> int | None:
+        """How many inputs the model has; None: it takes any number."""
+
     def graph(self, inputs: Sequence[TensorType], training: bool) -> tuple[Graph, Mapping[str, np.ndarray]]:
         """The graph for these input types, and the initial arrays of its states."""
 
@@ -35,8 +39,12 @@ class OnnxSource:
 
     def __init__(self, model: OnnxModel, options: Options, session: Session | None = None) -> None:
         self.model, self.options = model, options
-        self.session = session or Session(options.seed)
+        self.session = session or Session()
         self.imported: Imported | None = None
+
+    @property
+    def input_count(self) -> int | None:
+        return len(self.model.inputs)
 
     def input_dtype(self, index: int, given: np.ndarray) -> str:
         if index >= len(self.model.inputs):
@@ -79,11 +87,14 @@ class NetSource:
     def __init__(self, net: Module, options: Options) -> None:
         self.net, self.options = net, options
         self.session = net.session
-        self.session.seed = options.seed
         parameters = inspect.signature(net.forward).parameters.values()
         self._open = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         self.input_names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._required = sum(p.default is p.empty for p in parameters if p.kind is not p.VAR_POSITIONAL)
+
+    @property
+    def input_count(self) -> int | None:
+        return self._required if not self._open and self._required == len(self.input_names) else None
 
     def input_dtype(self, index: int, given: np.ndarray) -> str:
         return self.options.precision if given.dtype.kind == "f" else given.dtype.name

@@ -1,0 +1,204 @@
+"""The house's rules that a reader of one file cannot see: which package may import which, and what no file may contain."""
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import tileflow.ops
+from tileflow.graph import OPS
+
+ROOT = Path(__file__).parent.parent
+PRODUCT = sorted(p for top in ("tileflow", "kernels", "importers") for p in (ROOT / top).rglob("*.py")
+                 if p.relative_to(ROOT).parts[:2] not in (("tileflow", "kernels"), ("tileflow", "importers")))
+"""Every file once: `tileflow/kernels` and `tileflow/importers` are links to the folders at the top."""
+FAST_MATH = {"nsz", "arcp", "contract", "afn", "reassoc"}
+LONGEST, FAMILIES = 600, {"kernels/conv.py": 900, "tileflow/ops/elementwise.py": 900, "tileflow/ops/shape.py": 700}
+"""Lines of a file; whole families of operators may have more."""
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def module_of(path: Path) -> str:
+    """The name a file is imported by."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    dotted = ".".join(parts if parts[0] == "tileflow" else ("tileflow", *parts))
+    return dotted.removesuffix(".__init__")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Full names of what a file imports, including inside functions and for type checkers: modules, or members of them."""
+    package = module_of(path) if path.name == "__init__.py" else module_of(path).rpartition(".")[0]
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.rsplit(".", node.level - 1)[0] if node.level > 1 else package
+            start = f"{base}.{node.module}" if node.level and node.module else base if node.level else node.module or ""
+            yield from (f"{start}.{alias.name}" for alias in node.names)
+
+
+def part_of(name: str) -> str:
+    """The part of the house that a name of tileflow lies in: `tileflow.ops.conv.Conv` -> ops."""
+    return name.split(".")[1] if name.startswith("tileflow.") else ""
+
+
+def files_of(*parts: str) -> list[Path]:
+    return [p for p in PRODUCT if part_of(module_of(p)) in parts]
+
+
+LOWEST = {"graph", "errors", "work", "kernels"}
+ARROWS = {
+    "kernels": {"kernels"},
+    "errors": set(),
+    "work": set(),
+    "graph": LOWEST,
+    "options": {"errors", "options"},
+    "ops": LOWEST | {"ops"},
+    "importers": LOWEST - {"kernels"} | {"ops", "options", "importers"},
+    "autograd": {"graph", "errors"},
+    "loss": {"graph", "errors", "compiler"},
+    "optim": {"graph", "errors", "options", "optim"},
+    "passes": {"graph", "errors", "passes"},
+    "program": {"graph"},
+    "compiler": {"graph", "errors", "autograd", "optim", "passes", "program"},
+    "lower": LOWEST | {"lower", "program"},
+    "nn": LOWEST - {"kernels", "work"} | {"nn", "runtime"},
+}
+"""What each part may import of the house. Parts above these (runtime, api, cli ...) have rules of their own below."""
+
+
+@pytest.mark.parametrize("part", ARROWS)
+def test_arrows_that_may_exist(part: str):
+    assert files_of(part), f"there is no {part}"
+    found = {(p.name, other) for p in files_of(part) for name in imports(p) if (other := part_of(name)) and other not in ARROWS[part]}
+    assert not found, f"{part} must not import these"
+
+
+def test_nothing_imports_the_command_line():
+    assert not [p for p in PRODUCT if p.name != "__main__.py" and any(part_of(n) == "cli" for n in imports(p))]
+
+
+def test_the_runtime_knows_nothing_above_it():
+    above = {"api", "cli", "progress", "doctor", "onnx_backend"}
+    assert not [(p.name, n) for p in files_of("runtime") for n in imports(p) if part_of(n) in above]
+
+
+def test_nobody_below_imports_frameworks():
+    """NumPy, Numba, LLVM, ONNX, tqdm: no more is needed to run; ONNX is for the importers and what wraps them."""
+    wanted = {"numpy", "numba", "llvmlite", "onnx", "tqdm", "tileflow", "google"}
+    import sys
+    for path in PRODUCT:
+        if path.parts[-2:] == ("data", "make.py") or path.name == "doctor.py":
+            continue                                    # the maker of the digits, and what looks at the installation
+        roots = {n.split(".")[0] for n in imports(path)} - set(sys.stdlib_module_names)
+        assert roots <= wanted, path
+        if part_of(module_of(path)) not in ("importers", "onnx_backend", "api"):
+            assert not roots & {"onnx", "google"}, path
+        if part_of(module_of(path)) != "kernels" and path.name not in ("engine.py", "onnx_backend.py"):
+            assert not roots & {"numba", "llvmlite"}, path
+
+
+@pytest.mark.parametrize("part", ["autograd", "passes", "lower", "runtime"])
+def test_no_operator_is_named(part: str):
+    """Asking for a class or comparing a name of an operator is how a pass begins to know one."""
+    assert tileflow.ops
+    for path in files_of(part):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Compare):
+                constants = [c.value for c in ast.walk(node) if isinstance(c, ast.Constant)]
+                assert not [c for c in constants if isinstance(c, str) and c in OPS], f"{path.name}:{node.lineno}"
+            if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+                assert node.value.id != "OPS", f"{path.name}:{node.lineno}"
+        assert not any(n.startswith("tileflow.ops") for n in imports(path)), path.name
+
+
+# ---- kernels
+
+def decorators(node: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
+    for decorator in node.decorator_list:
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        yield (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")), decorator
+
+
+def compiled_bodies() -> Iterator[tuple[Path, ast.FunctionDef]]:
+    """Functions of the kernels that machine code is made of."""
+    for path in files_of("kernels"):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef) and {n for n, _ in decorators(node)} & {"leaf", "generic", "njit"}:
+                yield path, node
+
+
+def test_kernels_never_raise():
+    """A `raise` in a leaf is printed and ignored: leaves return a status."""
+    found = list(compiled_bodies())
+    assert len(found) > 20
+    for path, function in found:
+        for node in ast.walk(function):
+            assert not isinstance(node, (ast.Raise, ast.Assert, ast.Try)), f"{path.name}:{node.lineno} in {function.name}"
+
+
+def test_fast_math_is_an_explicit_set():
+    """Never `fastmath=True`, which assumes that there are no NaN and infinities."""
+    names = {t.id: n.value for p in files_of("kernels") for n in tree(p).body if isinstance(n, ast.Assign) for t in n.targets
+             if isinstance(t, ast.Name)}
+    for path in PRODUCT:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.keyword) and node.arg == "fastmath":
+                value = names.get(node.value.id, node.value) if isinstance(node.value, ast.Name) else node.value
+                words = {c.value for c in ast.walk(value) if isinstance(c, ast.Constant)}
+                assert words, f"{path.name}:{node.lineno} takes its fast-math flags from elsewhere"
+                assert words <= FAST_MATH, f"{path.name}:{node.lineno}: {words}"
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and path.parent.name == "kernels":
+                assert node.value not in ("nnan", "ninf", "fast"), f"{path.name}:{node.lineno}"
+
+
+# ---- every file
+
+OWN_TEXT = {"leaf.py", "vector.py"}
+"""Kernel files that compile lines of their own making (a function whose number of arguments is known at run time only)."""
+
+
+def test_no_foreign_text_is_run_and_nothing_is_pickled():
+    for path in PRODUCT:
+        assert not {n.split(".")[0] for n in imports(path)} & {"pickle", "marshal", "shelve", "dill", "cloudpickle"}, path
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec", "__import__"):
+                assert node.func.id == "exec", f"{path.name}:{node.lineno}"
+                assert path.parent.name == "kernels", f"{path.name}:{node.lineno}"
+                assert path.name in OWN_TEXT, f"{path.name}:{node.lineno}"
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                assert isinstance(node.value, ast.Constant), f"{path.name}:{node.lineno}"
+                assert node.value.value is False, f"{path.name}:{node.lineno}"
+
+
+def test_files_can_be_held_in_mind():
+    long = {str(p.relative_to(ROOT)): n for p in PRODUCT if (n := len(p.read_text(encoding="utf-8").splitlines())) > LONGEST}
+    assert all(lines <= FAMILIES.get(name, 0) for name, lines in long.items()), long
+
+
+def test_every_module_says_what_it_is():
+    for path in PRODUCT:
+        assert ast.get_docstring(tree(path)) or not tree(path).body, path
+
+
+def test_nothing_is_left_to_do():
+    for path in [*PRODUCT, *(ROOT / "tests").glob("*.py"), *(ROOT / "bench").glob("*.py")]:
+        text = path.read_text(encoding="utf-8")
+        assert not [w for w in ("TO" + "DO", "FIX" + "ME", "XX" + "X") if w in text], path
+
+
+def test_nobody_prints_or_configures_logging_but_the_command_line():
+    for path in PRODUCT:
+        if part_of(module_of(path)) in ("cli", "progress", "data"):
+            continue
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id != "print", f"{path.name}:{node.lineno}"
+        assert "logging" not in {n.split(".")[0] for n in imports(path)}, path
