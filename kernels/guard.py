@@ -1,12 +1,9 @@
-"""Small leaves the engine itself needs: clear memory, copy memory, check that a loss is finite."""
+"""Small leaves the engine itself needs: clear memory, copy memory, check that a loss or a gradient is finite."""
 from __future__ import annotations
 
 import numpy as np
 
 from .leaf import generic, leaf
-
-NOT_FINITE = 1
-"""Status of `finite` (see `status.py`)."""
 
 
 @leaf("u8[r]")
@@ -23,10 +20,10 @@ def copy(x, y):                                        # type: ignore[no-untyped
         y[i] = x[i]
 
 
-@generic("T[:]", checked=True)
+@generic("T[r]", checked=True)
 def finite(x):                                         # type: ignore[no-untyped-def]
-    """Status NOT_FINITE where an element is NaN or infinite."""
-    for i in range(x.shape[0]):
-        if not np.isfinite(x[i]):
-            return 1
-    return 0
+    """Status NOT_FINITE (1) where an element is NaN or infinite."""
+    bad = 0
+    for i in range(x.shape[0]):                        # no early return: it would keep the loop scalar
+        bad += not np.isfinite(x[i])
+    return min(bad, 1)

@@ -226,6 +226,10 @@ def test_labels_are_needed_and_checked():
         model(X, Y[:39])
     with pytest.raises(TypeMismatchError, match="labels: expected int64 but got float32"):
         model(X, Y.astype(np.float32))
+    two = tileflow.training_model(linear(outputs=2))
+    assert two(X, Y > 1)[1] == tileflow.training_model(linear(outputs=2))(X, (Y > 1).astype(np.uint8))[1]
+    one = tileflow.training_model(linear(outputs=1), loss="mse")
+    assert one(X, Y[:, None])[1] == tileflow.training_model(linear(outputs=1), loss="mse")(X, Y[:, None].astype(np.float64))[1]
     with pytest.raises(DataError, match="at least one"):
         tileflow.inference_model(linear())()
     with pytest.raises(TypeMismatchError, match="element type"):

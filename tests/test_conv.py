@@ -36,6 +36,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "kernel as large as the image": ((2, 5, 5, 4), (5, 5, 5, 4), {}),
     "rows in blocks": ((1, 5, 150, 200), (5, 5, 3, 3), dict(pads=(1, 1, 1, 1))),
     "channels in blocks": ((9, 160, 4, 4), (70, 160, 3, 3), dict(pads=(1, 1, 1, 1))),
+    "channels in blocks, last block of filters overlaps": ((1, 641, 6, 5), (64, 641, 1, 1), {}),
     "no image": ((0, 5, 6, 6), (5, 5, 3, 3), {}),
 }
 """Most have 5 or 10 channels per group, so that they share compiled register blocks."""

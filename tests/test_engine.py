@@ -144,6 +144,34 @@ def test_a_loss_that_is_not_finite(threads: int, micro_batch: int):
     assert model.source.session.updates == micro_batch // 3 + 4
 
 
+class Root(nn.Module):
+    """sqrt(x w): at x = 0 its value is 0 and its gradient is not a number."""
+
+    def __init__(self) -> None:
+        self.weight, self.shift = nn.Parameter(np.ones(3, np.float32)), nn.Parameter(np.ones(3, np.float32))
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:                  # type: ignore[override]
+        return ((x * self.weight).sqrt() + self.shift).mean()
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_gradient_that_is_not_finite(accumulation: int):
+    model = tileflow.training_model(Root(), loss="identity", optimizer=optim.SGD(lr=0.1), gradient_accumulation=accumulation, device_iterations=3)
+    x = np.ones((2 * accumulation * 3, 3), np.float32)
+    model(x[:2 * accumulation].repeat(3, 0))
+    before = bits(model)
+    x[2 * accumulation - 1, 1] = 0
+    with pytest.raises(TrainingError, match="loss is finite but the gradient of weight is not, at update 3;"):
+        model(x)
+    assert bits(model) == before
+    assert model.source.session.updates == 3
+    x[:] = 1
+    x[-1, 2] = 0
+    with pytest.raises(TrainingError, match="at update 5;"):
+        model(x)
+    assert all(np.isfinite(p.data).all() for p in model.source.net.parameters())      # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("label", [5, -1, 2**40])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_label_out_of_range(label: int, threads: int):
@@ -311,3 +339,17 @@ def test_an_input_may_have_any_name():
     x = rng.standard_normal((2, 3)).astype(np.float32)
     assert model(x, x)[0] == pytest.approx(2 * x.mean(), rel=1e-5)
     np.testing.assert_allclose(net.weight.data, 1 - 0.3 * x.sum(0) / 6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_an_index_out_of_range(training: bool):
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            self.table = nn.Parameter(np.ones((4, 3), np.float32))
+
+        def forward(self, rows: nn.Tensor) -> nn.Tensor:           # type: ignore[override]
+            return rows.lift(self.table).apply("Gather", rows, axis=0).mean()
+    rows = np.array([0, 3, 1, 2, 4, 0])
+    model: Any = tileflow.training_model(Table(), loss="identity") if training else tileflow.inference_model(Table(), device_iterations=3)
+    with pytest.raises(TrainingError, match=rf"Gather \(Table\): an index lies outside of its axis at micro-batch {0 if training else 2} of the call"):
+        model(rows)

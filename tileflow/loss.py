@@ -55,6 +55,9 @@ LOSSES: dict[str, Callable[[Builder, Sequence[Value]], Value]] = {
     "cross_entropy": cross_entropy, "nll": nll, "mse": mse, "l1": l1, "bce_with_logits": bce_with_logits, "identity": identity,
 }
 
+CLASS_LOSSES = ("cross_entropy", "nll")
+"""Losses whose labels are class numbers; those of the others (but identity) are targets of the output's type."""
+
 
 def find(loss: str | Loss) -> Loss:
     """A loss by name, or the function itself.

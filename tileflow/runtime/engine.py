@@ -4,17 +4,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numba
 import numpy as np
 
 from ..errors import TrainingError
-from ..graph import Node, State, Value
+from ..graph import Node, State, TensorType, Value
 from ..kernels import driver
 from ..kernels.driver import ADVANCE, HOLD, LOOP, PATCH, WAVE
 from ..kernels.guard import clear, copy, finite
-from ..kernels.status import LABEL_OUT_OF_RANGE, NOT_FINITE
+from ..kernels.status import INDEX_OUT_OF_RANGE, LABEL_OUT_OF_RANGE, NOT_FINITE
 from ..lower.memory import padded
 from ..lower.plan import Plan, user_outputs
 from ..lower.rows import Operand, Place, Row
@@ -115,6 +114,7 @@ class Engine:
         self._rows: list[list[int]] = []
         self._owners: list[tuple[Node | None, int]] = []  # whose row it is, micro-batches ahead of the counter
         self._pieces: list[tuple[int, int]] = []          # (row, word index): block addresses to fill once sealed
+        self._gradient_rows = range(0)
         self._counters = np.ones(4, np.int64)
         self._descriptors = np.zeros((max(1, len(self._lanes)), driver.LANE_WORDS), np.int64)
         for d, lane in zip(self._descriptors, self._lanes, strict=True):
@@ -127,6 +127,7 @@ class Engine:
             self._begin_update()
         self._micro_steps()
         if training:
+            self._check_gradients()
             self._control_row(HOLD, n=1)
             self._calls(self.plan.update.rows)
             self._commit()
@@ -163,11 +164,24 @@ class Engine:
 
     def _begin_update(self) -> None:
         """Accumulators start at zero, pending statistics at the committed ones."""
-        for state in self.program.fold.states:
-            if state.kind == "accumulator":
-                words = padded(state.input.type.nbytes) // 8
-                self._calls([Row(clear, [Operand(Place(("state", state.name)), (words,), 8)], words, 4096, 0.2 * words, True)])
+        sizes = [(s, padded(s.input.type.nbytes) // 8) for s in self._accumulators()]
+        self._calls([Row(clear, [Operand(Place(("state", s.name)), (n,), 8)], n, 4096, 0.2 * n, True) for s, n in sizes])
         self._calls([self._state_copy(s, "state", "pending") for s in self._buffers()])
+
+    def _accumulators(self) -> list[State]:
+        return [s for s in self.program.fold.states if s.kind == "accumulator"]
+
+    def _gradients(self) -> list[tuple[str, TensorType, Place]]:
+        """Where the gradients of an update lie when its micro-batches are done: name, type, place."""
+        summed = [(s.name, s.input.type, Place(("state", s.name))) for s in self._accumulators()]
+        return summed + [(v.name, v.type, self.plan.update.places[v]) for v in self.program.update.inputs]
+
+    def _check_gradients(self) -> None:
+        """Refuse gradients that are not finite before any weight is written."""
+        first = len(self._rows)
+        self._calls([Row(finite[t.code], [Operand(place, (t.size,), t.itemsize)], t.size, 4096, 0.1 * t.size, True)
+                     for _, t, place in self._gradients() if t.size])
+        self._gradient_rows = range(first, len(self._rows))
 
     def _commit(self) -> None:
         self._calls([self._state_copy(s, "pending", "state") for s in self._buffers()])
@@ -297,6 +311,8 @@ class Engine:
 
     def _failure(self, status: int, pc: int) -> TrainingError:
         """The sentence for a leaf's status."""
+        if pc in self._gradient_rows:
+            return self._gradient_failure()
         node, ahead = self._owners[pc]
         micro = int(self._control[driver.MICRO]) + ahead
         if self._rows[pc][0] == WAVE:
@@ -313,10 +329,18 @@ class Engine:
         if status == LABEL_OUT_OF_RANGE:
             return TrainingError(f"{origin}: a label is outside of the classes 0..C-1 at {where}; check the label column or the "
                                  "number of classes of the model.")
-        return TrainingError(f"{origin} failed with status {status} at {where}; an index is out of range.")
+        assert status == INDEX_OUT_OF_RANGE, status
+        return TrainingError(f"{origin}: an index lies outside of its axis at {where}; check the whole numbers in the inputs.")
 
 
-def describe(engine: Engine) -> dict[str, Any]:
-    """Bytes and rows for logs."""
-    return {"lanes": engine.plan.lanes, "workers": engine.plan.workers, "arena_bytes": engine.plan.micro.arena_bytes,
-            "rows": len(engine._table)}
+    def _gradient_failure(self) -> TrainingError:
+        """The sentence for a gradient that is not finite."""
+        def memory(t: TensorType, place: Place) -> np.ndarray:
+            if place.region[0] == "state":
+                return self.session[place.region[1]]
+            return self._lanes[0].arena[place.offset:place.offset + t.nbytes].view(t.numpy)
+        names = [name.removesuffix(".grad") for name, t, place in self._gradients() if not np.isfinite(memory(t, place)).all()]
+        update = self.session.updates + int(self._control[driver.ITERATION]) - self._first_update
+        listed = ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")
+        return TrainingError(f"The loss is finite but the gradient of {listed} is not, at update {update}; the weights are kept as they were "
+                             "before that update: look for a square root, division or logarithm at 0 in the model, or lower loss_scaling.")

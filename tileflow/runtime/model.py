@@ -13,7 +13,7 @@ from .. import compiler
 from ..errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
 from ..graph import Graph, TensorType
 from ..kernels import driver
-from ..loss import LABELS, LOSSES, find
+from ..loss import CLASS_LOSSES, LABELS, LOSSES, find
 from ..lower.plan import make_plan
 from ..optim import Optimizer, from_options
 from ..options import Options
@@ -288,10 +288,13 @@ class TrainingModel(Model):
         return [*super()._arrays(arrays[:count]), *(self._label(np.asarray(a)) for a in arrays[count:])]
 
     def _label(self, labels: np.ndarray) -> np.ndarray:
-        """Whole numbers as int64, others in the model's precision."""
-        if labels.dtype.kind in "iu":
-            return as_array(labels, "int64", LABELS)
-        return as_array(labels, self.options.precision if labels.dtype.kind == "f" else None, LABELS)
+        """Class numbers as int64, targets in the model's precision; for a loss of one's own by what they are."""
+        kind = labels.dtype.kind
+        if kind in "biu" and (self.loss_name in CLASS_LOSSES or self.loss_name not in LOSSES):
+            labels = labels.astype(np.int64)
+        elif kind in "biuf" and self.loss_name not in CLASS_LOSSES:
+            labels = labels.astype(self.options.precision)
+        return as_array(labels, None, LABELS)
 
     def run_call(self, *arrays: Any, first_update: int = 0) -> list[np.ndarray]:
         """One call for a training loop: every output of every micro-batch, [micro-batches, *micro-batch shape] each.

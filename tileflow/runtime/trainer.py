@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import CheckpointError, DataError, Interrupted, TrainingError
 from ..graph import TensorType
+from ..loss import CLASS_LOSSES
 from ..options import Options
 from .checkpoint import atomic_write_bytes, load_tensors, save_tensors
 from .data import DataLoader, Dataset
@@ -23,7 +24,6 @@ from .model import InferenceModel, TrainingModel
 CHECKPOINT = "checkpoint.safetensors"
 METRICS = "metrics.json"
 FORMAT = "1"
-CLASS_LOSSES = ("cross_entropy", "nll")
 
 
 @dataclass
