@@ -351,5 +351,6 @@ def test_an_index_out_of_range(training: bool):
             return rows.lift(self.table).apply("Gather", rows, axis=0).mean()
     rows = np.array([0, 3, 1, 2, 4, 0])
     model: Any = tileflow.training_model(Table(), loss="identity") if training else tileflow.inference_model(Table(), device_iterations=3)
-    with pytest.raises(TrainingError, match=rf"Gather \(Table\): an index lies outside of its axis at micro-batch {0 if training else 2} of the call"):
+    where = f"micro-batch {0 if training else 2} of the call"
+    with pytest.raises(TrainingError, match=rf"Gather \(Table\): an index lies outside of its axis at {where}"):
         model(rows)

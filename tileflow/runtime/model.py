@@ -259,7 +259,7 @@ class TrainingModel(Model):
                  progress: Progress | None = None) -> None:
         super().__init__(source, options, progress)
         self.optimizer = optimizer if optimizer is not None else from_options(options)
-        self.loss_name = loss if isinstance(loss, str) else getattr(loss, "__name__", "loss")
+        self.loss_name = loss if isinstance(loss, str) else f"{getattr(loss, '__name__', 'loss')}()"
         self._loss = find(loss)
         self.last_losses: np.ndarray | None = None
         """The loss of every micro-batch of the last call, whatever the output mode."""
