@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numba.extending import register_jitable
 
 from . import cpu
 from .call import Call, In, Out, Work
@@ -21,9 +22,10 @@ from .rows import row_kernel, to_rows
 from .status import LABEL_OUT_OF_RANGE, OK
 
 
-def _cross_entropy(max_sum_exp: Any) -> Any:
-    def cross_entropy(x: Any, labels: Any, weights: Any, loss: Any, weight: Any, pair: Any, ignore: int, may_ignore: int) -> int:
-        """loss[r] = weights[label] * -log(softmax(x[r])[label]), weight[r] = weights[label]; ignored rows give zeros."""
+def _row_losses(name: str, negative_log: Any) -> Any:
+    """The body of a loss whose unweighted value for a row of scores is negative_log(row, label, pair); `pair` is scratch."""
+    def losses(x: Any, labels: Any, weights: Any, loss: Any, weight: Any, pair: Any, ignore: int, may_ignore: int) -> int:
+        """loss[r] = weights[label] * negative_log(x[r]), weight[r] = weights[label]; ignored rows give zeros."""
         for r in range(loss.shape[0]):
             row, label = x[r], int(labels[r])
             loss[r], weight[r] = 0.0, 0.0
@@ -32,26 +34,26 @@ def _cross_entropy(max_sum_exp: Any) -> Any:
             if label < 0 or label >= row.shape[0]:
                 return LABEL_OUT_OF_RANGE
             w = float(weights[label])
-            max_sum_exp(1, row.shape[0], row.ctypes.data, pair.ctypes.data)
-            loss[r] = w * (math.log(pair[1]) - (float(row[label]) - pair[0]))
+            loss[r] = w * negative_log(row, label, pair)
             weight[r] = w
         return OK
-    return cross_entropy
+    losses.__name__ = name
+    return losses
 
 
-def _picked(x: Any, labels: Any, weights: Any, loss: Any, weight: Any, pair: Any, ignore: int, may_ignore: int) -> int:
-    """loss[r] = -weights[label] * x[r, label], weight[r] = weights[label]; ignored rows give zeros."""
-    for r in range(loss.shape[0]):
-        row, label = x[r], int(labels[r])
-        loss[r], weight[r] = 0.0, 0.0
-        if may_ignore and label == ignore:
-            continue
-        if label < 0 or label >= row.shape[0]:
-            return LABEL_OUT_OF_RANGE
-        w = float(weights[label])
-        loss[r] = -w * row[label]
-        weight[r] = w
-    return OK
+def _of_scores(max_sum_exp: Any) -> Any:
+    @register_jitable
+    def negative_log(row: Any, label: int, pair: Any) -> float:
+        """-log(softmax(row)[label])."""
+        max_sum_exp(1, row.shape[0], row.ctypes.data, pair.ctypes.data)
+        return math.log(pair[1]) - (float(row[label]) - pair[0])
+    return negative_log
+
+
+@register_jitable
+def _of_logs(row: Any, label: int, _pair: Any) -> float:
+    """-row[label], of log-probabilities."""
+    return -float(row[label])
 
 
 def _mean(loss: Any, weight: Any, y: Any, divide: int) -> None:
@@ -125,8 +127,8 @@ def label_leaf(name: str, dtype: str, label: str) -> Leaf:
 @functools.cache
 def _label_leaf(name: str, dtype: str, label: str, path: cpu.Cpu) -> Leaf:
     if name in ("cross_entropy", "picked"):
-        body = _cross_entropy(row_kernel("max_sum_exp", dtype, path)) if name == "cross_entropy" else _picked
-        return Leaf(body, f"{dtype}[r,:], {label}[r], {dtype}[:], f8[r], f8[r], {dtype}[w,:], i8, i8", checked=True)
+        value = _of_scores(row_kernel("max_sum_exp", dtype, path)) if name == "cross_entropy" else _of_logs
+        return Leaf(_row_losses(name, value), f"{dtype}[r,:], {label}[r], {dtype}[:], f8[r], f8[r], {dtype}[w,:], i8, i8", checked=True, key=name)
     if name == "row_scale":
         return Leaf(_row_scale, f"{label}[:], {dtype}[:], {dtype}[:], f8[:], i8, i8, i8", checked=True)
     tail = f"{label}[r], {dtype}[:], f8[:], {dtype}[r,:], lo, i8, i8, i8"
@@ -146,7 +148,6 @@ def mean_leaf(dtype: str) -> Leaf:
 def convert(source: str, target: str) -> Leaf:
     """x[r], y[r]."""
     return Leaf(_convert, f"{source}[r], {target}[r]")
-
 
 
 class Labels:

@@ -2,13 +2,14 @@
 
 The products hold blocks of C in registers: `outer` runs vectors along the columns of C (B is read by rows), `dot` along the summed
 axis (A and B^T are read by rows).
-Neither packs nor blocks for caches: that is the caller's part (gemm.py, convolution.py). Every element of C is summed over k
+Neither packs nor blocks for caches: that is the caller's part (gemm.py, conv). Every element of C is summed over k
 in ascending order (`outer`) or in `lanes` interleaved chains (`dot`), whatever block it falls into, so results do not depend on
 how a caller cuts m and n.
 """
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,30 +130,42 @@ def _outer(dtype: str, path: cpu.Cpu) -> Any:
     return emit
 
 
+def add_dots(e: Emitter, dtype: str, n: Any, lefts: Sequence[Any], rights: Sequence[Any], sums: Sequence[Any]) -> list[Any]:
+    """sums[i * len(rights) + j] + the products of the `n` elements at address lefts[i] with those at rights[j], lane by lane."""
+    lanes, size = e.path.lanes(itemsize(dtype)), itemsize(dtype)
+    kind, cols = vector(dtype, lanes), len(rights)
+    whole = e.b.and_(n, word(-lanes))
+
+    def step(position: Any, sums: list[Any], mask: Any = None) -> list[Any]:
+        offset = e.times(position, size)
+        sums = list(sums)
+        right = [e.load(e.address(row, offset), kind, mask) for row in rights]
+        for i, row in enumerate(lefts):
+            left = e.load(e.address(row, offset), kind, mask)
+            for j in range(cols):
+                sums[i * cols + j] = e.fma(left, right[j], sums[i * cols + j])
+        return sums
+
+    sums = e.loop(0, whole, lanes, sums, step)
+    return e.loop(whole, n, lanes, sums, lambda at, state: step(at, state, e.first(e.b.sub(n, at), lanes)))
+
+
+def dot_totals(e: Emitter, sums: Sequence[Any]) -> list[Any]:
+    """The sum of each vector's lanes, as many of them in a vector as it has lanes; the last one is filled up with zeros."""
+    kind = sums[0].type
+    filled = [*sums, *[ir.Constant(kind, None)] * (-len(sums) % kind.count)]
+    return [e.sums(filled[i:i + kind.count]) for i in range(0, len(filled), kind.count)]
+
+
 def _dot_block(dtype: str, lanes: int, rows: int, cols: int) -> Any:
     """One block of `rows` x `cols` dot products."""
-    kind, size = vector(dtype, lanes), itemsize(dtype)
+    size = itemsize(dtype)
 
     def emit(e: Emitter, k: Any, a: Any, a_row: Any, b: Any, b_row: Any, c: Any, c_row: Any, accumulate: Any) -> None:
         a_rows = [e.address(a, e.times(a_row, i)) for i in range(rows)]
         b_rows = [e.address(b, e.times(b_row, j)) for j in range(cols)]
-
-        def step(position: Any, sums: list[Any], mask: Any = None) -> list[Any]:
-            offset = e.times(position, size)
-            sums = list(sums)
-            right = [e.load(e.address(row, offset), kind, mask) for row in b_rows]
-            for i, row in enumerate(a_rows):
-                left = e.load(e.address(row, offset), kind, mask)
-                for j in range(cols):
-                    sums[i * cols + j] = e.fma(left, right[j], sums[i * cols + j])
-            return sums
-
-        zero = ir.Constant(kind, None)
-        whole = e.b.and_(k, word(-lanes))
-        sums = e.loop(0, whole, lanes, [zero] * (rows * cols), step)
-        sums = e.loop(whole, k, lanes, sums, lambda at, state: step(at, state, e.first(e.b.sub(k, at), lanes)))
-        sums += [zero] * (-len(sums) % lanes)
-        totals = [e.sums(sums[i:i + lanes]) for i in range(0, len(sums), lanes)]
+        zero = ir.Constant(vector(dtype, lanes), None)
+        totals = dot_totals(e, add_dots(e, dtype, k, a_rows, b_rows, [zero] * (rows * cols)))
         chunk = min(cols, lanes)
         adding = e.b.icmp_signed("!=", accumulate, word(0))
         for at in range(0, rows * cols, chunk):

@@ -9,13 +9,13 @@ import functools
 from dataclasses import astuple, dataclass
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba.extending import register_jitable
 
 from . import cpu
 from .call import Call, In, Out, Work
 from .leaf import Leaf, generic
+from .places import address_of, within
 from .vector import ELEMENTS, Emitter, as_intrinsic, itemsize, vector, word
 
 
@@ -124,13 +124,6 @@ def best_row(dtype: str, path: cpu.Cpu, step: int) -> Any:
                         _best_row(dtype, path, step))
 
 
-@register_jitable
-def _rows_met(first: int, taps: int, dilation: int, limit: int) -> tuple[int, int]:
-    """The taps t0..t1 for which first + t * dilation is in 0..limit."""
-    t0 = min(taps, max(0, (dilation - 1 - first) // dilation))
-    return t0, min(taps, max(t0, (limit - 1 - first) // dilation + 1))
-
-
 @functools.cache
 def _max_pool(dtype: str, path: cpu.Cpu, step: int) -> Leaf:
     size, best = itemsize(dtype), best_row(dtype, path, step)
@@ -138,10 +131,10 @@ def _max_pool(dtype: str, path: cpu.Cpu, step: int) -> Leaf:
     def max_pool(x, y, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left):                                                    # type: ignore
         for plane in range(y.shape[0]):
             for oy in range(oh):
-                t0, t1 = _rows_met(oy * sh - top, kh, dh, h)
+                t0, t1 = within(oy * sh - top, kh, dh, h)
                 row = plane * h + oy * sh - top + t0 * dh
-                best(ow, t1 - t0, kw, np.intp(x.ctypes.data) + row * w * size, dh * w * size, -left, sw, dw, w, 0, 0,
-                     np.intp(y.ctypes.data) + (plane * oh + oy) * ow * size, 0)
+                best(ow, t1 - t0, kw, address_of(x) + row * w * size, dh * w * size, -left, sw, dw, w, 0, 0,
+                     address_of(y) + (plane * oh + oy) * ow * size, 0)
 
     return Leaf(max_pool, f"{dtype}[r,:], {dtype}[r,:]{_POOL}", key=f"{path.name} {step}")
 
@@ -153,10 +146,10 @@ def _max_indices(dtype: str, path: cpu.Cpu, step: int) -> Leaf:
     def max_pool_indices(x, y, indices, where, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, lo, hi):                     # type: ignore
         for plane in range(lo, hi):
             for oy in range(oh):
-                t0, t1 = _rows_met(oy * sh - top, kh, dh, h)
+                t0, t1 = within(oy * sh - top, kh, dh, h)
                 first = plane * h + oy * sh - top
-                best(ow, t1 - t0, kw, np.intp(x.ctypes.data) + (first + t0 * dh) * w * size, dh * w * size, -left, sw, dw, w,
-                     t0 * dh * w, dh * w, np.intp(y.ctypes.data) + (plane * oh + oy) * ow * size, np.intp(where.ctypes.data))
+                best(ow, t1 - t0, kw, address_of(x) + (first + t0 * dh) * w * size, dh * w * size, -left, sw, dw, w,
+                     t0 * dh * w, dh * w, address_of(y) + (plane * oh + oy) * ow * size, address_of(where))
                 found = indices[plane, oy * ow:(oy + 1) * ow]
                 for i in range(ow):
                     found[i] = first * w - left + i * sw + where[i] if where[i] >= 0 else -1
@@ -174,10 +167,10 @@ def _max_gradient(dtype: str, path: cpu.Cpu, step: int) -> Leaf:
             for i in range(h * w):
                 target[i] = 0
             for oy in range(oh):
-                t0, t1 = _rows_met(oy * sh - top, kh, dh, h)
+                t0, t1 = within(oy * sh - top, kh, dh, h)
                 row = plane * h + oy * sh - top + t0 * dh
-                best(ow, t1 - t0, kw, np.intp(x.ctypes.data) + row * w * size, dh * w * size, -left, sw, dw, w, t0 * dh * w, dh * w,
-                     0, np.intp(where.ctypes.data))
+                best(ow, t1 - t0, kw, address_of(x) + row * w * size, dh * w * size, -left, sw, dw, w, t0 * dh * w, dh * w,
+                     0, address_of(where))
                 gradient, start = g[plane, oy * ow:(oy + 1) * ow], (oy * sh - top) * w - left
                 for i in range(ow):
                     if where[i] >= 0:
@@ -273,7 +266,7 @@ def _max_halves(dtype: str, path: cpu.Cpu) -> Leaf:
     halve = as_intrinsic(f"tileflow_halve_{dtype}_{path.name}", "rows, width, x, x_row, y, y_row", path, _halve(dtype, path))
 
     def max_pool_halves(x, y, h, w, oh, ow):                                                                                # type: ignore
-        source, target = np.intp(x.ctypes.data), np.intp(y.ctypes.data)
+        source, target = address_of(x), address_of(y)
         for plane in range(y.shape[0]):
             halve(oh, ow, source + plane * h * w * size, w * size, target + plane * oh * ow * size, ow * size)
 
@@ -286,7 +279,7 @@ def _max_halves_gradient(dtype: str, path: cpu.Cpu) -> Leaf:
     unhalve = as_intrinsic(f"tileflow_unhalve_{dtype}_{path.name}", "rows, width, g, g_row, x, dx, x_row", path, _unhalve(dtype, path))
 
     def max_pool_halves_gradient(g, x, dx, h, w, oh, ow):                                                                   # type: ignore
-        gradient, source, target = np.intp(g.ctypes.data), np.intp(x.ctypes.data), np.intp(dx.ctypes.data)
+        gradient, source, target = address_of(g), address_of(x), address_of(dx)
         for plane in range(dx.shape[0]):
             at = plane * h * w * size
             unhalve(oh, ow, gradient + plane * oh * ow * size, ow * size, source + at, target + at, w * size)
@@ -301,13 +294,6 @@ def _max_halves_gradient(dtype: str, path: cpu.Cpu) -> Leaf:
 
 
 # ---- averages --------------------------------------------------------------------------------------------------------------------
-
-@register_jitable
-def _span(start: int, count: int, stride: int, limit: int) -> tuple[int, int]:
-    """The part first..last of i < count for which start + i * stride is in 0..limit."""
-    first = min(count, max(0, (stride - 1 - start) // stride))
-    return first, min(count, max(first, (limit - 1 - start) // stride + 1))
-
 
 @register_jitable
 def _taps(start: int, dilation: int, kernel: int, low: int, high: int) -> int:
@@ -336,13 +322,12 @@ def average_pool(x, y, counts, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, 
             total = y[plane, oy * ow:(oy + 1) * ow]
             for i in range(ow):
                 total[i] = 0
-            for ky in range(kh):
+            t0, t1 = within(oy * sh - top, kh, dh, h)
+            for ky in range(t0, t1):
                 row = oy * sh + ky * dh - top
-                if row < 0 or row >= h:
-                    continue
                 for kx in range(kw):
                     shift = kx * dw - left
-                    first, last = _span(shift, ow, sw, w)
+                    first, last = within(shift, ow, sw, w)
                     taps, found = source[row * w + shift + first * sw:], total[first:last]
                     for i in range(last - first):
                         found[i] += taps[i * sw]
@@ -364,13 +349,12 @@ def average_pool_gradient(g, dx, counts, shares, h, w, oh, ow, kh, kw, sh, sw, d
             gradient = g[plane, oy * ow:(oy + 1) * ow]
             for i in range(ow):
                 shares[i] = gradient[i] / max(rows * counts[i], g.dtype.type(1))
-            for ky in range(kh):
+            t0, t1 = within(oy * sh - top, kh, dh, h)
+            for ky in range(t0, t1):
                 row = oy * sh + ky * dh - top
-                if row < 0 or row >= h:
-                    continue
                 for kx in range(kw):
                     shift = kx * dw - left
-                    first, last = _span(shift, ow, sw, w)
+                    first, last = within(shift, ow, sw, w)
                     taps = target[row * w + shift + first * sw:]
                     for i in range(last - first):
                         taps[i * sw] += shares[first + i]
@@ -391,11 +375,6 @@ def row_means(x: Any, y: Any) -> None:
 def _run(leaf: Leaf, args: tuple[Any, ...], planes: int, ns_per_plane: float) -> list[Call]:
     """Planes in pieces of about 5 us, so that a piece outweighs what it costs to hand out."""
     return [Call(leaf, args, planes, max(1, int(5000 / (ns_per_plane + 1))), planes * ns_per_plane)]
-
-
-def _stride(p: Pool) -> int:
-    """The horizontal stride where it is small enough to be worth code of its own, else 0."""
-    return p.sw if p.sw <= 2 else 0
 
 
 def _step(p: Pool) -> int:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from tileflow.errors import CheckpointError
+from tileflow.files import atomic_write_bytes
 from tileflow.runtime import checkpoint
-from tileflow.runtime.checkpoint import DTYPES, atomic_write_bytes, load_tensors, save_tensors
+from tileflow.runtime.checkpoint import DTYPES, load_tensors, save_tensors
 
 
 def some_tensors() -> dict[str, np.ndarray]:

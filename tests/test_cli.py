@@ -94,6 +94,8 @@ def run(*words: str) -> int:
     (["infer", "m.onnx", "--epochs", "3"], "Unknown argument '--epochs'"),
     (["infer", "digits_cnn.onnx", "--out", "a.csv"], "Option out must end in .npz, not 'a.csv'"),
     (["inspect", "none.onnx"], "There is no model file none.onnx"),
+    (["inspect", "digits_cnn.onnx", "--dims", "batch"], "(--dims) must be a table of dimension names"),
+    (["inspect", "digits_cnn.onnx", "--micro-batch-size", "x"], "Option micro_batch_size (--micro-batch-size) must be a whole number"),
 ])
 def test_errors_are_one_sentence_and_exit_with_2(capsys, words, says):
     assert run(*words) == 2
@@ -298,6 +300,16 @@ def test_cpu_quota(tmp_path):
 
 # Whole runs
 
+
+@pytest.mark.parametrize(("words", "shape"), [([], "[batch, 1, 8, 8]"), (["--micro-batch-size", "5"], "[5, 1, 8, 8]"),
+                                              (["--dims", "batch=3"], "[3, 1, 8, 8]")])
+def test_inspect_shows_the_shapes_that_follow(capsys, words, shape):
+    assert run("inspect", "digits_cnn.onnx", "--verbose", *words) == 0
+    out = capsys.readouterr().out
+    assert f"input       image: float32{shape}\n" in out
+    assert f"output      logits: float32{shape.split(',')[0]}, 10]\n" in out
+    rows = shape[1:].split(",")[0] if words else "1"
+    assert f"%c1: float32[{rows}, 16, 8, 8]" in out
 
 def test_train_infer_inspect_compile(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

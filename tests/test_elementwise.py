@@ -4,6 +4,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,15 @@ from evaluate import check_gradient, check_kernel, evaluate, gradient_graph, run
 from onnx.reference import ReferenceEvaluator
 
 from tileflow.errors import ShapeError, TypeMismatchError
-from tileflow.graph import Builder, Graph, Op, TensorType, type_of
+from tileflow.graph import OPS, Builder, Graph, Op, TensorType, type_of
 from tileflow.kernels import cpu, mathlib
 from tileflow.kernels import expr as E
 from tileflow.kernels.call import In, Out
 from tileflow.kernels.elementwise import collapse, elementwise_call
 from tileflow.kernels.expr import Const, Expr, Var, derivative, substitute, times, where
-from tileflow.ops import cast as cast_ops
-from tileflow.ops import elementwise as ops
+from tileflow.ops.elementwise import Elementwise
 
+ops = SimpleNamespace(**OPS)
 rng = np.random.default_rng(7)
 x32, y32, z32 = (Var(i, "float32") for i in range(3))
 EDGES = np.array([0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.1754942e-38, 3.4028235e38, -3.4028235e38], "float32")
@@ -364,7 +365,7 @@ def test_unary_operators(op: Op, attributes: dict[str, Any]) -> None:
 
 def together(group: Sequence[Op], *dtypes: str) -> ops.Map:
     """The operators as one leaf with an output each: one compilation instead of many."""
-    return ops.Map(exprs=tuple(op.expr(*[Var(i, d) for i, d in enumerate(dtypes)]) for op in group if isinstance(op, ops.Elementwise)))
+    return ops.Map(exprs=tuple(op.expr(*[Var(i, d) for i, d in enumerate(dtypes)]) for op in group if isinstance(op, Elementwise)))
 
 
 def test_unary_operators_in_float64() -> None:
@@ -509,7 +510,7 @@ def test_cast(source: str) -> None:
     x = np.concatenate([np.linspace(0, 100, 18), [0.0, 0.5, 1.5, 2.999]]).astype(source)
     if source not in ("bool", "uint8", "uint16"):
         x = np.concatenate([x, -x])
-    results = check_kernel(together([cast_ops.Cast(to=t) for t in DTYPES], source), x)
+    results = check_kernel(together([ops.Cast(to=t) for t in DTYPES], source), x)
     for target, got in zip(DTYPES, results, strict=True):
         if not (target.startswith("uint") and (x < 0).any()):
             np.testing.assert_array_equal(got, x.astype(target))
@@ -517,10 +518,10 @@ def test_cast(source: str) -> None:
 
 def test_cast_out_of_range() -> None:
     x = np.array([np.nan, np.inf, -np.inf, 1e20, -1e20, 300.7, -0.9, -1.5, 2.0 ** 31, 255.9], "float32")
-    signed, unsigned = run_kernel(together([cast_ops.Cast(to="int32"), cast_ops.Cast(to="uint8")], "float32"), x)
+    signed, unsigned = run_kernel(together([ops.Cast(to="int32"), ops.Cast(to="uint8")], "float32"), x)
     np.testing.assert_array_equal(signed, [0, 2 ** 31 - 1, -2 ** 31, 2 ** 31 - 1, -2 ** 31, 300, 0, -1, 2 ** 31 - 1, 255])
     np.testing.assert_array_equal(unsigned, [0, 255, 0, 255, 0, 255, 0, 0, 255, 255])
-    check_kernel(together([cast_ops.Cast(to=t) for t in ("int32", "uint8", "int64", "uint64", "int8")], "float32"), x)
+    check_kernel(together([ops.Cast(to=t) for t in ("int32", "uint8", "int64", "uint64", "int8")], "float32"), x)
 
 
 def test_errors_name_types_and_shapes() -> None:
@@ -536,7 +537,7 @@ def test_errors_name_types_and_shapes() -> None:
     with pytest.raises(ShapeError, match="slope"):
         ops.PRelu().infer(TensorType("float32", (3,)), f)
     with pytest.raises(TypeMismatchError, match="cannot cast to 'float33'"):
-        cast_ops.Cast(to="float33").infer(f)
+        ops.Cast(to="float33").infer(f)
 
 
 def test_work_counts() -> None:
@@ -573,7 +574,7 @@ def test_variadic_gradients(op: Op) -> None:
 def test_map_and_cast_gradients() -> None:
     x, y = Var(0, "float64"), Var(1, "float64")
     check_gradient(ops.Map(exprs=(x * E.sin(y), E.cast(x > y, "float64"), x / y)), normal(3, 4, dtype="float64"), 2 + rng.random(4))
-    _, _, (g,) = gradient_graph(cast_ops.Cast(to="float64"), [normal(3)])
+    _, _, (g,) = gradient_graph(ops.Cast(to="float64"), [normal(3)])
     assert g is not None
     assert g.dtype == "float32"
 

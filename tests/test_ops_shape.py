@@ -8,23 +8,8 @@ from evaluate import KernelFailed, check_gradient, check_gradient_kernels, check
 from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import Op, TensorType
 from tileflow.kernels.status import INDEX_OUT_OF_RANGE
-from tileflow.ops.shape import (
-    Concat,
-    Expand,
-    Flatten,
-    Gather,
-    GatherGrad,
-    Identity,
-    Pad,
-    Reshape,
-    Slice,
-    SliceGrad,
-    Split,
-    Squeeze,
-    Tile,
-    Transpose,
-    Unsqueeze,
-)
+from tileflow.ops.index import Gather, GatherGrad, Pad, Slice, SliceGrad
+from tileflow.ops.shape import Concat, Expand, Flatten, Identity, Reshape, Split, Squeeze, Tile, Transpose, Unsqueeze
 
 rng = np.random.default_rng(1)
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 OK, USER_ERROR, INTERRUPTED = 0, 2, 130
 PACKAGED_MODELS = ("digits_cnn.onnx",)
 INFER_GROUPS = ("batching", "data", "run")
+INSPECT_OPTIONS = {"dims": "sizes of the model's symbolic dimensions, to show the shapes that follow",
+                   "micro_batch_size": "the batch to show shapes for (default: the file's, or 1 where it leaves it open)"}
 PREDICTIONS = "predictions.npz"
 
 
@@ -95,6 +97,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_model(inspect)
     inspect.add_argument("--training", action="store_true", default=False, help="look at it as a model to train")
     inspect.add_argument("--verbose", action="store_true", default=False, help="list the nodes as well")
+    for name, help_text in INSPECT_OPTIONS.items():
+        inspect.add_argument(declarations()[name].flag, metavar=declarations()[name].kind.metavar, help=help_text)
     compile_ = command("compile", run_compile, "compile an ONNX model without running it and print the program")
     _add_model(compile_)
     compile_.add_argument("--training", action="store_true", default=False, help="compile it for training")
@@ -177,8 +181,8 @@ def run_infer(chosen: argparse.Namespace) -> int:
         raise OptionError(f"Option out must end in .npz, not {str(out)!r}: infer writes the outputs as one .npz file.")
     from . import api
     from .errors import DataError
+    from .files import atomic_write_bytes
     from .progress import CompileBar
-    from .runtime.checkpoint import atomic_write_bytes
     from .runtime.data import open_data
     if options.data is None:
         raise DataError("There is no data to run on; give --data with a path, or the name digits.")
@@ -228,9 +232,10 @@ def npz_bytes(arrays: dict[str, np.ndarray]) -> bytes:
 
 def run_inspect(chosen: argparse.Namespace) -> int:
     """`tileflow inspect`."""
-    path = model_path(chosen.model)
+    options, path = options_of(chosen), model_path(chosen.model)
     from .importers.onnx import inspect_model, load_model
-    report = inspect_model(load_model(path), training=chosen.training)
+    batch = options.micro_batch_size if hasattr(chosen, "micro_batch_size") else None
+    report = inspect_model(load_model(path), dims=options.dims, batch=batch, training=chosen.training)
     print(report.text(chosen.verbose))
     return OK
 

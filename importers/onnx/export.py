@@ -1,7 +1,6 @@
 """Writing trained weights back: the original ModelProto with new initializer payloads and nothing else changed."""
 from __future__ import annotations
 
-import contextlib
 import errno
 import math
 import os
@@ -15,6 +14,7 @@ from google.protobuf.message import EncodeError
 from onnx import ModelProto, StringStringEntryProto, TensorProto
 
 from tileflow.errors import CheckpointError, ModelError, TileflowError
+from tileflow.files import remedy, sync, sync_folder
 
 from .load import PROTOBUF_LIMIT, OnnxModel, check_by_onnx
 from .tensors import DTYPES, TYPED_FIELDS, describe, external_location, is_external, named_tensors, tensors_of
@@ -25,12 +25,6 @@ INLINE = 1024
 """Bytes: smaller tensors stay in the model file when weights move out."""
 MARGIN = 1 << 24
 """Bytes left for everything but weights when it is decided whether they must move out."""
-REMEDIES = {
-    errno.ENOSPC: "free some space, or choose another folder", errno.EDQUOT: "free some of your quota, or choose another folder",
-    errno.ENOENT: "create the folder first", errno.ENOTDIR: "name a file in a folder", errno.EISDIR: "name a file, not a folder",
-    errno.ENAMETOOLONG: "choose a shorter name",
-}
-OTHER_REMEDY = "choose a folder you may write to"
 COPIED = 1 << 24
 """Bytes copied at a time."""
 TYPED = {*TYPED_FIELDS.values(), "int32_data", "string_data"}
@@ -61,20 +55,19 @@ def export_model(model: OnnxModel, weights: Mapping[str, np.ndarray], path: str 
             if external:
                 with data.open("wb") as file:
                     _fill_external(model, proto, weights, file, data.name)
-                    _sync(file)
+                    sync(file)
             else:
                 _fill(proto, weights)
             with new.open("wb") as file:
                 file.write(proto.SerializeToString())
-                _sync(file)
+                sync(file)
             check_by_onnx(proto, new, f"the model for {path}")
             if external:
                 os.replace(data, path.with_name(data.name))
             os.replace(new, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
-        remedy = REMEDIES.get(error.errno or 0, OTHER_REMEDY)
-        raise CheckpointError(f"The model cannot be written to {path} ({error.strerror or error}): {remedy}.") from None
+        raise CheckpointError(f"The model cannot be written to {path} ({error.strerror or error}): {remedy(path, error)}.") from None
     except (EncodeError, ValueError) as error:
         if isinstance(error, TileflowError):
             raise
@@ -165,18 +158,3 @@ def _point(tensor: TensorProto, location: str, offset: int, length: int) -> None
     entries = {"location": location, "offset": str(offset), "length": str(length)}
     tensor.external_data.extend(StringStringEntryProto(key=k, value=v) for k, v in entries.items())
     tensor.data_location = TensorProto.EXTERNAL
-
-
-def _sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename last; some file systems cannot, which is no error."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

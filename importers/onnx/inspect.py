@@ -63,7 +63,7 @@ def inspect_model(model: OnnxModel, dims: Mapping[str, int] | None = None, batch
     """Summarise a model and name everything unsupported in it.
 
     With all sizes known (`dims` and `batch`, or batch 1 where the file leaves it open) the whole import is tried; else operators are
-    judged by name.
+    judged by name. Inputs and outputs are shown as the file declares them, or where `dims` or `batch` is given as they then are.
     """
     proto = model.proto
     graph, notes, refused = None, [], unsupported_nodes(model)
@@ -74,10 +74,12 @@ def inspect_model(model: OnnxModel, dims: Mapping[str, int] | None = None, batch
         refused = list(error.refused)
     except TileflowError as error:
         notes = [str(error)]
+    known = {v.name: v.type for v in (*graph.inputs, *graph.outputs)} if graph is not None and (dims or batch is not None) else {}
+    ports = [tuple(f"{p.name}: {known[p.name]}" if p.name in known else str(p) for p in side) for side in (model.inputs, model.outputs)]
     floats = [t for t in proto.graph.initializer if DTYPES.get(t.data_type) in FLOATS]
     return Report(
         file=model.where, producer=" ".join(filter(None, (proto.producer_name, proto.producer_version))) or "unknown",
-        ir_version=proto.ir_version, opset=model.opset, inputs=tuple(map(str, model.inputs)), outputs=tuple(map(str, model.outputs)),
+        ir_version=proto.ir_version, opset=model.opset, inputs=ports[0], outputs=ports[1],
         parameters=sum(math.prod(t.dims) for t in floats),
         parameter_bytes=sum(math.prod(t.dims) * np.dtype(DTYPES[t.data_type]).itemsize for t in floats),
         operators=dict(Counter(_operator(n.domain, n.op_type) for n in proto.graph.node).most_common()),

@@ -1,4 +1,20 @@
 """Every operator, one family a file. Importing this package fills the registry `tileflow.graph.OPS`."""
-from . import cast, conv, dropout, elementwise, loss, matmul, norm, pool, reduce, shape, softmax
+from . import activation, arithmetic, cast, conv, dropout, elementwise, index, logic, loss, matmul, norm, pool, reduce, shape, softmax
 
-__all__ = ["cast", "conv", "dropout", "elementwise", "loss", "matmul", "norm", "pool", "reduce", "shape", "softmax"]
+__all__ = [
+    "activation",
+    "arithmetic",
+    "cast",
+    "conv",
+    "dropout",
+    "elementwise",
+    "index",
+    "logic",
+    "loss",
+    "matmul",
+    "norm",
+    "pool",
+    "reduce",
+    "shape",
+    "softmax",
+]

@@ -23,7 +23,8 @@ from ..kernels.reduce import reduce_calls
 from ..kernels.rows import row_calls
 from ..work import LETTERS, Axis, Operand, Reduce, Work
 from .elementwise import apply
-from .shape import INDICES, Shape, present
+from .index import INDICES
+from .shape import Shape, present
 from .softmax import log_softmax, softmax
 
 if TYPE_CHECKING:

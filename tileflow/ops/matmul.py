@@ -13,7 +13,7 @@ from ..graph.types import TensorType, broadcast_shapes
 from ..kernels.call import Call, In, Out
 from ..kernels.gemm import Bias, Problem, matmul_calls
 from ..work import Axis, Contraction, Operand, Work
-from .shape import Shape, present, zeros
+from .shape import Shape, present, sum_to, zeros
 
 if TYPE_CHECKING:
     from ..graph.builder import Builder
@@ -72,15 +72,6 @@ def _reshape(b: Builder, x: Value, shape: Shape) -> Value:
     return x if x.shape == shape else b.Reshape(x, shape=shape, allowzero=1)
 
 
-def reduce_to(b: Builder, g: Value, shape: Shape) -> Value:
-    """Sum `g` over the axes along which a tensor of `shape` was broadcast to it."""
-    lead = len(g.shape) - len(shape)
-    axes = tuple(i for i, n in enumerate(g.shape) if i < lead or (shape[i - lead] == 1 and n != 1))
-    if axes:
-        g = b.ReduceSum(g, axes=axes, keepdims=0)
-    return _reshape(b, g, shape)
-
-
 def product_gradients(b: Builder, g: Value, x: Value, y: Value, trans_x: bool, trans_y: bool, alpha: float) -> tuple[Value, Value]:
     """Gradients of x and y from that of alpha * op(x) @ op(y), without transposing anything: flags of the products say it."""
     if len(y.shape) == 2 and len(x.shape) > 2 and not trans_x:
@@ -89,7 +80,7 @@ def product_gradients(b: Builder, g: Value, x: Value, y: Value, trans_x: bool, t
         return _reshape(b, dx, x.shape), dy
     dx = product(b, y, g, trans_y, True, alpha) if trans_x else product(b, g, y, False, not trans_y, alpha)
     dy = product(b, g, x, True, trans_x, alpha) if trans_y else product(b, x, g, not trans_x, False, alpha)
-    return reduce_to(b, dx, x.shape), reduce_to(b, dy, y.shape)
+    return sum_to(b, dx, x.shape), sum_to(b, dy, y.shape)
 
 
 class Product(Op):
@@ -212,7 +203,7 @@ class Gemm(Op):
             elif self.beta == 0:
                 found.append(zeros(b, c))
             else:
-                dc = reduce_to(b, g, c.shape)
+                dc = sum_to(b, g, c.shape)
                 found.append(dc if self.beta == 1 else b.Mul(dc, b.scalar(self.beta, dc)))
         return found
 

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from ..kernels.cpu import Cpu
 
 
+def _work(x: TensorType, axes: Shape, keepdims: bool, dtype: str) -> Reduce:
+    """The reduction of `x` over `axes` to elements of `dtype`."""
+    names = LETTERS[:x.rank]
+    kept = tuple(None if i in axes else a for i, a in enumerate(names) if keepdims or i not in axes)
+    space = tuple(Axis(a, n, "reduce" if i in axes else "parallel") for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
+    return Reduce(space, (Operand(tuple(names), x.dtype),), (Operand(kept, dtype),), 1.0)
+
+
 @dataclass(frozen=True, repr=False)
 class Reduction(Op):
     """Base of the reductions: `axes` (None: all, unless `noop_with_empty_axes`) go, or stay with size 1 if `keepdims`."""
@@ -47,11 +55,8 @@ class Reduction(Op):
         return (x.with_shape(tuple(1 if i in axes else n for i, n in enumerate(x.shape) if self.keepdims or i not in axes)),)
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        x, y = present(inputs[0]), outputs[0]
-        axes, names = self.reduced(x.rank), LETTERS[:x.rank]
-        kept = tuple(None if i in axes else a for i, a in enumerate(names) if self.keepdims or i not in axes)
-        space = tuple(Axis(a, n, "reduce" if i in axes else "parallel") for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
-        return Reduce(space, (Operand(tuple(names), x.dtype),), (Operand(kept, y.dtype),), 1.0)
+        x = present(inputs[0])
+        return _work(x, self.reduced(x.rank), bool(self.keepdims), outputs[0].dtype)
 
     def count(self, shape: Shape) -> int:
         """How many elements are reduced to one."""
@@ -232,10 +237,7 @@ class _IndexOfBest(Op):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
-        axis, names = normal_axis(self.axis, x.rank), LETTERS[:x.rank]
-        kept = tuple(None if i == axis else a for i, a in enumerate(names) if self.keepdims or i != axis)
-        space = tuple(Axis(a, n, "reduce" if i == axis else "parallel") for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
-        return Reduce(space, (Operand(tuple(names), x.dtype),), (Operand(kept, "int64"),), 1.0)
+        return _work(x, (normal_axis(self.axis, x.rank),), bool(self.keepdims), outputs[0].dtype)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])

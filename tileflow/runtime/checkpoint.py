@@ -6,13 +6,10 @@ end to end in row-major order, little-endian, with no gap and no overlap.
 """
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import math
 import os
-import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,6 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import CheckpointError
+from ..files import atomic_write
 
 DTYPES = {
     "BOOL": "?", "U8": "<u1", "I8": "<i1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "I32": "<i4", "U32": "<u4",
@@ -53,7 +51,7 @@ def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray]
     text += b" " * (-len(text) % ALIGNMENT)
     if len(text) > MAX_HEADER:
         raise CheckpointError(f"The header of checkpoint {path} would have {len(text):,} bytes; the format allows {MAX_HEADER:,}.")
-    _write(Path(path), [len(text).to_bytes(8, "little") + text, *(_bytes_of(array) for _, array in ordered)])
+    atomic_write(path, [len(text).to_bytes(8, "little") + text, *(_bytes_of(array) for _, array in ordered)])
 
 
 def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -73,11 +71,6 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], d
     except OSError as error:
         raise CheckpointError(f"Checkpoint {where} cannot be read: {error.strerror or error}.") from None
     return tensors, metadata
-
-
-def atomic_write_bytes(path: str | os.PathLike[str], data: bytes | bytearray | memoryview) -> None:
-    """Write `data` to `path`, all or nothing; CheckpointError where that fails, with the file there before intact."""
-    _write(Path(path), [data])
 
 
 @dataclass(frozen=True)
@@ -177,51 +170,3 @@ def _read_tensor(path: Path, file: BinaryIO, start: int, entry: _Entry) -> np.nd
 def _bytes_of(array: np.ndarray) -> np.ndarray:
     """The array's little-endian bytes in row-major order."""
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
-
-
-def _write(path: Path, parts: Iterable[Any]) -> None:
-    """Write the parts (buffers of bytes) to a new file beside `path`, flush it to disk and move it into place."""
-    target = Path(os.path.realpath(path))          # a symbolic link stays one
-    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
-    try:
-        try:
-            with temporary.open("xb") as file:
-                for part in parts:
-                    file.write(part)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-    except OSError as error:
-        raise CheckpointError(_cannot_write(path, error)) from None
-    _sync_folder(target.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the new name in `folder` survive a power cut, where the file system can."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _cannot_write(path: Path, error: OSError) -> str:
-    folder = path.parent
-    remedies = {
-        errno.ENOSPC: "free some space or choose another folder",
-        errno.EDQUOT: "free some of your quota or choose another folder",
-        errno.EACCES: "choose a folder you may write to",
-        errno.EPERM: "choose a folder you may write to",
-        errno.EROFS: "choose a folder that is not read-only",
-        errno.ENOENT: f"create the folder {folder} first",
-        errno.ENOTDIR: f"{folder} must be a folder",
-        errno.EISDIR: "name a file, not a folder",
-        errno.ENAMETOOLONG: "choose a shorter name",
-    }
-    remedy = remedies.get(error.errno or 0, "choose another folder")
-    return f"Cannot write {path}: {error.strerror or error}; {remedy}. A file that stood there before is unchanged."

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import CheckpointError, DataError, Interrupted, TrainingError
+from ..files import atomic_write_bytes
 from ..graph import TensorType
 from ..loss import CLASS_LOSSES
 from ..options import Options
-from .checkpoint import atomic_write_bytes, load_tensors, save_tensors
+from .checkpoint import load_tensors, save_tensors
 from .data import DataLoader, Dataset
 from .model import InferenceModel, TrainingModel
 

@@ -1,0 +1,22 @@
+"""Two-dimensional convolution and its gradients (cross-correlation, NCHW), as leaf calls over images unfolded along their width.
+
+Unfolding copies, for each tap of a kernel row, the input columns that tap meets: `U[c, kx, r, q, ox] = x[c, q * sy + phase(r) - top,
+ox * sx + kx * dx - left]`, zero outside of the image; r counts the remainders of the input rows modulo the stride. The taps along the
+height then are plain shifts by whole rows: row (c, ky, kx) of the im2col matrix is one contiguous run of U, and U is smaller than that
+matrix by the height of the kernel over the stride:
+
+- forward (product.py): `y[o, p] = bias[o] + sum_k w[o, k] * U[offset[k] + p]` (register blocks of channels x pixel vectors);
+- weight gradient (correlate.py): `dw[o, k] = sum_p dy[o, p] * U[offset[k] + p]` (dot products along the pixels, over several images);
+- input gradient (transpose.py): `U'[offset[k] + p] += sum_o w[o, k] * dy[o, p]`, then U' is folded back onto the image; or, where that
+  wastes little, the forward kernel with flipped weights over dy.
+
+A convolution that needs no unfolding (one tap per row, stride 1, no padding: 1x1 above all) reads the image where it lies.
+One-dimensional convolutions run along the height, with width 1. Every output element is summed in an order that depends on the shapes
+and the CPU path alone.
+"""
+from .correlate import weight_gradient
+from .geometry import Geometry
+from .product import forward
+from .transpose import input_gradient
+
+__all__ = ["Geometry", "forward", "input_gradient", "weight_gradient"]

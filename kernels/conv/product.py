@@ -1,0 +1,200 @@
+"""The forward convolution: panels of weights times the unfolded image, in register blocks of channels x pixel vectors."""
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from llvmlite import ir
+
+from .. import cpu
+from ..call import Call, In, Out, Work
+from ..leaf import Leaf, generic
+from ..places import address_of
+from ..vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, vector, word
+from .geometry import CACHE, UNITS, Geometry, Unfolding, cost
+from .unfold import HEAD, copy_rows, table_call, table_work, unfold
+
+DEPTH = 640               # products summed in registers at a time, about
+
+
+def _product(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
+    """Register block: c[i, p] (+)= bias[i] + sum_k a[k, i] * b[offsets[k] + p], i < rows, p < min(n, vectors * lanes).
+
+    The first `skip` rows are not written: another block has them.
+    """
+    size, lanes = itemsize(dtype), path.lanes(itemsize(dtype))
+    kind, element = vector(dtype, lanes), ELEMENTS[dtype]
+
+    def emit_block(e: Emitter, masked: bool, n: Any, k: Any, a: Any, offsets: Any, b: Any, bias: Any, biased: Any, c: Any,
+                   c_row: Any, accumulate: Any, skip: Any) -> None:
+        masks = [e.first(e.b.sub(n, word(v * lanes)), lanes) if masked else None for v in range(vectors)]
+        zero = ir.Constant(element, 0.0)
+        none = e.b.icmp_signed("==", biased, word(0))
+        source = e.b.select(none, a, bias)
+        sums = []
+        for i in range(rows):
+            value = e.b.select(none, zero, e.load(e.address(source, e.b.select(none, word(0), word(i * size))), element))
+            sums += [e.splat(value, lanes)] * vectors
+
+        def step(_k: Any, state: list[Any]) -> list[Any]:
+            at_a, at_offset, *sums = state
+            row = e.address(b, e.load(at_offset, WORD))
+            right = [e.load(e.address(row, v * lanes * size), kind, masks[v]) for v in range(vectors)]
+            for i in range(rows):
+                left = e.splat(e.load(e.address(at_a, i * size), element), lanes)
+                for v in range(vectors):
+                    sums[i * vectors + v] = e.fma(left, right[v], sums[i * vectors + v])
+            return [e.address(at_a, rows * size), e.address(at_offset, 8), *sums]
+
+        _, _, *sums = e.loop(0, k, 1, [a, offsets, *sums], step)
+        adding = e.b.icmp_signed("!=", accumulate, word(0))
+        for i in range(rows):
+            places = [(e.address(c, e.times(c_row, i), v * lanes * size), masks[v]) for v in range(vectors)]
+            totals = sums[i * vectors:(i + 1) * vectors]
+            with e.when(e.b.icmp_signed(">=", word(i), skip)), e.b.if_else(adding, likely=False) as (add, write):
+                with add:
+                    for total, (place, mask) in zip(totals, places, strict=True):
+                        e.store(e.b.fadd(e.load(place, kind, mask), total), place, mask)
+                with write:
+                    for total, (place, mask) in zip(totals, places, strict=True):
+                        e.store(total, place, mask)
+
+    def emit(e: Emitter, n: Any, *args: Any) -> None:
+        if path.name == "avx512":                       # masked vectors cost nothing there
+            emit_block(e, True, n, *args)
+            return
+        with e.b.if_else(e.b.icmp_signed(">=", n, word(vectors * lanes))) as (whole, part):
+            with whole:
+                emit_block(e, False, n, *args)
+            with part:
+                emit_block(e, True, n, *args)
+    return emit
+
+
+@functools.cache
+def product(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
+    """Numba-callable `product(n, k, a, offsets, b, bias, biased, c, c_row, accumulate, skip)`: see `_product`; addresses, strides in bytes."""
+    return as_intrinsic(f"tileflow_product_{dtype}_{path.name}_{rows}x{vectors}",
+                        "n, k, a, offsets, b, bias, biased, c, c_row, accumulate, skip", path, _product(dtype, path, rows, vectors))
+
+
+def _product_tile(m: int, pixels: int, dtype: str, path: cpu.Cpu) -> tuple[int, int]:
+    """Rows and vectors of the register block that covers m x pixels in the fewest estimated cycles."""
+    lanes = path.lanes(itemsize(dtype))
+    free = path.registers - (1 if path.fma else 2)
+    found = []
+    for vectors in range(1, 5):
+        most = min(m, (free - vectors) // vectors, 24 if vectors == 1 else 14)
+        if most > 0:
+            blocks = -(-m // most)
+            rows = -(-m // blocks)
+            found.append((-(-pixels // (vectors * lanes)) * blocks * _block_cycles(rows, vectors), rows, vectors))
+    return min(found)[1:]
+
+
+def _block_cycles(rows: int, vectors: int) -> float:
+    """Estimated cycles of one k of a register block: products, or loads, or the latency of a chain, and a little for the loop."""
+    return max(rows * vectors, 0.5 * rows + 2 * vectors, 5) + 1.5
+
+
+@generic("T[:], T[:], i8, i8, i8, i8, i8, i8, i8, lo, hi")
+def conv_panels(w, panels, oc, rows, c, taps, o_step, c_step, flip, lo, hi):                                                 # type: ignore
+    """Weights of each group as panels [c, taps][rows]; the last panel of a group starts early enough to be as wide as the others.
+
+    Weight [o, c, tap] of a group lies at o * o_step + c * c_step + tap; `flip` reverses the taps. A unit of range is a panel.
+    """
+    per_group = (oc + rows - 1) // rows
+    for unit in range(lo, hi):
+        o = min(unit % per_group * rows, oc - rows)
+        source = w[unit // per_group * oc * c * taps + o * o_step:]
+        target = panels[unit * rows * c * taps:(unit + 1) * rows * c * taps]
+        for channel in range(c):
+            for tap in range(taps):
+                to = (channel * taps + tap) * rows
+                at = channel * c_step + (taps - 1 - tap if flip != 0 else tap)
+                for i in range(rows):
+                    target[to + i] = source[at + i * o_step]
+
+
+@functools.cache
+def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int) -> Leaf:
+    size, width = itemsize(dtype), vectors * path.lanes(itemsize(dtype))
+    copy, multiply = copy_rows(dtype, path, step), product(dtype, path, rows, vectors)
+
+    def conv_forward(x, panels, bias, y, table, u, n, c, taps, oc, oh, groups, block, together, channels, part, in_place, biased, lo, hi):   # type: ignore
+        h, w, ow, kw, pitch = table[0], table[1], table[2], table[3], table[11]
+        blocks, tiles, sets = (oh + block - 1) // block, (oc + rows - 1) // rows, (n + together - 1) // together
+        parts = (tiles + part - 1) // part
+        for unit in range(lo, hi):
+            first = unit % parts * part
+            row = unit // parts % blocks * block
+            image = unit // (parts * blocks) % sets * together
+            group = unit // (parts * blocks * sets)
+            images = min(together, n - image)
+            pixels = min(block, oh - row) * ow
+            for c0 in range(0, c, channels):
+                count = min(channels, c - c0)
+                base = address_of(x) + (((image * groups + group) * c + c0) * h + row) * w * size
+                step_image = groups * c * h * w
+                if in_place == 0:
+                    step_image = channels * kw * pitch
+                    for i in range(images):
+                        plane = address_of(x) + (((image + i) * groups + group) * c + c0) * h * w * size
+                        unfold(copy, size, plane, count, row, u, i * step_image, table)
+                    base = address_of(u)
+                for tile in range(first, min(first + part, tiles)):
+                    o = min(tile * rows, oc - rows)
+                    panel = address_of(panels) + ((group * tiles + tile) * c + c0) * taps * rows * size
+                    for i in range(images):
+                        to = address_of(y) + ((((image + i) * groups + group) * oc + o) * oh + row) * ow * size
+                        for p in range(0, pixels, width):
+                            multiply(pixels - p, count * taps, panel, address_of(table) + HEAD * 8, base + (i * step_image + p) * size,
+                                     address_of(bias) + (group * oc + o) * size, biased != 0 and c0 == 0, to + p * size, oh * ow * size, c0 > 0,
+                                     tile * rows - o)
+
+    signature = "T[:], T[:], T[:], T[:], i8[:], T[w,:]" + ", i8" * 12 + ", lo, hi"
+    return Leaf(conv_forward, signature.replace("T", dtype), key=f"{path.name} {step} {rows} {vectors}")
+
+
+def _product_blocks(g: Geometry, size: int) -> tuple[int, int, int]:
+    """Output rows, images and input channels that a unit of range unfolds at a time.
+
+    Products are summed over at most about DEPTH terms at a time, so that a panel of weights stays in the cache. Several images
+    share it where one has few pixels; rows are cut where one image is too large, or where there are few images to share.
+    """
+    channels = -(-g.c // -(-g.k // DEPTH))
+    rows = g.oh
+    while rows > 1 and not g.in_place and Unfolding(g, rows).elements(channels) * size > CACHE:
+        rows = -(-rows // 2)
+    wanted = -(-UNITS // (g.n * g.groups))
+    least = max(1, 64 // g.ow)                               # rows that still fill some vectors
+    rows = max(min(rows, -(-g.oh // wanted)), min(rows, least))
+    together = 1
+    if rows == g.oh and g.oc * g.k * size > CACHE:
+        together = max(1, min(CACHE // (Unfolding(g, rows).elements(channels) * size), 2 * g.n * g.groups // UNITS))
+    return rows, together, channels
+
+
+def forward(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool) -> list[Call]:
+    """y[n, groups * oc, oh, ow] (output 0) from x (input 0), weights [groups * oc, c, kh, kw] (1) and bias (2, when `biased`)."""
+    return products(g, dtype, path, biased, (g.k, g.kh * g.kw, 0))
+
+
+def products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, order: tuple[int, int, int]) -> list[Call]:
+    """The convolution g, with `o_step`, `c_step` and `flip` of the weights in input 1 (see `conv_panels`)."""
+    size = itemsize(dtype)
+    block, together, channels = _product_blocks(g, size)
+    un = Unfolding(g, block)
+    rows, vectors = _product_tile(g.oc, block * g.ow, dtype, path)
+    units = -(-g.n // together) * g.groups * -(-g.oh // block)
+    tiles = -(-g.oc // rows)
+    part = -(-tiles // min(tiles, -(-UNITS // units)))
+    weights = g.groups * g.oc * g.k
+    panels = Work("panels", (g.groups * tiles * rows * g.k,), dtype)
+    pack = Call(conv_panels[dtype], (In(1, (weights,)), panels, g.oc, rows, g.c, g.kh * g.kw, *order), g.groups * tiles, 1, weights * 0.7)
+    args = (In(0, (g.n * g.groups * g.c * g.h * g.w,)), panels, In(2, (g.groups * g.oc,)) if biased else panels,
+            Out(0, (g.n * g.groups * g.oc * g.oh * g.ow,)), table_work(un, channels),
+            Work("unfolded", (1 if g.in_place else together * un.elements(channels),), dtype), g.n, g.c, g.kh * g.kw, g.oc, g.oh, g.groups,
+            block, together, channels, part, int(g.in_place), int(biased))
+    leaf = _forward(dtype, path, g.step, rows, vectors)
+    return [table_call(un, channels, size), pack, Call(leaf, args, units * -(-tiles // part), 1, cost(g, size, path))]

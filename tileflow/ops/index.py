@@ -1,0 +1,322 @@
+"""Operators that pick elements by their place: slices, gathers, padding; and the gradients that put them back."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import ShapeError, TypeMismatchError, UnsupportedError
+from ..graph.op import Op, Types, op
+from ..graph.types import TensorType
+from ..kernels import move as moves
+from ..kernels.call import Call, In, Out
+from ..kernels.call import Work as Scratch
+from ..kernels.move import Axis, copy_call, fill_call, move, strides
+from ..work import LETTERS, Move, Operand, Scatter, Work, map_work
+from ..work import Axis as WorkAxis
+from ..work import Gather as GatherWork
+from .shape import Shape, normal_axes, normal_axis, present
+
+if TYPE_CHECKING:
+    from ..graph.builder import Builder
+    from ..graph.graph import Value
+    from ..kernels.cpu import Cpu
+
+INDICES = ("int32", "int64")
+
+
+@dataclass(frozen=True, repr=False)
+class _Cut(Op):
+    """Shared by Slice and its gradient: which elements of a tensor a slice takes."""
+
+    starts: Shape = ()
+    ends: Shape = ()
+    axes: Shape | None = None
+    steps: Shape | None = None
+
+    def slices(self, shape: Shape) -> tuple[slice, ...]:
+        """One NumPy slice per axis, starts inside of the tensor where it takes anything."""
+        axes = normal_axes(range(len(self.starts)) if self.axes is None else self.axes, len(shape))
+        steps = (1,) * len(axes) if self.steps is None else self.steps
+        if not len(self.starts) == len(self.ends) == len(axes) == len(steps) or 0 in steps:
+            raise ShapeError(f"starts {list(self.starts)}, ends {list(self.ends)}, axes {list(axes)} and steps {list(steps)} must be "
+                             "of one length, and no step may be 0.")
+        found = [slice(0, n, 1) for n in shape]
+        for a, start, end, step in zip(axes, self.starts, self.ends, steps, strict=True):
+            found[a] = slice(*slice(start, end, step).indices(shape[a]))
+        return tuple(found)
+
+    def taken(self, shape: Shape) -> Shape:
+        """The shape of what the slice takes."""
+        return tuple(len(range(s.start, s.stop, s.step)) for s in self.slices(shape))
+
+    def box(self, shape: Shape, whole_is_source: bool) -> tuple[list[Axis], int]:
+        """The move between the slice of a tensor of `shape` and a dense tensor; the slice's first element in the tensor."""
+        taken, slices, step = self.taken(shape), self.slices(shape), strides(shape)
+        walk = [s.step * n for s, n in zip(slices, step, strict=True)]
+        pairs = zip(walk, strides(taken), strict=True) if whole_is_source else zip(strides(taken), walk, strict=True)
+        start = sum(s.start * n for s, n in zip(slices, step, strict=True))
+        return [Axis(n, *pair) for n, pair in zip(taken, pairs, strict=True)], start
+
+
+def _numpy_slices(slices: tuple[slice, ...]) -> tuple[slice, ...]:
+    """The same elements for NumPy, which reads a stop of -1 as the last element."""
+    return tuple(slice(s.start, None if s.stop < 0 else s.stop, s.step) for s in slices)
+
+
+@op("Slice")
+class Slice(_Cut):
+    """Elements starts, starts + steps … before ends along each of `axes` (None: the first axes), clamped as NumPy does."""
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        x = present(types[0])
+        return (x.with_shape(self.taken(x.shape)),)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        x = present(inputs[0])
+        return (x[_numpy_slices(self.slices(x.shape))].copy(),)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        x, g = present(inputs[0]), grads[0]
+        return [None if g is None else
+                b.SliceGrad(g, shape=x.shape, starts=self.starts, ends=self.ends, axes=self.axes, steps=self.steps)]
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        y = outputs[0]
+        return map_work([present(inputs[0]).shape], y.shape, y.dtype, 0.0, Move)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x, y = present(inputs[0]), outputs[0]
+        axes, start = self.box(x.shape, True)
+        return move(In(0, (x.size,)), Out(0, (y.size,)), axes, x.itemsize, source_start=start)
+
+
+@op("SliceGrad", onnx=False)
+class SliceGrad(_Cut):
+    """Zeros of `shape` with the input at the places that Slice with the same attributes takes."""
+
+    shape: Shape = ()
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        g = present(types[0])
+        assert g.shape == self.taken(self.shape), f"{g} for a slice of {self.taken(self.shape)}"
+        return (g.with_shape(self.shape),)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        g = present(inputs[0])
+        y = np.zeros(self.shape, g.dtype)
+        y[_numpy_slices(self.slices(self.shape))] = g
+        return (y,)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        g = grads[0]
+        return [None if g is None else b.Slice(g, starts=self.starts, ends=self.ends, axes=self.axes, steps=self.steps)]
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        y = outputs[0]
+        return map_work([present(inputs[0]).shape], y.shape, y.dtype, 0.0, Move)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        g, y = present(inputs[0]), outputs[0]
+        if not y.size:
+            return []
+        axes, start = self.box(y.shape, False)
+        return [fill_call(Out(0, (y.size,)), 0, y.size, y.itemsize),
+                *move(In(0, (g.size,)), Out(0, (y.size,)), axes, y.itemsize, target_start=start)]
+
+
+@op("Gather")
+class Gather(Op):
+    """Slices of the input along `axis` picked by integer indices; negative ones count from the end.
+
+    An index out of range stops the run with status INDEX_OUT_OF_RANGE.
+    """
+
+    axis: int = 0
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        x, index = present(types[0]), present(types[1])
+        axis = normal_axis(self.axis, x.rank)
+        if index.dtype not in INDICES:
+            raise TypeMismatchError(f"indices are {index.dtype}; they must be int32 or int64.")
+        return (x.with_shape(x.shape[:axis] + index.shape + x.shape[axis + 1:]),)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        x, index = map(present, inputs)
+        return (np.take(x, index, self.axis),)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        x, index = map(present, inputs)
+        g = grads[0]
+        return [None if g is None else b.GatherGrad(g, index, axis=normal_axis(self.axis, x.type.rank), shape=x.shape), None]
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        x, index, y = present(inputs[0]), present(inputs[1]), outputs[0]
+        names, axis = LETTERS[:y.rank], normal_axis(self.axis, x.rank)
+        middle = tuple(names[axis:axis + index.rank])
+        return GatherWork(tuple(WorkAxis(*a) for a in zip(names, y.shape, strict=True)),
+                          (Operand((*names[:axis], None, *names[axis + index.rank:]), x.dtype), Operand(middle, index.dtype)),
+                          (Operand(tuple(names), y.dtype),))
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x, index, y = present(inputs[0]), present(inputs[1]), outputs[0]
+        if not y.size:
+            return []
+        axis = normal_axis(self.axis, x.rank)
+        outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1:])
+        n = outer * index.size
+        leaf = moves.gather(moves.BITS[x.itemsize], index.code)
+        args = (In(0, (outer, x.shape[axis], inner)), In(1, (index.size,)), Out(0, (outer, index.size, inner)))
+        return [Call(leaf, args, n, max(1, 1024 // inner), y.nbytes * 0.1 + n * 5.0)]
+
+
+@op("GatherGrad", onnx=False)
+class GatherGrad(Op):
+    """Zeros of `shape` with each slice of the first input added at its index along `axis`, in the order of the indices."""
+
+    axis: int = 0
+    shape: Shape = ()
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        return (present(types[0]).with_shape(self.shape),)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        g, index = map(present, inputs)
+        y = np.zeros(self.shape, g.dtype)
+        moved = y.reshape(math.prod(self.shape[:self.axis]), *self.shape[self.axis:])
+        for part, rows in zip(moved, g.reshape(len(moved), *g.shape[self.axis:]), strict=True):
+            np.add.at(part, index, rows)
+        return (y,)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        return [None if grads[0] is None else b.Gather(grads[0], inputs[1], axis=self.axis), None]
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        g, index, y = present(inputs[0]), present(inputs[1]), outputs[0]
+        names, axis = LETTERS[:g.rank], self.axis
+        rows = set(names[axis:axis + index.rank])
+        return Scatter(tuple(WorkAxis(a, n, "reduce" if a in rows else "parallel") for a, n in zip(names, g.shape, strict=True)),
+                       (Operand(tuple(names), g.dtype), Operand(tuple(names[axis:axis + index.rank]), index.dtype)),
+                       (Operand((*names[:axis], None, *names[axis + index.rank:]), y.dtype),), 1.0)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        g, index, y = present(inputs[0]), present(inputs[1]), outputs[0]
+        if not y.size:
+            return []
+        outer, inner = math.prod(y.shape[:self.axis]), math.prod(y.shape[self.axis + 1:])
+        args = (In(0, (outer, index.size, inner)), In(1, (index.size,)), Out(0, (outer, y.shape[self.axis], inner)))
+        n = outer * -(-inner // moves.STRIP)
+        return [Call(moves.scatter_add(g.code, index.code), args, n, 1, y.nbytes * 0.05 + g.size * 0.3 + index.size * 5.0 * n)]
+
+
+@op("Pad")
+class Pad(Op):
+    """More elements around the input: `pads` are the numbers before each axis, then those after each; negative ones cut.
+
+    mode: "constant" (`value`), "edge" (the outermost element), "reflect" (mirrored at it), "wrap" (from the other end).
+    """
+
+    pads: Shape = ()
+    value: float = 0.0
+    mode: str = "constant"
+
+    def sizes(self, shape: Shape) -> list[tuple[int, int]]:
+        """(before, after) of each axis."""
+        if len(self.pads) != 2 * len(shape):
+            raise ShapeError(f"pads {list(self.pads)} must hold two numbers for each of the {len(shape)} dimensions of {list(shape)}.")
+        return list(zip(self.pads[:len(shape)], self.pads[len(shape):], strict=True))
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        x = present(types[0])
+        if self.mode != "constant" and self.mode not in moves.MODES:
+            raise UnsupportedError(f"mode {self.mode!r} is unknown; it must be constant, {', '.join(moves.MODES)}.")
+        shape = tuple(n + before + after for n, (before, after) in zip(x.shape, self.sizes(x.shape), strict=True))
+        if min(shape, default=0) < 0:
+            raise ShapeError(f"pads {list(self.pads)} cut more than there is of {list(x.shape)}.")
+        if self.mode != "constant" and x.size == 0 and 0 not in shape:
+            raise ShapeError(f"{list(x.shape)} has no elements to pad with in mode {self.mode!r}.")
+        return (x.with_shape(shape),)
+
+    def indices(self, shape: Shape) -> list[tuple[int, np.ndarray]]:
+        """(axis, index of the source for each place) of the padded axes, for the modes that repeat elements."""
+        found = []
+        for axis, (n, (before, after)) in enumerate(zip(shape, self.sizes(shape), strict=True)):
+            if before or after:
+                places = [moves.source_index(i - before, n, moves.MODES[self.mode]) for i in range(n + before + after)]
+                found.append((axis, np.array(places, np.int64)))
+        return found
+
+    def _kept(self, shape: Shape) -> Slice:
+        """The slice of the input that shows in the output."""
+        sizes = self.sizes(shape)
+        starts = tuple(max(0, -before) for before, _ in sizes)
+        return Slice(starts=starts, ends=tuple(max(s, n + min(0, after)) for s, n, (_, after) in zip(starts, shape, sizes, strict=True)))
+
+    def _place(self, shape: Shape) -> Slice:
+        """Where that is in the output."""
+        sizes, kept = self.sizes(shape), self._kept(shape).taken(shape)
+        starts = tuple(max(0, before) for before, _ in sizes)
+        return Slice(starts=starts, ends=tuple(s + n for s, n in zip(starts, kept, strict=True)))
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        x = present(inputs[0])
+        if self.mode != "constant":
+            for axis, places in self.indices(x.shape):
+                x = np.take(x, places, axis)
+            return (x.copy(),)
+        y = np.full([n + before + after for n, (before, after) in zip(x.shape, self.sizes(x.shape), strict=True)], self.value, x.dtype)
+        y[self._place(x.shape).slices(y.shape)] = x[self._kept(x.shape).slices(x.shape)]
+        return (y,)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        g, shape = grads[0], present(inputs[0]).shape
+        if g is None:
+            return [None]
+        if self.mode == "constant":
+            return [b.Pad(g, pads=tuple(-n for n in self.pads))]
+        for axis, places in reversed(self.indices(shape)):
+            g = b.GatherGrad(g, b.constant(places), axis=axis, shape=(*g.shape[:axis], shape[axis], *g.shape[axis + 1:]))
+        return [g]
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        y = outputs[0]
+        return map_work([present(inputs[0]).shape], y.shape, y.dtype, 0.0, Move)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x, y = present(inputs[0]), outputs[0]
+        if not y.size:
+            return []
+        if self.mode != "constant":
+            return self._repeating_calls(x, y)
+        bits = int(np.array(self.value, y.numpy).view(moves.BITS[y.itemsize]))
+        kept, place = self._kept(x.shape), self._place(x.shape)
+        source, source_start = kept.box(x.shape, True)
+        target, target_start = place.box(y.shape, False)
+        axes = [Axis(s.n, s.source, t.target) for s, t in zip(source, target, strict=True)]
+        return [fill_call(Out(0, (y.size,)), bits, y.size, y.itemsize),
+                *move(In(0, (x.size,)), Out(0, (y.size,)), axes, y.itemsize, source_start, target_start)]
+
+    def _repeating_calls(self, x: TensorType, y: TensorType) -> list[Call]:
+        """One pass per padded axis, from the first on."""
+        shape, bits = list(x.shape), moves.BITS[x.itemsize]
+        padded = [(axis, pads) for axis, pads in enumerate(self.sizes(x.shape)) if any(pads)]
+        source: In | Scratch = In(0, (x.size,))
+        calls = []
+        for k, (axis, (before, after)) in enumerate(padded):
+            n, outer, inner = shape[axis], math.prod(shape[:axis]), math.prod(shape[axis + 1:])
+            shape[axis] = n + before + after
+            size = math.prod(shape)
+            target: Out | Scratch = Out(0, (size,)) if k == len(padded) - 1 else Scratch(f"padded {axis}", (size,), bits)
+            args = (source, target, n, inner, shape[axis], before, moves.MODES[self.mode])
+            calls.append(Call(moves.pad_axis[bits], args, outer, max(1, 1024 // (shape[axis] * inner)), size * 1.0))
+            if isinstance(target, Scratch):
+                source = target
+        return calls or [copy_call(In(0, (x.size,)), Out(0, (y.size,)), x.size, x.itemsize)]
