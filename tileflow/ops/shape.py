@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -52,6 +52,11 @@ def normal_axes(axes: Sequence[int], rank: int) -> Shape:
 def zeros(b: Builder, like: Value) -> Value:
     """Zeros of `like`'s type (a missing gradient)."""
     return b.Expand(b.scalar(0.0, like), shape=like.shape) if like.shape else b.scalar(0.0, like)
+
+
+def _met(shape: Shape, box: Mapping[str, tuple[int, int]]) -> Shape:
+    """What is in `box` of a tensor whose dimensions are the axes of the work, in order; -1 stays."""
+    return tuple(n if n < 0 else box[a][1] - box[a][0] for n, a in zip(shape, LETTERS, strict=False))
 
 
 class View(Op):
@@ -272,8 +277,10 @@ class Split(Op):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
-        whole = map_work([x.shape], x.shape, x.dtype, 0.0, Move)
-        return Move(whole.axes, whole.inputs, whole.outputs * len(outputs))
+        axis, names = normal_axis(self.axis, x.rank), LETTERS[:x.rank]
+        axes = tuple(WorkAxis(a, n, "whole" if i == axis else "parallel") for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
+        part = Operand(tuple(None if i == axis else a for i, a in enumerate(names)), x.dtype)
+        return Move(axes, (Operand(tuple(names), x.dtype),), (part,) * len(outputs))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])
@@ -311,6 +318,16 @@ class _Cut(Op):
         """The shape of what the slice takes."""
         return tuple(len(range(s.start, s.stop, s.step)) for s in self.slices(shape))
 
+    def uncut(self, shape: Shape) -> Shape:
+        """`shape` with -1 for the axes of which the slice does not take all elements in order."""
+        return tuple(n if s == slice(0, n, 1) else -1 for n, s in zip(shape, self.slices(shape), strict=True))
+
+    def plain(self, shape: Shape) -> dict[str, Shape]:
+        """The attributes with only those axes, and places that hold whatever the sizes of the others."""
+        cut = [(i, s) for i, (n, s) in enumerate(zip(self.uncut(shape), self.slices(shape), strict=True)) if n < 0]
+        ends = tuple(s.stop if s.stop >= 0 else -shape[i] - 1 for i, s in cut)
+        return dict(starts=tuple(s.start for _, s in cut), ends=ends, axes=tuple(i for i, _ in cut), steps=tuple(s.step for _, s in cut))
+
     def box(self, shape: Shape, whole_is_source: bool) -> tuple[list[Axis], int]:
         """The move between the slice of a tensor of `shape` and a dense tensor; the slice's first element in the tensor."""
         taken, slices, step = self.taken(shape), self.slices(shape), strides(shape)
@@ -345,7 +362,10 @@ class Slice(_Cut):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         y = outputs[0]
-        return map_work([present(inputs[0]).shape], y.shape, y.dtype, 0.0, Move)
+        return map_work([self.uncut(present(inputs[0]).shape)], y.shape, y.dtype, 0.0, Move)
+
+    def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
+        return Slice(**self.plain(present(inputs[0]).shape))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, y = present(inputs[0]), outputs[0]
@@ -377,7 +397,11 @@ class SliceGrad(_Cut):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         y = outputs[0]
-        return map_work([present(inputs[0]).shape], y.shape, y.dtype, 0.0, Move)
+        return map_work([self.uncut(y.shape)], y.shape, y.dtype, 0.0, Move)
+
+    def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
+        shape = tuple(n if m < 0 else m for n, m in zip(self.shape, _met(self.uncut(self.shape), box), strict=True))
+        return SliceGrad(shape=shape, **self.plain(self.shape))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         g, y = present(inputs[0]), outputs[0]
@@ -413,6 +437,9 @@ class Expand(Op):
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         y = outputs[0]
         return map_work([present(inputs[0]).shape], y.shape, y.dtype, 0.0, Map)
+
+    def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
+        return Expand(shape=_met(outputs[0].shape, box))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, y = present(inputs[0]), outputs[0]
@@ -463,7 +490,7 @@ class Gather(Op):
         middle = tuple(names[axis:axis + index.rank])
         return GatherWork(tuple(WorkAxis(*a) for a in zip(names, y.shape, strict=True)),
                           (Operand((*names[:axis], None, *names[axis + index.rank:]), x.dtype), Operand(middle, index.dtype)),
-                          (Operand(tuple(names), y.dtype),))
+                          (Operand(tuple(names), y.dtype),), notes={"rows": x.shape[axis]})
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, index, y = present(inputs[0]), present(inputs[1]), outputs[0]
@@ -505,7 +532,12 @@ class GatherGrad(Op):
         rows = set(names[axis:axis + index.rank])
         return Scatter(tuple(WorkAxis(a, n, "reduce" if a in rows else "parallel") for a, n in zip(names, g.shape, strict=True)),
                        (Operand(tuple(names), g.dtype), Operand(tuple(names[axis:axis + index.rank]), index.dtype)),
-                       (Operand((*names[:axis], None, *names[axis + index.rank:]), y.dtype),), 1.0)
+                       (Operand((*names[:axis], None, *names[axis + index.rank:]), y.dtype),), 1.0, {"rows": y.shape[axis]})
+
+    def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
+        g, index = present(inputs[0]), present(inputs[1])
+        met, (lo, hi) = _met(g.shape, box), box["rows"]
+        return GatherGrad(axis=self.axis, shape=(*met[:self.axis], hi - lo, *met[self.axis + index.rank:]))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         g, index, y = present(inputs[0]), present(inputs[1]), outputs[0]
@@ -563,8 +595,9 @@ class Pad(Op):
         return [None if grads[0] is None else b.Pad(grads[0], pads=tuple(-n for n in self.pads))]
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        y = outputs[0]
-        return map_work([present(inputs[0]).shape], y.shape, y.dtype, 0.0, Move)
+        x, y = present(inputs[0]), outputs[0]
+        kept = tuple(-1 if any(sizes) else n for n, sizes in zip(x.shape, self._sizes(x.shape), strict=True))
+        return map_work([kept], y.shape, y.dtype, 0.0, Move)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, y = present(inputs[0]), outputs[0]
