@@ -15,7 +15,7 @@ from tileflow.tiles.chip import Chip, chip
 from tileflow.tiles.machine import TileProgram, analyze
 from tileflow.tiles.plan import TileOptions
 
-from .networks import bert_program, matmul_program, resnet_program
+from .networks import bert_program, encoder_program, matmul_program, resnet_program
 from .pipeline import LINK_SHARE, Layout, update_time
 
 VENDOR = "vendor's published training results for a Bow Pod16"
@@ -69,11 +69,14 @@ class Line:
     higher_is_faster: bool = True
     soft: bool = False
     linked: bool = False
+    memory: Callable[[Chip], dict[str, str]] | None = None
 
     def run(self) -> Prediction:
         """The prediction, and what each estimate does to it."""
         machine = chip(self.machine)
         predicted, details = self.predict(machine, LINK_SHARE)
+        if self.memory is not None:
+            details |= self.memory(machine)
         moved: dict[str, tuple[float, float]] = {}
         for name, value, kind, _ in machine.constants():
             if kind == "estimate" and name not in MEMORY_ONLY:
@@ -98,17 +101,19 @@ def throughput(program: Program, layout: Layout, options: TileOptions, machine: 
     rows = program.batching.rows_per_update * layout.replicas
     return rows / time.total, _details(tiles, time.total, {
         "cycles per micro-batch and stage": list(time.stage_cycles), "micro-batches": time.micro_batches, "pipeline bubbles": time.bubbles,
-        "stage boundaries": time.boundary, "weight update": time.weight_update, "all-reduce": time.all_reduce},
-        one_stage=len(layout.stages) == 1)
+        "stage boundaries": time.boundary, "weight update": time.weight_update, "all-reduce": time.all_reduce})
 
 
-def _details(tiles: TileProgram, seconds: float, parts: dict[str, Any], one_stage: bool) -> dict[str, Any]:
+def _details(tiles: TileProgram, seconds: float, parts: dict[str, Any]) -> dict[str, Any]:
     shown = {name: value if isinstance(value, list) else f"{1e3 * value:.2f} ms" for name, value in parts.items()}
-    peak, bound = int(tiles.peak[tiles.worst_tile]), tiles.chip.usable_bytes
-    memory = f"{peak:,} of {bound:,} bytes"
-    if not one_stage:
-        memory = f"not divided into stages; all of them on one IPU would take {memory}"
-    return {"one update": f"{1e3 * seconds:.2f} ms", **shown, "worst tile": memory}
+    where = "worst tile, all stages on one IPU" if len(parts["cycles per micro-batch and stage"]) > 1 else "worst tile"
+    return {"one update": f"{1e3 * seconds:.2f} ms", **shown, where: _memory(tiles)}
+
+
+def _memory(tiles: TileProgram, stash: int = 0) -> str:
+    """Bytes of the worst tile; `stash` bytes of the IPU, spread over its tiles, come on top."""
+    peak, bound = int(tiles.peak[tiles.worst_tile]) + -(-stash // tiles.chip.tiles), tiles.chip.usable_bytes
+    return f"{peak:,} of {bound:,} bytes" + (": does not fit" if peak > bound else "")
 
 
 def _resnet(machine: Chip, link_share: float) -> tuple[float, dict[str, Any]]:
@@ -124,10 +129,21 @@ def _resnet_program() -> Program:
 BERT_STAGES = ((), *(tuple(f"layers.{i}.*" for i in range(4 * s, 4 * s + 4)) for s in range(3)))
 
 
+BERT_OPTIONS = TileOptions(available_memory_proportion=0.25, precision="16.16", recompute=True, optimizer_off_chip=True)
+BERT_BOUNDARY = 32 * 128 * 768
+"""Micro-batch, positions and features that pass between stages."""
+
+
 def _bert(machine: Chip, link_share: float) -> tuple[float, dict[str, Any]]:
-    layout = Layout(BERT_STAGES, replicas=4, boundary_values=32 * 128 * 768)
-    options = TileOptions(available_memory_proportion=0.25, precision="16.16", recompute=True, optimizer_off_chip=True)
-    return throughput(_bert_program(), layout, options, machine, link_share, sharded_optimizer=True)
+    layout = Layout(BERT_STAGES, replicas=4, boundary_values=BERT_BOUNDARY)
+    return throughput(_bert_program(), layout, BERT_OPTIONS, machine, link_share, sharded_optimizer=True)
+
+
+def _bert_memory(machine: Chip) -> dict[str, str]:
+    """Worst tiles of the stages, each analysed by itself; a stage s of F keeps 2 (F - 1 - s) + 1 inputs of micro-batches under way."""
+    stages = [bert_program("base", 32, 512, layers=0), *[encoder_program("base", 4, 32, 512)] * 3]
+    made = [analyze(program, machine, BERT_OPTIONS) for program in stages]
+    return {f"worst tile, stage {s}": _memory(tiles, 2 * BERT_BOUNDARY * (2 * (len(stages) - 1 - s) + 1)) for s, tiles in enumerate(made)}
 
 
 @functools.cache
@@ -173,7 +189,8 @@ BERT_CONFIGURATION = {
     "after": "the vendor's example configuration pretrain_base_128 (LAMB there)"}
 LINES = (
     Line("ResNet-50 training, 16 Bow IPUs", "images/s", 42029, VENDOR, "bow", RESNET_CONFIGURATION, _resnet, linked=True),
-    Line("BERT-Base pre-training, 16 Bow IPUs", "sequences/s", 16391, VENDOR, "bow", BERT_CONFIGURATION, _bert, linked=True),
+    Line("BERT-Base pre-training, 16 Bow IPUs", "sequences/s", 16391, VENDOR, "bow", BERT_CONFIGURATION, _bert, linked=True,
+         memory=_bert_memory),
     Line("square matmul fp32, GC2", "TFLOP/s", 18.9, JIA, "gc2", {"precision": "32.32", "sizes": "256 to 5,120, best that fits"},
          _square("32.32"), soft=True),
     Line("square matmul mixed, GC2", "TFLOP/s", 58.9, JIA, "gc2", {"precision": "16.32", "sizes": "256 to 5,120, best that fits"},

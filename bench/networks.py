@@ -166,11 +166,35 @@ def bert_program(size: str, micro_batch: int, gradient_accumulation: int = 1, se
     """Pre-training of a BERT with AdamW; weights take no memory. `layers` overrides the number of encoder layers."""
     count, hidden, heads = BERT_SIZES[size]
     with nn.skip_init():
-        net = Bert(layers or count, hidden, heads, masked, dropout=dropout)
+        net = Bert(count if layers is None else layers, hidden, heads, masked, dropout=dropout)
     numbers = TensorType("int64", (micro_batch, sequence))
     inputs = [(name, numbers) for name in ("tokens", "positions", "segments")]
     return training_program(net, [*inputs, ("visible", numbers.with_dtype("float32"))], pretraining_loss,
                             optimizer or tileflow.optim.AdamW(lr=6e-3, weight_decay=0.01), Batching(micro_batch, gradient_accumulation))
+
+
+class Encoder(nn.Module):
+    """Encoder layers alone, as a pipeline stage holds them: x [N, S, hidden] and visible [N, S] to the sum of the result."""
+
+    def __init__(self, layers: int, hidden: int, heads: int, dropout: float) -> None:
+        self.layers = [EncoderLayer(hidden, heads, dropout) for _ in range(layers)]
+
+    def forward(self, x: Tensor, visible: Tensor) -> Tensor:   # type: ignore[override]
+        mask = ((1.0 - visible) * MASKED).reshape(visible.shape[0], 1, 1, visible.shape[1])
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x.sum()
+
+
+def encoder_program(size: str, layers: int, micro_batch: int, gradient_accumulation: int = 1, sequence: int = 128, dropout: float = 0.1) -> Program:
+    """Training of some encoder layers of a BERT; weights take no memory."""
+    from tileflow.loss import find
+    _, hidden, heads = BERT_SIZES[size]
+    with nn.skip_init():
+        net = Encoder(layers, hidden, heads, dropout)
+    inputs = [("x", TensorType("float32", (micro_batch, sequence, hidden))), ("visible", TensorType("float32", (micro_batch, sequence)))]
+    return training_program(net, inputs, find("identity"), tileflow.optim.AdamW(lr=6e-3, weight_decay=0.01),
+                            Batching(micro_batch, gradient_accumulation))
 
 
 def matmul_program(m: int, n: int, k: int) -> Program:

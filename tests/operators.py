@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import tileflow.ops  # noqa: F401   (registers the operators)
-from tileflow.graph import OPS, Op, TensorType
+from tileflow.graph import OPS as REGISTRY
+from tileflow.graph import Op, TensorType
 from tileflow.kernels.expr import Var, exp, plus
 
 Example = tuple[Op, tuple[TensorType | None, ...]]
+OPS: dict[str, Any] = dict(REGISTRY)
 
 UNARY = ("Abs Acos Acosh Asin Asinh Atan Atanh Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Log "
          "LogSoftmax Mish Neg Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softmax Softplus Softsign Sqrt Swish Tan Tanh "

@@ -33,7 +33,7 @@ def sample(name: str) -> tuple[str, object]:
     if words:
         return words[-1], words[-1]
     kind = type(declaration.kind).__name__
-    return {"Integer": ("3", 3), "Number": ("0.75", 0.75), "Text": ("abc", "abc"), "FilePath": ("a/b", "a/b")}[kind]
+    return {"Integer": ("3", 3), "Number": ("0.75", 0.75), "Text": ("abc", "abc"), "FilePath": ("a/b", "a/b"), "Machine": ("bow", "bow")}[kind]
 
 
 def parsed(*words: str) -> Options:

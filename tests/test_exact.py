@@ -159,7 +159,7 @@ def same_bits() -> list[tuple[Op, list[Array | None]]]:
 
 def magnitudes(op: Op, work: Work, arrays: list[Array | None], wanted: tuple[Array, ...]) -> list[Array]:
     """What rounding errors grow with: sums of magnitudes where the operator adds, else the largest element."""
-    if isinstance(work, Contraction) or (isinstance(work, Reduce) and work.combine == "add"):
+    if isinstance(work, Contraction) or (isinstance(work, Reduce) and work.combine == "add" and len(arrays) == 1):
         return [abs(y) for y in run_kernel(op, *[None if a is None else np.abs(a) if a.dtype.kind == "f" else a for a in arrays])]
     largest = max(float(np.max(np.abs(a), initial=1.0)) for a in (*wanted, *(a for a in arrays if a is not None)) if a.dtype.kind == "f")
     return [np.float32(largest) for _ in wanted]

@@ -2,12 +2,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import tileflow
+from bench.models import initial_weights, tutorial_cnn
 from tileflow import nn
 from tileflow.compiler import inference, training
 from tileflow.errors import OptionError, ShapeError, TileflowError
@@ -18,6 +21,7 @@ from tileflow.nn.module import record
 from tileflow.program import Batching
 from tileflow.tiles.chip import chip
 from tileflow.tiles.machine import TileProgram, analyze
+from tileflow.tiles.plan import TileOptions
 
 
 class Net(nn.Module):
@@ -203,9 +207,9 @@ def test_serialized_matmul() -> None:
             node, = graph_of(forward(mode, 2), *shapes).nodes
             assert str(node.op) == "SerialisedMatMul(" + f"mode={mode}, " * (mode != "output_channels") + "factor=2)"
         assert graph_of(forward("none", 0), *shapes).nodes[0].op.name == "MatMul"
-    for shapes, message in ((((1, 1, 4, 6), (6, 8)), "LHS input x0 must have rank 2 or 3"), (((3, 4, 6), (6, 8)), "must have equal rank")):
+    for left, message in (((1, 1, 4, 6), "LHS input x0 must have rank 2 or 3"), ((3, 4, 6), "must have equal rank")):
         with pytest.raises(ShapeError, match=message):
-            graph_of(forward("input_channels", 2), *shapes)
+            graph_of(forward("input_channels", 2), left, (6, 8))
     with pytest.raises(ShapeError, match="factor 0 does not divide 4"):
         graph_of(forward("input_channels", 0), (4, 6), (6, 8))
 
@@ -239,7 +243,7 @@ def test_serialised_matmuls_take_fewer_temporary_bytes_on_tiles(mode: str) -> No
         assert step.work.flops == 2 * 2048 * 4096 * 4096
         return step.plan.temp_bytes
     sizes = [temporaries(factor) for factor in (1, 4, 16)]
-    assert sizes[0] > sizes[1] > sizes[2], sizes
+    assert max(sizes[1:]) < 0.7 * sizes[0], sizes
 
 
 def test_the_layers_proportion_bounds_its_plan() -> None:
@@ -270,3 +274,20 @@ def test_groups_on_tiles(plan_type: str) -> None:
     assert spans[0][1] <= spans[1][0]
     assert spans[1][1] <= chip("gc200").tiles
     assert right.phases.total == 0                             # its cycles are beside the other's, which carries the group's
+
+
+# ---- ONNX files ---------------------------------------------------------------------------------------------------------
+
+def test_by_onnx_node_name(tmp_path: Path) -> None:
+    onnx.save(tutorial_cnn(initial_weights(0)), tmp_path / "cnn.onnx")
+    x = np.random.default_rng(0).standard_normal((4, 1, 28, 28)).astype(np.float32)
+    plain = tileflow.inference_model(tmp_path / "cnn.onnx", micro_batch_size=4)(x)
+    pieces = {"serialised_matmul": {"fc1": "output_channels:4", "fc2": "input_channels:2"}}
+    np.testing.assert_array_equal(tileflow.inference_model(tmp_path / "cnn.onnx", micro_batch_size=4, **pieces)(x), plain)
+    program = tileflow.compile(tmp_path / "cnn.onnx", training=True, micro_batch_size=4, **pieces).program
+    serial = [n for n in program.micro.nodes if n.op.name == "SerialisedGemm"]
+    assert {n.origin.sources for n in serial} == {("fc1",), ("fc2",)}
+    assert len(serial) == 6
+    tiles = analyze(program, chip("gc200"), TileOptions(per_op={"conv2": 0.05, "fc*": 0.1}))
+    bounds = {s.node.origin.sources[0]: s.plan.bound_bytes for s in tiles.steps if s.work.flops and s.plan.bound_bytes is not None}
+    assert (bounds["conv1"], bounds["conv2"], bounds["fc1"]) == tuple(chip("gc200").bound(p) for p in (0.6, 0.05, 0.1))

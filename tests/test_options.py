@@ -57,7 +57,9 @@ def test_defaults_and_keywords():
     ("serialised_matmul", {"fc": "output_channels:0"}, "MODE:FACTOR"),
     ("serialised_matmul", {"fc": ("output_channels", 4)}, "MODE:FACTOR"),
     ("machine_precision", "8.8", "one of '32.32'"),
-    ("machine", "", "a text"),
+    ("machine", "", "the name of a chip"),
+    ("machine", {}, "the name of a chip"),
+    ("machine", 3, "the name of a chip"),
     ("seed", -1, "at least 0"),
 ])
 def test_wrong_values(name, value, says):

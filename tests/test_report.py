@@ -6,15 +6,18 @@ import itertools
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from tile_programs import CATEGORIES, handmade
 
 from tileflow import report
 from tileflow.errors import ReportError
+from tileflow.options import declarations
 from tileflow.report import format as f
 from tileflow.report import json as schema
 from tileflow.report import svg, text, trace
+from tileflow.tiles.chip import CHIPS
 
 POINTS = [
     {"label": "0.1", "kind": "sweep", "proportion": 0.1, "per_op": {}, "cycles": 2000, "bytes": 300_000, "fits": True, "best": False},
@@ -155,6 +158,9 @@ def test_frontier():
     assert [p["label"] for p in text.pareto(POINTS)] == ["0.1", "a 0.3", "0.6"]
     plot = text.frontier({"frontier": POINTS, "memory": {"bytes_per_tile": 638_976}})
     assert [plot.count(c) for c in "●○×"] == [1 + 1, 2 + 1, 1 + 1]          # in the plot, and in the line that explains them
+    wild = [*POINTS, {**POINTS[0], "bytes": 10**9}, {**POINTS[0], "cycles": 10**9}]
+    assert text.near(wild, 638_976) == POINTS
+    assert text.near(POINTS[:1], 1) == POINTS[:1]
     one = text.frontier({"frontier": POINTS[:1], "memory": {"bytes_per_tile": 638_976}})
     assert one.count("○") == 2
 
@@ -197,6 +203,12 @@ def test_the_page_stands_alone_and_nests(built):
     assert not re.search(r"https?://|@import|url\(", content)
     assert "fits in tile memory" in page.texts
     assert page.tags.count("tr") > len(built["steps"])
+
+
+def test_a_long_program_is_cut_to_the_slowest_operators(built, monkeypatch):
+    monkeypatch.setattr(report.page, "ROWS", 2)
+    page = Page(report.page.render(built))
+    assert any("The 2 with most cycles of 6; report.json has all." in words for words in page.texts)
 
 
 def test_names_cannot_break_the_page(built):
@@ -262,3 +274,11 @@ def test_a_slow_host_and_streaming_memory_are_named(built):
     slow = change(change(built, ("host", "cycles_per_update"), 10**9), ("host", "streaming_memory_cycles"), 1000)
     assert "The host decides the time: its streams take 1,000,000,000 cycles" in text.render(slow)
     assert "Streaming memory takes 1,000 of the exchange cycles" in report.page.render(slow)
+
+
+def test_the_guide_names_every_constant_and_its_kind():
+    guide = (Path(__file__).parent.parent / "docs" / "tiles.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| (documented|estimate) \|$", guide, re.MULTILINE))
+    assert rows == {name.split(".")[0]: kind for name, _, kind, _ in CHIPS["gc200"].constants()}
+    table = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|$", guide, re.MULTILINE))
+    assert set(table) == {d.name for d in declarations().values() if d.group == "machine"}

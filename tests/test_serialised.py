@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,10 @@ def normal(*shape: int, dtype: str = "f4") -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
 
 
+def make(name: str, **attributes: Any) -> Any:
+    return OPS[name](**attributes)
+
+
 def scratch_bytes(p: Problem, serial: Serial | None) -> int:
     """Scratch memory of a product, with one worker."""
     calls = matmul_calls("f4", p, In(0, (p.m, p.k)), In(1, (p.k, p.n)), Out(0, (p.m, p.n)), serial=serial)
@@ -32,8 +37,8 @@ def scratch_bytes(p: Problem, serial: Serial | None) -> int:
 @pytest.mark.parametrize("flags", [(0, 0), (0, 1), (1, 0), (1, 1)])
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_and_transposition(mode: str, flags: tuple[int, int]) -> None:
-    op = OPS["SerialisedGemm"](mode=mode, factor=4, transA=flags[0], transB=flags[1], alpha=0.5, beta=3.0)
-    plain = OPS["Gemm"](transA=flags[0], transB=flags[1], alpha=0.5, beta=3.0)
+    op = make("SerialisedGemm", mode=mode, factor=4, transA=flags[0], transB=flags[1], alpha=0.5, beta=3.0)
+    plain = make("Gemm", transA=flags[0], transB=flags[1], alpha=0.5, beta=3.0)
     a = normal(*((24, 20) if flags[0] else (20, 24)))
     b = normal(*((36, 24) if flags[1] else (24, 36)))
     for c in (normal(36), normal(20, 1), normal(20, 36)):
@@ -51,8 +56,8 @@ def test_bits_of_large_products(mode: str, m: int, n: int, k: int, flags: tuple[
     size = {"m": m, "n": n, "k": k}[MODES[mode]]
     factor = 4 if size % 4 == 0 else 1
     attributes = dict(transA=flags[0], transB=flags[1])
-    plain, = run_kernel(OPS["Gemm"](**attributes), a, b)
-    got, = run_kernel(OPS["SerialisedGemm"](**attributes, mode=mode, factor=factor), a, b, workers=2)
+    plain, = run_kernel(make("Gemm", **attributes), a, b)
+    got, = run_kernel(make("SerialisedGemm", **attributes, mode=mode, factor=factor), a, b, workers=2)
     plan = blocking(simplify(Problem(m, n, k, bool(flags[0]), bool(flags[1]))), "f4", cpu.current())
     if mode in CHANNELS or k // factor % plan.depth == 0:
         np.testing.assert_array_equal(got, plain)
@@ -60,9 +65,20 @@ def test_bits_of_large_products(mode: str, m: int, n: int, k: int, flags: tuple[
         np.testing.assert_allclose(got, plain, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("path", cpu.available())
+@pytest.mark.parametrize("mode", MODES)
+def test_every_cpu_path(path: str, mode: str) -> None:
+    """Three blocks of sums of 512 terms, packed: the bits of the plain product in every mode."""
+    a, b = normal(60, 1536), normal(64, 1536)
+    with cpu.forced(path):
+        plain, = run_kernel(make("Gemm", transB=1), a, b)
+        got, = run_kernel(make("SerialisedGemm", transB=1, mode=mode, factor=3 if mode != "output_channels" else 4), a, b)
+    np.testing.assert_array_equal(got, plain)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_batches(mode: str) -> None:
-    op = OPS["SerialisedMatMul"](mode=mode, factor=3, transB=1, alpha=0.25)
+    op = make("SerialisedMatMul", mode=mode, factor=3, transB=1, alpha=0.25)
     a, b = normal(2, 1, 6, 12, dtype="f8"), normal(5, 9, 12, dtype="f8")
     y, = check_kernel(op, a, b, rtol=1e-13, atol=1e-13)
     np.testing.assert_allclose(y, 0.25 * a @ b.swapaxes(1, 2), atol=1e-13)
@@ -80,11 +96,11 @@ def test_scratch_memory_shrinks_with_the_factor(mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("flags", [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_gradients(mode: str, flags: tuple[int, int]) -> None:
-    op = OPS["SerialisedGemm"](mode=mode, factor=2, transA=flags[0], transB=flags[1], alpha=0.5)
+    op = make("SerialisedGemm", mode=mode, factor=2, transA=flags[0], transB=flags[1], alpha=0.5)
     x, y = normal(*((4, 6) if flags[0] else (6, 4)), dtype="f8"), normal(*((2, 4) if flags[1] else (4, 2)), dtype="f8")
     check_gradient(op, x, y)
     check_gradient_kernels(op, x, y, rtol=1e-12, atol=1e-12)
-    batched = OPS["SerialisedMatMul"](mode=mode, factor=2, transA=flags[0], transB=flags[1])
+    batched = make("SerialisedMatMul", mode=mode, factor=2, transA=flags[0], transB=flags[1])
     check_gradient(batched, np.stack([x, x + 1]), np.stack([y, 2 * y]))
 
 
@@ -96,7 +112,7 @@ def test_gradients_are_serialised_along_the_same_axis(mode: str, of_x: str, of_w
     graph = Graph()
     b = Builder(graph)
     x, w, g = (b.input(n, TensorType("float32", s)) for n, s in (("x", (8, 12)), ("w", (12, 20)), ("g", (8, 20))))
-    op = OPS["SerialisedGemm"](mode=mode, factor=4)
+    op = make("SerialisedGemm", mode=mode, factor=4)
     y = b.emit(op, x, w)
     found = op.vjp(b, [g], [x, w], y)
     verify(graph)
@@ -106,7 +122,7 @@ def test_gradients_are_serialised_along_the_same_axis(mode: str, of_x: str, of_w
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_work_says_what_is_serial(mode: str) -> None:
-    op = OPS["SerialisedGemm"](mode=mode, factor=2)
+    op = make("SerialisedGemm", mode=mode, factor=2)
     types = [TensorType("float32", (4, 6)), TensorType("float32", (6, 8))]
     work = op.work(types, op.infer(*types))
     assert isinstance(work, Contraction)
@@ -117,8 +133,8 @@ def test_the_work_says_what_is_serial(mode: str) -> None:
 def test_errors() -> None:
     a, b = TensorType("float32", (6, 8)), TensorType("float32", (8, 10))
     with pytest.raises(ShapeError, match=r"input_channels cuts the 6 rows of A; the factor 4 does not divide 6"):
-        OPS["SerialisedGemm"](mode="input_channels", factor=4).infer(a, b)
+        make("SerialisedGemm", mode="input_channels", factor=4).infer(a, b)
     with pytest.raises(ShapeError, match=r"reducing_dim cuts the 8 .* factor 3"):
-        OPS["SerialisedMatMul"](mode="reducing_dim", factor=3).infer(a, b)
+        make("SerialisedMatMul", mode="reducing_dim", factor=3).infer(a, b)
     with pytest.raises(OptionError, match="mode 'rows' is unknown"):
-        OPS["SerialisedGemm"](mode="rows", factor=2).infer(a, b)
+        make("SerialisedGemm", mode="rows", factor=2).infer(a, b)

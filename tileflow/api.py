@@ -108,6 +108,8 @@ def compile(model: Modelish, options: Options | None = None, *, training: bool =
     chosen = _options(options, changes)
     if report is not None and chosen.machine is None:
         raise OptionError("A report is made by the tile machine; name a machine, for example machine='gc200'.")
+    if report is not None and stop_after is not None:
+        raise OptionError(f"stop_after={stop_after!r} ends the compilation before the tile machine, so there is no report; leave one of them out.")
     compiled = _compile(model, chosen, training, inputs, stop_after)
     if chosen.machine is None or stop_after is not None:
         return compiled
@@ -116,8 +118,8 @@ def compile(model: Modelish, options: Options | None = None, *, training: bool =
 
 
 def tune_available_memory(model: Modelish, options: Options | None = None, *, training: bool = False, inputs: Sequence[Any] | None = None,
-                          report: str | os.PathLike[str] | None = None, progress: Callable[[int, int, str], None] | None = None,
-                          **changes: Any) -> TuneResult:
+                          report: str | os.PathLike[str] | None = None, evaluations: int = 96,
+                          progress: Callable[[int, int, str], None] | None = None, **changes: Any) -> TuneResult:
     """Search for the available-memory proportions, one for all and then one per operator, that make the model fastest on a chip.
 
         found = tileflow.tune_available_memory("model.onnx", machine="gc200")
@@ -127,6 +129,7 @@ def tune_available_memory(model: Modelish, options: Options | None = None, *, tr
         options: `machine` is gc200 unless set; proportions by name pattern are kept, the others are searched.
         inputs: as for `compile`.
         report: folder for the report of the fastest program, with the frontier of cycles against memory.
+        evaluations: programs to analyse after the sweep, at most.
         progress: called with programs analysed, how many at most, and the best setting so far.
 
     Raises:
@@ -138,7 +141,7 @@ def tune_available_memory(model: Modelish, options: Options | None = None, *, tr
     from . import simulate
     simulate.machine(chosen)
     compiled = _compile(model, chosen, training, inputs, None)
-    return simulate.tune(compiled, chosen, model=_model_name(model), folder=report, progress=progress)
+    return simulate.tune(compiled, chosen, model=_model_name(model), folder=report, evaluations=evaluations, progress=progress)
 
 
 def _compile(model: Modelish, chosen: Options, training: bool, inputs: Sequence[Any] | None, stop_after: str | None) -> compiler.Compilation:

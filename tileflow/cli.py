@@ -108,6 +108,7 @@ def make_parser() -> argparse.ArgumentParser:
                    epilog=f"The settings go to --out, by default {TUNED}; train and compile take them with --options.")
     _add_model(tune)
     _add_simulation(tune)
+    tune.add_argument("--evaluations", metavar="N", type=int, default=96, help="programs to analyse after the sweep, at most (default: 96)")
     _add_options(tune, tuple(GROUPS))
     report = command("report", run_report, "print a report that compile or tune wrote")
     report.add_argument("folder", metavar="DIR", help="a folder with a report.json, or the file")
@@ -286,7 +287,8 @@ def run_tune(chosen: argparse.Namespace) -> int:
     from .progress import TuneBar
     bar = TuneBar(sys.stderr.isatty() if options.progress is None else options.progress)
     try:
-        found = api.tune_available_memory(path, options, training=chosen.training, report=chosen.report, progress=bar)
+        found = api.tune_available_memory(path, options, training=chosen.training, report=chosen.report, evaluations=chosen.evaluations,
+                                          progress=bar)
     finally:
         bar.close()
     found.save(out)

@@ -168,6 +168,24 @@ class Text(Kind):
 
 
 @dataclass(frozen=True)
+class Machine(Kind):
+    """The name or file of a chip, a `tileflow.tiles.chip.Chip`, or a table of one's constants. What it means is checked where it is used."""
+
+    expected = "the name of a chip, a .toml file, a Chip or a table of its constants"
+    metavar = "CHIP"
+
+    def check(self, value: Any) -> Any:
+        if isinstance(value, Mapping) and value:
+            return MappingProxyType(dict(value))
+        if hasattr(value, "bytes_per_tile") and hasattr(value, "to_dict"):
+            return value
+        path = os.fspath(value) if isinstance(value, os.PathLike) else value
+        if not isinstance(path, str) or not path:
+            raise ValueError
+        return path
+
+
+@dataclass(frozen=True)
 class FilePath(Kind):
     """A path, kept as text. `flag`: true is accepted as well and means "the usual place"."""
 

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from . import toml
 from .errors import OptionError
-from .kinds import Choice, FilePath, Flag, Integer, Kind, Names, Number, Numbers, Proportions, Range, SerialSplits, Sizes, Text, serial_split
+from .kinds import Choice, FilePath, Flag, Integer, Kind, Machine, Names, Number, Numbers, Proportions, Range, SerialSplits, Sizes, Text, serial_split
 
 Loss = Literal["auto", "cross_entropy", "nll", "mse", "l1", "bce_with_logits", "identity"]
 OutputMode = Literal["default", "all", "final", "sum", "every_n"]
@@ -149,8 +149,8 @@ class Options:
     std: tuple[float, ...] = _option((), Numbers(Number(Range(above=0))), "data", "then divides them: one number or one per channel")
     prefetch: int = _option(2, Integer(Range(least=0)), "data", "batches prepared ahead by a thread; 0 prepares them on demand")
 
-    machine: str | None = _option(
-        None, Text(), "machine", "simulated chip to compile for: gc2, gc200, bow, c600, or a .toml file that describes one", optional=True)
+    machine: Any = _option(
+        None, Machine(), "machine", "simulated chip to compile for: gc2, gc200, bow, c600, or a .toml file that describes one", optional=True)
     available_memory_proportion: float | Mapping[str, float] = _option(
         0.6, Proportions(), "machine", "share of a tile's memory that one operator's temporaries may take, for all operators or by name pattern")
     machine_precision: Literal["32.32", "16.32", "16.16"] = _option(
@@ -315,6 +315,8 @@ def _declaration(name: str) -> Declaration:
 
 
 def _plain(value: Any) -> Any:
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
     if isinstance(value, tuple):
         return list(value)
     return dict(value) if isinstance(value, Mapping) else value

@@ -1,6 +1,7 @@
 """The tile machine behind the verbs: options to chip and TileOptions, compile with a report, tune."""
 from __future__ import annotations
 
+import glob
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -10,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from . import report as reports
 from .compiler import Compilation
-from .errors import OptionError, OutOfTileMemoryError
+from .errors import OptionError, OutOfTileMemoryError, ReportError
 from .options import Options
 from .report import Report
 from .tiles.chip import Chip, chip
 from .tiles.machine import TileProgram, analyze
-from .tiles.plan import TileOptions
-from .tiles.tune import PROPORTIONS, Point, Progress, Tuning, tune_available_memory
+from .tiles.plan import TileOptions, step_names
+from .tiles.planner import export_plans, import_plans
+from .tiles.tune import EVALUATIONS, PROPORTIONS, Point, Progress, Tuning, tune_available_memory
+from .work import Contraction
 
 if TYPE_CHECKING:
     from . import exact
@@ -67,7 +70,8 @@ def machine(options: Options) -> Chip:
     """The chip that the options name (OptionError where there is none such)."""
     if options.machine is None:
         raise OptionError("The tile machine needs a chip: set machine to gc2, gc200, bow, c600 or a .toml file.")
-    return chip(options.machine)
+    given = options.machine
+    return Chip.from_dict(given, "machine") if isinstance(given, Mapping) else chip(given)
 
 
 def tile_options(options: Options) -> TileOptions:
@@ -89,9 +93,21 @@ def read_plans(path: str | os.PathLike[str]) -> Mapping[str, Mapping[str, Any]]:
         raise OptionError(f"Plans file {path} cannot be read: {error.strerror or error}.") from None
     except (ValueError, RecursionError) as error:
         raise OptionError(f"Plans file {path} is not valid JSON: {error}.") from None
-    if not isinstance(content, dict) or not all(isinstance(plan, dict) for plan in content.values()):
-        raise OptionError(f"Plans file {path} must hold a table of plans by name pattern, as compile --report writes it to {PLANS}.")
-    return content
+    try:
+        return import_plans(content)
+    except OptionError as error:
+        raise OptionError(f"Plans file {path}: {error}") from None
+
+
+def write_plans(tiled: TileProgram, path: str | os.PathLike[str]) -> None:
+    """Write the plan of every contraction, to be pinned with the option tile_plans; ReportError where it cannot be written."""
+    names = step_names([s.node for s in tiled.steps])
+    plans = {glob.escape(names[s.node]): s.plan for s in tiled.steps if isinstance(s.work, Contraction) and s.work.points}
+    text = ",\n".join(f" {json.dumps(name)}: {json.dumps(plan)}" for name, plan in export_plans(plans).items())
+    try:
+        Path(path).write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
+    except OSError as error:
+        raise ReportError(f"Cannot write the plans to {path} ({error.strerror or error}).") from None
 
 
 def compile_tiles(compilation: Compilation, options: Options, *, model: str = "", folder: str | os.PathLike[str] | None = None,
@@ -110,6 +126,8 @@ def _finished(compilation: Compilation, tiled: TileProgram, model: str, folder: 
     error = _error(tiled)
     report = reports.build(tiled, model=model, out_of_memory=error, frontier=points)
     written = None if folder is None else reports.write(report, folder)
+    if written is not None:
+        write_plans(tiled, written / PLANS)
     if error is not None and written is not None:
         error.add_note(f"The report is in {written}.")
     result = TileCompilation(compilation.program, compilation.seconds, tiled=tiled, report=report, folder=written, error=error)
@@ -143,13 +161,17 @@ class TuneResult:
 
 
 def tune(compilation: Compilation, options: Options, *, model: str = "", folder: str | os.PathLike[str] | None = None,
-         proportions: Sequence[float] = PROPORTIONS, progress: Progress | None = None) -> TuneResult:
+         proportions: Sequence[float] = PROPORTIONS, evaluations: int = EVALUATIONS, progress: Progress | None = None) -> TuneResult:
     """Search for the proportions that make a compiled program fastest on the options' chip, and write the report with the frontier.
 
     Raises:
+        OptionError: evaluations is not a whole number of at least 0.
         OutOfTileMemoryError: no setting fits; the report is written first.
     """
     base = tile_options(options)
-    tuning: Tuning = tune_available_memory(compilation.program, machine(options), base, proportions=proportions, progress=progress)
+    if isinstance(evaluations, bool) or not isinstance(evaluations, int) or evaluations < 0:
+        raise OptionError(f"evaluations must be a whole number of at least 0, not {evaluations!r}.")
+    tuning: Tuning = tune_available_memory(compilation.program, machine(options), base, proportions=proportions, evaluations=evaluations,
+                                           progress=progress)
     finished = _finished(compilation, tuning.tiled, model, folder, tuning.to_dicts(), False)
     return TuneResult(options.clone(available_memory_proportion=tuning.proportions), tuning.points, tuning.best, finished)

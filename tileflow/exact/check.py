@@ -116,11 +116,14 @@ def compare(program: Program, plans: Mapping[Node, OpPlan], tiles: int, memory: 
 def _difference(node: Node, plan: OpPlan, inputs: list[Array | None], outputs: tuple[Array, ...], traffic: Traffic, precision: str,
                 streams: Streams) -> Difference:
     wanted = [np.empty(v.shape, v.type.numpy) for v in node.outputs]
+    half = precision.startswith("16")
+    if half:                                           # what travels is what both compute with: a rounded maximum may be another one
+        inputs = [a if a is None or a.dtype != np.float32 else a.astype(np.float16).astype(np.float32) for a in inputs]
     with np.errstate(all="ignore"):
         run_op(node.op, [None if a is None else np.ascontiguousarray(a).reshape(a.shape) for a in inputs], wanted, streams)
     work = work_of(node)
-    exact = _same_bits(work, plan) and not precision.startswith("16")
-    kind = "float16" if precision.startswith("16") else plan.partials if wanted[0].dtype == np.float32 else wanted[0].dtype.name
+    exact = _same_bits(work, plan) and not half
+    kind = "float16" if half else plan.partials if wanted[0].dtype == np.float32 else wanted[0].dtype.name
     scales = _scales(node, work, inputs, wanted, streams, float(np.finfo(kind).smallest_normal) if kind == "float16" else 0.0)
     error = max((_error(*three) for three in zip(outputs, wanted, scales, strict=True)), default=0.0)
     return Difference(node_name(node), type(work).__name__.lower(), error, 0.0 if exact else TOLERANCE.get(kind, 0.0), exact, traffic.parts,
@@ -138,7 +141,7 @@ def _scales(node: Node, work: Work, inputs: list[Array | None], wanted: list[Arr
             least: float) -> list[Array]:
     """What the rounding of each output grows with: where products or elements are added, the sum of their magnitudes (a sum may
     cancel); else the largest element of outputs and inputs. A type rounds numbers below its `least` normal one as it rounds that."""
-    if isinstance(work, Contraction | Scatter) or (isinstance(work, Reduce) and work.combine == "add"):
+    if isinstance(work, Contraction | Scatter) or (isinstance(work, Reduce) and work.combine == "add" and len(inputs) == 1):
         scales = [np.empty_like(a) for a in wanted]
         with np.errstate(all="ignore"):
             sizes = [None if a is None else np.maximum(np.abs(a), a.dtype.type(least)) if a.dtype.kind == "f" else np.array(a) for a in inputs]

@@ -191,8 +191,8 @@ class Product(Op):
 
     def serialised(self, mode: str, factor: int, keep_precision: bool = False) -> Op:
         trans_a, trans_b, alpha = self.flags()
-        return OPS["SerialisedMatMul"](transA=int(trans_a), transB=int(trans_b), alpha=alpha, mode=mode, factor=factor,
-                                       keep_precision=keep_precision)
+        attributes = dict(transA=int(trans_a), transB=int(trans_b), alpha=alpha)
+        return OPS["SerialisedMatMul"](**attributes, **dict(mode=mode, factor=factor, keep_precision=keep_precision))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         a, b = present(inputs[0]), present(inputs[1])
@@ -237,8 +237,7 @@ class Gemm(Op):
         return None
 
     def serialised(self, mode: str, factor: int, keep_precision: bool = False) -> Op:
-        return OPS["SerialisedGemm"](**{n: getattr(self, n) for n in ("alpha", "beta", "transA", "transB")}, mode=mode, factor=factor,
-                                     keep_precision=keep_precision)
+        return OPS["SerialisedGemm"](**self.attributes(), **dict(mode=mode, factor=factor, keep_precision=keep_precision))
 
     def addend(self, inputs: Sequence[TensorType | None]) -> TensorType | None:
         """The type of C; None where it is absent or beta is 0, which also hides a C that is not finite."""

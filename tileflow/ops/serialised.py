@@ -13,11 +13,11 @@ plain product's sums start anew, else they are equally accurate.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from ..errors import OptionError, ShapeError
-from ..graph.op import OPS, Op, Types, op
+from ..graph.op import Op, Types, op
 from .matmul import MODES, FusedMatMul, Gemm, Pieces
 from .shape import present
 
@@ -42,6 +42,10 @@ class Serialised:
     def pieces(self) -> Pieces:
         return Pieces(MODES[self.mode], self.factor, self.keep_precision)
 
+    def plain(self, kind: type[Op]) -> Op:
+        """The product of that kind with the same attributes, in one piece."""
+        return kind(**{f.name: getattr(self, f.name) for f in fields(kind)})               # type: ignore[arg-type]
+
     def serialised(self, mode: str, factor: int, keep_precision: bool = False) -> Op | None:
         """What is serialised already stays as it is."""
         return None
@@ -62,7 +66,7 @@ class SerialisedMatMul(Serialised, FusedMatMul):
     """FusedMatMul in pieces."""
 
     def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
-        return OPS[FusedMatMul.name](transA=self.transA, transB=self.transB, alpha=self.alpha)
+        return self.plain(FusedMatMul)
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         inferred = super().infer(*types)
@@ -76,7 +80,7 @@ class SerialisedGemm(Serialised, Gemm):
     """Gemm in pieces."""
 
     def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
-        return OPS[Gemm.name](transA=self.transA, transB=self.transB, alpha=self.alpha, beta=self.beta)
+        return self.plain(Gemm)
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         inferred = super().infer(*types)

@@ -1,6 +1,7 @@
 """The report's charts."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -9,7 +10,7 @@ from . import format as f
 from . import svg
 from .json import PHASES, Report
 from .svg import WIDTH, Frame, rect, text
-from .text import pareto
+from .text import near, pareto
 
 TILE_COLUMNS = 368
 """Columns of the memory chart; a column of several tiles shows the fullest of them."""
@@ -84,7 +85,9 @@ def memory_histogram(report: Report) -> str:
     m = report["memory"]
     bound = m["bytes_per_tile"]
     top = memory_top(bound, m["peak"])
-    bins = f.histogram(m["peak"], top, 26)
+    if bound <= top:                                   # the bound lies between two bins
+        top = math.ceil(24 * top / bound) * bound / 24
+    bins = f.histogram(m["peak"], top, round(24 * top / bound) if bound <= top else 26)
     frame = Frame(width=560, height=250, x1=top, y1=max(1, max(n for *_, n in bins)) * 1.1)
     body = frame.axes(svg.size, f.count, "bytes", binary_x=True)
     body += svg.columns(frame, [[("bar", n)] for *_, n in bins], [f"{f.count(n)} tiles with {f.size(lo)} to {f.size(hi)}" for lo, hi, n in bins],
@@ -130,20 +133,22 @@ def _zones(frame: Frame, steps: Sequence[dict[str, Any]]) -> list[str]:
 
 def frontier(report: Report) -> str:
     """Cycles against bytes on the worst tile: every point of a search and the frontier."""
-    points, bound = report["frontier"], report["memory"]["bytes_per_tile"]
+    bound, tried = report["memory"]["bytes_per_tile"], len(report["frontier"])
+    points = near(report["frontier"], bound)
     xs, ys = [p["bytes"] for p in points], [p["cycles"] for p in points]
     x_pad, y_pad = (max(xs) - min(xs) or max(xs) or 1) * 0.06, (max(ys) - min(ys) or max(ys) or 1) * 0.08
     frame = Frame(height=340, x0=max(0, min(xs) - x_pad), x1=max(xs) + x_pad, y0=max(0, min(ys) - y_pad), y1=max(ys) + y_pad)
     body = frame.axes(svg.size, f.short, "bytes on the worst tile", binary_x=True)
     if frame.x0 <= bound <= frame.x1:
         body.append(frame.bound_x(bound, "tile memory"))
+    far = f", {tried - len(points)} of them too far off to be drawn" if tried > len(points) else ""
     best = pareto(points)
     line = " ".join(f"{frame.x(p['bytes']):.1f},{frame.y(p['cycles']):.1f}" for p in _staircase(best))
     body.append(f'<polyline class="front" points="{line}"/>')
     for p in sorted(points, key=lambda p: (p["best"], p["fits"])):
         body.append(_point(frame, p))
     return frame.svg(body, "cycles against bytes on the worst tile") + (
-        f'<p class="soft" style="margin:10px 0 0">{len(points)} programs analysed; filled: the one taken; dashed: does not fit.</p>')
+        f'<p class="soft" style="margin:10px 0 0">{tried} programs analysed{far}; filled: the one taken; dashed: does not fit.</p>')
 
 
 def _point(frame: Frame, p: dict[str, Any]) -> str:

@@ -9,15 +9,15 @@ bytes of tile memory, every list named per tile has one element per tile of the 
     made_by           name and version of the program that wrote it
     model, training   what was compiled, and whether for training
     batching          micro_batch, gradient_accumulation, device_iterations, samples_per_update
-    chip              name, ipus, tiles (per IPU), bytes_per_tile, clock_hz; constants: name, value, kind ("documented", "estimate" or
-                      "user") and source of each
+    chip              name, ipus (a program of one IPU: 1), tiles (per IPU), bytes_per_tile, clock_hz; constants: name, value, kind
+                      ("documented", "estimate" or "user") and source of each
     host              streams between host and chip: name, to_chip (else from it), bytes and cycles each time, repeats per update;
                       cycles_per_update of all of them. They run beside the steps: the slower of the two decides totals.seconds.
                       streaming_memory_cycles: exchange with streaming memory per update, part of totals.cycles
     options           how the machine looked at it: available_memory_proportion, per_op, precision, serialised, ...
     totals            of one weight update (inference: one micro-batch): cycles, seconds, samples_per_second, tflops (achieved, 1e12
                       FLOP/s), peak_fraction (0 to 1), flops, phases (cycles by what they are spent on)
-    memory            bytes_per_tile (the bound), fits, worst_tile, worst, mean, always_live and peak (per tile),
+    memory            bytes_per_tile (what programs may use), fits, worst_tile, worst, mean, always_live and peak (per tile),
                       categories: name -> bytes per tile, at the step that decides each tile's peak
     steps             the schedule; per step: index, part (prologue, micro, fold, update), name, op, role, sources, repeats per update,
                       splits, serial, grains, vertex, partials, reduce_stages, tiles, start_tile, phases, cycles (one execution),
@@ -41,7 +41,7 @@ import numpy as np
 
 from .. import __version__
 from ..errors import ReportError
-from ..tiles.plan import node_name
+from ..tiles.plan import step_names
 
 if TYPE_CHECKING:
     from ..tiles.machine import TileProgram
@@ -87,7 +87,7 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
         out_of_memory: the error that will be raised after the report is written.
         frontier: the points of a search (`tiles.tune.Point.to_dict`).
     """
-    batching = tiled.program.batching
+    batching, names = tiled.program.batching, step_names([s.node for s in tiled.steps])
     report = {
         "schema_version": SCHEMA_VERSION, "made_by": f"tileflow {__version__}", "model": model, "training": tiled.program.training,
         "batching": {"micro_batch": batching.micro_batch, "gradient_accumulation": batching.gradient_accumulation,
@@ -96,10 +96,10 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
         "totals": {"cycles": tiled.cycles_per_update, "seconds": tiled.seconds_per_update, "samples_per_second": tiled.samples_per_second,
                    "tflops": tiled.tflops, "peak_fraction": tiled.peak_fraction,
                    "flops": sum(s.work.flops * s.repeats for s in tiled.steps), "phases": _phases(tiled.phases)},
-        "memory": {"bytes_per_tile": tiled.chip.bytes_per_tile, "fits": tiled.fits, "worst_tile": tiled.worst_tile,
+        "memory": {"bytes_per_tile": tiled.chip.usable_bytes, "fits": tiled.fits, "worst_tile": tiled.worst_tile,
                    "worst": tiled.peak.max(initial=0), "mean": tiled.peak.mean() if tiled.peak.size else 0.0,
                    "always_live": tiled.always_live, "peak": tiled.peak, "categories": dict(tiled.categories)},
-        "steps": [_step(s, int(b)) for s, b in zip(tiled.steps, tiled.liveness, strict=True)],
+        "steps": [_step(s, names[s.node], int(b)) for s, b in zip(tiled.steps, tiled.liveness, strict=True)],
         "infeasible": [str(x) for x in tiled.infeasible],
         "out_of_memory": None if out_of_memory is None else _error(out_of_memory),
         "frontier": None if frontier is None else list(frontier),
@@ -116,7 +116,7 @@ def samples_per_update(tiled: TileProgram) -> int:
 def _chip(tiled: TileProgram) -> dict[str, Any]:
     chip = tiled.chip
     constants = [{"name": name, "value": value, "kind": kind, "source": source} for name, value, kind, source in chip.constants()]
-    return {"name": chip.name, "ipus": tiled.ipus, "tiles": chip.tiles, "bytes_per_tile": chip.bytes_per_tile,
+    return {"name": chip.name, "ipus": 1, "tiles": chip.tiles, "bytes_per_tile": chip.bytes_per_tile,
             "clock_hz": chip.clock_hz, "constants": constants}
 
 
@@ -129,10 +129,10 @@ def _phases(phases: Phases) -> dict[str, int]:
     return {name: int(getattr(phases, name)) for name in PHASES}
 
 
-def _step(step: TileStep, tile_bytes: int) -> dict[str, Any]:
+def _step(step: TileStep, name: str, tile_bytes: int) -> dict[str, Any]:
     plan, origin = step.plan, step.node.origin
     return {
-        "index": step.index, "part": step.part, "name": node_name(step.node), "op": step.node.op.name, "role": origin.role,
+        "index": step.index, "part": step.part, "name": name, "op": step.node.op.name, "role": origin.role,
         "sources": list(origin.sources), "repeats": step.repeats, "splits": plan.splits, "serial": plan.serial, "grains": plan.grains,
         "vertex": plan.vertex, "partials": plan.partials, "reduce_stages": plan.reduce_stages, "tiles": plan.tiles,
         "start_tile": plan.start_tile, "phases": _phases(step.phases), "cycles": step.phases.total,

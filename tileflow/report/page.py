@@ -103,6 +103,8 @@ def _frontier(report: Report) -> str:
 
 
 COLUMNS = ("operator", "role", "partition", "vertex", "limit", "tiles", "times", "cycles", "share", "phases", "temp bytes", "tile bytes", *PHASES)
+ROWS = 2000
+"""Operators listed at most: browsers grow slow above that."""
 WORDS = 5
 """The first columns that hold words."""
 
@@ -111,11 +113,12 @@ def _operators(report: Report) -> str:
     total = max(1, report["totals"]["cycles"])
     steps = sorted(report["steps"], key=lambda s: -s["cycles_per_update"])
     head = "".join(f'<th{" class=l" if i < WORDS else ""}>{c}</th>' for i, c in enumerate(COLUMNS))
-    body = "\n".join(_operator(s, total) for s in steps)
+    body = "\n".join(_operator(s, total) for s in steps[:ROWS])
     over = sum(not s["fits"] for s in steps)
     note = f' <span class="flag">{over} marked ! found no plan within the bound and take the one with least memory.</span>' if over else ""
-    intro = f"Cycles per update, worst tile. Click a column to sort.{note}"
-    return (f'<section id="operators"><div class="bar-line"><h2>Operators</h2><input type="search" placeholder="Filter {len(steps):,} operators" '
+    shown = f"The {ROWS:,} with most cycles of {len(steps):,}; report.json has all. " if len(steps) > ROWS else ""
+    intro = f"{shown}Cycles per update, worst tile. Click a column to sort.{note}"
+    return (f'<section id="operators"><div class="bar-line"><h2>Operators</h2><input type="search" placeholder="Filter {min(ROWS, len(steps)):,} operators" '
             f'aria-label="Filter operators"></div><p class="soft">{intro}</p><div class="scroll"><table class="ops"><thead><tr>{head}</tr></thead>'
             f"<tbody>\n{body}\n</tbody></table></div></section>")
 

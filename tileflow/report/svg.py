@@ -50,7 +50,8 @@ class Frame:
     def bound(self, v: float, label: str) -> str:
         """A dashed horizontal line with a label."""
         y = self.y(v)
-        return (f'<line class="bound" x1="{LEFT}" x2="{self.width - RIGHT:g}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        at = f'x1="{LEFT}" x2="{self.width - RIGHT:g}" y1="{y:.1f}" y2="{y:.1f}"'
+        return (f'<line class="under" {at}/><line class="bound" {at}/>'
                 + text(self.width - RIGHT - 4, y - 5, label, "bound-text end"))
 
     def bound_x(self, v: float, label: str) -> str:

@@ -91,12 +91,13 @@ def _row(s: dict[str, Any], total: int) -> tuple[str, ...]:
 def _notes(sentences: Sequence[str], every: bool) -> str:
     shown = sentences if every else sentences[:5]
     more = f"\n  and {len(sentences) - len(shown)} more in the report" if len(shown) < len(sentences) else ""
-    return "Where no plan fits the bound, the plan with least memory is taken (marked ! above):\n" + "\n".join(f"  {s}" for s in shown) + more
+    return "What does not fit (operators marked ! take the plan with least memory):\n" + "\n".join(f"  {s}" for s in shown) + more
 
 
 def frontier(report: Report, width: int = 64, height: int = 14) -> str:
     """The points of a search as a plot of cycles (up) against bytes on the worst tile (right), and the ones worth having as a table."""
-    points, bound = report["frontier"], report["memory"]["bytes_per_tile"]
+    bound = report["memory"]["bytes_per_tile"]
+    points = near(report["frontier"], bound)
     xs, ys = [p["bytes"] for p in points], [p["cycles"] for p in points]
     x0, x1, y0, y1 = min(xs), max(xs), min(ys), max(ys)
     grid = [[" "] * width for _ in range(height)]
@@ -110,9 +111,16 @@ def frontier(report: Report, width: int = 64, height: int = 14) -> str:
     lines.append(f"  {'':>9} └{'─' * width}")
     lines.append(f"  {'':>11}{f.size(x0)}{f.size(x1):>{max(1, width - len(f.size(x0)))}}")
     rows = [(p["label"], f.count(p["bytes"]), f.percent(p["bytes"] / bound), f.count(p["cycles"]), "yes" if p["fits"] else "no",
-             "← taken" if p["best"] else "") for p in pareto(points)]
+             "← taken" if p["best"] else "") for p in pareto(report["frontier"])]
     head = "Cycles against bytes on the worst tile  (○ fits, × does not, ● taken, ┆ tile memory)"
     return head + "\n\n" + "\n".join(lines) + "\n\n" + table(("frontier", "worst tile", "of tile", "cycles", "fits", ""), rows)
+
+
+def near(points: Sequence[dict[str, Any]], bound: int) -> list[dict[str, Any]]:
+    """The points worth drawing: without those so far from fitting or from fast that the others would melt into one."""
+    least = min(p["cycles"] for p in points)
+    kept = [p for p in points if p["best"] or (p["bytes"] <= 1.5 * bound and p["cycles"] <= 4 * least)]
+    return kept if len(kept) > 1 else list(points)
 
 
 def _place(v: float, low: float, high: float, cells: int) -> int:

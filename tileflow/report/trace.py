@@ -16,7 +16,7 @@ FILE = "trace.json"
 ROWS = {"compute": 1, "sync": 2, "exchange": 3, "host I/O": 4}
 ORDER = (("sync", "sync"), ("exchange", "exchange"), ("transform", "compute"), ("compute", "compute"), ("reduce", "compute"))
 """Phases of a step in the order of a superstep, and the row each is drawn in."""
-MOST_EVENTS = 200_000
+MOST_EVENTS = 40_000
 """Above this the micro-batches after the first are drawn as one bar each."""
 
 Event = dict[str, Any]

@@ -1,6 +1,7 @@
 """Which partitions of a contraction are looked at: vertex variants, parts per axis, serial splits. Pure functions of sizes, types and chip."""
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from .cost import Variant
 SERIAL_STEPS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 MOST_CANDIDATES, LEAST_CANDIDATES, MACS_PER_CANDIDATE = 5000, 600, 40_000
 """Parallel splits per variant: lists of parts are thinned until they are at most so many, fewer for small contractions."""
+LENGTHS = ((40, 24), (24, 12), (12, 8), (10, 6), (8, 5), (7, 4), (6, 3), (5, 3), (4, 2))
+"""How long the lists of parts may be: for the widest rows and channels, and for the other axes."""
 SERIAL_SHARE = 8
 """A serial split is looked at with one of so many parallel splits."""
 EXPAND_WASTE = 1.25
@@ -90,23 +93,16 @@ def _folds(c: Canonical) -> str:
     return "may" if any(d.tap in c.taps for d in windows) else ""
 
 
-def _lists(c: Canonical, v: Variant, tiles: int, wide: int, narrow: int) -> list[Sequence[int]]:
+def _lists(c: Canonical, v: Variant, tiles: int, wide: int, narrow: int) -> tuple[tuple[int, ...], ...]:
     """Parts per axis: many for the widest rows and channels, fewer for sums and the rest, all or nothing for small taps."""
     sizes = c.sizes
     widest = {max(c.role(r), key=lambda a: sizes[a], default="") for r in ("m", "n")}
-    lists: list[Sequence[int]] = []
-    for axis in c.axes:
-        if axis.name in c.taps:
-            choices: Sequence[int] = part_choices(axis.size, 1, tiles, 2)
-        elif axis.name in widest:
-            choices = part_choices(axis.size, v.grain(axis.name), tiles, wide)
-        else:
-            choices = part_choices(axis.size, v.grain(axis.name), tiles, narrow)
-        lists.append(choices)
-    return lists
+    limits = {a.name: 2 if a.name in c.taps else wide if a.name in widest else narrow for a in c.axes}
+    return tuple(part_choices(a.size, v.grain(a.name), tiles, limits[a.name]) for a in c.axes)
 
 
-def _count(lists: Sequence[Sequence[int]], tiles: int) -> int:
+@functools.lru_cache(4096)
+def _count(lists: tuple[tuple[int, ...], ...], tiles: int) -> int:
     """Rows that `_grid` would give: combinations counted by their product."""
     ways = np.zeros(tiles + 1, np.int64)
     ways[1] = 1
@@ -153,11 +149,8 @@ def grid(c: Canonical, v: Variant, chip: Chip, serial: bool = False) -> np.ndarr
     """Parallel parts per axis, one row a candidate. With `serial` a coarser grid that uses at least half of the tiles it can."""
     tiles = chip.tiles
     most = min(MOST_CANDIDATES, max(LEAST_CANDIDATES, c.macs // MACS_PER_CANDIDATE)) // (SERIAL_SHARE if serial else 1)
-    for wide, narrow in ((40, 24), (24, 12), (12, 8), (10, 6), (8, 5), (7, 4), (6, 3), (5, 3), (4, 2)):
-        lists = _lists(c, v, tiles, wide, narrow)
-        if _count(lists, tiles) <= most:
-            break
-    found = _filled(c, v, _grid(lists, tiles), tiles)
+    few_enough = bisect.bisect_left(LENGTHS[:-1], True, key=lambda lengths: _count(_lists(c, v, tiles, *lengths), tiles) <= most)
+    found = _filled(c, v, _grid(_lists(c, v, tiles, *LENGTHS[few_enough]), tiles), tiles)
     if serial:
         used = found.prod(1)
         found = found[used * 2 >= used.max()]

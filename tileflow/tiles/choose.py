@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..graph import Node
 from ..work import Contraction, Gather, Scatter, Work
 from .chip import Chip
 from .multiconv import plan_multi
-from .plan import OpPlan, Phases, TileOptions, node_name
+from .plan import OpPlan, Phases, TileOptions, node_name, step_names
 from .planner import PlanCache, bound_for, by_name, plan_layer, plan_work
 from .schedule import Entry, Schedule
 from .spread import plan_spread, worker_cycles
@@ -20,6 +21,7 @@ class Chooser:
     def __init__(self, made: Schedule, works: Sequence[Work], chip: Chip, options: TileOptions, cache: PlanCache) -> None:
         self.chip, self.options, self.cache = chip, options, cache
         self.made, self.works = made, works
+        self.names = step_names([e.node for e in made.entries]) if options.pinned else {}
         self.fixed: dict[Node, OpPlan] = {}
         """Plans that were made together with others."""
         self._groups()
@@ -55,9 +57,13 @@ class Chooser:
             return self.options
         return dataclasses.replace(self.options, precision="16.16" if hints.partials == "float16" else "16.32")
 
+    def _pin(self, node: Node) -> Mapping[str, Any] | None:
+        """The plan that a node is pinned to by its own name in the schedule or by a source; None: it is not."""
+        return by_name(self.options.pinned, (self.names[node], *node.origin.sources)) if self.options.pinned else None
+
     def _contraction(self, node: Node, work: Contraction) -> OpPlan:
-        pin = by_name(self.options.pinned, node.origin.sources)
-        return plan_work(work, self.chip, self.bound(node), self.options_for(node), self.cache, pin=pin, where=node_name(node))
+        pin = self._pin(node)
+        return plan_work(work, self.chip, self.bound(node), self.options_for(node), self.cache, pin=pin, where=self.names.get(node, node_name(node)))
 
     def _in_pieces(self, node: Node, work: Contraction) -> OpPlan:
         """The plan of one piece, repeated; pieces of a summed axis are added in place. A piece takes at most half of the temporaries
@@ -104,7 +110,7 @@ class Chooser:
             if entry.part == "micro" and isinstance(work, Contraction) and work.points and not work.serial and entry.node not in self.fixed:
                 passes.setdefault(entry.node.origin.sources, []).append((entry, work))
         for sources, members in passes.items():
-            if not sources or by_name(self.options.pinned, sources) is not None:
+            if not sources or any(self._pin(e.node) is not None for e, _ in members):
                 continue
             forward = [m for m in members if m[0].node.origin.role == "forward"]
             backward = [m for m in members if m[0].node.origin.role == "backward"]

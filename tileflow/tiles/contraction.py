@@ -72,7 +72,7 @@ class Canonical:
     @property
     def key(self) -> tuple[Any, ...]:
         """All that decides a plan."""
-        return self.axes, self.roles, self.first, self.second, self.result, self.extra_in, self.extra_out
+        return self.axes, self.roles, self.first, self.second, self.result, self.extra_in, self.extra_out, self.flops_per_point
 
 
 def slides(window: Window, sizes: Mapping[str, int]) -> bool:

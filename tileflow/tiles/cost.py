@@ -121,125 +121,165 @@ def natural(c: Canonical, t: Operand) -> bool:
     return bool(_fast_axes(t, conv) & set(c.role("k")))
 
 
-def evaluate(chip: Chip, c: Canonical, v: Variant, parts: Mapping[str, Array], serial: Serial = None) -> Costs:
-    """Price candidates. `parts[axis]` is a float64 array of parallel parts per axis, one entry a candidate."""
+@dataclass(frozen=True)
+class _Part:
+    """The worst part of each candidate: extents per axis and their products by what the vertex makes of them; parts per role."""
+
+    e: Mapping[str, Array]
+    rows: Array
+    n: Array
+    groups: Array
+    k: Array
+    taps: Array
+    split: Mapping[str, Array]
+    used: Array
+
+    @property
+    def nothing(self) -> Array:
+        return np.zeros_like(self.used)
+
+
+def _part(c: Canonical, v: Variant, parts: Mapping[str, Array], serial: Serial) -> _Part:
     e = part_extents(c, v, parts, serial)
     like = np.ones_like(next(iter(parts.values()))) if parts else np.ones(1)
-    stream, coefficients = (c.second, c.first) if v.swap else (c.first, c.second)
     rows_role, channel_role = ("n", "m") if v.swap else ("m", "n")
-    rows, n, groups = (_product(e, c.role(r), like) for r in (rows_role, channel_role, "group"))
-    k, taps = _product(e, c.channels, like), _product(e, c.taps, like)
     split = {r: _product(parts, c.role(r), like) for r in ("group", "m", "n", "k")}
-    used = split["group"] * split["m"] * split["n"] * split["k"]
-    size = vertex.itemsize(stream.dtype)
-    partial_size, out_size = vertex.itemsize(v.partials), vertex.itemsize(c.result.dtype)
+    return _Part(e, _product(e, c.role(rows_role), like), _product(e, c.role(channel_role), like), _product(e, c.role("group"), like),
+                 _product(e, c.channels, like), _product(e, c.taps, like), split, split["group"] * split["m"] * split["n"] * split["k"])
 
-    k_pad, n_pad, k_all = like, like, k * taps
+
+def evaluate(chip: Chip, c: Canonical, v: Variant, parts: Mapping[str, Array], serial: Serial = None) -> Costs:
+    """Price candidates. `parts[axis]` is a float64 array of parallel parts per axis, one entry a candidate."""
+    p = _part(c, v, parts, serial)
+    cut, steps = serial if serial else ("", np.ones_like(p.used))
+    cuts_a, cuts_b, cuts_out = cut in names_of(c.first), cut in names_of(c.second), cut in c.role("m") + c.role("n")
+    times_a, times_b, times_out = (steps if cuts else np.ones_like(steps) for cuts in (cuts_a, cuts_b, cuts_out))
+    a_bytes, b_bytes, copied, n_pad = _operands(chip, c, v, p)
+    sums = _reduce(chip, c, v, p, n_pad)
+    brought, second_last = _bring(chip, p, a_bytes, b_bytes, times_a, times_b)
+    sliced = p.nothing
+    for t, cuts in ((c.first, cuts_a), (c.second, cuts_b)):
+        if cuts:
+            sliced = sliced + np.ceil(elements(t, c.sizes) * vertex.itemsize(t.dtype) / steps / p.used)
+    updated = sums.share * vertex.itemsize(c.result.dtype) if cuts_out else p.nothing
+    converted = vertex.cast(chip, v.partials, c.result.dtype, sums.share) if v.partials != c.result.dtype else p.nothing
+
+    exchanges = steps + (cuts_a != cuts_b) + times_out * sums.stages
+    launches = steps * (1 + (copied > 0) + (sliced > 0)) + times_out * (sums.stages + (converted > 0) + (updated > 0))
+    transform = steps * (vertex.copy(chip, copied) + vertex.copy(chip, sliced)) + times_out * (vertex.copy(chip, updated) + converted)
+    kept = (a_bytes if cuts_out and not cuts_a else 0) + (b_bytes if cuts_out and not cuts_b else 0)
+    temp = np.maximum(a_bytes + b_bytes + copied + sums.own + sliced, kept + sums.own + sums.arrived)
+    return Costs(
+        compute=np.ceil(steps * _vertex_cycles(chip, c, v, p)), exchange=brought + times_out * sums.gathered,
+        sync=exchanges * chip.sync_cycles + launches * chip.launch_cycles, transform=transform, reduce=times_out * sums.added,
+        temp=np.ceil(temp), received=np.ceil(times_a * a_bytes + times_b * b_bytes + times_out * sums.arrived), tiles=p.used,
+        stages=sums.stages, second_last=second_last)
+
+
+def _operands(chip: Chip, c: Canonical, v: Variant, p: _Part) -> tuple[Array, Array, Array, Array]:
+    """Bytes of the first and the second operand as the vertex wants them, padded to its blocks, bytes rearranged on the tile, and the
+    padding of the channels."""
+    stream, coefficients = (c.second, c.first) if v.swap else (c.first, c.second)
+    size = vertex.itemsize(stream.dtype)
+    k_all = p.k * p.taps
+    k_pad = n_pad = np.ones_like(p.used)
     unit = chip.unit(stream.dtype, v.partials) if v.kind == "amp" else None
     if unit:
-        inner = k_all if v.expand else k
+        inner = k_all if v.expand else p.k
         k_pad = unit.k_grain * np.ceil(inner / unit.k_grain) / inner
-        n_pad = unit.units * np.ceil(n / unit.units) / n
-    stream_bytes = elements(stream, e) * like * size * (like if v.expand else k_pad)
-    coefficient_bytes = elements(coefficients, e) * like * size * k_pad * n_pad
-    copied = np.zeros_like(like)
+        n_pad = unit.units * np.ceil(p.n / unit.units) / p.n
+    stream_bytes = elements(stream, p.e) * size * (np.ones_like(p.used) if v.expand else k_pad)
+    coefficient_bytes = elements(coefficients, p.e) * size * k_pad * n_pad
+    copied = p.nothing
     if v.expand:
-        copied = (rows if _slid(c, stream) else n) * groups * k_all * k_pad * size
+        copied = (p.rows if _slid(c, stream) else p.n) * p.groups * k_all * k_pad * size
     elif v.kind in ("amp", "hmac", "slic") and size < 4 and not natural(c, stream):
         copied = stream_bytes
-    compute = _vertex_cycles(chip, c, v, e, rows, n, k, taps, groups)
-    if c.extra_out:
-        compute = compute + chip.workers * 26 + np.ceil(elements(c.second, e) / chip.vector(stream.dtype))
+    a_bytes, b_bytes = (coefficient_bytes, stream_bytes) if v.swap else (stream_bytes, coefficient_bytes)
+    for names in c.extra_in:
+        a_bytes = a_bytes + _product(p.e, names, p.used) * size
+    return a_bytes, b_bytes, copied, n_pad
 
-    # partial sums and their reduction
-    outputs = elements(c.result, e) * like
-    partial_bytes = outputs * n_pad * partial_size
+
+def _bring(chip: Chip, p: _Part, a_bytes: Array, b_bytes: Array, times_a: Array, times_b: Array) -> tuple[Array, Array]:
+    """Cycles of exchange that bring the operands in, and whether the axes of role "n" should vary fastest in the tile numbering:
+    then neighbours receive the same part of the first operand, else of the second."""
+    alone_a, alone_b = exchange_cycles(chip, a_bytes), exchange_cycles(chip, b_bytes)
+    shared_a = exchange_cycles(chip, a_bytes, p.split["n"], p.used)
+    shared_b = exchange_cycles(chip, b_bytes, p.split["m"], p.used)
+    n_fastest = times_a * shared_a + times_b * np.where(p.split["n"] == 1, shared_b, alone_b)
+    m_fastest = times_a * np.where(p.split["m"] == 1, shared_a, alone_a) + times_b * shared_b
+    return np.minimum(n_fastest, m_fastest), n_fastest <= m_fastest
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Reduction across tiles: result elements left to each tile, cycles of exchange and of adding, bytes that arrive in the first (largest)
+    round, rounds, and bytes of the tile's own partial sums where they are not the result itself."""
+
+    share: Array
+    gathered: Array
+    added: Array
+    arrived: Array
+    stages: Array
+    own: Array
+
+
+def _reduce(chip: Chip, c: Canonical, v: Variant, p: _Part, n_pad: Array) -> _Sums:
+    size = vertex.itemsize(v.partials)
+    outputs = elements(c.result, p.e) * np.ones_like(p.used)
     rounds, fan = reduction_rounds(chip.tiles)
-    depth = split["k"].astype(np.intp)
-    share, gathered, added, first_gather = outputs, 0.0 * like, 0.0 * like, None
-    for i in range(3 if depth.max(initial=0) >= 125 else 2 if depth.max(initial=0) >= 16 else 1):
+    depth = p.split["k"].astype(np.intp)
+    stages, share = rounds[depth], outputs
+    gathered = added = arrived = p.nothing
+    for i in range(int(stages.max(initial=0))):
         f = fan[i][depth]
         share = np.ceil(share / f)
-        arrived = share * (f - 1) * partial_size
-        gathered = gathered + np.ceil(arrived / chip.exchange_bytes_per_cycle)
+        received = share * (f - 1) * size
+        gathered = gathered + exchange_cycles(chip, received)
         added = added + vertex.reduction(chip, v.partials, share, f)
-        first_gather = arrived if first_gather is None else first_gather
-    stages = rounds[depth]
-    reduce_bytes = first_gather if first_gather is not None else 0.0 * like
-    overlap = _overlap(c, e, split, outputs)
+        arrived = received if i == 0 else arrived
+    overlap = _overlap(c, p, outputs)
     if overlap is not None:
-        lapped = overlap * partial_size
-        gathered = gathered + np.ceil(lapped / chip.exchange_bytes_per_cycle)
+        gathered = gathered + exchange_cycles(chip, overlap * size)
         added = added + np.where(overlap > 0, vertex.reduction(chip, v.partials, np.maximum(overlap, 1), 2.0), 0)
-        reduce_bytes = reduce_bytes + lapped
+        arrived = arrived + overlap * size
         stages = np.maximum(stages, overlap > 0)
-    converted = vertex.cast(chip, v.partials, c.result.dtype, share) if partial_size != out_size else 0.0 * like
-    own_partials = np.where((split["k"] > 1) | (partial_size != out_size) | (reduce_bytes > 0), partial_bytes, 0)
-
-    # exchange of operands: the axes that vary fastest decide which operand is broadcast to neighbours
-    extra = sum((_product(e, names, like) * size for names in c.extra_in), 0.0 * like)
-    a_bytes, b_bytes = (coefficient_bytes, stream_bytes) if v.swap else (stream_bytes, coefficient_bytes)
-    a_bytes = a_bytes + extra
-    once = np.where(split["n"] == 1, split["m"], 1), np.where(split["m"] == 1, split["n"], 1)
-    cut = serial[0] if serial else ""
-    steps = serial[1] if serial else like
-    cuts_a, cuts_b = (bool(cut) and cut in names_of(t) for t in (c.first, c.second))
-    times_a, times_b = steps if cuts_a else like, steps if cuts_b else like
-    order_mn = times_a * exchange_cycles(chip, a_bytes, split["n"], used) + times_b * exchange_cycles(chip, b_bytes, once[0], used)
-    order_nm = times_a * exchange_cycles(chip, a_bytes, once[1], used) + times_b * exchange_cycles(chip, b_bytes, split["m"], used)
-    second_last = order_mn <= order_nm
-    cuts_out = bool(cut) and cut in c.role("m") + c.role("n")
-    times_out = steps if cuts_out else like
-    exchange = np.minimum(order_mn, order_nm) + times_out * gathered
-
-    # slicing for serial steps
-    sliced, updated = 0.0 * like, 0.0 * like
-    if serial:
-        for t, cuts in ((c.first, cuts_a), (c.second, cuts_b)):
-            if cuts:
-                sliced = sliced + np.ceil(elements(t, c.sizes) * size / steps / used)
-        if cuts_out:
-            updated = share * out_size
-    transform = steps * (vertex.copy(chip, copied) + vertex.copy(chip, sliced)) + times_out * (vertex.copy(chip, updated) + converted)
-    exchanges = steps + (cuts_a != cuts_b) + times_out * stages
-    launches = steps * (1 + (copied > 0) + (sliced > 0)) + times_out * (stages + (converted > 0) + (updated > 0))
-    sync = exchanges * chip.sync_cycles + launches * chip.launch_cycles
-
-    kept = (0.0 if cuts_a or not cuts_out else a_bytes) + (0.0 if cuts_b or not cuts_out else b_bytes)
-    working = np.maximum(a_bytes + b_bytes + copied + own_partials + sliced, kept + own_partials + reduce_bytes)
-    received = times_a * a_bytes + times_b * b_bytes + times_out * reduce_bytes
-    return Costs(np.ceil(steps * compute), exchange, sync, transform, times_out * added, np.ceil(working), np.ceil(received), used,
-                 stages + 0 * like, second_last)
+    apart = (arrived > 0) | (v.partials != c.result.dtype)
+    return _Sums(share, gathered, added, arrived, stages, np.where(apart, outputs * n_pad * size, 0))
 
 
-def _overlap(c: Canonical, e: Mapping[str, Array], split: Mapping[str, Array], outputs: Array) -> Array | None:
+def _overlap(c: Canonical, p: _Part, outputs: Array) -> Array | None:
     """Result elements that neighbours also add to, where a window slides over the result (input gradients); None where none does."""
     if not any(isinstance(d, Window) and d.out in c.role("m") + c.role("n") and d.tap in c.taps for d in c.result.dims):
         return None
-    own = elements(c.result, c.sizes) / (split["m"] * split["n"] * split["group"])
-    alone = split["m"] * split["n"] == 1
+    own = elements(c.result, c.sizes) / (p.split["m"] * p.split["n"] * p.split["group"])
+    alone = p.split["m"] * p.split["n"] == 1
     return np.where(alone, 0, np.maximum(0, np.ceil(outputs - own)))
 
 
-def _vertex_cycles(chip: Chip, c: Canonical, v: Variant, e: Mapping[str, Array], rows: Array, n: Array, k: Array, taps: Array,
-                   groups: Array) -> Array:
+def _vertex_cycles(chip: Chip, c: Canonical, v: Variant, p: _Part) -> Array:
+    """Cycles of the vertices of one serial step; a second output (the sum of the second operand) is another pass over it."""
     stream = c.second if v.swap else c.first
-    if v.expand:
-        k, taps = k * taps, np.ones_like(taps)
-    runs = np.ones_like(rows) if v.expand else _runs(c, e, stream, rows)
+    k, taps = (p.k * p.taps, np.ones_like(p.taps)) if v.expand else (p.k, p.taps)
+    runs = np.ones_like(p.rows) if v.expand else _runs(c, p.e, stream, p.rows)
     if v.kind == "amp":
         unit = chip.unit(stream.dtype, v.partials)
         assert unit is not None
-        return vertex.amp(chip, unit, vertex.itemsize(stream.dtype), rows, runs, n, k, taps, groups)
-    if v.kind == "hmac":
-        return vertex.hmac(chip, stream.dtype, rows, n, k, taps, groups)
-    if v.kind == "outer":
-        return vertex.outer(chip, stream.dtype, rows, n, groups)
-    if v.kind == "vmac":
-        return vertex.vmac(chip, stream.dtype, rows, n, k, taps, groups)
-    assert v.kind == "slic", v.kind
-    inner = e[c.taps[-1]] if c.taps else np.ones_like(taps)
-    return vertex.slic(chip, rows, runs, n, k, inner, taps / inner, groups)
+        cycles = vertex.amp(chip, unit, vertex.itemsize(stream.dtype), p.rows, runs, p.n, k, taps, p.groups)
+    elif v.kind == "hmac":
+        cycles = vertex.hmac(chip, stream.dtype, p.rows, p.n, k, taps, p.groups)
+    elif v.kind == "outer":
+        cycles = vertex.outer(chip, stream.dtype, p.rows, p.n, p.groups)
+    elif v.kind == "vmac":
+        cycles = vertex.vmac(chip, stream.dtype, p.rows, p.n, k, taps, p.groups)
+    else:
+        assert v.kind == "slic", v.kind
+        inner = p.e[c.taps[-1]] if c.taps else np.ones_like(taps)
+        cycles = vertex.slic(chip, p.rows, runs, p.n, k, inner, taps / inner, p.groups)
+    if c.extra_out:
+        cycles = cycles + chip.workers * 26 + np.ceil(elements(c.second, p.e) / chip.vector(stream.dtype))
+    return cycles
 
 
 def _runs(c: Canonical, e: Mapping[str, Array], stream: Operand, rows: Array) -> Array:

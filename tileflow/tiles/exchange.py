@@ -24,5 +24,7 @@ def exchange_cycles(chip: Chip, received: Any, consecutive: Any = 1, receivers: 
 
     Data broadcast to neighbours on one bus arrives `tiles_per_bus` times as fast.
     """
+    if np.ndim(consecutive) == 0 and consecutive == 1:
+        return np.ceil(received / chip.exchange_bytes_per_cycle)
     factor = np.where(shares_bus(chip, consecutive, receivers), chip.tiles_per_bus, 1)
     return np.ceil(received / (chip.exchange_bytes_per_cycle * factor))

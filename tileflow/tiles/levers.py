@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..work import Contraction
 from .plan import TileOptions, TileStep
 from .schedule import layer_of
+from .shard import over_two_ipus
 
 if TYPE_CHECKING:
     from .machine import TileProgram
@@ -37,39 +38,67 @@ class Lever:
 
 
 def find_levers(tiled: TileProgram) -> list[Lever]:
-    """Levers in order of use: those that make the program fit first, cheapest first; then those that come closest."""
-    tried = [lever for lever in _attempts(tiled) if lever.bytes < int(tiled.peak[tiled.worst_tile])]
-    return sorted(tried, key=lambda lever: (not lever.fits, lever.cycles if lever.fits else lever.bytes, lever.name))
+    """Levers in order of use: those that make the program fit first, cheapest first; then those that come closest. What saves
+    nothing is left out.
+    """
+    tried = list(_attempts(tiled))
+    if not any(lever.fits for lever in tried):
+        tried += _together(tiled, [lever for lever in tried if lever.bytes < tiled.peak.max() and lever.ipus == 1])
+    helpful = [lever for lever in tried if lever.bytes < tiled.peak.max()]
+    return sorted(helpful, key=lambda lever: (not lever.fits, lever.cycles if lever.fits else lever.bytes, lever.name))
 
 
 def _attempts(tiled: TileProgram) -> Iterator[Lever]:
     options = tiled.options
-    lower = [p for p in PROPORTIONS if p < options.available_memory_proportion]
-    yield from _first_fit(tiled, [(f"available_memory_proportion {p:g}", replace(options, available_memory_proportion=p, per_op={})) for p in lower])
+    yield from _lower_proportion(tiled)
     if tiled.program.training and not options.recompute:
         yield _measured(tiled, "recompute", replace(options, recompute=True))
-    if not options.optimizer_off_chip and int(tiled.categories["optimizer"].max(initial=0)):
+    if not options.optimizer_off_chip and any(s.kind == "optimizer" for s in tiled.memory_schedule.storages):
         yield _measured(tiled, "optimizer_off_chip", replace(options, optimizer_off_chip=True))
+    yield from _in_pieces(tiled)
+    yield from _on_two_ipus(tiled)
+
+
+def _lower_proportion(tiled: TileProgram) -> Iterator[Lever]:
+    """The highest proportion that fits, by bisection; where none does, the one of the two lowest that needs less."""
+    lower = sorted((p for p in PROPORTIONS if p < tiled.options.available_memory_proportion), reverse=True)
+
+    def attempt(p: float) -> Lever:
+        return _measured(tiled, f"available_memory_proportion {p:g}", replace(tiled.options, available_memory_proportion=p, per_op={}))
+
+    lowest = min((attempt(p) for p in lower[-2:]), key=lambda lever: lever.bytes, default=None)
+    if lowest is None or not lowest.fits:
+        yield from [] if lowest is None else [lowest]
+        return
+    low, high, best = 0, lower.index(lowest.options.available_memory_proportion), lowest
+    while low < high:
+        middle = (low + high) // 2
+        found = attempt(lower[middle])
+        low, high, best = (low, middle, found) if found.fits else (middle + 1, high, best)
+    yield best
+
+
+def _in_pieces(tiled: TileProgram) -> Iterator[Lever]:
+    """The product with the most temporaries in pieces: the fewest that fit, else as many as there are."""
     step = _widest_product(tiled)
-    if step is not None:
-        layer = layer_of(step.node)
-        tries = [(f"serialised_matmul {layer} in {f} pieces of its output channels",
-                  replace(options, serialised={**options.serialised, layer: ("output_channels", f)})) for f in FACTORS if _divides(step, f)]
-        yield from _first_fit(tiled, tries)
-    yield _on_more_ipus(tiled)
-
-
-def _first_fit(tiled: TileProgram, tries: list[tuple[str, TileOptions]]) -> Iterator[Lever]:
-    """The first setting that fits; else the one that needs least."""
-    best: Lever | None = None
-    for name, options in tries:
-        lever = _measured(tiled, name, options)
-        if best is None or lever.bytes < best.bytes or lever.fits:
-            best = lever
-        if lever.fits:
+    if step is None:
+        return
+    layer, last = layer_of(step.node), None
+    for factor in (f for f in FACTORS if _divides(step, f)):
+        last = _measured(tiled, f"serialised_matmul {layer} in {factor} pieces of its output channels",
+                         replace(tiled.options, serialised={**tiled.options.serialised, layer: ("output_channels", factor)}))
+        if last.fits:
             break
-    if best is not None:
-        yield best
+    if last is not None:
+        yield last
+
+
+def _together(tiled: TileProgram, levers: list[Lever]) -> Iterator[Lever]:
+    """All that help at once, on one IPU."""
+    if len(levers) < 2:
+        return
+    changes = {name: value for lever in levers for name, value in vars(lever.options).items() if value != getattr(tiled.options, name)}
+    yield _measured(tiled, " and ".join(lever.name for lever in levers), replace(tiled.options, **changes))
 
 
 def _measured(tiled: TileProgram, name: str, options: TileOptions) -> Lever:
@@ -102,11 +131,10 @@ def _serial(op: object, step: TileStep) -> tuple[int, int]:
     return next(a.size for a in work.axes if a.name == axis), pieces
 
 
-def _on_more_ipus(tiled: TileProgram) -> Lever:
-    """One more IPU: every operator over the tiles of all of them, their links not priced."""
-    from .machine import analyze
-    ipus = tiled.ipus + 1
-    wide = tiled.chip.variant(name=tiled.chip.name, tiles=tiled.chip.tiles // tiled.ipus * ipus)
-    found = analyze(tiled.program, wide, tiled.options)
-    return Lever(f"{ipus} IPUs (each operator over all tiles; their links not priced)", tiled.options, found.fits,
-                 int(found.peak[found.worst_tile]), found.cycles_per_update, found.cycles_per_update / max(1, tiled.cycles_per_update), ipus)
+def _on_two_ipus(tiled: TileProgram) -> Iterator[Lever]:
+    """One more IPU: the layers cut in two."""
+    cut = over_two_ipus(tiled)
+    if cut is not None:
+        fits = cut.bytes <= tiled.chip.usable_bytes
+        slower = cut.cycles / max(1, tiled.cycles_per_update)
+        yield Lever(f"one more IPU, from layer {cut.layer} on", tiled.options, fits, cut.bytes, cut.cycles, slower, 2)

@@ -20,7 +20,7 @@ from ..work import Reduce, Work
 from .chip import Chip, device_dtype
 from .choose import Chooser
 from .layout import NOTHING, Layouts, Rearrangement
-from .memory import holdings, measure
+from .memory import Memory, holdings, measure
 from .plan import OpPlan, Phases, TileOptions, TileStep, node_name
 from .planner import PlanCache, by_name
 from .recompute import recomputed
@@ -57,6 +57,7 @@ class TileProgram:
     categories: name -> int64[tiles]; they add up to `peak`.
     liveness: bytes on the worst tile during each step, everything included; int64[steps].
     infeasible: sentences on what does not fit: operators over their bound, the program over the tile.
+    rearranged: per step the bytes that bring its inputs where it wants them, on the worst tile.
     transfers: host streams; they run beside the steps and are not part of `phases`.
     seconds_per_update: the slower of the steps and the host's streams.
     tflops: useful 1e12 FLOP/s; peak_fraction: of the chip's peak for the program's precision.
@@ -83,7 +84,7 @@ class TileProgram:
     streaming_cycles: int
     peak_step: np.ndarray
     memory_schedule: Schedule
-    ipus: int = 1
+    rearranged: list[int]
     _levers: list[Any] | None = field(default=None, repr=False)
 
     @property
@@ -193,7 +194,7 @@ class _Analysis:
             if storage.mapping is None:
                 storage.mapping = self.layouts.linear(storage)
         memory = measure(self.made, steps, rearranged, self.chip)
-        return self._result(steps, memory)
+        return self._result(steps, memory, rearranged)
 
     # ---- one operator ---------------------------------------------------------------------------------------------------
 
@@ -242,7 +243,7 @@ class _Analysis:
             return Transfer(storage.name, to_chip, nbytes, cycles, self.made.repeats["micro"])
         return [stream(s, True) for s in self.made.inputs] + [stream(s, False) for s in self.made.outputs]
 
-    def _result(self, steps: list[TileStep], memory: Any) -> TileProgram:
+    def _result(self, steps: list[TileStep], memory: Memory, rearranged: list[int]) -> TileProgram:
         phases = functools.reduce(Phases.__add__, (s.phases.times(s.repeats) for s in steps), Phases())
         transfers = self._transfers()
         host = sum(t.cycles * t.repeats for t in transfers)
@@ -256,7 +257,7 @@ class _Analysis:
         peak_flops = self.chip.peak_flops(device_dtype("float32", self.options.precision))
         return TileProgram(self.program, self.chip, self.options, steps, memory.always_live, memory.peak, memory.categories, memory.liveness,
                            phases, phases.total, seconds, samples / seconds, flops / seconds / 1e12, flops / seconds / peak_flops, worst, fits,
-                           self.infeasible, transfers, self.streaming, memory.peak_step, self.made)
+                           self.infeasible, transfers, self.streaming, memory.peak_step, self.made, rearranged)
 
 
 __all__ = ["Contributor", "TileProgram", "Transfer", "analyze"]

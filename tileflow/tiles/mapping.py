@@ -65,11 +65,11 @@ class Mapping:
     start: int = 0
     shares: Digits = ()
 
-    @property
+    @functools.cached_property
     def shape(self) -> tuple[int, ...]:
         return tuple(c.size for c in self.cuts)
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
         return math.prod(self.shape)
 
@@ -77,20 +77,27 @@ class Mapping:
     def share_count(self) -> int:
         return math.prod(r for r, _ in self.shares)
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.cuts, self.tiles, self.start, self.shares))
+
     def elements_per_tile(self) -> np.ndarray:
-        """Elements on each tile, int64[tiles]."""
-        return _elements_per_tile(self)
+        """Elements on each tile, int64[tiles]; not to be written to."""
+        return self._elements
 
     def bytes_per_tile(self, itemsize: int) -> np.ndarray:
         """Bytes on each tile, int64[tiles]."""
         return self.elements_per_tile() * itemsize
 
-    @property
+    @functools.cached_property
     def worst(self) -> int:
         """Elements on the fullest tile."""
         return int(self.elements_per_tile().max(initial=0))
 
-    @property
+    @functools.cached_property
     def tiles_used(self) -> int:
         return int(np.count_nonzero(self.elements_per_tile()))
 
@@ -107,6 +114,24 @@ class Mapping:
 
     def _block(self) -> int:
         return math.prod(min(c.step, c.size) for c in self.cuts)
+
+    @functools.cached_property
+    def _elements(self) -> np.ndarray:
+        volume, tile = np.ones(1, np.int64), np.zeros(1, np.int64)
+        for cut in self.cuts:
+            if cut.parts == 1:
+                volume = volume * min(cut.step, cut.size)
+                continue
+            volume = (volume[:, None] * cut.extents()).reshape(-1)
+            tile = (tile[:, None] + cut.offsets()).reshape(-1)
+        if self.shares:
+            count = self.share_count
+            share = -(-volume // count)
+            volume = np.clip(volume[:, None] - np.arange(count) * share[:, None], 0, share[:, None]).reshape(-1)
+            tile = (tile[:, None] + _offsets(self.shares)).reshape(-1)
+        found = np.bincount((self.start + tile) % self.tiles, weights=volume, minlength=self.tiles).astype(np.int64)
+        found.flags.writeable = False
+        return found
 
     def intervals(self) -> np.ndarray:
         """All runs as int64[runs, 3]: tile, start, stop in flattened order, sorted by start."""
@@ -156,25 +181,6 @@ class Mapping:
     def reshaped(self, shape: Sequence[int]) -> Mapping | None:
         """The same places for a view of another shape, as a grid over that shape; None where no such grid exists."""
         return _reshaped(self, tuple(shape))
-
-
-@functools.lru_cache(maxsize=8192)
-def _elements_per_tile(mapping: Mapping) -> np.ndarray:
-    volume, tile = np.ones(1, np.int64), np.zeros(1, np.int64)
-    for cut in mapping.cuts:
-        if cut.parts == 1:
-            volume = volume * min(cut.step, cut.size)
-            continue
-        volume = (volume[:, None] * cut.extents()).reshape(-1)
-        tile = (tile[:, None] + cut.offsets()).reshape(-1)
-    if mapping.shares:
-        count = mapping.share_count
-        share = -(-volume // count)
-        volume = np.clip(volume[:, None] - np.arange(count) * share[:, None], 0, share[:, None]).reshape(-1)
-        tile = (tile[:, None] + _offsets(mapping.shares)).reshape(-1)
-    found = np.bincount((mapping.start + tile) % mapping.tiles, weights=volume, minlength=mapping.tiles).astype(np.int64)
-    found.flags.writeable = False
-    return found
 
 
 def linear(size: int, itemsize: int, tiles: int, start: int = 0, grain: int | None = None) -> Mapping:

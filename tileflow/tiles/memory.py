@@ -87,7 +87,7 @@ def vertex_code(work: Work, plan: OpPlan) -> list[tuple[tuple[object, ...], int]
     """The vertices among a plan's code: what makes two of them the same, and their bytes."""
     if plan.vertex in VERTEX_CODE:
         return [((plan.vertex, work.flops_per_point, work.outputs[0].dtype), VERTEX_CODE[plan.vertex])]
-    found = [((plan.vertex, work.outputs[0].dtype, plan.partials), CONTRACTION_CODE.get(plan.vertex, 0))]
+    found: list[tuple[tuple[object, ...], int]] = [((plan.vertex, work.outputs[0].dtype, plan.partials), CONTRACTION_CODE.get(plan.vertex, 0))]
     if plan.reduce_stages:
         found.append((("add partials", plan.partials), CONTRACTION_CODE["reduce"]))
     if plan.phases.transform:
@@ -147,7 +147,7 @@ def _overwritten(born: Sequence[Storage], dead: Sequence[Storage]) -> list[Stora
     """Dying storages whose memory a new one takes over."""
     taken: list[Storage] = []
     for fresh in born:
-        match = next((d for d in dead if d is not fresh and d not in born and d not in taken and d.itemsize == fresh.itemsize
+        match = next((d for d in dead if not d.result and d not in born and d not in taken and d.itemsize == fresh.itemsize
                       and d.mapping == fresh.mapping), None)
         if match is not None:
             taken.append(match)

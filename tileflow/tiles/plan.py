@@ -8,7 +8,7 @@ has the same size, the worst tile has `step`.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -85,7 +85,7 @@ class TileOptions:
     per_op: proportions by node-name pattern (fnmatch on any of the node's origin sources); the first match counts.
     precision: "32.32" (float32, float32 partials), "16.32" (float16 tensors, float32 partials), "16.16".
     serialised: node-name pattern -> (mode, factor) of serialised matmuls.
-    pinned: node-name pattern -> plan as exported JSON; used instead of a search where it fits the operator.
+    pinned: pattern of a node's own name (`step_names`) or of a source -> plan as exported JSON; used instead of a search.
     """
 
     available_memory_proportion: float = 0.6
@@ -115,3 +115,14 @@ class TileStep:
 def node_name(node: Node) -> str:
     """How reports call a node."""
     return f"{node.origin.sources[0] if node.origin.sources else node.op.name}/{node.op.name}"
+
+
+def step_names(nodes: Sequence[Node]) -> dict[Node, str]:
+    """A name of its own for each node of a schedule: `node_name`, and #2, #3 … for later nodes of the same name."""
+    count: dict[str, int] = {}
+    names = {}
+    for node in nodes:
+        name = node_name(node)
+        count[name] = count.get(name, 0) + 1
+        names[node] = name if count[name] == 1 else f"{name}#{count[name]}"
+    return names

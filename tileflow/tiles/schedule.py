@@ -33,6 +33,8 @@ class Storage:
     mapping: Mapping | None = None
     state: State | None = None
     off_chip: bool = False
+    result: bool = False
+    """Needed after its part of the program has ended, so nothing may take its memory over."""
 
     @property
     def itemsize(self) -> int:
@@ -188,9 +190,11 @@ class _Builder:
             if part == "micro" and value not in linked:
                 self.made.outputs.append(storage)
             if part == "prologue" or value not in linked:
+                storage.result = True
                 self._until(storage, max(ends, default=0))
         for state in graph.states:
             if state.output is not None:
+                self.made.of[state.output].result = True
                 self._until(self.made.of[state.output], self.last.get(part, 0))
 
     def _reads(self) -> None:

@@ -241,8 +241,9 @@ def limit_of(phases: Phases) -> str:
     return "exchange" if worst == "transform" else worst
 
 
-def _made(work: Work, splits: Splits, vertex: Vertex, phases: Phases, temp: int, exchanged: int, **more: object) -> OpPlan:
-    tiles = math.prod(splits.values())
+def _made(work: Work, splits: Splits, vertex: Vertex, phases: Phases, temp: int, exchanged: int, tiles: int | None = None,
+          **more: object) -> OpPlan:
+    tiles = math.prod(splits.values()) if tiles is None else tiles
     code = VERTEX_CODE[vertex] + CONTROL_CODE + 4 * -(-exchanged // BYTES_PER_EXCHANGE_INSTRUCTION)
     return OpPlan(splits, vertex, phases, temp, exchanged, code, tiles=tiles, flops=work.flops, limit=limit_of(phases),
                   **more)                                      # type: ignore[arg-type]
@@ -257,8 +258,8 @@ def map_at(work: Work, chip: Chip, splits: Splits, layout: Mapping | None = None
     sent = sum(min(operand_elements(o, extent), elements) * _itemsize(o) for o in work.inputs if o and not aligned(o, splits))
     phases = Phases(worker_cycles(work, elements, itemsize, chip), exchange_cycles(sent, chip), chip.sync_cycles * (sent > 0))
     start = layout.start if layout else 0
-    plan = _made(work, splits, "map", phases, sent, sent, grains=grains, layout=layout, start_tile=start)
-    return plan if layout is None else dataclasses.replace(plan, tiles=layout.tiles_used)
+    tiles = math.prod(splits.values()) if layout is None else layout.tiles_used
+    return _made(work, splits, "map", phases, sent, sent, tiles, grains=grains, layout=layout, start_tile=start)
 
 
 def move_at(work: Work, chip: Chip, splits: Splits) -> OpPlan:
