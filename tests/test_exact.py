@@ -1,6 +1,7 @@
 """Tile-exact execution: operators and whole training steps, part by part in bounded arenas, against the kernels and the engine."""
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import tileflow
 from tileflow import exact, nn, optim
 from tileflow.errors import DataError
 from tileflow.exact import Arena, TileMemoryError, Tiles
-from tileflow.exact.boxes import cut, parts_of, table_axis
+from tileflow.exact.boxes import cut, extent, parts_of, region, table_axis
 from tileflow.graph import OPS as REGISTRY
 from tileflow.graph import Node, Op, type_of
 from tileflow.ops.reduce import ReduceSum
@@ -22,6 +23,7 @@ from tileflow.runtime.model import TrainingModel
 from tileflow.tiles.chip import chip
 from tileflow.tiles.machine import analyze
 from tileflow.tiles.plan import OpPlan, Phases, TileOptions
+from tileflow.tiles.planner import plan_work
 from tileflow.work import Contraction, Reduce, Window, Work
 
 Array = np.ndarray
@@ -210,6 +212,26 @@ def test_half_precision_travels_and_rests_as_float16():
         assert machine.traffic.received == {0: sum(a.nbytes // 2 for a in arrays)}
 
 
+@pytest.mark.parametrize("tiles", [4, 64])
+def test_the_planners_temporaries_are_what_its_tiles_hold(tiles: int):
+    """An arena holds the planned temporaries, the output's part and what is added to it; and results are right for every bound."""
+    small = chip("gc200").variant(tiles=tiles)
+    cases: list[tuple[Op, list[Any]]] = [*convolutions(), (OPS["MatMul"](), [f(64, 96), f(96, 80)])]
+    cases += [(OPS["Gemm"](), [f(9, 130), f(130, 7), f(7)])]
+    for op, arrays in cases:
+        wanted = run_kernel(op, *arrays)
+        work = op.work([type_of(a) for a in arrays], [type_of(y) for y in wanted])
+        for bound in (None, 20_000, 2000):
+            chosen, machine = plan_work(work, small, bound), Tiles(tiles, 64 * KIB)
+            found = machine.run(op, chosen, arrays)
+            for a, b, scale in zip(found, wanted, magnitudes(op, work, arrays, wanted), strict=True):
+                assert (abs(a - b) <= 5e-6 * scale).all(), f"{op} split by {chosen.splits}, {chosen.serial}"
+            boxes = [box for part in parts_of(work, chosen, tiles) for box in part.boxes]
+            own = [(o, t) for o, t in zip((*work.outputs, *work.inputs[2:]), (*wanted, *arrays[2:]), strict=True) if o is not None]
+            rest = max(sum(4 * math.prod(extent(region(o, box, t.shape))) for o, t in own) for box in boxes)
+            assert machine.traffic.arena <= chosen.temp_bytes + rest + 8 * (len(arrays) + len(wanted)), f"{op}: {chosen}"
+
+
 # ---- partials
 
 def test_partials_are_added_in_order_in_the_planned_type_and_rounds():
@@ -380,8 +402,20 @@ def test_check_reports_every_operator(precision: str):
     assert len(report.steps) == len(tiled.steps)
     assert 0 < report.arena <= 64 * KIB
     assert "0 wrong" in report.to_text()
-    if precision == "32.32":
-        assert all(s.error == 0 for s in report.steps if s.kind in ("map", "move", "gather"))
+    assert all(s.error == 0 for s in report.steps if s.kind in ("map", "move", "gather"))
+
+
+@pytest.mark.parametrize("mode", ["input_channels", "reducing_dim", "output_channels"])
+def test_serialised_products_run_in_equal_pieces(mode: str):
+    work = OPS["SerialisedMatMul"](mode=mode, factor=4).work((type_of(f(8, 24)), type_of(f(24, 48))), [type_of(f(8, 48))])
+    (axis, factor), = work.serial
+    part, *_ = parts_of(work, plan({}, serial={axis: factor}, grains={"n": 16, "k": 8}), 4)
+    assert [hi - lo for lo, hi in (box[axis] for box in part.boxes)] == [next(a.size for a in work.axes if a.name == axis) // 4] * 4
+    model, _ = training("mlp")
+    tiled = analyze(model.program, chip("gc200").variant(tiles=4, bytes_per_tile=64 * KIB), TileOptions(serialised={"one": (mode, 2)}))
+    assert any(s.plan.serial for s in tiled.steps)
+    report = exact.check(tiled)
+    assert report.ok, report.to_text()
 
 
 def test_check_finds_a_wrong_operator(monkeypatch: pytest.MonkeyPatch):

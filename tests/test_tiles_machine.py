@@ -14,6 +14,7 @@ from operators import OPS, examples, f
 from tile_models import PROGRAMS, Mixer, Residual, alone, build, lenet, mlp
 
 import tileflow.nn as nn
+from tileflow import exact
 from tileflow.errors import OutOfTileMemoryError
 from tileflow.exact.boxes import parts_of
 from tileflow.graph import verify
@@ -78,6 +79,23 @@ def test_costs_add_up_for_every_operator(machine: Any, precision: str) -> None:
             runs = mapping.intervals()
             assert np.array_equal(runs[1:, 1], runs[:-1, 2]), op
             assert not value.type.size or (runs[0, 1], runs[-1, 2]) == (0, value.type.size), op
+
+
+def test_every_operators_plan_can_be_executed() -> None:
+    """Tile by tile, from only what the plan brings there."""
+    for op, types in EXAMPLES:
+        report = exact.check(analyze(alone(op, types), SMALL))
+        assert report.ok, f"{op}: {report.to_text()}"
+
+
+@pytest.mark.parametrize(("program", "options"), [
+    (lambda: build(Mixer(2, 8, 32), (4, 8, 32), accumulation=2, optimizer=Adam()), TileOptions(recompute=True)),
+    (lambda: build(Residual((1,), 8, 10), (2, 3, 16, 16), accumulation=2), TileOptions(recompute=True, precision="16.16")),
+    (lambda: build(mlp(64, 64, 16), (16, 64), False), TileOptions(serialised={"0": ("output_channels", 4), "2": ("reducing_dim", 4)})),
+], ids=["recomputed", "recomputed in half", "in pieces"])
+def test_programs_under_every_lever_can_be_executed(program: Any, options: TileOptions) -> None:
+    report = exact.check(analyze(program(), SMALL, options))
+    assert report.ok, report.to_text()
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -157,6 +175,7 @@ def test_recomputation_gives_the_same_numbers_and_needs_less_memory() -> None:
     program = build(Mixer(6, 16, 64), (4, 16, 64), accumulation=2)
     again = recomputed(program)
     verify(again.micro)
+    assert recomputed(again) is again
     rng = np.random.default_rng(0)
     read = [*program.inputs, *(s.input for s in program.micro.states)]
     feeds: dict[str, Any] = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in read if v.type.is_float}
@@ -253,6 +272,17 @@ def test_levers_are_measured() -> None:
             assert (int(again.peak.max()), again.cycles_per_update, again.fits) == (lever.bytes, lever.cycles, lever.fits)
         assert lever.bytes < tiled.peak.max()
     assert [lever.fits for lever in levers] == sorted((lever.fits for lever in levers), reverse=True)
+
+
+def test_a_lever_that_helps_is_named_with_its_price() -> None:
+    program = build(Mixer(6, 64, 64), (32, 64, 64), accumulation=2)
+    narrow = SMALL.variant(bytes_per_tile=int(analyze(program, SMALL).peak.max() * 0.95))
+    tiled = analyze(program, narrow)
+    with pytest.raises(OutOfTileMemoryError, match=r"it fits, with [\d,]+ bytes on the worst tile and [\d.]+% more cycles"):
+        tiled.require_fit()
+    best = tiled.levers()[0]
+    assert best.fits
+    assert best.ipus == 2 or analyze(program, narrow, best.options).require_fit()
 
 
 def test_a_program_that_fits_is_itself() -> None:

@@ -52,9 +52,10 @@ def parts_of(work: Work, plan: OpPlan, tiles: int) -> Iterator[Part]:
 
 
 def _runs(axis: Axis, plan: OpPlan) -> list[list[Range]]:
-    """The parts of each serial slice of an axis."""
-    grain = plan.grains.get(axis.name, 1)
-    return [cut(lo, hi, plan.splits.get(axis.name, 1), grain) for lo, hi in cut(0, axis.size, plan.serial.get(axis.name, 1), grain)]
+    """The parts of each serial slice of an axis. Slices are equal where that is possible, else whole grains: the worst part is the same."""
+    grain, steps = plan.grains.get(axis.name, 1), plan.serial.get(axis.name, 1)
+    slices = cut(0, axis.size, steps, grain if axis.size % steps else 1)
+    return [cut(lo, hi, plan.splits.get(axis.name, 1), grain) for lo, hi in slices]
 
 
 def table_axis(work: Work) -> list[Axis]:

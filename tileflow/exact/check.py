@@ -118,16 +118,24 @@ def _difference(node: Node, plan: OpPlan, inputs: list[Array | None], outputs: t
     wanted = [np.empty(v.shape, v.type.numpy) for v in node.outputs]
     half = precision.startswith("16")
     if half:                                           # what travels is what both compute with: a rounded maximum may be another one
-        inputs = [a if a is None or a.dtype != np.float32 else a.astype(np.float16).astype(np.float32) for a in inputs]
+        inputs = [None if a is None else _halved(a) for a in inputs]
     with np.errstate(all="ignore"):
         run_op(node.op, [None if a is None else np.ascontiguousarray(a).reshape(a.shape) for a in inputs], wanted, streams)
+    if half:
+        wanted = [_halved(a) for a in wanted]
     work = work_of(node)
-    exact = _same_bits(work, plan) and not half
+    exact = _same_bits(work, plan)
     kind = "float16" if half else plan.partials if wanted[0].dtype == np.float32 else wanted[0].dtype.name
     scales = _scales(node, work, inputs, wanted, streams, float(np.finfo(kind).smallest_normal) if kind == "float16" else 0.0)
     error = max((_error(*three) for three in zip(outputs, wanted, scales, strict=True)), default=0.0)
     return Difference(node_name(node), type(work).__name__.lower(), error, 0.0 if exact else TOLERANCE.get(kind, 0.0), exact, traffic.parts,
                       len(traffic.tiles), traffic.most_received, traffic.arena)
+
+
+def _halved(array: Array) -> Array:
+    """float32 rounded to float16, as it travels and rests."""
+    with np.errstate(over="ignore"):
+        return array if array.dtype != np.float32 else array.astype(np.float16).astype(np.float32)
 
 
 def _same_bits(work: Work, plan: OpPlan) -> bool:

@@ -118,7 +118,8 @@ def _operators(report: Report) -> str:
     note = f' <span class="flag">{over} marked ! found no plan within the bound and take the one with least memory.</span>' if over else ""
     shown = f"The {ROWS:,} with most cycles of {len(steps):,}; report.json has all. " if len(steps) > ROWS else ""
     intro = f"{shown}Cycles per update, worst tile. Click a column to sort.{note}"
-    return (f'<section id="operators"><div class="bar-line"><h2>Operators</h2><input type="search" placeholder="Filter {min(ROWS, len(steps)):,} operators" '
+    listed = min(ROWS, len(steps))
+    return (f'<section id="operators"><div class="bar-line"><h2>Operators</h2><input type="search" placeholder="Filter {listed:,} operators" '
             f'aria-label="Filter operators"></div><p class="soft">{intro}</p><div class="scroll"><table class="ops"><thead><tr>{head}</tr></thead>'
             f"<tbody>\n{body}\n</tbody></table></div></section>")
 

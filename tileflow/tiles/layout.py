@@ -41,10 +41,16 @@ class Layouts:
 
     def __init__(self, made: Schedule, chip: Chip) -> None:
         self.made, self.chip = made, chip
+        self._same: dict[Mapping, Mapping] = {}
+        self._along: dict[tuple[int, Mapping], OpPlan] = {}
         self._next_tile = 0
         self._places: set[Mapping] | None = None
         self._written = {s.name: s.output for s in made.states if s.output is not None and s.kind in ("buffer", "accumulator")}
         self._weights = {s.name: s for s in made.storages if s.kind == "weights"}
+
+    def _one(self, mapping: Mapping) -> Mapping:
+        """One object for equal mappings, so that what is counted of it is counted once."""
+        return self._same.setdefault(mapping, mapping)
 
     def linear(self, storage: Storage) -> Mapping:
         """Equal intervals, starting where the last linear tensor ended, so that small ones do not pile up on tile 0."""
@@ -87,7 +93,7 @@ class Layouts:
         storage = self.made.of[value]
         if wanted is not None and wanted.shape != storage.shape:
             wanted = wanted.reshaped(storage.shape)
-        storage.mapping = wanted if wanted is not None else self.linear(storage)
+        storage.mapping = self._one(wanted) if wanted is not None else self.linear(storage)
         return storage.mapping.reshaped(value.shape) or storage.mapping
 
     def produce(self, node: Node, work: Work, plan: OpPlan) -> None:
@@ -102,7 +108,7 @@ class Layouts:
             elif operand is None or len(operand.dims) != len(value.shape) or plan.vertex == "none":
                 storage.mapping = self.linear(storage)
             else:
-                storage.mapping = owned(work, table_operand(work, operand, i, True), value.shape, plan, self.chip.tiles)
+                storage.mapping = self._one(owned(work, table_operand(work, operand, i, True), value.shape, plan, self.chip.tiles))
 
     # ---- plans that follow their inputs ---------------------------------------------------------------------------------
 
@@ -113,12 +119,19 @@ class Layouts:
         if isinstance(work, Map):
             target = self._result_place(node)
             if target is not None:
-                return map_along(work, self.chip, work.outputs[0], target)
+                return self._map_along(work, work.outputs[0], target)
         best = self._leading(node, work)
         if best is None:
             return None
         operand, layout = best
-        return map_along(work, self.chip, operand, layout) if isinstance(work, Map) else reduce_along(work, self.chip, operand, layout)
+        return self._map_along(work, operand, layout) if isinstance(work, Map) else reduce_along(work, self.chip, operand, layout)
+
+    def _map_along(self, work: Work, operand: Operand, layout: Mapping) -> OpPlan:
+        """`map_along`, remembered. Operands of an element-wise operator that have its whole space name the same axes."""
+        key = id(work), layout                                  # the analysis keeps its works, so they keep their identity
+        if key not in self._along:
+            self._along[key] = map_along(work, self.chip, operand, layout)
+        return self._along[key]
 
     def _result_place(self, node: Node) -> Mapping | None:
         """Where the result must go because it replaces a state."""

@@ -5,6 +5,8 @@ axis, in the mapping's order); the tile that computes it is `(start_tile + mixed
 the last axis of the mapping varying fastest. Part `i` of an axis of `size` cut in `parts` with grain `g` covers
 `[min(size, i * step), min(size, (i + 1) * step))` with `step = g * ceil(ceil(size / g) / parts)`: every part but the last ones
 has the same size, the worst tile has `step`.
+
+A lookup or scatter may also cut `rows`, the indexed dimension of its table, which is no axis of its Work: `Work.notes` has its size.
 """
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ def recomputed(program: Program) -> Program:
     """The program with the forward pass of its micro-step cut in about sqrt(n) segments.
 
     Of each segment only what later segments read is kept; before the first backward node that needs anything else of it, the needed
-    nodes run again. Random operators draw the same numbers again, as they are keyed by micro-batch and position. Inference is
-    returned as it is.
+    nodes run again. Random operators draw the same numbers again, as they are keyed by micro-batch and position. Inference, and
+    what has been recomputed already, is returned as it is.
     """
     micro = program.micro
     backward = [i for i, n in enumerate(micro.nodes) if n.origin.role == "backward"]
-    if not backward:
+    if not backward or any(n.origin.role == "recompute" for n in micro.nodes):
         return program
     forward = micro.nodes[:backward[0]]
     clones = _Clones(forward, micro.nodes[backward[0]:], set(micro.results()) | set(program.links.values()))

@@ -1,8 +1,8 @@
 """Finding the available-memory proportions that make a program fastest and still let it fit.
 
 First a sweep: one proportion for all operators. Then a search per operator: from the fastest point of the sweep the operators that
-break the bound are lowered until the program fits, and in the best program that fits operators are raised, many at a time where that
-goes well, as long as it pays. A proportion belongs to a source operator of the model, so its backward passes follow it.
+break the bound are lowered until the program fits. In that program, and in the best of the sweep, operators are then raised, many at a
+time where that goes well, as long as it pays. A proportion belongs to a source operator of the model, so its backward passes follow it.
 """
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ EVALUATIONS = 96
 
 Progress = Callable[[int, int, str], None]
 """Called with programs analysed, how many at most, and a word on the best one so far."""
+
+
+Move = tuple[str, float]
+"""An operator and the proportion it is to have."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +86,11 @@ def tune_available_memory(program: Program, chip: Chip, options: TileOptions | N
     """
     search = _Search(program, chip, options or TileOptions(), tuple(sorted(set(proportions))), evaluations, progress, analyze)
     search.sweep()
-    search.repair()
-    search.climb()
+    swept = min(search.points, key=lambda p: p.rank)
+    repaired = search.repair()
+    tops = [search.climb(start, together=True) for start in (repaired, swept) if start is not None and start.fits]
+    if tops:
+        search.climb(min(tops, key=lambda p: p.rank), together=False)
     return search.result()
 
 
@@ -114,56 +121,68 @@ class _Search:
             for name, cycles in cycles_by_operator(tiled).items():
                 self.own.setdefault(name, {})[p] = cycles
 
-    def repair(self) -> None:
-        """Lower the operators that break the bound, step by step from the fastest point of the sweep on, until the program fits."""
+    def repair(self) -> Point | None:
+        """Lower the operators that break the bound, and those that behave like them, step by step from the fastest point of the sweep
+        on, until the program fits; None where lowering does not make it fit."""
         assert self.fastest is not None
         point, tiled = self.fastest
         start, chosen = point.proportion, dict[str, float]()
         while not point.fits and self.left:
-            culprits = [n for n in over_bound(tiled) if chosen.get(n, start) > self.grid[0]]
+            blamed = {tuple(self.own[n].items()) for n in over_bound(tiled) if n in self.own}
+            culprits = [n for n, cycles in self.own.items() if tuple(cycles.items()) in blamed and chosen.get(n, start) > self.grid[0]]
             if not culprits:
-                return
+                return None
             for name in culprits:
                 chosen[name] = max(q for q in self.grid if q < chosen.get(name, start))
             point, lowered = self.run(start, chosen, "search", f"{start:g}, {len(chosen)} operators lower")
             if lowered is None:
-                return
+                return None
             tiled = lowered
+        return point if point.fits else None
 
-    def climb(self) -> None:
-        """Raise operators of the best program that fits, until no change is left that promises fewer cycles."""
-        refused: set[tuple[str, float]] = set()
-        while self.left and self.best is not None and self.best[0].fits:
-            wanted = {name: p for name, p in reversed(self.moves(self.best[0])) if (name, p) not in refused}
-            if not wanted:
-                return
-            self.apply(list(wanted.items())[::-1], refused)
+    def climb(self, point: Point, together: bool) -> Point:
+        """Raise operators of a program that fits, until no change is left that promises fewer cycles; the best program on the way.
 
-    def apply(self, moves: list[tuple[str, float]], refused: set[tuple[str, float]]) -> None:
-        """Make all moves at once; where the program gets no better, one half after the other. A single move that does not help is refused."""
-        if not self.left or self.best is None:
-            return
-        point = self.best[0]
+        together: operators that behave alike (repeated layers) are raised together, since equal plans share their code.
+        """
+        refused: set[Move] = set()
+        while self.left:
+            bundles = self.bundles(point, refused, together)
+            if not bundles:
+                break
+            point = self.raised(point, bundles, refused)
+        return point
+
+    def raised(self, point: Point, bundles: list[list[Move]], refused: set[Move]) -> Point:
+        """All bundles at once; where the program gets no better, one half after the other. One bundle that does not help is refused."""
+        if not self.left:
+            return point
+        moves = [move for bundle in bundles for move in bundle]
         label = f"{moves[0][0]} {moves[0][1]:g}" if len(moves) == 1 else f"{len(moves)} operators higher"
         found, _ = self.run(point.proportion, {**self.found(point), **dict(moves)}, "search", label)
         if found.rank < point.rank:
-            return
-        if len(moves) == 1:
-            refused.add(moves[0])
-            return
-        half = len(moves) // 2
-        self.apply(moves[:half], refused)
-        self.apply(moves[half:], refused)
+            return found
+        if len(bundles) == 1:
+            refused.update(moves)
+            return point
+        half = len(bundles) // 2
+        return self.raised(self.raised(point, bundles[:half], refused), bundles[half:], refused)
 
-    def moves(self, point: Point) -> list[tuple[str, float]]:
-        """Single changes that promise fewer cycles by the sweep's figures; the largest promise first, the least memory for it."""
-        promised = []
+    def bundles(self, point: Point, refused: set[Move], together: bool) -> list[list[Move]]:
+        """Per operator the change that promises most, by the sweep's figures, for the least memory; in bundles, the largest promise first."""
+        found: dict[Any, list[Move]] = {}
+        gains: dict[Any, int] = {}
+        settings = self.found(point)
         for name, by_share in self.own.items():
-            now = by_share[self.found(point).get(name, point.proportion)]
-            for p, cycles in by_share.items():
-                if cycles < now and not any(c <= cycles and q < p for q, c in by_share.items()):
-                    promised.append((cycles - now, name, p))
-        return [(name, p) for _, name, p in sorted(promised)]
+            share = settings.get(name, point.proportion)
+            distinct = {cycles: p for p, cycles in sorted(by_share.items(), reverse=True)}
+            promised = [(by_share[share] - cycles, -p) for cycles, p in distinct.items() if cycles < by_share[share] and (name, p) not in refused]
+            if promised:
+                gain, p = max(promised)
+                key = (share, -p, *sorted(by_share.items())) if together else name
+                found.setdefault(key, []).append((name, -p))
+                gains[key] = gains.get(key, 0) + gain
+        return [found[key] for key in sorted(found, key=lambda key: -gains[key])]
 
     def found(self, point: Point) -> dict[str, float]:
         """The search's own part of a point's proportions, by operator name."""
