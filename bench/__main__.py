@@ -1,16 +1,19 @@
-"""`python -m bench mnist [--json] [--threads N] [--runs N]`."""
+"""`python -m bench [mnist|hardware|planning …] [--json] [--threads N] [--runs N]`."""
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from . import mnist
+from . import hardware, mnist, planning
 from .report import show
 
-CASES = {"mnist": mnist.run}
+CASES: dict[str, Callable[[int | None, int], Sequence[Any]]] = {"mnist": mnist.run, "hardware": hardware.run, "planning": planning.run}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks against peers, both measured in the same run.")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks: our times against peers', both measured in the same run; the "
+                                     "tile machine against published hardware figures; its planning times.")
     parser.add_argument("cases", nargs="*", choices=[[], *CASES], help=f"what to measure (default: all): {', '.join(CASES)}")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--threads", type=int, help="worker threads on both sides (default: all cores)")

@@ -52,10 +52,16 @@ def machine() -> dict[str, Any]:
             "versions": {n: installed(n) for n in names}}
 
 
-def show(results: Sequence[Result], as_json: bool) -> None:
-    """Print the results as one JSON object or as a table."""
+def show(results: Sequence[Any], as_json: bool) -> None:
+    """Print results as one JSON object, or comparisons as a table and results of other kinds in their own words."""
     if as_json:
         print(json.dumps({"machine": machine(), "results": [r.to_dict() for r in results]}, indent=2))
+        return
+    own = [r.to_text() for r in results if not isinstance(r, Result)]
+    results = [r for r in results if isinstance(r, Result)]
+    if own:
+        print("\n".join(own))
+    if not results:
         return
     print(f"{'case':<28} {'peer':<16} {'threads':>7} {'ours':>12} {'peer':>12} {'ratio':>7}")
     for r in results:

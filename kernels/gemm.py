@@ -6,6 +6,7 @@ Three ways. In each, a unit of the range is a block of C, so that no sum is ever
 - packed: a first call lays B out in panels as wide as a register block, the second copies blocks of A into the worker's
           scratch (Goto and van de Geijn, ACM TOMS 34(3), 2008): operands that outgrow the caches.
 Sums run over k in blocks of one depth, each added to C in turn. Way and blocks are functions of sizes, dtype and CPU path alone.
+A serialised product is done in pieces that share the scratch memory; its way and blocks are those of the whole.
 """
 from __future__ import annotations
 
@@ -28,6 +29,8 @@ FLOPS_PER_NS = {"avx512": 80.0, "avx2": 70.0, "generic": 12.0}
 """Rough float32 speed of one core, for the cost estimates of calls."""
 CACHE = 1 << 20
 """Bytes of second-level cache the blocking counts on."""
+BIASED, MORE = 1, 2
+"""Flags of a leaf call: a bias is added; C holds a sum already, to which this one is added."""
 SKEW = 64
 """Bytes added to the rows of copied blocks of A: rows a power of two apart would fight for the same cache sets."""
 
@@ -61,6 +64,28 @@ class Problem:
     def count(self) -> int:
         """Number of matrices."""
         return math.prod(self.batch)
+
+
+@dataclass(frozen=True)
+class Serial:
+    """Do a product in `factor` pieces, one after the other: of the rows ("m") or columns ("n") of C, or of its sums ("k").
+
+    Only the packed copy of B takes memory, so pieces of rows cut that copy as pieces of columns do. Pieces of sums are added
+    to C in order: the bits are those of the whole product where a piece is a multiple of the blocking's `depth`.
+    """
+
+    axis: str
+    factor: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Columns j..j+n of C and terms at..at+k of its sums."""
+
+    j: int
+    n: int
+    at: int
+    k: int
 
 
 @dataclass(frozen=True)
@@ -123,7 +148,7 @@ def blocking(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking:
 @register_jitable
 def _finish(c: Any, at: int, n: int, rows: int, cols: int, alpha: float, beta: float, biased: int, bias: Any, bias_at: int,
             bias_row: int, bias_column: int) -> None:
-    """C = alpha * C + beta * bias over the finished block that starts at element `at`."""
+    """C = alpha * C + beta * bias over the finished block that starts at element `at`; `n` elements lead from row to row."""
     if biased == 0 and alpha == 1:
         return
     for i in range(rows):
@@ -144,18 +169,18 @@ def _finish(c: Any, at: int, n: int, rows: int, cols: int, alpha: float, beta: f
 def _direct(dtype: str) -> Any:
     kernel = outer(dtype)
 
-    def block(height, width, k, depth, a, a_row, a_k, b, b_row, c, c_row, _scratch):  # type: ignore[no-untyped-def]
+    def block(height, width, k, depth, a, a_row, a_k, b, b_row, c, c_row, more, _scratch):  # type: ignore[no-untyped-def]
         for p in range(0, max(k, 1), depth):
-            kernel(height, width, min(depth, k - p), a + p * a_k, a_row, a_k, b + p * b_row, b_row, c, c_row, p > 0)
+            kernel(height, width, min(depth, k - p), a + p * a_k, a_row, a_k, b + p * b_row, b_row, c, c_row, p + more > 0)
     return block
 
 
 def _dots(dtype: str) -> Any:
     kernel, size = dot(dtype), itemsize(dtype)
 
-    def block(height, width, k, depth, a, a_row, _a_k, b, b_row, c, c_row, _scratch):  # type: ignore[no-untyped-def]
+    def block(height, width, k, depth, a, a_row, _a_k, b, b_row, c, c_row, more, _scratch):  # type: ignore[no-untyped-def]
         for p in range(0, max(k, 1), depth):
-            kernel(height, width, min(depth, k - p), a + p * size, a_row, b + p * size, b_row, c, c_row, p > 0)
+            kernel(height, width, min(depth, k - p), a + p * size, a_row, b + p * size, b_row, c, c_row, p + more > 0)
     return block
 
 
@@ -163,7 +188,7 @@ def _packed(dtype: str) -> Any:
     kernel, move, size, panel = outer(dtype), copy(dtype), itemsize(dtype), columns(dtype, cpu.current())
     b_k = panel * size
 
-    def block(height, width, k, depth, a, a_row, a_k, b, _b_row, c, c_row, scratch):  # type: ignore[no-untyped-def]
+    def block(height, width, k, depth, a, a_row, a_k, b, _b_row, c, c_row, more, scratch):  # type: ignore[no-untyped-def]
         for p in range(0, k, depth):
             deep = min(depth, k - p)
             if a_k == size:
@@ -174,27 +199,32 @@ def _packed(dtype: str) -> Any:
                 move(deep, height, a + p * a_k, a_k, scratch, step)
             for q in range(0, width, panel):
                 kernel(height, min(panel, width - q), deep, scratch, row, step, b + q * k * size + p * b_k, b_k,
-                       c + q * size, c_row, p > 0)
+                       c + q * size, c_row, p + more > 0)
     return block
 
 
 @functools.cache
 def _gemm(way: str, dtype: str, path: str) -> Leaf:
-    """The leaf of one way. Range: units = blocks of C, rows first, then columns, then the batch. Strides are bytes."""
+    """The leaf of one way. Range: units = blocks of C, rows first, then columns, then the batch.
+
+    Strides of A and B are bytes, those of C and the bias elements; `b_row` leads from a row of what the way reads as B to the next.
+    With a bias `c_at` is the piece's first column.
+    """
+    by_columns = way == "direct"
     block, size = register_jitable({"direct": _direct, "dots": _dots, "packed": _packed}[way](dtype)), itemsize(dtype)
 
-    def gemm(a, b, c, bias, scratch, alpha, beta, biased, bias_row, bias_column, m, n, k, rows, cols, depth,  # type: ignore[no-untyped-def]
-             a_row, a_k, b_row, b_column, inner, a_outer, a_inner, b_outer, b_inner, a_at, b_at, c_at, lo, hi):
+    def gemm(a, b, c, bias, scratch, alpha, beta, flags, bias_row, bias_column, m, n, k, rows, cols, depth,  # type: ignore[no-untyped-def]
+             a_row, a_k, b_row, inner, a_outer, a_inner, b_outer, b_inner, a_at, b_at, c_at, c_row, lo, hi):
         down, across = (m + rows - 1) // rows, (n + cols - 1) // cols
         for unit in range(lo, hi):
             i, j, matrix = unit % down * rows, unit // down % across * cols, unit // (down * across)
             height, width = min(rows, m - i), min(cols, n - j)
             from_a = a_at + matrix // inner * a_outer + matrix % inner * a_inner + i * a_row
-            from_b = b_at + matrix // inner * b_outer + matrix % inner * b_inner + j * b_column
-            to = c_at + (matrix * m + i) * n + j
+            from_b = b_at + matrix // inner * b_outer + matrix % inner * b_inner + j * (size if by_columns else b_row)
+            to = c_at + (matrix * m + i) * c_row + j
             block(height, width, k, depth, a.ctypes.data + from_a, a_row, a_k, b.ctypes.data + from_b, b_row,
-                  c.ctypes.data + to * size, n * size, scratch.ctypes.data)
-            _finish(c, to, n, height, width, alpha, beta, biased, bias, i * bias_row + j * bias_column, bias_row, bias_column)
+                  c.ctypes.data + to * size, c_row * size, flags & MORE, scratch.ctypes.data)
+            _finish(c, to, c_row, height, width, alpha, beta, flags & BIASED, bias, i * bias_row + (c_at + j) * bias_column, bias_row, bias_column)
 
     gemm.__name__ = f"gemm_{way}"
     signature = "T[:], T[:], T[:], T[:], T[w,:], T, T" + ", i8" * 21 + ", lo, hi"
@@ -203,24 +233,27 @@ def _gemm(way: str, dtype: str, path: str) -> Leaf:
 
 @functools.cache
 def _pack(dtype: str, path: str) -> Leaf:
-    """B [matrix] into panels [matrix][panel][k][width], the last filled up with zeros. Range: matrices * panels."""
+    """B [matrix] into panels [matrix][panel][k][width], the last filled up with zeros. Range: matrices * panels.
+
+    `at`, `row` and `matrix` are elements: to the first one packed, from row to row, from matrix to matrix.
+    """
     move, turn, size = copy(dtype), transpose(dtype), itemsize(dtype)
 
-    def gemm_pack(b, packed, n, k, trans_b, width, panels, lo, hi):  # type: ignore[no-untyped-def]
+    def gemm_pack(b, packed, n, k, trans_b, width, panels, at, row, matrix, lo, hi):  # type: ignore[no-untyped-def]
         for unit in range(lo, hi):
             j = unit % panels * width
             count = min(width, n - j)
-            source, target = unit // panels * k * n, unit * k * width
+            source, target = at + unit // panels * matrix, unit * k * width
             to = packed.ctypes.data + target * size
             if trans_b != 0:
-                turn(count, k, b.ctypes.data + (source + j * k) * size, k * size, to, width * size)
+                turn(count, k, b.ctypes.data + (source + j * row) * size, row * size, to, width * size)
             else:
-                move(k, count, b.ctypes.data + (source + j) * size, n * size, to, width * size)
+                move(k, count, b.ctypes.data + (source + j) * size, row * size, to, width * size)
             for p in range(k if count < width else 0):
                 for q in range(count, width):
                     packed[target + p * width + q] = 0
 
-    return Leaf(gemm_pack, f"{dtype}[:], {dtype}[:]" + ", i8" * 5 + ", lo, hi", key=path)
+    return Leaf(gemm_pack, f"{dtype}[:], {dtype}[:]" + ", i8" * 8 + ", lo, hi", key=path)
 
 
 def _last_two(values: Sequence[int], fill: int) -> tuple[int, int]:
@@ -241,8 +274,23 @@ def _flat(arg: Any, size: int | None = None) -> Any:
     return replace(arg, shape=(math.prod(arg.shape) if size is None else size,))
 
 
+def _pieces(p: Problem, way: str, panel: int, serial: Serial | None) -> list[Piece]:
+    """The pieces of a simplified problem, in the order in which they are done. Pieces of columns are whole panels."""
+    whole = Piece(0, p.n, 0, p.k)
+    if serial is None or p.k == 0:
+        return [whole]
+    if serial.axis == "k":
+        assert p.k % serial.factor == 0, f"{serial} of {p}"
+        step = p.k // serial.factor
+        return [replace(whole, at=at, k=step) for at in range(0, p.k, step)]
+    if way != "packed":
+        return [whole]
+    step = panel * -(-p.n // (panel * serial.factor))
+    return [replace(whole, j=j, n=min(step, p.n - j)) for j in range(0, p.n, step)]
+
+
 def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out, *, alpha: float = 1.0, beta: float = 1.0,
-                 bias: Bias | None = None, force: Blocking | None = None) -> list[Call]:
+                 bias: Bias | None = None, force: Blocking | None = None, serial: Serial | None = None) -> list[Call]:
     """Calls that compute C = alpha * A @ B + beta * bias for every matrix of a batch, on the current CPU path.
 
     Args:
@@ -251,6 +299,7 @@ def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out, *, alpha: float =
         a, b, c: the operands. Only their number of elements matters; C holds the matrices of the batch in order.
         bias: an addend, for problems without batch.
         force: this blocking instead of the chosen one (tests and tuning).
+        serial: do it in pieces, with less scratch memory. Pieces of sums must divide k.
     """
     assert bias is None or not p.batch
     if p.count * p.m * p.n == 0:
@@ -262,30 +311,55 @@ def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out, *, alpha: float =
         a, b = b, a
         bias = bias and replace(bias, row=bias.column, column=bias.row)
     p = simplify(p)
-    path, size = cpu.current(), itemsize(dtype)
+    path = cpu.current()
     plan = force or blocking(p, dtype, path)
-    panel = columns(dtype, path)
-    panels = -(-p.n // panel)
-    right: In | Work = b
-    matrix_b, calls, scratch = p.k * p.n, [], 1
+    pieces = _pieces(p, plan.way, columns(dtype, path), serial)
+    calls: list[Call] = []
+    for piece in pieces:
+        last = piece.at + piece.k == p.k
+        right, packing = (_packing(dtype, p, piece, pieces[0], b, path) if plan.way == "packed" else (b, []))
+        calls += packing
+        calls += _piece_calls(dtype, p, plan, piece, (a, b, right, c), path,
+                              alpha=alpha if last else 1.0, beta=beta, bias=bias if last else None)
+    return calls
+
+
+def _packing(dtype: str, p: Problem, piece: Piece, largest: Piece, b: In, path: cpu.Cpu) -> tuple[Work, list[Call]]:
+    """A piece of B laid out in panels, in scratch memory that holds the largest piece."""
+    panel, matrix, size = columns(dtype, path), p.k * p.n, itemsize(dtype)
+    matrices, panels = b.shape[0] // matrix, -(-piece.n // panel)
+    packed = Work("packed", (matrices * -(-largest.n // panel) * largest.k * panel,), dtype)
+    row = p.k if p.trans_b else p.n
+    start = piece.j * row + piece.at if p.trans_b else piece.at * row + piece.j
+    return packed, [Call(_pack(dtype, path.name), [b, packed, piece.n, piece.k, int(p.trans_b), panel, panels, start, row, matrix],
+                         n=matrices * panels, cost=0.1 * size * matrices * piece.k * piece.n)]
+
+
+def _piece_calls(dtype: str, p: Problem, plan: Blocking, piece: Piece, operands: tuple[In, In, In | Work, Out], path: cpu.Cpu, *,
+                 alpha: float, beta: float, bias: Bias | None) -> list[Call]:
+    """The calls of one piece; `operands` are A, B, B as the way reads it, C."""
+    a, b, right, c = operands
+    size, panel, scratch = itemsize(dtype), columns(dtype, path), 1
+    a_row, a_k = (1, p.m) if p.trans_a else (p.k, 1)
+    by_columns = plan.way == "direct"
+    b_row, b_step = p.n if by_columns else p.k, p.b_step
+    b_start = piece.at * b_row + piece.j if by_columns else piece.j * b_row + piece.at
     if plan.way == "packed":
         assert plan.cols % panel == 0
-        matrices = b.shape[0] // matrix_b
-        right = Work("packed", (matrices * panels * p.k * panel,), dtype)
-        calls.append(Call(_pack(dtype, path.name), [b, right, p.n, p.k, int(p.trans_b), panel, panels],
-                          n=matrices * panels, cost=0.1 * size * matrices * p.k * p.n))
-        p = replace(p, b_step=tuple(s // matrix_b * panels * p.k * panel for s in p.b_step))
+        matrix = -(-piece.n // panel) * panel * piece.k
+        b_row, b_start, b_step = piece.k, 0, tuple(s // (p.k * p.n) * matrix for s in p.b_step)
         scratch = max(plan.rows * (plan.depth + SKEW // size), plan.depth * (plan.rows + SKEW // size))
     outer_count, inner_count = _last_two(p.batch, 1)
-    units = outer_count * inner_count * -(-p.m // plan.rows) * -(-p.n // plan.cols)
-    cost = 2.0 * outer_count * inner_count * p.m * p.n * p.k / FLOPS_PER_NS[path.name] * (size / 4) + 30.0 * units
-    cost += 0.01 * size * b.shape[0]
-    addend = [_flat(bias.arg), 1, bias.row, bias.column] if bias else [a, 0, 0, 0]
-    for a_at, b_at, c_at in _starts(p):
-        strides = [*((1, p.m) if p.trans_a else (p.k, 1)), p.k if p.trans_b else p.n, 1 if plan.way == "direct" else p.k]
-        steps = [*_last_two(p.a_step, 0), *_last_two(p.b_step, 0), a_at, b_at]
-        numbers = [p.m, p.n, p.k, plan.rows, plan.cols, plan.depth, *(s * size for s in strides), inner_count,
-                   *(s * size for s in steps), c_at * p.m * p.n]
+    units = outer_count * inner_count * -(-p.m // plan.rows) * -(-piece.n // plan.cols)
+    cost = 2.0 * outer_count * inner_count * p.m * piece.n * piece.k / FLOPS_PER_NS[path.name] * (size / 4) + 30.0 * units
+    cost += 0.01 * size * b.shape[0] * (piece.n * piece.k / max(1, p.n * p.k))
+    more = MORE if piece.at else 0
+    addend = [_flat(bias.arg), BIASED | more, bias.row, bias.column] if bias else [a, more, 0, 0]
+    calls = []
+    for a_at, b_at, c_at in _starts(replace(p, b_step=b_step)):
+        steps = [*_last_two(p.a_step, 0), *_last_two(b_step, 0), a_at + piece.at * a_k, b_at + b_start]
+        numbers = [p.m, piece.n, piece.k, plan.rows, plan.cols, plan.depth, *(s * size for s in (a_row, a_k, b_row)), inner_count,
+                   *(s * size for s in steps), c_at * p.m * p.n + piece.j, p.n]
         args = [a, right, c, addend[0], Work("block", (scratch,), dtype), alpha, beta, *addend[1:], *numbers]
         calls.append(Call(_gemm(plan.way, dtype, path.name), args, n=units, cost=cost))
     return calls

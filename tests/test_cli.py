@@ -19,6 +19,8 @@ ROOT = Path(__file__).parent.parent
 SAMPLES = {
     "betas": ("0.5,0.9", (0.5, 0.9)), "mean": ("0.5", (0.5,)), "std": ("0.1,0.2", (0.1, 0.2)), "frozen": ("a*,b", ("a*", "b")),
     "trainable": ("c", ("c",)), "inputs": ("u, v", ("u", "v")), "dims": ("batch=4,seq=8", {"batch": 4, "seq": 8}),
+    "available_memory_proportion": ("conv*=0.1,*=0.3", {"conv*": 0.1, "*": 0.3}),
+    "serialised_matmul": ("fc1=output_channels:4", {"fc1": "output_channels:4"}),
     "learning_rate": ("1e-2", 0.01), "scale": ("-0.5", -0.5), "validation_split": ("0.25", 0.25),
 }
 
@@ -32,7 +34,7 @@ def sample(name: str) -> tuple[str, object]:
     if words:
         return words[-1], words[-1]
     kind = type(declaration.kind).__name__
-    return {"Integer": ("3", 3), "Number": ("0.75", 0.75), "Text": ("abc", "abc"), "FilePath": ("a/b", "a/b")}[kind]
+    return {"Integer": ("3", 3), "Number": ("0.75", 0.75), "Text": ("abc", "abc"), "FilePath": ("a/b", "a/b"), "Machine": ("bow", "bow")}[kind]
 
 
 def parsed(*words: str) -> Options:

@@ -49,6 +49,17 @@ def test_defaults_and_keywords():
     ("eps", 0, "above 0"),
     ("label", "", "a text"),
     ("validation_split", 1.0, "below 1"),
+    ("available_memory_proportion", 1.5, "a number from 0 to 1"),
+    ("available_memory_proportion", -0.1, "a number from 0 to 1"),
+    ("available_memory_proportion", {"conv*": 2}, "a number from 0 to 1"),
+    ("available_memory_proportion", {"": 0.2}, "a table of name patterns"),
+    ("serialised_matmul", {"fc": "columns:4"}, "with mode input_channels or reducing_dim"),
+    ("serialised_matmul", {"fc": "output_channels:0"}, "MODE:FACTOR"),
+    ("serialised_matmul", {"fc": ("output_channels", 4)}, "MODE:FACTOR"),
+    ("machine_precision", "8.8", "one of '32.32'"),
+    ("machine", "", "the name of a chip"),
+    ("machine", {}, "the name of a chip"),
+    ("machine", 3, "the name of a chip"),
     ("seed", -1, "at least 0"),
 ])
 def test_wrong_values(name, value, says):

@@ -8,18 +8,20 @@ from .errors import TileflowError
 
 if TYPE_CHECKING:
     from . import nn, optim
-    from .api import TrainResult, compile, infer, inference_model, load, train, training_model
+    from .api import TrainResult, compile, infer, inference_model, load, train, training_model, tune_available_memory
     from .options import Options
     from .runtime.data import DataLoader, Dataset
+    from .simulate import TileCompilation, TuneResult
 
 __version__ = "0.1.0"
 _LAZY = {
     "train": "api", "infer": "api", "compile": "api", "training_model": "api", "inference_model": "api", "load": "api",
+    "tune_available_memory": "api", "TuneResult": "simulate", "TileCompilation": "simulate",
     "TrainResult": "api", "Options": "options", "DataLoader": "runtime.data", "Dataset": "runtime.data", "nn": "nn", "optim": "optim",
 }
 """Public names and where they live; loaded at first use, so that `import tileflow` and `tileflow --help` are quick."""
-__all__ = ["DataLoader", "Dataset", "Options", "TileflowError", "TrainResult", "compile", "infer", "inference_model", "load", "nn", "optim",
-           "train", "training_model"]
+__all__ = ["DataLoader", "Dataset", "Options", "TileCompilation", "TileflowError", "TrainResult", "TuneResult", "compile", "infer",
+           "inference_model", "load", "nn", "optim", "train", "training_model", "tune_available_memory"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .errors import UnsupportedError
 from .graph import Builder, Graph, Node, Origin, Value
@@ -70,7 +71,7 @@ def _between(graph: Graph, loss: Value, sources: set[Value]) -> list[Node]:
 
 
 def _backward(origin: Origin) -> Origin:
-    return Origin(origin.sources, "backward", origin.block)
+    return replace(origin, role="backward")
 
 
 def _ones(b: Builder, loss: Value, seed: float) -> Value:

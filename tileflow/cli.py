@@ -1,4 +1,4 @@
-"""The command line: `tileflow train | infer | inspect | compile | doctor`. The flags of train and infer are the options' declarations."""
+"""The command line: `tileflow train | infer | inspect | compile | tune | report | doctor`. Flags of options come from their declarations."""
 from __future__ import annotations
 
 import argparse
@@ -23,6 +23,7 @@ INFER_GROUPS = ("batching", "data", "run")
 INSPECT_OPTIONS = {"dims": "sizes of the model's symbolic dimensions, to show the shapes that follow",
                    "micro_batch_size": "the batch to show shapes for (default: the file's, or 1 where it leaves it open)"}
 PREDICTIONS = "predictions.npz"
+TUNED = "tuned.toml"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,17 +100,37 @@ def make_parser() -> argparse.ArgumentParser:
     inspect.add_argument("--verbose", action="store_true", default=False, help="list the nodes as well")
     for name, help_text in INSPECT_OPTIONS.items():
         inspect.add_argument(declarations()[name].flag, metavar=declarations()[name].kind.metavar, help=help_text)
-    compile_ = command("compile", run_compile, "compile an ONNX model without running it and print the program")
+    compile_ = command("compile", run_compile, "compile an ONNX model without running it and print the program, or its costs on a --machine",
+                       epilog="example: tileflow compile digits_cnn.onnx --training --machine gc200 --report out")
     _add_model(compile_)
-    compile_.add_argument("--training", action="store_true", default=False, help="compile it for training")
+    _add_simulation(compile_)
+    compile_.add_argument("--tile-exact", action="store_true", default=False,
+                          help="run the partition tile by tile on random data and compare every operator with the fast path")
     compile_.add_argument("--stop-after", metavar="STEP", default=None, help="stop after this step of the compilation")
     _add_options(compile_, tuple(GROUPS))
+    tune = command("tune", run_tune, "find the available-memory proportions that make an ONNX model fastest on a --machine",
+                   epilog=f"The settings go to --out, by default {TUNED}; train and compile take them with --options.")
+    _add_model(tune)
+    _add_simulation(tune)
+    tune.add_argument("--evaluations", metavar="N", type=int, default=96, help="programs to analyse after the sweep, at most (default: 96)")
+    _add_options(tune, tuple(GROUPS))
+    report = command("report", run_report, "print a report that compile or tune wrote")
+    report.add_argument("folder", metavar="DIR", help="a folder with a report.json, or the file")
+    report.add_argument("--render", action="store_true", default=False, help="make page.html and trace.json anew")
+    report.add_argument("--verbose", action="store_true", default=False, help="list every operator")
     command("doctor", run_doctor, "check this installation and say how to mend what is wrong")
     return parser
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=f"an ONNX file, or one that comes with tileflow: {', '.join(PACKAGED_MODELS)}")
+
+
+def _add_simulation(parser: argparse.ArgumentParser) -> None:
+    """Flags of the commands that use the tile machine."""
+    parser.add_argument("--training", action="store_true", default=False, help="compile it for training")
+    parser.add_argument("--report", metavar="DIR", default=None, help="write report.json, page.html and trace.json to this folder")
+    parser.add_argument("--verbose", action="store_true", default=False, help="list every operator")
 
 
 def _add_options(parser: argparse.ArgumentParser, groups: Sequence[str]) -> None:
@@ -244,8 +265,59 @@ def run_compile(chosen: argparse.Namespace) -> int:
     """`tileflow compile`."""
     options, path = options_of(chosen), model_path(chosen.model)
     from . import api
-    print(api.compile(path, options, training=chosen.training, stop_after=chosen.stop_after).to_text())
+    if options.machine is None or chosen.stop_after is not None:
+        print(api.compile(path, options, training=chosen.training, stop_after=chosen.stop_after, report=chosen.report).to_text())
+        return OK
+    result: Any = api.compile(path, options, training=chosen.training, report=chosen.report, allow_out_of_memory=True)
+    print(result.to_text(chosen.verbose))
+    _say_where(result.folder)
+    result.require_fit()
+    return _tile_exact(result, options) if chosen.tile_exact else OK
+
+
+def _tile_exact(result: Any, options: Options) -> int:
+    """Run the partition tile by tile and print how it compares."""
+    found = result.tile_exact(options.seed)
+    print(f"\n{found.to_text()}")
+    return OK if found.ok else USER_ERROR
+
+
+def run_tune(chosen: argparse.Namespace) -> int:
+    """`tileflow tune`."""
+    options, path = options_of(chosen), model_path(chosen.model)
+    out = Path(options.out or TUNED)
+    if out.suffix != ".toml":
+        raise OptionError(f"Option out must end in .toml, not {str(out)!r}: tune writes the settings as a file of options.")
+    from . import api
+    from .progress import TuneBar
+    bar = TuneBar(sys.stderr.isatty() if options.progress is None else options.progress)
+    try:
+        found = api.tune_available_memory(path, options, training=chosen.training, report=chosen.report, evaluations=chosen.evaluations,
+                                          progress=bar)
+    finally:
+        bar.close()
+    found.save(out)
+    print(found.compilation.to_text(chosen.verbose))
+    _say_where(found.compilation.folder)
+    flags = " --training" if chosen.training else ""
+    print(f"The settings are in {out}. Try next:\n  tileflow compile {chosen.model}{flags} --options {out}")
     return OK
+
+
+def run_report(chosen: argparse.Namespace) -> int:
+    """`tileflow report`."""
+    from . import report
+    found = report.load(chosen.folder)
+    print(report.text.render(found, chosen.verbose))
+    if chosen.render:
+        folder = Path(chosen.folder)
+        _say_where(report.write(found, folder if folder.is_dir() else folder.parent))
+    return OK
+
+
+def _say_where(folder: Path | None) -> None:
+    if folder is not None:
+        print(f"\nThe report is in {folder}: open page.html in a browser and trace.json at https://ui.perfetto.dev.")
 
 
 def run_doctor(_chosen: argparse.Namespace) -> int:

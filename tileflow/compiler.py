@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .autograd import gradients
@@ -12,6 +12,7 @@ from .optim import Optimizer
 from .optim.base import build_update
 from .passes.cse import cse
 from .passes.fold import fold
+from .passes.serialise import serialise
 from .passes.split import hoist, split_fold
 from .program import Batching, Program
 
@@ -56,13 +57,17 @@ def run_steps(program: Program, steps: Sequence[Step], stop_after: str | None = 
     return compilation
 
 
-def inference(graph: Graph, batching: Batching, stop_after: str | None = None) -> Compilation:
+Serial = Mapping[str, tuple[str, int]]
+"""Source-name patterns of matmuls to do in pieces -> mode and factor."""
+
+
+def inference(graph: Graph, batching: Batching, stop_after: str | None = None, serialised: Serial | None = None) -> Compilation:
     """Compile a forward graph for inference."""
-    return run_steps(Program(graph, batching), [("fold", _fold), ("cse", _cse), ("split", _hoist)], stop_after)
+    return run_steps(Program(graph, batching), [("fold", _fold), ("cse", _cse), *_serialise(serialised), ("split", _hoist)], stop_after)
 
 
 def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching, *, reduction: str = "mean",
-             loss_scaling: float = 1.0, stop_after: str | None = None) -> Compilation:
+             loss_scaling: float = 1.0, stop_after: str | None = None, serialised: Serial | None = None) -> Compilation:
     """Compile a forward graph for training.
 
     The loss becomes the last output of the micro-step. Gradients are summed over an update's micro-batches and, with
@@ -91,9 +96,15 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
         grads = gradients(p.micro, p.loss, [s.input for s in trained], loss_scaling)
         _add_update(p, trained, grads, optimizer, reduction, loss_scaling)
 
-    steps: list[Step] = [("fold", _fold), ("cse", _cse), ("loss", add_loss), ("autograd", differentiate), ("simplify", _simplify),
-                         ("split", _split)]
+    steps: list[Step] = [("fold", _fold), ("cse", _cse), *_serialise(serialised), ("loss", add_loss), ("autograd", differentiate),
+                         ("simplify", _simplify), ("split", _split)]
     return run_steps(program, steps, stop_after)
+
+
+def _serialise(wanted: Serial | None) -> list[Step]:
+    def step(p: Program) -> None:
+        serialise(p.micro, wanted or {})
+    return [("serialise", step)] if wanted else []
 
 
 def _fold(p: Program) -> None:

@@ -40,3 +40,26 @@ class TrainingError(TileflowError, RuntimeError):
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C during training, after the state was saved: the message says where and how to go on."""
+
+
+class ReportError(TileflowError, ValueError):
+    """A report of the tile machine cannot be written, read, or is not one."""
+
+
+class OutOfTileMemoryError(TileflowError, MemoryError):
+    """A program needs more bytes on a tile than the chip has.
+
+    tile, demand, bound: the worst tile and its bytes. contributors: (layer, bytes, bytes by category), most first.
+    levers: sentences on what was tried and measured.
+    """
+
+    def __init__(self, tile: int, demand: int, bound: int, contributors: list[tuple[str, int, dict[str, int]]], levers: list[str]) -> None:
+        self.tile, self.demand, self.bound, self.contributors, self.levers = tile, demand, bound, contributors, levers
+        most = "; ".join(f"{layer} {nbytes:,} ({', '.join(f'{k} {n:,}' for k, n in kinds.items())})" for layer, nbytes, kinds in contributors)
+        tried = " ".join(levers) if levers else "Nothing that was tried makes it fit."
+        super().__init__(f"Out of tile memory: tile {tile} needs {demand:,} bytes and has {bound:,}, {demand - bound:,} too many. "
+                         f"The most of it, by layer: {most}. {tried}")
+
+
+class TileMemoryError(TileflowError, MemoryError):
+    """Running tile by tile, a part of an operator needs more bytes than a tile has."""

@@ -14,9 +14,6 @@ import dataclasses
 import difflib
 import functools
 import json
-import math
-import numbers
-import operator
 import os
 import tomllib
 from collections.abc import Mapping
@@ -25,7 +22,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from . import toml
 from .errors import OptionError
+from .kinds import Choice, FilePath, Flag, Integer, Kind, Machine, Names, Number, Numbers, Proportions, Range, SerialSplits, Sizes, Text, serial_split
 
 Loss = Literal["auto", "cross_entropy", "nll", "mse", "l1", "bce_with_logits", "identity"]
 OutputMode = Literal["default", "all", "final", "sum", "every_n"]
@@ -34,6 +33,7 @@ GROUPS = {
     "training": "Training",
     "optimizer": "Optimizer",
     "data": "Data",
+    "machine": "Tile machine (what train computes does not depend on it, but for serialised_matmul)",
     "run": "Run",
 }
 """Groups of options and their titles; an options file may use them as tables."""
@@ -41,225 +41,6 @@ GROUPS = {
 
 class FrozenOptionsError(OptionError, AttributeError):
     """An option is set after a model or a data loader took the options over."""
-
-
-class Kind:
-    """What values an option takes. `check` raises ValueError; `expected` completes 'Option x must be …'."""
-
-    metavar = "VALUE"
-
-    @property
-    def expected(self) -> str:
-        raise NotImplementedError
-
-    def check(self, value: Any) -> Any:
-        """The value in its normal form."""
-        raise NotImplementedError
-
-    def parse(self, text: str) -> Any:
-        """A command-line word to a value; still to be checked."""
-        return text
-
-
-@dataclass(frozen=True)
-class Range:
-    """Bounds of a number: least <= x <= most, above < x < below."""
-
-    least: float | None = None
-    most: float | None = None
-    above: float | None = None
-    below: float | None = None
-
-    def __contains__(self, x: float) -> bool:
-        return ((self.least is None or x >= self.least) and (self.most is None or x <= self.most)
-                and (self.above is None or x > self.above) and (self.below is None or x < self.below))
-
-    def __str__(self) -> str:
-        words = {"at least": self.least, "at most": self.most, "above": self.above, "below": self.below}
-        return " and ".join(f"{word} {x:g}" for word, x in words.items() if x is not None)
-
-
-def _within(noun: str, bounds: Range) -> str:
-    return f"{noun}, {bounds}".rstrip(", ")
-
-
-@dataclass(frozen=True)
-class Integer(Kind):
-    """A whole number (NumPy's too; not a bool)."""
-
-    bounds: Range = Range()
-    metavar = "N"
-
-    @property
-    def expected(self) -> str:
-        return _within("a whole number", self.bounds)
-
-    def check(self, value: Any) -> int:
-        if isinstance(value, bool):
-            raise ValueError
-        try:
-            number = operator.index(value)
-        except TypeError:
-            raise ValueError from None
-        if number not in self.bounds:
-            raise ValueError
-        return number
-
-    def parse(self, text: str) -> Any:
-        return int(text)
-
-
-@dataclass(frozen=True)
-class Number(Kind):
-    """A finite real number."""
-
-    bounds: Range = Range()
-    metavar = "X"
-
-    @property
-    def expected(self) -> str:
-        return _within("a number", self.bounds)
-
-    def check(self, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            raise ValueError
-        if not math.isfinite(value) or float(value) not in self.bounds:
-            raise ValueError
-        return float(value)
-
-    def parse(self, text: str) -> Any:
-        return float(text)
-
-
-@dataclass(frozen=True)
-class Numbers(Kind):
-    """A list of numbers; a single number counts as a list of one. `count` None: any length."""
-
-    each: Number = Number()
-    count: int | None = None
-    metavar = "X,X"
-
-    @property
-    def expected(self) -> str:
-        many = "numbers" if self.count is None else f"{self.count} numbers"
-        return f"{many}, each {self.each.bounds}".removesuffix(", each ")
-
-    def check(self, value: Any) -> tuple[float, ...]:
-        items = _listed([value] if isinstance(value, numbers.Real) else value)
-        if self.count is not None and len(items) != self.count:
-            raise ValueError
-        return tuple(self.each.check(item) for item in items)
-
-    def parse(self, text: str) -> Any:
-        return [float(word) for word in text.split(",")]
-
-
-@dataclass(frozen=True)
-class Choice(Kind):
-    """One word out of a few."""
-
-    words: tuple[str, ...]
-
-    @property
-    def metavar(self) -> str:          # type: ignore[override]
-        return "{" + ",".join(self.words) + "}"
-
-    @property
-    def expected(self) -> str:
-        return "one of " + ", ".join(map(repr, self.words))
-
-    def check(self, value: Any) -> str:
-        if not isinstance(value, str) or value not in self.words:
-            raise ValueError
-        return value
-
-
-@dataclass(frozen=True)
-class Flag(Kind):
-    """True or false."""
-
-    expected = "true or false"
-
-    def check(self, value: Any) -> bool:
-        if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
-            raise ValueError
-        return bool(value)
-
-
-@dataclass(frozen=True)
-class Text(Kind):
-    """A text that is not empty."""
-
-    expected = "a text that is not empty"
-    metavar = "NAME"
-
-    def check(self, value: Any) -> str:
-        if not isinstance(value, str) or not value:
-            raise ValueError
-        return value
-
-
-@dataclass(frozen=True)
-class FilePath(Kind):
-    """A path, kept as text. `flag`: true is accepted as well and means "the usual place"."""
-
-    flag: bool = False
-    metavar = "PATH"
-
-    @property
-    def expected(self) -> str:
-        return "a path, true or false" if self.flag else "a path"
-
-    def check(self, value: Any) -> str | bool:
-        if self.flag and isinstance(value, bool):
-            return value
-        if not isinstance(value, (str, os.PathLike)):
-            raise ValueError
-        path = os.fspath(value)
-        if not isinstance(path, str) or not path or "\0" in path:
-            raise ValueError
-        return path
-
-
-@dataclass(frozen=True)
-class Names(Kind):
-    """A list of names or name patterns; a single text counts as a list of one."""
-
-    expected = "a list of texts"
-    metavar = "NAME,NAME"
-
-    def check(self, value: Any) -> tuple[str, ...]:
-        items = _listed([value] if isinstance(value, str) else value)
-        if not all(isinstance(item, str) and item for item in items):
-            raise ValueError
-        return tuple(items)
-
-    def parse(self, text: str) -> Any:
-        return [word.strip() for word in text.split(",") if word.strip()]
-
-
-@dataclass(frozen=True)
-class Sizes(Kind):
-    """Dimension names to sizes."""
-
-    expected = "a table of dimension names and sizes of at least 1, such as {batch = 4}"
-    metavar = "DIM=N,DIM=N"
-    _size = Integer(Range(least=1))
-
-    def check(self, value: Any) -> Mapping[str, int]:
-        if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
-            raise ValueError
-        return MappingProxyType({name: self._size.check(size) for name, size in value.items()})
-
-    def parse(self, text: str) -> Any:
-        pairs = [word.split("=") for word in text.split(",")]
-        return {name.strip(): int(size) for name, size in pairs}
-
-
-def _listed(value: Any) -> list[Any]:
-    if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__"):
-        raise ValueError
-    return list(value)
 
 
 @dataclass(frozen=True)
@@ -368,6 +149,21 @@ class Options:
     std: tuple[float, ...] = _option((), Numbers(Number(Range(above=0))), "data", "then divides them: one number or one per channel")
     prefetch: int = _option(2, Integer(Range(least=0)), "data", "batches prepared ahead by a thread; 0 prepares them on demand")
 
+    machine: Any = _option(
+        None, Machine(), "machine", "simulated chip to compile for: gc2, gc200, bow, c600, or a .toml file that describes one", optional=True)
+    available_memory_proportion: float | Mapping[str, float] = _option(
+        0.6, Proportions(), "machine", "share of a tile's memory that one operator's temporaries may take, for all operators or by name pattern")
+    machine_precision: Literal["32.32", "16.32", "16.16"] = _option(
+        "32.32", Choice(("32.32", "16.32", "16.16")), "machine", "bits of the simulated tensors and of their partial sums")
+    serialised_matmul: Mapping[str, str] = _option(
+        {}, SerialSplits(), "machine", "matmuls, by name pattern, to do in pieces one after the other")
+    joint_plans: bool = _option(True, Flag(), "machine", "plan a layer's forward and backward passes together where that is cheaper")
+    optimizer_off_chip: bool = _option(False, Flag(), "machine", "keep optimizer state in streaming memory instead of on the tiles")
+    recompute: bool = _option(
+        False, Flag(), "machine", "run parts of the forward pass again before the backward pass instead of keeping their results on the tiles")
+    tile_plans: str | None = _option(
+        None, FilePath(), "machine", "file of plans (JSON) to use instead of searching, as written by compile --report", optional=True)
+
     seed: int = _option(0, Integer(Range(least=0, most=2**63 - 1)), "run", "seed of every random number")
     threads: int | None = _option(None, _COUNT, "run", "worker threads; by default one per core", optional=True)
     precision: Literal["float32", "float64"] = _option(
@@ -376,7 +172,7 @@ class Options:
     on_new_shape: Literal["error", "compile"] = _option(
         "error", Choice(("error", "compile")), "run", "what a call with inputs of another shape does")
     out: str | None = _option(
-        None, FilePath(), "run", "where results go: a folder for train (by default a new one under runs/), a file for infer", optional=True)
+        None, FilePath(), "run", "where results go: a folder for train (by default a new one under runs/), a file for infer and tune", optional=True)
     resume: str | bool = _option(
         False, FilePath(flag=True), "run", "go on from this checkpoint, or from the one in the out folder")
     checkpoint_every: int = _option(1, Integer(Range(least=0)), "run", "epochs between checkpoints; 0 writes one at the end only")
@@ -434,6 +230,11 @@ class Options:
         return "final" if training else "all"
 
     @property
+    def serial_splits(self) -> dict[str, tuple[str, int]]:
+        """`serialised_matmul` as mode and factor by name pattern."""
+        return {name: serial_split(text) for name, text in self.serialised_matmul.items()}
+
+    @property
     def global_batch_size(self) -> int:
         """Rows per weight update."""
         return self.micro_batch_size * self.gradient_accumulation
@@ -484,6 +285,19 @@ class Options:
         return cls(**{**read_options_file(path), **changes})
 
 
+    def save(self, path: str | os.PathLike[str], comment: str = "") -> None:
+        """Write the options that differ from their defaults as a TOML file that `load` and --options read; OptionError where it cannot be."""
+        tables: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
+        for d in declarations().values():
+            value = getattr(self, d.name)
+            if value != d.default and value is not None:
+                tables[d.group][d.name] = _plain(value)
+        try:
+            Path(path).write_text(toml.dumps(tables, comment), encoding="utf-8")
+        except (OSError, UnicodeEncodeError) as error:
+            raise OptionError(f"Options file {path} cannot be written ({getattr(error, 'strerror', None) or error}).") from None
+
+
 @functools.cache
 def declarations() -> Mapping[str, Declaration]:
     """The declarations of all options by name, in the order of the class."""
@@ -501,6 +315,8 @@ def _declaration(name: str) -> Declaration:
 
 
 def _plain(value: Any) -> Any:
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
     if isinstance(value, tuple):
         return list(value)
     return dict(value) if isinstance(value, Mapping) else value

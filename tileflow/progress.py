@@ -54,6 +54,23 @@ class CompileBar:
         self._compiled = []
 
 
+class TuneBar:
+    """A bar over the programs that a search analyses. Call it with (programs analysed, at most, best setting so far)."""
+
+    def __init__(self, bars: bool, stream: TextIO | None = None) -> None:
+        self._bar = tqdm(total=0, file=stream or sys.stderr, unit="program", leave=False, disable=not bars, desc="Tuning",
+                         bar_format="{desc}: {n_fmt} of at most {total_fmt} |{bar}| {elapsed} {postfix}")
+
+    def __call__(self, done: int, most: int, best: str) -> None:
+        self._bar.total = most
+        self._bar.set_postfix_str(f"best {best}", refresh=False)
+        self._bar.update(done - self._bar.n)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._bar.close()
+
+
 class TrainPrinter:
     """Reports training: bars and notes on standard error, one line per epoch on standard output.
 

@@ -6,12 +6,17 @@ tensor, and with which halo: a convolution reads input rows `oh * stride + kh * 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of the index space: `kind` is "parallel" (splits give disjoint outputs) or "reduce" (splits give partials)."""
+    """One axis of the index space.
+
+    kind: "parallel" (the parts of a split write disjoint outputs, and add up in an output that does not have the axis),
+        "reduce" (the parts give partials), "whole" (never split).
+    """
 
     name: str
     size: int
@@ -27,6 +32,14 @@ class Window:
     stride: int = 1
     dilation: int = 1
     pad: int = 0
+
+    def range(self, box: Mapping[str, tuple[int, int]], size: int) -> tuple[int, int]:
+        """The elements of a dimension of `size` that the points of `box` (a range per axis) meet, padding left out."""
+        (first, last), (tap, final) = box[self.out], box[self.tap]
+        start = first * self.stride + tap * self.dilation - self.pad
+        stop = (last - 1) * self.stride + (final - 1) * self.dilation - self.pad + 1
+        lo = min(max(start, 0), size)
+        return lo, max(lo, min(stop, size))
 
 
 @dataclass(frozen=True)
@@ -59,9 +72,17 @@ class Work:
 
 @dataclass(frozen=True)
 class Contraction(Work):
-    """Sum of products over the reduce axes: matmul, convolution and their gradients. Two FLOPs a point by default."""
+    """Sum of products over the reduce axes: matmul, convolution and their gradients. Two FLOPs a point by default.
+
+    Output 0 is alpha * sum(input 0 * input 1) + beta * input 2 (where it is there); output 1, if any, is the sum of input 1.
+    A None dimension of an operand has one element, which all points share.
+    serial: (axis, pieces) that are to be done one after the other, whatever a planner would choose.
+    """
 
     flops_per_point: float = 2.0
+    alpha: float = 1.0
+    beta: float = 1.0
+    serial: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,17 +92,24 @@ class Map(Work):
 
 @dataclass(frozen=True)
 class Reduce(Work):
-    """Sums, means, maxima, normalisations: reduce axes without products of two tensors."""
+    """Sums, means, maxima, normalisations: reduce axes without products of two tensors.
+
+    combine: what makes one result of the partials that a split reduce axis gives: "add", "max", "min", or "" where they do
+        not just combine; then the operator's `decompose` says which simpler operators run instead.
+    """
+
+    combine: str = ""
 
 
 @dataclass(frozen=True)
 class Gather(Work):
-    """Rows picked by index."""
+    """Rows of input 0 picked by input 1. `notes["rows"]` is the size of the indexed dimension (None in the operand), which a plan
+    may split as the reduce axis "rows": each tile then picks what it has."""
 
 
 @dataclass(frozen=True)
 class Scatter(Work):
-    """Rows added or written by index."""
+    """Rows of input 0 added by the index in input 1 to a table of zeros; "rows" as for Gather."""
 
 
 @dataclass(frozen=True)

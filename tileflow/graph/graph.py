@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from .hints import Hints
 from .op import Op
 from .types import TensorType
 
@@ -15,15 +16,17 @@ Role = Literal["forward", "backward", "update", "recompute"]
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a node came from: names of the source (ONNX) nodes or layers it stands for, and its role in training."""
+    """Where a node came from: names of the source (ONNX) nodes or layers it stands for, its role in training, what was asked for it."""
 
     sources: tuple[str, ...] = ()
     role: Role = "forward"
     block: str | None = None
+    hints: Hints | None = None
 
     def merged(self, other: Origin) -> Origin:
         """The origin of a node that replaces two."""
-        return Origin(tuple(dict.fromkeys(self.sources + other.sources)), self.role, self.block or other.block)
+        return Origin(tuple(dict.fromkeys(self.sources + other.sources)), self.role, self.block or other.block,
+                      self.hints or other.hints)
 
     def __str__(self) -> str:
         return ", ".join(self.sources) or "unnamed"

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
@@ -59,6 +59,33 @@ class Op:
 
     def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Any | None:
         """For elementwise operators the scalar expression (kernels.elementwise.Expr) over `inputs`; else None. Fusion asks this."""
+        return None
+
+    def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
+        """The operator that computes a part of this one from slices of its operands.
+
+        Args:
+            box: the range of each axis of `work` that the part covers.
+            inputs, outputs: the types of the whole operands.
+
+        Returns self unless an attribute holds a size or a place.
+        """
+        return self
+
+    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        """The same outputs from simpler operators, as nodes through `b` that keep the rank of input 0 and the order of its axes.
+
+        Tiles run them where a split of a reduce axis gives partials that do not just combine. None: there is no such form.
+        """
+        return None
+
+    def serialised(self, mode: str, factor: int, keep_precision: bool = False) -> Op | None:
+        """The operator that does the same in `factor` pieces one after the other, with less temporary memory; None: there is none.
+
+        Args:
+            mode: what is cut: "input_channels" (rows), "reducing_dim" (the sums) or "output_channels" (columns).
+            keep_precision: sums of pieces are float32 even where the operands are float16.
+        """
         return None
 
     def attributes(self) -> dict[str, Any]:

@@ -2,10 +2,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
 _generator = np.random.Generator(np.random.Philox(key=0))
+_skipped = False
 
 
 def manual_seed(seed: int) -> None:
@@ -17,4 +20,33 @@ def manual_seed(seed: int) -> None:
 def uniform(shape: tuple[int, ...], fan_in: int) -> np.ndarray:
     """float32 from U(-1/sqrt(fan_in), 1/sqrt(fan_in)): Kaiming's rule with a = sqrt(5), as torch.nn.Linear and Conv use."""
     bound = 1 / math.sqrt(fan_in) if fan_in > 0 else 0.0
+    if _skipped:
+        return _nothing(shape)
     return _generator.uniform(-bound, bound, shape).astype(np.float32)
+
+
+def normal(shape: tuple[int, ...], std: float) -> np.ndarray:
+    """float32 from N(0, std^2)."""
+    if _skipped:
+        return _nothing(shape)
+    return (std * _generator.standard_normal(shape, np.float32)).astype(np.float32, copy=False)
+
+
+def kaiming_normal(shape: tuple[int, ...], fan: int) -> np.ndarray:
+    """float32 from N(0, 2 / fan), for layers followed by a ReLU (He et al., 2015)."""
+    return normal(shape, math.sqrt(2 / fan))
+
+
+def _nothing(shape: tuple[int, ...]) -> np.ndarray:
+    return np.broadcast_to(np.float32(0), shape)
+
+
+@contextmanager
+def skip_init() -> Iterator[None]:
+    """Layers made in the block get zeros that take no memory: for networks that are planned, not run, or loaded later."""
+    global _skipped
+    before, _skipped = _skipped, True
+    try:
+        yield
+    finally:
+        _skipped = before

@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError, TileflowError
-from ..graph import Graph, Origin, State, TensorType, Value
+from ..graph import Graph, Hints, Origin, State, TensorType, Value
 from ..runtime.session import Session
 from .parameter import Buffer, Parameter
-from .tensor import Tensor, Trace
+from .tensor import Tensor, Trace, recording
 
 
 class Module:
     """Base of all layers and networks. Subclasses assign parameters and modules as attributes and define `forward`."""
+
+    _hints: Hints | None = None
 
     def forward(self, *inputs: Tensor) -> Any:
         """Record this module's operators; tensors in, a tensor (or a tuple of them) out."""
@@ -28,7 +30,8 @@ class Module:
                                 "tileflow.inference_model(net)(x).")
         trace = tensors[0].trace
         path = getattr(self, "_path", "") or type(self).__name__
-        with trace.builder.at(Origin((path,))):
+        outer = trace.builder.origin.hints
+        with trace.builder.at(Origin((path,), hints=self._hints.over(outer) if self._hints else outer)):
             return self.forward(*inputs)
 
     def children(self) -> Iterator[tuple[str, Module]]:
@@ -102,7 +105,8 @@ def record(net: Module, inputs: Sequence[tuple[str, TensorType]], *, training: b
         trace.states[id(p)] = state
         graph.states.append(state)
     tensors = [Tensor(trace, trace.builder.input(name, t)) for name, t in inputs]
-    result = net(*tensors)
+    with recording(trace):
+        result = net(*tensors)
     for i, tensor in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
         if not isinstance(tensor, Tensor):
             raise TileflowError(f"{type(net).__name__}.forward() must return tensors; output {i} is {type(tensor).__name__}.")

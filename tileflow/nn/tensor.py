@@ -1,11 +1,15 @@
 """Symbolic tensors: what a module's `forward` computes with while its graph is recorded."""
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from .. import ops  # noqa: F401  (fills the registry)
 from ..errors import TileflowError, TypeMismatchError
 from ..graph import Builder, Graph, State, Value
 from .parameter import Buffer, Parameter
@@ -21,6 +25,10 @@ class Trace:
     builder: Builder = field(init=False)
     states: dict[int, State] = field(default_factory=dict)
     streams: int = 0
+    multi_conv: bool = False
+    """A MultiConv block is open."""
+    groups: int = 0
+    """MultiConv blocks so far."""
 
     def __post_init__(self) -> None:
         self.builder = Builder(self.graph)
@@ -35,6 +43,31 @@ class Trace:
         """The next random stream's number: fixed by position in the network."""
         self.streams += 1
         return self.streams
+
+
+_current: ContextVar[Trace | None] = ContextVar("trace", default=None)
+
+
+@contextmanager
+def recording(trace: Trace) -> Iterator[None]:
+    """Within the block `current_trace()` is `trace`."""
+    token = _current.set(trace)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current_trace(what: str) -> Trace:
+    """The recording under way; `what` needs one.
+
+    Raises:
+        TileflowError: no network is being recorded.
+    """
+    trace = _current.get()
+    if trace is None:
+        raise TileflowError(f"{what} belongs into a module's forward(), which runs while the network is recorded.")
+    return trace
 
 
 class Tensor:

@@ -1,5 +1,5 @@
 """Every operator, one family a file. Importing this package fills the registry `tileflow.graph.OPS`."""
-from . import activation, arithmetic, cast, conv, dropout, elementwise, index, logic, loss, matmul, norm, pool, reduce, shape, softmax
+from . import activation, arithmetic, cast, conv, dropout, elementwise, index, logic, loss, matmul, norm, pool, reduce, serialised, shape, softmax
 
 __all__ = [
     "activation",
@@ -15,6 +15,7 @@ __all__ = [
     "norm",
     "pool",
     "reduce",
+    "serialised",
     "shape",
     "softmax",
 ]

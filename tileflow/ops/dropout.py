@@ -1,7 +1,8 @@
 """Dropout: its mask is drawn anew in the backward pass, from the same counters, and never stored."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,8 @@ from ..kernels.call import Call, In, Micro, Out, Seed
 from ..kernels.leaf import scalar_word
 from ..kernels.move import copy_call, fill_call
 from ..kernels.random import UNIT, dropout, dropout_mask, threshold, uniform_bits
-from ..work import Work, map_work
-from .shape import present
+from ..work import Operand, Work, map_work
+from .shape import Shape, present
 
 if TYPE_CHECKING:
     from ..graph.builder import Builder
@@ -25,12 +26,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class _Masked(Op):
-    """Shared by dropout and its gradient: x / (1 - ratio) where the mask keeps it, 0 elsewhere."""
+    """Shared by dropout and its gradient: x / (1 - ratio) where the mask keeps it, 0 elsewhere.
+
+    `whole` and `start` say of which tensor the input is a part, and where in it: elements are counted in the whole one. Only
+    `reference` computes a part.
+    """
 
     random = True
 
     ratio: float = 0.5
     stream: int = 0
+    whole: Shape = ()
+    start: Shape = ()
 
     def check(self, x: TensorType) -> None:
         """Raise an error that names what does not fit."""
@@ -48,7 +55,12 @@ class _Masked(Op):
         """The mask."""
         if self.ratio in (0, 1):
             return np.full(x.shape, self.ratio == 0)
-        return (uniform_bits(x.size, seed, self.stream, micro) >= np.uint32(threshold(self.ratio))).reshape(x.shape)
+        shape = self.whole or x.shape
+        kept = (uniform_bits(math.prod(shape), seed, self.stream, micro) >= np.uint32(threshold(self.ratio))).reshape(shape)
+        return kept[tuple(slice(s, s + n) for s, n in zip(self.start, x.shape, strict=True))] if self.whole else kept
+
+    def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
+        return replace(self, whole=outputs[0].shape, start=tuple(lo for lo, _ in box.values()))
 
     def masked(self, x: np.ndarray, seed: int, micro: int) -> np.ndarray:
         """x times mask and scale; a dropped NaN is 0."""
@@ -56,6 +68,7 @@ class _Masked(Op):
 
     def mask_calls(self, x: TensorType) -> list[Call]:
         """The Calls from input 0 to output 0."""
+        assert not self.whole, "the kernels count from the first element of the memory they get"
         if not x.size:
             return []
         flat = (x.size,)

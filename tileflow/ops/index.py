@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from ..kernels.move import Axis, copy_call, fill_call, move, strides
 from ..work import LETTERS, Move, Operand, Scatter, Work, map_work
 from ..work import Axis as WorkAxis
 from ..work import Gather as GatherWork
-from .shape import Shape, normal_axes, normal_axis, present
+from .shape import Shape, met, normal_axes, normal_axis, present
 
 if TYPE_CHECKING:
     from ..graph.builder import Builder
@@ -52,6 +52,16 @@ class _Cut(Op):
     def taken(self, shape: Shape) -> Shape:
         """The shape of what the slice takes."""
         return tuple(len(range(s.start, s.stop, s.step)) for s in self.slices(shape))
+
+    def uncut(self, shape: Shape) -> Shape:
+        """`shape` with -1 for the axes of which the slice does not take all elements in order."""
+        return tuple(n if s == slice(0, n, 1) else -1 for n, s in zip(shape, self.slices(shape), strict=True))
+
+    def plain(self, shape: Shape) -> dict[str, Shape]:
+        """The attributes with only those axes, and places that hold whatever the sizes of the others."""
+        cut = [(i, s) for i, (n, s) in enumerate(zip(self.uncut(shape), self.slices(shape), strict=True)) if n < 0]
+        ends = tuple(s.stop if s.stop >= 0 else -shape[i] - 1 for i, s in cut)
+        return dict(starts=tuple(s.start for _, s in cut), ends=ends, axes=tuple(i for i, _ in cut), steps=tuple(s.step for _, s in cut))
 
     def box(self, shape: Shape, whole_is_source: bool) -> tuple[list[Axis], int]:
         """The move between the slice of a tensor of `shape` and a dense tensor; the slice's first element in the tensor."""
@@ -87,7 +97,10 @@ class Slice(_Cut):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         y = outputs[0]
-        return map_work([present(inputs[0]).shape], y.shape, y.dtype, 0.0, Move)
+        return map_work([self.uncut(present(inputs[0]).shape)], y.shape, y.dtype, 0.0, Move)
+
+    def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
+        return Slice(**self.plain(present(inputs[0]).shape))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, y = present(inputs[0]), outputs[0]
@@ -119,7 +132,11 @@ class SliceGrad(_Cut):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         y = outputs[0]
-        return map_work([present(inputs[0]).shape], y.shape, y.dtype, 0.0, Move)
+        return map_work([self.uncut(y.shape)], y.shape, y.dtype, 0.0, Move)
+
+    def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
+        shape = tuple(n if m < 0 else m for n, m in zip(self.shape, met(self.uncut(self.shape), box), strict=True))
+        return SliceGrad(shape=shape, **self.plain(self.shape))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         g, y = present(inputs[0]), outputs[0]
@@ -162,7 +179,7 @@ class Gather(Op):
         middle = tuple(names[axis:axis + index.rank])
         return GatherWork(tuple(WorkAxis(*a) for a in zip(names, y.shape, strict=True)),
                           (Operand((*names[:axis], None, *names[axis + index.rank:]), x.dtype), Operand(middle, index.dtype)),
-                          (Operand(tuple(names), y.dtype),))
+                          (Operand(tuple(names), y.dtype),), notes={"rows": x.shape[axis]})
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, index, y = present(inputs[0]), present(inputs[1]), outputs[0]
@@ -204,7 +221,12 @@ class GatherGrad(Op):
         rows = set(names[axis:axis + index.rank])
         return Scatter(tuple(WorkAxis(a, n, "reduce" if a in rows else "parallel") for a, n in zip(names, g.shape, strict=True)),
                        (Operand(tuple(names), g.dtype), Operand(tuple(names[axis:axis + index.rank]), index.dtype)),
-                       (Operand((*names[:axis], None, *names[axis + index.rank:]), y.dtype),), 1.0)
+                       (Operand((*names[:axis], None, *names[axis + index.rank:]), y.dtype),), 1.0, {"rows": y.shape[axis]})
+
+    def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
+        g, index = present(inputs[0]), present(inputs[1])
+        seen, (lo, hi) = met(g.shape, box), box["rows"]
+        return GatherGrad(axis=self.axis, shape=(*seen[:self.axis], hi - lo, *seen[self.axis + index.rank:]))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         g, index, y = present(inputs[0]), present(inputs[1]), outputs[0]
@@ -287,8 +309,9 @@ class Pad(Op):
         return [g]
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        y = outputs[0]
-        return map_work([present(inputs[0]).shape], y.shape, y.dtype, 0.0, Move)
+        x, y = present(inputs[0]), outputs[0]
+        kept = tuple(-1 if any(sizes) else n for n, sizes in zip(x.shape, self._sizes(x.shape), strict=True))
+        return map_work([kept], y.shape, y.dtype, 0.0, Move)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, y = present(inputs[0]), outputs[0]

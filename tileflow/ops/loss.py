@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -47,12 +47,19 @@ def reduced(x: TensorType, reduction: str) -> TensorType:
     return x if reduction == "none" else x.with_shape(())
 
 
+def reduce_loss(b: Builder, each: Value, reduction: str) -> Value:
+    """The losses of all elements as they are, added up, or averaged."""
+    if reduction == "none":
+        return each
+    return (b.ReduceMean if reduction == "mean" else b.ReduceSum)(each, keepdims=0)
+
+
 def _loss_work(shape: Shape, dtypes: Sequence[str], reduction: str, flops: float) -> Work:
     """Every element read once; reduced to a scalar unless `reduction` is none."""
     names = tuple(LETTERS[:len(shape)])
     kind = "parallel" if reduction == "none" else "reduce"
     return Reduce(tuple(Axis(a, n, kind) for a, n in zip(names, shape, strict=True)), tuple(Operand(names, t) for t in dtypes),
-                  (Operand(names if reduction == "none" else (), dtypes[0]),), flops)
+                  (Operand(names if reduction == "none" else (), dtypes[0]),), flops, combine="add" if reduction == "sum" else "")
 
 
 # ---- losses with integer labels ------------------------------------------------------------------------------------------
@@ -95,6 +102,19 @@ class _WithLabels(Op):
         safe = np.where(counts, labels, 0)
         weight = np.ones(labels.shape) if weights is None else weights.astype(np.float64)[safe]
         return np.where(counts, weight, 0.0), safe
+
+    def parts(self, b: Builder, scores: Value, labels: Value, weights: Value | None) -> tuple[Value, Value, Value | None]:
+        """Of `scores`' rank, as simpler operators: where [N, C, ...] the label is, its weight [N, 1, ...], which are ignored."""
+        rank, classes = scores.type.rank, scores.shape[1]
+        column = b.Reshape(labels, shape=(labels.shape[0], 1, *labels.shape[1:]), allowzero=1)
+        numbers = b.constant(np.arange(classes, dtype=labels.type.numpy).reshape(1, classes, *[1] * (rank - 2)))
+        one, zero = b.scalar(1.0, scores), b.scalar(0.0, scores)
+        onehot = b.Where(b.Equal(column, numbers), one, zero)
+        weight = b.ReduceSum(onehot if weights is None else b.Mul(onehot, b.Reshape(weights, shape=numbers.shape, allowzero=1)), axes=(1,))
+        if self.ignore_index is None:
+            return onehot, weight, None
+        ignored = b.Equal(column, b.constant(np.array(self.ignore_index, labels.type.numpy)))
+        return onehot, b.Where(ignored, zero, weight), ignored
 
     def labels(self, inputs: Types, scores: int) -> Labels:
         """The kernels over these inputs; `scores` is the position of the scores."""
@@ -141,6 +161,21 @@ class _LabelLoss(_WithLabels):
                 loss = loss / np.sum(weight)
         return (np.asarray(loss).astype(scores.dtype),)
 
+    def logs(self, b: Builder, scores: Value) -> Value:
+        """`log_probabilities` as an operator."""
+        return scores
+
+    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        scores, labels = present(inputs[0]), present(inputs[1])
+        onehot, weight, _ = self.parts(b, scores, labels, inputs[2] if len(inputs) > 2 else None)
+        zero, logs = b.scalar(0.0, scores), self.logs(b, scores)
+        picked = b.ReduceSum(b.Where(b.Equal(onehot, zero), zero, logs), axes=(1,))
+        loss = b.Where(b.Equal(weight, zero), zero, b.Neg(b.Mul(weight, picked)))
+        if self.reduction == "none":
+            return [b.Reshape(loss, shape=labels.shape, allowzero=1)]
+        total = b.ReduceSum(loss, keepdims=0)
+        return [b.Div(total, b.ReduceSum(weight, keepdims=0)) if self.reduction == "mean" else total]
+
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         return self.labels(inputs, 0).loss(self.leaf, self.reduction) if outputs[0].size else []
 
@@ -163,6 +198,13 @@ class SoftmaxCrossEntropyLoss(_LabelLoss):
 
     def log_probabilities(self, scores: np.ndarray) -> np.ndarray:
         return log_softmax(scores, 1)
+
+    def logs(self, b: Builder, scores: Value) -> Value:
+        return b.LogSoftmax(scores, axis=1)
+
+    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        loss = present(super().decompose(b, inputs))
+        return [*loss, self.logs(b, present(inputs[0]))] if self.log_prob else loss
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         loss = super().reference(*inputs)
@@ -216,6 +258,20 @@ class _LabelGrad(_WithLabels):
         """The gradient of one unweighted row's loss."""
         raise NotImplementedError
 
+    def slope(self, b: Builder, scores: Value, onehot: Value) -> Value:
+        """`slopes` as simpler operators."""
+        raise NotImplementedError
+
+    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        g, scores, labels = map(present, inputs[:3])
+        onehot, weight, ignored = self.parts(b, scores, labels, inputs[3] if len(inputs) > 3 else None)
+        if self.reduction == "mean":
+            weight = b.Div(weight, b.ReduceSum(weight))
+        if self.reduction == "none":
+            g = b.Reshape(g, shape=weight.shape, allowzero=1)
+        dx = b.Mul(self.slope(b, scores, onehot), b.Mul(weight, g))
+        return [dx if ignored is None else b.Where(ignored, b.scalar(0.0, scores), dx)]
+
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         g, scores, labels = map(present, inputs[:3])
         weight, safe = self.per_label(scores, labels, inputs[3] if len(inputs) > 3 else None)
@@ -245,6 +301,9 @@ class SoftmaxCrossEntropyLossGrad(_LabelGrad):
     def slopes(self, scores: np.ndarray, onehot: np.ndarray) -> np.ndarray:
         return softmax(scores, 1) - onehot
 
+    def slope(self, b: Builder, scores: Value, onehot: Value) -> Value:
+        return b.Sub(b.Softmax(scores, axis=1), onehot)
+
 
 @op("NegativeLogLikelihoodLossGrad", onnx=False)
 class NegativeLogLikelihoodLossGrad(_LabelGrad):
@@ -254,6 +313,9 @@ class NegativeLogLikelihoodLossGrad(_LabelGrad):
 
     def slopes(self, scores: np.ndarray, onehot: np.ndarray) -> np.ndarray:
         return np.where(onehot, -1.0, 0.0)
+
+    def slope(self, b: Builder, scores: Value, onehot: Value) -> Value:
+        return b.Neg(onehot)
 
 
 # ---- elementwise losses --------------------------------------------------------------------------------------------------
@@ -300,6 +362,10 @@ class _Elementwise(Op):
         scale = 1.0 / max(1, x.type.size) if self.reduction == "mean" else 1.0
         factor = Var(2, x.dtype) * Const(scale, x.dtype)
         return [apply(b, slope * factor, [x, t, g]) for slope in self.slope(Var(0, x.dtype), Var(1, x.dtype))]
+
+    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        each, = b.emit(replace(self, reduction="none"), *inputs)
+        return [reduce_loss(b, each, self.reduction)]
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
@@ -383,6 +449,9 @@ class IdentityLoss(Op):
         if self.reduction == "mean":
             g = b.Div(g, b.scalar(max(1, x.type.size), g))
         return [b.Expand(g, shape=x.shape) if x.shape else g]
+
+    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        return [reduce_loss(b, present(inputs[0]), self.reduction)]
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])

@@ -3,15 +3,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError
-from ..graph.op import Op, Types, op
+from ..graph.op import OPS, Op, Types, op
 from ..graph.types import TensorType, broadcast_shapes
 from ..kernels.call import Call, In, Out
-from ..kernels.gemm import Bias, Problem, matmul_calls
+from ..kernels.gemm import Bias, Problem, Serial, matmul_calls
 from ..work import Axis, Contraction, Operand, Work
 from .shape import Shape, present, sum_to, zeros
 
@@ -59,9 +60,31 @@ def product_problem(a: TensorType, b: TensorType, trans_a: bool, trans_b: bool) 
                    _steps(batch_a, batch, m * k), _steps(batch_b, batch, k * n))
 
 
-def product(b: Builder, x: Value, y: Value, trans_x: bool, trans_y: bool, alpha: float = 1.0) -> Value:
+MODES = {"input_channels": "m", "reducing_dim": "k", "output_channels": "n"}
+"""What a serialised product A [m, k] @ B [k, n] cuts, by PopTorch's names of the modes."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """How a product is serialised: the axis that is cut (m, k or n), in how many pieces, sums of pieces in float32 at least."""
+
+    axis: str
+    factor: int
+    keep_precision: bool = False
+
+    def of(self, axes: str) -> dict[str, Any]:
+        """Attributes of a related product whose rows, sums and columns are these axes of the first one, in this order."""
+        mode = list(MODES)[axes.index(self.axis)]
+        return dict(mode=mode, factor=self.factor, keep_precision=self.keep_precision)
+
+
+def product(b: Builder, x: Value, y: Value, trans_x: bool, trans_y: bool, alpha: float = 1.0, pieces: dict[str, Any] | None = None) -> Value:
     """alpha * op(x) @ op(y) by the plainest operator that has it."""
-    if len(x.shape) == len(y.shape) == 2:
+    plain = len(x.shape) == len(y.shape) == 2
+    if pieces:
+        make = b.SerialisedGemm if plain else b.SerialisedMatMul
+        return make(x, y, transA=int(trans_x), transB=int(trans_y), alpha=alpha, **pieces)
+    if plain:
         return b.Gemm(x, y, transA=int(trans_x), transB=int(trans_y), alpha=alpha)
     if not trans_x and not trans_y and alpha == 1:
         return b.MatMul(x, y)
@@ -72,15 +95,31 @@ def _reshape(b: Builder, x: Value, shape: Shape) -> Value:
     return x if x.shape == shape else b.Reshape(x, shape=shape, allowzero=1)
 
 
-def product_gradients(b: Builder, g: Value, x: Value, y: Value, trans_x: bool, trans_y: bool, alpha: float) -> tuple[Value, Value]:
-    """Gradients of x and y from that of alpha * op(x) @ op(y), without transposing anything: flags of the products say it."""
+def product_gradients(b: Builder, g: Value, x: Value, y: Value, trans_x: bool, trans_y: bool, alpha: float,
+                      pieces: Pieces | None = None) -> tuple[Value, Value]:
+    """Gradients of x and y from that of alpha * op(x) @ op(y), without transposing anything: flags of the products say it.
+
+    They are cut along the same axis as the product, which is another mode for each of them.
+    """
+    def cut(axes: str) -> dict[str, Any] | None:
+        return pieces.of(axes) if pieces else None
+
     if len(y.shape) == 2 and len(x.shape) > 2 and not trans_x:
         rows = math.prod(x.shape[:-1])
-        dx, dy = product_gradients(b, _reshape(b, g, (rows, g.shape[-1])), _reshape(b, x, (rows, x.shape[-1])), y, False, trans_y, alpha)
+        dx, dy = product_gradients(b, _reshape(b, g, (rows, g.shape[-1])), _reshape(b, x, (rows, x.shape[-1])), y, False, trans_y, alpha,
+                                   pieces)
         return _reshape(b, dx, x.shape), dy
-    dx = product(b, y, g, trans_y, True, alpha) if trans_x else product(b, g, y, False, not trans_y, alpha)
-    dy = product(b, g, x, True, trans_x, alpha) if trans_y else product(b, x, g, not trans_x, False, alpha)
+    dx = product(b, y, g, trans_y, True, alpha, cut("knm")) if trans_x else product(b, g, y, False, not trans_y, alpha, cut("mnk"))
+    dy = product(b, g, x, True, trans_x, alpha, cut("nmk")) if trans_y else product(b, x, g, not trans_x, False, alpha, cut("kmn"))
     return sum_to(b, dx, x.shape), sum_to(b, dy, y.shape)
+
+
+def _serial(pieces: Pieces | None) -> Serial | None:
+    return None if pieces is None else Serial(pieces.axis, pieces.factor)
+
+
+def _serial_axes(pieces: Pieces | None) -> tuple[tuple[str, int], ...]:
+    return () if pieces is None else ((pieces.axis, pieces.factor),)
 
 
 class Product(Op):
@@ -89,6 +128,10 @@ class Product(Op):
     def flags(self) -> tuple[bool, bool, float]:
         """Whether A and B enter transposed (their last two axes), and the factor."""
         return False, False, 1.0
+
+    def pieces(self) -> Pieces | None:
+        """How the product is serialised, if it is."""
+        return None
 
     def problem(self, a: TensorType, b: TensorType) -> Problem:
         """Sizes and batch of the product. Raises ShapeError."""
@@ -115,7 +158,7 @@ class Product(Op):
         dx, dy = product_gradients(
             b, _reshape(b, g, (*p.batch, p.m, p.n)), _reshape(b, x, (1, *x.shape)) if x.type.rank == 1 else x,
             _reshape(b, y, (*y.shape, 1)) if y.type.rank == 1 else y,
-            trans_x and x.type.rank > 1, trans_y and y.type.rank > 1, alpha)
+            trans_x and x.type.rank > 1, trans_y and y.type.rank > 1, alpha, self.pieces())
         return [_reshape(b, dx, x.shape), _reshape(b, dy, y.shape)]
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
@@ -134,11 +177,18 @@ class Product(Op):
                 Axis("k", p.k, "reduce"))
         out = (*letters, *("m",) * (a.rank > 1), *("n",) * (b.rank > 1))
         return Contraction(axes, (Operand(dims(a, ("m", "k"), p.trans_a, "k"), a.dtype),
-                                  Operand(dims(b, ("k", "n"), p.trans_b, "k"), b.dtype)), (Operand(out, a.dtype),))
+                                  Operand(dims(b, ("k", "n"), p.trans_b, "k"), b.dtype)), (Operand(out, a.dtype),), alpha=self.flags()[2],
+                           serial=_serial_axes(self.pieces()))
+
+    def serialised(self, mode: str, factor: int, keep_precision: bool = False) -> Op:
+        trans_a, trans_b, alpha = self.flags()
+        attributes = dict(transA=int(trans_a), transB=int(trans_b), alpha=alpha)
+        return OPS["SerialisedMatMul"](**attributes, **dict(mode=mode, factor=factor, keep_precision=keep_precision))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         a, b = present(inputs[0]), present(inputs[1])
-        return matmul_calls(a.code, self.problem(a, b), In(0, a.shape), In(1, b.shape), Out(0, outputs[0].shape), alpha=self.flags()[2])
+        return matmul_calls(a.code, self.problem(a, b), In(0, a.shape), In(1, b.shape), Out(0, outputs[0].shape), alpha=self.flags()[2],
+                            serial=_serial(self.pieces()))
 
 
 @op("MatMul")
@@ -173,6 +223,13 @@ class Gemm(Op):
             raise ShapeError(f"A is {a} and B is {b}; both must have two dimensions (MatMul takes batches).")
         return product_problem(a, b, bool(self.transA), bool(self.transB))
 
+    def pieces(self) -> Pieces | None:
+        """How the product is serialised, if it is."""
+        return None
+
+    def serialised(self, mode: str, factor: int, keep_precision: bool = False) -> Op:
+        return OPS["SerialisedGemm"](**self.attributes(), **dict(mode=mode, factor=factor, keep_precision=keep_precision))
+
     def addend(self, inputs: Sequence[TensorType | None]) -> TensorType | None:
         """The type of C; None where it is absent or beta is 0, which also hides a C that is not finite."""
         return inputs[2] if len(inputs) > 2 and self.beta != 0 else None
@@ -196,7 +253,7 @@ class Gemm(Op):
     def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
             outputs: Sequence[Value]) -> Sequence[Value | None]:
         x, y, g = present(inputs[0]), present(inputs[1]), present(grads[0])
-        found: list[Value | None] = [*product_gradients(b, g, x, y, bool(self.transA), bool(self.transB), self.alpha)]
+        found: list[Value | None] = [*product_gradients(b, g, x, y, bool(self.transA), bool(self.transB), self.alpha, self.pieces())]
         for c in inputs[2:]:
             if c is None:
                 found.append(None)
@@ -212,11 +269,12 @@ class Gemm(Op):
         p = self.problem(a, b)
         operands: list[Operand | None] = [Operand(("k", "m") if p.trans_a else ("m", "k"), a.dtype),
                                           Operand(("n", "k") if p.trans_b else ("k", "n"), b.dtype)]
-        for c in inputs[2:]:
+        for c in [self.addend(inputs)] * (len(inputs) > 2):
             named = () if c is None else [name if n == size else None for name, n, size in
                                           zip("mn"[2 - c.rank:], c.shape, (p.m, p.n)[2 - c.rank:], strict=True)]
             operands.append(None if c is None else Operand(tuple(named), c.dtype))
-        return Contraction((Axis("m", p.m), Axis("n", p.n), Axis("k", p.k, "reduce")), tuple(operands), (Operand(("m", "n"), a.dtype),))
+        return Contraction((Axis("m", p.m), Axis("n", p.n), Axis("k", p.k, "reduce")), tuple(operands), (Operand(("m", "n"), a.dtype),),
+                           alpha=self.alpha, beta=self.beta, serial=_serial_axes(self.pieces()))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         a, b, c = present(inputs[0]), present(inputs[1]), self.addend(inputs)
@@ -225,4 +283,4 @@ class Gemm(Op):
             rows, columns = (1,) * (2 - c.rank) + c.shape
             bias = Bias(In(2, c.shape), 0 if rows == 1 else columns, 0 if columns == 1 else 1)
         return matmul_calls(a.code, self.problem(a, b), In(0, a.shape), In(1, b.shape), Out(0, outputs[0].shape),
-                            alpha=self.alpha, beta=self.beta, bias=bias)
+                            alpha=self.alpha, beta=self.beta, bias=bias, serial=_serial(self.pieces()))

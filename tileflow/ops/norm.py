@@ -131,6 +131,17 @@ class BatchNormalization(Op):
             return Reduce(tuple(Axis(a.name, a.size) for a in found.axes), found.inputs, found.outputs, 2.0)
         return _work(x, (1,), 1, len([t for t in inputs[1:] if t]), 1, 3, 6.0)
 
+    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        x, scale, shift = map(present, inputs[:3])
+        axes, column = _other_axes(x.type.rank), (1, x.shape[1], *[1] * (x.type.rank - 2))
+        mean = b.ReduceMean(x, axes=axes)
+        centred = b.Sub(x, mean)
+        var = b.ReduceMean(b.Mul(centred, centred), axes=axes)
+        inverse = b.Reciprocal(b.Sqrt(b.Add(var, b.scalar(self.epsilon, var))))
+        factor = b.Mul(inverse, b.Reshape(scale, shape=column, allowzero=1))
+        y = b.Add(b.Mul(centred, factor), b.Reshape(shift, shape=column, allowzero=1))
+        return [y, *(b.Reshape(v, shape=scale.shape, allowzero=1) for v in (mean, var, inverse))]
+
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])
         n, channels, inner = _channels(x)
@@ -171,6 +182,16 @@ class BatchNormalizationGrad(Op):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         return _work(present(inputs[1]), (1,), 2, 3, 1, 2, 8.0)
+
+    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        g, x, scale, mean, inverse = map(present, inputs)
+        axes, column = _other_axes(x.type.rank), (1, x.shape[1], *[1] * (x.type.rank - 2))
+        scale, mean, inverse = (b.Reshape(v, shape=column, allowzero=1) for v in (scale, mean, inverse))
+        normal = b.Mul(b.Sub(x, mean), inverse)
+        dscale, dshift = b.ReduceSum(b.Mul(g, normal), axes=axes), b.ReduceSum(g, axes=axes)
+        count = b.scalar(x.type.size // max(1, x.shape[1]), x)
+        pulled = b.Sub(b.Sub(g, b.Div(dshift, count)), b.Mul(normal, b.Div(dscale, count)))
+        return [b.Mul(pulled, b.Mul(scale, inverse)), *(b.Reshape(v, shape=(x.shape[1],), allowzero=1) for v in (dscale, dshift))]
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[1])
@@ -251,12 +272,12 @@ class _Rows(Op):
         axis = normal_axis(self.axis, x.rank)
         return x.with_shape(x.shape[:axis] + (1,) * (x.rank - axis))
 
-    def operands(self, x: TensorType, kinds: tuple[str, str]) -> tuple[tuple[Axis, ...], Operand, Operand, Operand]:
-        """For `work`: axes of these kinds (rows', columns'), the operands x, one number per row, one per column."""
-        axis, names = normal_axis(self.axis, x.rank), tuple(LETTERS[:x.rank])
-        axes = tuple(Axis(a, n, kinds[i >= axis]) for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
-        row = (*names[:axis], *(None,) * (x.rank - axis))
-        return axes, Operand(names, x.dtype), Operand(row, x.dtype), Operand(names[axis:], x.dtype)
+    def operands(self, x: TensorType) -> tuple[tuple[Axis, ...], Operand, Operand, Operand]:
+        """The axes of the work; how x, a tensor over the columns, and a statistic of the rows are indexed."""
+        names, axis = tuple(LETTERS[:x.rank]), normal_axis(self.axis, x.rank)
+        axes = tuple(Axis(a, n, "parallel" if i < axis else "reduce") for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
+        rows = (*names[:axis], *[None] * (x.rank - axis))
+        return axes, Operand(names, x.dtype), Operand(names[axis:], x.dtype), Operand(rows, x.dtype)
 
 
 @op("LayerNormalization")
@@ -302,8 +323,18 @@ class LayerNormalization(_Rows):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
-        axes, full, row, column = self.operands(x, ("parallel", "reduce"))
-        return Reduce(axes, (full, *(column if t else None for t in inputs[1:])), (full, row, row), 7.0)
+        axes, full, columns, rows = self.operands(x)
+        return Reduce(axes, (full, *(columns if t else None for t in inputs[1:])), (full, rows, rows), 7.0)
+
+    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        x, scale = present(inputs[0]), present(inputs[1])
+        axes = tuple(range(normal_axis(self.axis, x.type.rank), x.type.rank))
+        mean = b.ReduceMean(x, axes=axes)
+        centred = b.Sub(x, mean)
+        var = b.ReduceMean(b.Mul(centred, centred), axes=axes)
+        inverse = b.Reciprocal(b.Sqrt(b.Add(var, b.scalar(self.epsilon, var))))
+        y = b.Mul(b.Mul(centred, inverse), scale)
+        return [y if len(inputs) < 3 or inputs[2] is None else b.Add(y, inputs[2]), mean, inverse]
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])
@@ -341,8 +372,18 @@ class LayerNormalizationGrad(_Rows):
         return tuple(a.astype(dtype) for a in (dx, np.sum(g * normal, rows), np.sum(g, rows)))
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        axes, full, row, column = self.operands(present(inputs[1]), ("reduce", "reduce"))
-        return Reduce(axes, (full, full, column, row, row), (full, column, column), 10.0)
+        x = present(inputs[1])
+        axes, full, columns, rows = self.operands(x)
+        return Reduce(axes, (full, full, columns, rows, rows), (full, columns, columns), 10.0)
+
+    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        g, x, scale, mean, inverse = map(present, inputs)
+        axis = normal_axis(self.axis, x.type.rank)
+        axes, rows = tuple(range(axis, x.type.rank)), tuple(range(axis))
+        normal, h = b.Mul(b.Sub(x, mean), inverse), b.Mul(g, scale)
+        dx = b.Mul(inverse, b.Sub(b.Sub(h, b.ReduceMean(h, axes=axes)), b.Mul(normal, b.ReduceMean(b.Mul(h, normal), axes=axes))))
+        small = [b.ReduceSum(v, axes=rows, noop_with_empty_axes=1) for v in (b.Mul(g, normal), g)]
+        return [dx, *(b.Reshape(v, shape=scale.shape, allowzero=1) for v in small)]
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[1])

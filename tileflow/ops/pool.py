@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -85,10 +85,10 @@ def _work(x: TensorType, win: Windows, backward: bool = False) -> Work:
     spatial, taps = [f"o{i}" for i in range(rank)], [f"k{i}" for i in range(rank)]
     axes = (Axis("n", x.shape[0]), Axis("c", x.shape[1]),
             *(Axis(name, size, "reduce" if backward else "parallel") for name, size in zip(spatial, win.out, strict=True)),
-            *(Axis(name, size, "reduce") for name, size in zip(taps, win.kernel, strict=True)))
+            *(Axis(name, size, "whole") for name, size in zip(taps, win.kernel, strict=True)))
     images = tuple(Window(spatial[i], taps[i], win.strides[i], win.dilations[i], win.begin[i]) for i in range(rank))
     image, pooled = Operand(("n", "c", *images), x.dtype), Operand(("n", "c", *spatial), x.dtype)
-    return Reduce(axes, (pooled,), (image,), 1.0) if backward else Reduce(axes, (image,), (pooled,), 1.0)
+    return Reduce(axes, (pooled,), (image,), 1.0, combine="add") if backward else Reduce(axes, (image,), (pooled,), 1.0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,6 +109,16 @@ class Windowed(Op):
     def same(self) -> dict[str, Any]:
         """The attributes that say where the windows lie, for the gradient operator."""
         return {f.name: getattr(self, f.name) for f in fields(Windowed)}
+
+    def image(self, inputs: Types, outputs: Sequence[TensorType]) -> TensorType:
+        """What the windows slide over."""
+        return present(inputs[0])
+
+    def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
+        """The same windows with the padding that the part's own windows meet."""
+        image = self.image(inputs, outputs)
+        begin, end = self.windows(image.shape).padding([box[f"o{i}"] for i in range(image.rank - 2)])
+        return replace(self, pads=begin + end, auto_pad="NOTSET", ceil_mode=0)
 
 
 @op("MaxPool")
@@ -144,7 +154,10 @@ class MaxPool(Windowed):
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
         made = _work(x, self.windows(x.shape))
-        return replace(made, outputs=tuple(replace(made.outputs[0], dtype=t.dtype) for t in outputs))
+        if not self.indices:
+            return made
+        index = Operand(made.outputs[0].dims, "int64")            # counted in the whole tensor, which a part does not know
+        return Reduce(tuple(Axis(a.name, a.size, "whole") for a in made.axes), made.inputs, (*made.outputs, index), 1.0)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])
@@ -164,6 +177,9 @@ class MaxPoolGrad(Windowed):
         _check_gradient(g, x, self.windows(x.shape))
         return (x,)
 
+    def image(self, inputs: Types, outputs: Sequence[TensorType]) -> TensorType:
+        return outputs[0]
+
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         g, x = present(inputs[0]), present(inputs[1])
         _, where = _winners(x, self.windows(x.shape))
@@ -175,7 +191,7 @@ class MaxPoolGrad(Windowed):
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = outputs[0]
         made = _work(x, self.windows(x.shape), backward=True)
-        return Reduce(made.axes, (*made.inputs, *made.outputs), made.outputs, 2.0)
+        return Reduce(made.axes, (*made.inputs, made.outputs[0]), made.outputs, 2.0, combine="add")
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = outputs[0]
@@ -209,6 +225,16 @@ class Average(Windowed):
         for at, (low, high) in zip(_positions(win), self.limits(win), strict=True):
             counts = np.multiply.outer(counts, ((at >= low) & (at < high)).sum(1)).reshape(-1)
         return np.maximum(counts, 1)
+
+    def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
+        """As `Windowed.part`; what a window reaches beyond the declared padding does not count, so it is no padding here either."""
+        image = self.image(inputs, outputs)
+        win, rank = self.windows(image.shape), image.rank - 2
+        begin, reach = win.padding([box[f"o{i}"] for i in range(rank)])
+        end = reach
+        if self.count_include_pad:
+            end = tuple(max(0, min(r, high - n)) for r, n, (_, high) in zip(reach, win.size, self.limits(win), strict=True))
+        return replace(self, pads=begin + end, auto_pad="NOTSET", ceil_mode=int(end != reach))
 
     def bounds(self, win: Windows) -> tuple[int, int, int, int]:
         """`limits` for the kernels: rows, then columns."""
@@ -262,6 +288,14 @@ class AveragePoolGrad(Average):
         _check_gradient(g, x, self.windows(x.shape))
         return (x,)
 
+    def image(self, inputs: Types, outputs: Sequence[TensorType]) -> TensorType:
+        return outputs[0]
+
+    def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
+        spatial = self.work(inputs, outputs).outputs[0].dims[2:]
+        met = [w.range(box, n) for w, n in zip(spatial, self.shape, strict=True) if isinstance(w, Window)]
+        return replace(super().part(box, inputs, outputs), shape=tuple(hi - lo for lo, hi in met))       # type: ignore[type-var]
+
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         g = present(inputs[0])
         win = self.windows((*g.shape[:2], *self.shape))
@@ -288,6 +322,8 @@ class AveragePoolGrad(Average):
 class Global(Op):
     """Base of the pools over all spatial axes: each becomes one element."""
 
+    combine: ClassVar[str] = ""
+
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
         if not x.is_float:
@@ -300,12 +336,17 @@ class Global(Op):
         x = present(inputs[0])
         axes = [f"x{i}" for i in range(x.rank - 2)]
         sizes = (Axis("n", x.shape[0]), Axis("c", x.shape[1]), *(Axis(a, s, "reduce") for a, s in zip(axes, x.shape[2:], strict=True)))
-        return Reduce(sizes, (Operand(("n", "c", *axes), x.dtype),), (Operand(("n", "c", *[None] * len(axes)), x.dtype),), 1.0)
+        return Reduce(sizes, (Operand(("n", "c", *axes), x.dtype),), (Operand(("n", "c", *[None] * len(axes)), x.dtype),), 1.0,
+                      combine=self.combine)
 
 
 @op("GlobalAveragePool")
 class GlobalAveragePool(Global):
     """The mean over all spatial axes, which become 1."""
+
+    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        x = present(inputs[0])
+        return [b.ReduceMean(x, axes=tuple(range(2, x.type.rank)), keepdims=1)]
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         x = present(inputs[0])
@@ -324,6 +365,8 @@ class GlobalAveragePool(Global):
 @op("GlobalMaxPool")
 class GlobalMaxPool(Global):
     """The maximum over all spatial axes, which become 1."""
+
+    combine = "max"
 
     def _flat(self, x: Shape) -> tuple[Windows, Shape]:
         """The pool as one window over one flat axis."""

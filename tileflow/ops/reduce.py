@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from ..kernels.cpu import Cpu
 
 
-def _work(x: TensorType, axes: Shape, keepdims: bool, dtype: str) -> Reduce:
-    """The reduction of `x` over `axes` to elements of `dtype`."""
+def _work(x: TensorType, axes: Shape, keepdims: bool, dtype: str, combine: str = "") -> Reduce:
+    """The reduction of `x` over `axes` to elements of `dtype`; partials of a split axis are brought together by `combine`."""
     names = LETTERS[:x.rank]
     kept = tuple(None if i in axes else a for i, a in enumerate(names) if keepdims or i not in axes)
     space = tuple(Axis(a, n, "reduce" if i in axes else "parallel") for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
-    return Reduce(space, (Operand(tuple(names), x.dtype),), (Operand(kept, dtype),), 1.0)
+    return Reduce(space, (Operand(tuple(names), x.dtype),), (Operand(kept, dtype),), 1.0, combine=combine)
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,6 +40,7 @@ class Reduction(Op):
     noop_with_empty_axes: int = 0
 
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
+    combine: ClassVar[str] = ""
 
     def reduced(self, rank: int) -> Shape:
         """The reduced axes, ascending."""
@@ -56,7 +57,7 @@ class Reduction(Op):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
-        return _work(x, self.reduced(x.rank), bool(self.keepdims), outputs[0].dtype)
+        return _work(x, self.reduced(x.rank), bool(self.keepdims), outputs[0].dtype, self.combine)
 
     def count(self, shape: Shape) -> int:
         """How many elements are reduced to one."""
@@ -97,6 +98,8 @@ class _Sum(Reduction):
 class ReduceSum(_Sum):
     """The sum over axes; integers wrap."""
 
+    combine = "add"
+
     dtypes = ("float32", "float64", "int32", "int64", "uint32", "uint64")
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
@@ -107,6 +110,11 @@ class ReduceSum(_Sum):
 @op("ReduceMean")
 class ReduceMean(_Sum):
     """The mean over axes; of no elements NaN."""
+
+    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        x = present(inputs[0])
+        total = b.ReduceSum(x, axes=self.axes, keepdims=self.keepdims, noop_with_empty_axes=self.noop_with_empty_axes)
+        return [b.Div(total, b.scalar(self.count(x.shape), x))]
 
     def divisor(self, shape: Shape) -> int:
         return self.count(shape)
@@ -165,12 +173,16 @@ class _Best(Reduction):
 class ReduceMax(_Best):
     """The maximum over axes."""
 
+    combine = "max"
+
     largest = True
 
 
 @op("ReduceMin")
 class ReduceMin(_Best):
     """The minimum over axes."""
+
+    combine = "min"
 
     largest = False
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -48,6 +48,11 @@ def normal_axes(axes: Sequence[int], rank: int) -> Shape:
 def zeros(b: Builder, like: Value) -> Value:
     """Zeros of `like`'s type (a missing gradient)."""
     return b.Expand(b.scalar(0.0, like), shape=like.shape) if like.shape else b.scalar(0.0, like)
+
+
+def met(shape: Shape, box: Mapping[str, tuple[int, int]]) -> Shape:
+    """What is in `box` of a tensor whose dimensions are the axes of the work, in order; -1 stays."""
+    return tuple(n if n < 0 else box[a][1] - box[a][0] for n, a in zip(shape, LETTERS, strict=False))
 
 
 class View(Op):
@@ -269,10 +274,10 @@ class Split(Op):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
-        whole = map_work([x.shape], x.shape, x.dtype, 0.0, Move)
-        axis = normal_axis(self.axis, x.rank)
-        part = Operand(tuple(None if i == axis else name for i, name in enumerate(whole.outputs[0].dims)), x.dtype)
-        return Move(whole.axes, whole.inputs, (part,) * len(outputs))
+        axis, names = normal_axis(self.axis, x.rank), LETTERS[:x.rank]
+        axes = tuple(WorkAxis(a, n, "whole" if i == axis else "parallel") for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
+        part = Operand(tuple(None if i == axis else a for i, a in enumerate(names)), x.dtype)
+        return Move(axes, (Operand(tuple(names), x.dtype),), (part,) * len(outputs))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])
@@ -310,6 +315,9 @@ class Expand(Op):
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         y = outputs[0]
         return map_work([present(inputs[0]).shape], y.shape, y.dtype, 0.0, Map)
+
+    def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
+        return Expand(shape=met(outputs[0].shape, box))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, y = present(inputs[0]), outputs[0]

@@ -35,6 +35,11 @@ def log_softmax(x: np.ndarray, axis: int) -> np.ndarray:
         return shifted - np.log(np.sum(np.exp(shifted), axis, keepdims=True))
 
 
+def shifted(b: Builder, x: Value, axis: int) -> Value:
+    """x less its maximum along `axis`."""
+    return b.Sub(x, b.ReduceMax(x, axes=(axis,)))
+
+
 @dataclass(frozen=True, repr=False)
 class _AlongAxis(Op):
     """Base: `arity` inputs of one float type and shape to one output of the same; rows along `axis` are independent."""
@@ -71,6 +76,10 @@ class Softmax(_AlongAxis):
 
     leaf = "softmax"
 
+    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        e = b.Exp(shifted(b, present(inputs[0]), self.axis))
+        return [b.Div(e, b.ReduceSum(e, axes=(self.axis,)))]
+
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         return (softmax(present(inputs[0]), self.axis),)
 
@@ -85,6 +94,10 @@ class LogSoftmax(_AlongAxis):
 
     leaf = "log_softmax"
 
+    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        x = shifted(b, present(inputs[0]), self.axis)
+        return [b.Sub(x, b.Log(b.ReduceSum(b.Exp(x), axes=(self.axis,))))]
+
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         return (log_softmax(present(inputs[0]), self.axis),)
 
@@ -98,6 +111,10 @@ class SoftmaxGrad(_AlongAxis):
     """(g, y) to (g - sum(g * y)) * y: the gradient through y = softmax(x)."""
 
     leaf, arity = "softmax_grad", 2
+
+    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        g, y = map(present, inputs)
+        return [b.Mul(b.Sub(g, b.ReduceSum(b.Mul(g, y), axes=(self.axis,))), y)]
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         g, y = map(present, inputs)
@@ -121,6 +138,10 @@ class LogSoftmaxGrad(_AlongAxis):
     """(g, y) to g - sum(g) * exp(y): the gradient through y = log_softmax(x)."""
 
     leaf, arity = "log_softmax_grad", 2
+
+    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        g, y = map(present, inputs)
+        return [b.Sub(g, b.Mul(b.ReduceSum(g, axes=(self.axis,)), b.Exp(y)))]
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         g, y = map(present, inputs)

@@ -29,6 +29,13 @@ class Windows:
         """As the ONNX attribute: all begins, then all ends."""
         return self.begin + self.end
 
+    def padding(self, ranges: Sequence[tuple[int, int]]) -> tuple[Shape, Shape]:
+        """How far the windows lo..hi of each axis reach before the first and after the last element."""
+        begin = tuple(max(0, p - lo * s) for (lo, _), s, p in zip(ranges, self.strides, self.begin, strict=True))
+        reach = [(hi - 1) * s + (k - 1) * d + 1 - p - n for (_, hi), s, k, d, p, n in
+                 zip(ranges, self.strides, self.kernel, self.dilations, self.begin, self.size, strict=True)]
+        return begin, tuple(max(0, r) for r in reach)
+
     def tap(self, at: Sequence[int]) -> tuple[slice, ...]:
         """Where tap `at` of all windows lies in the padded axes."""
         return tuple(slice(t * d, t * d + (n - 1) * s + 1, s) for t, d, n, s in

@@ -247,7 +247,7 @@ class InferenceModel(Model):
         super().__init__(source, options, progress)
 
     def _build(self, graph: Graph, batching: Batching) -> compiler.Compilation:
-        return compiler.inference(graph, batching)
+        return compiler.inference(graph, batching, serialised=self.options.serial_splits)
 
 
 class TrainingModel(Model):
@@ -276,7 +276,7 @@ class TrainingModel(Model):
 
     def _build(self, graph: Graph, batching: Batching) -> compiler.Compilation:
         return compiler.training(graph, self._loss, self.optimizer, batching, reduction=self.options.accumulation_reduction,
-                                 loss_scaling=self.options.loss_scaling)
+                                 loss_scaling=self.options.loss_scaling, serialised=self.options.serial_splits)
 
     def _scalars(self) -> Callable[[int], Mapping[str, float]]:
         return self.optimizer.values

@@ -1,0 +1,212 @@
+"""Networks of the tile machine's benchmarks, built with tileflow.nn: ResNet-18 and -50, BERT-mini and -Base.
+
+    program = resnet_program(50, micro_batch=20, gradient_accumulation=6)        # planned, not run: takes no memory for weights
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+import tileflow
+from tileflow import compiler, nn
+from tileflow.graph import Builder, TensorType, Value
+from tileflow.nn import Tensor
+from tileflow.nn.init import kaiming_normal, normal
+from tileflow.nn.module import record
+from tileflow.optim import Optimizer
+from tileflow.program import Batching, Program
+
+VOCABULARY, POSITIONS, SEGMENTS = 30522, 512, 2
+"""Of BERT (Devlin et al., 2019), uncased."""
+MASKED = -10000.0
+"""Added to attention scores of positions that must not be seen."""
+
+
+# ---- residual networks (He et al., 2016; stride in the 3x3 convolution of a bottleneck) -------------------------------------
+
+class ConvBlock(nn.Module):
+    """Convolution without bias, batch normalisation and, unless it closes a residual branch, a ReLU."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, relu: bool = True) -> None:
+        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+        self.conv.weight = nn.Parameter(kaiming_normal(self.conv.weight.shape, outputs * kernel * kernel))
+        self.norm = nn.BatchNorm2d(outputs)
+        self.relu = relu
+
+    def forward(self, x: Tensor) -> Tensor:                    # type: ignore[override]
+        y: Tensor = self.norm(self.conv(x))
+        return y.relu() if self.relu else y
+
+
+class Residual(nn.Module):
+    """A residual block: two 3x3 convolutions, or 1x1, 3x3, 1x1 with a fourth of the channels in the middle (`bottleneck`)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, bottleneck: bool) -> None:
+        if bottleneck:
+            middle = outputs // 4
+            self.branch = nn.Sequential(ConvBlock(inputs, middle, 1), ConvBlock(middle, middle, 3, stride),
+                                        ConvBlock(middle, outputs, 1, relu=False))
+        else:
+            self.branch = nn.Sequential(ConvBlock(inputs, outputs, 3, stride), ConvBlock(outputs, outputs, 3, relu=False))
+        self.shortcut = ConvBlock(inputs, outputs, 1, stride, relu=False) if stride > 1 or inputs != outputs else None
+
+    def forward(self, x: Tensor) -> Tensor:                    # type: ignore[override]
+        y: Tensor = self.branch(x)
+        return (y + (x if self.shortcut is None else self.shortcut(x))).relu()
+
+
+class ResNet(nn.Module):
+    """ResNet of 18 or 50 layers: images [N, 3, 224, 224] -> scores of 1,000 classes."""
+
+    BLOCKS: ClassVar = {18: (False, (2, 2, 2, 2)), 50: (True, (3, 4, 6, 3))}
+
+    def __init__(self, layers: int, classes: int = 1000) -> None:
+        bottleneck, counts = self.BLOCKS[layers]
+        self.stem = ConvBlock(3, 64, 7, 2)
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        blocks: list[nn.Module] = []
+        width = 64
+        for stage, count in enumerate(counts):
+            for i in range(count):
+                outputs = 64 * 2 ** stage * (4 if bottleneck else 1)
+                blocks.append(Residual(width, outputs, 2 if stage and not i else 1, bottleneck))
+                width = outputs
+        self.blocks = nn.Sequential(*blocks)
+        self.mean = nn.GlobalAvgPool()
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:                    # type: ignore[override]
+        y: Tensor = self.mean(self.blocks(self.pool(self.stem(x))))
+        return self.head(y.flatten())
+
+
+# ---- BERT (Devlin et al., 2019), normalisation after each block ------------------------------------------------------------
+
+class EncoderLayer(nn.Module):
+    """Self-attention and a two-layer network with GELU, each added to its input and normalised."""
+
+    def __init__(self, hidden: int, heads: int, dropout: float) -> None:
+        self.attention = nn.MultiheadAttention(hidden, heads)
+        self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        self.wide, self.narrow = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+        self.activation, self.dropout = nn.GELU(), nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:      # type: ignore[override]
+        y = self.norm1(x + self.dropout(self.attention(x, x, x, mask)))
+        out: Tensor = self.norm2(y + self.dropout(self.narrow(self.activation(self.wide(y)))))
+        return out
+
+
+class Bert(nn.Module):
+    """BERT with the heads of pre-training.
+
+    Inputs: token, position and segment numbers [N, S] (the `masked` tokens to predict come first), visible [N, S] (1 or 0).
+    Outputs: scores of the vocabulary for the first `masked` tokens [N * masked, vocabulary] through the token table, and
+    scores of "is the next sentence" [N, 2].
+    """
+
+    def __init__(self, layers: int, hidden: int, heads: int, masked: int = 20, vocabulary: int = VOCABULARY, dropout: float = 0.1) -> None:
+        self.tokens, self.positions = nn.Embedding(vocabulary, hidden), nn.Embedding(POSITIONS, hidden)
+        self.segments = nn.Embedding(SEGMENTS, hidden)
+        for table in (self.tokens, self.positions, self.segments):
+            table.weight = nn.Parameter(normal(table.weight.shape, 0.02))
+        self.norm, self.dropout = nn.LayerNorm(hidden), nn.Dropout(dropout)
+        self.layers = [EncoderLayer(hidden, heads, dropout) for _ in range(layers)]
+        self.transform, self.activation, self.transform_norm = nn.Linear(hidden, hidden), nn.GELU(), nn.LayerNorm(hidden)
+        self.bias = nn.Parameter(np.zeros(vocabulary, np.float32))
+        self.pooler, self.next_sentence = nn.Linear(hidden, hidden), nn.Linear(hidden, 2)
+        self.masked = masked
+
+    def forward(self, tokens: Tensor, positions: Tensor, segments: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:   # type: ignore[override]
+        x = self.dropout(self.norm(self.tokens(tokens) + self.positions(positions) + self.segments(segments)))
+        mask = ((1.0 - visible) * MASKED).reshape(visible.shape[0], 1, 1, visible.shape[1])
+        for layer in self.layers:
+            x = layer(x, mask)
+        hidden = x.shape[2]
+        chosen = x.apply("Slice", starts=(0,), ends=(self.masked,), axes=(1,), steps=(1,)).reshape(-1, hidden)
+        chosen = self.transform_norm(self.activation(self.transform(chosen)))
+        scores = chosen.apply("Gemm", self.tokens.weight, self.bias, transB=1)
+        first = x.apply("Slice", starts=(0,), ends=(1,), axes=(1,), steps=(1,)).reshape(-1, hidden)
+        return scores, self.next_sentence(self.pooler(first).tanh())
+
+
+BERT_SIZES = {"base": (12, 768, 12), "mini": (4, 256, 4)}
+"""Layers, hidden size and heads."""
+
+
+def pretraining_loss(b: Builder, outputs: Sequence[Value]) -> Value:
+    """Cross entropies of the masked tokens (labels `words`) and of the next sentence (labels `follows`), added."""
+    losses = [b.SoftmaxCrossEntropyLoss(scores, b.input(name, TensorType("int64", scores.shape[:1])), reduction="mean")
+              for scores, name in zip(outputs, ("words", "follows"), strict=True)]
+    return b.Add(*(v[0] if isinstance(v, tuple) else v for v in losses))
+
+
+# ---- programs ---------------------------------------------------------------------------------------------------------------
+
+def training_program(net: nn.Module, inputs: Sequence[tuple[str, TensorType]], loss: Any, optimizer: Optimizer, batching: Batching) -> Program:
+    """The training Program of a network for inputs of these types."""
+    return compiler.training(record(net, inputs, training=True, dtype="float32"), loss, optimizer, batching).program
+
+
+def resnet_program(layers: int, micro_batch: int, gradient_accumulation: int = 1, image: int = 224, optimizer: Optimizer | None = None) -> Program:
+    """Training of a ResNet with momentum SGD and weight decay, cross entropy; weights take no memory."""
+    from tileflow.loss import find
+    with nn.skip_init():
+        net = ResNet(layers)
+    return training_program(net, [("image", TensorType("float32", (micro_batch, 3, image, image)))], find("cross_entropy"),
+                            optimizer or tileflow.optim.SGD(lr=2.0, momentum=0.9, weight_decay=1e-4),
+                            Batching(micro_batch, gradient_accumulation))
+
+
+def bert_program(size: str, micro_batch: int, gradient_accumulation: int = 1, sequence: int = 128, masked: int = 20,
+                 dropout: float = 0.1, layers: int | None = None, optimizer: Optimizer | None = None) -> Program:
+    """Pre-training of a BERT with AdamW; weights take no memory. `layers` overrides the number of encoder layers."""
+    count, hidden, heads = BERT_SIZES[size]
+    with nn.skip_init():
+        net = Bert(count if layers is None else layers, hidden, heads, masked, dropout=dropout)
+    numbers = TensorType("int64", (micro_batch, sequence))
+    inputs = [(name, numbers) for name in ("tokens", "positions", "segments")]
+    return training_program(net, [*inputs, ("visible", numbers.with_dtype("float32"))], pretraining_loss,
+                            optimizer or tileflow.optim.AdamW(lr=6e-3, weight_decay=0.01), Batching(micro_batch, gradient_accumulation))
+
+
+class Encoder(nn.Module):
+    """Encoder layers alone, as a pipeline stage holds them: x [N, S, hidden] and visible [N, S] to the sum of the result."""
+
+    def __init__(self, layers: int, hidden: int, heads: int, dropout: float) -> None:
+        self.layers = [EncoderLayer(hidden, heads, dropout) for _ in range(layers)]
+
+    def forward(self, x: Tensor, visible: Tensor) -> Tensor:   # type: ignore[override]
+        mask = ((1.0 - visible) * MASKED).reshape(visible.shape[0], 1, 1, visible.shape[1])
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x.sum()
+
+
+def encoder_program(size: str, layers: int, micro_batch: int, gradient_accumulation: int = 1, sequence: int = 128, dropout: float = 0.1) -> Program:
+    """Training of some encoder layers of a BERT; weights take no memory."""
+    from tileflow.loss import find
+    _, hidden, heads = BERT_SIZES[size]
+    with nn.skip_init():
+        net = Encoder(layers, hidden, heads, dropout)
+    inputs = [("x", TensorType("float32", (micro_batch, sequence, hidden))), ("visible", TensorType("float32", (micro_batch, sequence)))]
+    return training_program(net, inputs, find("identity"), tileflow.optim.AdamW(lr=6e-3, weight_decay=0.01),
+                            Batching(micro_batch, gradient_accumulation))
+
+
+def matmul_program(m: int, n: int, k: int) -> Program:
+    """A [m, k] times B [k, n], both inputs."""
+    from tileflow.graph import Graph
+    graph = Graph("matmul")
+    b = Builder(graph)
+    a, c = b.input("a", TensorType("float32", (m, k))), b.input("b", TensorType("float32", (k, n)))
+    graph.outputs.append(b.MatMul(a, c))
+    return compiler.inference(graph, Batching(1)).program
+
+
+def parameters(program: Program) -> int:
+    """Number of trained weights."""
+    return sum(math.prod(s.input.shape) for s in program.micro.parameters)

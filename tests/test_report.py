@@ -1,0 +1,284 @@
+"""Reports: the versioned file and its loader, the text, the page that stands alone, the trace."""
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from tile_programs import CATEGORIES, handmade
+
+from tileflow import report
+from tileflow.errors import ReportError
+from tileflow.options import declarations
+from tileflow.report import format as f
+from tileflow.report import json as schema
+from tileflow.report import svg, text, trace
+from tileflow.tiles.chip import CHIPS
+
+POINTS = [
+    {"label": "0.1", "kind": "sweep", "proportion": 0.1, "per_op": {}, "cycles": 2000, "bytes": 300_000, "fits": True, "best": False},
+    {"label": "0.2", "kind": "sweep", "proportion": 0.2, "per_op": {}, "cycles": 2000, "bytes": 400_000, "fits": True, "best": False},
+    {"label": "0.6", "kind": "sweep", "proportion": 0.6, "per_op": {}, "cycles": 1000, "bytes": 700_000, "fits": False, "best": False},
+    {"label": "a 0.3", "kind": "search", "proportion": 0.6, "per_op": {"a": 0.3}, "cycles": 1500, "bytes": 600_000, "fits": True, "best": True},
+]
+
+
+class OutOfMemory(Exception):
+    def __init__(self) -> None:
+        super().__init__("Tile 0 needs 900,000 bytes.")
+        self.tile, self.demand, self._hidden = 0, 900_000, object()
+
+
+@pytest.fixture(scope="module")
+def made():
+    return handmade()
+
+
+@pytest.fixture(scope="module")
+def built(made):
+    return report.build(made, model="net.onnx", frontier=POINTS)
+
+
+def test_what_is_written_comes_back(built, tmp_path):
+    folder = report.write(built, tmp_path / "a" / "b")
+    assert sorted(p.name for p in folder.iterdir()) == ["page.html", "report.json", "trace.json"]
+    assert report.load(folder) == report.load(folder / "report.json") == built
+    report.write(report.load(folder), folder)
+    assert report.load(folder) == built
+
+
+def test_figures_add_up(built, made):
+    assert built["totals"]["cycles"] == sum(s["cycles_per_update"] for s in built["steps"]) == sum(built["totals"]["phases"].values())
+    assert built["totals"]["flops"] == sum(s.work.flops * s.repeats for s in made.steps)
+    assert built["memory"]["worst"] == max(built["memory"]["peak"])
+    assert set(built["memory"]["categories"]) == set(CATEGORIES)
+    for t in (0, 700, 1471):
+        assert sum(c[t] for c in built["memory"]["categories"].values()) == built["memory"]["peak"][t]
+    assert built["host"]["cycles_per_update"] == sum(s["cycles"] * s["repeats"] for s in built["host"]["streams"])
+    assert built["batching"]["samples_per_update"] == 64
+    kinds = {c["name"]: c["kind"] for c in built["chip"]["constants"]}
+    assert kinds["tiles"] in ("documented", "user")
+    assert kinds["sync_cycles"] == "estimate"
+
+
+def test_the_schema_is_documented():
+    for name, inner in schema.SCHEMA.items():
+        assert name in schema.__doc__, name
+        for field in inner if isinstance(inner, dict) else inner[0] if isinstance(inner, list) and isinstance(inner[0], dict) else ():
+            assert field in schema.__doc__, f"{name}.{field}"
+
+
+def test_unknown_fields_are_kept_for_newer_writers(built):
+    more = copy.deepcopy(built)
+    more["totals"]["watts"] = 3.5
+    assert report.validate(more, "x") is more
+
+
+def change(value, path, new):
+    value = copy.deepcopy(value)
+    inner = value
+    for key in path[:-1]:
+        inner = inner[key]
+    if new is None:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = new
+    return value
+
+
+@pytest.mark.parametrize(("path", "new", "says"), [
+    (("schema_version",), 2, "has schema_version 2, and this tileflow reads version 1"),
+    (("schema_version",), None, "has schema_version None"),
+    (("totals",), None, "totals is missing"),
+    (("totals", "cycles"), 1.5, "totals.cycles is a float, not int"),
+    (("totals", "cycles"), True, "totals.cycles is a bool, not int"),
+    (("totals", "phases", "sync"), None, "totals.phases.sync is missing"),
+    (("training",), 1, "training is a int, not bool"),
+    (("steps",), {}, "steps is a dict, not a list"),
+    (("steps", 1, "splits", "m"), "4", "steps[1].splits.m is a str, not int"),
+    (("steps", 2, "phases"), [], "steps[2].phases is a list, not a table"),
+    (("memory", "peak", 3), "x", "memory.peak[3] is a str"),
+    (("memory", "peak"), [1], "memory of peak has 1 tiles, always_live 1472"),
+    (("memory", "categories", "weights"), [], "memory of weights has 0 tiles"),
+    (("memory", "worst_tile"), 1472, "no worst_tile 1472"),
+    (("out_of_memory",), 3, "out_of_memory is a int, not a table"),
+    (("frontier", 0, "fits"), None, "frontier[0].fits is missing"),
+])
+def test_damaged_reports(built, tmp_path, path, new, says):
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(change(built, path, new)))
+    with pytest.raises(ReportError, match=re.escape(says)) as error:
+        report.load(tmp_path)
+    assert str(file) in str(error.value)
+    assert "compile the model again" in str(error.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b"\xff\xfe", b'{"schema_version": NaN}', b"[]", b"null"])
+def test_files_that_are_no_reports(tmp_path, content):
+    (tmp_path / "report.json").write_bytes(content)
+    with pytest.raises(ReportError, match=r"report\.json"):
+        report.load(tmp_path)
+
+
+def test_no_report_and_no_place_for_one(built, tmp_path):
+    with pytest.raises(ReportError, match=r"cannot be read: No such file.*tileflow compile MODEL --machine"):
+        report.load(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ReportError, match=r"Cannot write the report to .*file/out.*choose another folder"):
+        report.write(built, tmp_path / "file" / "out")
+
+
+def test_text(built):
+    shown = text.render(built)
+    for words in ("net.onnx, training", "gc200: 1,472 tiles of 624.0 KiB", "micro-batch 16", "fits. Worst tile 0: 116,150 of 638,976 (18.2 %)",
+                  "layer2/act/Relu", "m/4 n/8 k/2 serial n/2", "weights      always live", "a 0.3", "← taken", "no plan within 10,000 bytes"):
+        assert words in shown, words
+    assert "exchange buffers" in shown
+    line = next(line for line in shown.splitlines() if "layer2/fc/MatMul" in line and "amp" in line)
+    assert "5,000 !" in line
+
+
+def test_text_lists_the_slowest_or_all():
+    many = report.build(handmade(30, tiles=16))
+    assert "and 40 operators more" in text.render(many)
+    assert "layer0/fc/MatMul" not in text.render(many)
+    assert "layer0/fc/MatMul" in text.render(many, every_operator=True)
+
+
+def test_a_table_is_in_line():
+    rows = text.table(("name", "n"), [("a", "1"), ("long", "1,000")]).splitlines()
+    assert rows == ["  name      n", "  ----  -----", "  a         1", "  long  1,000"]
+
+
+def test_frontier():
+    assert [p["label"] for p in text.pareto(POINTS)] == ["0.1", "a 0.3", "0.6"]
+    plot = text.frontier({"frontier": POINTS, "memory": {"bytes_per_tile": 638_976}})
+    assert [plot.count(c) for c in "●○×"] == [1 + 1, 2 + 1, 1 + 1]          # in the plot, and in the line that explains them
+    wild = [*POINTS, {**POINTS[0], "bytes": 10**9}, {**POINTS[0], "cycles": 10**9}]
+    assert text.near(wild, 638_976) == POINTS
+    assert text.near(POINTS[:1], 1) == POINTS[:1]
+    one = text.frontier({"frontier": POINTS[:1], "memory": {"bytes_per_tile": 638_976}})
+    assert one.count("○") == 2
+
+
+class Page(HTMLParser):
+    """Checks that tags nest, and keeps the texts."""
+
+    VOID = ("meta", "input", "br")
+
+    def __init__(self, content: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.texts: list[str] = []
+        self.feed(content)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        assert not any(name in ("src", "href", "srcset") for name, _ in attrs)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_the_page_stands_alone_and_nests(built):
+    content = report.page.render(built)
+    page = Page(content)
+    assert page.tags.count("svg") == 6
+    for word in ("link", "iframe", "img", "object", "embed"):
+        assert word not in page.tags
+    assert not re.search(r"https?://|@import|url\(", content)
+    assert "fits in tile memory" in page.texts
+    assert page.tags.count("tr") > len(built["steps"])
+
+
+def test_a_long_program_is_cut_to_the_slowest_operators(built, monkeypatch):
+    monkeypatch.setattr(report.page, "ROWS", 2)
+    page = Page(report.page.render(built))
+    assert any("The 2 with most cycles of 6; report.json has all." in words for words in page.texts)
+
+
+def test_names_cannot_break_the_page(built):
+    evil = change(built, ("model",), "<script>alert(1)</script>")
+    evil["steps"][0]["name"] = '"><img src=x onerror=alert(1)>'
+    page = Page(report.page.render(evil))
+    assert page.tags.count("script") == 1
+    assert "img" not in page.tags
+
+
+def test_a_program_that_does_not_fit():
+    big = report.build(handmade(scale=8.0), out_of_memory=OutOfMemory())
+    assert big["out_of_memory"] == {"message": "Tile 0 needs 900,000 bytes.", "tile": 0, "demand": 900_000}
+    assert not big["memory"]["fits"]
+    assert "OUT OF TILE MEMORY" in text.render(big)
+    page = Page(report.page.render(big))
+    assert "out of tile memory" in page.texts
+    assert "Tile 0 needs 900,000 bytes." in page.texts
+
+
+def test_trace(built, made):
+    found = json.loads(trace.to_text(built))
+    events = found["traceEvents"]
+    names = {(e["pid"], e.get("tid")): e["args"]["name"] for e in events if e["name"] in ("process_name", "thread_name")}
+    assert names == {(0, None): "IPU 0 (gc200)", (0, 1): "compute", (0, 2): "sync", (0, 3): "exchange", (0, 4): "host I/O"}
+    work = sorted((e for e in events if e["ph"] == "X" and e["tid"] != 4), key=lambda e: e["ts"])
+    assert sum(e["args"]["cycles"] for e in work) == built["totals"]["cycles"]
+    for before, after in itertools.pairwise(work):
+        assert after["ts"] == pytest.approx(before["ts"] + before["dur"], abs=1e-5)          # bulk-synchronous: no gap, no overlap
+    assert work[-1]["ts"] + work[-1]["dur"] == pytest.approx(1e6 * made.seconds_per_update)
+    host = [e for e in events if e["ph"] == "X" and e["tid"] == 4]
+    assert [e["name"] for e in host] == [f"{way}, micro-batch {i}" for i in range(4) for way in ("x in", "relu.2 out")]
+    for before, after in itertools.pairwise(host):
+        assert after["ts"] >= before["ts"] + before["dur"] - 1e-5
+    assert {e["ph"] for e in events} == {"M", "X", "C"}
+
+
+def test_trace_has_one_process_per_ipu_and_stays_small(built, monkeypatch):
+    several = change(built, ("chip", "ipus"), 4)
+    assert {e["pid"] for e in trace.build(several)["traceEvents"]} == {0, 1, 2, 3}
+    monkeypatch.setattr(trace, "MOST_EVENTS", 10)
+    events = trace.build(built)["traceEvents"]
+    assert sum(e["args"]["cycles"] for e in events if e["ph"] == "X" and e["tid"] != 4) == built["totals"]["cycles"]
+    assert sum(e["name"] == "micro-batch 3" for e in events) == 1
+
+
+def test_figures_as_people_read_them():
+    assert [f.size(n) for n in (0, 1023, 1536, 638_976, 3 << 20)] == ["0 B", "1023 B", "1.5 KiB", "624.0 KiB", "3.0 MiB"]
+    assert [f.seconds(t) for t in (2.5, 0.0125, 3e-6, 2e-9, 0.0)] == ["2.5 s", "12.5 ms", "3 µs", "2 ns", "0 ns"]
+    assert [f.short(n) for n in (0, 999, 1234, 5_600_000, 2e12)] == ["0", "999", "1.23 k", "5.6 M", "2 T"]
+    assert f.histogram([0, 5, 9, 10, 99], 10, 2) == [(0, 5, 1), (5, 10, 4)]
+    assert f.histogram([], 0, 1) == [(0, 1, 0)]
+
+
+def test_ticks():
+    assert svg.ticks(0, 100, 4) == [0, 50, 100]
+    assert svg.ticks(0, 624 * 1024, 4, binary=True) == [0, 262144, 524288]
+    assert svg.ticks(5, 5, 4)
+
+
+def test_a_slow_host_and_streaming_memory_are_named(built):
+    assert f.limits(built) == []
+    slow = change(change(built, ("host", "cycles_per_update"), 10**9), ("host", "streaming_memory_cycles"), 1000)
+    assert "The host decides the time: its streams take 1,000,000,000 cycles" in text.render(slow)
+    assert "Streaming memory takes 1,000 of the exchange cycles" in report.page.render(slow)
+
+
+def test_the_guide_names_every_constant_and_its_kind():
+    guide = (Path(__file__).parent.parent / "docs" / "tiles.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| (documented|estimate) \|$", guide, re.MULTILINE))
+    assert rows == {name.split(".")[0]: kind for name, _, kind, _ in CHIPS["gc200"].constants()}
+    table = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|$", guide, re.MULTILINE))
+    assert set(table) == {d.name for d in declarations().values() if d.group == "machine"}

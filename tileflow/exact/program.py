@@ -1,0 +1,137 @@
+"""A whole Program on the tiles: prologue, micro-steps, folds and updates in the order of the engine."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..errors import DataError
+from ..graph import Graph, Node, State, Value
+from ..program import Program
+from ..tiles.plan import OpPlan, Phases, node_name
+from .tiles import Tiles, Traffic
+from .vertex import Streams
+
+Array = np.ndarray
+Watch = Callable[[Node, OpPlan, list[Array | None], tuple[Array, ...], Traffic], None]
+"""Called after each operator with its inputs, its outputs and what it did."""
+
+
+@dataclass
+class Result:
+    """What a call gives.
+
+    outputs: by name, [micro-batches, *micro-batch shape]. states: by name, after the last update. contributions: what the last
+    micro-batch gave beyond its outputs (gradients), by name. arena: the most bytes that any tile's arena held.
+    """
+
+    outputs: dict[str, Array]
+    states: dict[str, Array]
+    contributions: dict[str, Array] = field(default_factory=dict)
+    arena: int = 0
+
+
+def execute(program: Program, plans: Mapping[Node, OpPlan], feeds: Mapping[str, Array], states: Mapping[str, Array], tiles: Tiles, *,
+            scalars: Callable[[int], Mapping[str, float]] | None = None, seed: int = 0, first_micro: int = 0, first_update: int = 0,
+            watch: Watch | None = None) -> Result:
+    """Run one call of a program on the tiles, each operator split as its plan says. Views without a plan move nothing.
+
+    Args:
+        feeds: the program's inputs by name, [rows of a call, ...].
+        states: weights, buffers and optimizer states by name; those that are missing start at zero.
+        scalars: the optimizer's hyper-parameters at an update index.
+
+    Raises:
+        TileMemoryError: a part of an operator does not fit a tile.
+        DataError: an input is missing or has another shape.
+    """
+    return _Call(program, plans, tiles, scalars, watch, seed).run(feeds, states, first_micro, first_update)
+
+
+class _Call:
+    def __init__(self, program: Program, plans: Mapping[Node, OpPlan], tiles: Tiles, scalars: Callable[[int], Mapping[str, float]] | None,
+                 watch: Watch | None, seed: int) -> None:
+        self.program, self.plans, self.tiles, self.scalars, self.watch, self.seed = program, plans, tiles, scalars, watch, seed
+        self.values: dict[Value, Array] = {}
+        self.states: dict[str, Array] = {}
+        self.arena = 0
+
+    def run(self, feeds: Mapping[str, Array], states: Mapping[str, Array], micro: int, update: int) -> Result:
+        p = self.program
+        self.states = {s.name: np.array(states.get(s.name, np.zeros(s.input.shape, s.input.type.numpy)), s.input.type.numpy)
+                       for g in p.graphs for s in g.states}
+        rows = {v.name: self._rows(v, feeds) for v in p.inputs}
+        outputs: dict[str, list[Array]] = {v.name: [] for v in p.micro.outputs}
+        rounds, count = (p.batching.device_iterations, p.batching.gradient_accumulation) if p.training else (1, p.batching.micro_batches)
+        at = 0
+        for iteration in range(rounds):
+            pending = self._begin(update + iteration)
+            for _ in range(count):
+                self.tiles.streams = Streams(self.seed, micro + at)
+                self._graph(p.micro, self.states, {v: rows[v.name][at] for v in p.inputs})
+                for v in p.micro.outputs:
+                    outputs[v.name].append(self.values[v])
+                if p.training:
+                    pending.update(self._graph(p.fold, pending, {}))
+                at += 1
+            if p.training:
+                self.states.update(pending)
+                self.states.update(self._graph(p.update, self.states, {}))
+        own = {v.name for v in p.micro.outputs[:self._own_outputs()]}
+        return Result({n: np.stack(a) for n, a in outputs.items() if n in own}, self.states,
+                      {n: a[-1] for n, a in outputs.items() if n not in own}, self.arena)
+
+    def _own_outputs(self) -> int:
+        """Outputs up to the loss are the caller's; gradients follow."""
+        p = self.program
+        return len(p.micro.outputs) if p.loss is None else p.micro.outputs.index(p.loss) + 1
+
+    def _rows(self, v: Value, feeds: Mapping[str, Array]) -> Array:
+        """An input of the call as [micro-batches, *micro-batch shape]."""
+        if v.name not in feeds:
+            raise DataError(f"The input {v.name} is missing; the program takes {', '.join(i.name for i in self.program.inputs)}.")
+        array, count = np.ascontiguousarray(feeds[v.name], v.type.numpy), self.program.batching.micro_batches
+        if array.size != count * v.type.size:
+            raise DataError(f"The input {v.name} is {list(np.shape(feeds[v.name]))}; a call takes {count} micro-batches of {list(v.shape)}.")
+        return array.reshape(count, *v.shape)
+
+    def _begin(self, update: int) -> dict[str, Array]:
+        """Before an update's micro-batches: hyper-parameters, what depends on weights, empty accumulators. Returns the fold's states."""
+        if self.scalars is not None:
+            for name, number in self.scalars(update).items():
+                self.states[f"optimizer.{name}"] = np.array(number, np.float64)
+        self._graph(self.program.prologue, self.states, {})
+
+        def start(s: State) -> Array:
+            return np.zeros_like(self.states[s.name]) if s.kind == "accumulator" else self.states[s.name]
+        return {s.name: start(s) for s in self.program.fold.states}
+
+    def _graph(self, graph: Graph, states: Mapping[str, Array], given: Mapping[Value, Array]) -> dict[str, Array]:
+        """Run a graph; returns its new states by name. Values stay for the graphs that are linked to them."""
+        values = self.values
+        values.update(graph.constants)
+        values.update({s.input: states[s.name] for s in graph.states})
+        values.update({v: given[v] if v in given else values[self.program.links[v]] for v in graph.inputs})
+        for node in graph.nodes:
+            inputs = [None if v is None else values[v] for v in node.inputs]
+            values.update(zip(node.outputs, self._node(node, inputs), strict=True))
+        return {s.name: values[s.output] for s in graph.states if s.output is not None}
+
+    def _node(self, node: Node, inputs: list[Array | None]) -> tuple[Array, ...]:
+        plan = self.plans.get(node)
+        if plan is None:
+            assert node.op.alias is not None, f"{node_name(node)} has no plan"
+            view = inputs[node.op.alias]
+            assert view is not None
+            return (view.reshape(node.outputs[0].shape),)
+        outputs = self.tiles.run(node.op, plan, inputs)
+        self.arena = max(self.arena, self.tiles.traffic.arena)
+        if self.watch is not None:
+            self.watch(node, plan, inputs, outputs, self.tiles.traffic)
+        return outputs
+
+
+def alone() -> OpPlan:
+    """The plan of an operator that one tile computes whole."""
+    return OpPlan({}, "none", Phases(), 0)

@@ -1,0 +1,306 @@
+"""Kinds of option values: what an option takes, in its normal form, and how a command-line word becomes one."""
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+
+class Kind:
+    """What values an option takes. `check` raises ValueError; `expected` completes 'Option x must be …'."""
+
+    metavar = "VALUE"
+
+    @property
+    def expected(self) -> str:
+        raise NotImplementedError
+
+    def check(self, value: Any) -> Any:
+        """The value in its normal form."""
+        raise NotImplementedError
+
+    def parse(self, text: str) -> Any:
+        """A command-line word to a value; still to be checked."""
+        return text
+
+
+@dataclass(frozen=True)
+class Range:
+    """Bounds of a number: least <= x <= most, above < x < below."""
+
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+
+    def __contains__(self, x: float) -> bool:
+        return ((self.least is None or x >= self.least) and (self.most is None or x <= self.most)
+                and (self.above is None or x > self.above) and (self.below is None or x < self.below))
+
+    def __str__(self) -> str:
+        words = {"at least": self.least, "at most": self.most, "above": self.above, "below": self.below}
+        return " and ".join(f"{word} {x:g}" for word, x in words.items() if x is not None)
+
+
+def _within(noun: str, bounds: Range) -> str:
+    return f"{noun}, {bounds}".rstrip(", ")
+
+
+@dataclass(frozen=True)
+class Integer(Kind):
+    """A whole number (NumPy's too; not a bool)."""
+
+    bounds: Range = Range()
+    metavar = "N"
+
+    @property
+    def expected(self) -> str:
+        return _within("a whole number", self.bounds)
+
+    def check(self, value: Any) -> int:
+        if isinstance(value, bool):
+            raise ValueError
+        try:
+            number = operator.index(value)
+        except TypeError:
+            raise ValueError from None
+        if number not in self.bounds:
+            raise ValueError
+        return number
+
+    def parse(self, text: str) -> Any:
+        return int(text)
+
+
+@dataclass(frozen=True)
+class Number(Kind):
+    """A finite real number."""
+
+    bounds: Range = Range()
+    metavar = "X"
+
+    @property
+    def expected(self) -> str:
+        return _within("a number", self.bounds)
+
+    def check(self, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise ValueError
+        if not math.isfinite(value) or float(value) not in self.bounds:
+            raise ValueError
+        return float(value)
+
+    def parse(self, text: str) -> Any:
+        return float(text)
+
+
+@dataclass(frozen=True)
+class Numbers(Kind):
+    """A list of numbers; a single number counts as a list of one. `count` None: any length."""
+
+    each: Number = Number()
+    count: int | None = None
+    metavar = "X,X"
+
+    @property
+    def expected(self) -> str:
+        many = "numbers" if self.count is None else f"{self.count} numbers"
+        return f"{many}, each {self.each.bounds}".removesuffix(", each ")
+
+    def check(self, value: Any) -> tuple[float, ...]:
+        items = _listed([value] if isinstance(value, numbers.Real) else value)
+        if self.count is not None and len(items) != self.count:
+            raise ValueError
+        return tuple(self.each.check(item) for item in items)
+
+    def parse(self, text: str) -> Any:
+        return [float(word) for word in text.split(",")]
+
+
+@dataclass(frozen=True)
+class Choice(Kind):
+    """One word out of a few."""
+
+    words: tuple[str, ...]
+
+    @property
+    def metavar(self) -> str:          # type: ignore[override]
+        return "{" + ",".join(self.words) + "}"
+
+    @property
+    def expected(self) -> str:
+        return "one of " + ", ".join(map(repr, self.words))
+
+    def check(self, value: Any) -> str:
+        if not isinstance(value, str) or value not in self.words:
+            raise ValueError
+        return value
+
+
+@dataclass(frozen=True)
+class Flag(Kind):
+    """True or false."""
+
+    expected = "true or false"
+
+    def check(self, value: Any) -> bool:
+        if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
+            raise ValueError
+        return bool(value)
+
+
+@dataclass(frozen=True)
+class Text(Kind):
+    """A text that is not empty."""
+
+    expected = "a text that is not empty"
+    metavar = "NAME"
+
+    def check(self, value: Any) -> str:
+        if not isinstance(value, str) or not value:
+            raise ValueError
+        return value
+
+
+@dataclass(frozen=True)
+class Machine(Kind):
+    """The name or file of a chip, a `tileflow.tiles.chip.Chip`, or a table of one's constants. What it means is checked where it is used."""
+
+    expected = "the name of a chip, a .toml file, a Chip or a table of its constants"
+    metavar = "CHIP"
+
+    def check(self, value: Any) -> Any:
+        if isinstance(value, Mapping) and value:
+            return MappingProxyType(dict(value))
+        if hasattr(value, "bytes_per_tile") and hasattr(value, "to_dict"):
+            return value
+        path = os.fspath(value) if isinstance(value, os.PathLike) else value
+        if not isinstance(path, str) or not path:
+            raise ValueError
+        return path
+
+
+@dataclass(frozen=True)
+class FilePath(Kind):
+    """A path, kept as text. `flag`: true is accepted as well and means "the usual place"."""
+
+    flag: bool = False
+    metavar = "PATH"
+
+    @property
+    def expected(self) -> str:
+        return "a path, true or false" if self.flag else "a path"
+
+    def check(self, value: Any) -> str | bool:
+        if self.flag and isinstance(value, bool):
+            return value
+        if not isinstance(value, (str, os.PathLike)):
+            raise ValueError
+        path = os.fspath(value)
+        if not isinstance(path, str) or not path or "\0" in path:
+            raise ValueError
+        return path
+
+
+@dataclass(frozen=True)
+class Names(Kind):
+    """A list of names or name patterns; a single text counts as a list of one."""
+
+    expected = "a list of texts"
+    metavar = "NAME,NAME"
+
+    def check(self, value: Any) -> tuple[str, ...]:
+        items = _listed([value] if isinstance(value, str) else value)
+        if not all(isinstance(item, str) and item for item in items):
+            raise ValueError
+        return tuple(items)
+
+    def parse(self, text: str) -> Any:
+        return [word.strip() for word in text.split(",") if word.strip()]
+
+
+@dataclass(frozen=True)
+class Sizes(Kind):
+    """Dimension names to sizes."""
+
+    expected = "a table of dimension names and sizes of at least 1, such as {batch = 4}"
+    metavar = "DIM=N,DIM=N"
+    _size = Integer(Range(least=1))
+
+    def check(self, value: Any) -> Mapping[str, int]:
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
+            raise ValueError
+        return MappingProxyType({name: self._size.check(size) for name, size in value.items()})
+
+    def parse(self, text: str) -> Any:
+        pairs = [word.split("=") for word in text.split(",")]
+        return {name.strip(): int(size) for name, size in pairs}
+
+
+@dataclass(frozen=True)
+class Proportions(Kind):
+    """A share of at least 0 and at most 1, or shares by name pattern: the first pattern that matches counts."""
+
+    expected = "a number from 0 to 1, or a table of name patterns and such numbers, such as {\"conv1*\" = 0.1, \"*\" = 0.3}"
+    metavar = "X|NAME=X,NAME=X"
+    _share = Number(Range(least=0, most=1))
+
+    def check(self, value: Any) -> float | Mapping[str, float]:
+        if isinstance(value, Mapping):
+            return _by_pattern(value, self._share.check)
+        return self._share.check(value)
+
+    def parse(self, text: str) -> Any:
+        return {name: float(x) for name, x in _pairs(text).items()} if "=" in text else float(text)
+
+
+SERIAL_MODES = ("input_channels", "reducing_dim", "output_channels")
+
+
+@dataclass(frozen=True)
+class SerialSplits(Kind):
+    """Name patterns of matmuls to "mode:factor", the dimension that is cut and into how many pieces."""
+
+    expected = f"a table of name patterns and MODE:FACTOR, such as {{\"fc1\" = \"output_channels:4\"}}, with mode {' or '.join(SERIAL_MODES)}"
+    metavar = "NAME=MODE:N,NAME=MODE:N"
+
+    def check(self, value: Any) -> Mapping[str, str]:
+        if not isinstance(value, Mapping):
+            raise ValueError
+        return _by_pattern(value, lambda text: "{}:{}".format(*serial_split(text)))
+
+    def parse(self, text: str) -> Any:
+        return _pairs(text)
+
+
+def serial_split(text: Any) -> tuple[str, int]:
+    """"mode:factor" to its two parts; ValueError where it is not one."""
+    if not isinstance(text, str):
+        raise ValueError
+    mode, _, factor = text.partition(":")
+    if mode not in SERIAL_MODES or not factor.isdecimal() or int(factor) < 1:
+        raise ValueError
+    return mode, int(factor)
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """"name=value,name=value" as a table; a name may hold "=", a value not."""
+    pairs = [word.rpartition("=") for word in text.split(",")]
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _by_pattern(value: Mapping[Any, Any], check: Callable[[Any], Any]) -> Mapping[str, Any]:
+    if not all(isinstance(name, str) and name for name in value):
+        raise ValueError
+    return MappingProxyType({name: check(item) for name, item in value.items()})
+
+
+def _listed(value: Any) -> list[Any]:
+    if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__"):
+        raise ValueError
+    return list(value)

@@ -1,0 +1,107 @@
+"""Figures as people read them."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+PHASE_WORDS = {
+    "compute": "vertices at work on the worst tile", "exchange": "data on their way between tiles", "sync": "tiles waiting for one another",
+    "transform": "rearranging and casting on the tile", "reduce": "adding partial sums",
+}
+GROUPS = {
+    "weights": "always live", "optimizer": "always live", "buffers": "always live", "constants": "always live", "code": "code",
+    "activations": "not always live", "temporaries": "temporaries", "exchange": "exchange buffers",
+}
+"""The five kinds of tile memory that the categories belong to."""
+
+
+def count(n: float) -> str:
+    """1234567 -> 1,234,567."""
+    return f"{n:,.0f}"
+
+
+def short(n: float) -> str:
+    """1234567 -> 1.23 M."""
+    for limit, letter in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if abs(n) >= limit:
+            return f"{n / limit:.3g}{letter}"
+    return f"{n:.3g}"
+
+
+def size(n: float) -> str:
+    """Bytes with a binary unit."""
+    if abs(n) < 1024:
+        return f"{n:.0f} B"
+    for limit, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if abs(n) >= limit:
+            return f"{n / limit:.1f} {unit}"
+    raise AssertionError(n)
+
+
+def seconds(t: float) -> str:
+    """A duration with a unit that suits it."""
+    for limit, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if t >= limit:
+            return f"{t / limit:.3g} {unit}"
+    return f"{1e9 * t:.3g} ns"
+
+
+def percent(share: float) -> str:
+    """0.1234 -> 12.3 %."""
+    return f"{100 * share:.1f} %"
+
+
+def partition(step: Mapping[str, Any]) -> str:
+    """A plan's splits in one line: `m/8 n/46 serial k/2`."""
+    parallel = " ".join(f"{axis}/{parts}" for axis, parts in step["splits"].items() if parts > 1)
+    serial = " ".join(f"{axis}/{parts}" for axis, parts in step["serial"].items() if parts > 1)
+    return " ".join(filter(None, (parallel, f"serial {serial}" if serial else ""))) or "whole"
+
+
+def clip(text: str, width: int) -> str:
+    """The end of a name that is too long: that is where it differs from others."""
+    return text if len(text) <= width else "…" + text[1 - width:]
+
+
+def title(report: Mapping[str, Any]) -> str:
+    """What was compiled, in words."""
+    return f"{report['model'] or 'model'}, {'training' if report['training'] else 'inference'}"
+
+
+def chip_line(report: Mapping[str, Any]) -> str:
+    """The machine in one line."""
+    chip = report["chip"]
+    many = f"{chip['ipus']} × {chip['name']}, each" if chip["ipus"] > 1 else f"{chip['name']}:"
+    return f"{many} {count(chip['tiles'])} tiles of {size(chip['bytes_per_tile'])}, {chip['clock_hz'] / 1e9:.3g} GHz"
+
+
+def options_line(report: Mapping[str, Any]) -> str:
+    """Batch and machine options in one line."""
+    b, o = report["batching"], report["options"]
+    parts = [f"micro-batch {b['micro_batch']}"]
+    if b["gradient_accumulation"] > 1:
+        parts.append(f"gradient accumulation {b['gradient_accumulation']}")
+    parts += [f"precision {o['precision']}", f"available memory proportion {o['available_memory_proportion']:g}"]
+    if o["per_op"]:
+        parts.append(f"{len(o['per_op'])} by name")
+    return ", ".join(parts)
+
+
+def limits(report: Mapping[str, Any]) -> list[str]:
+    """Sentences on what besides the tiles decides the time."""
+    host, streaming, cycles = report["host"]["cycles_per_update"], report["host"]["streaming_memory_cycles"], report["totals"]["cycles"]
+    said = []
+    if host > cycles:
+        said.append(f"The host decides the time: its streams take {count(host)} cycles beside the {count(cycles)} of the tiles.")
+    if streaming:
+        said.append(f"Streaming memory takes {count(streaming)} of the exchange cycles ({percent(streaming / max(1, cycles))} of all).")
+    return said
+
+
+def histogram(values: Sequence[float], top: float, bins: int) -> list[tuple[float, float, int]]:
+    """(from, to, how many) over 0..top in equal bins; larger values count in the last."""
+    width = max(top, 1) / bins
+    counts = [0] * bins
+    for v in values:
+        counts[min(bins - 1, int(v / width))] += 1
+    return [(i * width, (i + 1) * width, n) for i, n in enumerate(counts)]

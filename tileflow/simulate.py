@@ -1,0 +1,177 @@
+"""The tile machine behind the verbs: options to chip and TileOptions, compile with a report, tune."""
+from __future__ import annotations
+
+import glob
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import report as reports
+from .compiler import Compilation
+from .errors import OptionError, OutOfTileMemoryError, ReportError
+from .options import Options
+from .report import Report
+from .tiles.chip import Chip, chip
+from .tiles.machine import TileProgram, analyze
+from .tiles.plan import TileOptions, step_names
+from .tiles.planner import export_plans, import_plans
+from .tiles.tune import EVALUATIONS, PROPORTIONS, Point, Progress, Tuning, tune_available_memory
+from .work import Contraction
+
+if TYPE_CHECKING:
+    from . import exact
+
+DEFAULT_PROPORTION = 0.6
+PLANS = "plans.json"
+
+
+@dataclass
+class TileCompilation(Compilation):
+    """A Program and what the tile machine says about it.
+
+    tiled: plans, schedule, bytes per tile and cycles. report: the same as plain data. folder: where the report was written.
+    error: what `require_fit` raises because the program does not fit.
+    """
+
+    tiled: TileProgram = field(kw_only=True)
+    report: Report = field(kw_only=True)
+    folder: Path | None = field(default=None, kw_only=True)
+    error: OutOfTileMemoryError | None = field(default=None, kw_only=True)
+
+    @property
+    def fits(self) -> bool:
+        return self.tiled.fits
+
+    def require_fit(self) -> TileCompilation:
+        """This, or OutOfTileMemoryError where the program does not fit."""
+        if self.error is not None:
+            raise self.error
+        return self
+
+    def tile_exact(self, seed: int = 0) -> exact.Report:
+        """Run the partition itself on random data: every tile computes its parts from only the bytes brought to it; each operator
+        is compared with the fast path.
+
+        Raises:
+            TileMemoryError: a part does not fit a tile.
+        """
+        from . import exact
+        return exact.check(self.tiled, seed)
+
+    def to_text(self, every_operator: bool = False) -> str:
+        """The report as text."""
+        return reports.text.render(self.report, every_operator)
+
+
+def machine(options: Options) -> Chip:
+    """The chip that the options name (OptionError where there is none such)."""
+    if options.machine is None:
+        raise OptionError("The tile machine needs a chip: set machine to gc2, gc200, bow, c600 or a .toml file.")
+    given = options.machine
+    return Chip.from_dict(given, "machine") if isinstance(given, Mapping) else chip(given)
+
+
+def tile_options(options: Options) -> TileOptions:
+    """The options of the machine group as the tile machine takes them."""
+    given = options.available_memory_proportion
+    by_name = dict(given) if isinstance(given, Mapping) else {"*": given}
+    default = by_name.pop("*", DEFAULT_PROPORTION)
+    return TileOptions(available_memory_proportion=default, per_op=by_name, precision=options.machine_precision,
+                       serialised=options.serial_splits,
+                       pinned=read_plans(options.tile_plans) if options.tile_plans else {},
+                       joint_plans=options.joint_plans, optimizer_off_chip=options.optimizer_off_chip, recompute=options.recompute)
+
+
+def read_plans(path: str | os.PathLike[str]) -> Mapping[str, Mapping[str, Any]]:
+    """Pinned plans by name pattern from a JSON file; OptionError where it cannot be read or holds something else."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OptionError(f"Plans file {path} cannot be read: {error.strerror or error}.") from None
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"Plans file {path} is not valid JSON: {error}.") from None
+    try:
+        return import_plans(content)
+    except OptionError as error:
+        raise OptionError(f"Plans file {path}: {error}") from None
+
+
+def write_plans(tiled: TileProgram, path: str | os.PathLike[str]) -> None:
+    """Write the plan of every contraction, to be pinned with the option tile_plans; ReportError where it cannot be written."""
+    names = step_names([s.node for s in tiled.steps])
+    plans = {glob.escape(names[s.node]): s.plan for s in tiled.steps if isinstance(s.work, Contraction) and s.work.points}
+    text = ",\n".join(f" {json.dumps(name)}: {json.dumps(plan)}" for name, plan in export_plans(plans).items())
+    try:
+        Path(path).write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
+    except OSError as error:
+        raise ReportError(f"Cannot write the plans to {path} ({error.strerror or error}).") from None
+
+
+def compile_tiles(compilation: Compilation, options: Options, *, model: str = "", folder: str | os.PathLike[str] | None = None,
+                  allow_out_of_memory: bool = False) -> TileCompilation:
+    """Analyse a compiled program on the options' chip and write the report.
+
+    Raises:
+        OutOfTileMemoryError: the program does not fit, unless allowed; the report is written first.
+    """
+    tiled = analyze(compilation.program, machine(options), tile_options(options))
+    return _finished(compilation, tiled, model, folder, None, allow_out_of_memory)
+
+
+def _finished(compilation: Compilation, tiled: TileProgram, model: str, folder: str | os.PathLike[str] | None, points: Any,
+              allow_out_of_memory: bool) -> TileCompilation:
+    error = _error(tiled)
+    report = reports.build(tiled, model=model, out_of_memory=error, frontier=points)
+    written = None if folder is None else reports.write(report, folder)
+    if written is not None:
+        write_plans(tiled, written / PLANS)
+    if error is not None and written is not None:
+        error.add_note(f"The report is in {written}.")
+    result = TileCompilation(compilation.program, compilation.seconds, tiled=tiled, report=report, folder=written, error=error)
+    return result if allow_out_of_memory else result.require_fit()
+
+
+def _error(tiled: TileProgram) -> OutOfTileMemoryError | None:
+    """What to raise once the report is written."""
+    try:
+        tiled.require_fit()
+    except OutOfTileMemoryError as error:
+        return error
+    return None
+
+
+@dataclass
+class TuneResult:
+    """What `tune_available_memory` found. `options` has the fastest setting that fits; `save` writes it for --options."""
+
+    options: Options
+    points: list[Point]
+    best: Point
+    compilation: TileCompilation
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the options as a TOML file that `train`, `compile` and `tune` accept; OptionError where it cannot be written."""
+        chosen = self.options.clone(out=None, resume=False, progress=None)
+        chip_name = self.compilation.report["chip"]["name"]
+        chosen.save(path, f"Found by tileflow tune for {self.compilation.report['model'] or 'a model'} on {chip_name}: "
+                          f"{self.best.cycles:,} cycles, worst tile {self.best.bytes:,} bytes.")
+
+
+def tune(compilation: Compilation, options: Options, *, model: str = "", folder: str | os.PathLike[str] | None = None,
+         proportions: Sequence[float] = PROPORTIONS, evaluations: int = EVALUATIONS, progress: Progress | None = None) -> TuneResult:
+    """Search for the proportions that make a compiled program fastest on the options' chip, and write the report with the frontier.
+
+    Raises:
+        OptionError: evaluations is not a whole number of at least 0.
+        OutOfTileMemoryError: no setting fits; the report is written first.
+    """
+    base = tile_options(options)
+    if isinstance(evaluations, bool) or not isinstance(evaluations, int) or evaluations < 0:
+        raise OptionError(f"evaluations must be a whole number of at least 0, not {evaluations!r}.")
+    tuning: Tuning = tune_available_memory(compilation.program, machine(options), base, proportions=proportions, evaluations=evaluations,
+                                           progress=progress)
+    finished = _finished(compilation, tuning.tiled, model, folder, tuning.to_dicts(), False)
+    return TuneResult(options.clone(available_memory_proportion=tuning.proportions), tuning.points, tuning.best, finished)

@@ -1,0 +1,232 @@
+"""Where every tensor of a schedule lives, and what it costs to bring it where an operator wants it."""
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from ..graph import Node, Value
+from ..work import Contraction, Gather, Map, Move, Operand, Reduce, Scatter, Work
+from .chip import ITEMSIZE, Chip
+from .mapping import Mapping, linear, owned, slab
+from .plan import OpPlan, Phases
+from .schedule import Schedule, Storage
+from .spread import ROWS, brought, copy_cycles, exchange_cycles, map_along, reduce_along
+
+PIECE_CYCLES = 2
+"""Exchange cycles on top of the bytes for each separate piece a tile is sent (its send and receive instructions): our estimate."""
+SMALL_PIECE = 8
+"""Pieces of fewer bytes arrive in whole words and are put together on the tile afterwards."""
+STEPS_BACK = 3
+"""How many operators before a state's new value to look for where it comes from."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rearrangement:
+    """What it takes to have an operator's inputs where its plan wants them, beyond the plan's own exchange."""
+
+    phases: Phases
+    nbytes: int = 0
+
+    def __add__(self, other: Rearrangement) -> Rearrangement:
+        return Rearrangement(self.phases + other.phases, self.nbytes + other.nbytes)
+
+
+NOTHING = Rearrangement(Phases())
+
+
+class Layouts:
+    """Mappings of all storages, made in schedule order: results where their operator's plan leaves them, weights as their first
+    reader wants them, optimizer states as their weight, inputs linear."""
+
+    def __init__(self, made: Schedule, chip: Chip) -> None:
+        self.made, self.chip = made, chip
+        self._same: dict[Mapping, Mapping] = {}
+        self._along: dict[tuple[int, Mapping], OpPlan] = {}
+        self._next_tile = 0
+        self._places: set[Mapping] | None = None
+        self._written = {s.name: s.output for s in made.states if s.output is not None and s.kind in ("buffer", "accumulator")}
+        self._weights = {s.name: s for s in made.storages if s.kind == "weights"}
+
+    def _one(self, mapping: Mapping) -> Mapping:
+        """One object for equal mappings, so that what is counted of it is counted once."""
+        return self._same.setdefault(mapping, mapping)
+
+    def linear(self, storage: Storage) -> Mapping:
+        """Equal intervals, starting where the last linear tensor ended, so that small ones do not pile up on tile 0."""
+        found = linear(math.prod(storage.shape), storage.itemsize, self.chip.tiles, self._next_tile)
+        self._next_tile = (self._next_tile + found.tiles_used) % self.chip.tiles
+        return found
+
+    def known(self, value: Value) -> Mapping | None:
+        """Where a value lives, in its own shape where that is a grid; None where nobody has decided yet."""
+        storage = self.made.of[value]
+        if storage.mapping is None and storage.kind == "optimizer" and storage.state is not None:
+            weight = self._weights.get(storage.name.rsplit(".", 1)[0])
+            if weight is not None and weight.mapping is not None and weight.shape == storage.shape and storage.state.kind == "optimizer":
+                storage.mapping = weight.mapping
+        if storage.mapping is None and storage.state is not None:
+            storage.mapping = self._where_written(storage)
+        if storage.mapping is None and storage in self.made.inputs:
+            storage.mapping = self.linear(storage)
+        if storage.mapping is None:
+            return None
+        return storage.mapping.reshaped(value.shape) or storage.mapping
+
+    def _where_written(self, storage: Storage) -> Mapping | None:
+        """Where what a state's new value is made of already lives (the batch's mean, for a running mean)."""
+        assert storage.state is not None
+        ahead = [v.producer for v in [self._written.get(storage.state.name)] if v is not None and v.producer is not None]
+        for _ in range(STEPS_BACK):
+            sources = [v for node in ahead for v in node.operands if v.shape == storage.shape]
+            found = next((m for v in sources if (m := self.made.of[v].mapping) is not None and m.shape == storage.shape), None)
+            if found is not None:
+                return found
+            ahead = [v.producer for v in sources if v.producer is not None]
+        return None
+
+    def settle(self, value: Value, wanted: Mapping | None) -> Mapping:
+        """Where a value lives; `wanted` is where it goes if nobody has decided."""
+        found = self.known(value)
+        if found is not None:
+            return found
+        storage = self.made.of[value]
+        if wanted is not None and wanted.shape != storage.shape:
+            wanted = wanted.reshaped(storage.shape)
+        storage.mapping = self._one(wanted) if wanted is not None else self.linear(storage)
+        return storage.mapping.reshaped(value.shape) or storage.mapping
+
+    def produce(self, node: Node, work: Work, plan: OpPlan) -> None:
+        """Fix the outputs' places."""
+        for i, value in enumerate(node.outputs):
+            storage = self.made.of[value]
+            if storage.mapping is not None:
+                continue
+            operand = work.outputs[min(i, len(work.outputs) - 1)] if work.outputs else None
+            if plan.layout is not None and plan.layout.size == value.type.size:
+                storage.mapping = plan.layout
+            elif operand is None or len(operand.dims) != len(value.shape) or plan.vertex == "none":
+                storage.mapping = self.linear(storage)
+            else:
+                storage.mapping = self._one(owned(work, table_operand(work, operand, i, True), value.shape, plan, self.chip.tiles))
+
+    # ---- plans that follow their inputs ---------------------------------------------------------------------------------
+
+    def follow(self, node: Node, work: Work) -> OpPlan | None:
+        """The plan that leaves an input where it is: always for element-wise operators with an input as large as the output."""
+        if not isinstance(work, (Map, Reduce)) or not work.points:
+            return None
+        if isinstance(work, Map):
+            target = self._result_place(node)
+            if target is not None:
+                return self._map_along(work, work.outputs[0], target)
+        best = self._leading(node, work)
+        if best is None:
+            return None
+        operand, layout = best
+        return self._map_along(work, operand, layout) if isinstance(work, Map) else reduce_along(work, self.chip, operand, layout)
+
+    def _map_along(self, work: Work, operand: Operand, layout: Mapping) -> OpPlan:
+        """`map_along`, remembered. Operands of an element-wise operator that have its whole space name the same axes."""
+        key = id(work), layout                                  # the analysis keeps its works, so they keep their identity
+        if key not in self._along:
+            self._along[key] = map_along(work, self.chip, operand, layout)
+        return self._along[key]
+
+    def _result_place(self, node: Node) -> Mapping | None:
+        """Where the result must go because it replaces a state."""
+        storage = self.made.of[node.outputs[0]]
+        return self.known(node.outputs[0]) if storage.state is not None else None
+
+    def _leading(self, node: Node, work: Work) -> tuple[Operand, Mapping] | None:
+        """The input with most bytes at one place that has the index space's shape; in an update, places of weights first."""
+        shape = node.outputs[0].shape if isinstance(work, Map) else None
+        updates = node.origin.role == "update"
+        votes: dict[Mapping, tuple[bool, int, Operand]] = {}
+        for value, operand in zip(node.inputs, work.inputs, strict=False):
+            if value is None or operand is None or (value.shape != shape if shape is not None else value.type.size < max_size(node)):
+                continue
+            layout = self.known(value)
+            if layout is None or (layout.shape != value.shape and not isinstance(work, Map)):
+                continue
+            home, size, first = votes.get(layout, (False, 0, operand))
+            votes[layout] = (home or (updates and layout in self._homes()), size + value.type.nbytes, first)
+        if not votes:
+            return None
+        layout = max(votes, key=lambda m: votes[m][:2])
+        return votes[layout][2], layout
+
+    def _homes(self) -> set[Mapping]:
+        """Where weights live."""
+        if self._places is None:
+            self._places = {w.mapping for w in self._weights.values() if w.mapping is not None}
+        return self._places
+
+    # ---- what is not in place -------------------------------------------------------------------------------------------
+
+    def arrange(self, node: Node, work: Work, plan: OpPlan, settle: bool = True) -> Rearrangement:
+        """The rearrangement of all inputs; with `settle`, undecided ones are laid out as this operator wants them."""
+        total = NOTHING
+        for i, (value, operand) in enumerate(zip(node.inputs, work.inputs, strict=False)):
+            if value is not None and operand is not None and value.type.size:
+                total = total + self._arrange_one(value, table_operand(work, operand, i, False), work, plan, settle)
+        if total.phases.exchange and not plan.phases.exchange:
+            total = total + Rearrangement(Phases(sync=self.chip.sync_cycles))
+        return total
+
+    def _arrange_one(self, value: Value, operand: Operand, work: Work, plan: OpPlan, settle: bool) -> Rearrangement:
+        if len(operand.dims) != len(value.shape):
+            return NOTHING
+        full = plan.layout is not None and value.type.size == plan.layout.size
+        wanted = plan.layout if full else owned(work, operand, value.shape, plan, self.chip.tiles)
+        layout = self.settle(value, wanted) if settle else self.known(value) or wanted
+        if layout == wanted or value.type.size <= 1 or isinstance(work, Contraction):      # a contraction's plan counts all of it
+            return NOTHING
+        itemsize = ITEMSIZE[operand.dtype]
+        if full:
+            elements, extents = plan.layout.worst, None
+        else:
+            extents = slab(work, operand, value.shape, plan)
+            elements = math.prod(extents)
+        counted = elements * itemsize
+        if isinstance(work, Move) or (not full and brought(work, operand, plan)):
+            counted = 0                                              # the plan has counted the bytes, not their pieces
+        pieces, run = scattered(layout, extents, value.shape, elements, wanted)
+        transform = copy_cycles(elements * itemsize, self.chip) if run * itemsize < SMALL_PIECE and elements > run else 0
+        return Rearrangement(Phases(exchange=exchange_cycles(counted, self.chip) + pieces * PIECE_CYCLES, transform=transform), counted)
+
+
+def max_size(node: Node) -> int:
+    """Elements of the largest input."""
+    return max((v.type.size for v in node.operands), default=0)
+
+
+def table_operand(work: Work, operand: Operand, index: int, output: bool) -> Operand:
+    """The operand, with the indexed dimension of a lookup's table named."""
+    if index or not isinstance(work, Scatter if output else Gather):
+        return operand
+    return dataclasses.replace(operand, dims=tuple(ROWS if d is None else d for d in operand.dims))
+
+
+def scattered(layout: Mapping, extents: Sequence[int] | None, shape: Sequence[int], elements: int, wanted: Mapping) -> tuple[int, int]:
+    """How many pieces a worst tile's `elements` come in, and the shortest run of elements among them.
+
+    With both on grids over the same dimensions a piece is the meeting of two blocks; otherwise runs of the flattened order count.
+    """
+    if extents is not None and len(layout.cuts) == len(extents) and layout.shape == tuple(shape) and len(extents) > 1:
+        pieces, run = layout.share_count, 1
+        for extent, cut in zip(extents, layout.cuts, strict=True):
+            pieces *= min(cut.parts, -(-extent // cut.step) + (1 if cut.parts > 1 and extent % cut.step else 0))
+        return max(1, min(pieces, elements)), max(run, elements // max(1, pieces))
+    run = max(1, min(layout.run, wanted.run if extents is None else run_of(extents, shape)))
+    return -(-elements // run), run
+
+
+def run_of(extents: Sequence[int], shape: Sequence[int]) -> int:
+    """Elements side by side in a box of a tensor."""
+    run = 1
+    for extent, size in zip(reversed(extents), reversed(shape), strict=True):
+        run *= extent
+        if extent < size:
+            break
+    return max(1, run)

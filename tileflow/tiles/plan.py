@@ -1,0 +1,130 @@
+"""What a plan is: how one operator is cut over tiles, what it costs there, and the program of all operators.
+
+Tile numbering. `OpPlan.splits` is an ordered mapping axis -> number of parts. A part is named by its coordinates (one per
+axis, in the mapping's order); the tile that computes it is `(start_tile + mixed-radix number of the coordinates) % tiles`,
+the last axis of the mapping varying fastest. Part `i` of an axis of `size` cut in `parts` with grain `g` covers
+`[min(size, i * step), min(size, (i + 1) * step))` with `step = g * ceil(ceil(size / g) / parts)`: every part but the last ones
+has the same size, the worst tile has `step`.
+
+A lookup or scatter may also cut `rows`, the indexed dimension of its table, which is no axis of its Work: `Work.notes` has its size.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..graph import Node
+from ..work import Work
+
+Vertex = Literal["amp", "hmac", "outer", "vmac", "slic", "map", "reduce", "move", "gather", "scatter", "none"]
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Cycles of one operator on the worst tile, by what they are spent on; they add up (bulk-synchronous, no overlap)."""
+
+    compute: int = 0
+    exchange: int = 0
+    sync: int = 0
+    transform: int = 0       # rearrangements and casts on the tile
+    reduce: int = 0          # adding partials, exchange of partials included in `exchange`
+
+    @property
+    def total(self) -> int:
+        return self.compute + self.exchange + self.sync + self.transform + self.reduce
+
+    def __add__(self, other: Phases) -> Phases:
+        return Phases(self.compute + other.compute, self.exchange + other.exchange, self.sync + other.sync,
+                      self.transform + other.transform, self.reduce + other.reduce)
+
+    def times(self, n: int) -> Phases:
+        return Phases(self.compute * n, self.exchange * n, self.sync * n, self.transform * n, self.reduce * n)
+
+
+@dataclass(frozen=True)
+class OpPlan:
+    """One operator's partition and its price.
+
+    splits: parallel parts per axis of the operator's Work (axes not named are whole), in tile-numbering order.
+    grains: smallest indivisible run per axis (1 where not named).
+    serial: sequential parts per axis, done one after the other on the same tiles.
+    vertex: the code that runs on a tile. partials: element type of partial sums.
+    reduce_stages: exchange-and-add rounds for partials (0: nothing to reduce across tiles).
+    temp_bytes: temporaries on the worst tile (inputs brought in, partials, rearranged copies): what the proportion bounds.
+    exchange_bytes: bytes that the worst tile receives.
+    code_bytes: vertex and control code on the worst tile.
+    fits: the temporaries are within the bound that was asked for; else this is the least-memory plan.
+    limit: what decides the cycles: "compute", "exchange", "reduce", "sync", "memory", "grain".
+    """
+
+    splits: Mapping[str, int]
+    vertex: Vertex
+    phases: Phases
+    temp_bytes: int
+    exchange_bytes: int = 0
+    code_bytes: int = 0
+    grains: Mapping[str, int] = field(default_factory=dict)
+    serial: Mapping[str, int] = field(default_factory=dict)
+    partials: str = "float32"
+    reduce_stages: int = 0
+    tiles: int = 1
+    start_tile: int = 0
+    flops: float = 0.0
+    bound_bytes: int | None = None
+    fits: bool = True
+    limit: str = "compute"
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    layout: Any = None
+    """A tiles.mapping.Mapping: output 0 stays where an input lives, in place of the grid of `splits` (element-wise operators)."""
+
+
+@dataclass(frozen=True)
+class TileOptions:
+    """How the tile machine looks at a program.
+
+    available_memory_proportion: share of a tile's memory that one operator's temporaries may take.
+    per_op: proportions by node-name pattern (fnmatch on any of the node's origin sources); the first match counts.
+    precision: "32.32" (float32, float32 partials), "16.32" (float16 tensors, float32 partials), "16.16".
+    serialised: node-name pattern -> (mode, factor) of serialised matmuls.
+    pinned: pattern of a node's own name (`step_names`) or of a source -> plan as exported JSON; used instead of a search.
+    """
+
+    available_memory_proportion: float = 0.6
+    per_op: Mapping[str, float] = field(default_factory=dict)
+    precision: str = "32.32"
+    serialised: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    pinned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    joint_plans: bool = True
+    optimizer_off_chip: bool = False
+    recompute: bool = False
+
+
+@dataclass
+class TileStep:
+    """One operator in the schedule: where it stands, its plan, its phases with the rearrangement of its inputs included."""
+
+    index: int
+    part: Literal["prologue", "micro", "fold", "update"]
+    node: Node
+    work: Work
+    plan: OpPlan
+    phases: Phases
+    repeats: int = 1                  # times per weight update (micro-batches for micro and fold)
+    live_bytes: int = 0               # not-always-live bytes on the worst tile while it runs, temporaries included
+
+
+def node_name(node: Node) -> str:
+    """How reports call a node."""
+    return f"{node.origin.sources[0] if node.origin.sources else node.op.name}/{node.op.name}"
+
+
+def step_names(nodes: Sequence[Node]) -> dict[Node, str]:
+    """A name of its own for each node of a schedule: `node_name`, and #2, #3 … for later nodes of the same name."""
+    count: dict[str, int] = {}
+    names = {}
+    for node in nodes:
+        name = node_name(node)
+        count[name] = count.get(name, 0) + 1
+        names[node] = name if count[name] == 1 else f"{name}#{count[name]}"
+    return names

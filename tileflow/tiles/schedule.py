@@ -1,0 +1,240 @@
+"""A Program in the order it runs, and the memory its values need: one storage per tensor, views and states resolved."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..graph import Graph, Node, State, Value
+from ..program import Program
+from ..work import Map, Work
+from .chip import ITEMSIZE, device_dtype
+from .mapping import Mapping
+
+Part = Literal["prologue", "micro", "fold", "update"]
+Kind = Literal["weights", "optimizer", "buffers", "constants", "activations"]
+KINDS: dict[str, Kind] = {"parameter": "weights", "optimizer": "optimizer", "accumulator": "optimizer", "buffer": "buffers", "scalar": "buffers"}
+"""State kinds to categories of memory; gradient accumulators count as optimizer state."""
+
+ALWAYS = -1
+
+
+@dataclass(eq=False)
+class Storage:
+    """The memory of one tensor. `birth` and `death` are the first and last step it is needed in; birth ALWAYS: for ever."""
+
+    name: str
+    layer: str
+    kind: Kind
+    shape: tuple[int, ...]
+    dtype: str
+    birth: int = ALWAYS
+    death: int = ALWAYS
+    mapping: Mapping | None = None
+    state: State | None = None
+    off_chip: bool = False
+    result: bool = False
+    """Needed after its part of the program has ended, so nothing may take its memory over."""
+
+    @property
+    def itemsize(self) -> int:
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def always_live(self) -> bool:
+        return self.birth == ALWAYS
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One node in the schedule."""
+
+    part: Part
+    node: Node
+
+
+@dataclass
+class Schedule:
+    """All nodes in order, and the storage of every value."""
+
+    entries: list[Entry]
+    repeats: dict[Part, int]
+    storages: list[Storage] = field(default_factory=list)
+    of: dict[Value, Storage] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
+    """The layer of each parameter."""
+    states: list[State] = field(default_factory=list)
+    """The states of all graphs; one name may occur in several."""
+    inputs: list[Storage] = field(default_factory=list)
+    """What the host sends per micro-batch."""
+    outputs: list[Storage] = field(default_factory=list)
+    """What goes to the host per micro-batch."""
+
+    def layer(self, node: Node) -> str:
+        """The layer (or source node) that a node belongs to; a weight's update belongs to the layer of the weight."""
+        return self.owners.get(layer_of(node), layer_of(node))
+
+
+def parts(program: Program) -> list[tuple[Part, Graph]]:
+    """The four graphs in the order they run."""
+    return [("prologue", program.prologue), ("micro", program.micro), ("fold", program.fold), ("update", program.update)]
+
+
+def repeats_of(program: Program) -> dict[Part, int]:
+    """How often each part runs per weight update; per micro-batch in inference, where the prologue has run before."""
+    count = program.batching.gradient_accumulation if program.training else 1
+    return {"prologue": 1 if program.training else 0, "micro": count, "fold": count, "update": 1}
+
+
+def entries_of(program: Program) -> list[Entry]:
+    """All nodes in order."""
+    return [Entry(part, node) for part, graph in parts(program) for node in graph.nodes]
+
+
+def schedule(program: Program, works: Sequence[Work], precision: str, optimizer_off_chip: bool = False) -> Schedule:
+    """Storages and their life times; `works` are those of `entries_of(program)`."""
+    made = Schedule(entries_of(program), repeats_of(program))
+    _Builder(program, made, works, precision, optimizer_off_chip).run()
+    return made
+
+
+class _Builder:
+    """Walks the program once."""
+
+    def __init__(self, program: Program, made: Schedule, works: Sequence[Work], precision: str, off_chip: bool) -> None:
+        self.program, self.made, self.works, self.precision, self.off_chip = program, made, works, precision, off_chip
+        self.states: dict[str, Storage] = {}
+        self.first: dict[Part, int] = {}
+        self.last: dict[Part, int] = {}
+        for i, entry in enumerate(made.entries):
+            self.first.setdefault(entry.part, i)
+            self.last[entry.part] = i
+
+    def run(self) -> None:
+        layers = self._layers()
+        self.made.owners = {s.name: layers[s.input] for _, graph in reversed(parts(self.program)) for s in graph.states if s.input in layers}
+        at = 0
+        for part, graph in parts(self.program):
+            for state in graph.states:
+                self._state(state)
+                self.made.states.append(state)
+            for value in graph.constants:
+                if value not in self.made.of:
+                    self._new(value, "constants", value.name, layers.get(value, value.name))
+            for value in graph.inputs:
+                self._input(value, part)
+            for node in graph.nodes:
+                self._node(node, at)
+                at += 1
+            self._results(graph, part)
+        self._reads()
+        self._merge_states()
+
+    def _layers(self) -> dict[Value, str]:
+        """The layer that first reads each constant."""
+        found: dict[Value, str] = {}
+        for entry in self.made.entries:
+            for v in entry.node.operands:
+                if v.producer is None:
+                    found.setdefault(v, layer_of(entry.node))
+        return found
+
+    def _new(self, value: Value, kind: Kind, name: str, layer: str, keep: bool = False) -> Storage:
+        dtype = device_dtype(value.dtype, "32.32" if keep else self.precision)
+        storage = Storage(name, layer, kind, value.shape, dtype)
+        self.made.storages.append(storage)
+        self.made.of[value] = storage
+        return storage
+
+    def _state(self, state: State) -> None:
+        """States are known by name in all graphs. Optimizer moments keep 32 bits in every precision."""
+        if state.name not in self.states:
+            keep = state.kind == "optimizer"
+            storage = self._new(state.input, KINDS[state.kind], state.name, self._layer_of(state), keep)
+            storage.state = state
+            storage.off_chip = self.off_chip and keep and state.input.type.size > 1
+            self.states[state.name] = storage
+        self.made.of[state.input] = self.states[state.name]
+
+    def _layer_of(self, state: State) -> str:
+        """The layer that reads a parameter or buffer; a moment or an accumulator is its parameter's layer's."""
+        owner = state.name if state.kind in ("parameter", "buffer") else state.name.rsplit(".", 1)[0]
+        return self.made.owners.get(owner, owner)
+
+    def _input(self, value: Value, part: Part) -> None:
+        source = self.program.links.get(value)
+        if source is not None:
+            self.made.of[value] = self.made.of[source]
+            return
+        storage = self._new(value, "activations", value.name, "input")
+        storage.birth = storage.death = self.first.get(part, 0)
+        if part == "micro":
+            self.made.inputs.append(storage)
+
+    def _node(self, node: Node, at: int) -> None:
+        alias = node.op.alias
+        for i, value in enumerate(node.outputs):
+            source = node.inputs[alias] if alias is not None and i == 0 else None
+            if source is not None:
+                self.made.of[value] = self.made.of[source]
+                continue
+            storage = self._new(value, "activations", value.name, self.made.layer(node))
+            storage.birth = storage.death = at
+
+    def _results(self, graph: Graph, part: Part) -> None:
+        """Outputs stay until their part ends; what the prologue made, until the last micro-batch is done."""
+        ends = [self.last[p] for p in ("micro", "fold") if p in self.last] if part == "prologue" else [self.last.get(part, 0)]
+        linked = set(self.program.links.values())
+        for value in graph.outputs:
+            storage = self.made.of[value]
+            if part == "micro" and value not in linked:
+                self.made.outputs.append(storage)
+            if part == "prologue" or value not in linked:
+                storage.result = True
+                self._until(storage, max(ends, default=0))
+        for state in graph.states:
+            if state.output is not None:
+                self.made.of[state.output].result = True
+                self._until(self.made.of[state.output], self.last.get(part, 0))
+
+    def _reads(self) -> None:
+        for i, entry in enumerate(self.made.entries):
+            for v in entry.node.operands:
+                self._until(self.made.of[v], i)
+        if self.off_chip:
+            self._fetched()
+
+    def _fetched(self) -> None:
+        """Off-chip states are on the chip from the first step that reads them to the last that reads or makes them."""
+        for storage in self.states.values():
+            if storage.off_chip:
+                steps = [i for i, e in enumerate(self.made.entries) if any(self.made.of[v] is storage for v in e.node.operands)]
+                storage.birth, storage.death = (steps[0], steps[-1]) if steps else (0, 0)
+
+    @staticmethod
+    def _until(storage: Storage, step: int) -> None:
+        if not storage.always_live:
+            storage.death = max(storage.death, step)
+
+    def _merge_states(self) -> None:
+        """A state's new value takes the old one's memory where an element-wise step makes it and nobody reads the old one later."""
+        made = self.made
+        where = {v: i for i, e in enumerate(made.entries) for v in e.node.outputs}
+        last_read = {made.of[v]: i for i, e in enumerate(made.entries) for v in e.node.operands}
+        taken: dict[Storage, Storage] = {}
+        for _, graph in parts(self.program):
+            for state in graph.states:
+                if state.output not in where:
+                    continue
+                own, fresh, at = self.states[state.name], made.of[state.output], where[state.output]
+                if fresh.state is None and isinstance(self.works[at], Map) and last_read.get(own, ALWAYS) <= at:
+                    taken[fresh] = own
+                    if own.off_chip:
+                        own.death = max(own.death, at)
+        made.of = {v: taken.get(storage, storage) for v, storage in made.of.items()}
+        made.storages = [s for s in made.storages if s not in taken]
+
+
+def layer_of(node: Node) -> str:
+    """The layer (or source node) that a node came from."""
+    return node.origin.sources[0] if node.origin.sources else node.op.name

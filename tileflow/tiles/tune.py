@@ -1,0 +1,266 @@
+"""Finding the available-memory proportions that make a program fastest and still let it fit.
+
+First a sweep: one proportion for all operators. Then a search per operator: from the fastest point of the sweep the operators that
+break the bound are lowered until the program fits. In that program, and in the best of the sweep, operators are then raised, many at a
+time where that goes well, as long as it pays. A proportion belongs to a source operator of the model, so its backward passes follow it.
+"""
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..graph import Node
+from ..program import Program
+from ..work import Contraction, Gather, Scatter
+from .chip import Chip
+from .machine import TileProgram, analyze
+from .plan import TileOptions, TileStep
+
+PROPORTIONS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
+EVALUATIONS = 96
+"""Programs analysed after the sweep, at most: the search is bounded by work, not by time, so that its result is always the same."""
+
+Progress = Callable[[int, int, str], None]
+"""Called with programs analysed, how many at most, and a word on the best one so far."""
+
+
+Move = tuple[str, float]
+"""An operator and the proportion it is to have."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One program that was tried: its setting and what it costs. `bytes` is the worst tile's demand."""
+
+    label: str
+    kind: str
+    proportion: float
+    per_op: Mapping[str, float]
+    cycles: int
+    bytes: int
+    fits: bool
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """Smaller is better: what fits before what does not, then few cycles (few bytes where nothing fits), then few bytes."""
+        return (0, self.cycles, self.bytes) if self.fits else (1, self.bytes, self.cycles)
+
+    def to_dict(self, best: bool = False) -> dict[str, Any]:
+        """As report.json has it."""
+        return {"label": self.label, "kind": self.kind, "proportion": self.proportion, "per_op": dict(self.per_op), "cycles": self.cycles,
+                "bytes": self.bytes, "fits": self.fits, "best": best}
+
+
+@dataclass
+class Tuning:
+    """What a search found: every point in the order tried, the best one and its program (which fits, unless none does)."""
+
+    points: list[Point]
+    best: Point
+    tiled: TileProgram
+    options: TileOptions
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The points as report.json has them."""
+        return [p.to_dict(p is self.best) for p in self.points]
+
+    @property
+    def proportions(self) -> dict[str, float]:
+        """The setting as the option available_memory_proportion takes it: by pattern, "*" for the rest."""
+        return {**self.options.per_op, "*": self.options.available_memory_proportion}
+
+
+def tune_available_memory(program: Program, chip: Chip, options: TileOptions | None = None, *, proportions: Sequence[float] = PROPORTIONS,
+                          evaluations: int = EVALUATIONS, progress: Progress | None = None,
+                          analyze: Callable[[Program, Chip, TileOptions], TileProgram] = analyze) -> Tuning:
+    """Search for the fastest program that fits the chip.
+
+    Args:
+        options: everything but the proportion; operators named in its `per_op` keep their proportion.
+        proportions: shares of tile memory to try, each from 0 to 1.
+        evaluations: programs to analyse after the sweep, at most.
+    """
+    search = _Search(program, chip, options or TileOptions(), tuple(sorted(set(proportions))), evaluations, progress, analyze)
+    search.sweep()
+    swept = min(search.points, key=lambda p: p.rank)
+    repaired = search.repair()
+    tops = [search.climb(start, together=True) for start in (repaired, swept) if start is not None and start.fits]
+    if tops:
+        search.climb(min(tops, key=lambda p: p.rank), together=False)
+    return search.result()
+
+
+@dataclass
+class _Search:
+    program: Program
+    chip: Chip
+    base: TileOptions
+    grid: tuple[float, ...]
+    evaluations: int
+    progress: Progress | None
+    analyze: Callable[[Program, Chip, TileOptions], TileProgram]
+    points: list[Point] = field(default_factory=list)
+    own: dict[str, dict[float, int]] = field(default_factory=dict)
+    """Cycles per update of each operator at each proportion of the sweep."""
+    tried: dict[tuple[Any, ...], Point] = field(default_factory=dict)
+    best: tuple[Point, TileProgram] | None = None
+    fastest: tuple[Point, TileProgram] | None = None
+    """The point of the sweep with fewest cycles, whether it fits or not."""
+
+    def sweep(self) -> None:
+        """One proportion for all."""
+        for p in self.grid:
+            point, tiled = self.run(p, {}, "sweep", f"{p:g}")
+            assert tiled is not None
+            if self.fastest is None or (point.cycles, point.bytes) < (self.fastest[0].cycles, self.fastest[0].bytes):
+                self.fastest = point, tiled
+            for name, cycles in cycles_by_operator(tiled).items():
+                self.own.setdefault(name, {})[p] = cycles
+
+    def repair(self) -> Point | None:
+        """Lower the operators that break the bound, and those that behave like them, step by step from the fastest point of the sweep
+        on, until the program fits; None where lowering does not make it fit."""
+        assert self.fastest is not None
+        point, tiled = self.fastest
+        start, chosen = point.proportion, dict[str, float]()
+        while not point.fits and self.left:
+            blamed = {tuple(self.own[n].items()) for n in over_bound(tiled) if n in self.own}
+            culprits = [n for n, cycles in self.own.items() if tuple(cycles.items()) in blamed and chosen.get(n, start) > self.grid[0]]
+            if not culprits:
+                return None
+            for name in culprits:
+                chosen[name] = max(q for q in self.grid if q < chosen.get(name, start))
+            point, lowered = self.run(start, chosen, "search", f"{start:g}, {len(chosen)} operators lower")
+            if lowered is None:
+                return None
+            tiled = lowered
+        return point if point.fits else None
+
+    def climb(self, point: Point, together: bool) -> Point:
+        """Raise operators of a program that fits, until no change is left that promises fewer cycles; the best program on the way.
+
+        together: operators that behave alike (repeated layers) are raised together, since equal plans share their code.
+        """
+        refused: set[Move] = set()
+        while self.left:
+            bundles = self.bundles(point, refused, together)
+            if not bundles:
+                break
+            point = self.raised(point, bundles, refused)
+        return point
+
+    def raised(self, point: Point, bundles: list[list[Move]], refused: set[Move]) -> Point:
+        """All bundles at once; where the program gets no better, one half after the other. One bundle that does not help is refused."""
+        if not self.left:
+            return point
+        moves = [move for bundle in bundles for move in bundle]
+        label = f"{moves[0][0]} {moves[0][1]:g}" if len(moves) == 1 else f"{len(moves)} operators higher"
+        found, _ = self.run(point.proportion, {**self.found(point), **dict(moves)}, "search", label)
+        if found.rank < point.rank:
+            return found
+        if len(bundles) == 1:
+            refused.update(moves)
+            return point
+        half = len(bundles) // 2
+        return self.raised(self.raised(point, bundles[:half], refused), bundles[half:], refused)
+
+    def bundles(self, point: Point, refused: set[Move], together: bool) -> list[list[Move]]:
+        """Per operator the change that promises most, by the sweep's figures, for the least memory; in bundles, the largest promise first."""
+        found: dict[Any, list[Move]] = {}
+        gains: dict[Any, int] = {}
+        settings = self.found(point)
+        for name, by_share in self.own.items():
+            share = settings.get(name, point.proportion)
+            distinct = {cycles: p for p, cycles in sorted(by_share.items(), reverse=True)}
+            promised = [(by_share[share] - cycles, -p) for cycles, p in distinct.items() if cycles < by_share[share] and (name, p) not in refused]
+            if promised:
+                gain, p = max(promised)
+                key = (share, -p, *sorted(by_share.items())) if together else name
+                found.setdefault(key, []).append((name, -p))
+                gains[key] = gains.get(key, 0) + gain
+        return [found[key] for key in sorted(found, key=lambda key: -gains[key])]
+
+    def found(self, point: Point) -> dict[str, float]:
+        """The search's own part of a point's proportions, by operator name."""
+        return {name: point.per_op[pattern(name)] for name in self.own if pattern(name) in point.per_op and pattern(name) not in self.base.per_op}
+
+    @property
+    def left(self) -> int:
+        """Programs that may still be analysed."""
+        return len(self.grid) + self.evaluations - len(self.points)
+
+    def options(self, proportion: float, by_name: Mapping[str, float]) -> TileOptions:
+        per_op = {**self.base.per_op, **{pattern(n): p for n, p in by_name.items() if pattern(n) not in self.base.per_op}}
+        return replace(self.base, available_memory_proportion=proportion, per_op=per_op)
+
+    def run(self, proportion: float, by_name: Mapping[str, float], kind: str, label: str) -> tuple[Point, TileProgram | None]:
+        """Analyse a setting (once) and remember it; the program is None where the setting was known."""
+        by_name = {n: p for n, p in by_name.items() if p != proportion}
+        key = (proportion, *sorted(by_name.items()))
+        if key in self.tried:
+            return self.tried[key], None
+        options = self.options(proportion, by_name)
+        tiled = self.analyze(self.program, self.chip, options)
+        point = Point(label, kind, proportion, options.per_op, int(tiled.cycles_per_update), int(np.max(tiled.peak, initial=0)), bool(tiled.fits))
+        self.points.append(point)
+        self.tried[key] = point
+        if self.best is None or point.rank < self.best[0].rank:
+            self.best = point, tiled
+        if self.progress:
+            self.progress(len(self.points), len(self.grid) + self.evaluations, self.best[0].label)
+        return point, tiled
+
+    def result(self) -> Tuning:
+        assert self.best is not None
+        point, tiled = self.best
+        return Tuning(self.points, point, tiled, replace(self.base, available_memory_proportion=point.proportion, per_op=point.per_op))
+
+
+def bounded(step: TileStep) -> bool:
+    """The proportion has a say in this step's plan, and the model does not fix it."""
+    origin = step.node.origin
+    fixed = origin.hints is not None and origin.hints.available_memory_proportion is not None
+    return isinstance(step.work, (Contraction, Gather, Scatter)) and bool(origin.sources) and not fixed
+
+
+def cycles_by_operator(tiled: TileProgram) -> dict[str, int]:
+    """Cycles per update of every source operator that a proportion can change, all its passes together."""
+    cycles: dict[str, int] = {}
+    for step in tiled.steps:
+        if bounded(step):
+            name = step.node.origin.sources[0]
+            cycles[name] = cycles.get(name, 0) + step.phases.total * step.repeats
+    return cycles
+
+
+def over_bound(tiled: TileProgram) -> list[str]:
+    """The source operators to blame for steps during which the worst tile holds more than it has: the step's own where a proportion
+    has a say in it, else those whose plans its inputs' places follow."""
+    ours = {s.node for s in tiled.steps if bounded(s)}
+    found: dict[str, None] = {}
+    for step, held in zip(tiled.steps, tiled.liveness, strict=True):
+        if held > tiled.chip.usable_bytes:
+            found.update(dict.fromkeys(_deciding(step.node, ours)))
+    return list(found)
+
+
+def _deciding(node: Node, ours: set[Node]) -> list[str]:
+    """The node's own source operator, or those of the nearest nodes before it that are in `ours`."""
+    waiting, seen, names = [node], set[Node](), []
+    while waiting:
+        node = waiting.pop()
+        if node in ours:
+            names.append(node.origin.sources[0])
+        elif node not in seen:
+            seen.add(node)
+            waiting += [v.producer for v in node.operands if v.producer is not None]
+    return names
+
+
+def pattern(name: str) -> str:
+    """The pattern that matches this name alone."""
+    return glob.escape(name)
