@@ -401,7 +401,7 @@ class SliceGrad(_Cut):
 
     def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
         shape = tuple(n if m < 0 else m for n, m in zip(self.shape, _met(self.uncut(self.shape), box), strict=True))
-        return SliceGrad(shape=shape, **self.plain(self.shape))
+        return SliceGrad(shape=shape, **self.plain(self.shape))          # type: ignore[call-arg]
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         g, y = present(inputs[0]), outputs[0]
@@ -439,7 +439,7 @@ class Expand(Op):
         return map_work([present(inputs[0]).shape], y.shape, y.dtype, 0.0, Map)
 
     def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
-        return Expand(shape=_met(outputs[0].shape, box))
+        return Expand(shape=_met(outputs[0].shape, box))          # type: ignore[call-arg]
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, y = present(inputs[0]), outputs[0]
@@ -537,7 +537,7 @@ class GatherGrad(Op):
     def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
         g, index = present(inputs[0]), present(inputs[1])
         met, (lo, hi) = _met(g.shape, box), box["rows"]
-        return GatherGrad(axis=self.axis, shape=(*met[:self.axis], hi - lo, *met[self.axis + index.rank:]))
+        return GatherGrad(axis=self.axis, shape=(*met[:self.axis], hi - lo, *met[self.axis + index.rank:]))          # type: ignore[call-arg]
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         g, index, y = present(inputs[0]), present(inputs[1]), outputs[0]
