@@ -242,6 +242,18 @@ def test_partials_are_added_in_order_in_the_planned_type_and_rounds():
         np.testing.assert_array_equal(found, wanted.astype(np.float32))
 
 
+@pytest.mark.parametrize("tiles", [4, 64])
+def test_the_planned_exchange_is_what_tiles_receive(tiles: int):
+    """Of the operands of whole grains to the byte; operands that stay over serial steps are received once."""
+    for m, k, n, bound in ((64, 96, 80, None), (64, 96, 80, 2000), (16, 64, 128, 20_000), (32, 128, 32, 8000)):
+        a, b = f(m, k), f(k, n)
+        work = OPS["MatMul"]().work((type_of(a), type_of(b)), [type_of(f(m, n))])
+        chosen, machine = plan_work(work, chip("gc200").variant(tiles=tiles), bound), Tiles(tiles, 64 * KIB)
+        machine.run(OPS["MatMul"](), chosen, [a, b])
+        received = machine.traffic.most_received
+        assert received == chosen.exchange_bytes or (chosen.reduce_stages and abs(received - chosen.exchange_bytes) < 0.1 * received), chosen
+
+
 def test_reducing_is_shared_by_the_tiles_that_hold_partials():
     machine = Tiles(8, 4 * KIB)
     machine.run(OPS["MatMul"](), plan({"k": 4}, reduce_stages=1), [f(16, 8), f(8, 16)])

@@ -14,6 +14,8 @@ Array = np.ndarray
 COMBINE: dict[str, Callable[..., Array]] = {"add": np.add, "max": np.maximum, "min": np.minimum, "or": np.bitwise_or}
 BITS = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}
 """Unsigned integers of an element's size: rows picked from a table are selected by their bits, where every other tile has zeros."""
+Piece = tuple[list[int], Array]
+"""A partial result and the tiles that hold equal shares of it, in order."""
 GRAIN = 4                 # elements: tiles that share a reduction take no less each
 
 
@@ -78,37 +80,40 @@ class Reducer:
             if len(pieces) == 1:
                 sheet.write(where, pieces[0][1])
                 continue
-            flat = [(tile, in_type(np.ascontiguousarray(p), self.dtype).reshape(-1)) for tile, p in pieces]
+            flat = [([tile], in_type(np.ascontiguousarray(p), self.dtype).reshape(-1)) for tile, p in pieces]
             sheet.write(where, in_type(self._reduce(flat), sheet.array.dtype).reshape(extent(where)))
 
-    def _reduce(self, pieces: list[tuple[int, Array]]) -> Array:
+    def _reduce(self, pieces: list[Piece]) -> Array:
         """One result of one piece per tile, in about equal rounds."""
         fan = 2
         while fan ** max(1, self.stages) < len(pieces):
             fan += 1
         while len(pieces) > 1:
             groups = [pieces[i:i + fan] for i in range(0, len(pieces), fan)]
-            pieces = [(group[0][0], self._round(group)) for group in groups]
+            pieces = [self._round(group) for group in groups]
         return pieces[0][1]
 
-    def _round(self, group: list[tuple[int, Array]]) -> Array:
-        """Every tile of the group reduces its share of the elements."""
+    def _round(self, group: list[Piece]) -> Piece:
+        """Every tile that holds some of the group's pieces reduces its share of the elements."""
+        if len(group) == 1:
+            return group[0]
+        tiles = [tile for owners, _ in group for tile in owners]
         size = group[0][1].size
         result = np.empty(size, self.dtype)
-        shares = cut(0, size, max(1, min(len(group), size // GRAIN)), 1)
-        for (tile, _), (lo, hi) in zip(group, shares, strict=False):
+        shares = [s for s in cut(0, size, max(1, min(len(tiles), size // GRAIN)), 1) if s[0] < s[1]]
+        for tile, (lo, hi) in zip(tiles, shares, strict=False):
             self.arena.reset()
             brought = [self.arena.take((hi - lo,), self.dtype, "Reducing partials") for _ in group]
-            for block, (owner, piece) in zip(brought, group, strict=True):
+            for block, (owners, piece) in zip(brought, group, strict=True):
                 block[...] = piece[lo:hi]
-                if owner != tile:
+                if owners != [tile]:
                     self.received(tile, block.nbytes)
             total = brought[0]
             with np.errstate(invalid="ignore", over="ignore"):
                 for block in brought[1:]:
                     COMBINE[self.how](total, block, out=total)
             result[lo:hi] = total
-        return result
+        return tiles[:len(shares)], result
 
 
 def _cells(contributions: Sequence[Contribution]) -> list[tuple[Region, list[Contribution]]]:

@@ -96,13 +96,14 @@ class Tiles:
         """The element type in which a tensor travels and rests."""
         return np.dtype(np.float16) if self.half and dtype == np.float32 else dtype
 
-    def bring(self, tile: int, array: Array, where: Region, what: str) -> Array:
-        """Copy a region of a tensor into the tile's arena; the array a vertex reads is in the host's type."""
+    def bring(self, tile: int, array: Array, where: Region, what: str, held: bool = False) -> Array:
+        """Copy a region of a tensor into the tile's arena (`held`: the tile has it already); the array a vertex reads is in the host's type."""
         source = array[slices(where)]
         block = self.arena.take(source.shape, self.carried(array.dtype), what)
         with np.errstate(over="ignore"):
             block[...] = source
-        self.receive(tile, block.nbytes)
+        if not held:
+            self.receive(tile, block.nbytes)
         return block if block.dtype == array.dtype else block.astype(array.dtype)
 
     def receive(self, tile: int, nbytes: int) -> None:
@@ -136,6 +137,7 @@ class _Job:
             self.inputs[op.alias] = x.reshape(results[0].shape)
         self.types = types_of(self.inputs)
         self._vertices: dict[object, Vertex] = {}
+        self._held: dict[int, Region] = {}
         self.how = work.combine if isinstance(work, Reduce) and work.combine else "or" if isinstance(work, Gather) else "add"
         self.additive = self.how == "add" and isinstance(work, Contraction | Scatter | Reduce)
 
@@ -167,6 +169,7 @@ class _Job:
     def _part(self, part: Part) -> list[dict[Region, Array]]:
         """What one tile has of each output after all its boxes, in order."""
         found: list[dict[Region, Array]] = [{} for _ in self.results]
+        self._held.clear()
         for whole in part.boxes:
             for box in dense(self.work, whole):
                 self.tiles.arena.reset()
@@ -237,7 +240,13 @@ class _Job:
         if array is None:
             return None
         assert operand is not None, f"{self.name}: work() does not describe input {i}"
-        return self.tiles.bring(tile, array, region(operand, box, array.shape), f"{self.name}: input {i}")
+        return self._brought(tile, i, array, region(operand, box, array.shape))
+
+    def _brought(self, tile: int, i: int, array: Array, where: Region) -> Array:
+        """A region of input `i`, which stays on the tile from one serial step to the next where it is the same."""
+        held = self._held.get(i) == where
+        self._held[i] = where
+        return self.tiles.bring(tile, array, where, f"{self.name}: input {i}", held)
 
     def _keep(self, found: dict[Region, Array], where: Region, y: Array) -> None:
         """Add to what the tile already has of that region, in the partials' type."""
@@ -292,7 +301,7 @@ class _Contract(_Job):
         if operand is None or array is None:
             return None
         where = region(operand, box, array.shape)
-        return Slice(self.tiles.bring(tile, array, where, f"{self.name}: input {i}"), operand, where, array.shape)
+        return Slice(self._brought(tile, i, array, where), operand, where, array.shape)
 
     def _target(self, operand: Operand, box: Box, k: int, found: dict[Region, Array]) -> Slice:
         """The partial that the box adds to: the tile's own so far, or zeros."""
