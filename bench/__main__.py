@@ -1,14 +1,15 @@
-"""`python -m bench [mnist|hardware|planning …] [--json] [--threads N] [--runs N]`."""
+"""`python -m bench [mnist|hardware|planning|limits …] [--json] [--threads N] [--runs N]`."""
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import hardware, mnist, planning
+from . import hardware, limits, mnist, planning
 from .report import show
 
-CASES: dict[str, Callable[[int | None, int], Sequence[Any]]] = {"mnist": mnist.run, "hardware": hardware.run, "planning": planning.run}
+CASES: dict[str, Callable[[int | None, int], Sequence[Any]]] = {"mnist": mnist.run, "hardware": hardware.run, "planning": planning.run,
+                                                                      "limits": limits.run}
 
 
 def main() -> None:

@@ -91,13 +91,16 @@ def windows() -> Iterator[Example]:
 
 def sums(x: TensorType) -> Iterator[Example]:
     """Reductions, normalisations, losses."""
-    for name in ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"):
+    for name in ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"):
         yield OPS[name](axes=(0, 2)), (x,)
         yield OPS[name](axes=(0, 1, 2, 3), keepdims=False), (x,)
     per = f(8)
     yield OPS["BatchNormalization"](training_mode=1), (x, per, per, None, None)
     yield OPS["BatchNormalization"](), (x, per, per, per, per)
     yield OPS["BatchNormalizationGrad"](), (x, x, per, per, per)
+    for name in ("ArgMax", "ArgMin"):
+        yield OPS[name](axis=1), (x,)
+    yield OPS["InstanceNormalization"](), (x, per, per)
     yield OPS["LayerNormalization"](), (f(20, 48), f(48), f(48))
     yield OPS["LayerNormalizationGrad"](), (f(20, 48), f(20, 48), f(48), f(20, 1), f(20, 1))
     for name in ("SoftmaxGrad", "LogSoftmaxGrad"):

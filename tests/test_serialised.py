@@ -14,6 +14,10 @@ from tileflow.kernels import cpu
 from tileflow.kernels.call import In, Out, Work
 from tileflow.kernels.gemm import Problem, Serial, blocking, matmul_calls, simplify
 from tileflow.ops.matmul import MODES
+from tileflow.program import Batching, Program
+from tileflow.tiles.chip import chip
+from tileflow.tiles.machine import analyze
+from tileflow.tiles.plan import TileOptions
 from tileflow.work import Contraction
 
 CHANNELS = ("input_channels", "output_channels")
@@ -138,3 +142,17 @@ def test_errors() -> None:
         make("SerialisedMatMul", mode="reducing_dim", factor=3).infer(a, b)
     with pytest.raises(OptionError, match="mode 'rows' is unknown"):
         make("SerialisedGemm", mode="rows", factor=2).infer(a, b)
+
+
+def test_kept_precision_plans_float32_partials() -> None:
+    """In 16.16 the sums of a serialised product that keeps its precision are planned in float32."""
+    def partials(keep: bool) -> set[str]:
+        graph = Graph()
+        b = Builder(graph)
+        x, w = (b.input(name, TensorType("float32", (256, 256))) for name in "xw")
+        graph.outputs.append(b.SerialisedMatMul(x, w, mode="reducing_dim", factor=4, keep_precision=keep))
+        tiled = analyze(Program(graph, Batching(256)), chip("gc200").variant(tiles=16), TileOptions(precision="16.16"))
+        return {step.plan.partials for step in tiled.steps if step.node.op.name == "SerialisedMatMul"}
+
+    assert partials(True) == {"float32"}
+    assert partials(False) == {"float16"}

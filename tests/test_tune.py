@@ -16,7 +16,7 @@ import pytest
 from tile_programs import program
 
 import tileflow
-from tileflow import cli
+from tileflow import cli, simulate
 from tileflow.errors import DataError, OptionError, OutOfTileMemoryError
 from tileflow.options import Options
 from tileflow.progress import TuneBar
@@ -299,3 +299,9 @@ def test_errors_are_one_sentence(capsys, tmp_path, words, says):
     assert err.startswith("tileflow: error: ")
     assert err.count("\n") == 1
     assert says in err
+
+
+def test_proportions_by_ipu():
+    assert simulate.tile_options(Options(available_memory_proportion={"IPU0": 0.2, "fc*": 0.1})).available_memory_proportion == 0.2
+    with pytest.raises(OptionError, match="names IPU1, but the program runs on one IPU"):
+        simulate.tile_options(Options(available_memory_proportion={"IPU1": 0.2}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,11 +75,19 @@ def machine(options: Options) -> Chip:
     return Chip.from_dict(given, "machine") if isinstance(given, Mapping) else chip(given)
 
 
+_IPU = re.compile(r"IPU\d+")
+"""How a proportion for all operators of one IPU is named."""
+
+
 def tile_options(options: Options) -> TileOptions:
     """The options of the machine group as the tile machine takes them."""
     given = options.available_memory_proportion
     by_name = dict(given) if isinstance(given, Mapping) else {"*": given}
     default = by_name.pop("*", DEFAULT_PROPORTION)
+    for name in [n for n in by_name if _IPU.fullmatch(n)]:
+        if name != "IPU0":
+            raise OptionError(f"available_memory_proportion names {name}, but the program runs on one IPU, IPU0; leave the others out.")
+        default = by_name.pop(name)
     return TileOptions(available_memory_proportion=default, per_op=by_name, precision=options.machine_precision,
                        serialised=options.serial_splits,
                        pinned=read_plans(options.tile_plans) if options.tile_plans else {},

@@ -15,7 +15,7 @@ from ..kernels.call import Call, In, Micro, Out, Seed
 from ..kernels.leaf import scalar_word
 from ..kernels.move import copy_call, fill_call
 from ..kernels.random import UNIT, dropout, dropout_mask, threshold, uniform_bits
-from ..work import Operand, Work, map_work
+from ..work import Work, map_work
 from .shape import Shape, present
 
 if TYPE_CHECKING:

@@ -310,7 +310,7 @@ class Pad(Op):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x, y = present(inputs[0]), outputs[0]
-        kept = tuple(-1 if any(sizes) else n for n, sizes in zip(x.shape, self._sizes(x.shape), strict=True))
+        kept = tuple(-1 if any(sizes) else n for n, sizes in zip(x.shape, self.sizes(x.shape), strict=True))
         return map_work([kept], y.shape, y.dtype, 0.0, Move)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:

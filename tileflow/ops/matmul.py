@@ -118,6 +118,11 @@ def _serial(pieces: Pieces | None) -> Serial | None:
     return None if pieces is None else Serial(pieces.axis, pieces.factor)
 
 
+def _serial_notes(pieces: Pieces | None) -> dict[str, int]:
+    """What a planner of half precision must know: whether sums of pieces stay float32."""
+    return {"keep_precision": int(pieces.keep_precision)} if pieces is not None else {}
+
+
 def _serial_axes(pieces: Pieces | None) -> tuple[tuple[str, int], ...]:
     return () if pieces is None else ((pieces.axis, pieces.factor),)
 
@@ -178,7 +183,7 @@ class Product(Op):
         out = (*letters, *("m",) * (a.rank > 1), *("n",) * (b.rank > 1))
         return Contraction(axes, (Operand(dims(a, ("m", "k"), p.trans_a, "k"), a.dtype),
                                   Operand(dims(b, ("k", "n"), p.trans_b, "k"), b.dtype)), (Operand(out, a.dtype),), alpha=self.flags()[2],
-                           serial=_serial_axes(self.pieces()))
+                           serial=_serial_axes(self.pieces()), notes=_serial_notes(self.pieces()))
 
     def serialised(self, mode: str, factor: int, keep_precision: bool = False) -> Op:
         trans_a, trans_b, alpha = self.flags()
@@ -274,7 +279,7 @@ class Gemm(Op):
                                           zip("mn"[2 - c.rank:], c.shape, (p.m, p.n)[2 - c.rank:], strict=True)]
             operands.append(None if c is None else Operand(tuple(named), c.dtype))
         return Contraction((Axis("m", p.m), Axis("n", p.n), Axis("k", p.k, "reduce")), tuple(operands), (Operand(("m", "n"), a.dtype),),
-                           alpha=self.alpha, beta=self.beta, serial=_serial_axes(self.pieces()))
+                           alpha=self.alpha, beta=self.beta, serial=_serial_axes(self.pieces()), notes=_serial_notes(self.pieces()))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         a, b, c = present(inputs[0]), present(inputs[1]), self.addend(inputs)

@@ -236,7 +236,11 @@ class InstanceNormalization(Op):
         return [b.Reshape(dx, shape=x.shape, allowzero=1), *small]
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        return _work(present(inputs[0]), (0, 1), 1, 0, 1, 0, 6.0)
+        x = present(inputs[0])
+        names = tuple(LETTERS[:x.rank])
+        axes = tuple(Axis(a, n, "parallel" if i < 2 else "whole") for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
+        full, per = Operand(names, x.dtype), Operand(names[1:2], x.dtype)
+        return Reduce(axes, (full, per, per), (full,), 6.0)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from ..kernels.cpu import Cpu
 
 
-def _work(x: TensorType, axes: Shape, keepdims: bool, dtype: str, combine: str = "") -> Reduce:
-    """The reduction of `x` over `axes` to elements of `dtype`; partials of a split axis are brought together by `combine`."""
+def _work(x: TensorType, axes: Shape, keepdims: bool, dtype: str, combine: str = "", kind: str = "reduce") -> Reduce:
+    """The reduction of `x` over `axes` (of this kind) to elements of `dtype`; partials of a split axis are brought together by `combine`."""
     names = LETTERS[:x.rank]
     kept = tuple(None if i in axes else a for i, a in enumerate(names) if keepdims or i not in axes)
-    space = tuple(Axis(a, n, "reduce" if i in axes else "parallel") for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
+    space = tuple(Axis(a, n, kind if i in axes else "parallel") for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
     return Reduce(space, (Operand(tuple(names), x.dtype),), (Operand(kept, dtype),), 1.0, combine=combine)
 
 
@@ -193,6 +193,10 @@ class ReduceProd(Reduction):
 
     dtypes = ("float32", "float64", "int32", "int64", "uint32", "uint64")
 
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        x = present(inputs[0])
+        return _work(x, self.reduced(x.rank), bool(self.keepdims), outputs[0].dtype, kind="whole")
+
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         x = present(inputs[0])
         return (np.asarray(np.prod(x, self.reduced(x.ndim), _wide(x), keepdims=bool(self.keepdims))).astype(x.dtype),)
@@ -249,7 +253,7 @@ class _IndexOfBest(Op):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
-        return _work(x, (normal_axis(self.axis, x.rank),), bool(self.keepdims), outputs[0].dtype)
+        return _work(x, (normal_axis(self.axis, x.rank),), bool(self.keepdims), outputs[0].dtype, kind="whole")
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])

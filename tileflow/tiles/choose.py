@@ -71,16 +71,18 @@ class Chooser:
         """
         (axis, pieces), *more = work.serial
         assert not more, "one axis is cut"
-        bound = self.bound(node)
-        at_once = plan_work(dataclasses.replace(work, serial=()), self.chip, bound, self.options_for(node), self.cache)
+        bound, options = self.bound(node), self.options_for(node)
+        if work.notes.get("keep_precision") and options.precision == "16.16":
+            options = dataclasses.replace(options, precision="16.32")
+        at_once = plan_work(dataclasses.replace(work, serial=()), self.chip, bound, options, self.cache)
         axes = tuple(dataclasses.replace(a, size=-(-a.size // pieces)) if a.name == axis else a for a in work.axes)
         piece = dataclasses.replace(work, axes=axes, serial=())
-        plan = plan_work(piece, self.chip, min(bound, at_once.temp_bytes // 2), self.options_for(node), self.cache)
+        plan = plan_work(piece, self.chip, min(bound, at_once.temp_bytes // 2), options, self.cache)
         phases = plan.phases.times(pieces)
         if any(a.name == axis and a.kind == "reduce" for a in work.axes):
             elements = -(-_elements(work) // max(1, plan.tiles))
             phases = phases + Phases(reduce=(pieces - 1) * worker_cycles(work, elements, 4, self.chip))
-        return dataclasses.replace(plan, phases=phases, serial={**plan.serial, axis: pieces}, flops=work.flops,
+        return dataclasses.replace(plan, phases=phases, serial={**plan.serial, axis: pieces * plan.serial.get(axis, 1)}, flops=work.flops,
                                    exchange_bytes=plan.exchange_bytes * pieces, bound_bytes=bound, fits=plan.temp_bytes <= bound)
 
     # ---- several operators together -------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def plan_work(work: Work, chip: Chip, bound_bytes: int | None, options: TileOpti
             return pinned_plan(canonical(work, options.precision), chip, bound_bytes, pin, options.precision, where)
         return contraction_frontier(work, chip, options.precision, cache).best(bound_bytes)
     from .spread import plan_spread
-    key = "spread", type(work), work, chip.key, bound_bytes
+    key = "spread", type(work), work, tuple(sorted(work.notes.items())), chip.key, bound_bytes
     plan = cache.get(key)
     if plan is None:
         plan = cache[key] = plan_spread(work, chip, bound_bytes)
