@@ -376,7 +376,8 @@ def compare_with_engine(name: str, plans: Callable[[Program], Mapping[Node, OpPl
     x = MODELS[name][1]
     feeds = {v.name: a for v, a in zip(model.program.inputs, (x, LABELS), strict=True)}
     session = model.source.session
-    found = exact.execute(model.program, plans(model.program), feeds, before, Tiles(tiles, memory), scalars=model.optimizer.values, seed=model.engine.seed)
+    found = exact.execute(model.program, plans(model.program), feeds, before, Tiles(tiles, memory), scalars=model.optimizer.values,
+                          seed=model.engine.seed)
     assert 0 < found.arena <= memory
     for (what, a), b in zip(found.outputs.items(), model.run_call(x, LABELS), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5, err_msg=what)
