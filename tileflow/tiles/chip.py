@@ -57,6 +57,7 @@ class Chip:
     exchange_bytes_per_cycle: what a tile receives; `tiles_per_bus` neighbours that receive the same data share their paths.
     copy_bytes_per_cycle, copy_call_cycles: rearranging data inside a tile.
     sync_cycles: barrier and set-up of one exchange step. launch_cycles: starting the vertices of one compute step.
+    piece_cycles: exchange cycles on top of the bytes for each separate piece of a rearrangement.
     link_sync_cycles: a barrier that takes several IPUs.
     """
 
@@ -74,6 +75,7 @@ class Chip:
     copy_call_cycles: int = 288
     sync_cycles: int = 600
     launch_cycles: int = 11
+    piece_cycles: int = 2
     link_sync_cycles: int = 1200
     link_bytes_per_second: float = 320e9
     host_bytes_per_second: float = 32e9
@@ -207,7 +209,7 @@ def _known(where: str, values: Mapping[str, Any]) -> None:
                               f"It has {', '.join(_FIELDS)}.")
 
 
-_MAY_BE_ZERO = ("copy_call_cycles", "sync_cycles", "launch_cycles", "link_sync_cycles", "reserved_bytes")
+_MAY_BE_ZERO = ("copy_call_cycles", "sync_cycles", "launch_cycles", "piece_cycles", "link_sync_cycles", "reserved_bytes")
 
 
 def _checked(where: str, name: str, value: Any, whole: bool) -> Any:
@@ -261,6 +263,7 @@ _COMMON: dict[str, tuple[str, str]] = {
     "copy_call_cycles": ("estimate", _NOTES),
     "sync_cycles": ("estimate", _NOTES),
     "launch_cycles": ("estimate", _NOTES),
+    "piece_cycles": ("estimate", "one send and one receive instruction per piece"),
     "link_sync_cycles": ("estimate", "twice the barrier of one IPU"),
     "host_bytes_per_second": ("documented", "PCIe Gen4 x16, one direction"),
     "streaming_bytes_per_second": ("estimate", "no published figure; DDR4 shared by the four IPUs of a machine"),

@@ -13,8 +13,6 @@ from .plan import OpPlan, Phases
 from .schedule import Schedule, Storage
 from .spread import ROWS, brought, copy_cycles, exchange_cycles, map_along, reduce_along
 
-PIECE_CYCLES = 2
-"""Exchange cycles on top of the bytes for each separate piece a tile is sent (its send and receive instructions): our estimate."""
 SMALL_PIECE = 8
 """Pieces of fewer bytes arrive in whole words and are put together on the tile afterwards."""
 STEPS_BACK = 3
@@ -193,7 +191,7 @@ class Layouts:
             counted = 0                                              # the plan has counted the bytes, not their pieces
         pieces, run = scattered(layout, extents, value.shape, elements, wanted)
         transform = copy_cycles(elements * itemsize, self.chip) if run * itemsize < SMALL_PIECE and elements > run else 0
-        return Rearrangement(Phases(exchange=exchange_cycles(counted, self.chip) + pieces * PIECE_CYCLES, transform=transform), counted)
+        return Rearrangement(Phases(exchange=exchange_cycles(counted, self.chip) + pieces * self.chip.piece_cycles, transform=transform), counted)
 
 
 def max_size(node: Node) -> int:
