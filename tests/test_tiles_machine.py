@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -317,26 +318,26 @@ def test_bisection_is_bounded() -> None:
     assert (limit.size, limit.next_size) == (64, 64)
 
 
-def test_cost_grows_with_the_number_of_operators_only() -> None:
-    """Ten times the layers take about ten times as long, once plans are known."""
-    import time
-    def seconds(program: Program) -> float:
+def test_work_grows_with_the_number_of_operators_only() -> None:
+    """Ten times the layers make about ten times the function calls, once plans are known (seconds are the benchmark's)."""
+    def calls(program: Program) -> float:
         analyze(program, GC200)
-        best = math.inf
-        for _ in range(3):
-            began = time.perf_counter()
+        count = 0
+
+        def counted(frame: object, event: str, argument: object) -> None:
+            nonlocal count
+            count += 1
+        sys.setprofile(counted)
+        try:
             analyze(program, GC200)
-            best = min(best, time.perf_counter() - began)
-        return best / sum(len(g.nodes) for g in program.graphs)
-    short, long = (seconds(build(Mixer(n, 16, 64), (2, 16, 64), accumulation=2)) for n in (3, 30))
-    assert long < 3 * short
+        finally:
+            sys.setprofile(None)
+        return count / sum(len(g.nodes) for g in program.graphs)
+    short, long = (calls(build(Mixer(n, 16, 64), (2, 16, 64), accumulation=2)) for n in (3, 30))
+    assert long < 1.5 * short
 
 
-def test_resnet_50_is_planned_in_reasonable_time() -> None:
-    """The figure to hold is measured by the benchmark; here only that nothing has gone quadratic."""
-    import time
+def test_a_residual_network_is_analysed_for_a_whole_chip() -> None:
     program = build(Residual(), (2, 3, 64, 64), accumulation=2)
-    began = time.perf_counter()
     tiled = analyze(program, chip("bow"), TileOptions(precision="16.16", available_memory_proportion=0.2))
-    assert time.perf_counter() - began < 30
     check(tiled)
