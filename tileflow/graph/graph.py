@@ -1,7 +1,7 @@
 """The graph: values in single assignment, nodes in execution order, constants, states."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -151,13 +151,3 @@ class Graph:
                 needed.update(node.operands)
         self.nodes = kept[::-1]
         self.constants = {v: a for v, a in self.constants.items() if v in needed}
-
-    def free_name(self, stem: str, taken: Iterable[str] = ()) -> str:
-        """`stem`, or `stem.1`, `stem.2` … where it is taken."""
-        used = {v.name for v in self.inputs} | {v.name for n in self.nodes for v in n.outputs} | set(taken)
-        used |= {v.name for v in self.constants} | {s.input.name for s in self.states}
-        name, k = stem, 0
-        while name in used:
-            k += 1
-            name = f"{stem}.{k}"
-        return name

@@ -108,10 +108,6 @@ class Chip:
         """Bytes of a tile that programs may use."""
         return self.bytes_per_tile - self.reserved_bytes
 
-    @property
-    def total_bytes(self) -> int:
-        return self.tiles * self.bytes_per_tile
-
     def vector(self, dtype: str) -> int:
         """Elements of a vector instruction."""
         return max(1, self.vector_bytes // ITEMSIZE[dtype])
