@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from .autograd import gradients
 from .errors import OptionError
-from .graph import Builder, Graph, Origin, State, Value, to_text, verify
+from .graph import Builder, Graph, Origin, State, Value, verify
 from .optim import Optimizer
 from .optim.base import build_update
 from .passes.cse import cse
@@ -170,6 +170,3 @@ def _add_update(p: Program, trained: list[State], grads: list[Value], optimizer:
         with f.at(Origin((state.name,), "backward")):
             total.output = f.Add(total.input, arriving)
         p.fold.states.append(total)
-
-
-__all__ = ["Compilation", "Loss", "inference", "run_steps", "to_text", "training"]

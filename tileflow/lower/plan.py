@@ -9,7 +9,7 @@ from ..kernels.leaf import Leaf
 from ..program import Program
 from .fuse import fuse
 from .memory import padded
-from .rows import Lowered, Place, Row, lower
+from .rows import Lowered, Place, lower
 
 LANE_MEMORY_SHARE = 0.25
 """Lanes side by side may take this share of the machine's memory; a larger model runs one micro-batch over all workers."""
@@ -108,6 +108,3 @@ def _kept_offsets(keep: list[Value]) -> dict[Value, int]:
 
 def _physical_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-__all__ = ["Plan", "Row", "make_plan", "user_outputs"]
