@@ -14,7 +14,7 @@ from ..graph.types import TensorType
 from ..kernels.call import Call, In, Out
 from ..kernels.call import Work as Scratch
 from ..kernels.elementwise import elementwise_call
-from ..kernels.expr import Var
+from ..kernels.expr import Var, cast, sqrt
 from ..kernels.move import Axis as MoveAxis
 from ..kernels.move import fill_call, move
 from ..kernels.norm import CHANNELS, norm_leaf
@@ -123,6 +123,18 @@ class BatchNormalization(Op):
         centred = b.Sub(x, b.Reshape(mean, shape=shape))
         dscale = b.Div(b.ReduceSum(b.Mul(g, centred), axes=axes, keepdims=0), std)
         return [b.Mul(g, b.Reshape(b.Div(scale, std), shape=shape)), dscale, b.ReduceSum(g, axes=axes, keepdims=0), None, None]
+
+    def elementwise(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        """Inference: a factor per channel, then one expression. The factor is rounded as the kernel rounds it."""
+        if self.training_mode:
+            return None
+        x, scale, shift, mean, var = map(present, inputs)
+        v, t = x.dtype, Var(1, x.dtype)
+        inverse = cast(1 / sqrt(cast(Var(0, v), "float64") + self.epsilon), v)
+        factor = b.Map(var, scale, exprs=(inverse * t,))
+        column = (x.shape[1], *[1] * (x.type.rank - 2))
+        columns = [a if a.shape == column else b.Reshape(a, shape=column, allowzero=1) for a in (mean, factor, shift)]
+        return [b.Map(x, *columns, exprs=((Var(0, v) - t) * Var(2, v) + Var(3, v),))]
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
