@@ -46,7 +46,7 @@ def test_batch_norm(shape: tuple[int, ...], dtype: str, tolerance: float) -> Non
     x = (rng.standard_normal(shape) * 2 + 0.5).astype(dtype)
     scale, shift = (rng.random(c) + 0.5).astype(dtype), rng.standard_normal(c).astype(dtype)
     op = BatchNormalization(training_mode=1, epsilon=1e-3)
-    y, mean, _, inverse = check_form(op, x, scale, shift, None, None, rtol=tolerance, atol=tolerance)
+    _, mean, _, inverse = check_form(op, x, scale, shift, None, None, rtol=tolerance, atol=tolerance)
     g = rng.standard_normal(shape).astype(dtype)
     check_form(BatchNormalizationGrad(), g, x, scale, mean, inverse, rtol=20 * tolerance, atol=20 * tolerance)
 
@@ -55,7 +55,7 @@ def test_statistics_of_data_far_from_zero() -> None:
     x = (rng.standard_normal((6, 20, 30, 9)) + 3000).astype("f4")
     one, zero = np.ones(20, "f4"), np.zeros(20, "f4")
     op, arrays = form(BatchNormalization(training_mode=1), x, one, zero, None, None)
-    y, mean, var, _ = run_kernel(op, *arrays)
+    _, mean, var, _ = run_kernel(op, *arrays)
     wide = x.astype("f8")
     np.testing.assert_allclose(mean, wide.mean((0, 2, 3)), rtol=1e-7)
     np.testing.assert_allclose(var, wide.var((0, 2, 3)), rtol=1e-5)
