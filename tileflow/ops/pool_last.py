@@ -1,0 +1,71 @@
+"""Pooling over channels-last images with one or two spatial axes."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from ..graph.op import Op, Types
+from ..graph.types import TensorType
+from ..kernels import pool_last as kernels
+from ..kernels.call import Call
+from ..kernels.call import Work as Scratch
+from ..kernels.pool import Pool
+from .last import ChannelsLast
+from .shape import present
+
+if TYPE_CHECKING:
+    from ..kernels.cpu import Cpu
+
+
+class PoolLast(ChannelsLast):
+    """A pool of these sizes, of images [n, channels, ...]. `limits`: where taps count for an average."""
+
+    def __init__(self, op: Op, p: Pool, image: TensorType, operands: int = 1, limits: tuple[int, int, int, int] = (0, 0, 0, 0)) -> None:
+        super().__init__(op, (True,) * operands, (True,))
+        self.p, self.n, self.channels, self.limits = p, image.shape[0], image.shape[1], limits
+
+    @property
+    def fits(self) -> bool:
+        """A winner's number fits a byte, and every element knows its windows."""
+        return self.p.kh * self.p.kw <= kernels.NOBODY and self.p.dh == self.p.dw == 1
+
+
+class MaxPoolLast(PoolLast):
+    """MaxPool without indices."""
+
+    name: ClassVar[str] = "MaxPoolLast"
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        return kernels.max_pool(self.p, self.n, self.channels, outputs[0].code, cpu) if outputs[0].size else []
+
+
+class MaxPoolGradLast(PoolLast):
+    """MaxPoolGrad: (gradient of y, x) to dx. The winners are found first, in bytes."""
+
+    name: ClassVar[str] = "MaxPoolGradLast"
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x, pooled = outputs[0], (present(inputs[0]).size // max(1, self.channels), self.channels)
+        if not x.size:
+            return []
+        where = Scratch("where", pooled, "u1")
+        find = kernels.max_pool(self.p, self.n, self.channels, x.code, cpu, where, Scratch("maxima", pooled, x.code), source=1)
+        return [*find, *kernels.max_gradient(self.p, self.n, self.channels, x.code, cpu, where)]
+
+
+class AveragePoolLast(PoolLast):
+    """AveragePool."""
+
+    name: ClassVar[str] = "AveragePoolLast"
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        return kernels.average(self.p, self.limits, self.n, self.channels, outputs[0].code, cpu) if outputs[0].size else []
+
+
+class AveragePoolGradLast(PoolLast):
+    """AveragePoolGrad."""
+
+    name: ClassVar[str] = "AveragePoolGradLast"
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        return kernels.average_gradient(self.p, self.limits, self.n, self.channels, outputs[0].code, cpu) if outputs[0].size else []
