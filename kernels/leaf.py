@@ -142,6 +142,10 @@ def _views(parameters: tuple[Parameter, ...]) -> Any:
 class CachedCFunc(CFunc):
     """A C function of the signature `ENTRY` in our cache, which can be asked for its code without compiling it."""
 
+    _cache: Any
+    _sig: Any
+    _targetdescr: Any
+
     def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
         super().__init__(function, normalize_signature(ENTRY), locals={}, options=dict(options))
         cache.enable(self, function)
