@@ -20,13 +20,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.core.ccallback import CFunc
-from numba.core.sigutils import normalize_signature
 
-from . import cache, cpu, mathlib
+from . import cpu, mathlib
 from .call import Call, In, Out, Work
 from .expr import Expr, flops, key, postorder, variables
-from .leaf import ENTRY, Leaf
+from .leaf import CachedCFunc, Leaf
 from .vector import BIT, WORD, Emitter, as_intrinsic, word
 
 LETTERS = {"float16": "f2", "float32": "f4", "float64": "f8", "bool": "b1",
@@ -171,16 +169,10 @@ class _EmittedLeaf(Leaf):
         super().__init__(elementwise, signature, key=key)
         self._kernel = kernel
 
-    def compile(self) -> None:
-        if self._compiled is not None:
-            return
+    def _entry(self) -> CachedCFunc:
         code = elementwise.__code__.replace(co_qualname=f"{self.name}-{self.identity}")
         entry = FunctionType(code, {"kernel": self._kernel, "__name__": __name__})
-        arguments, result = normalize_signature(ENTRY)
-        compiled = CFunc(entry, (arguments, result), locals={}, options=dict(self._options))
-        cache.enable(compiled, entry)
-        compiled.compile()
-        self._compiled = compiled
+        return CachedCFunc(entry, self._options)
 
 
 def _lanes(outputs: Sequence[Expr], path: cpu.Cpu) -> int:

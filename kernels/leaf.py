@@ -27,6 +27,7 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core.ccallback import CFunc
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.sigutils import normalize_signature
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
@@ -148,6 +149,28 @@ def _views(parameters: tuple[Parameter, ...]) -> Any:
     return views
 
 
+class CachedCFunc(CFunc):
+    """A C function of the signature `ENTRY` in our cache, which can be asked for its code without compiling it."""
+
+    _cache: Any
+    _sig: Any
+    _targetdescr: Any
+
+    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+        super().__init__(function, normalize_signature(ENTRY), locals={}, options=dict(options))
+        cache.enable(self, function)
+
+    @global_compiler_lock
+    def load(self) -> bool:
+        """Take the code from the cache; False when it is not there."""
+        found = self._cache.load_overload(self._sig, self._targetdescr.target_context)
+        if found is None:
+            return False
+        self._library, self._wrapper_name = found.library, found.fndesc.llvm_cfunc_wrapper_name
+        self._wrapper_address = self._library.get_pointer_to_function(self._wrapper_name)
+        return True
+
+
 class Leaf:
     """A compiled kernel with three faces: `address` (the runtime's), a call over arrays (tests), `twin` (plain Python)."""
 
@@ -180,10 +203,23 @@ class Leaf:
                      self._key, options, cpu.current().name))
         return hashlib.sha1(what.encode()).hexdigest()[:16]
 
+    def load(self) -> bool:
+        """Make the code ready if that needs no compiler: it is ready, or the cache has it. Returns whether it is."""
+        if self._compiled is None:
+            entry = self._entry()
+            if entry.load():
+                self._compiled = entry
+        return self._compiled is not None
+
     def compile(self) -> None:
         """Compile, or read from the cache; nothing when done before."""
-        if self._compiled is not None:
-            return
+        if self._compiled is None:
+            entry = self._entry()
+            entry.compile()
+            self._compiled = entry
+
+    def _entry(self) -> CachedCFunc:
+        """The C function, not compiled yet."""
         seen = _seen(self.parameters)
         order = [self._same.get(i, i) for i in range(len(seen))]
         text = ("def entry(block, lo, hi, worker):\n"
@@ -199,11 +235,7 @@ class Leaf:
             co_qualname=f"{self.name}-{self.identity}")
         entry = python_types.FunctionType(code, names)
         entry.__module__ = self.twin.__module__
-        args, result = normalize_signature(ENTRY)
-        compiled = CFunc(entry, (args, result), locals={}, options=dict(self._options))
-        cache.enable(compiled, entry)
-        compiled.compile()
-        self._compiled = compiled
+        return CachedCFunc(entry, self._options)
 
     @property
     def address(self) -> int:
