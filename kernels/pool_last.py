@@ -219,7 +219,7 @@ def _average_pool(dtype: str, path: cpu.Cpu) -> Leaf:
             for ox in range(ow):
                 u0, u1 = within(ox * sw - left, kw, dw, w)
                 at = (image * h + oy * sh - top + t0 * dh) * w + ox * sw - left + u0 * dw
-                mean(channels, t1 - t0, u1 - u0, address_of(x) + at * pixel, dh * w * pixel, dw * pixel, np_int(counts[oy * ow + ox]),
+                mean(channels, t1 - t0, u1 - u0, address_of(x) + at * pixel, dh * w * pixel, dw * pixel, int(counts[oy * ow + ox]),
                      address_of(y) + (unit * ow + ox) * pixel)
 
     return Leaf(average_pool_last, f"{dtype}[:,:], {dtype}[:,:], {dtype}[:]{_POOL}, lo, hi", key=path.name)
@@ -242,12 +242,6 @@ def _average_gradient(dtype: str, path: cpu.Cpu) -> Leaf:
                        address_of(counts) + (r0 * ow + c0) * size, ow * size, address_of(dx) + (unit * w + ix) * pixel)
 
     return Leaf(average_pool_last_gradient, f"{dtype}[:,:], {dtype}[:,:], {dtype}[:]{_POOL}, lo, hi", key=path.name)
-
-
-@register_jitable
-def np_int(x: Any) -> int:
-    """A count as an integer."""
-    return int(x)
 
 
 @register_jitable
@@ -283,12 +277,12 @@ def _rows(leaf: Leaf, args: Sequence[Any], rows: int, cost: float) -> Call:
 
 
 def max_pool(p: Pool, n: int, channels: int, dtype: str, path: cpu.Cpu, where: Out | Work | None = None,
-             target: Out | Work | None = None) -> list[Call]:
-    """Maxima of input 0 in `target` (default: output 0) and, if asked for, the winners' taps in `where` (bytes, one per output)."""
+             target: Out | Work | None = None, source: int = 0) -> list[Call]:
+    """Maxima of input `source` in `target` (default: output 0) and, if asked for, the winners' taps in `where` (bytes, one per output)."""
     image, pooled = _tables(p, n, channels)
     size = n * p.oh * p.ow * channels
     put = where or Work("nobody", (1, 1), "u1")
-    args = (In(0, image), target or Out(0, pooled), put, *p.numbers)
+    args = (In(source, image), target or Out(0, pooled), put, *p.numbers)
     return [_rows(_max_pool(dtype, path, where is not None), args, n * p.oh, size * (0.1 * p.kh * p.kw + 0.2) * itemsize(dtype) / 4)]
 
 

@@ -10,6 +10,7 @@ from evaluate import check_kernel, run_kernel
 from tileflow.graph import Op, type_of
 from tileflow.kernels import cpu
 from tileflow.ops.norm import BatchNormalization, BatchNormalizationGrad
+from tileflow.ops.pool import AveragePool, AveragePoolGrad, MaxPool, MaxPoolGrad
 
 rng = np.random.default_rng(11)
 Array = np.ndarray
@@ -68,3 +69,55 @@ def test_a_channel_that_is_not_finite_stays_alone() -> None:
     y = run_kernel(op, *arrays)[0]
     assert np.isnan(y[..., [1, 3]]).all()
     assert np.isfinite(y[..., [0, 2, 4]]).all()
+
+
+# ---- pools
+
+POOLS: list[dict[str, Any]] = [
+    dict(kernel_shape=(2, 2), strides=(2, 2)),
+    dict(kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1)),
+    dict(kernel_shape=(3, 2), strides=(1, 3), pads=(2, 0, 1, 1), ceil_mode=1),
+    dict(kernel_shape=(2, 3), strides=(3, 4)),
+]
+
+
+def tied(shape: tuple[int, ...], dtype: str) -> Array:
+    """Few different numbers, so that elements of a window tie; NaN and infinities."""
+    x = rng.integers(-2, 3, shape).astype(dtype)
+    x.reshape(-1)[::37], x.reshape(-1)[5::41], x.reshape(-1)[9::53] = np.nan, -np.inf, np.inf
+    return x
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize(("dtype", "channels"), [("float32", 3), ("float32", 45), ("float64", 17)])
+def test_max_pool(pool: dict[str, Any], dtype: str, channels: int) -> None:
+    x = tied((2, channels, 9, 11), dtype)
+    y, = check_form(MaxPool(**pool), x, rtol=0)
+    g = rng.standard_normal(np.moveaxis(y, -1, 1).shape).astype(dtype)
+    check_form(MaxPoolGrad(**pool), g, x, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("count", [0, 1])
+@pytest.mark.parametrize(("dtype", "channels"), [("float32", 3), ("float32", 45), ("float64", 17)])
+def test_average_pool(pool: dict[str, Any], count: int, dtype: str, channels: int) -> None:
+    x = rng.standard_normal((2, channels, 9, 11)).astype(dtype)
+    y, = check_form(AveragePool(**pool, count_include_pad=count), x, rtol=1e-5, atol=1e-6)
+    g = rng.standard_normal(np.moveaxis(y, -1, 1).shape).astype(dtype)
+    check_form(AveragePoolGrad(**pool, count_include_pad=count, shape=(9, 11)), g, rtol=1e-5, atol=1e-6)
+
+
+def test_pools_of_one_axis_and_of_nothing() -> None:
+    pool: dict[str, Any] = dict(kernel_shape=(3,), strides=(2,), pads=(1, 1))
+    x = tied((2, 8, 12), "float32")
+    check_form(MaxPool(**pool), x, rtol=0)
+    check_form(MaxPoolGrad(**pool), np.ones((2, 8, 6), "f4"), x, rtol=0)
+    check_form(AveragePool(**pool), np.nan_to_num(x, posinf=1, neginf=1), rtol=1e-6)
+    check_form(MaxPool(**pool), x[:0], rtol=0)
+    check_form(MaxPoolGrad(**pool), np.ones((2, 0, 6), "f4"), x[:, :0], rtol=0)
+
+
+def test_what_a_byte_or_a_step_cannot_tell_has_no_form() -> None:
+    x = type_of(np.zeros((1, 2, 40, 40), "f4"))
+    for op in (MaxPool(kernel_shape=(16, 16)), MaxPool(kernel_shape=(2, 2), dilations=(2, 1)), MaxPool(kernel_shape=(2, 2), indices=True)):
+        assert op.channels_last([x], op.infer(x)) is None
