@@ -10,6 +10,7 @@ from ..program import Program
 from .attach import attach
 from .expand import expand
 from .fuse import fuse
+from .layout import arrange
 from .memory import padded
 from .rows import Lowered, Place, lower
 
@@ -76,7 +77,8 @@ def _lower(program: Program, lanes: int, workers: int) -> Plan:
         user = program.micro.outputs[:user_outputs(program)] if graph is program.micro else []
         direct = {v: Place(("io", v.name)) for v in user}
         wanted = [*keep, *user]
-        lowered = lower(attach(fuse(expand(graph), wanted), wanted), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
+        ready = attach(fuse(arrange(expand(graph), wanted), wanted), wanted)
+        lowered = lower(ready, arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
         places.update(lowered.places)
         places.update({v: Place(("arena", arena), at) for v, at in _kept_offsets(keep).items()})
         return lowered

@@ -1,6 +1,7 @@
 """Pooling over channels-last images with one or two spatial axes."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,6 +11,7 @@ from ..kernels import pool_last as kernels
 from ..kernels.call import Call
 from ..kernels.call import Work as Scratch
 from ..kernels.pool import Pool
+from ..kernels.reduce import reduce_calls
 from .last import ChannelsLast
 from .shape import present
 
@@ -69,3 +71,14 @@ class AveragePoolGradLast(PoolLast):
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         return kernels.average_gradient(self.p, self.limits, self.n, self.channels, outputs[0].code, cpu) if outputs[0].size else []
+
+
+class GlobalAverageLast(ChannelsLast):
+    """GlobalAveragePool."""
+
+    name: ClassVar[str] = "GlobalAverageLast"
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x = present(inputs[0])
+        spatial = range(1, x.rank - 1)
+        return reduce_calls("sum", x.code, x.shape, spatial, math.prod(x.shape[i] for i in spatial)) if outputs[0].size else []
