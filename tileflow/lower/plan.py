@@ -9,6 +9,7 @@ from ..kernels.leaf import Leaf
 from ..program import Program
 from .fuse import fuse
 from .memory import padded
+from .record import record
 from .rows import Lowered, Place, lower
 
 LANE_MEMORY_SHARE = 0.25
@@ -73,7 +74,7 @@ def _lower(program: Program, lanes: int, workers: int) -> Plan:
     def part(graph: Graph, arena: str, keep: list[Value], rows: int) -> Lowered:
         user = program.micro.outputs[:user_outputs(program)] if graph is program.micro else []
         direct = {v: Place(("io", v.name)) for v in user}
-        lowered = lower(fuse(graph, keep), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
+        lowered = lower(fuse(record(graph), keep), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
         places.update(lowered.places)
         places.update({v: Place(("arena", arena), at) for v, at in _kept_offsets(keep).items()})
         return lowered
