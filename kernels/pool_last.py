@@ -17,11 +17,11 @@ from . import cpu, mathlib
 from .call import Call, In, Out, Work
 from .leaf import Leaf
 from .places import address_of, within
-from .pool import Pool
+from .pool import POOL, Pool
 from .vector import ELEMENTS, Emitter, as_intrinsic, itemsize, vector, word
 
 NOBODY = 255
-"""The winner of a window that meets no element. Pools of more taps have no form here."""
+"""The winner of a window that meets no element, as in `max_pool`. Pools of as many taps have no form here."""
 WIDE = 4
 """Registers of channels that one step takes."""
 BYTE = ir.IntType(8)
@@ -148,10 +148,6 @@ def _at(kind: str, dtype: str, path: cpu.Cpu) -> Any:
 
 # ---- leaves ----------------------------------------------------------------------------------------------------------------------
 
-_POOL = ", i8" * 12
-"""`Pool.numbers` in a signature."""
-
-
 @register_jitable
 def _met(at: int, kernel: int, stride: int, before: int, windows: int) -> tuple[int, int]:
     """The windows first..last - 1 that meet element `at` of an axis (no dilation)."""
@@ -183,14 +179,14 @@ def _max_pool(dtype: str, path: cpu.Cpu, winners: bool) -> Leaf:
                         for c in range(channels):
                             where[to, c] = NOBODY
 
-    return Leaf(max_pool_last, f"{dtype}[:,:], {dtype}[:,:], u1[:,:]{_POOL}, lo, hi", key=f"{path.name} {winners}")
+    return Leaf(max_pool_last, f"{dtype}[:,:], {dtype}[:,:], u1[:,:]{POOL}, lo, hi", key=f"{path.name} {winners}")
 
 
 @functools.cache
-def _max_gradient(dtype: str, path: cpu.Cpu) -> Leaf:
+def _max_unpool(dtype: str, path: cpu.Cpu) -> Leaf:
     won, size = _at("won", dtype, path), itemsize(dtype)
 
-    def max_pool_last_gradient(g, where, dx, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, lo, hi):                       # type: ignore
+    def max_unpool_last(g, where, dx, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, lo, hi):                       # type: ignore
         channels = dx.shape[1]
         pixel = channels * size
         for unit in range(lo, hi):
@@ -203,7 +199,7 @@ def _max_gradient(dtype: str, path: cpu.Cpu) -> Leaf:
                 won(channels, r1 - r0, c1 - c0, address_of(g) + at * pixel, ow * pixel, pixel, address_of(where) + at * channels,
                     ow * channels, channels, tap, -sh * kw, -sw, address_of(dx) + (unit * w + ix) * pixel)
 
-    return Leaf(max_pool_last_gradient, f"{dtype}[:,:], u1[:,:], {dtype}[:,:]{_POOL}, lo, hi", key=path.name)
+    return Leaf(max_unpool_last, f"{dtype}[:,:], u1[:,:], {dtype}[:,:]{POOL}, lo, hi", key=path.name)
 
 
 @functools.cache
@@ -222,7 +218,7 @@ def _average_pool(dtype: str, path: cpu.Cpu) -> Leaf:
                 mean(channels, t1 - t0, u1 - u0, address_of(x) + at * pixel, dh * w * pixel, dw * pixel, int(counts[oy * ow + ox]),
                      address_of(y) + (unit * ow + ox) * pixel)
 
-    return Leaf(average_pool_last, f"{dtype}[:,:], {dtype}[:,:], {dtype}[:]{_POOL}, lo, hi", key=path.name)
+    return Leaf(average_pool_last, f"{dtype}[:,:], {dtype}[:,:], {dtype}[:]{POOL}, lo, hi", key=path.name)
 
 
 @functools.cache
@@ -241,7 +237,7 @@ def _average_gradient(dtype: str, path: cpu.Cpu) -> Leaf:
                 shares(channels, r1 - r0, c1 - c0, address_of(g) + at * pixel, ow * pixel, pixel,
                        address_of(counts) + (r0 * ow + c0) * size, ow * size, address_of(dx) + (unit * w + ix) * pixel)
 
-    return Leaf(average_pool_last_gradient, f"{dtype}[:,:], {dtype}[:,:], {dtype}[:]{_POOL}, lo, hi", key=path.name)
+    return Leaf(average_pool_last_gradient, f"{dtype}[:,:], {dtype}[:,:], {dtype}[:]{POOL}, lo, hi", key=path.name)
 
 
 @register_jitable
@@ -261,7 +257,7 @@ def _window_counts(counts, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, row_
 
 @functools.cache
 def _counts(dtype: str) -> Leaf:
-    return Leaf(_window_counts, f"{dtype}[:]{_POOL}, i8, i8, i8, i8")
+    return Leaf(_window_counts, f"{dtype}[:]{POOL}, i8, i8, i8, i8")
 
 
 # ---- calls -------------------------------------------------------------------------------------------------------------------------
@@ -276,21 +272,19 @@ def _rows(leaf: Leaf, args: Sequence[Any], rows: int, cost: float) -> Call:
     return Call(leaf, args, rows, max(1, int(5000 * rows / (cost + 1))), cost)
 
 
-def max_pool(p: Pool, n: int, channels: int, dtype: str, path: cpu.Cpu, where: Out | Work | None = None,
-             target: Out | Work | None = None, source: int = 0) -> list[Call]:
-    """Maxima of input `source` in `target` (default: output 0) and, if asked for, the winners' taps in `where` (bytes, one per output)."""
+def max_pool(p: Pool, n: int, channels: int, dtype: str, path: cpu.Cpu, winners: bool) -> list[Call]:
+    """Maxima (output 0) of input 0 and, if asked for, the winners' taps (output 1, bytes)."""
     image, pooled = _tables(p, n, channels)
-    size = n * p.oh * p.ow * channels
-    put = where or Work("nobody", (1, 1), "u1")
-    args = (In(source, image), target or Out(0, pooled), put, *p.numbers)
-    return [_rows(_max_pool(dtype, path, where is not None), args, n * p.oh, size * (0.1 * p.kh * p.kw + 0.2) * itemsize(dtype) / 4)]
+    where = Out(1, pooled) if winners else Work("nobody", (1, 1), "u1")
+    cost = n * p.oh * p.ow * channels * (0.1 * p.kh * p.kw + 0.2) * itemsize(dtype) / 4
+    return [_rows(_max_pool(dtype, path, winners), (In(0, image), Out(0, pooled), where, *p.numbers), n * p.oh, cost)]
 
 
-def max_gradient(p: Pool, n: int, channels: int, dtype: str, path: cpu.Cpu, where: In | Work) -> list[Call]:
-    """dx (output 0) from the gradient of the maxima (input 0) and the winners' taps."""
+def max_unpool(p: Pool, n: int, channels: int, dtype: str, path: cpu.Cpu) -> list[Call]:
+    """dx (output 0) from the gradient of the maxima (input 0) and the winners' taps (1)."""
     image, pooled = _tables(p, n, channels)
-    size = n * p.h * p.w * channels * itemsize(dtype)
-    return [_rows(_max_gradient(dtype, path), (In(0, pooled), where, Out(0, image), *p.numbers), n * p.h, size * 0.12)]
+    args = (In(0, pooled), In(1, pooled), Out(0, image), *p.numbers)
+    return [_rows(_max_unpool(dtype, path), args, n * p.h, n * p.h * p.w * channels * itemsize(dtype) * 0.12)]
 
 
 def average(p: Pool, limits: tuple[int, int, int, int], n: int, channels: int, dtype: str, path: cpu.Cpu) -> list[Call]:

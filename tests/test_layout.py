@@ -17,7 +17,7 @@ from tileflow.kernels.expr import Var
 from tileflow.lower.cut import SINK, SOURCE, Cut
 from tileflow.lower.layout import View, arrange
 from tileflow.ops.norm import BatchNormalization, BatchNormalizationGrad
-from tileflow.ops.pool import AveragePool, AveragePoolGrad, GlobalAveragePool, MaxPool, MaxPoolGrad
+from tileflow.ops.pool import AveragePool, AveragePoolGrad, GlobalAveragePool, MaxPool, MaxUnpool, WinningMaxPool
 from tileflow.ops.reduce import ReduceMax, ReduceMean, ReduceSum
 from tileflow.ops.shape import Concat, Expand, Split
 
@@ -102,9 +102,11 @@ def tied(shape: tuple[int, ...], dtype: str) -> Array:
 @pytest.mark.parametrize(("dtype", "channels"), [("float32", 3), ("float32", 45), ("float64", 17)])
 def test_max_pool(pool: dict[str, Any], dtype: str, channels: int) -> None:
     x = tied((2, channels, 9, 11), dtype)
-    y, = check_form(MaxPool(**pool), x, rtol=0)
+    alone, = check_form(MaxPool(**pool), x, rtol=0)
+    y, where = check_form(WinningMaxPool(**pool), x, rtol=0)
+    assert alone.tobytes() == y.tobytes()
     g = rng.standard_normal(np.moveaxis(y, -1, 1).shape).astype(dtype)
-    check_form(MaxPoolGrad(**pool), g, x, rtol=1e-6, atol=1e-6)
+    check_form(MaxUnpool(**pool, shape=(9, 11)), g, np.ascontiguousarray(np.moveaxis(where, -1, 1)), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -121,10 +123,11 @@ def test_pools_of_one_axis_and_of_nothing() -> None:
     pool: dict[str, Any] = dict(kernel_shape=(3,), strides=(2,), pads=(1, 1))
     x = tied((2, 8, 12), "float32")
     check_form(MaxPool(**pool), x, rtol=0)
-    check_form(MaxPoolGrad(**pool), np.ones((2, 8, 6), "f4"), x, rtol=0)
+    _, where = check_form(WinningMaxPool(**pool), x, rtol=0)
+    check_form(MaxUnpool(**pool, shape=(12,)), np.ones((2, 8, 6), "f4"), np.ascontiguousarray(np.moveaxis(where, -1, 1)), rtol=0)
     check_form(AveragePool(**pool), np.nan_to_num(x, posinf=1, neginf=1), rtol=1e-6)
     check_form(MaxPool(**pool), x[:0], rtol=0)
-    check_form(MaxPoolGrad(**pool), np.ones((2, 0, 6), "f4"), x[:, :0], rtol=0)
+    check_form(MaxUnpool(**pool, shape=(12,)), np.ones((2, 0, 6), "f4"), np.ones((2, 0, 6), "u1"), rtol=0)
 
 
 def test_what_a_byte_or_a_step_cannot_tell_has_no_form() -> None:

@@ -12,6 +12,7 @@ from .expand import expand
 from .fuse import fuse
 from .layout import arrange
 from .memory import padded
+from .record import record
 from .rows import Lowered, Place, lower
 
 LANE_MEMORY_SHARE = 0.25
@@ -77,7 +78,7 @@ def _lower(program: Program, lanes: int, workers: int) -> Plan:
         user = program.micro.outputs[:user_outputs(program)] if graph is program.micro else []
         direct = {v: Place(("io", v.name)) for v in user}
         wanted = [*keep, *user]
-        ready = attach(fuse(arrange(expand(graph), wanted), wanted), wanted)
+        ready = attach(fuse(arrange(record(expand(graph)), wanted), wanted), wanted)
         lowered = lower(ready, arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
         places.update(lowered.places)
         places.update({v: Place(("arena", arena), at) for v, at in _kept_offsets(keep).items()})

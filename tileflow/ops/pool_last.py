@@ -9,7 +9,6 @@ from ..graph.op import Op, Types
 from ..graph.types import TensorType
 from ..kernels import pool_last as kernels
 from ..kernels.call import Call
-from ..kernels.call import Work as Scratch
 from ..kernels.pool import Pool
 from ..kernels.reduce import reduce_calls
 from .last import ChannelsLast
@@ -20,39 +19,40 @@ if TYPE_CHECKING:
 
 
 class PoolLast(ChannelsLast):
-    """A pool of these sizes, of images [n, channels, ...]. `limits`: where taps count for an average."""
+    """A pool of these sizes, of images [n, channels, ...]; all operands and results are channels-last.
 
-    def __init__(self, op: Op, p: Pool, image: TensorType, operands: int = 1, limits: tuple[int, int, int, int] = (0, 0, 0, 0)) -> None:
-        super().__init__(op, (True,) * operands, (True,))
+    limits: where taps count for an average.
+    """
+
+    def __init__(self, op: Op, p: Pool, image: TensorType, operands: int = 1, results: int = 1,
+                 limits: tuple[int, int, int, int] = (0, 0, 0, 0)) -> None:
+        super().__init__(op, (True,) * operands, (True,) * results)
         self.p, self.n, self.channels, self.limits = p, image.shape[0], image.shape[1], limits
 
     @property
     def fits(self) -> bool:
         """A winner's number fits a byte, and every element knows its windows."""
-        return self.p.kh * self.p.kw <= kernels.NOBODY and self.p.dh == self.p.dw == 1
+        return self.p.kh * self.p.kw < kernels.NOBODY and self.p.dh == self.p.dw == 1
 
 
 class MaxPoolLast(PoolLast):
-    """MaxPool without indices."""
+    """MaxPool without indices, or with winners."""
 
     name: ClassVar[str] = "MaxPoolLast"
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        return kernels.max_pool(self.p, self.n, self.channels, outputs[0].code, cpu) if outputs[0].size else []
+        y = outputs[0]
+        return kernels.max_pool(self.p, self.n, self.channels, y.code, cpu, len(outputs) > 1) if y.size else []
 
 
-class MaxPoolGradLast(PoolLast):
-    """MaxPoolGrad: (gradient of y, x) to dx. The winners are found first, in bytes."""
+class MaxUnpoolLast(PoolLast):
+    """MaxUnpool."""
 
-    name: ClassVar[str] = "MaxPoolGradLast"
+    name: ClassVar[str] = "MaxUnpoolLast"
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        x, pooled = outputs[0], (present(inputs[0]).size // max(1, self.channels), self.channels)
-        if not x.size:
-            return []
-        where = Scratch("where", pooled, "u1")
-        find = kernels.max_pool(self.p, self.n, self.channels, x.code, cpu, where, Scratch("maxima", pooled, x.code), source=1)
-        return [*find, *kernels.max_gradient(self.p, self.n, self.channels, x.code, cpu, where)]
+        x = outputs[0]
+        return kernels.max_unpool(self.p, self.n, self.channels, x.code, cpu) if x.size else []
 
 
 class AveragePoolLast(PoolLast):
