@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..graph.graph import Value
     from ..kernels.cpu import Cpu
 
-FLOATS = ("float32", "float64")
+FLOATS = ("float32", "float64", "float16", "bfloat16")
 REDUCTIONS = ("none", "sum", "mean")
 
 
