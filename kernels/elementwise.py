@@ -154,7 +154,7 @@ def _leaf(outputs: tuple[Expr, ...], read: tuple[int, ...], lies: tuple[str, ...
         words.append(f"{LETTERS[dtype]}[r{inner}]" if how == FULL else f"{LETTERS[dtype]}[:]")
         words += ["i8"] * ((rank - 1) * (how in (ROW, COLUMN)))
     words += [f"{LETTERS[o.dtype]}[r{inner}]" for o in outputs]
-    loops = _Loops(outputs, read, dtypes, lies, rank)
+    loops = Loops(outputs, read, dtypes, lies, rank)
     return _EmittedLeaf(", ".join(words), name, as_intrinsic(f"elementwise_{name}", "block, lo, hi", path, loops.emit))
 
 
@@ -187,7 +187,7 @@ def _lanes(outputs: Sequence[Expr], path: cpu.Cpu) -> int:
 # ---- loops --------------------------------------------------------------------------------------------------------------
 
 @dataclass(frozen=True)
-class _Loops:
+class Loops:
     """Emits the loops around the expressions: rows of the outer dimensions, vectors of the innermost one, a tail."""
 
     outputs: tuple[Expr, ...]
@@ -214,7 +214,7 @@ class _Loops:
         results = [take(1 + min(self.rank, 2)) for _ in self.outputs]
         outs = [r[0] for r in results]
         if self.rank == 1:
-            self._row(e, e.b.sub(hi, lo), self._moved(e, ins, [lo if how == FULL else word(0) for how in self.lies]),
+            self.row(e, e.b.sub(hi, lo), self._moved(e, ins, [lo if how == FULL else word(0) for how in self.lies]),
                       self._moved_out(e, outs, lo))
             return
         inner = results[0][-1]
@@ -227,7 +227,7 @@ class _Loops:
                 for c, s in zip(at, strides.get(k, []), strict=False):
                     offset = e.b.add(offset, e.b.mul(c, s))
                 offsets.append(offset)
-            self._row(e, inner, self._moved(e, ins, offsets), self._moved_out(e, outs, start))
+            self.row(e, inner, self._moved(e, ins, offsets), self._moved_out(e, outs, start))
             return _next(e, at, sizes)
 
         e.loop(lo, hi, 1, _coordinates(e, lo, sizes), row)
@@ -240,7 +240,7 @@ class _Loops:
         """Output addresses plus an offset in elements."""
         return [e.address(a, e.times(offset, _size(o.dtype))) for a, o in zip(addresses, self.outputs, strict=True)]
 
-    def _row(self, e: Emitter, n: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
+    def row(self, e: Emitter, n: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
         """All elements of one contiguous run of outputs."""
         lanes = _lanes(self.outputs, e.path)
         single = {k: e.load(ins[k], _stored(self.dtypes[k])) for k, how in enumerate(self.lies) if how in (SCALAR, COLUMN)}

@@ -58,9 +58,9 @@ HALF_CASES = [(f"{name}-{half}", *case) for name, op, types in CASES for half in
 def test_operators_in_half_precision_are_right_to_its_rounding(op: Op, types: list[TensorType | None]) -> None:
     half = next(t.dtype for t in types if t is not None and t.dtype in HALVES)
     arrays = arrays_of(types)
+    if op.name == "Acosh":
+        arrays = [None if a is None else a + a.dtype.type(1) for a in arrays]
     wide = [a.astype(np.float64) if a is not None and a.dtype.name in HALVES else a for a in arrays]
-    if op.random:
-        wide = [a.astype(np.float32) if a is not None and a.dtype == np.float64 else a for a in wide]
     with np.errstate(all="ignore"):
         exact = run_reference(op, *wide)
     for value, want in zip(run(op, arrays), exact, strict=True):

@@ -18,6 +18,12 @@ HALVES = ("float16", "bfloat16")
 """Floats of 16 bits: kernels that have no form for them compute in float32 and round once."""
 
 
+
+def kind_of(dtype: np.dtype) -> str:
+    """NumPy's kind letter, with bfloat16 (which NumPy takes for a stranger) among the floats: b, i, u, f ..."""
+    return "f" if dtype.name in FLOATS else dtype.kind
+
+
 @dataclass(frozen=True)
 class TensorType:
     """An element type (a key of CODES, NumPy's names) and a static shape."""
