@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError, UnsupportedError
-from ..graph.op import Op, Record, Types, op
+from ..graph.op import Last, Op, Record, Types, op
 from ..graph.types import TensorType
 from ..kernels import pool as kernels
 from ..kernels.call import Call, In, Out
@@ -228,6 +228,10 @@ class WinningMaxPool(MaxPool):
         x = present(inputs[0])
         win = self.windows(x.shape)
         return tuple(found.reshape(*x.shape[:2], *win.out) for found in _taps_won(x, win))
+
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        """None: winners are written down for planes."""
+        return None
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, y = present(inputs[0]), outputs[0]
