@@ -21,6 +21,19 @@ OPS: dict[str, type[Op]] = {}
 """Every operator by name; the operator files register themselves when imported."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """How two operators share what the first one finds out; see `Op.recorded`.
+
+    maker: has the outputs of the operator it replaces, and the record as one more.
+    reader: takes the inputs `keeps` of the operator it replaces, then the record.
+    """
+
+    maker: Op
+    reader: Op
+    keeps: tuple[int, ...]
+
+
 class Op:
     """Base of all operators. Subclasses are frozen dataclasses (`@op(name)`) whose fields are the logical attributes.
 
@@ -108,6 +121,13 @@ class Op:
         Args:
             mode: what is cut: "input_channels" (rows), "reducing_dim" (the sums) or "output_channels" (columns).
             keep_precision: sums of pieces are float32 even where the operands are float16.
+        """
+        return None
+
+    def recorded(self, index: int, maker: Op, inputs: Types) -> Record | None:
+        """How to do without input `index`, which this operator reads to find out again what `maker`, whose input 0 is the same value, knew.
+
+        Maker writes it down, and this operator reads that record instead. `inputs` are this operator's types. None: there is no such form.
         """
         return None
 

@@ -11,6 +11,7 @@ from .attach import attach
 from .expand import expand
 from .fuse import fuse
 from .memory import padded
+from .record import record
 from .rows import Lowered, Place, lower
 from .widen import widen
 
@@ -77,7 +78,7 @@ def _lower(program: Program, lanes: int, workers: int) -> Plan:
         user = program.micro.outputs[:user_outputs(program)] if graph is program.micro else []
         direct = {v: Place(("io", v.name)) for v in user}
         wanted = [*keep, *user]
-        lowered = lower(attach(fuse(expand(widen(graph)), wanted), wanted), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
+        lowered = lower(attach(fuse(expand(widen(record(graph))), wanted), wanted), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
         places.update(lowered.places)
         places.update({v: Place(("arena", arena), at) for v, at in _kept_offsets(keep).items()})
         return lowered

@@ -19,7 +19,7 @@ def widen(graph: Graph) -> Graph:
     wide: dict[Value, Value] = {}
 
     def cast(value: Value, to: Value, origin: Origin) -> None:
-        nodes.append(Node(OPS["Cast"](to=to.type.dtype), [value], [to], origin))
+        nodes.append(Node(OPS["Cast"](**{"to": to.type.dtype}), [value], [to], origin))
 
     def widened(value: Value | None, origin: Origin) -> Value | None:
         if value is None or not value.type.is_half:
