@@ -1,0 +1,2 @@
+"""peaks"""
+def peaks(threads): return {"copy": 1e10}
