@@ -90,7 +90,8 @@ class _Torch:
         self._weights = [torch.nn.Parameter(torch.from_numpy(w)) for w in weights]
         for w, g in zip(self._weights, gradients, strict=True):
             w.grad = torch.from_numpy(g)
-        self._optimizer = torch.optim.AdamW(self._weights, lr=RATE, weight_decay=DECAY, betas=BETAS, eps=EPSILON, **({"fused": True} if fused else {}))
+        settings = dict(lr=RATE, weight_decay=DECAY, betas=BETAS, eps=EPSILON) | ({"fused": True} if fused else {})
+        self._optimizer = torch.optim.AdamW(self._weights, **settings)
 
     def run(self, times: int) -> None:
         self._steps += times
