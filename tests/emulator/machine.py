@@ -22,10 +22,10 @@ import numpy as np
 
 from tileflow.kernels import cache
 
-from .tiles import Fault, Tiles
+from .layout import PAGE, Fault
+from .tiles import Tiles
 
-PAGE = 4096
-SYSTEM, STACK, ARENA = 0x1000_0000_0000, 0x1100_0000_0000, 0x1200_0000_0000       # guest addresses that no Linux process uses by itself
+SYSTEM, STACK, THREAD, ARENA = (0x1000_0000_0000 + i * 0x100_0000_0000 for i in range(4))       # addresses that no Linux process uses by itself
 STACK_PAGES, ARENA_PAGES = 256, 16384
 TABLE_PAGES = 512
 PRESENT, WRITABLE = 1, 2
@@ -69,6 +69,8 @@ def _nothing(*_: Any) -> None:
 
 class Machine:
     """One guest processor (the emulator has one per process) and its memory."""
+
+    base = ARENA
 
     def __init__(self) -> None:
         path = shim()
@@ -146,6 +148,9 @@ class Machine:
         for i in range(STACK_PAGES):
             self.map(STACK + i * PAGE, stack[i * PAGE:].ctypes.data, True)
         self._stack = stack
+        thread = self.pages(4)                                # what the C library keeps per thread: errno, the stack's canary
+        for i in range(4):
+            self.map(THREAD + i * PAGE, thread[i * PAGE:].ctypes.data, True)
         self.arena = self.pages(ARENA_PAGES)
         first = self._used_tables
         for i in range(ARENA_PAGES):
@@ -172,6 +177,9 @@ class Machine:
         if not table[i]:
             table[i] = self._frame(host) | PRESENT | (WRITABLE if writable else 0)
             self._host[address] = host
+
+    def hide(self) -> None:
+        """Nothing: this process sees the arena by other addresses than the guest."""
 
     def show(self, spans: list[tuple[int, int, bool]]) -> None:
         """Of the arena, map these runs of pages (first, count, writable) and nothing else."""
@@ -219,14 +227,14 @@ class Machine:
         bochs.cpu.set_long_mode(state)
         state.cr3, state.cr4, state.xcr0 = self._table_frames[0], CR4, XCR0
         state.rip, state.rsp, state.rflags = rip, STACK + STACK_PAGES * PAGE - 64, 2
-        state.mxcsr = state.mxcsr_mask = 0x1F80
-        for names, selector, attributes in (("cs", CODE, 0x209B), ("ds es fs gs ss", DATA, 0xC93), ("tr", TASK, 0x8B)):
+        state.mxcsr, state.mxcsr_mask, state.fpcw, state.fptw = 0x1F80, 0x1F80, 0x37F, 0xFFFF
+        everything = 0xFFFFFFFF
+        segments = dict.fromkeys(("ds", "es", "gs", "ss"), (DATA, 0, everything, 0xC93)) | {
+            "cs": (CODE, 0, everything, 0x209B), "fs": (DATA, THREAD + 2 * PAGE, everything, 0xC93), "tr": (TASK, SYSTEM + 0x100, 103, 0x8B)}
+        for name, (selector, base, limit, attributes) in segments.items():
             segment = bochs.Segment()
-            segment.present, segment.selector, segment.limit, segment.attr = True, selector, 0xFFFFFFFF, attributes
-            if names == "tr":
-                segment.base, segment.limit = SYSTEM + 0x100, 103
-            for name in names.split():
-                setattr(state, name, segment)
+            segment.present, segment.selector, segment.base, segment.limit, segment.attr = True, selector, base, limit, attributes
+            setattr(state, name, segment)
         for name, base, limit in (("gdtr", SYSTEM, 0xFF), ("idtr", SYSTEM + 3 * PAGE, 32 * 16 - 1)):
             table = bochs.GlobalSegment()
             table.base, table.limit = base, limit
@@ -293,7 +301,7 @@ class Machine:
             for line in Path("/proc/self/maps").read_text().splitlines():
                 span, rights, *rest = line.split(maxsplit=5)
                 start, end = (int(text, 16) for text in span.split("-"))
-                if start <= address < end and rights[0] == "r" and ("w" not in rights or len(rest) > 3 and rest[3].startswith("/")):
+                if start <= address < end and rights[0] == "r" and ("w" not in rights or (len(rest) > 3 and rest[3].startswith("/"))):
                     for page in range(start, end, PAGE):
                         self.map(page, page, False)
                     return

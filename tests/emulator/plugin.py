@@ -4,7 +4,6 @@ from __future__ import annotations
 import functools
 
 import emulator
-
 from tileflow.kernels.leaf import Leaf
 
 

@@ -10,14 +10,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .layout import Fault
+
 Array = np.ndarray
 TILES, ROWS, COLUMN_BYTES = 8, 16, 64
 REGISTERS = ("rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15")
 NONE, P66, PF3, PF2 = range(4)           # the prefix a VEX encoding implies
-
-
-class Fault(Exception):
-    """The guest did something that a processor or an operating system refuses."""
 
 
 class Guest(Protocol):
