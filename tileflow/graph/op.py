@@ -46,6 +46,8 @@ class Op:
     """Output 0 is a view of this input: same elements in the same order, another shape."""
     random: ClassVar[bool] = False
     """Draws random numbers, so two equal nodes are not one."""
+    halves: ClassVar[bool] = False
+    """The kernels read and write 16-bit floats themselves; for others the host computes in float32 and rounds once."""
     onnx: ClassVar[bool] = True
     """An ONNX operator of the same name with the same attribute names exists in the default domain."""
     epilogues: ClassVar[int | None] = None
@@ -72,6 +74,14 @@ class Op:
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         """The leaf calls that compute all outputs, in order."""
         raise NotImplementedError
+
+    def in_float32(self, inputs: Types) -> tuple[Op, tuple[TensorType, ...]]:
+        """The operator that does the same with float32 where the graph has 16-bit floats, and the types of its outputs.
+
+        Args:
+            inputs: the operands' types, 16-bit floats replaced by float32.
+        """
+        return self, self.infer(*inputs)
 
     def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Any | None:
         """For elementwise operators the scalar expression (kernels.elementwise.Expr) over `inputs`; else None. Fusion asks this."""
