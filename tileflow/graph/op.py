@@ -21,6 +21,20 @@ OPS: dict[str, type[Op]] = {}
 """Every operator by name; the operator files register themselves when imported."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """Input `index` laid out once while it does not change.
+
+    `calls` read it as In(0) and write Out(0) of `type`. `op` is the operator that takes the laid-out array in its place. Inputs whose
+    `type` and `calls` are equal share one copy.
+    """
+
+    index: int
+    type: TensorType
+    calls: tuple[Call, ...]
+    op: Op
+
+
 class Op:
     """Base of all operators. Subclasses are frozen dataclasses (`@op(name)`) whose fields are the logical attributes.
 
@@ -85,6 +99,13 @@ class Op:
         Args:
             mode: what is cut: "input_channels" (rows), "reducing_dim" (the sums) or "output_channels" (columns).
             keep_precision: sums of pieces are float32 even where the operands are float16.
+        """
+        return None
+
+    def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
+        """How an input is laid out once for many runs, should it be a weight or a constant; None: the kernel reads it as it is.
+
+        The host lowering asks; results are those of `kernel`, up to the order of sums where it reads the plain input in another way.
         """
         return None
 

@@ -9,6 +9,7 @@ from ..kernels.leaf import Leaf
 from ..program import Program
 from .fuse import fuse
 from .memory import padded
+from .pack import pack
 from .rows import Lowered, Place, lower
 
 LANE_MEMORY_SHARE = 0.25
@@ -47,6 +48,7 @@ class Plan:
 
 def make_plan(program: Program, workers: int) -> Plan:
     """Lower a program for `workers` threads."""
+    program = pack(program)
     together = program.batching.gradient_accumulation if program.training else program.batching.micro_batches
     lanes = min(workers, together)
     if lanes > 1:
