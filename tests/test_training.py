@@ -42,12 +42,13 @@ def one_torch_thread():
     torch.set_num_threads(before)
 
 
-def ours(model: Any, precision: str, **options: Any) -> Weights:
-    """The weights after 20 updates, in float64."""
+def ours(model: Any, precision: str, rows: int = len(X), iterations: int = ITERATIONS, **options: Any) -> Weights:
+    """The weights after training on the first `rows` images (all: 20 updates), in float64."""
     trained = tileflow.training_model(model, optimizer=optim.AdamW(lr=1e-3), precision=precision, gradient_accumulation=ACCUMULATION,
-                                      device_iterations=ITERATIONS, **options)
-    for start in range(0, len(X), CALL):
-        trained(X[start:start + CALL], Y[start:start + CALL])
+                                      device_iterations=iterations, **options)
+    step = MICRO_BATCH * ACCUMULATION * iterations
+    for start in range(0, rows, step):
+        trained(X[start:start + step], Y[start:start + step])
     return {n: trained.source.session[n].astype(np.float64) for n in WEIGHTS}
 
 
