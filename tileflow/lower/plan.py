@@ -11,6 +11,7 @@ from .attach import attach
 from .expand import expand
 from .fuse import fuse
 from .memory import padded
+from .pack import pack
 from .record import record
 from .rows import Lowered, Place, lower
 from .widen import widen
@@ -51,6 +52,7 @@ class Plan:
 
 def make_plan(program: Program, workers: int) -> Plan:
     """Lower a program for `workers` threads."""
+    program = pack(program)
     together = program.batching.gradient_accumulation if program.training else program.batching.micro_batches
     lanes = min(workers, together)
     if lanes > 1:
