@@ -1,4 +1,7 @@
-"""Two-dimensional convolution and its gradients (cross-correlation, NCHW), as leaf calls over images unfolded along their width.
+"""Convolution and its gradients (cross-correlation), as leaf calls: over planes (NCHW) and over channels-last images.
+
+Channels-last images [n, *spatial, c] of up to three axes are read where they lie: see sites.py, brgemm.py, last.py, last_weights.py.
+Planar images (one or two axes, few channels above all) are unfolded along their width.
 
 Unfolding copies, for each tap of a kernel row, the input columns that tap meets: `U[c, kx, r, q, ox] = x[c, q * sy + phase(r) - top,
 ox * sx + kx * dx - left]`, zero outside of the image; r counts the remainders of the input rows modulo the stride. The taps along the
@@ -16,7 +19,12 @@ and the CPU path alone.
 """
 from .correlate import weight_gradient
 from .geometry import Geometry
+from .last import forward as last_forward
+from .last import input_gradient as last_input_gradient
+from .last_weights import weight_gradient as last_weight_gradient
 from .product import forward
+from .sites import Axis, Sites
 from .transpose import input_gradient
 
-__all__ = ["Geometry", "forward", "input_gradient", "weight_gradient"]
+__all__ = ["Axis", "Geometry", "Sites", "forward", "input_gradient", "last_forward", "last_input_gradient", "last_weight_gradient",
+           "weight_gradient"]
