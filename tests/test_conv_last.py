@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 from evaluate import check_kernel, run_kernel
 
+from tileflow.graph import TensorType, type_of
 from tileflow.kernels import cpu
+from tileflow.kernels.call import Call
+from tileflow.kernels.epilogue import Epilogue
+from tileflow.kernels.expr import Var, maximum
+from tileflow.lower.attach import Finished
 from tileflow.ops.conv import Conv, ConvInputGrad, ConvWeightGrad
 from tileflow.ops.conv_last import ConvInputGradLast, ConvLast, ConvWeightGradLast
 from tileflow.ops.window import windows
@@ -99,8 +104,8 @@ def test_planar_volumes(name: str) -> None:
     x, w = normal(*x_shape), normal(*w_shape, seed=1)
     y, = check_kernel(op, x, w, normal(w_shape[0]), rtol=2e-5, atol=1e-4)
     g = normal(*y.shape, seed=2)
-    check_kernel(over_input.of, g, w, rtol=2e-5, atol=1e-4)
-    check_kernel(over_weights.of, x, g, rtol=2e-5, atol=1e-3)
+    check_kernel(over_input.op, g, w, rtol=2e-5, atol=1e-4)
+    check_kernel(over_weights.op, x, g, rtol=2e-5, atol=1e-3)
 
 
 def test_no_less_accurate_than_torch() -> None:
@@ -135,3 +140,52 @@ def test_nan_and_infinity_stay_where_they_belong() -> None:
     g[1, 3, 5, 2] = np.nan
     np.testing.assert_array_equal(np.isnan(run_kernel(over_input, g, w)[0]), np.isnan(over_input.reference(g, w)[0]))
     np.testing.assert_array_equal(np.isnan(run_kernel(over_weights, x, g)[0]), np.isnan(over_weights.reference(x, g)[0]))
+
+
+class Afterwards:
+    """An operator whose epilogue runs as a pass of its own."""
+
+    def __init__(self, op: Conv | ConvLast) -> None:
+        self.op = op
+
+    def kernel(self, inputs: Any, outputs: Any, cpu: Any, epilogue: Epilogue) -> list[Call]:
+        axis = self.op.epilogues
+        assert axis is not None
+        return [*self.op.kernel(inputs, outputs, cpu), epilogue.after(outputs[0].shape, axis)]
+
+
+@pytest.mark.parametrize(("name", "turned"), [("primes", True), ("primes", False), ("strides", True), ("strides", False),
+                                              ("sums in blocks of taps", True), ("volume", False)])
+def test_epilogues(name: str, turned: bool) -> None:
+    x_shape, w_shape, attributes = CASES[name]
+    op = Conv(**attributes)
+    product, factor, skip = (Var(i, "float32") for i in range(3))
+    exprs, kinds = (maximum(product * factor + skip, 0),), ("channel", "full")
+    x, w, bias, scale = normal(*x_shape), normal(*w_shape, seed=1), normal(w_shape[0]), normal(w_shape[0], seed=3)
+    chosen: Any = ConvLast(op) if turned else op
+    x = last(x) if turned else x
+    y, = chosen.infer(type_of(x), type_of(w))
+    arrays = (x, w, bias, scale, normal(*y.shape, seed=4))
+    fused, apart = (run_kernel(Finished(o, 3, y, exprs, kinds), *arrays)[0] for o in (chosen, Afterwards(chosen)))
+    assert fused.tobytes() == apart.tobytes()
+    split, = run_kernel(Finished(chosen, 3, y, exprs, kinds), *arrays, workers=3)
+    assert split.tobytes() == apart.tobytes()
+    plain, = run_kernel(chosen, x, w, bias)
+    wide = [1] * y.rank
+    wide[-1 if turned else 1] = -1
+    np.testing.assert_allclose(fused, np.maximum(plain * scale.reshape(wide) + arrays[-1], 0), rtol=1e-5, atol=1e-5)
+
+
+def test_layouts_are_chosen_by_size() -> None:
+    """Wide convolutions save time with channels last; those of one channel do not."""
+    def gain(op: Any, *shapes: tuple[int, ...]) -> float:
+        types = [TensorType("float32", s) for s in shapes]
+        form = op.channels_last(types, op.infer(*types))
+        assert form is not None
+        return float(form.gain)
+
+    wide, narrow = ((2, 64, 14, 14), (64, 64, 3, 3)), ((2, 1, 28, 28), (10, 1, 5, 5))
+    assert gain(Conv(pads=(1, 1, 1, 1)), *wide) > 0 > gain(Conv(), *narrow)
+    assert gain(ConvInputGrad(shape=(14, 14), pads=(1, 1, 1, 1)), *wide) > 0 > gain(ConvInputGrad(shape=(28, 28)), (2, 10, 24, 24), narrow[1])
+    assert gain(ConvWeightGrad(kernel_shape=(3, 3), pads=(1, 1, 1, 1)), wide[0], wide[0]) > 0
+    assert gain(ConvWeightGrad(kernel_shape=(5, 5)), narrow[0], (2, 10, 24, 24)) < 0

@@ -17,8 +17,9 @@ A convolution that needs no unfolding (one tap per row, stride 1, no padding: 1x
 One-dimensional convolutions run along the height, with width 1. Every output element is summed in an order that depends on the shapes
 and the CPU path alone.
 """
+from .brgemm import width as panel_width
 from .correlate import weight_gradient
-from .geometry import Geometry
+from .geometry import FLOPS_PER_NS, Geometry
 from .last import forward as last_forward
 from .last import input_gradient as last_input_gradient
 from .last_weights import weight_gradient as last_weight_gradient
@@ -26,5 +27,5 @@ from .product import forward
 from .sites import Axis, Sites
 from .transpose import input_gradient
 
-__all__ = ["Axis", "Geometry", "Sites", "forward", "input_gradient", "last_forward", "last_input_gradient", "last_weight_gradient",
-           "weight_gradient"]
+__all__ = ["FLOPS_PER_NS", "Axis", "Geometry", "Sites", "forward", "input_gradient", "last_forward", "last_input_gradient",
+           "last_weight_gradient", "panel_width", "weight_gradient"]

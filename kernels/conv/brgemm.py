@@ -32,8 +32,9 @@ def _brgemm(dtype: str, path: cpu.Cpu, rows: int) -> Any:
         targets = [e.address(e.load(e.address(places, 8 * i), WORD), column) for i in range(rows)]
         for place in targets:
             e.prefetch(place, write=True)
-        counted = e.b.select(e.b.icmp_signed("==", bias, word(0)), word(0), cols)
-        start = [e.load(e.address(bias, v * lanes * size), kind, e.first(e.b.sub(counted, word(v * lanes)), lanes)) for v in range(vectors)]
+        none = e.b.icmp_signed("==", bias, word(0))
+        counted, addend = e.b.select(none, word(0), cols), e.b.select(none, b, bias)      # masked or not, a bad address would be slow
+        start = [e.load(e.address(addend, v * lanes * size), kind, e.first(e.b.sub(counted, word(v * lanes)), lanes)) for v in range(vectors)]
 
         def tap(_t: Any, state: list[Any]) -> list[Any]:
             table, at_b, *sums = state

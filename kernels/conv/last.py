@@ -10,6 +10,7 @@ import functools
 
 from .. import cpu
 from ..call import Call, In, Out, Work
+from ..epilogue import Epilogue, Form, finisher, name, tail
 from ..leaf import Leaf, generic
 from ..places import address_of
 from ..vector import itemsize
@@ -20,6 +21,7 @@ from .sites import AXIS, Sites, fill_table, phase_pixels, phase_taps, sites_call
 DEPTH = 320               # products summed in registers at a time, about: longer chains of sums lose accuracy
 IMAGE = 160 * 1024        # bytes of the pixels that a unit reads, about
 MOST = 384                # pixels of a unit at most
+STRIP = 96                # pixels that all panels meet in turn, so that rows of C are written while they are near
 
 
 @generic("T[:], T[:], i8[:], i8, i8, i8, i8, i8, i8, lo, hi")
@@ -54,11 +56,11 @@ def conv_last_panels(w, panels, sites, oc, wide, c, o_step, c_step, group_step, 
 
 
 @functools.cache
-def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
+def _leaf(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
     size, wide = itemsize(dtype), width(dtype, path)
-    multiply = brgemm(dtype, path, rows)
+    multiply, finish = brgemm(dtype, path, rows), finisher(form)
 
-    def conv_last(x, panels, bias, y, sites, table, spare, n, c, oc, groups, taps, pixels, part, taps_deep, deep, biased, lo, hi):   # type: ignore
+    def conv_last(x, panels, bias, y, sites, table, spare, n, c, oc, groups, taps, pixels, part, taps_deep, deep, biased, lo, hi, rest):   # type: ignore
         tiles, pitch = (oc + wide - 1) // wide, (pixels + rows - 1) // rows * rows
         parts = (tiles + part - 1) // part
         blocks = (n * phase_pixels(sites, 0) + pixels - 1) // pixels
@@ -76,17 +78,20 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
             met, before = phase_taps(sites, phase), taps_before(sites, phase)
             for c0 in range(0, c, deep):
                 for t0 in range(0, max(met, 1), taps_deep):
-                    for tile in range(first_tile, min(first_tile + part, tiles)):
-                        o = tile * wide
-                        panel = address_of(panels) + (((group * tiles + tile) * taps + before + t0) * c + c0) * wide * size
-                        addend = address_of(bias) + (group * oc + o) * size if biased != 0 and c0 + t0 == 0 else 0
-                        for p in range(0, count, rows):
-                            multiply(min(wide, oc - o), min(taps_deep, met - t0), min(deep, c - c0) * size,
-                                     addresses + ((1 + t0) * pitch + p) * 8, pitch * 8, c0 * size, panel, c * wide * size, addend,
-                                     addresses + p * 8, o * size, c0 + t0 > 0)
+                    for strip in range(0, count, STRIP):
+                        for tile in range(first_tile, min(first_tile + part, tiles)):
+                            o = tile * wide
+                            panel = address_of(panels) + (((group * tiles + tile) * taps + before + t0) * c + c0) * wide * size
+                            addend = address_of(bias) + (group * oc + o) * size if biased != 0 and c0 + t0 == 0 else 0
+                            for p in range(strip, min(strip + STRIP, count), rows):
+                                multiply(min(wide, oc - o), min(taps_deep, met - t0), min(deep, c - c0) * size,
+                                         addresses + ((1 + t0) * pitch + p) * 8, pitch * 8, c0 * size, panel, c * wide * size, addend,
+                                         addresses + p * 8, o * size, c0 + t0 > 0)
+            o = first_tile * wide
+            finish(rest, count, min(part * wide, oc - o), address_of(y), (first * groups + group) * oc + o, groups * oc, group * oc + o)
 
     signature = "T[:], T[:], T[:], T[:], i8[:], i8[w,:], T[w,:]" + ", i8" * 10 + ", lo, hi"
-    return Leaf(conv_last, signature.replace("T", dtype), key=f"{path.name} {rows}")
+    return Leaf(conv_last, signature.replace("T", dtype) + tail(form), key=f"{path.name} {rows} {name(form)}")
 
 
 def _deep(s: Sites) -> tuple[int, int]:
@@ -107,9 +112,9 @@ def _pixels(s: Sites, size: int, rows: int, tiles: int) -> tuple[int, int]:
     return pixels, part
 
 
-def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool) -> list[Call]:
+def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None) -> list[Call]:
     """y [n, *out, groups * oc] (output 0) from x [n, *in, groups * c] (input 0), weights [groups * oc, c, *taps] (1) and a bias (2)."""
-    return _products(s, dtype, path, biased, (s.c * s.taps, s.taps, s.oc * s.c * s.taps))
+    return _products(s, dtype, path, biased, (s.c * s.taps, s.taps, s.oc * s.c * s.taps), epilogue)
 
 
 def input_gradient(s: Sites, dtype: str, path: cpu.Cpu) -> list[Call]:
@@ -118,7 +123,7 @@ def input_gradient(s: Sites, dtype: str, path: cpu.Cpu) -> list[Call]:
     return _products(g, dtype, path, False, (g.taps, g.oc * g.taps, g.oc * g.c * g.taps))
 
 
-def _products(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, order: tuple[int, int, int]) -> list[Call]:
+def _products(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, order: tuple[int, int, int], epilogue: Epilogue | None = None) -> list[Call]:
     """The calls of a problem with `o_step`, `c_step` and `group_step` of its weights (see `conv_last_panels`)."""
     size, wide, rows = itemsize(dtype), width(dtype, path), TILES[path.name][0]
     tiles = -(-s.oc // wide)
@@ -130,7 +135,8 @@ def _products(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, order: tuple[in
     pitch = -(-pixels // rows) * rows
     args = (In(0, (s.n * s.pixels_in * s.groups * s.c,)), panels, In(2, (s.groups * s.oc,)) if biased else panels,
             Out(0, (s.n * s.pixels_out * s.groups * s.oc,)), sites_work(), Work("table", ((1 + s.taps) * pitch,), "i8"),
-            Work("spare", (s.c + s.oc,), dtype), s.n, s.c, s.oc, s.groups, s.taps, pixels, part, taps_deep, deep, int(biased))
+            Work("spare", (s.c + s.oc,), dtype), s.n, s.c, s.oc, s.groups, s.taps, pixels, part, taps_deep, deep, int(biased),
+            *(epilogue.args if epilogue else []))
     units = -(-s.phase_pixels // pixels) * s.groups * s.phases * -(-tiles // part)
-    cost = s.flops / (FLOPS_PER_NS[path.name] * 4 / size)
-    return [sites_call(s), pack, Call(_leaf(dtype, path, rows), args, units, 1, cost)]
+    cost = s.flops / (FLOPS_PER_NS[path.name] * 4 / size) + (epilogue.cost if epilogue else 0.0)
+    return [sites_call(s), pack, Call(_leaf(dtype, path, rows, epilogue.form if epilogue else None), args, units, 1, cost)]

@@ -2,18 +2,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError, UnsupportedError
-from ..graph.op import Op, Types, op
+from ..graph.op import Last, Op, Types, op
 from ..graph.types import TensorType
 from ..kernels import conv as kernels
 from ..kernels.call import Call
-from ..kernels.conv import Geometry
+from ..kernels.conv import Geometry, Sites
+from ..kernels.cpu import current
 from ..work import Axis, Contraction, Operand, Window, Work
-from .conv_last import ConvInputGradLast, ConvLast, ConvWeightGradLast, planar_calls, zeros
+from .conv_last import ConvInputGradLast, ConvLast, ConvWeightGradLast, gain, planar_calls, sites_of, zeros
 from .shape import present
 from .window import Shape, Windows
 from .window import windows as find_windows
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
     from ..kernels.cpu import Cpu
+    from ..kernels.epilogue import Epilogue
 
 
 def _geometry(x: Shape, w: Shape, win: Windows, group: int) -> Geometry:
@@ -100,6 +102,7 @@ class Conv(Op):
     kernel_shape: Shape | None = None
     pads: Shape | None = None
     strides: Shape | None = None
+    epilogues: ClassVar[int | None] = 1
 
     def windows(self, x: Shape, w: Shape) -> Windows:
         if self.kernel_shape is not None and tuple(self.kernel_shape) != tuple(w[2:]):
@@ -146,14 +149,23 @@ class Conv(Op):
         bias = Operand((present(made.inputs[1]).dims[0],), x.dtype)
         return Contraction(made.axes, (*made.inputs, bias), made.outputs)
 
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+    def sites(self, x: Shape, w: Shape) -> Sites:
+        """The numbers of the channels-last kernels."""
+        return sites_of(x, w, self.windows(x, w), self.group)
+
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        x, w = present(inputs[0]), present(inputs[1])
+        return ConvLast(self).last(gain(self.sites(x.shape, w.shape), "forward", x.code, current()))
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None) -> list[Call]:
         x, w = present(inputs[0]), present(inputs[1])
         if outputs[0].size == 0:
             return []
         if x.rank == 5:
-            return planar_calls(ConvLast(self), inputs, outputs, cpu)
+            calls = planar_calls(ConvLast(self), inputs, outputs, cpu)
+            return [*calls, epilogue.after(outputs[0].shape, 1)] if epilogue else calls
         geometry = _geometry(x.shape, w.shape, self.windows(x.shape, w.shape), self.group)
-        return kernels.forward(geometry, x.code, cpu, len(inputs) > 2 and inputs[2] is not None)
+        return kernels.forward(geometry, x.code, cpu, len(inputs) > 2 and inputs[2] is not None, epilogue)
 
 
 @op("ConvInputGrad", onnx=False)
@@ -203,6 +215,14 @@ class ConvInputGrad(Op):
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         g, w = present(inputs[0]), present(inputs[1])
         return _work(outputs[0], w, g, self.windows(w.shape), self.group, "ywx", "o")
+
+    def sites(self, x: Shape, w: Shape) -> Sites:
+        """The numbers of the convolution for the channels-last kernels."""
+        return sites_of(x, w, self.windows(w), self.group)
+
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        w, x = present(inputs[1]), outputs[0]
+        return ConvInputGradLast(self).last(gain(self.sites(x.shape, w.shape), "input", x.code, current()))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
@@ -265,6 +285,14 @@ class ConvWeightGrad(Op):
         made = _work(x, outputs[0], g, self.windows(x.shape), self.group, "xyw", "n")
         bias = tuple(Operand((made.outputs[0].dims[0],), x.dtype) for _ in outputs[1:])
         return Contraction(made.axes, made.inputs, (*made.outputs, *bias))
+
+    def sites(self, x: Shape, w: Shape) -> Sites:
+        """The numbers of the convolution for the channels-last kernels."""
+        return sites_of(x, w, self.windows(x), self.group)
+
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        x, w = present(inputs[0]), outputs[0]
+        return ConvWeightGradLast(self).last(gain(self.sites(x.shape, w.shape), "weights", x.code, current()))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, g, w = present(inputs[0]), present(inputs[1]), outputs[0]

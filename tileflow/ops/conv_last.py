@@ -1,17 +1,12 @@
-"""Convolution and its gradients over channels-last tensors [n, *spatial, channels], as the host's lowering may choose them.
-
-These forms are made after the fork of the street: they are not in the registry, and the tile machine never sees them.
-"""
+"""Convolution and its gradients over channels-last tensors [n, *spatial, channels], as the host's lowering may choose them."""
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
-from ..graph.op import Op, Types
+from ..graph.op import Types
 from ..graph.types import TensorType
 from ..kernels import conv as kernels
 from ..kernels.call import Call, In, Out
@@ -19,15 +14,22 @@ from ..kernels.call import Work as Scratch
 from ..kernels.conv import Axis, Sites
 from ..kernels.move import Axis as MoveAxis
 from ..kernels.move import fill_call, move
-from ..work import Work
+from .last import ChannelsLast, to_first, to_last
 from .shape import present
 from .window import Shape, Windows
 
 if TYPE_CHECKING:
     from ..kernels.cpu import Cpu
+    from ..kernels.epilogue import Epilogue
+    from .conv import Conv, ConvInputGrad, ConvWeightGrad
 
 
-def sites(x: Shape, w: Shape, win: Windows, group: int) -> Sites:
+PLANAR = {"forward": 0.8, "input": 0.85, "weights": 0.9}
+LAST = {"forward": 1.4, "input": 1.35, "weights": 1.25}
+"""Speed of the two forms, as parts of `FLOPS_PER_NS`: ResNet's shapes on one AVX2 core."""
+
+
+def sites_of(x: Shape, w: Shape, win: Windows, group: int) -> Sites:
     """The numbers of a convolution for the kernels, from its planar shapes."""
     axes = [Axis(n, out, k, s, 1, -p, d) for n, out, k, s, p, d in
             zip(win.size, win.out, win.kernel, win.strides, win.begin, win.dilations, strict=True)]
@@ -35,100 +37,91 @@ def sites(x: Shape, w: Shape, win: Windows, group: int) -> Sites:
     return Sites(x[0], group, w[1], w[0] // group, (axes[0], axes[1], axes[2]))
 
 
+def gain(s: Sites, what: str, code: str, path: Cpu) -> float:
+    """Estimated nanoseconds that the channels-last form of a `forward`, `input` or `weights` saves on one core, from measured rates.
+
+    Its register blocks lose what `oc` (or, for `weights`, `c`) lacks to whole panels, and a little per tap.
+    """
+    if what == "weights":
+        used, rows = s.c, s.oc
+    else:
+        used, rows = (s.oc, s.c) if what == "forward" else (s.c, s.oc)
+    wide = kernels.panel_width(code, path)
+    filled = used / (-(-used // wide) * wide) * (rows / (rows + 3))
+    speed = kernels.FLOPS_PER_NS[path.name] * 4 / int(code[1:])
+    return s.flops / speed * (1 / PLANAR[what] - 1 / (LAST[what] * filled))
+
+
 def zeros(outputs: Sequence[TensorType]) -> list[Call]:
     """Sums of nothing."""
     return [fill_call(Out(i, (t.size,)), 0, t.size, t.itemsize) for i, t in enumerate(outputs) if t.size]
 
 
-def to_last(t: TensorType) -> TensorType:
-    """[n, c, *spatial] as [n, *spatial, c]."""
-    return t.with_shape((t.shape[0], *t.shape[2:], t.shape[1]))
-
-
-def to_planar(t: TensorType) -> TensorType:
-    """[n, *spatial, c] as [n, c, *spatial]."""
-    return t.with_shape((t.shape[0], t.shape[-1], *t.shape[1:-1]))
-
-
-@dataclass(frozen=True)
-class ChannelsLast(Op):
-    """`of` with its images and their gradients channels-last: inputs `images_in`, outputs `images_out`."""
-
-    of: Any
-    images_in: ClassVar[tuple[int, ...]] = ()
-    images_out: ClassVar[tuple[int, ...]] = ()
-
-    def _planar(self, inputs: Types) -> list[TensorType | None]:
-        return [to_planar(t) if t is not None and i in self.images_in else t for i, t in enumerate(inputs)]
-
-    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        return tuple(to_last(t) if i in self.images_out else t for i, t in enumerate(self.of.infer(*self._planar(types))))
-
-    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
-        found = self.of.reference(*[np.moveaxis(a, -1, 1) if a is not None and i in self.images_in else a for i, a in enumerate(inputs)])
-        return tuple(np.ascontiguousarray(np.moveaxis(a, 1, -1)) if i in self.images_out else a for i, a in enumerate(found))
-
-    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        planar = [to_planar(t) if i in self.images_out else t for i, t in enumerate(outputs)]
-        return self.of.work(self._planar(inputs), planar)                                 # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True)
 class ConvLast(ChannelsLast):
     """Conv: x [n, *spatial, c], weights [o, c / group, *kernel] and an optional bias to y [n, *out, o]."""
 
+    op: Conv
     name: ClassVar[str] = "ConvLast"
-    images_in: ClassVar[tuple[int, ...]] = (0,)
-    images_out: ClassVar[tuple[int, ...]] = (0,)
+    epilogues: ClassVar[int | None] = -1
 
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        x, w = to_planar(present(inputs[0])), present(inputs[1])
+    def __init__(self, op: Conv) -> None:
+        super().__init__(op, (True, False, False), (True,))
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None) -> list[Call]:
+        x, w = present(self.logical(inputs)[0]), present(inputs[1])
         if outputs[0].size == 0:
             return []
-        s = sites(x.shape, w.shape, self.of.windows(x.shape, w.shape), self.of.group)
-        return kernels.last_forward(s, x.code, cpu, len(inputs) > 2 and inputs[2] is not None)
+        biased = len(inputs) > 2 and inputs[2] is not None
+        return kernels.last_forward(self.op.sites(x.shape, w.shape), x.code, cpu, biased, epilogue)
 
 
-@dataclass(frozen=True)
 class ConvInputGradLast(ChannelsLast):
     """ConvInputGrad: (dy [n, *out, o], weights) to dx [n, *spatial, c]."""
 
+    op: ConvInputGrad
     name: ClassVar[str] = "ConvInputGradLast"
-    images_in: ClassVar[tuple[int, ...]] = (0,)
-    images_out: ClassVar[tuple[int, ...]] = (0,)
+
+    def __init__(self, op: ConvInputGrad) -> None:
+        super().__init__(op, (True, False), (True,))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        g, w, x = present(inputs[0]), present(inputs[1]), to_planar(outputs[0])
+        g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
         if x.size == 0 or g.size == 0:
             return zeros(outputs)
-        return kernels.last_input_gradient(sites(x.shape, w.shape, self.of.windows(w.shape), self.of.group), x.code, cpu)
+        return kernels.last_input_gradient(self.op.sites(to_first(x.shape), w.shape), x.code, cpu)
 
 
-@dataclass(frozen=True)
 class ConvWeightGradLast(ChannelsLast):
     """ConvWeightGrad: (x [n, *spatial, c], dy [n, *out, o]) to dw or (dw, dbias), as they always are."""
 
+    op: ConvWeightGrad
     name: ClassVar[str] = "ConvWeightGradLast"
-    images_in: ClassVar[tuple[int, ...]] = (0, 1)
+
+    def __init__(self, op: ConvWeightGrad) -> None:
+        super().__init__(op, (True, True), (False,) * (2 if op.biased else 1))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        x, g, w = to_planar(present(inputs[0])), present(inputs[1]), outputs[0]
+        x, g, w = present(self.logical(inputs)[0]), present(inputs[1]), outputs[0]
         if w.size == 0 or x.size == 0 or g.size == 0:
             return zeros(outputs)
-        return kernels.last_weight_gradient(sites(x.shape, w.shape, self.of.windows(x.shape), self.of.group), x.code, cpu, self.of.biased)
+        return kernels.last_weight_gradient(self.op.sites(x.shape, w.shape), x.code, cpu, self.op.biased)
 
 
 def planar_calls(form: ChannelsLast, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
     """The calls of `form` over planar images: each is turned into scratch memory, or out of it."""
-    moved = [to_last(t) if t is not None and i in form.images_in else t for i, t in enumerate(inputs)]
-    results = [to_last(t) if i in form.images_out else t for i, t in enumerate(outputs)]
+    moved = [t.with_shape(to_last(t.shape)) if t is not None and last else t for t, last in zip(inputs, form.inputs, strict=False)]
+    results = [t.with_shape(to_last(t.shape)) if last else t for t, last in zip(outputs, form.outputs, strict=True)]
     before, after = [], []
     renamed: dict[tuple[type, int], Scratch] = {}
-    for i in form.images_in:
+    for i, last in enumerate(form.inputs):
+        if not last:
+            continue
         t = present(inputs[i])
         renamed[In, i] = Scratch(f"input {i}", (t.size,), t.code)
         before += move(In(i, (t.size,)), renamed[In, i], turned(t, False), t.itemsize)
-    for i in form.images_out:
+    for i, last in enumerate(form.outputs):
+        if not last:
+            continue
         t = outputs[i]
         renamed[Out, i] = Scratch(f"output {i}", (t.size,), t.code)
         after += move(renamed[Out, i], Out(i, (t.size,)), turned(t, True), t.itemsize)
