@@ -35,10 +35,14 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "sums in blocks of taps": ((5, 150, 4, 4), (70, 150, 3, 3), dict(pads=(1, 1, 1, 1))),
     "sums in blocks of channels": ((1, 1300, 3, 4), (17, 1300, 1, 1), {}),
     "many pixels": ((3, 4, 40, 40), (6, 4, 3, 3), dict(pads=(1, 1, 1, 1))),
+    "depthwise": ((2, 70, 9, 10), (70, 1, 3, 3), dict(group=70, pads=(1, 1, 1, 1))),
+    "depthwise, stride 2": ((1, 5, 13, 9), (5, 1, 5, 2), dict(group=5, strides=(2, 3), dilations=(1, 2), pads=(2, 0, 1, 2))),
+    "depthwise line": ((3, 33, 40), (33, 1, 4), dict(group=33, pads=(3, 0))),
+    "two filters to a channel": ((2, 5, 6, 7), (10, 1, 3, 3), dict(group=5, pads=(1, 1, 1, 1))),
     "no image": ((0, 5, 6, 6), (5, 5, 3, 3), {}),
 }
 """Shapes are planar, as ONNX has them."""
-EVERYWHERE = ("primes", "strides")
+EVERYWHERE = ("primes", "strides", "depthwise, stride 2")
 """Cases that every path runs."""
 
 
@@ -73,7 +77,7 @@ def test_kernels(path: str, name: str) -> None:
         check_kernel(over_weights, x, g, rtol=2e-5, atol=scale * float(np.sqrt(g[..., 0].size + 1)))
 
 
-@pytest.mark.parametrize("name", ["primes", "strides", "volume"])
+@pytest.mark.parametrize("name", ["primes", "strides", "volume", "depthwise, stride 2"])
 def test_as_torch_in_double(name: str) -> None:
     torch = pytest.importorskip("torch")
     x_shape, w_shape, attributes = CASES[name]
@@ -155,7 +159,7 @@ class Afterwards:
 
 
 @pytest.mark.parametrize(("name", "turned"), [("primes", True), ("primes", False), ("strides", True), ("strides", False),
-                                              ("sums in blocks of taps", True), ("volume", False)])
+                                              ("sums in blocks of taps", True), ("volume", False), ("depthwise", True)])
 def test_epilogues(name: str, turned: bool) -> None:
     x_shape, w_shape, attributes = CASES[name]
     op = Conv(**attributes)

@@ -27,6 +27,19 @@ ROWS = 144                # products (taps times channels) for which a unit pack
 TOGETHER = 16             # filters that are written together
 
 
+@register_jitable
+def sum_rows(g, at, pixels, step, oc, total, accumulate, block):                                                              # type: ignore
+    """total[o] (+)= the sum of `pixels` rows of g, each of `oc` elements, `step` apart, from g[at] on; through `block`."""
+    for o in range(oc):
+        block[o] = 0
+    for p in range(pixels):
+        row = g[at + p * step:at + p * step + oc]
+        for o in range(oc):
+            block[o] += row[o]
+    for o in range(oc):
+        total[o] = total[o] + block[o] if accumulate else block[o]
+
+
 @functools.cache
 def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
     size, wide = itemsize(dtype), width(dtype, path)
@@ -44,17 +57,6 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
                     row[i] = g[at + p * step + whole + i]
                 for i in range(oc - whole, rows):
                     row[i] = 0
-
-    @register_jitable
-    def sum_rows(g, at, pixels, step, oc, total, accumulate, block):                                                         # type: ignore
-        for o in range(oc):
-            block[o] = 0
-        for p in range(pixels):
-            row = g[at + p * step:at + p * step + oc]
-            for o in range(oc):
-                block[o] += row[o]
-        for o in range(oc):
-            total[o] = total[o] + block[o] if accumulate else block[o]
 
     def conv_last_weights(x, g, dw, db, sites, table, packed, strip, spare, n, c, oc, groups, taps, shares, blocks, pixels, channels, biased, lo, hi):   # type: ignore
         parts, filters = (c + channels - 1) // channels, (oc + rows - 1) // rows * rows

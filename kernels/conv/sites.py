@@ -50,6 +50,11 @@ class Sites:
         return Sites(self.n, self.groups, self.oc, self.c, (axes[0], axes[1], axes[2]))
 
     @property
+    def depthwise(self) -> bool:
+        """One channel and one filter to a group."""
+        return self.c == self.oc == 1 and self.groups > 1
+
+    @property
     def taps(self) -> int:
         return math.prod(a.taps for a in self.axes)
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 PLANAR = {"forward": 0.8, "input": 0.85, "weights": 0.9}
 LAST = {"forward": 1.4, "input": 1.35, "weights": 1.25}
 """Speed of the two forms, as parts of `FLOPS_PER_NS`: ResNet's shapes on one AVX2 core."""
+DEPTHWISE = (0.09, 0.32)
+"""Likewise of depthwise convolutions and their gradients, planar and channels-last."""
 
 
 def sites_of(x: Shape, w: Shape, win: Windows, group: int) -> Sites:
@@ -42,13 +44,15 @@ def gain(s: Sites, what: str, code: str, path: Cpu) -> float:
 
     Its register blocks lose what `oc` (or, for `weights`, `c`) lacks to whole panels, and a little per tap.
     """
+    speed = kernels.FLOPS_PER_NS[path.name] * 4 / int(code[1:])
+    if s.depthwise:
+        return s.flops / speed * (1 / DEPTHWISE[0] - 1 / DEPTHWISE[1])
     if what == "weights":
         used, rows = s.c, s.oc
     else:
         used, rows = (s.oc, s.c) if what == "forward" else (s.c, s.oc)
     wide = kernels.panel_width(code, path)
     filled = used / (-(-used // wide) * wide) * (rows / (rows + 3))
-    speed = kernels.FLOPS_PER_NS[path.name] * 4 / int(code[1:])
     return s.flops / speed * (1 / PLANAR[what] - 1 / (LAST[what] * filled))
 
 
@@ -72,7 +76,8 @@ class ConvLast(ChannelsLast):
         if outputs[0].size == 0:
             return []
         biased = len(inputs) > 2 and inputs[2] is not None
-        return kernels.last_forward(self.op.sites(x.shape, w.shape), x.code, cpu, biased, epilogue)
+        s = self.op.sites(x.shape, w.shape)
+        return (kernels.depthwise if s.depthwise else kernels.last).forward(s, x.code, cpu, biased, epilogue)
 
 
 class ConvInputGradLast(ChannelsLast):
@@ -88,7 +93,8 @@ class ConvInputGradLast(ChannelsLast):
         g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
         if x.size == 0 or g.size == 0:
             return zeros(outputs)
-        return kernels.last_input_gradient(self.op.sites(to_first(x.shape), w.shape), x.code, cpu)
+        s = self.op.sites(to_first(x.shape), w.shape)
+        return (kernels.depthwise if s.depthwise else kernels.last).input_gradient(s, x.code, cpu)
 
 
 class ConvWeightGradLast(ChannelsLast):
@@ -104,7 +110,8 @@ class ConvWeightGradLast(ChannelsLast):
         x, g, w = present(self.logical(inputs)[0]), present(inputs[1]), outputs[0]
         if w.size == 0 or x.size == 0 or g.size == 0:
             return zeros(outputs)
-        return kernels.last_weight_gradient(self.op.sites(x.shape, w.shape), x.code, cpu, self.op.biased)
+        s = self.op.sites(x.shape, w.shape)
+        return (kernels.depthwise if s.depthwise else kernels.last_weights).weight_gradient(s, x.code, cpu, self.op.biased)
 
 
 def planar_calls(form: ChannelsLast, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
