@@ -1,27 +1,66 @@
-"""`python -m bench [mnist|hardware|planning|limits …] [--json] [--threads N] [--runs N]`."""
+"""`python -m bench [case …] [--json] [--threads N] [--runs N] [--against torch,onnxruntime]`, `python -m bench compare a.json b.json`,
+`python -m bench table results.json … --readme README.md`."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from . import hardware, limits, mnist, planning
-from .report import show
+from . import hardware, limits, planning
+from .cases import cases, words
+from .pairs import Peaks, Settings, measure
+from .report import HEAD, Result, line, to_json
+from .verdict import summary
 
-CASES: dict[str, Callable[[int | None, int], Sequence[Any]]] = {"mnist": mnist.run, "hardware": hardware.run, "planning": planning.run,
-                                                                      "limits": limits.run}
+OTHERS: dict[str, Callable[[int | None, int], Sequence[Any]]] = {"hardware": hardware.run, "planning": planning.run, "limits": limits.run}
+"""Cases that compare nothing: they print what they are in their own words."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks: our times against peers', both measured in the same run; the "
-                                     "tile machine against published hardware figures; its planning times.")
-    parser.add_argument("cases", nargs="*", choices=[[], *CASES], help=f"what to measure (default: all): {', '.join(CASES)}")
+def names() -> list[str]:
+    """Every case."""
+    return [*words(cases().rows), *OTHERS]
+
+
+def run(case: str, arguments: argparse.Namespace, settings: Settings, peaks: Peaks) -> Iterator[Any]:
+    """The results of a case, as they come."""
+    if case in OTHERS:
+        yield from OTHERS[case](arguments.threads, arguments.runs)
+    for row in cases().of(case):
+        yield from measure(row, settings, peaks)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks: our times against peers', both measured in the same run.")
+    parser.add_argument("cases", nargs="*", metavar="case", help=f"what to measure (default: all that needs no argument): {', '.join(names())}")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    parser.add_argument("--threads", type=int, help="worker threads on both sides (default: all cores)")
-    parser.add_argument("--runs", type=int, default=9, help="measured calls per side; medians are compared")
-    arguments = parser.parse_args()
-    results = [r for case in arguments.cases or CASES for r in CASES[case](arguments.threads, arguments.runs)]
-    show(results, arguments.json)
+    parser.add_argument("--threads", type=int, help="worker threads on both sides (default: 1 and 2)")
+    parser.add_argument("--runs", type=int, default=9, help="measured turns per side; medians are compared")
+    parser.add_argument("--against", default="torch,onnxruntime", help="peers, separated by commas; none: measure our side alone")
+    parser.add_argument("--path", help="force a CPU path of our side, for example avx2")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only shapes with this in their name")
+    chosen = parser.parse_args(given)
+    unknown = [c for c in chosen.cases if c not in names()]
+    if unknown:
+        parser.error(f"no case is called {', '.join(unknown)}; the cases are {', '.join(names())}")
+    cores = os.cpu_count() or 1
+    threads = (chosen.threads,) if chosen.threads else tuple(n for n in cases().threads if n <= cores)
+    settings = Settings(threads, chosen.runs, tuple(chosen.against.split(",")), chosen.path, chosen.only)
+    peaks = Peaks()
+    results: list[Any] = []
+    for case in dict.fromkeys(chosen.cases or names()):
+        for i, result in enumerate(run(case, chosen, settings, peaks)):
+            results.append(result)
+            if not chosen.json:
+                if not i and isinstance(result, Result):
+                    print(HEAD)
+                print(line(result) if isinstance(result, Result) else result.to_text(), flush=True)
+    if chosen.json:
+        print(to_json(results))
+    else:
+        print(summary([r for r in results if isinstance(r, Result)]))
 
 
 if __name__ == "__main__":

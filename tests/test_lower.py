@@ -347,6 +347,42 @@ def test_every_worker_has_scratch_wherever_rows_may_be_split():
     assert (alone.lanes, alone.workers) == (1, 8)
 
 
+class Pooled(nn.Module):
+    """A convolution, overlapping windows, then a second pool of the same image."""
+
+    def __init__(self) -> None:
+        self.conv, self.fc = nn.Conv2d(1, 4, 3), nn.Linear(4 * 4 * 4, 3)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:                       # type: ignore[override]
+        x = self.conv(x)
+        overlapping = x.apply("MaxPool", kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 0, 0))
+        return self.fc((overlapping + x.apply("MaxPool", kernel_shape=(2, 2), strides=(2, 2))).flatten())
+
+
+def train_pooled() -> tuple[dict[str, np.ndarray], Any]:
+    nn.manual_seed(3)
+    net = Pooled()
+    model = tileflow.training_model(net, optimizer=optim.SGD(lr=0.05))
+    draw = np.random.default_rng(0)
+    for _ in range(2):
+        model(draw.standard_normal((4, 1, 10, 10)).astype(np.float32), draw.integers(0, 3, 4))
+    return net.state_dict(), model.engine.plan
+
+
+def test_winners_are_written_down_for_the_gradient_with_the_same_bits(monkeypatch: pytest.MonkeyPatch):
+    """Each pool's gradient reads the winners of its own windows, and nothing is searched twice."""
+    from tileflow.lower import plan as planning
+    recorded, plan = train_pooled()
+    names = [row.leaf.name for row in plan.micro.rows]
+    assert sorted(n for n in names if n.startswith("max")) == ["max_halves_winners", "max_pool_winners", "max_unpool", "max_unpool_halves"]
+    graph = planning.record(plan.program.micro)
+    assert [n.op.name for n in plan.program.micro.nodes if "MaxPool" in n.op.name] == ["MaxPool", "MaxPool", "MaxPoolGrad", "MaxPoolGrad"]
+    assert sum(n.op.name == "MaxUnpool" for n in graph.nodes) == 2
+    monkeypatch.setattr(planning, "record", lambda graph: graph)
+    searched, _ = train_pooled()
+    assert {n: a.tobytes() for n, a in recorded.items()} == {n: a.tobytes() for n, a in searched.items()}
+
+
 def test_elementwise_calls_are_flat():
     """What merging relies on."""
     call = elementwise_call([Var(0, "float32") * Var(1, "float32")], [In(0, (4, 4)), In(1, ())], [Out(0, (4, 4))])

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 def check_float(x: TensorType) -> None:
     """Raise TypeMismatchError unless the kernels have this type."""
-    if x.dtype not in ("float32", "float64"):
-        raise TypeMismatchError(f"the input is {x.dtype}; it must be float32 or float64.")
+    if not x.is_float:
+        raise TypeMismatchError(f"the input is {x.dtype}; it must be a float type.")
 
 
 def _work(x: TensorType, kept: Shape, arrays: int, smalls: int, outputs: int, small_outputs: int, flops: float) -> Work:

@@ -1,0 +1,5 @@
+"""Whole networks."""
+
+
+class Network:
+    """x"""
