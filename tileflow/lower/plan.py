@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 
 from ..graph import Graph, Value
+from ..graph.rewrite import rewrite
 from ..kernels.leaf import Leaf
 from ..program import Program
 from .fuse import fuse
@@ -73,7 +74,7 @@ def _lower(program: Program, lanes: int, workers: int) -> Plan:
     def part(graph: Graph, arena: str, keep: list[Value], rows: int) -> Lowered:
         user = program.micro.outputs[:user_outputs(program)] if graph is program.micro else []
         direct = {v: Place(("io", v.name)) for v in user}
-        lowered = lower(fuse(graph, keep), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
+        lowered = lower(fuse(rewrite(graph, keep), keep), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
         places.update(lowered.places)
         places.update({v: Place(("arena", arena), at) for v, at in _kept_offsets(keep).items()})
         return lowered
