@@ -5,7 +5,8 @@ lane and keys and values are read where they lie. Blocks of keys are folded into
 Gimelshein, arXiv:1805.02867; Dao et al., arXiv:2205.14135). The forward pass leaves log(sum(exp(score))) of each query; the
 backward pass computes the weights again from it, block by block.
 
-Operands are [batch, heads, positions, size], or [batch, positions, heads, size] where their bit of `layout` is set. Query head h reads key head h // (heads / key heads). A query that sees no key gets NaN, as softmax has it.
+Operands are [batch, heads, positions, size], or [batch, positions, heads, size] where their bit of `layout` is set. Query head h reads
+key head h // (heads / key heads). A query that sees no key gets NaN, as softmax has it.
 """
 from __future__ import annotations
 
@@ -14,7 +15,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
 from numba import njit
 from numba.extending import register_jitable
 

@@ -82,8 +82,8 @@ def rewrite(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
             found = None if node in removed else apply(view, node)
             if found is not None and removed.isdisjoint(found.removed):
                 removed |= found.removed
-                for place, nodes in found.added:
-                    added.setdefault(place, []).extend(nodes)
+                for place, made in found.added:
+                    added.setdefault(place, []).extend(made)
     if not removed:
         return graph
     nodes: list[Node] = []

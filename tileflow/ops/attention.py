@@ -98,7 +98,8 @@ class _Attention(Op):
 
     def numbers(self, s: Sizes, mask: TensorType | None) -> tuple[Any, ...]:
         """The leaf's arguments after the arrays."""
-        steps, mode = (0, 0, 0), NO_MASK
+        steps: tuple[int, ...] = (0, 0, 0)
+        mode = NO_MASK
         if mask is not None:
             steps = tuple(0 if n == 1 else step for n, step in zip(mask.shape[:3], strides(mask.shape)[:3], strict=True))
             mode = FULL_MASK if steps[2] else KEY_MASK
@@ -216,8 +217,8 @@ class FusedAttentionGrad(_Attention):
         return Reduce(whole, (y, dq, dk, dv, mask, y, lse), tuple(x for x in (dq, dk, dv) if x), 4.0 * s.d + 6.0 * s.e + 10.0)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        g, q, k, v, mask, y, lse = (None if t is None else t for t in inputs)
-        assert g and q and k and v and y and lse
+        g, q, k, v, y, lse = (present(inputs[i]) for i in (0, 1, 2, 3, 5, 6))
+        mask = inputs[4]
         s = self.sizes(q, k, v, mask)
         if not s.keys or not s.queries or not s.batch:
             return [fill_call(Out(i, (t.size,)), 0, t.size, t.itemsize) for i, t in enumerate(outputs) if t.size]

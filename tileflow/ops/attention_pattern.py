@@ -1,32 +1,21 @@
-"""Where a graph computes attention by products and a softmax, the host computes it by FusedAttention.
+"""Finds attention in a graph of simpler operators:
 
     q k^T -> scale -> + masks -> Softmax -> (weights) @ v
 
 and, in a training graph, the gradients that autograd made of it. Any other reader of the scores or weights (dropout between, a
-gradient of the mask, an output) leaves the nodes as they are. Transpositions between [batch, positions, heads, size] and
-[batch, heads, positions, size] around it go: the operator reads and writes both.
+gradient of the mask, an output) means that it is none.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from ..graph.graph import Node, Origin, Value
-from ..graph.op import OPS
-from ..graph.rewrite import Replacement, View, node_of, rule
+from ..graph.rewrite import View
 from .arithmetic import Add, Div, Mul
-from .attention import FusedAttention, FusedAttentionGrad
 from .matmul import FusedMatMul, MatMul, Product
 from .reduce import ReduceSum
-from .shape import Shape, Transpose, normal_axis
-from .softmax import Softmax, SoftmaxGrad
-
-HIDDEN = -1e30
-"""A mask's number below which nothing is left of a score: exporters write the smallest float32 for -inf."""
-PLAIN, INSIDE = "bhtd", "bthd"
-"""The axes of an operand: batch, heads, positions, size."""
+from .shape import normal_axis
+from .softmax import SoftmaxGrad
 
 
 @dataclass
@@ -43,6 +32,21 @@ class Forward:
     def nodes(self) -> list[Node]:
         return [self.scores, *self.chain, self.weighted]
 
+    @property
+    def operands(self) -> tuple[Value, Value, Value]:
+        """q, k and v as the products read them."""
+        q, k, v = self.scores.inputs[0], self.scores.inputs[1], self.weighted.inputs[1]
+        assert q is not None
+        assert k is not None
+        assert v is not None
+        return q, k, v
+
+    @property
+    def turned(self) -> tuple[bool, bool, bool]:
+        """Whether the last two axes of q, k and v are (size, positions)."""
+        turned_q, turned_k, _ = product_flags(self.scores)
+        return turned_q, not turned_k, product_flags(self.weighted)[1]
+
 
 @dataclass
 class Backward:
@@ -53,20 +57,12 @@ class Backward:
     found: list[Value | None]
 
 
-@dataclass
-class Operand:
-    """An operand's value, whether its heads lie inside, and the transpositions that led to it (of a gradient: those that go)."""
-
-    value: Value
-    inside: bool = False
-    gone: list[Node] = field(default_factory=list)
-
-
 def _plain_product(node: Node | None) -> bool:
     return node is not None and type(node.op) in (MatMul, FusedMatMul)
 
 
-def _flags(node: Node) -> tuple[bool, bool, float]:
+def product_flags(node: Node) -> tuple[bool, bool, float]:
+    """Whether the operands of a product enter transposed, and its factor."""
     assert isinstance(node.op, Product)
     return node.op.flags()
 
@@ -79,15 +75,15 @@ def _number(view: View, value: Value | None) -> float | None:
 
 # ---- forward
 
-def _forward(view: View, softmax: Node) -> Forward | None:
+def find_forward(view: View, softmax: Node) -> Forward | None:
     """The nodes from the product of queries and keys to that with the values, around a softmax along the last axis."""
     weights = softmax.outputs[0]
     rank = weights.type.rank
     readers = view.readers(weights)
     if readers is None or rank not in (3, 4, 5) or normal_axis(softmax.op.attributes()["axis"], rank) != rank - 1:
         return None
-    weighted = next((n for n in readers if _plain_product(n) and n.inputs[0] is weights and not _flags(n)[0]), None)
-    if weighted is None or _flags(weighted)[2] != 1 or weighted.inputs[1] is weights:
+    weighted = next((n for n in readers if _plain_product(n) and n.inputs[0] is weights and not product_flags(n)[0]), None)
+    if weighted is None or product_flags(weighted)[2] != 1 or weighted.inputs[1] is weights:
         return None
     found = Forward(softmax, weighted, [softmax])
     value = softmax.inputs[0]
@@ -97,7 +93,7 @@ def _forward(view: View, softmax: Node) -> Forward | None:
             return None
         if _plain_product(node):
             found.scores = node
-            found.factor *= _flags(node)[2]
+            found.factor *= product_flags(node)[2]
             return found
         value = _step(view, node, found)
         found.chain.insert(0, node)
@@ -132,7 +128,7 @@ def _leads_to_product(view: View, value: Value) -> bool:
 
 # ---- backward
 
-def _backward(view: View, f: Forward) -> Backward | None:
+def find_backward(view: View, f: Forward) -> Backward | None:
     """The gradient's nodes, or None where the weights have other readers than they."""
     softmax, weights = f.chain[-1], f.chain[-1].outputs[0]
     readers = [n for n in view.readers(weights) or [] if n is not f.weighted]
@@ -143,8 +139,8 @@ def _backward(view: View, f: Forward) -> Backward | None:
     if through is None or not _plain_product(through) or view.only_reader(pull.inputs[0]) is not pull:
         return None
     g, v = through.inputs[0], f.weighted.inputs[1]
-    turned = _flags(f.weighted)[1]
-    if g is None or v is None or through.inputs[1] is not v or _flags(through) != (False, not turned, 1.0):
+    turned = product_flags(f.weighted)[1]
+    if g is None or v is None or through.inputs[1] is not v or product_flags(through) != (False, not turned, 1.0):
         return None
     of_values = [n for n in readers if n is not pull]
     if any(not _plain_product(n) or {n.inputs[0], n.inputs[1]} != {weights, g} for n in of_values) or len(of_values) > 1:
@@ -157,7 +153,7 @@ def _backward(view: View, f: Forward) -> Backward | None:
     found: list[Value | None] = [None, None, _summed(view, of_values[0], v, nodes) if of_values else None]
     for node in view.readers(scores[0]) or []:
         other = [x for x in node.inputs if x is not scores[0]]
-        if not _plain_product(node) or len(other) != 1 or q is k or q is None or k is None or _flags(node)[2] != _flags(f.scores)[2]:
+        if not _plain_product(node) or len(other) != 1 or q is k or q is None or k is None or product_flags(node)[2] != product_flags(f.scores)[2]:
             return None
         i = 0 if other[0] is k else 1
         if other[0] not in (q, k) or found[i] is not None:
@@ -196,221 +192,9 @@ def _summed(view: View, node: Node, like: Value, nodes: list[Node]) -> Value | N
     return total.outputs[0]
 
 
-# ---- operands
-
-def _order(axes: str, node: Node) -> str:
-    """The order of the axes of a transposition's input, from that of its output."""
-    perm = node.op.attributes()["perm"] or tuple(range(len(axes)))[::-1]
-    return "".join(axes[perm.index(i)] for i in range(len(axes)))
-
-
-def _sources(view: View, value: Value, axes: str) -> list[Operand]:
-    """The operand as it can be read, the furthest up first: behind transpositions, heads first or inside."""
-    found: list[Operand] = []
-    path: list[Node] = []
-    while True:
-        if axes in (PLAIN, INSIDE):
-            found.insert(0, Operand(value, axes == INSIDE, list(path)))
-        node = view.maker(value)
-        if node is None or not isinstance(node.op, Transpose) or node.inputs[0] is None:
-            return found
-        path.append(node)
-        axes, value = _order(axes, node), node.inputs[0]
-
-
-def _sinks(view: View, value: Value, axes: str) -> list[Operand]:
-    """The same for a result or gradient: it can be written behind the transpositions that alone read it."""
-    found: list[Operand] = []
-    path: list[Node] = []
-    while True:
-        if axes in (PLAIN, INSIDE):
-            found.insert(0, Operand(value, axes == INSIDE, list(path)))
-        node = view.only_reader(value)
-        if node is None or not isinstance(node.op, Transpose):
-            return found
-        perm = node.op.attributes()["perm"] or tuple(range(len(axes)))[::-1]
-        path.append(node)
-        axes, value = "".join(axes[a] for a in perm), node.outputs[0]
-
-
-def _agreed(first: Sequence[Operand], second: Sequence[Operand] | None) -> tuple[Operand, Operand | None] | None:
-    """The first pair with heads at the same place."""
-    if second is None:
-        return (first[0], None) if first else None
-    return next(((a, b) for a in first for b in second if a.inside == b.inside), None)
-
-
-# ---- the rule
-
-@rule
-def fuse_attention(view: View, node: Node) -> Replacement | None:
-    """Asked about a softmax: its attention and the gradient of it, in two operators."""
-    if not isinstance(node.op, Softmax):
-        return None
-    f = _forward(view, node)
-    if f is None:
-        return None
-    others = [n for n in view.readers(node.outputs[0]) or [] if n is not f.weighted]
-    back = _backward(view, f) if others else None
-    if others and back is None:
-        return None
-    return _Fusion(view, f, back).replacement()
-
-
-class _Fusion:
-    """Chooses the layout of the operands and makes the nodes."""
-
-    def __init__(self, view: View, f: Forward, back: Backward | None) -> None:
-        self.view, self.f, self.back = view, f, back
-        self.origin = f.scores.origin
-        for n in f.nodes[1:]:
-            self.origin = self.origin.merged(n.origin)
-
-    def replacement(self) -> Replacement | None:
-        """None where the shapes are not those of attention."""
-        f, back, view = self.f, self.back, self.view
-        q, k, v = f.scores.inputs[0], f.scores.inputs[1], f.weighted.inputs[1]
-        assert q is not None and k is not None and v is not None
-        y = f.weighted.outputs[0]
-        if not q.type.rank == k.type.rank == v.type.rank == y.type.rank or y.type.size == 0 or q.dtype not in ("float32", "float64"):
-            return None
-        (turned_q, turned_k, _), turned_v = _flags(f.scores), _flags(f.weighted)[1]
-        turned = (turned_q, not turned_k, turned_v)
-        if y.type.rank == 4 and k.shape[:2] == v.shape[:2] == q.shape[:2]:
-            return self._in_place((q, k, v), turned, y)
-        return None if any(turned) else self._reshaped((q, k, v), y, back)
-
-    def _in_place(self, operands: tuple[Value, Value, Value], turned: tuple[bool, bool, bool], y: Value) -> Replacement | None:
-        """Four dimensions: transpositions around the operator go."""
-        view, back = self.view, self.back
-        pairs = []
-        for i, (value, t) in enumerate(zip(operands, turned, strict=True)):
-            axes = "bhdt" if t else PLAIN
-            grad = back.found[i] if back else None
-            pairs.append(_agreed(_sources(view, value, axes), None if grad is None else _sinks(view, grad, axes)))
-        pairs.append(_agreed(_sinks(view, y, PLAIN), _sources(view, back.g, PLAIN) if back else None))
-        if any(p is None for p in pairs):
-            return None
-        chosen = [p for p in pairs if p is not None]
-        reach, masks = self._masks()
-        extra, mask = self._mask(masks, lambda shape: (1,) * (4 - len(shape)) + shape)
-        if extra is None:
-            return None
-        attributes = dict(scale=self.f.factor, reach=reach, inside=tuple(p[0].inside for p in chosen))
-        forward = node_of(FusedAttention(**attributes), [p[0].value for p in chosen[:3]] + [mask] * (mask is not None), self.origin,     # type: ignore[arg-type]
-                          [chosen[3][0].value])
-        made = (*extra, forward)
-        removed = {*self.f.nodes, *chosen[3][0].gone}
-        added = [(self.f.weighted, made)]
-        if back:
-            g = chosen[3][1]
-            assert g is not None
-            role = self._backward_origin(back)
-            grads = [None if p[1] is None else p[1].value for p in chosen[:3]]
-            pulled = node_of(FusedAttentionGrad(**attributes), [g.value, *(p[0].value for p in chosen[:3]), mask, *forward.outputs], role, grads)   # type: ignore[arg-type]
-            added.append((self._first(back), (pulled,)))
-            removed |= {*back.nodes, *(n for p in chosen[:3] if p[1] for n in p[1].gone)}
-        return Replacement(frozenset(removed), tuple(added))
-
-    def _first(self, back: Backward) -> Node:
-        return min(back.nodes, key=self.view.position.__getitem__)
-
-    def _backward_origin(self, back: Backward) -> Origin:
-        origin = back.nodes[0].origin
-        for n in back.nodes[1:]:
-            origin = origin.merged(n.origin)
-        return origin
-
-    def _reshaped(self, operands: tuple[Value, Value, Value], y: Value, back: Backward | None) -> Replacement | None:
-        """Three dimensions [heads, positions, size], or five where groups of heads share keys: seen as four."""
-        q, k, v = operands
-        lead, shared = q.shape[:-2], k.shape[:-2]
-        if v.shape[:-2] != shared or y.shape[:-2] != lead:
-            return None
-        if len(lead) == 3 and shared[:2] == lead[:2] and shared[2] in (1, lead[2]):
-            views = [(s[0], s[1] * s[2]) for s in (lead, shared, shared, lead)]
-        elif len(lead) == 2 and shared[0] == lead[0] and shared[1] == 1:
-            views = [lead, shared, shared, lead]
-        elif len(lead) == 1 and shared == lead:
-            views = [(s[0], 1) for s in (lead, shared, shared, lead)]
-        else:
-            return None
-
-        def fold(shape: Shape) -> Shape | None:
-            """A mask's shape among four dimensions."""
-            shape = (1,) * (len(lead) + 2 - len(shape)) + shape
-            if len(lead) == 2:
-                return shape
-            if len(lead) == 1:
-                return (shape[0], 1, *shape[1:])
-            return (shape[0], shape[1] * shape[2], *shape[3:]) if shape[1:3] in ((1, 1), lead[1:]) else None
-        reach, masks = self._masks()
-        extra, mask = self._mask(masks, fold)
-        if extra is None:
-            return None
-
-        def seen(value: Value, i: int, nodes: list[Node], origin: Origin) -> Value:
-            shape = (*views[i], *value.shape[-2:])
-            if value.shape == shape:
-                return value
-            nodes.append(node_of(OPS["Reshape"](shape=shape, allowzero=1), [value], origin))
-            return nodes[-1].outputs[0]
-        before = list(extra)
-        inputs = [seen(x, i, before, self.origin) for i, x in enumerate(operands)]
-        attributes = dict(scale=self.f.factor, reach=reach)
-        forward = node_of(FusedAttention(**attributes), [*inputs, *[mask] * (mask is not None)], self.origin)     # type: ignore[arg-type]
-        result = node_of(OPS["Reshape"](shape=y.shape, allowzero=1), [forward.outputs[0]], self.origin, [y])
-        removed, added = {*self.f.nodes}, [(self.f.weighted, (*before, forward, result))]
-        if back:
-            origin, made = self._backward_origin(back), list[Node]()
-            g = seen(back.g, 3, made, origin)
-            pulled = node_of(FusedAttentionGrad(**attributes), [g, *inputs, mask, *forward.outputs], origin)     # type: ignore[arg-type]
-            made.append(pulled)
-            for value, grad in zip(back.found, pulled.outputs, strict=True):
-                if value is not None:
-                    made.append(node_of(OPS["Reshape"](shape=value.shape, allowzero=1), [grad], origin, [value]))
-            added.append((self._first(back), tuple(made)))
-            removed |= {*back.nodes}
-        return Replacement(frozenset(removed), tuple(added))
-
-    # ---- masks
-
-    def _masks(self) -> tuple[int | None, list[Value]]:
-        """How far queries reach, if a constant mask says that alone; the masks that are left."""
-        reach, left = None, []
-        for mask in self.f.masks:
-            found = _causal(self.view.graph.constants.get(mask))
-            if found is None or reach is not None:
-                left.append(mask)
-            else:
-                reach = found
-        return reach, left
-
-    def _mask(self, masks: list[Value], fold: object) -> tuple[list[Node] | None, Value | None]:
-        """The sum of the masks in four dimensions, and the nodes that make it; no list where a mask does not fit."""
-        assert callable(fold)
-        nodes: list[Node] = []
-        total: Value | None = None
-        keys = self.f.chain[-1].outputs[0].shape[-1]
-        for value in masks:
-            shape = fold(value.shape)
-            if shape is None or len(value.shape) > 5 or value.shape[-1:] != (keys,):
-                return None, None
-            if value.shape != shape:
-                nodes.append(node_of(OPS["Reshape"](shape=shape, allowzero=1), [value], self.origin))
-                value = nodes[-1].outputs[0]
-            if total is not None:
-                nodes.append(node_of(Add(), [total, value], self.origin))
-                value = nodes[-1].outputs[0]
-            total = value
-        return nodes, total
-
-
-def _causal(mask: np.ndarray | None) -> int | None:
-    """The reach that a constant mask stands for: 0 at keys up to i + reach, hidden after; None for another mask."""
-    if mask is None or mask.ndim < 2 or mask.size != mask.shape[-1] * mask.shape[-2] or mask.size == 0:
-        return None
-    mask = mask.reshape(mask.shape[-2:])
-    reach = int(np.count_nonzero(mask[0] == 0)) - 1
-    hidden = np.arange(mask.shape[1])[None, :] > np.arange(mask.shape[0])[:, None] + reach
-    return reach if reach >= 0 and np.array_equal(mask == 0, ~hidden) and bool((mask[hidden] <= HIDDEN).all()) else None
+def merged_origin(nodes: list[Node]) -> Origin:
+    """The origin of a node in place of several."""
+    origin = nodes[0].origin
+    for node in nodes[1:]:
+        origin = origin.merged(node.origin)
+    return origin
