@@ -35,6 +35,9 @@ class Op:
     """Draws random numbers, so two equal nodes are not one."""
     onnx: ClassVar[bool] = True
     """An ONNX operator of the same name with the same attribute names exists in the default domain."""
+    epilogues: ClassVar[int | None] = None
+    """Elementwise work may be appended to the kernel: the axis of output 0 along which operands per output channel lie (-1: the
+    last one). `kernel` then takes a fourth argument, `epilogue: Epilogue | None = None`, whose operands are inputs after its own."""
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         """Types of the inputs to types of all outputs. Raises ShapeError or TypeMismatchError with the values named."""
@@ -59,6 +62,16 @@ class Op:
 
     def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Any | None:
         """For elementwise operators the scalar expression (kernels.elementwise.Expr) over `inputs`; else None. Fusion asks this."""
+        return None
+
+    def elementwise(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        """The same outputs, bit for bit, mostly from elementwise operators, as nodes through `b`: those the host fuses with their
+        neighbours. None: there is no such form.
+        """
+        return None
+
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        """The same over tensors [N, *spatial, C] in place of [N, C, *spatial]; None: there is no such form."""
         return None
 
     def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
@@ -97,6 +110,20 @@ class Op:
         shown = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)      # type: ignore[arg-type]
                  if getattr(self, f.name) != f.default}
         return self.name + (f"({', '.join(f'{k}={v}' for k, v in shown.items())})" if shown else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Last:
+    """An operator's form for channels-last tensors. The host's lowering chooses it or not, for whole regions of a graph.
+
+    op: the operator in that form. inputs, outputs: which operands and results are channels-last; the others (weights, statistics)
+    stay as they are. gain: estimated nanoseconds saved on one core against the form it replaces; 0 for one that does not care.
+    """
+
+    op: Op
+    inputs: tuple[bool, ...]
+    outputs: tuple[bool, ...]
+    gain: float = 0.0
 
 
 T = TypeVar("T")

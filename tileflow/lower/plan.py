@@ -8,6 +8,8 @@ from ..graph import Graph, Value
 from ..graph.rewrite import rewrite
 from ..kernels.leaf import Leaf
 from ..program import Program
+from .attach import attach
+from .expand import expand
 from .fuse import fuse
 from .memory import padded
 from .rows import Lowered, Place, lower
@@ -74,7 +76,8 @@ def _lower(program: Program, lanes: int, workers: int) -> Plan:
     def part(graph: Graph, arena: str, keep: list[Value], rows: int) -> Lowered:
         user = program.micro.outputs[:user_outputs(program)] if graph is program.micro else []
         direct = {v: Place(("io", v.name)) for v in user}
-        lowered = lower(fuse(rewrite(graph, keep), keep), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
+        wanted = [*keep, *user]
+        lowered = lower(attach(fuse(expand(rewrite(graph, wanted)), wanted), wanted), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
         places.update(lowered.places)
         places.update({v: Place(("arena", arena), at) for v, at in _kept_offsets(keep).items()})
         return lowered
