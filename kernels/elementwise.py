@@ -20,19 +20,19 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.core.ccallback import CFunc
-from numba.core.sigutils import normalize_signature
 
-from . import cache, cpu, mathlib
+from . import cpu, mathlib
 from .call import Call, In, Out, Work
 from .expr import Expr, flops, key, postorder, variables
-from .leaf import ENTRY, Leaf
-from .vector import BIT, WORD, Emitter, as_intrinsic, word
+from .leaf import CachedCFunc, Leaf
+from .vector import BIT, INT32, WORD, Emitter, as_intrinsic, word
 
-LETTERS = {"float16": "f2", "float32": "f4", "float64": "f8", "bool": "b1",
+LETTERS = {"float16": "f2", "bfloat16": "b2", "float32": "f4", "float64": "f8", "bool": "b1",
            "int8": "i1", "int16": "i2", "int32": "i4", "int64": "i8",
            "uint8": "u1", "uint16": "u2", "uint32": "u4", "uint64": "u8"}
 """Element types to the letters of leaf signatures."""
+
+HALVES = ("float16", "bfloat16")
 
 GRAIN = 1024
 """Elements below which a range is not cut."""
@@ -154,7 +154,7 @@ def _leaf(outputs: tuple[Expr, ...], read: tuple[int, ...], lies: tuple[str, ...
         words.append(f"{LETTERS[dtype]}[r{inner}]" if how == FULL else f"{LETTERS[dtype]}[:]")
         words += ["i8"] * ((rank - 1) * (how in (ROW, COLUMN)))
     words += [f"{LETTERS[o.dtype]}[r{inner}]" for o in outputs]
-    loops = _Loops(outputs, read, dtypes, lies, rank)
+    loops = Loops(outputs, read, dtypes, lies, rank)
     return _EmittedLeaf(", ".join(words), name, as_intrinsic(f"elementwise_{name}", "block, lo, hi", path, loops.emit))
 
 
@@ -171,16 +171,10 @@ class _EmittedLeaf(Leaf):
         super().__init__(elementwise, signature, key=key)
         self._kernel = kernel
 
-    def compile(self) -> None:
-        if self._compiled is not None:
-            return
+    def _entry(self) -> CachedCFunc:
         code = elementwise.__code__.replace(co_qualname=f"{self.name}-{self.identity}")
         entry = FunctionType(code, {"kernel": self._kernel, "__name__": __name__})
-        arguments, result = normalize_signature(ENTRY)
-        compiled = CFunc(entry, (arguments, result), locals={}, options=dict(self._options))
-        cache.enable(compiled, entry)
-        compiled.compile()
-        self._compiled = compiled
+        return CachedCFunc(entry, self._options)
 
 
 def _lanes(outputs: Sequence[Expr], path: cpu.Cpu) -> int:
@@ -193,7 +187,7 @@ def _lanes(outputs: Sequence[Expr], path: cpu.Cpu) -> int:
 # ---- loops --------------------------------------------------------------------------------------------------------------
 
 @dataclass(frozen=True)
-class _Loops:
+class Loops:
     """Emits the loops around the expressions: rows of the outer dimensions, vectors of the innermost one, a tail."""
 
     outputs: tuple[Expr, ...]
@@ -220,7 +214,7 @@ class _Loops:
         results = [take(1 + min(self.rank, 2)) for _ in self.outputs]
         outs = [r[0] for r in results]
         if self.rank == 1:
-            self._row(e, e.b.sub(hi, lo), self._moved(e, ins, [lo if how == FULL else word(0) for how in self.lies]),
+            self.row(e, e.b.sub(hi, lo), self._moved(e, ins, [lo if how == FULL else word(0) for how in self.lies]),
                       self._moved_out(e, outs, lo))
             return
         inner = results[0][-1]
@@ -233,7 +227,7 @@ class _Loops:
                 for c, s in zip(at, strides.get(k, []), strict=False):
                     offset = e.b.add(offset, e.b.mul(c, s))
                 offsets.append(offset)
-            self._row(e, inner, self._moved(e, ins, offsets), self._moved_out(e, outs, start))
+            self.row(e, inner, self._moved(e, ins, offsets), self._moved_out(e, outs, start))
             return _next(e, at, sizes)
 
         e.loop(lo, hi, 1, _coordinates(e, lo, sizes), row)
@@ -246,7 +240,7 @@ class _Loops:
         """Output addresses plus an offset in elements."""
         return [e.address(a, e.times(offset, _size(o.dtype))) for a, o in zip(addresses, self.outputs, strict=True)]
 
-    def _row(self, e: Emitter, n: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
+    def row(self, e: Emitter, n: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
         """All elements of one contiguous run of outputs."""
         lanes = _lanes(self.outputs, e.path)
         single = {k: e.load(ins[k], _stored(self.dtypes[k])) for k, how in enumerate(self.lies) if how in (SCALAR, COLUMN)}
@@ -304,13 +298,15 @@ def _stored(dtype: str) -> ir.Type:
 
 
 def _held(dtype: str) -> ir.Type:
-    """The element type in registers: float16 is held as float32 (rounded after every operation), bool as one bit."""
-    return {"float16": ir.FloatType(), "bool": BIT}.get(dtype) or _stored(dtype)
+    """The element type in registers: 16-bit floats are held as float32 (rounded after every operation), bool as one bit."""
+    return {"float16": ir.FloatType(), "bfloat16": ir.FloatType(), "bool": BIT}.get(dtype) or _stored(dtype)
 
 
 def _unpacked(e: Emitter, raw: Any, dtype: str) -> Any:
     if dtype == "bool":
         return e.b.icmp_unsigned("!=", raw, ir.Constant(raw.type, None))
+    if dtype == "bfloat16":
+        return widened_bfloat16(e, raw)
     return e.b.fpext(raw, ir.VectorType(ir.FloatType(), raw.type.count)) if dtype == "float16" else raw
 
 
@@ -318,7 +314,30 @@ def _packed(e: Emitter, value: Any, dtype: str) -> Any:
     kind = ir.VectorType(_stored(dtype), value.type.count)
     if dtype == "bool":
         return e.b.zext(value, kind)
+    if dtype == "bfloat16":
+        return rounded_bfloat16(e, value)
     return e.b.fptrunc(value, kind) if dtype == "float16" else value
+
+
+def widened_bfloat16(e: Emitter, bits: Any) -> Any:
+    """A vector of bfloat16 bits (16-bit integers) as float32, exactly."""
+    words = e.b.zext(bits, ir.VectorType(INT32, bits.type.count))
+    return e.b.bitcast(e.b.shl(words, ir.Constant(words.type, [16] * bits.type.count)), ir.VectorType(ir.FloatType(), bits.type.count))
+
+
+def rounded_bfloat16(e: Emitter, value: Any) -> Any:
+    """A vector of float32 rounded to bfloat16 bits, half to even. A NaN stays one: it becomes quiet."""
+    n = value.type.count
+
+    def number(x: int) -> ir.Constant:
+        return ir.Constant(ir.VectorType(INT32, n), [x] * n)
+
+    bits = e.b.bitcast(value, ir.VectorType(INT32, n))
+    odd = e.b.and_(e.b.lshr(bits, number(16)), number(1))
+    rounded = e.b.add(bits, e.b.add(odd, number(0x7FFF)))
+    quiet = e.b.or_(bits, number(0x400000))
+    nan = e.b.fcmp_unordered("uno", value, value)
+    return e.b.trunc(e.b.lshr(e.b.select(nan, quiet, rounded), number(16)), ir.VectorType(ir.IntType(16), n))
 
 
 class Translator:
@@ -337,7 +356,7 @@ class Translator:
                 known[node] = self.constant(node.dtype, node.value or 0)
             else:
                 value = _EMITTERS[node.op](self, node, *[known[a] for a in node.args])
-                known[node] = _unpacked(self.e, _packed(self.e, value, "float16"), "float16") if node.dtype == "float16" else value
+                known[node] = _unpacked(self.e, _packed(self.e, value, node.dtype), node.dtype) if node.dtype in HALVES else value
         return [known[o] for o in outputs]
 
     def kind(self, dtype: str) -> ir.VectorType:

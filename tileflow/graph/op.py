@@ -21,6 +21,19 @@ OPS: dict[str, type[Op]] = {}
 """Every operator by name; the operator files register themselves when imported."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """How two operators share what the first one finds out; see `Op.recorded`.
+
+    maker: has the outputs of the operator it replaces, and the record as one more.
+    reader: takes the inputs `keeps` of the operator it replaces, then the record.
+    """
+
+    maker: Op
+    reader: Op
+    keeps: tuple[int, ...]
+
+
 class Op:
     """Base of all operators. Subclasses are frozen dataclasses (`@op(name)`) whose fields are the logical attributes.
 
@@ -33,8 +46,13 @@ class Op:
     """Output 0 is a view of this input: same elements in the same order, another shape."""
     random: ClassVar[bool] = False
     """Draws random numbers, so two equal nodes are not one."""
+    halves: ClassVar[bool] = False
+    """The kernels read and write 16-bit floats themselves; for others the host computes in float32 and rounds once."""
     onnx: ClassVar[bool] = True
     """An ONNX operator of the same name with the same attribute names exists in the default domain."""
+    epilogues: ClassVar[int | None] = None
+    """Elementwise work may be appended to the kernel: the axis of output 0 along which operands per output channel lie (-1: the
+    last one). `kernel` then takes a fourth argument, `epilogue: Epilogue | None = None`, whose operands are inputs after its own."""
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         """Types of the inputs to types of all outputs. Raises ShapeError or TypeMismatchError with the values named."""
@@ -57,8 +75,26 @@ class Op:
         """The leaf calls that compute all outputs, in order."""
         raise NotImplementedError
 
+    def in_float32(self, inputs: Types) -> tuple[Op, tuple[TensorType, ...]]:
+        """The operator that does the same with float32 where the graph has 16-bit floats, and the types of its outputs.
+
+        Args:
+            inputs: the operands' types, 16-bit floats replaced by float32.
+        """
+        return self, self.infer(*inputs)
+
     def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Any | None:
         """For elementwise operators the scalar expression (kernels.elementwise.Expr) over `inputs`; else None. Fusion asks this."""
+        return None
+
+    def elementwise(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        """The same outputs, bit for bit, mostly from elementwise operators, as nodes through `b`: those the host fuses with their
+        neighbours. None: there is no such form.
+        """
+        return None
+
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        """The same over tensors [N, *spatial, C] in place of [N, C, *spatial]; None: there is no such form."""
         return None
 
     def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
@@ -88,6 +124,13 @@ class Op:
         """
         return None
 
+    def recorded(self, index: int, maker: Op, inputs: Types) -> Record | None:
+        """How to do without input `index`, which this operator reads to find out again what `maker`, whose input 0 is the same value, knew.
+
+        Maker writes it down, and this operator reads that record instead. `inputs` are this operator's types. None: there is no such form.
+        """
+        return None
+
     def attributes(self) -> dict[str, Any]:
         """The logical attributes by name."""
         assert dataclasses.is_dataclass(self)
@@ -97,6 +140,20 @@ class Op:
         shown = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)      # type: ignore[arg-type]
                  if getattr(self, f.name) != f.default}
         return self.name + (f"({', '.join(f'{k}={v}' for k, v in shown.items())})" if shown else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Last:
+    """An operator's form for channels-last tensors. The host's lowering chooses it or not, for whole regions of a graph.
+
+    op: the operator in that form. inputs, outputs: which operands and results are channels-last; the others (weights, statistics)
+    stay as they are. gain: estimated nanoseconds saved on one core against the form it replaces; 0 for one that does not care.
+    """
+
+    op: Op
+    inputs: tuple[bool, ...]
+    outputs: tuple[bool, ...]
+    gain: float = 0.0
 
 
 T = TypeVar("T")

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from ..graph import Graph, Value
 from ..kernels.leaf import Leaf
 from ..program import Program
+from .attach import attach
+from .expand import expand
 from .fuse import fuse
 from .memory import padded
+from .record import record
 from .rows import Lowered, Place, lower
+from .widen import widen
 
 LANE_MEMORY_SHARE = 0.25
 """Lanes side by side may take this share of the machine's memory; a larger model runs one micro-batch over all workers."""
@@ -73,7 +77,8 @@ def _lower(program: Program, lanes: int, workers: int) -> Plan:
     def part(graph: Graph, arena: str, keep: list[Value], rows: int) -> Lowered:
         user = program.micro.outputs[:user_outputs(program)] if graph is program.micro else []
         direct = {v: Place(("io", v.name)) for v in user}
-        lowered = lower(fuse(graph, keep), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
+        wanted = [*keep, *user]
+        lowered = lower(attach(fuse(expand(widen(record(graph))), wanted), wanted), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
         places.update(lowered.places)
         places.update({v: Place(("arena", arena), at) for v, at in _kept_offsets(keep).items()})
         return lowered

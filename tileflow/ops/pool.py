@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError, UnsupportedError
-from ..graph.op import Op, Types, op
+from ..graph.op import Last, Op, Record, Types, op
 from ..graph.types import TensorType
 from ..kernels import pool as kernels
-from ..kernels.call import Call
+from ..kernels.call import Call, In, Out
+from ..kernels.max_pool import max_gradient, max_pool, max_pool_with_indices, max_unpool, none, winner_code
 from ..kernels.pool import Pool
 from ..work import Axis, Operand, Reduce, Window, Work
 from .shape import present
@@ -164,12 +165,12 @@ class MaxPool(Windowed):
         if outputs[0].size == 0:
             return []
         p = _pool(self.windows(x.shape))
-        return kernels.max_pool_with_indices(p, _planes(x), x.code, cpu) if self.indices else kernels.max_pool(p, _planes(x), x.code, cpu)
+        return max_pool_with_indices(p, _planes(x), x.code, cpu) if self.indices else max_pool(p, _planes(x), x.code, cpu)
 
 
 @op("MaxPoolGrad", onnx=False)
 class MaxPoolGrad(Windowed):
-    """Gradient of MaxPool: (gradient of y, x) to dx. The winners are found again: x is at hand, and a record of them is not."""
+    """Gradient of MaxPool: (gradient of y, x) to dx. The winners are found again, unless MaxPool writes them down (`recorded`)."""
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         g, x = present(types[0]), present(types[1])
@@ -195,7 +196,74 @@ class MaxPoolGrad(Windowed):
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = outputs[0]
-        return kernels.max_gradient(_pool(self.windows(x.shape)), _planes(x), x.code, cpu) if x.size else []
+        return max_gradient(_pool(self.windows(x.shape)), _planes(x), x.code, cpu) if x.size else []
+
+    def recorded(self, index: int, maker: Op, inputs: Types) -> Record | None:
+        if index != 1 or type(maker) is not MaxPool or maker.indices or maker.same() != self.same():
+            return None
+        return Record(WinningMaxPool(**self.same()), MaxUnpool(**self.same(), shape=present(inputs[1]).shape[2:]), (0,))
+
+
+def _taps_won(x: np.ndarray, win: Windows) -> tuple[np.ndarray, np.ndarray]:
+    """[n * c, windows]: maxima, and which tap of its window each is, as the kernels write it down."""
+    best, where = _winners(x, win)
+    places, inside = _taps(win)
+    code = winner_code(places.shape[1])
+    won = np.full(where.shape, none(code), code)
+    for t in range(places.shape[1]):
+        won[(where == places[:, t]) & inside[:, t]] = t
+    return best, won
+
+
+class WinningMaxPool(MaxPool):
+    """MaxPool that also writes down which tap of each window has won. Made by the host lowering only."""
+
+    name: ClassVar[str] = "WinningMaxPool"
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        y, = super().infer(*types)
+        return y, y.with_dtype(np.dtype(winner_code(math.prod(self.kernel_shape))).name)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        x = present(inputs[0])
+        win = self.windows(x.shape)
+        return tuple(found.reshape(*x.shape[:2], *win.out) for found in _taps_won(x, win))
+
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        """None: winners are written down for planes."""
+        return None
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x, y = present(inputs[0]), outputs[0]
+        where = Out(1, (_planes(x), math.prod(y.shape[2:])))
+        return max_pool(_pool(self.windows(x.shape)), _planes(x), x.code, cpu, where) if y.size else []
+
+
+@dataclass(frozen=True, repr=False)
+class MaxUnpool(Windowed):
+    """The gradient of MaxPool from the gradient of its maxima and the record of the winners. Made by the host lowering only."""
+
+    name: ClassVar[str] = "MaxUnpool"
+    shape: Shape = ()
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        g = present(types[0])
+        return (g.with_shape((*g.shape[:2], *self.shape)),)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        g, won = present(inputs[0]), present(inputs[1])
+        win = self.windows((*g.shape[:2], *self.shape))
+        places, _ = _taps(win)
+        dx = np.zeros((g.shape[0] * g.shape[1], math.prod(self.shape)), g.dtype)
+        won = won.reshape(len(dx), math.prod(win.out))
+        planes, wins = np.nonzero(won != none(winner_code(places.shape[1])))
+        np.add.at(dx, (planes, places[wins, won[planes, wins]]), g.reshape(won.shape)[planes, wins])
+        return (dx.reshape(*g.shape[:2], *self.shape),)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        g, x = present(inputs[0]), outputs[0]
+        where = In(1, (_planes(x), math.prod(g.shape[2:])))
+        return max_unpool(_pool(self.windows(x.shape)), _planes(x), x.code, cpu, where) if x.size else []
 
 
 def _check_gradient(g: TensorType, x: TensorType, win: Windows) -> None:
@@ -389,4 +457,4 @@ class GlobalMaxPool(Global):
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])
-        return kernels.max_pool(_pool(self._flat(x.shape)[0]), _planes(x), x.code, cpu) if outputs[0].size else []
+        return max_pool(_pool(self._flat(x.shape)[0]), _planes(x), x.code, cpu) if outputs[0].size else []

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import Op, Types, op
-from ..graph.types import TensorType
+from ..graph.types import FLOATS, TensorType
 from ..kernels.call import Call, Out
 from ..kernels.move import BITS, fill_call
 from ..kernels.reduce import index_calls, reduce_calls
@@ -39,7 +39,7 @@ class Reduction(Op):
     keepdims: int = 1
     noop_with_empty_axes: int = 0
 
-    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
+    dtypes: ClassVar[tuple[str, ...]] = FLOATS
     combine: ClassVar[str] = ""
 
     def reduced(self, rank: int) -> Shape:
@@ -100,7 +100,7 @@ class ReduceSum(_Sum):
 
     combine = "add"
 
-    dtypes = ("float32", "float64", "int32", "int64", "uint32", "uint64")
+    dtypes = (*FLOATS, "int32", "int64", "uint32", "uint64")
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         x = present(inputs[0])
@@ -136,7 +136,7 @@ class _Best(Reduction):
     """Shared by maximum and minimum: NaN wins; of no elements the worst value of the type; ties share the gradient equally."""
 
     largest: ClassVar[bool]
-    dtypes = ("float32", "float64", "int8", "uint8", "int32", "int64", "uint32", "uint64")
+    dtypes = (*FLOATS, "int8", "uint8", "int32", "int64", "uint32", "uint64")
 
     def worst(self, dtype: np.dtype) -> np.ndarray:
         """What no element is worse than."""
@@ -191,7 +191,7 @@ class ReduceMin(_Best):
 class ReduceProd(Reduction):
     """The product over axes; of no elements 1; integers wrap."""
 
-    dtypes = ("float32", "float64", "int32", "int64", "uint32", "uint64")
+    dtypes = (*FLOATS, "int32", "int64", "uint32", "uint64")
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])

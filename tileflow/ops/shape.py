@@ -168,6 +168,8 @@ class Unsqueeze(View):
 class Transpose(Op):
     """Axis i of the output is axis `perm[i]` of the input (None: reversed)."""
 
+    halves = True
+
     perm: Shape | None = None
 
     def _perm(self, rank: int) -> Shape:
@@ -208,6 +210,8 @@ class Transpose(Op):
 @op("Concat")
 class Concat(Op):
     """The inputs one after the other along `axis`."""
+
+    halves = True
 
     axis: int = 0
 
@@ -253,6 +257,8 @@ class Concat(Op):
 class Split(Op):
     """The input cut along `axis` into parts of `sizes`, one output each."""
 
+    halves = True
+
     axis: int = 0
     sizes: Shape = ()
 
@@ -293,6 +299,8 @@ class Split(Op):
 @op("Expand")
 class Expand(Op):
     """The input broadcast with `shape`, both ways as NumPy does."""
+
+    halves = True
 
     shape: Shape = ()
 
@@ -339,6 +347,8 @@ def sum_to(b: Builder, g: Value, shape: Shape) -> Value:
 @op("Tile")
 class Tile(Op):
     """The input `repeats[i]` times along each axis i."""
+
+    halves = True
 
     repeats: Shape = ()
 

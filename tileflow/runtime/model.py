@@ -11,8 +11,9 @@ import numpy as np
 
 from .. import compiler
 from ..errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
-from ..graph import Graph, TensorType
+from ..graph import Graph, TensorType, kind_of
 from ..kernels import driver
+from ..kernels.warm import compile_all
 from ..loss import CLASS_LOSSES, LABELS, LOSSES, find
 from ..lower.plan import make_plan
 from ..optim import Optimizer, from_options
@@ -124,21 +125,9 @@ class Model:
         self.source.attach()
         workers = driver.start_threads(self.options.threads)
         plan = make_plan(program, workers)
-        self._warm(plan.leaves())
+        compile_all(plan.leaves(), self.progress)
         final = frozenset(v.name for v in program.micro.outputs if v is not program.loss) if self.mode == "final" else frozenset()
         return _Compiled(Engine(plan, session, final, self.options.seed), program, compilation, types)
-
-    def _warm(self, leaves: Sequence[Any]) -> None:
-        """Compile every kernel (or read it from the cache), telling `progress`."""
-        for i, leaf in enumerate(leaves):
-            if self.progress is not None:
-                self.progress(leaf.name, i, len(leaves) + 1)
-            leaf.compile()
-        if self.progress is not None:
-            self.progress("driver", len(leaves), len(leaves) + 1)
-        driver.drive()
-        if self.progress is not None:
-            self.progress("done", len(leaves) + 1, len(leaves) + 1)
 
     def _build(self, graph: Graph, batching: Batching) -> compiler.Compilation:
         raise NotImplementedError
@@ -289,7 +278,7 @@ class TrainingModel(Model):
 
     def _label(self, labels: np.ndarray) -> np.ndarray:
         """Class numbers as int64, targets in the model's precision; for a loss of one's own by what they are."""
-        kind = labels.dtype.kind
+        kind = kind_of(labels.dtype)
         if kind in "biu" and (self.loss_name in CLASS_LOSSES or self.loss_name not in LOSSES):
             labels = labels.astype(np.int64)
         elif kind in "biuf" and self.loss_name not in CLASS_LOSSES:
