@@ -1,6 +1,7 @@
 """Resident memory of this process, in bytes."""
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from pathlib import Path
@@ -16,10 +17,8 @@ def resident() -> int:
 
 def forget_peak() -> None:
     """Let `peak` count from now on, where the system can (Linux)."""
-    try:
+    with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        pass
 
 
 def peak() -> int:

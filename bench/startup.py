@@ -69,5 +69,5 @@ def run(threads: int | None, runs: int) -> Iterator[Result]:
                 note = f"not supported yet: {error}"
             for state, found in times.items():
                 seconds = statistics.median(found) if found else None
-                yield Result("startup", "none", threads or os.cpu_count() or 1, cpu.current().name, seconds, None, None, row=f"startup-{name}-{state}",
-                             shape=f"{name}, {state} cache", note=note)
+                yield Result("startup", "none", threads or os.cpu_count() or 1, cpu.current().name, seconds, None, None,
+                             row=f"startup-{name}-{state}", shape=f"{name}, {state} cache", note=note)

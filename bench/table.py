@@ -54,8 +54,8 @@ def verdict_line(v: Verdict, results: Sequence[Result], why: Mapping[str, str]) 
         promise = f"{v.bound:g}: kept"
     else:
         promise = f"**{v.bound:g}: {'; '.join(v.failings)}**. {why.get(f'{v.row.id}.{v.path}', why.get(v.row.id, ''))}".strip()
-    return (f"| {v.row.what} | {v.row.peer} | {v.path} | {v.ratio:.2f} | {means} | {v.worst.ratio:.2f}, {v.worst.shape} | {errors(mine)} | {share(mine)} "
-            f"| {promise} |")
+    cells = (v.row.what, v.row.peer, v.path, f"{v.ratio:.2f}", means, f"{v.worst.ratio:.2f}, {v.worst.shape}", errors(mine), share(mine), promise)
+    return f"| {' | '.join(cells)} |"
 
 
 def limit_lines(results: Sequence[Result]) -> list[str]:
@@ -84,11 +84,11 @@ def table(machine: Mapping[str, Any], results: Sequence[Result], why: Mapping[st
     """The Markdown between the marks."""
     versions = machine["versions"]
     peers = ", ".join(f"{name} {versions[name]}" for name in ("torch", "onnxruntime") if versions.get(name))
-    lines = [f"Measured on {machine.get('processor') or machine['machine']}, {machine['cores']} cores ({', '.join(machine['features'])}), against {peers}. "
-             "A ratio is the peer's time over ours, the geometric mean over the row's shapes (`bench/cases.toml`) at 1 and at 2 threads; errors are the "
-             "largest of both sides against float64.", "",
-             "| what | against | path | ratio | at 1 / 2 threads | worst shape | errors ours / peer | at best | promised |", "|---|---|---|---|---|---|---|---|---|",
-             *(verdict_line(v, results, why) for v in verdicts(results))]
+    heads = ("what", "against", "path", "ratio", "at 1 / 2 threads", "worst shape", "errors ours / peer", "at best", "promised")
+    lines = [f"Measured on {machine.get('processor') or machine['machine']}, {machine['cores']} cores ({', '.join(machine['features'])}), against "
+             f"{peers}. A ratio is the peer's time over ours, the geometric mean over the row's shapes (`bench/cases.toml`) at 1 and at 2 threads; "
+             "errors are the largest of both sides against float64.", "",
+             f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(verdict_line(v, results, why) for v in verdicts(results))]
     limits = limit_lines(results)
     if limits:
         lines += ["", "| what | figure | at most |", "|---|---|---|", *limits]

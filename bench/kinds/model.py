@@ -61,7 +61,8 @@ class Model(Problem):
         except ImportError:
             return None
         exact.run(1)
-        return max((beside_largest(got, e.astype(np.float64)) for got, e in zip(outputs, exact.outputs, strict=True) if e.dtype.kind == "f"), default=0.0)
+        pairs = [(got, e) for got, e in zip(outputs, exact.outputs, strict=True) if e.dtype.kind == "f"]
+        return max((beside_largest(got, e.astype(np.float64)) for got, e in pairs), default=0.0)
 
 
 class _Ours:
