@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass, replace
 
 from ..graph import Graph, Value
+from ..graph.rewrite import rewrite
 from ..kernels.leaf import Leaf
 from ..program import Program
 from .attach import attach
@@ -12,6 +13,7 @@ from .expand import expand
 from .fuse import fuse
 from .layout import arrange
 from .memory import padded
+from .pack import pack
 from .record import record
 from .rows import Lowered, Place, lower
 from .widen import widen
@@ -52,7 +54,7 @@ class Plan:
 
 def make_plan(program: Program, workers: int) -> Plan:
     """Lower a program for `workers` threads."""
-    program = host_form(program)
+    program = pack(host_form(program))
     together = program.batching.gradient_accumulation if program.training else program.batching.micro_batches
     lanes = min(workers, together)
     if lanes > 1:
@@ -65,7 +67,7 @@ def make_plan(program: Program, workers: int) -> Plan:
 def host_form(program: Program) -> Program:
     """The program as the host likes to compute it: other operators, other layouts, the same results. The given one stays as it is."""
     wanted = [*program.links.values(), *([program.loss] if program.loss else [])]
-    prologue, micro, fold, update = (arrange(expand(widen(record(graph))), wanted) for graph in program.graphs)
+    prologue, micro, fold, update = (arrange(expand(widen(rewrite(record(graph), wanted))), wanted) for graph in program.graphs)
     return replace(program, prologue=prologue, micro=micro, fold=fold, update=update)
 
 
