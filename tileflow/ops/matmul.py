@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def _check_dtypes(*types: TensorType) -> None:
-    if types[0].dtype not in ("float32", "float64") or len({t.dtype for t in types}) > 1:
-        raise TypeMismatchError(f"the operands are {', '.join(map(str, types))}; they must all be float32 or all be float64: cast them.")
+    if not types[0].is_float or len({t.dtype for t in types}) > 1:
+        raise TypeMismatchError(f"the operands are {', '.join(map(str, types))}; they must all be one float type: cast them.")
 
 
 def _matrix(shape: Shape, transposed: bool, left: bool) -> tuple[Shape, int, int]:
