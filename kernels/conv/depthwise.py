@@ -19,7 +19,7 @@ from ..vector import WORD, Emitter, as_intrinsic, itemsize, vector, word
 from .correlate import add_shares
 from .geometry import FLOPS_PER_NS, UNITS
 from .last_weights import sum_rows
-from .sites import AXIS, Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, tap_offset, taps_before
+from .sites import Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, tap_order, taps_before
 
 PIXELS = 64               # pixels of a unit of range, about
 SUMMED = 256              # pixels that the weight gradient sums in registers at a time
@@ -135,22 +135,14 @@ def _leaf(dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
     return Leaf(conv_depthwise, signature.replace("T", dtype), key=f"{path.name} {name(form)}")
 
 
-@generic("T[:], T[:], i8[:], i8, lo, hi")
-def conv_depthwise_rows(w, rows, sites, c, lo, hi):                                                                          # type: ignore
-    """Weights [c, taps] as rows [tap, phase by phase][c]; the range is 0..1."""
-    k0, k1, k2 = sites[2], sites[AXIS + 2], sites[2 * AXIS + 2]
-    s0, s1, s2 = sites[4], sites[AXIS + 4], sites[2 * AXIS + 4]
-    for _ in range(lo, hi):
-        to = 0
-        for phase in range(s0 * s1 * s2):
-            for tap in range(k0 * k1 * k2):
-                met0 = tap_offset(sites, 0, phase // (s2 * s1), tap // (k2 * k1))[0]
-                met1 = tap_offset(sites, 1, phase // s2 % s1, tap // k2 % k1)[0]
-                if met0 and met1 and tap_offset(sites, 2, phase % s2, tap % k2)[0]:
-                    row = rows[to:to + c]
-                    for i in range(c):
-                        row[i] = w[i * k0 * k1 * k2 + tap]
-                    to += c
+@generic("T[:], T[:], i8[:], i8[w,:], i8, lo, hi")
+def conv_depthwise_rows(w, rows, sites, order, c, lo, hi):                                                                    # type: ignore
+    """Weights [c, taps] as rows [tap, phase by phase][c]; a unit of range is a row."""
+    tap_order(sites, order)
+    for unit in range(lo, hi):
+        row = rows[unit * c:(unit + 1) * c]
+        for i in range(c):
+            row[i] = w[i * order.shape[0] + order[unit]]
 
 
 def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None) -> list[Call]:
@@ -163,7 +155,8 @@ def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogu
             Work("table", ((1 + s.taps) * pitch,), "i8"), Work("spare", (2 * c,), dtype), s.n, c, pixels, int(biased),
             *(epilogue.args if epilogue else []))
     cost = s.flops / (SPEED * FLOPS_PER_NS[path.name] * 4 / size) + (epilogue.cost if epilogue else 0.0)
-    return [sites_call(s), Call(conv_depthwise_rows[dtype], (In(1, (s.taps * c,)), rows, sites_work(), c), 1, 1, s.taps * c * 1.0),
+    return [sites_call(s), Call(conv_depthwise_rows[dtype], (In(1, (s.taps * c,)), rows, sites_work(), Work("order", (s.taps,), "i8"), c), s.taps, 1,
+                                  s.taps * c * 1.0),
             Call(_leaf(dtype, path, epilogue.form if epilogue else None), args, -(-s.phase_pixels // pixels) * s.phases, 1, cost)]
 
 

@@ -11,48 +11,57 @@ import functools
 from .. import cpu
 from ..call import Call, In, Out, Work
 from ..epilogue import Epilogue, Form, finisher, name, tail
-from ..leaf import Leaf, generic
+from ..leaf import Leaf
+from ..micro import copy, transpose
 from ..places import address_of
 from ..vector import itemsize
 from .brgemm import TILES, brgemm, width
 from .geometry import FLOPS_PER_NS, UNITS
-from .sites import AXIS, Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, tap_offset, taps_before
+from .sites import Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, tap_order, taps_before
 
 DEPTH = 320               # products summed in registers at a time, about: longer chains of sums lose accuracy
 IMAGE = 160 * 1024        # bytes of the pixels that a unit reads, about
 MOST = 384                # pixels of a unit at most
+TURNED = 128              # weights of a filter that are turned at a time, about
 STRIP = 96                # pixels that all panels meet in turn, so that rows of C are written while they are near
 
 
-@generic("T[:], T[:], i8[:], i8, i8, i8, i8, i8, i8, lo, hi")
-def conv_last_panels(w, panels, sites, oc, wide, c, o_step, c_step, group_step, lo, hi):                                     # type: ignore
-    """Weights as panels [group][panel][tap, phase by phase][c][wide], filled up with zeros; a unit of range is a panel.
+@functools.cache
+def _panels(dtype: str, path: cpu.Cpu) -> Leaf:
+    size, turn, move = itemsize(dtype), transpose(dtype), copy(dtype)
 
-    Weight (o, c, tap) of a group lies at o * o_step + c * c_step + tap.
-    """
-    tiles = (oc + wide - 1) // wide
-    k0, k1, k2 = sites[2], sites[AXIS + 2], sites[2 * AXIS + 2]
-    s0, s1, s2 = sites[4], sites[AXIS + 4], sites[2 * AXIS + 4]
-    for unit in range(lo, hi):
-        o = unit % tiles * wide
-        count = min(wide, oc - o)
-        source = w[unit // tiles * group_step + o * o_step:]
-        to = unit * k0 * k1 * k2 * c * wide
-        for phase in range(s0 * s1 * s2):
-            for tap in range(k0 * k1 * k2):
-                met0 = tap_offset(sites, 0, phase // (s2 * s1), tap // (k2 * k1))[0]
-                met1 = tap_offset(sites, 1, phase // s2 % s1, tap // k2 % k1)[0]
-                if not (met0 and met1 and tap_offset(sites, 2, phase % s2, tap % k2)[0]):
-                    continue
-                target = panels[to:to + c * wide]
-                for channel in range(c):
-                    at = channel * c_step + tap
-                    row = target[channel * wide:channel * wide + wide]
-                    for i in range(count):
-                        row[i] = source[at + i * o_step]
-                    for i in range(count, wide):
-                        row[i] = 0
-                to += c * wide
+    def conv_last_panels(w, panels, sites, order, block, oc, wide, c, o_step, c_step, group_step, lo, hi):                   # type: ignore
+        """Weights as panels [group][panel][tap, phase by phase][c][wide], filled up with zeros; a unit of range is a panel.
+
+        Weight (o, c, tap) of a group lies at o * o_step + c * c_step + tap. Blocks of the source pass through `block`, turned.
+        """
+        tiles, taps, deep = (oc + wide - 1) // wide, order.shape[0], block.shape[0] // (order.shape[0] * wide)
+        tap_order(sites, order)
+        for unit in range(lo, hi):
+            o = unit % tiles * wide
+            count = min(wide, oc - o)
+            source = unit // tiles * group_step + o * o_step
+            target = address_of(panels) + unit * taps * c * wide * size
+            if count < wide:
+                for i in range(block.shape[0]):
+                    block[i] = 0
+            for first in range(0, c, deep):
+                last = min(first + deep, c)
+                at = address_of(w) + (source + first * c_step) * size
+                if o_step == 1 and taps == 1:                   # of one channel, filters follow one another
+                    move(last - first, count, at, c_step * size, address_of(block), wide * size)
+                elif c_step == taps:                            # of one filter, channels and taps do
+                    turn(count, (last - first) * taps, at, o_step * size, address_of(block), wide * size)
+                else:                                           # of one channel, filters and their taps do
+                    for k in range(first, last):
+                        turn(count, taps, at + (k - first) * c_step * size, o_step * size,
+                             address_of(block) + (k - first) * taps * wide * size, wide * size)
+                for i in range(taps):
+                    move(last - first, wide, address_of(block) + order[i] * wide * size, taps * wide * size,
+                         target + (i * c + first) * wide * size, wide * size)
+
+    signature = "T[:], T[:], i8[:], i8[w,:], T[w,:], i8, i8, i8, i8, i8, i8, lo, hi"
+    return Leaf(conv_last_panels, signature.replace("T", dtype), key=path.name)
 
 
 @functools.cache
@@ -129,7 +138,9 @@ def _products(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, order: tuple[in
     tiles = -(-s.oc // wide)
     weights = s.groups * s.oc * s.c * s.taps
     panels = Work("panels", (s.groups * tiles * wide * s.c * s.taps,), dtype)
-    pack = Call(conv_last_panels[dtype], (In(1, (weights,)), panels, sites_work(), s.oc, wide, s.c, *order), s.groups * tiles, 1, weights * 0.7)
+    block = Work("block", (min(s.c, max(1, TURNED // s.taps)) * s.taps * wide,), dtype)
+    pack = Call(_panels(dtype, path), (In(1, (weights,)), panels, sites_work(), Work("order", (s.taps,), "i8"), block, s.oc, wide, s.c, *order),
+                s.groups * tiles, 1, weights * 0.4)
     pixels, part = _pixels(s, size, rows, tiles)
     taps_deep, deep = _deep(s)
     pitch = -(-pixels // rows) * rows
