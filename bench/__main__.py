@@ -1,25 +1,34 @@
-"""`python -m bench [case …] [--json] [--threads N] [--runs N] [--against torch,onnxruntime]`, `python -m bench compare a.json b.json`,
-`python -m bench table results.json … --readme README.md`."""
+"""`python -m bench [case …] [--json] [--threads N] [--runs N] [--against torch,onnxruntime]` measures.
+
+    python -m bench gemm --only 512 --threads 1        # a part of a case
+    python -m bench models --models DIR                # ONNX files of a folder
+    python -m bench compare before.json after.json     # two files of --json
+    python -m bench table results.json --readme README.md
+"""
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from . import hardware, limits, planning
+from . import compare, hardware, limits, planning, startup, table
 from .cases import cases, words
+from .kinds import model
 from .pairs import Peaks, Settings, measure
 from .report import HEAD, Result, line, to_json
 from .verdict import summary
 
-OTHERS: dict[str, Callable[[int | None, int], Sequence[Any]]] = {"hardware": hardware.run, "planning": planning.run, "limits": limits.run}
-"""Cases that compare nothing: they print what they are in their own words."""
+OTHERS: dict[str, Callable[[int | None, int], Iterable[Any]]] = {"startup": startup.run, "hardware": hardware.run, "planning": planning.run,
+                                                                 "limits": limits.run}
+"""Cases without a peer."""
+VERBS = {"compare": compare.main, "table": table.main}
 
 
 def names() -> list[str]:
-    """Every case."""
+    """Every case but "models", which needs a folder."""
     return [*words(cases().rows), *OTHERS]
 
 
@@ -27,24 +36,29 @@ def run(case: str, arguments: argparse.Namespace, settings: Settings, peaks: Pea
     """The results of a case, as they come."""
     if case in OTHERS:
         yield from OTHERS[case](arguments.threads, arguments.runs)
-    for row in cases().of(case):
-        yield from measure(row, settings, peaks)
+    for row in [model.row(arguments.models)] if case == "models" else cases().of(case):
+        yield from measure(row, case, settings, peaks)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] in VERBS:
+        return VERBS[given[0]](given[1:])
     parser = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks: our times against peers', both measured in the same run.")
-    parser.add_argument("cases", nargs="*", metavar="case", help=f"what to measure (default: all that needs no argument): {', '.join(names())}")
+    parser.add_argument("cases", nargs="*", metavar="case", help=f"what to measure (default: all but models): {', '.join(names())}, models")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--threads", type=int, help="worker threads on both sides (default: 1 and 2)")
     parser.add_argument("--runs", type=int, default=9, help="measured turns per side; medians are compared")
     parser.add_argument("--against", default="torch,onnxruntime", help="peers, separated by commas; none: measure our side alone")
     parser.add_argument("--path", help="force a CPU path of our side, for example avx2")
     parser.add_argument("--only", default="", metavar="TEXT", help="only shapes with this in their name")
+    parser.add_argument("--models", type=Path, metavar="DIR", help="folder of .onnx files for the case models")
     chosen = parser.parse_args(given)
-    unknown = [c for c in chosen.cases if c not in names()]
+    unknown = [c for c in chosen.cases if c not in [*names(), "models"]]
     if unknown:
-        parser.error(f"no case is called {', '.join(unknown)}; the cases are {', '.join(names())}")
+        parser.error(f"no case is called {', '.join(unknown)}; the cases are {', '.join(names())}, models")
+    if "models" in chosen.cases and chosen.models is None:
+        parser.error("the case models needs a folder of .onnx files: --models DIR")
     cores = os.cpu_count() or 1
     threads = (chosen.threads,) if chosen.threads else tuple(n for n in cases().threads if n <= cores)
     settings = Settings(threads, chosen.runs, tuple(chosen.against.split(",")), chosen.path, chosen.only)

@@ -73,7 +73,7 @@ def turns(first: float, runs: int) -> tuple[int, int]:
 
 def alternate(sides: Sequence[Side], runs: int) -> list[list[float]]:
     """Seconds of one repetition for each side, taken in turns."""
-    first = [side.seconds(3) for side in sides]
+    first = [min(once, side.seconds(3)) if once < TURN else once for side, once in [(side, side.seconds(1)) for side in sides]]
     plans = [turns(seconds, runs) for seconds in first]
     count = min(n for _, n in plans)
     times: list[list[float]] = [[] for _ in sides]
@@ -83,24 +83,25 @@ def alternate(sides: Sequence[Side], runs: int) -> list[list[float]]:
     return times
 
 
-def measure(row: Row, settings: Settings, peaks: Peaks) -> Iterator[Result]:
-    """The results of a row's shapes for all numbers of threads."""
+def measure(row: Row, case: str, settings: Settings, peaks: Peaks) -> Iterator[Result]:
+    """The results of a row's shapes that belong to a case, for all numbers of threads."""
+    subjects = [(shape, problem(row.kind, shape)) for shape in row.shapes]
+    wanted = [shape for shape, subject in subjects if settings.only in subject.name and subject.case in ("", case)]
     for threads in settings.threads:
-        wanted = [shape for shape in row.shapes if settings.only in problem(row.kind, shape).name]
         if not wanted:
             continue
         sides = Sides(row.peer, threads, settings, peaks)
         try:
             for shape in wanted:
-                yield measure_shape(row, shape, sides, settings)
+                yield measure_shape(row, case, shape, sides, settings)
         finally:
             sides.close()
 
 
-def measure_shape(row: Row, shape: Mapping[str, Any], sides: Sides, settings: Settings) -> Result:
+def measure_shape(row: Row, case: str, shape: Mapping[str, Any], sides: Sides, settings: Settings) -> Result:
     """One comparison."""
     subject = problem(row.kind, shape)
-    result = Result(row.case[0], row.peer, sides.threads, sides.path, None, None, None, row=row.id, shape=subject.name)
+    result = Result(case, row.peer, sides.threads, sides.path, None, None, None, row=row.id, shape=subject.name)
     taking, times_of = [], {}
     for side in (sides.ours, sides.peer):
         if side is None:
@@ -108,6 +109,8 @@ def measure_shape(row: Row, shape: Mapping[str, Any], sides: Sides, settings: Se
         answer = side.ask(do="prepare", kind=row.kind, shape=dict(shape))
         if "unsupported" in answer:
             result.note = f"{side.name}: {answer['unsupported']}"
+            if side is sides.ours:
+                return result
         else:
             taking.append(side)
     if taking:
@@ -124,6 +127,8 @@ def measure_shape(row: Row, shape: Mapping[str, Any], sides: Sides, settings: Se
     if result.ours_s is not None:
         if result.peer_s is not None:
             result.ratio = result.peer_s / result.ours_s
+        if subject.rows:
+            result.extra["rows_per_s"] = subject.rows / result.ours_s
         fraction(result, subject, sides)
     return result
 

@@ -11,11 +11,12 @@ from .attention import Attention
 from .base import Problem, Runner, Unsupported
 from .conv import Conv
 from .matmul import MatMul
+from .model import Model
 from .network import Network
 from .pointwise import BatchNorm, MaxPool, Pointwise
 
 KINDS: dict[str, Any] = {"matmul": MatMul, "conv": Conv, "batchnorm": BatchNorm, "maxpool": MaxPool, "pointwise": Pointwise, "adamw": AdamWStep,
-                         "attention": Attention, "network": Network}
+                         "attention": Attention, "network": Network, "model": Model}
 
 
 def problem(kind: str, shape: Mapping[str, Any]) -> Any:

@@ -45,6 +45,10 @@ class Problem:
     # ---- what a subclass says
 
     name: str
+    case = ""
+    """The word of the command line that measures it, where shapes of one row belong to several."""
+    rows = 0
+    """Samples of a call, where that says something."""
     parameters: tuple[str, ...] = ()
     """Which of the operands are weights where the shape says how weights are laid out."""
 
