@@ -17,6 +17,7 @@ from ..places import address_of
 from ..vector import itemsize
 from .brgemm import TILES, brgemm, width
 from .geometry import FLOPS_PER_NS, UNITS
+from .panels import Panels
 from .sites import Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, tap_order, taps_before
 
 DEPTH = 320               # products summed in registers at a time, about: longer chains of sums lose accuracy
@@ -121,33 +122,53 @@ def _pixels(s: Sites, size: int, rows: int, tiles: int) -> tuple[int, int]:
     return pixels, part
 
 
-def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None) -> list[Call]:
-    """y [n, *out, groups * oc] (output 0) from x [n, *in, groups * c] (input 0), weights [groups * oc, c, *taps] (1) and a bias (2)."""
-    return _products(s, dtype, path, biased, (s.c * s.taps, s.taps, s.oc * s.c * s.taps), epilogue)
+def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: bool = False) -> list[Call]:
+    """y [n, *out, groups * oc] (output 0) from x [n, *in, groups * c] (input 0), weights [groups * oc, c, *taps] (1) and a bias (2).
+
+    With `packed`, input 1 is what `forward_panels` made of the weights.
+    """
+    return _products(s, dtype, path, biased, None if packed else forward_panels(s, dtype, path), epilogue)
 
 
-def input_gradient(s: Sites, dtype: str, path: cpu.Cpu) -> list[Call]:
-    """dx (output 0) from dy (input 0) and the weights (1) of the convolution `s`."""
-    g = s.gradient
-    return _products(g, dtype, path, False, (g.taps, g.oc * g.taps, g.oc * g.c * g.taps))
+def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: bool = False) -> list[Call]:
+    """dx (output 0) from dy (input 0) and the weights (1) of the convolution `s`; `packed`: as `gradient_panels` made them."""
+    return _products(s.gradient, dtype, path, False, None if packed else gradient_panels(s, dtype, path), None)
 
 
-def _products(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, order: tuple[int, int, int], epilogue: Epilogue | None = None) -> list[Call]:
-    """The calls of a problem with `o_step`, `c_step` and `group_step` of its weights (see `conv_last_panels`)."""
+def forward_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
+    """How the weights of `s` are laid out for `forward`."""
+    return _packing(s, dtype, path, (s.c * s.taps, s.taps))
+
+
+def gradient_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
+    """How the weights of `s` are laid out for its input gradient."""
+    return _packing(s.gradient, dtype, path, (s.taps, s.c * s.taps))
+
+
+def _packing(s: Sites, dtype: str, path: cpu.Cpu, order: tuple[int, int]) -> Panels:
+    """The panels of a problem with `o_step` and `c_step` of its weights (see `_panels`)."""
+    wide = width(dtype, path)
+    tiles = -(-s.oc // wide)
+    weights, elements = s.groups * s.oc * s.c * s.taps, s.groups * tiles * wide * s.c * s.taps
+    block = Work("block", (min(s.c, max(1, TURNED // s.taps)) * s.taps * wide,), dtype)
+    args = (In(0, (weights,)), Out(0, (elements,)), sites_work(), Work("order", (s.taps,), "i8"), block, s.oc, wide, s.c, *order,
+            s.oc * s.c * s.taps)
+    return Panels(elements, (sites_call(s), Call(_panels(dtype, path), args, s.groups * tiles, 1, weights * 0.4)))
+
+
+def _products(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, panels: Panels | None, epilogue: Epilogue | None) -> list[Call]:
+    """The calls of a problem: of those of `panels` first, or with laid-out weights as input 1."""
     size, wide, rows = itemsize(dtype), width(dtype, path), TILES[path.name][0]
     tiles = -(-s.oc // wide)
-    weights = s.groups * s.oc * s.c * s.taps
-    panels = Work("panels", (s.groups * tiles * wide * s.c * s.taps,), dtype)
-    block = Work("block", (min(s.c, max(1, TURNED // s.taps)) * s.taps * wide,), dtype)
-    pack = Call(_panels(dtype, path), (In(1, (weights,)), panels, sites_work(), Work("order", (s.taps,), "i8"), block, s.oc, wide, s.c, *order),
-                s.groups * tiles, 1, weights * 0.4)
+    weights = In(1, (s.groups * tiles * wide * s.c * s.taps,)) if panels is None else panels.work(dtype)
     pixels, part = _pixels(s, size, rows, tiles)
     taps_deep, deep = _deep(s)
     pitch = -(-pixels // rows) * rows
-    args = (In(0, (s.n * s.pixels_in * s.groups * s.c,)), panels, In(2, (s.groups * s.oc,)) if biased else panels,
+    args = (In(0, (s.n * s.pixels_in * s.groups * s.c,)), weights, In(2, (s.groups * s.oc,)) if biased else weights,
             Out(0, (s.n * s.pixels_out * s.groups * s.oc,)), sites_work(), Work("table", ((1 + s.taps) * pitch,), "i8"),
             Work("spare", (s.c + s.oc,), dtype), s.n, s.c, s.oc, s.groups, s.taps, pixels, part, taps_deep, deep, int(biased),
             *(epilogue.args if epilogue else []))
     units = -(-s.phase_pixels // pixels) * s.groups * s.phases * -(-tiles // part)
     cost = s.flops / (FLOPS_PER_NS[path.name] * 4 / size) + (epilogue.cost if epilogue else 0.0)
-    return [sites_call(s), pack, Call(_leaf(dtype, path, rows, epilogue.form if epilogue else None), args, units, 1, cost)]
+    before = [sites_call(s)] if panels is None else panels.inside(dtype)
+    return [*before, Call(_leaf(dtype, path, rows, epilogue.form if epilogue else None), args, units, 1, cost)]
