@@ -187,10 +187,11 @@ def test_layouts_are_chosen_by_size() -> None:
         types = [TensorType("float32", s) for s in shapes]
         form = op.channels_last(types, op.infer(*types))
         assert form is not None
+        assert len(form.inputs) == len(shapes)
         return float(form.gain)
 
     wide, narrow = ((2, 64, 14, 14), (64, 64, 3, 3)), ((2, 1, 28, 28), (10, 1, 5, 5))
-    assert gain(Conv(pads=(1, 1, 1, 1)), *wide) > 0 > gain(Conv(), *narrow)
+    assert gain(Conv(pads=(1, 1, 1, 1)), *wide) > 0 > gain(Conv(), *narrow, (10,))
     assert gain(ConvInputGrad(shape=(14, 14), pads=(1, 1, 1, 1)), *wide) > 0 > gain(ConvInputGrad(shape=(28, 28)), (2, 10, 24, 24), narrow[1])
     assert gain(ConvWeightGrad(kernel_shape=(3, 3), pads=(1, 1, 1, 1)), wide[0], wide[0]) > 0
     assert gain(ConvWeightGrad(kernel_shape=(5, 5)), narrow[0], (2, 10, 24, 24)) < 0

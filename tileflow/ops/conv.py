@@ -155,7 +155,7 @@ class Conv(Op):
 
     def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
         x, w = present(inputs[0]), present(inputs[1])
-        return ConvLast(self).last(gain(self.sites(x.shape, w.shape), "forward", x.code, current()))
+        return ConvLast(self, len(inputs)).last(gain(self.sites(x.shape, w.shape), "forward", x.code, current()))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None) -> list[Call]:
         return self.calls(inputs, outputs, cpu, epilogue, packed=False)

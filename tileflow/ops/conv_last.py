@@ -102,8 +102,8 @@ class ConvLast(ChannelsLast):
     name: ClassVar[str] = "ConvLast"
     epilogues: ClassVar[int | None] = -1
 
-    def __init__(self, op: Conv) -> None:
-        super().__init__(op, (True, False, False), (True,))
+    def __init__(self, op: Conv, operands: int = 3) -> None:
+        super().__init__(op, (True, False, False)[:operands], (True,))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None) -> list[Call]:
         return self.calls(inputs, outputs, cpu, epilogue, packed=False)
