@@ -20,6 +20,7 @@ from .reduce import BLOCK
 from .rows import Rows
 from .vector import Emitter, as_intrinsic, itemsize, word
 
+ROWS = 32                 # rows whose shares of the gradients of scale and shift are added in their own type
 CHANNELS = 64             # neighbouring channels that one unit handles where inner is 1
 
 
@@ -140,9 +141,15 @@ def _batch_pull(r: Rows, numbers: list[Any], at: list[Any], offset: Any, mask: A
 
 
 def _layer_pull(r: Rows, numbers: list[Any], at: list[Any], offset: Any, mask: Any) -> Any:
+    """dx, and this row's shares of the gradients of scale and shift added to those of the rows before it."""
     for address in at[:2]:
         _fetch(r, address, offset, mask)
-    h = r.b.fmul(r.load(at[0], offset, mask), r.load(at[2], offset, mask))
+    mean, inverse, *_ = numbers
+    g = r.load(at[0], offset, mask)
+    h = r.b.fmul(g, r.load(at[2], offset, mask))
+    normal = r.b.fmul(_centred(r, mean, at[1], offset, mask), inverse)
+    for share, part in ((r.b.fmul(g, normal), at[3]), (g, at[4])):
+        r.store(r.b.fadd(r.load(part, offset, mask), share), part, offset, mask)
     return _pulled(r, numbers, h, at[1], offset, mask)
 
 
@@ -158,7 +165,7 @@ def _pass(name: str, dtype: str, path: cpu.Cpu) -> Any:
         "products": (_sums(dtype, 2, _product, 2), "out, g, x"),
         "scaled_products": (_sums(dtype, 3, _scaled_product, 2), "out, g, x, scale"),
         "batch_map": (_map(dtype, _normalised), "x, y"), "layer_map": (_map(dtype, _affine), "x, scale, shift, y"),
-        "batch_pull": (_map(dtype, _batch_pull), "g, x, dx"), "layer_pull": (_map(dtype, _layer_pull), "g, x, scale, dx"),
+        "batch_pull": (_map(dtype, _batch_pull), "g, x, dx"), "layer_pull": (_map(dtype, _layer_pull), "g, x, scale, scales, shifts, dx"),
     }[name]
     return as_intrinsic(f"tileflow_norm_{name}_{dtype}_{path.name}", f"rows, n, step, numbers, {arrays}", path, emit)
 
@@ -295,15 +302,21 @@ def _layer_norm(dtype: str, path: cpu.Cpu) -> Any:
 def _layer_norm_grad(dtype: str, path: cpu.Cpu) -> Any:
     size, products, put = itemsize(dtype), *(_pass(name, dtype, path) for name in ("scaled_products", "layer_pull"))
 
-    def layer_norm_grad(g: Any, x: Any, scale: Any, means: Any, inverses: Any, dx: Any, numbers: Any, totals: Any) -> None:
-        """dx = inverse (h - mean(h) - xhat mean(h xhat)) with h = g scale."""
+    def layer_norm_grad(g: Any, x: Any, scale: Any, means: Any, inverses: Any, dx: Any, scales: Any, shifts: Any, numbers: Any, totals: Any,
+                        lo: int, hi: int) -> None:
+        """dx = inverse (h - mean(h) - xhat mean(h xhat)) with h = g scale; scales, shifts: sums of g xhat and g over ROWS rows, a unit of range."""
         n, count = x.shape[1], float(x.shape[1])
-        for r in range(dx.shape[0]):
-            at, inverse = r * n * size, float(inverses[r])
-            numbers[0] = means[r]
-            products(1, n, 0, address_of(numbers), address_of(totals), address_of(g) + at, address_of(x) + at, address_of(scale))
-            numbers[1], numbers[2], numbers[3] = inverse, totals[1] * inverse * inverse / count, totals[0] / count
-            put(1, n, 0, address_of(numbers), address_of(g) + at, address_of(x) + at, address_of(scale), address_of(dx) + at)
+        for unit in range(lo, hi):
+            of_scale, of_shift = scales[unit], shifts[unit]
+            for i in range(n):
+                of_scale[i], of_shift[i] = 0.0, 0.0
+            for r in range(unit * ROWS, min((unit + 1) * ROWS, x.shape[0])):
+                at, inverse = r * n * size, float(inverses[r])
+                numbers[0] = means[r]
+                products(1, n, 0, address_of(numbers), address_of(totals), address_of(g) + at, address_of(x) + at, address_of(scale))
+                numbers[1], numbers[2], numbers[3] = inverse, totals[1] * inverse * inverse / count, totals[0] / count
+                put(1, n, 0, address_of(numbers), address_of(g) + at, address_of(x) + at, address_of(scale), address_of(of_scale),
+                    address_of(of_shift), address_of(dx) + at)
     return layer_norm_grad
 
 
@@ -319,7 +332,7 @@ def norm_leaf(name: str, t: str) -> Leaf:
 
 @functools.cache
 def _norm_leaf(name: str, t: str, path: cpu.Cpu) -> Leaf:
-    flat, row, one, own = f"{t}[:]", f"{t}[r,:]", f"{t}[r]", [f"{t}[w,:]", "f8[w,:]"]
+    flat, table, row, one, own = f"{t}[:]", f"{t}[:,:]", f"{t}[r,:]", f"{t}[r]", [f"{t}[w,:]", "f8[w,:]"]
     signatures: dict[str, tuple[Any, list[str]]] = {
         "batch_norm": (_batch_norm, [*[flat] * 7, *own, "lo", "hi", "i8", "i8", "f8"]),
         "batch_norm_flat": (_batch_norm_flat, [*[flat] * 7, "f8[w,:]", "lo", "hi", "i8", "f8"]),
@@ -327,7 +340,7 @@ def _norm_leaf(name: str, t: str, path: cpu.Cpu) -> Leaf:
         "batch_norm_grad_flat": (_batch_norm_grad_flat, [*[flat] * 8, "f8[w,:]", "f8[w,:]", "lo", "hi", "i8"]),
         "inverse_std": (_inverse_std, [one, one, "f8"]),
         "layer_norm": (_layer_norm, [row, flat, flat, row, one, one, *own, "f8"]),
-        "layer_norm_grad": (_layer_norm_grad, [row, row, flat, one, one, row, *own]),
+        "layer_norm_grad": (_layer_norm_grad, [*[table] * 2, *[flat] * 3, *[table] * 3, *own, "lo", "hi"]),
     }
     body, signature = signatures[name]
     if name in ("batch_norm", "batch_norm_grad", "layer_norm", "layer_norm_grad"):

@@ -17,7 +17,7 @@ from ..kernels.elementwise import elementwise_call
 from ..kernels.expr import Var, cast, sqrt
 from ..kernels.move import Axis as MoveAxis
 from ..kernels.move import fill_call, move
-from ..kernels.norm import CHANNELS, norm_leaf, own_scratch
+from ..kernels.norm import CHANNELS, ROWS, norm_leaf, own_scratch
 from ..kernels.reduce import reduce_calls
 from ..work import LETTERS, Axis, Operand, Reduce, Work
 from .norm_last import BatchNormalizationGradLast, BatchNormalizationLast
@@ -425,13 +425,13 @@ class LayerNormalizationGrad(_Rows):
             return []
         if not rows:
             return [fill_call(Out(i, (n,)), 0, n, x.itemsize) for i in (1, 2)]
-        table, column = (rows, n), (rows, 1)
-        args = (In(0, table), In(1, table), In(2, (n,)), In(3, (rows,)), In(4, (rows,)), Out(0, table), *own_scratch(x.code))
-        calls = [Call(norm_leaf("layer_norm_grad", x.code), args, rows, max(1, 2048 // n), x.size * 0.6 + rows * 40.0)]
-        g, v, mean, inverse = (Var(i, x.dtype) for i in range(4))
-        each = Scratch("products", table, x.code)
-        calls.append(elementwise_call([g * ((v - mean) * inverse)], [In(0, table), In(1, table), In(3, column), In(4, column)], [each]))
-        calls += reduce_calls("sum", x.code, table, (0,), source=Scratch("products", (x.size,), x.code), target=Out(1, (n,)))
-        return calls + reduce_calls("sum", x.code, table, (0,), target=Out(2, (n,)))
+        table = (rows, n)
+        units = -(-rows // ROWS)
+        parts = [Scratch(f"parts of {name}", (units, n), x.code) for name in ("scale", "shift")]
+        args = (In(0, table), In(1, table), In(2, (n,)), In(3, (rows,)), In(4, (rows,)), Out(0, table), *parts, *own_scratch(x.code))
+        calls = [Call(norm_leaf("layer_norm_grad", x.code), args, units, 1, x.size * 0.6 + rows * 40.0)]
+        for i, part in enumerate(parts):
+            calls += reduce_calls("sum", x.code, (units, n), (0,), source=replace(part, shape=(units * n,)), target=Out(i + 1, (n,)))
+        return calls
 
 
