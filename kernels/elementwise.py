@@ -198,6 +198,7 @@ class Loops:
 
     def emit(self, e: Emitter, block: Any, lo: Any, hi: Any) -> None:
         """The function body: read the argument block (see `_leaf` for its order), then loop over lo..hi."""
+        e.b.function.attributes.alignstack = e.path.vector_bytes        # so that constants which find no register are not read across lines
         position = 0
 
         def take(count: int) -> list[Any]:

@@ -81,6 +81,11 @@ class Lanes:
         """Horner's scheme, the highest power first."""
         return self.horner(self.k(coefficients[0]), x, coefficients[1:])
 
+    def split(self, x: Any, square: Any, coefficients: Sequence[float]) -> Any:
+        """The same polynomial as two chains in x^2, one for even powers and one for odd ones: half the latency."""
+        other, last = self.polynomial(square, coefficients[-2::-2][::-1]), self.polynomial(square, coefficients[::-2][::-1])
+        return self.fma(other, x, last)
+
     def horner(self, total: Any, x: Any, coefficients: Sequence[float]) -> Any:
         """Horner's scheme going on from `total`."""
         for c in coefficients:
@@ -165,7 +170,8 @@ def _reduced(v: Lanes, x: Any) -> tuple[Any, Any, Any]:
     """x = n ln2 + r: (e^r - 1, n as float, n as integer)."""
     n, whole = v.nearest(x, _LOG2E)
     r = v.fma(n, -_LN2_LOW, v.fma(n, -_LN2_HIGH, x))
-    return v.fma(v.mul(r, r), v.polynomial(r, _EXP), r), n, whole
+    square = v.mul(r, r)
+    return v.fma(square, v.split(r, square, _EXP), r), n, whole
 
 
 def _power_of_two(v: Lanes, exponent: Any) -> Any:
@@ -178,12 +184,12 @@ def _exp_within(e: Emitter, x: Any) -> Any:
     """exp for NaN and -104 <= x <= 89, beyond which float32 has only 0 and Inf."""
     v = Lanes(e, x.type)
     q, n, whole = _reduced(v, x)
-    p = v.add(q, 1.0)
     if e.path.name == "avx512" and x.type.count == 16:
         return e.call("llvm.x86.avx512.mask.scalef.ps.512", x.type,
-                      [p, n, ir.Constant(x.type, None), ir.Constant(ir.IntType(16), -1), ir.Constant(INT32, 4)])
-    half = e.b.ashr(whole, v.word(1))                  # in two steps: only the last multiplication may round or overflow
-    return v.mul(v.mul(p, _power_of_two(v, half)), _power_of_two(v, e.b.sub(whole, half)))
+                      [v.add(q, 1.0), n, ir.Constant(x.type, None), ir.Constant(ir.IntType(16), -1), ir.Constant(INT32, 4)])
+    half = e.b.ashr(whole, v.word(1))                  # in two steps: only the last multiplication may lose bits or overflow
+    scale = _power_of_two(v, half)
+    return v.mul(v.fma(q, scale, scale), _power_of_two(v, e.b.sub(whole, half)))
 
 
 def _exp(e: Emitter, x: Any) -> Any:
@@ -200,35 +206,53 @@ def _expm1(e: Emitter, x: Any) -> Any:
     return v.add(y, y)
 
 
+_TANH = (-6.274237380e-03, 2.107167765e-02, -5.385230960e-02, 1.333258614e-01, -3.333331756e-01)
+"""(tanh(x) / x - 1) / x^2 in powers of x^2 on 0..0.55: minimax (Lawson's iteration) for the relative error of tanh, 1e-9."""
+
+
 def _tanh(e: Emitter, x: Any) -> Any:
-    """y = -t / u with t = expm1(-2|x|), u = 2 + t; less y d / u for the rounding error d of u, where 1 / u = (1 + y) / 2."""
+    """y = -t / u with t = expm1(-2|x|), u = 2 + t; less y d / u for the rounding error d of u, where 1 / u = (1 + y) / 2.
+
+    Below 0.55 a polynomial: t would hold fewer bits there than the result.
+    """
     v = Lanes(e, x.type)
-    t = _expm1(e, v.mul(v.absolute(x), -2.0))
+    size = v.absolute(x)
+    square = v.mul(size, size)
+    small = v.fma(v.mul(square, v.polynomial(square, _TANH)), size, size)
+    t = _expm1(e, v.mul(size, -2.0))
     u = v.add(t, 2.0)
     y = v.absolute(v.div(t, u))
     d = v.sub(t, v.sub(u, 2.0))
-    return v.copy_sign(v.fma(v.mul(y, d), v.fma(y, -0.5, -0.5), y), x)
+    large = v.fma(v.mul(y, d), v.fma(y, -0.5, -0.5), y)
+    return v.copy_sign(v.pick(v.test(size, ">", 0.55), large, small), x)
 
 
 def _sigmoid(e: Emitter, x: Any) -> Any:
-    """1 / (1 + e^-x), written so that e^-|x| cannot overflow and small results keep their precision."""
+    """y = s / u with t = e^-|x|, u = 1 + t, s = t below 0 and else 1; less y d / u for the rounding error d of u.
+
+    e^-|x| cannot overflow, and small results keep their precision.
+    """
     v = Lanes(e, x.type)
-    t = exp(e, e.b.fneg(v.absolute(x)))
-    return v.div(v.pick(v.test(x, "<", 0.0), t, 1.0), v.add(t, 1.0))
+    size = e.b.fneg(v.absolute(x))
+    t = _exp_within(e, v.at_least(size, -104.0)) if x.type.element == FLOAT else exp(e, size)
+    u = v.add(t, 1.0)
+    y = v.div(v.pick(v.test(x, "<", 0.0), t, 1.0), u)
+    d = v.sub(t, v.sub(u, 1.0))
+    return v.fma(v.mul(y, d), v.fma(t, 0.5, -1.0), y)
 
 
-_ERF_SMALL = (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1)
-_ERF_LARGE = (-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1, -6.34846687e-1, -1.28717512e-1)
-"""erf(x) / x - 1 in powers of x^2 below 0.921875; (log(1 - erf(x)) + x) / x in powers of x above (N. Juffa's minimax)."""
+_ERF = (-9.256347515e-06, 1.176419499e-04, -6.328390601e-04, 1.667031068e-03, -1.603992024e-04, -1.915306251e-02, 1.027778302e-01,
+        6.366193820e-01, 1.283791716e-01)
+"""-log(1 - erf(x)) / x - 1 in powers of x on 0..4: minimax (Lawson's iteration) for the relative error of erf, 4e-9."""
 
 
 def _erf(e: Emitter, x: Any) -> Any:
+    """1 - e^-p with p = -log(1 - erf|x|), a smooth function that is 1.128 |x| near 0: one polynomial serves everywhere."""
     v = Lanes(e, x.type)
     size = v.at_most(v.absolute(x), 4.0)
-    small = v.fma(v.polynomial(v.mul(x, x), _ERF_SMALL), x, x)
-    logarithm = v.fma(v.polynomial(size, _ERF_LARGE), size, e.b.fneg(size))
-    large = v.copy_sign(v.sub(1.0, _exp_within(e, logarithm)), x)
-    return v.pick(v.test(size, ">", 0.921875), large, small)
+    q, _, whole = _reduced(v, e.b.fneg(v.fma(v.split(size, v.mul(size, size), _ERF), size, size)))
+    scale = _power_of_two(v, whole)
+    return v.copy_sign(v.sub(v.sub(1.0, scale), v.mul(scale, q)), x)
 
 
 # ---- log ----------------------------------------------------------------------------------------------------------------

@@ -121,10 +121,13 @@ def _move_tiles(size: int, tile: int, transpose: Any) -> Any:
                    n4: int, x4: int, y4: int, n5: int, x5: int, y5: int, x6: int, y6: int) -> None:
         """y[y_start + j * stride + i] = x[x_start + i * step + j], i < n, j < m; a unit is a strip of TILE values of j."""
         strips = (m + TILE - 1) // TILE
+        outer, start, at, to = lo // strips, lo % strips * TILE, 0, 0
         for unit in range(lo, hi):
-            outer, start = unit // strips, unit % strips * TILE
-            at = x_start + _offset(outer, n0, x0, n1, x1, n2, x2, n3, x3, n4, x4, n5, x5, x6)
-            to = y_start + _offset(outer, n0, y0, n1, y1, n2, y2, n3, y3, n4, y4, n5, y5, y6)
+            if start >= m:
+                outer, start = outer + 1, 0
+            if start == 0 or unit == lo:
+                at = x_start + _offset(outer, n0, x0, n1, x1, n2, x2, n3, x3, n4, x4, n5, x5, x6)
+                to = y_start + _offset(outer, n0, y0, n1, y1, n2, y2, n3, y3, n4, y4, n5, y5, y6)
             stop = min(start + TILE, m)
             whole_j = start + (stop - start) // tile * tile
             whole_i = n // tile * tile
@@ -132,9 +135,10 @@ def _move_tiles(size: int, tile: int, transpose: Any) -> Any:
                 for j in range(start, whole_j, tile):
                     transpose(x.ctypes.data + (at + i * step + j) * size, step * size, y.ctypes.data + (to + j * stride + i) * size,
                               stride * size)
-            for j in range(start, stop):
-                for i in range(whole_i if j < whole_j else 0, n):
+            for i in range(n):
+                for j in range(start if i >= whole_i else whole_j, stop):
                     y[to + j * stride + i] = x[at + i * step + j]
+            start = stop
     return move_tiles
 
 

@@ -105,9 +105,9 @@ def test_derivative_of_a_branch_not_taken_does_no_harm() -> None:
 
 FUNCTIONS: dict[str, tuple[Callable[[Expr], Expr], Callable[[np.ndarray], Any], float]] = {
     "exp": (E.exp, np.exp, 1.1), "expm1": (E.expm1, np.expm1, 1.6), "log": (E.log, np.log, 1.2), "log1p": (E.log1p, np.log1p, 1.8),
-    "tanh": (E.tanh, np.tanh, 2.4), "erf": (E.erf, np.vectorize(math.erf, otypes=["f8"]), 1.3),
+    "tanh": (E.tanh, np.tanh, 1.8), "erf": (E.erf, np.vectorize(math.erf, otypes=["f8"]), 1.9),
     "sin": (E.sin, np.sin, 0.6), "cos": (E.cos, np.cos, 0.6), "sqrt": (E.sqrt, np.sqrt, 0.501),
-    "sigmoid": (E.sigmoid, lambda x: np.where(x < 0, np.exp(-abs(x)), 1.0) / (1.0 + np.exp(-abs(x))), 2.4),
+    "sigmoid": (E.sigmoid, lambda x: np.where(x < 0, np.exp(-abs(x)), 1.0) / (1.0 + np.exp(-abs(x))), 2.0),
 }
 """Expression, float64 oracle, largest error in units in the last place of float32."""
 

@@ -17,7 +17,7 @@ from ..kernels.elementwise import elementwise_call
 from ..kernels.expr import Var, cast, sqrt
 from ..kernels.move import Axis as MoveAxis
 from ..kernels.move import fill_call, move
-from ..kernels.norm import CHANNELS, norm_leaf
+from ..kernels.norm import CHANNELS, ROWS, norm_leaf, own_scratch
 from ..kernels.reduce import reduce_calls
 from ..work import LETTERS, Axis, Operand, Reduce, Work
 from .norm_last import BatchNormalizationGradLast, BatchNormalizationLast
@@ -70,7 +70,7 @@ def _batch_calls(name: str, x: TensorType, arrays: Sequence[In | Out | Scratch],
     n, channels, inner = _channels(x)
     if inner > 1:
         cost = x.size * 0.3 + channels * n * 8.0
-        return [Call(norm_leaf(name, x.code), (*arrays, n, inner, *extra), channels, 1, cost)]
+        return [Call(norm_leaf(name, x.code), (*arrays, *own_scratch(x.code), n, inner, *extra), channels, 1, cost)]
     sums = [Scratch("sums", (CHANNELS,), "f8")] + [Scratch("products", (CHANNELS,), "f8")] * name.endswith("grad")
     return [Call(norm_leaf(name + "_flat", x.code), (*arrays, *sums, n, *extra), -(-channels // CHANNELS), 1, x.size * 0.6)]
 
@@ -379,7 +379,7 @@ class LayerNormalization(_Rows):
         has_shift = len(inputs) > 2 and inputs[2] is not None
         shift: In | Scratch = In(2, (n,)) if has_shift else Scratch("zeros", (n,), x.code)
         first = [] if has_shift else [fill_call(shift, 0, n, x.itemsize)]
-        args = (In(0, (rows, n)), In(1, (n,)), shift, Out(0, (rows, n)), Out(1, (rows,)), Out(2, (rows,)), self.epsilon)
+        args = (In(0, (rows, n)), In(1, (n,)), shift, Out(0, (rows, n)), Out(1, (rows,)), Out(2, (rows,)), *own_scratch(x.code), self.epsilon)
         return [*first, Call(norm_leaf("layer_norm", x.code), args, rows, max(1, 2048 // max(1, n)), x.size * 0.4 + rows * 30.0)]
 
 
@@ -427,13 +427,13 @@ class LayerNormalizationGrad(_Rows):
             return []
         if not rows:
             return [fill_call(Out(i, (n,)), 0, n, x.itemsize) for i in (1, 2)]
-        table, column = (rows, n), (rows, 1)
-        args = (In(0, table), In(1, table), In(2, (n,)), In(3, (rows,)), In(4, (rows,)), Out(0, table), Scratch("part", (n,), x.code))
-        calls = [Call(norm_leaf("layer_norm_grad", x.code), args, rows, max(1, 2048 // n), x.size * 0.6 + rows * 40.0)]
-        g, v, mean, inverse = (Var(i, x.dtype) for i in range(4))
-        each = Scratch("products", table, x.code)
-        calls.append(elementwise_call([g * ((v - mean) * inverse)], [In(0, table), In(1, table), In(3, column), In(4, column)], [each]))
-        calls += reduce_calls("sum", x.code, table, (0,), source=Scratch("products", (x.size,), x.code), target=Out(1, (n,)))
-        return calls + reduce_calls("sum", x.code, table, (0,), target=Out(2, (n,)))
+        table = (rows, n)
+        units = -(-rows // ROWS)
+        parts = [Scratch(f"parts of {name}", (units, n), x.code) for name in ("scale", "shift")]
+        args = (In(0, table), In(1, table), In(2, (n,)), In(3, (rows,)), In(4, (rows,)), Out(0, table), *parts, *own_scratch(x.code))
+        calls = [Call(norm_leaf("layer_norm_grad", x.code), args, units, 1, x.size * 0.6 + rows * 40.0)]
+        for i, part in enumerate(parts):
+            calls += reduce_calls("sum", x.code, (units, n), (0,), source=replace(part, shape=(units * n,)), target=Out(i + 1, (n,)))
+        return calls
 
 
