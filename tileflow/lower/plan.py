@@ -77,7 +77,8 @@ def _lower(program: Program, lanes: int, workers: int) -> Plan:
         user = program.micro.outputs[:user_outputs(program)] if graph is program.micro else []
         direct = {v: Place(("io", v.name)) for v in user}
         wanted = [*keep, *user]
-        lowered = lower(attach(fuse(expand(rewrite(graph, wanted)), wanted), wanted), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
+        fused = fuse(expand(rewrite(graph, wanted)), wanted)
+        lowered = lower(attach(fused, wanted), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
         places.update(lowered.places)
         places.update({v: Place(("arena", arena), at) for v, at in _kept_offsets(keep).items()})
         return lowered
