@@ -226,3 +226,33 @@ def test_layer_of_a_training_graph_is_found() -> None:
     graph = record(Net(), [("x", TensorType("float32", (2, 4, 8)))], training=True, dtype="float32")
     gradients(graph, graph.outputs[0], [s.input for s in graph.states])
     assert names(rewrite(graph)).count("FusedAttention") == 1
+
+
+# ---- ONNX
+
+@pytest.mark.parametrize(("attributes", "shapes", "mask"), [
+    ({"is_causal": 1}, [(2, 3, 9, 8), (2, 3, 9, 8), (2, 3, 9, 5)], None),
+    ({"q_num_heads": 4, "kv_num_heads": 2, "scale": 0.3}, [(2, 5, 24), (2, 7, 12), (2, 7, 12)], ("bool", (2, 1, 5, 7))),
+    ({"is_causal": 1}, [(1, 4, 5, 8), (1, 2, 3, 8), (1, 2, 3, 8), None, (1, 2, 6, 8), (1, 2, 6, 8)], ("float32", (5, 9))),
+])
+def test_onnx_attention(attributes: dict[str, Any], shapes: list[Any], mask: Any) -> None:
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    from tileflow.onnx_backend import Backend
+    arrays = {f"x{i}": rng.standard_normal(s).astype("float32") for i, s in enumerate(shapes) if s}
+    if mask:
+        drawn = rng.random(mask[1]) < 0.6
+        drawn[..., 0, :] = False           # a query that sees nothing gives zeros
+        arrays["x3"] = drawn if mask[0] == "bool" else np.where(drawn, rng.standard_normal(mask[1]), -np.inf).astype("float32")
+    names_in = [f"x{i}" if f"x{i}" in arrays else "" for i in range(max(len(shapes), 4))]
+    outputs = ["y", "k", "v"] if len(shapes) > 3 else ["y"]
+    types = [onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in arrays.items()]
+    node = onnx.helper.make_node("Attention", names_in, outputs, **attributes)
+    graph = onnx.helper.make_graph([node], "attention", types, [onnx.helper.make_tensor_value_info(n, 1, None) for n in outputs])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 23)], ir_version=10)
+    prepared = Backend.prepare(model)
+    for ours, theirs in zip(prepared.run(arrays), ReferenceEvaluator(model).run(None, arrays), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    engine, = prepared._engines.values()
+    assert any(row.node is not None and row.node.op.name == "FusedAttention" for row in engine.plan.micro.rows)

@@ -1,6 +1,7 @@
 """Operators whose ONNX form differs from the engine's declaration, by opset. Everything else takes the default path (Site.generic).
 
-A form returns the node's outputs in order: values of the graph, or arrays that are known already.
+A form returns the node's outputs in order: values of the graph, or arrays that are known already (None: an output it does not make).
+It returns None where the default path shall be taken after all.
 """
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tileflow.ops.shape import normal_axes, normal_axis
 from .rebatch import rescaled, resolved
 from .site import Site
 
-Form = Callable[[Site], Sequence[Value | np.ndarray]]
+Form = Callable[[Site], Sequence[Value | np.ndarray | None] | None]
 FORMS: dict[str, list[tuple[int, Form]]] = {}
 ALWAYS = 1 << 30
 
