@@ -51,7 +51,7 @@ def _row_squares(x: Any, mean: Any) -> Any:
 
 
 @njit
-def _row_product(g: Any, x: Any, mean: Any) -> Any:
+def row_product(g: Any, x: Any, mean: Any) -> Any:
     """Sum of g * (x - mean)."""
     total = 0.0
     for first in range(0, x.shape[0], BLOCK):
@@ -67,7 +67,7 @@ def _normalise(x: Any, y: Any, mean: Any, factor: Any, shift: Any) -> None:
 
 
 @njit(fastmath={"contract"})
-def _pull(g: Any, x: Any, dx: Any, mean: Any, factor: Any, tilt: Any, level: Any) -> None:
+def pull(g: Any, x: Any, dx: Any, mean: Any, factor: Any, tilt: Any, level: Any) -> None:
     """dx = (g - (x - mean) * tilt - level) * factor."""
     for i in range(dx.shape[0]):
         dx[i] = (g[i] - (x[i] - mean) * tilt - level) * factor
@@ -144,12 +144,12 @@ def _batch_norm_grad(g: Any, x: Any, scale: Any, means: Any, inverses: Any, dx: 
         for k in range(n):
             at = (k * channels + c) * inner
             total += _row_sum(g[at:at + inner])
-            product += _row_product(g[at:at + inner], x[at:at + inner], mean)
+            product += row_product(g[at:at + inner], x[at:at + inner], mean)
         dshift[c], dscale[c] = total, product * inverse
         factor, tilt = kind(scale[c] * inverse), kind(product * inverse * inverse / count)
         for k in range(n):
             at = (k * channels + c) * inner
-            _pull(g[at:at + inner], x[at:at + inner], dx[at:at + inner], mean, factor, tilt, kind(total / count))
+            pull(g[at:at + inner], x[at:at + inner], dx[at:at + inner], mean, factor, tilt, kind(total / count))
 
 
 def _batch_norm_grad_flat(g: Any, x: Any, scale: Any, means: Any, inverses: Any, dx: Any, dscale: Any, dshift: Any, sums: Any,
@@ -209,8 +209,8 @@ def _layer_norm_grad(g: Any, x: Any, scale: Any, means: Any, inverses: Any, dx: 
         for i in range(row.shape[0]):
             part[i] = gradient[i] * scale[i]
         level = kind(_row_sum(part) / count)
-        tilt = kind(_row_product(part, row, mean) * inverse * inverse / count)
-        _pull(part, row, target, mean, kind(inverse), tilt, level)
+        tilt = kind(row_product(part, row, mean) * inverse * inverse / count)
+        pull(part, row, target, mean, kind(inverse), tilt, level)
 
 
 @functools.cache

@@ -12,6 +12,7 @@ import numpy as np
 
 from tileflow.errors import ShapeError
 from tileflow.graph import Value
+from tileflow.graph.types import broadcast_shapes
 from tileflow.ops.shape import normal_axes, normal_axis
 
 from .rebatch import rescaled, resolved
@@ -195,6 +196,22 @@ def batch_normalization(site: Site) -> Sequence[Value]:
         site.importer.update(name, new)
         running.append(new)
     return (y, *running)
+
+
+@form("RMSNormalization")
+def rms_normalization(site: Site) -> Sequence[Value] | None:
+    """A scale that broadcasts is written out; float32 statistics (stash_type) of another type are left to ONNX's own definition."""
+    x, scale = site.value(0), site.value(1)
+    if x.dtype not in ("float32", "float64"):
+        return None
+    axis = normal_axis(site.attrs.get("axis", -1), x.type.rank)
+    if scale.shape != x.shape[axis:]:
+        whole = broadcast_shapes(scale.shape, x.shape[axis:])
+        if whole != x.shape[axis:]:
+            raise ShapeError(f"{site.title}: the scale {scale.type} does not broadcast to the normalised dimensions {list(x.shape[axis:])} of "
+                             f"the input; a scale that differs between rows must be multiplied on its own")
+        scale = site.emit("Expand", scale, shape=whole)
+    return site.finish("RMSNormalization", x, scale, axis=axis, epsilon=float(site.attrs.get("epsilon", 1e-5)))[:1]
 
 
 @form("If")
