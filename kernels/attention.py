@@ -24,7 +24,7 @@ from .micro import columns, outer, transpose
 from .reduce import LANES
 from .vector import Emitter, as_intrinsic, itemsize, vector
 
-QUERIES, KEYS = 128, 128
+QUERIES, KEYS = 64, 256
 """Of one block of scores, at most. Two of them and the queries fit the second-level cache."""
 SKEW = 64
 """Bytes added to the rows of scratch blocks: rows a power of two apart would fight for the same cache sets."""
