@@ -24,7 +24,7 @@ from .micro import columns, outer, transpose
 from .reduce import LANES
 from .vector import Emitter, as_intrinsic, itemsize, vector
 
-QUERIES, KEYS = 128, 128
+QUERIES, KEYS = 64, 256
 """Of one block of scores, at most. Two of them and the queries fit the second-level cache."""
 SKEW = 64
 """Bytes added to the rows of scratch blocks: rows a power of two apart would fight for the same cache sets."""
@@ -139,12 +139,17 @@ def _product(x: Any, y: Any) -> Any:
     return total
 
 
+def _named(function: Any, dtype: str, path: cpu.Cpu) -> Any:
+    """A helper of the leaves under a name that tells what shapes it: machine code from the disk merges by name."""
+    function.__qualname__ = f"{function.__name__}_{dtype}_{path.name}"
+    return register_jitable(function)
+
+
 @functools.cache
 def _packer(dtype: str, path: cpu.Cpu) -> Any:
     """Rows of an array, transposed into scratch and multiplied; the columns that fill the last vectors up are zero."""
     turn, size = transpose(dtype), itemsize(dtype)
 
-    @register_jitable
     def pack(scratch, at, row, count, filled, x, x_at, x_row, n, factor):  # type: ignore[no-untyped-def]
         turn(count, n, x.ctypes.data + x_at * size, x_row * size, scratch.ctypes.data + at * size, row * size)
         for i in range(n):
@@ -154,7 +159,7 @@ def _packer(dtype: str, path: cpu.Cpu) -> Any:
             if factor != 1:
                 for c in range(filled):
                     line[c] *= factor
-    return pack
+    return _named(pack, dtype, path)
 
 
 @functools.cache
@@ -162,7 +167,6 @@ def _masker(dtype: str, path: cpu.Cpu) -> Any:
     """Add the mask to a block of scores and hide what comes after each query (`causal`: keys to its right; negative: none hidden)."""
     turn, size = transpose(dtype), itemsize(dtype)
 
-    @register_jitable
     def apply(scratch, scores, spare, row, keys, rows, mask, mode, mask_at, mask_row, first, limit):  # type: ignore[no-untyped-def]
         if mode == KEY_MASK:
             for j in range(keys):
@@ -180,7 +184,7 @@ def _masker(dtype: str, path: cpu.Cpu) -> Any:
             line = scratch[scores + j * row:scores + j * row + min(rows, first + j - limit)]
             for i in range(line.shape[0]):
                 line[i] = -math.inf
-    return apply
+    return _named(apply, dtype, path)
 
 
 @register_jitable
@@ -204,7 +208,6 @@ FAR = 1 << 40
 """A causal offset under which nothing is hidden."""
 
 
-@functools.cache
 def attention_leaf(dtype: str) -> Leaf:
     """The forward leaf; see `attention_calls` in the operator for its arguments. A unit of range is a block of queries of a head."""
     return _attention(dtype, cpu.current())
@@ -259,7 +262,6 @@ def _attention(dtype: str, path: cpu.Cpu) -> Leaf:
     return Leaf(attention, signature.replace("T", dtype), key=path.name)
 
 
-@functools.cache
 def attention_grad_leaf(dtype: str) -> Leaf:
     """The backward leaf. A unit of range is a key head with its query heads, so that no sum is split between workers."""
     return _attention_grad(dtype, cpu.current())

@@ -57,6 +57,8 @@ SAMPLES: dict[str, list[tuple[dict[str, Any], list[Any]]]] = {
     "BatchNormalizationGrad": [({}, [image, image, *[(4,)] * 3])], "InstanceNormalization": [({}, [image, (4,), (4,)])],
     "LayerNormalization": [({}, [x345, (5,), (5,)]), ({"axis": 1}, [x345, (4, 5)])],
     "LayerNormalizationGrad": [({}, [x345, x345, (5,), (3, 4, 1), (3, 4, 1)])],
+    "RMSNormalization": [({}, [x345, (5,)]), ({"axis": 1}, [x345, (4, 5)])],
+    "RMSNormalizationGrad": [({}, [x345, x345, (5,), (3, 4, 1)])],
     "MaxPool": [({**window}, [image]), ({"kernel_shape": (3,), "indices": True}, [image1])], "MaxPoolGrad": [({**window}, [pooled, image])],
     "AveragePool": [({**window}, [image])], "AveragePoolGrad": [({**window, "shape": (7, 6)}, [pooled])],
     "GlobalAveragePool": [({}, [image])], "GlobalMaxPool": [({}, [image])],

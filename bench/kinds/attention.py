@@ -16,7 +16,7 @@ from .base import Problem, beside_largest, numbers
 class Attention(Problem):
     """softmax(q k' / sqrt(size) + mask) v per head; `training`: and the gradients of q, k and v."""
 
-    needs = ("Attention",)
+    needs = ("FusedAttention",)
     bound_by = "flops"
 
     def __init__(self, shape: Mapping[str, Any]) -> None:
@@ -37,7 +37,7 @@ class Attention(Problem):
         return made
 
     def build(self, b: Builder, v: Mapping[str, Value]) -> list[Value]:
-        operator = OPS["Attention"](is_causal=int(self.causal))
+        operator = OPS["FusedAttention"](scale=1 / math.sqrt(self.size), reach=0 if self.causal else None)
         operands = [v["q"], v["k"], v["v"], *([v["mask"]] if self.masked else [])]
         made = list(b.emit(operator, *operands))
         if self.which == "forward":

@@ -11,6 +11,7 @@ import tileflow.ops  # noqa: F401  (fills the registry)
 from tileflow.errors import ModelError, ShapeError, TileflowError, UnsupportedError
 from tileflow.graph import FLOATS, OPS, Builder, Graph, Origin, TensorType, Value, type_of, verify
 
+from . import attention as _attention  # noqa: F401  (registers its form)
 from .bind import Binding, bind_inputs
 from .fold import FOLDERS, LIMIT, fold
 from .functions import body_of, inlined

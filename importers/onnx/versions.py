@@ -1,6 +1,7 @@
 """Operators whose ONNX form differs from the engine's declaration, by opset. Everything else takes the default path (Site.generic).
 
-A form returns the node's outputs in order: values of the graph, or arrays that are known already.
+A form returns the node's outputs in order: values of the graph, or arrays that are known already (None: an output it does not make).
+It returns None where the default path shall be taken after all.
 """
 from __future__ import annotations
 
@@ -11,12 +12,13 @@ import numpy as np
 
 from tileflow.errors import ShapeError
 from tileflow.graph import Value
+from tileflow.graph.types import broadcast_shapes
 from tileflow.ops.shape import normal_axes, normal_axis
 
 from .rebatch import rescaled, resolved
 from .site import Site
 
-Form = Callable[[Site], Sequence[Value | np.ndarray]]
+Form = Callable[[Site], Sequence[Value | np.ndarray | None] | None]
 FORMS: dict[str, list[tuple[int, Form]]] = {}
 ALWAYS = 1 << 30
 
@@ -194,6 +196,22 @@ def batch_normalization(site: Site) -> Sequence[Value]:
         site.importer.update(name, new)
         running.append(new)
     return (y, *running)
+
+
+@form("RMSNormalization")
+def rms_normalization(site: Site) -> Sequence[Value] | None:
+    """A scale that broadcasts is written out; float32 statistics (stash_type) of another type are left to ONNX's own definition."""
+    x, scale = site.value(0), site.value(1)
+    if x.dtype not in ("float32", "float64"):
+        return None
+    axis = normal_axis(site.attrs.get("axis", -1), x.type.rank)
+    if scale.shape != x.shape[axis:]:
+        whole = broadcast_shapes(scale.shape, x.shape[axis:])
+        if whole != x.shape[axis:]:
+            raise ShapeError(f"{site.title}: the scale {scale.type} does not broadcast to the normalised dimensions {list(x.shape[axis:])} of "
+                             f"the input; a scale that differs between rows must be multiplied on its own")
+        scale = site.emit("Expand", scale, shape=whole)
+    return site.finish("RMSNormalization", x, scale, axis=axis, epsilon=float(site.attrs.get("epsilon", 1e-5)))[:1]
 
 
 @form("If")

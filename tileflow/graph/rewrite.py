@@ -65,7 +65,7 @@ def node_of(op: Op, inputs: Sequence[Value | None], origin: Origin, outputs: Seq
     for i, t in enumerate(types):
         value = outputs[i] if i < len(outputs) else None
         assert value is None or value.type == t, f"{op} makes {t} in place of {value!r}"
-        node.outputs.append(Value(op.name.lower(), t, node) if value is None else value)
+        node.outputs.append(Value("", t, node) if value is None else value)
     return node
 
 
@@ -91,7 +91,20 @@ def rewrite(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
         nodes += added.get(node, [])
         if node not in removed:
             nodes.append(node)
-    return Graph(graph.name, graph.inputs, graph.outputs, _needed(nodes, view.kept), graph.constants, graph.states)
+    nodes = _needed(nodes, view.kept)
+    _name(nodes, {v.name for node in graph.nodes for v in node.outputs})
+    return Graph(graph.name, graph.inputs, graph.outputs, nodes, graph.constants, graph.states)
+
+
+def _name(nodes: list[Node], taken: set[str]) -> None:
+    """Give the values of new nodes, which have no name yet, names of their own."""
+    count = 0
+    for value in [v for node in nodes for v in node.outputs if not v.name]:
+        assert value.producer is not None
+        while not value.name or value.name in taken:
+            count += 1
+            value.name = f"{value.producer.op.name.lower()}.{count}"
+        taken.add(value.name)
 
 
 def _needed(nodes: list[Node], wanted: set[Value]) -> list[Node]:

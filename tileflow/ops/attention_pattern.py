@@ -7,11 +7,15 @@ gradient of the mask, an output) means that it is none.
 """
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from ..graph.graph import Node, Origin, Value
 from ..graph.rewrite import View
-from .arithmetic import Add, Div, Mul
+from .arithmetic import Add
+from .elementwise import Elementwise
 from .matmul import FusedMatMul, MatMul, Product
 from .reduce import ReduceSum
 from .shape import normal_axis
@@ -67,10 +71,18 @@ def product_flags(node: Node) -> tuple[bool, bool, float]:
     return node.op.flags()
 
 
-def _number(view: View, value: Value | None) -> float | None:
-    """The one element of a constant."""
-    array = view.graph.constants.get(value) if value is not None else None
-    return float(array.reshape(())) if array is not None and array.size == 1 else None
+def _factor(view: View, node: Node, value: Value) -> float | None:
+    """The number by which an elementwise node with constants multiplies `value`; None where it does something else."""
+    if not isinstance(node.op, Elementwise) or len(node.outputs) != 1 or node.outputs[0].type != value.type:
+        return None
+    probe = np.array([1.0, -3.0, 8.0], value.type.numpy)
+    arrays = [probe if v is value else None if v is None or v.type.size != 1 else view.graph.constants.get(v) for v in node.inputs]
+    if any(a is None for a in arrays):
+        return None
+    with np.errstate(all="ignore"):
+        scaled, = node.op.reference(*[a if a is probe or a is None else a.reshape(()) for a in arrays])
+    factor = float(scaled.reshape(-1)[0])
+    return factor if math.isfinite(factor) and np.allclose(scaled.reshape(-1), probe * factor, rtol=1e-5, atol=0) else None
 
 
 # ---- forward
@@ -101,28 +113,28 @@ def find_forward(view: View, softmax: Node) -> Forward | None:
 
 def _step(view: View, node: Node, found: Forward) -> Value | None:
     """Take a scale or a mask into `found`; returns the scores before it, or None for what is neither."""
-    x, y = (*node.inputs, None, None)[:2]
-    if isinstance(node.op, Mul) and x is not None and _number(view, x) is not None:
-        x, y = y, x
-    number = _number(view, y)
-    if isinstance(node.op, Mul | Div) and number:
-        if found.masks:
-            return None                    # the masks are scaled, too
-        found.factor *= 1 / number if isinstance(node.op, Div) else number
-        return x
-    if not isinstance(node.op, Add) or x is None or y is None:
-        return None
-    if x.shape != node.outputs[0].shape or not _leads_to_product(view, x):
-        x, y = y, x
-    found.masks.append(y)
-    return x
+    whole = [v for v in node.operands if v.shape == node.outputs[0].shape]
+    for value in whole:
+        factor = _factor(view, node, value)
+        if factor is not None:
+            found.factor *= factor
+            return value
+    if not isinstance(node.op, Add) or len(node.operands) != 2 or found.factor != 1:
+        return None                        # a scale between mask and softmax scales the mask, too
+    scores = next((v for v in whole if _leads_to_product(view, v)), None)
+    if scores is not None:
+        found.masks.append(next(v for v in node.operands if v is not scores))
+    return scores
 
 
 def _leads_to_product(view: View, value: Value) -> bool:
-    """Going up through scales and sums along first operands, a product comes."""
+    """Going up through scales and sums a product comes."""
     node = view.maker(value)
-    while node is not None and isinstance(node.op, Add | Mul | Div) and node.inputs[0] is not None:
-        node = view.maker(node.inputs[0])
+    while node is not None and isinstance(node.op, Elementwise):
+        above = [v for v in node.operands if v.shape == value.shape]
+        if not above:
+            return False
+        node = view.maker(above[0]) if len(above) == 1 or not _plain_product(view.maker(above[-1])) else view.maker(above[-1])
     return _plain_product(node)
 
 
@@ -168,16 +180,11 @@ def find_backward(view: View, f: Forward) -> Backward | None:
 def _down(view: View, value: Value, f: Forward) -> tuple[Value, list[Node]] | None:
     """From the gradient of the softmax's input through the gradients of scales to that of the product, with the nodes between."""
     nodes: list[Node] = []
-    for forward in reversed(f.chain[:-1]):
-        if isinstance(forward.op, Add):
-            continue                       # its gradient is the same value
-        node = view.only_reader(value)
-        scale = next(x for x in forward.inputs if _number(view, x) is not None)
-        if node is None or type(node.op) is not type(forward.op) or _number(view, scale) not in [_number(view, x) for x in node.inputs]:
-            return None
+    factor = product_flags(f.scores)[2]
+    while (node := view.only_reader(value)) is not None and (scale := _factor(view, node, value)) is not None:
         nodes.append(node)
-        value = node.outputs[0]
-    return value, nodes
+        value, factor = node.outputs[0], factor * scale
+    return (value, nodes) if math.isclose(factor, f.factor, rel_tol=1e-6) else None
 
 
 def _summed(view: View, node: Node, like: Value, nodes: list[Node]) -> Value | None:

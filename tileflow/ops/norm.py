@@ -292,8 +292,8 @@ class InstanceNormalization(Op):
 # ---- layer normalisation -------------------------------------------------------------------------------------------------
 
 @dataclass(frozen=True, repr=False)
-class _Rows(Op):
-    """Shared by layer normalisation and its gradient: rows are the axes before `axis`, columns the others."""
+class RowNorm(Op):
+    """Shared by normalisations of rows and their gradients: rows are the axes before `axis`, columns the others."""
 
     axis: int = -1
 
@@ -316,7 +316,7 @@ class _Rows(Op):
 
 
 @op("LayerNormalization")
-class LayerNormalization(_Rows):
+class LayerNormalization(RowNorm):
     """scale * (x - mean) / sqrt(variance + epsilon) + B, statistics over `axis` and all axes after it.
 
     Inputs: x, scale and optional B of shape x.shape[axis:]. Outputs: y, mean, 1 / sqrt(variance + epsilon), the last two with
@@ -384,7 +384,7 @@ class LayerNormalization(_Rows):
 
 
 @op("LayerNormalizationGrad", onnx=False)
-class LayerNormalizationGrad(_Rows):
+class LayerNormalizationGrad(RowNorm):
     """(g, x, scale, mean, 1 / std) to the gradients of x, scale and B of LayerNormalization."""
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:

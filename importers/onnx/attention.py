@@ -1,0 +1,99 @@
+"""ONNX's Attention (opset 23 on) as products and a softmax: the host computes them as one operator, the tile machine plans them one by one."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tileflow.errors import ShapeError
+from tileflow.graph import Value
+
+from .site import Site
+from .versions import form
+
+HEADS_FIRST = (0, 2, 1, 3)
+"""[batch, positions, heads, size] to [batch, heads, positions, size], and back."""
+
+
+@form("Attention")
+def attention(site: Site) -> Sequence[Value | None] | None:
+    """softmax(scale * Q K^T + mask) V with heads, shared key heads, a cache of past keys, masks and the causal limit.
+
+    Left to ONNX's own definition: half precision, softcap, windows, padded caches, and wanting the scores.
+    """
+    rare = site.attrs.get("softcap") or site.has(6) or site.wants(3) or site.attrs.get("softmax_precision") not in (None, 0, 1)
+    windows = [site.attrs.get(name, -1) for name in ("left_window_size", "right_window_size")]
+    q, k, v = (site.value(i) for i in range(3))
+    if rare or windows != [-1, -1] or q.dtype not in ("float32", "float64"):
+        return None
+    flat = q.type.rank == 3
+    if flat:
+        heads = site.attrs.get("q_num_heads"), site.attrs.get("kv_num_heads")
+        q, k, v = (_split(site, x, n) for x, n in ((q, heads[0]), (k, heads[1]), (v, heads[1])))
+    if site.has(4) and site.has(5):
+        k, v = site.emit("Concat", site.value(4), k, axis=2), site.emit("Concat", site.value(5), v, axis=2)
+    if not q.type.rank == k.type.rank == v.type.rank == 4 or not k.shape[1] or q.shape[1] % k.shape[1]:
+        raise ShapeError(f"{site.title}: Q is {q.type}, K is {k.type}, V is {v.type}; each must have three dimensions (with q_num_heads and "
+                         "kv_num_heads) or four, and the key heads divide the query heads.")
+    past = site.type(4).shape[2] if site.has(4) else 0
+    masks, dead = _masks(site, q.shape[2], k.shape[2], past)
+    if masks is None:
+        return None
+    y = _weighted(site, q, k, v, masks)
+    if dead is not None:
+        y = site.emit("Where", dead, site.builder.scalar(0.0, y), y)
+    if flat:
+        y = site.emit("Transpose", y, perm=HEADS_FIRST)
+        y = site.emit("Reshape", y, shape=(*y.shape[:2], y.shape[2] * y.shape[3]), allowzero=1)
+    return site.finish("Identity", y, names=site.outputs[:1])[0], k, v
+
+
+def _split(site: Site, x: Value, heads: int | None) -> Value:
+    """[batch, positions, heads * size] with heads first."""
+    if not heads or x.type.rank != 3 or x.shape[2] % heads:
+        raise ShapeError(f"{site.title}: the number of heads, {heads}, must divide the last dimension of {x.type}.")
+    return site.emit("Transpose", site.emit("Reshape", x, shape=(*x.shape[:2], heads, x.shape[2] // heads), allowzero=1), perm=HEADS_FIRST)
+
+
+def _weighted(site: Site, q: Value, k: Value, v: Value, masks: list[Value]) -> Value:
+    """The result with heads first. Queries that share keys are one more dimension."""
+    shape, groups = (*q.shape[:3], v.shape[3]), q.shape[1] // k.shape[1]
+    scale = site.attrs.get("scale") or 1 / math.sqrt(q.shape[3])
+    if groups > 1:
+        q = site.emit("Reshape", q, shape=(q.shape[0], k.shape[1], groups, *q.shape[2:]), allowzero=1)
+        masks = [_grouped(site, m, k.shape[1], groups) for m in masks]
+        k, v = site.emit("Unsqueeze", k, axes=(2,)), site.emit("Unsqueeze", v, axes=(2,))
+    scores = site.emit("FusedMatMul", q, k, transB=1, alpha=float(scale))
+    for mask in masks:
+        scores = site.emit("Add", scores, mask)
+    y = site.emit("MatMul", site.emit("Softmax", scores, axis=-1), v)
+    return site.emit("Reshape", y, shape=shape, allowzero=1) if groups > 1 else y
+
+
+def _grouped(site: Site, mask: Value, key_heads: int, groups: int) -> Value:
+    """A mask over [batch, heads, queries, keys] with the heads as [key heads, groups]."""
+    shape = (1,) * (4 - mask.type.rank) + mask.shape
+    heads = (1, 1) if shape[1] == 1 else (key_heads, groups)
+    return site.emit("Reshape", mask, shape=(shape[0], *heads, *shape[2:]), allowzero=1)
+
+
+def _masks(site: Site, queries: int, keys: int, past: int) -> tuple[list[Value] | None, Value | None]:
+    """What is added to the scores, and where a query sees no key (such a one gives 0). None where the mask covers fewer keys."""
+    b, like = site.builder, site.value(0)
+    causal = None
+    if site.attrs.get("is_causal"):
+        hidden = np.arange(keys)[None, :] > np.arange(queries)[:, None] + past
+        causal = b.constant(np.where(hidden, -np.inf, 0).astype(like.type.numpy), "causal")
+    if not site.has(3):
+        return [] if causal is None else [causal], None
+    mask = site.value(3)
+    if not mask.shape or mask.shape[-1] != keys:
+        return None, None
+    nothing, never = b.scalar(0.0, like), b.scalar(-math.inf, like)
+    if mask.dtype == "bool":
+        mask = site.emit("Where", mask, nothing, never)
+    if causal is not None:
+        mask = site.emit("Add", mask, causal)
+    dead = site.emit("Equal", site.emit("ReduceMax", mask, axes=(mask.type.rank - 1,), keepdims=1), never)
+    return [site.emit("Where", dead, nothing, mask)], dead
