@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import files, memory, networks
 from ..models import initial_weights, tutorial_cnn
+from ..side import ROOT
 from .base import Problem, Runner, Unsupported, beside_largest
 
 CHECKED_ROWS, CHECKED_STEPS = 4, 3
@@ -202,7 +203,7 @@ def torch_step(problem: Network, data: Sequence[np.ndarray], dropout: float, dty
             loss = entropy(scores, tensors[4]) + entropy(follows, tensors[5])
         loss.backward()
         optimizer.step()
-        return [float(loss)]
+        return [float(loss.detach())]
     return step
 
 
@@ -216,7 +217,7 @@ def away(losses: Sequence[float], problem: Network) -> float | None:
     """The largest relative deviation of losses from PyTorch's in float64, which a process of its own computes; None without PyTorch."""
     script = ("import json, sys; from bench.kinds.network import Network, torch_losses; "
               "print(json.dumps(torch_losses(Network(json.loads(sys.argv[1])), 'float64')))")
-    done = subprocess.run([sys.executable, "-c", script, json.dumps(problem.shape)], stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", script, json.dumps(problem.shape)], stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT)
     if done.returncode:
         return None
     exact = np.array(json.loads(done.stdout.splitlines()[-1]))
