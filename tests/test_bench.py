@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from bench import __main__ as bench
-from bench import compare, table
+from bench import compare, pairs, table
 from bench.cases import cases
 from bench.kinds import KINDS, Unsupported, problem
 from bench.kinds.base import some
 from bench.report import Result, load, to_json
+from bench.side import Missing, Side
 from bench.verdict import geometric_mean, verdicts
 from tileflow.graph import OPS
 from tileflow.kernels import cpu
@@ -236,14 +237,22 @@ def test_a_case_from_the_command_line(capfd: pytest.CaptureFixture[str]) -> None
         assert found["error_peer"] < 1e-6
 
 
-def test_without_a_peer_our_side_is_measured(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_missing_peer_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A module that cannot be imported lies in front of PyTorch."""
     (tmp_path / "torch.py").write_text("raise ImportError('not here')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    bench.main(["gemm", "--threads", "1", "--runs", "1", "--only", "17x31x61"])
-    out, err = capfd.readouterr()
-    assert "torch is not installed" in err
-    assert "17x31x61" in out
+    with pytest.raises(Missing, match="torch is not installed, so there is nothing to compare with: pip install torch"):
+        Side("torch", 1)
+
+
+def test_our_side_alone() -> None:
+    """As with a peer that is missing: a time, an error, no ratio."""
+    settings = pairs.Settings((1,), runs=1, against=(), only="17x31x61")
+    found, = pairs.measure(cases().row("gemm-small"), "gemm", settings, pairs.Peaks())
+    assert found.ours_s is not None
+    assert found.ours_s > 0
+    assert found.ratio is None
+    assert found.error_ours is not None
 
 
 def test_a_model_from_a_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -116,7 +116,7 @@ class _OurTraining:
             return tileflow.training_model(wrap_model(tutorial_cnn(initial_weights(0))), optimizer=tileflow.optim.AdamW(lr=1e-3), **settings)
         net = our_network(self._problem.network, dropout)
         if self._problem.network == "resnet18":
-            return tileflow.training_model(net, optimizer=tileflow.optim.SGD(lr=0.1, momentum=0.9, weight_decay=1e-4), **settings)
+            return tileflow.training_model(net, optimizer=tileflow.optim.SGD(lr=0.01, momentum=0.9, weight_decay=1e-4), **settings)
         return tileflow.training_model(net, optimizer=tileflow.optim.AdamW(lr=1e-3), loss=networks.pretraining_loss, **settings)
 
     def run(self, times: int) -> None:
@@ -190,7 +190,7 @@ def torch_step(problem: Network, data: Sequence[np.ndarray], dropout: float, dty
     twin = peer_networks.ResNet18() if problem.network == "resnet18" else peer_networks.Bert("mini", MASKED_TOKENS, dropout)
     net = peer_networks.load(twin, our_network(problem.network, dropout).state_dict(), wide)
     if problem.network == "resnet18":
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
     else:
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
 
