@@ -34,6 +34,20 @@ class Record:
     keeps: tuple[int, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """Input `index` laid out once while it does not change.
+
+    `calls` read it as In(0) and write Out(0) of `type`. `op` is the operator that takes the laid-out array in its place. Inputs whose
+    `type` and `calls` are equal share one copy.
+    """
+
+    index: int
+    type: TensorType
+    calls: tuple[Call, ...]
+    op: Op
+
+
 class Op:
     """Base of all operators. Subclasses are frozen dataclasses (`@op(name)`) whose fields are the logical attributes.
 
@@ -128,6 +142,13 @@ class Op:
         """How to do without input `index`, which this operator reads to find out again what `maker`, whose input 0 is the same value, knew.
 
         Maker writes it down, and this operator reads that record instead. `inputs` are this operator's types. None: there is no such form.
+        """
+        return None
+
+    def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
+        """How an input is laid out once for many runs, should it be a weight or a constant; None: the kernel reads it as it is.
+
+        The host lowering asks; results are those of `kernel`, up to the order of sums where it reads the plain input in another way.
         """
         return None
 
