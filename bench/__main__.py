@@ -64,13 +64,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = Settings(threads, chosen.runs, tuple(chosen.against.split(",")), chosen.path, chosen.only)
     peaks = Peaks()
     results: list[Any] = []
-    for case in dict.fromkeys(chosen.cases or names()):
-        for i, result in enumerate(run(case, chosen, settings, peaks)):
-            results.append(result)
-            if not chosen.json:
+    out = sys.stderr if chosen.json else sys.stdout
+    try:
+        for case in dict.fromkeys(chosen.cases or names()):
+            for i, result in enumerate(run(case, chosen, settings, peaks)):
+                results.append(result)
                 if not i and isinstance(result, Result):
-                    print(HEAD)
-                print(line(result) if isinstance(result, Result) else result.to_text(), flush=True)
+                    print(HEAD, file=out)
+                print(line(result) if isinstance(result, Result) else result.to_text(), file=out, flush=True)
+    except KeyboardInterrupt:
+        print("interrupted: what was measured so far follows", file=sys.stderr)
     if chosen.json:
         print(to_json(results))
     else:

@@ -17,8 +17,10 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import IO, Any
 
+ROOT = str(Path(__file__).parent.parent)
 SETTLE = 0.003
 """Seconds between two turns: the other side's threads stop spinning."""
 
@@ -33,7 +35,7 @@ class Side:
     def __init__(self, side: str, threads: int, path: str | None = None) -> None:
         self.name = side
         settings = json.dumps({"side": side, "threads": threads, "path": path})
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])}
         self._process = subprocess.Popen([sys.executable, "-m", "bench.side", settings], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                          text=True, env=environment)
         try:

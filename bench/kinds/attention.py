@@ -16,7 +16,6 @@ from .base import Problem, beside_largest, numbers
 class Attention(Problem):
     """softmax(q k' / sqrt(size) + mask) v per head; `training`: and the gradients of q, k and v."""
 
-    needs = ("FusedAttention",)
     bound_by = "flops"
 
     def __init__(self, shape: Mapping[str, Any]) -> None:
@@ -37,13 +36,24 @@ class Attention(Problem):
         return made
 
     def build(self, b: Builder, v: Mapping[str, Value]) -> list[Value]:
-        operator = OPS["FusedAttention"](scale=1 / math.sqrt(self.size), reach=0 if self.causal else None)
-        operands = [v["q"], v["k"], v["v"], *([v["mask"]] if self.masked else [])]
-        made = list(b.emit(operator, *operands))
+        """The products and the softmax, as layers and exporters write them; fusing them is the compiler's part."""
+        q, k, values = v["q"], v["k"], v["v"]
+        product, softmax, weighted = OPS["FusedMatMul"](transB=1, alpha=1 / math.sqrt(self.size)), OPS["Softmax"](axis=-1), OPS["MatMul"]()
+        products = b.emit(product, q, k)
+        scores = products[0]
+        if self.masked:
+            scores = b.Add(scores, v["mask"])
+        if self.causal:
+            hidden = np.where(np.tri(self.queries, self.keys, dtype=bool), 0, -np.inf).astype(np.float32)
+            scores = b.Add(scores, b.constant(hidden[None, None]))
+        weights = b.emit(softmax, scores)
+        y = b.emit(weighted, weights[0], values)
         if self.which == "forward":
-            return made[:1]
-        gradients = operator.vjp(b, [v["g"], *[None] * (len(made) - 1)], operands, made)[:3]
-        return [made[0], *(g for g in gradients if g is not None)]
+            return [y[0]]
+        of_weights, of_values = weighted.vjp(b, [v["g"]], [weights[0], values], y)
+        of_scores, = softmax.vjp(b, [of_weights], [scores], weights)
+        gradients = [*product.vjp(b, [of_scores], [q, k], products), of_values]
+        return [y[0], *(g for g in gradients if g is not None)]
 
     def peer(self, torch: Any, t: Mapping[str, Any]) -> Callable[[], Any]:
         attend = torch.nn.functional.scaled_dot_product_attention

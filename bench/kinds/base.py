@@ -29,8 +29,6 @@ class Runner(Protocol):
 class Problem:
     """One shape of an operator. Subclasses say what it is; this class makes it run on both sides."""
 
-    needs: ClassVar[tuple[str, ...]] = ()
-    """Operators that must exist."""
     bound_by: ClassVar[str] = "memory"
     """What limits it at best: "flops" or "memory"."""
     questions: ClassVar[tuple[str, ...]] = ()
@@ -89,11 +87,9 @@ class Problem:
     def ours(self, threads: int) -> Runner:
         """Our side. Raises Unsupported."""
         from tileflow.errors import TileflowError
-        from tileflow.graph.op import OPS
         from tileflow.graph.types import CODES
-        missing = [name for name in self.needs if name not in OPS]
-        if missing or self.dtype not in CODES:
-            raise Unsupported(f"not supported yet: {', '.join(missing) or self.dtype}")
+        if self.dtype not in CODES:
+            raise Unsupported(f"not supported yet: {self.dtype}")
         try:
             return _Ours(self, threads)
         except TileflowError as error:

@@ -114,7 +114,6 @@ class Pointwise(Problem):
 class BatchNorm(Problem):
     """Batch normalisation in training with its running statistics, or its gradient."""
 
-    needs = ("BatchNormalization", "BatchNormalizationGrad")
     MOMENTUM = 0.1
 
     def __init__(self, shape: Mapping[str, Any]) -> None:
@@ -169,8 +168,6 @@ class BatchNorm(Problem):
 
 class MaxPool(Problem):
     """The largest element of each window; `training`: and its gradient."""
-
-    needs = ("MaxPool",)
 
     def __init__(self, shape: Mapping[str, Any]) -> None:
         super().__init__(shape)
