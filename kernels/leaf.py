@@ -39,11 +39,11 @@ ENTRY = "int64(intp,intp,intp,intp)"
 PASSED = ("lo", "hi", "worker", "rest")
 """What a signature may ask for that has no words of its own in the argument block."""
 DTYPES = {
-    "f4": types.float32, "f8": types.float64, "f2": types.uint16,
+    "f4": types.float32, "f8": types.float64, "f2": types.uint16, "b2": types.uint16,
     "i1": types.int8, "i2": types.int16, "i4": types.int32, "i8": types.int64,
     "u1": types.uint8, "u2": types.uint16, "u4": types.uint32, "u8": types.uint64, "b1": types.boolean,
 }
-"""Signature letters (NumPy's) to Numba types; float16 travels as its uint16 bits."""
+"""Signature letters (NumPy's) to Numba types; float16 (f2) and bfloat16 (b2) travel as their uint16 bits."""
 
 
 @dataclass(frozen=True)
@@ -254,8 +254,8 @@ class Leaf:
             if not p.is_array:
                 words.append(scalar_word(p.dtype, value))
                 continue
-            wanted = np.dtype({"b1": "?", "f2": "f2"}.get(p.dtype, p.dtype))
-            same_bits = p.dtype in ("u2", "f2") and value.dtype.itemsize == 2
+            wanted = np.dtype({"b1": "?", "b2": "u2"}.get(p.dtype, p.dtype))
+            same_bits = p.dtype in ("u2", "f2", "b2") and value.dtype.itemsize == 2
             if (value.dtype != wanted and not same_bits) or value.ndim != p.ndim or not value.flags.c_contiguous:
                 raise TypeError(f"{self.name}({self.signature}): got {value.dtype}{list(value.shape)}, "
                                 f"contiguous {value.flags.c_contiguous}")
@@ -275,7 +275,7 @@ class Leaf:
 
 def scalar_word(dtype: str, value: Any) -> int:
     """The bits of a scalar as one int64 word."""
-    kind = np.dtype({"b1": "u1"}.get(dtype, dtype))
+    kind = np.dtype({"b1": "u1", "b2": "u2"}.get(dtype, dtype))
     raw = np.array(value, kind).tobytes().ljust(8, b"\0")
     return int(np.frombuffer(raw, np.int64)[0])
 
