@@ -9,14 +9,15 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import operators
 import pytest
 import test_registry
-from evaluate import check_kernel
+from evaluate import check_kernel, run_kernel, run_reference
 from test_elementwise import EDGES, FUNCTIONS, UNARY, compute, random_expressions, units
 
-from tileflow.graph import OPS, Op, TensorType
+from tileflow.graph import OPS, Op, TensorType, type_of
 from tileflow.kernels import cpu
 from tileflow.kernels import expr as E
 from tileflow.kernels.expr import Var
@@ -64,7 +65,7 @@ def test_micro_kernels(path: cpu.Cpu, dtype: str) -> None:
         else:
             turn(k, m, x, m * size, z, c_row)
 
-    leaf = Leaf(micro, f"i8, {dtype}[:], {dtype}[:], {dtype}[:], i8, i8, i8, i8, i8", key=f"{path.name}-{dtype}-{inspect.getsource(test_micro_kernels)}")
+    leaf = Leaf(micro, f"i8, {dtype}[:], {dtype}[:], {dtype}[:], i8, i8, i8, i8, i8", key=f"{path.name}-{inspect.getsource(test_micro_kernels)}")
     lanes = path.lanes(size)
     for m, n, k in ((0, 3, 2), (3, 0, 2), (3, 2, 0), (1, 1, 1), (1, 8 * lanes + 3, 5), (13, 2 * lanes, 3), (12, 3 * lanes + 1, 2),
                     (7, 5, 2 * lanes + 3), (lanes + 1, lanes, lanes), (11, 2 * lanes - 1, lanes + 1)):
@@ -110,6 +111,42 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]]
 }
 
 
+def turned(a: Array) -> Array:
+    """[N, C, *spatial] as [N, *spatial, C]."""
+    return np.ascontiguousarray(np.moveaxis(a, 1, -1))
+
+
+def check_both(op: Op, *arrays: Array | None, **tolerances: float) -> tuple[Array, ...]:
+    """Check an operator and, if it has one, its channels-last form; the plain results."""
+    results = check_kernel(op, *arrays, **tolerances)
+    types = [None if a is None else type_of(a) for a in arrays]
+    if (last := op.channels_last(types, op.infer(*types))) is not None:
+        given = [turned(a) if a is not None and turn else a for a, turn in zip(arrays, last.inputs, strict=False)]
+        for plain, other, turn in zip(results, check_kernel(last.op, *given, **tolerances), last.outputs, strict=True):
+            np.testing.assert_allclose(other, turned(plain) if turn else plain, **tolerances)
+    return results
+
+
+def test_convolutions_in_both_layouts() -> None:
+    """The larger ones have a channels-last form."""
+    x, w = normal(2, 18, 9, 7), normal(35, 18, 3, 3, seed=1)
+    attributes: dict[str, Any] = dict(pads=(1, 1, 1, 1), strides=(2, 1))
+    y, = check_both(OPERATORS["Conv"](**attributes), x, w, normal(35), rtol=1e-4, atol=1e-4)
+    g = normal(*y.shape, seed=2)
+    check_both(OPERATORS["ConvInputGrad"](shape=(9, 7), **attributes), g, w, rtol=1e-4, atol=1e-4)
+    check_both(OPERATORS["ConvWeightGrad"](kernel_shape=(3, 3), biased=True, **attributes), x, g, rtol=1e-4, atol=1e-3)
+    channelwise: dict[str, Any] = dict(pads=(1, 1, 1, 1), group=35)
+    y, = check_both(OPERATORS["Conv"](**channelwise), normal(1, 35, 5, 7), normal(35, 1, 3, 3), rtol=1e-4, atol=1e-4)
+    check_both(OPERATORS["ConvInputGrad"](shape=(5, 7), **channelwise), y, normal(35, 1, 3, 3), rtol=1e-4, atol=1e-4)
+    check_both(OPERATORS["ConvWeightGrad"](kernel_shape=(3, 3), **channelwise), normal(1, 35, 5, 7), y, rtol=1e-4, atol=1e-3)
+
+
+def test_normalisation_in_both_layouts() -> None:
+    x, per = normal(2, 19, 5, 7), normal(19)
+    _, mean, _, inverse = check_both(OPERATORS["BatchNormalization"](training_mode=1), x, per, per, None, None, rtol=1e-4, atol=1e-4)
+    check_both(OPERATORS["BatchNormalizationGrad"](), normal(*x.shape, seed=1), x, per, mean, inverse, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions(name: str) -> None:
     x_shape, w_shape, attributes = CONVOLUTIONS[name]
@@ -129,11 +166,17 @@ def test_convolutions(name: str) -> None:
 def test_pools(shape: tuple[int, ...], attributes: dict[str, Any]) -> None:
     x = np.round(normal(*shape) * 2)                   # ties
     x[0, 0, 0], x[-1, -1, -1] = np.nan, -np.inf
-    y, = check_kernel(OPERATORS["MaxPool"](**attributes), x)
-    check_kernel(OPERATORS["MaxPoolGrad"](**OPERATORS["MaxPool"](**attributes).same()), normal(*y.shape), x, rtol=1e-6)
+    maximum = OPERATORS["MaxPool"](**attributes)
+    y, = check_both(maximum, x)
+    back = OPERATORS["MaxPoolGrad"](**maximum.same())
+    g = normal(*y.shape)
+    check_kernel(back, g, x, rtol=1e-6)
+    if (record := back.recorded(1, maximum, [type_of(g), type_of(x)])) is not None:
+        _, winners = check_both(record.maker, x)
+        check_both(record.reader, g, winners, rtol=1e-6, atol=1e-6)
     average = OPERATORS["AveragePool"](**attributes, count_include_pad=1)
-    check_kernel(average, normal(*shape), rtol=1e-5, atol=1e-6)
-    check_kernel(OPERATORS["AveragePoolGrad"](shape=shape[2:], count_include_pad=1, **average.same()), normal(*y.shape), rtol=1e-5, atol=1e-6)
+    check_both(average, normal(*shape), rtol=1e-5, atol=1e-6)
+    check_both(OPERATORS["AveragePoolGrad"](shape=shape[2:], count_include_pad=1, **average.same()), g, rtol=1e-5, atol=1e-6)
 
 
 # ---- elementwise --------------------------------------------------------------------------------------------------------
@@ -162,6 +205,15 @@ def test_operators_of_one_operand() -> None:
     for op, got in zip(ops, compute([op.expr(Var(0, "float32")) for op in ops], x), strict=True):
         with np.errstate(all="ignore"):
             np.testing.assert_allclose(got, op.reference(x)[0], rtol=1e-5, atol=1e-6, err_msg=str(op))
+
+
+def test_half_expressions() -> None:
+    for dtype, tolerance in (("float16", 1e-3), (ml_dtypes.bfloat16, 8e-3)):
+        x, y = normal(3, 37).astype(dtype), normal(37).astype(dtype)
+        a, b = (Var(i, x.dtype.name) for i in range(2))
+        op = OPERATORS["Map"](exprs=(E.exp(a) * b, E.maximum(a, b)))
+        for got, wanted in zip(run_kernel(op, x, y), run_reference(op, x, y), strict=True):
+            np.testing.assert_allclose(got.astype("f4"), wanted.astype("f4"), rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("shapes", [((3, 4, 5, 7), (4, 1, 1)), ((5, 1), (5, 37)), ((1,), (1, 1)), ((), ()), ((0, 3), (3,))])

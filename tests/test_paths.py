@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import emulator
@@ -16,16 +17,23 @@ import pytest
 from tileflow.kernels import cpu
 
 HERE = Path(__file__).resolve().parent
+CHECKS = ("path_checks.py", "test_epilogue.py", "test_pack.py")
+"""Modules whose tests of a path have its name in theirs, and that call nothing compiled but leaves."""
 ONLY = {"amx": "compiled_for or products or micro", "generic": "compiled_for or products or micro or primes or pools or functions or rows"}
 """What a path has of its own; the rest of it is the code of the path above or below, compiled again."""
 emulated = pytest.mark.skipif(not emulator.available(), reason="needs Linux on x86-64, the package bochscpu-python and a C compiler")
 
 
-def pytest_in_a_process(plugin: str, checks: str, only: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+def pytest_in_a_process(plugin: str, checks: Sequence[str], only: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run checks, those that match `only`, under a plugin; its output and result."""
     environment = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)])}
-    return subprocess.run([sys.executable, "-m", "pytest", "-p", plugin, "-p", "no:cacheprovider", str(HERE / checks), "-k", only], env=environment,
-                          cwd=HERE.parent, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "pytest", "-p", plugin, "-p", "no:cacheprovider", "-k", only, *[str(HERE / name) for name in checks]]
+    return subprocess.run(command, env=environment, cwd=HERE.parent, capture_output=True, text=True, check=False)
+
+
+def tests_of(path: str) -> str:
+    """The tests that a path runs, as pytest selects them."""
+    return f"{path} and ({ONLY[path]})" if path in ONLY else path
 
 
 def passed(result: subprocess.CompletedProcess[str], what: str = "") -> None:
@@ -35,13 +43,13 @@ def passed(result: subprocess.CompletedProcess[str], what: str = "") -> None:
 
 @emulated
 def test_the_emulator() -> None:
-    passed(pytest_in_a_process("emulator.plugin", "emulator_checks.py", **emulator.environment("amx")))
+    passed(pytest_in_a_process("emulator.plugin", ["emulator_checks.py"], "", **emulator.environment("amx")))
 
 
 @emulated
 @pytest.mark.parametrize("path", [name for name in emulator.TARGETS if name in cpu.PATHS and name not in cpu.available()])
 def test_emulated_path(path: str) -> None:
-    passed(pytest_in_a_process("emulator.plugin", "path_checks.py", ONLY.get(path, ""), TILEFLOW_PATHS=path, **emulator.environment(path)))
+    passed(pytest_in_a_process("emulator.plugin", CHECKS, tests_of(path), TILEFLOW_PATHS=path, **emulator.environment(path)))
 
 
 linux = pytest.mark.skipif(platform.system() != "Linux", reason="takes memory away by mprotect, and reads how a process ended")
@@ -52,7 +60,7 @@ linux = pytest.mark.skipif(platform.system() != "Linux", reason="takes memory aw
 def test_guarded_path(path: str, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     journal.touch()
-    result = pytest_in_a_process("guard_pages", "path_checks.py", ONLY.get(path, ""), TILEFLOW_PATHS=path, TILEFLOW_GUARDED=str(journal))
+    result = pytest_in_a_process("guard_pages", CHECKS, tests_of(path), TILEFLOW_PATHS=path, TILEFLOW_GUARDED=str(journal))
     passed(result, f"The process ended in {journal.read_text().strip()}" if result.returncode < 0 else "")
 
 
@@ -60,6 +68,6 @@ def test_guarded_path(path: str, tmp_path: Path) -> None:
 def test_an_access_outside_of_the_arrays_is_reported(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     journal.touch()
-    result = pytest_in_a_process("guard_pages", "path_checks.py", "outside", TILEFLOW_TRAP="1", TILEFLOW_GUARDED=str(journal))
+    result = pytest_in_a_process("guard_pages", CHECKS[:1], "outside", TILEFLOW_TRAP="1", TILEFLOW_GUARDED=str(journal))
     assert result.returncode == -11
     assert "too_far(f4[r], f4[r]) over rows 0..5, no memory after its arrays" in journal.read_text()
