@@ -224,7 +224,7 @@ def _run_call(call: Call, inputs: list[Array | None], outputs: list[_Guarded], s
         assert p.is_array, f"{call.leaf.name} got an array for a scalar"
         assert array.ndim == p.ndim, f"{call.leaf.name}: {arg} for {p}"
         assert p.cut != "r" or array.shape[0] == call.n, f"{call.leaf.name}: {arg} is not {call.n} rows"
-        values.append(array.view(np.bool_ if p.dtype == "b1" else p.dtype))
+        values.append(array.view({"b1": "?", "b2": "u2"}.get(p.dtype, p.dtype)))
     chunks = -(-call.n // call.grain)
     for w in reversed(range(workers)):
         lo = min(call.n, chunks * w // workers * call.grain)

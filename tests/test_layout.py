@@ -16,6 +16,7 @@ from tileflow.kernels.elementwise import elementwise_call
 from tileflow.kernels.expr import Var
 from tileflow.lower.cut import SINK, SOURCE, Cut
 from tileflow.lower.layout import View, arrange
+from tileflow.ops.conv import Conv
 from tileflow.ops.norm import BatchNormalization, BatchNormalizationGrad
 from tileflow.ops.pool import AveragePool, AveragePoolGrad, GlobalAveragePool, MaxPool, MaxUnpool, WinningMaxPool
 from tileflow.ops.reduce import ReduceMax, ReduceMean, ReduceSum
@@ -249,6 +250,16 @@ def test_a_region_turns_at_its_borders_only() -> None:
     assert last_nodes(done) == 2
     assert names(done).count("Turn") == 2
     assert names(done)[-2:] == ["Add", "Turn"]
+
+
+def test_operands_left_out_are_no_obstacle() -> None:
+    graph = Graph()
+    b = Builder(graph)
+    x = b.input("x", TensorType("float32", (8, 64, 28, 28)))
+    for name in ("v", "w"):
+        x, = b.emit(Conv(pads=(1, 1, 1, 1)), x, b.input(name, TensorType("float32", (64, 64, 3, 3))))
+    graph.outputs = [x]
+    assert [n.op.name for n in arrange(graph).nodes].count("ConvLast") == 2
 
 
 def test_what_gains_less_than_it_costs_to_turn_stays() -> None:

@@ -36,8 +36,8 @@ class Memory(Protocol):
 class Region:
     """Bytes of this process that the leaf sees at another address."""
 
-    def __init__(self, start: int, end: int, names: list[str], writable: bool) -> None:
-        self.start, self.size, self.names, self.writable = start, end - start, names, writable
+    def __init__(self, start: int, end: int, names: list[str], writable: bool, scratch: bool = False) -> None:
+        self.start, self.size, self.names, self.writable, self.scratch = start, end - start, names, writable, scratch
         self.first = self.offset = 0               # page of the arena, offset in the run of pages
 
     @property
@@ -69,7 +69,9 @@ class Layout:
 
     def __init__(self, memory: Memory, leaf: Leaf, args: Sequence[Any], side: str) -> None:
         self._memory, self._words = memory, leaf.block(*args)
-        self.regions = _regions([(f"argument {i} ({a.dtype}{list(a.shape)})", a) for i, a in enumerate(args) if isinstance(a, np.ndarray)])
+        cuts = [p.cut for p in leaf.parameters if p.words]
+        self.regions = _regions([(f"argument {i} ({a.dtype}{list(a.shape)})", a, cuts[i] == "w") for i, a in enumerate(args)
+                                 if isinstance(a, np.ndarray)])
         own = Region(self._words.ctypes.data, self._words.ctypes.data + self._words.nbytes, ["the argument block"], False)
         page = 1
         for region in [*self.regions, own]:
@@ -136,17 +138,17 @@ class Layout:
         return f"{address:#x}, memory beside the arguments (that of an empty one?)"
 
 
-def _regions(arrays: list[tuple[str, np.ndarray]]) -> list[Region]:
-    """The arrays as regions; arrays that share bytes share a region."""
+def _regions(arrays: list[tuple[str, np.ndarray, bool]]) -> list[Region]:
+    """The arrays (name, array, is it a worker's scratch?) as regions; arrays that share bytes share a region."""
     regions: list[Region] = []
-    for name, array in sorted((a for a in arrays if a[1].nbytes), key=lambda item: item[1].ctypes.data):
+    for name, array, scratch in sorted((a for a in arrays if a[1].nbytes), key=lambda item: item[1].ctypes.data):
         start, end, writable = array.ctypes.data, array.ctypes.data + array.nbytes, bool(array.flags.writeable)
         if regions and start < regions[-1].end:
             last = regions[-1]
-            last.size, last.writable = max(last.end, end) - last.start, last.writable or writable
+            last.size, last.writable, last.scratch = max(last.end, end) - last.start, last.writable or writable, last.scratch and scratch
             last.names.append(name)
         else:
-            regions.append(Region(start, end, [name], writable))
+            regions.append(Region(start, end, [name], writable, scratch))
     return regions
 
 
@@ -173,7 +175,8 @@ def run_against(memory: Memory, leaf: Leaf, args: Sequence[Any], span: tuple[int
             found.append((call(layout, what), *layout.results()))
         except Fault as fault:
             raise Fault(f"{what}: {fault}") from None
-    if found[0] != found[-1]:
+    same = [i == 0 or not layout.regions[i - 1].scratch for i in range(len(found[0]))]         # scratch may hold addresses
+    if any(a != b for a, b, must in zip(found[0], found[-1], same, strict=True) if must):
         raise Fault(f"{leaf.name}({leaf.signature}) over rows {span[0]}..{span[1]}: the result depends on where its arrays lie")
     layout.copy_out(found[0][1:])
     return found[0][0]

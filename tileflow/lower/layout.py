@@ -147,7 +147,7 @@ class _Rebuilt:
                 self.nodes.append(node)
                 continue
             inputs = [v and (self._as_last(v, _rank(node), node.origin) if last else self._logical(v, node.origin))
-                      for v, last in zip(node.inputs, form.inputs, strict=True)]
+                      for v, last in zip(node.inputs, form.inputs, strict=False)]         # a node may leave out its last ones
             outputs = [self._made(v) if last else v for v, last in zip(node.outputs, form.outputs, strict=True)]
             self.nodes.append(Node(form.op, inputs, outputs, node.origin))
             for v in node.outputs:

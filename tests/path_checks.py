@@ -1,0 +1,267 @@
+"""Checks of every kernel family on one CPU path, by whatever runs the leaves: `test_paths.py` has them run emulated and against guarded pages.
+
+`TILEFLOW_PATHS` names the paths (comma-separated; default: all of this CPU). Shapes are odd and small: an emulator runs them.
+"""
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import operators
+import pytest
+import test_registry
+from evaluate import check_kernel, run_kernel, run_reference
+from test_elementwise import EDGES, FUNCTIONS, UNARY, compute, random_expressions, units
+
+from tileflow.graph import OPS, Op, TensorType, type_of
+from tileflow.kernels import cpu
+from tileflow.kernels import expr as E
+from tileflow.kernels.expr import Var
+from tileflow.kernels.leaf import Leaf
+from tileflow.kernels.micro import copy, dot, outer, transpose
+from tileflow.ops.elementwise import Elementwise
+
+Array = np.ndarray
+PATHS = os.environ.get("TILEFLOW_PATHS", ",".join(cpu.available())).split(",")
+OPERATORS: dict[str, Any] = dict(OPS)
+
+
+@pytest.fixture(params=PATHS, autouse=True)
+def path(request: pytest.FixtureRequest) -> Iterator[cpu.Cpu]:
+    with cpu.forced(request.param) as current:
+        yield current
+
+
+def normal(*shape: int, dtype: str = "float32", seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def test_the_path_is_compiled_for(path: cpu.Cpu) -> None:
+    assert path.name in PATHS
+    assert path.name in cpu.available()
+
+
+# ---- products -----------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_micro_kernels(path: cpu.Cpu, dtype: str) -> None:
+    """Rows of every operand lie closer than a vector apart; C is a block in the middle of a larger matrix."""
+    by_columns, by_dots, move, turn, size = outer(dtype), dot(dtype), copy(dtype), transpose(dtype), int(dtype[1])
+
+    def micro(which, a, b, c, m, n, k, c_row, accumulate):                  # type: ignore[no-untyped-def]
+        x, y, z = a.ctypes.data, b.ctypes.data, c.ctypes.data
+        if which == 0:
+            by_columns(m, n, k, x, k * size, size, y, n * size, z, c_row, accumulate)
+        elif which == 1:
+            by_columns(m, n, k, x, size, m * size, y, n * size, z, c_row, accumulate)
+        elif which == 2:
+            by_dots(m, n, k, x, k * size, y, k * size, z, c_row, accumulate)
+        elif which == 3:
+            move(m, k, x, k * size, z, c_row)
+        else:
+            turn(k, m, x, m * size, z, c_row)
+
+    leaf = Leaf(micro, f"i8, {dtype}[:], {dtype}[:], {dtype}[:], i8, i8, i8, i8, i8", key=f"{path.name}-{inspect.getsource(test_micro_kernels)}")
+    lanes = path.lanes(size)
+    for m, n, k in ((0, 3, 2), (3, 0, 2), (3, 2, 0), (1, 1, 1), (1, 8 * lanes + 3, 5), (13, 2 * lanes, 3), (12, 3 * lanes + 1, 2),
+                    (7, 5, 2 * lanes + 3), (lanes + 1, lanes, lanes), (11, 2 * lanes - 1, lanes + 1)):
+        a, b = normal(m, k, dtype=dtype), normal(k, n, dtype=dtype, seed=1)
+        product = a.astype("f8") @ b.astype("f8")
+        for which, left, right, wanted in ((0, a, b, product), (1, a.T, b, product), (2, a, b.T, product), (3, a, b, a), (4, a.T, b, a)):
+            for accumulate in range(2 if which < 3 else 1):
+                c = np.full((m, wanted.shape[1] + 3), 1.5, dtype)
+                leaf(which, left.ravel(), right.ravel(), c.ravel()[:max(c.size - 3, 0)], m, n, k, c.shape[1] * size, accumulate)
+                np.testing.assert_allclose(c[:, :-3], wanted + 1.5 * accumulate, rtol=64 * np.finfo(dtype).eps, atol=64 * np.finfo(dtype).eps)
+                assert (c[:, -3:] == 1.5).all()
+
+
+@pytest.mark.parametrize("trans", range(4))
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (1, 150, 7), (5, 9, 37), (13, 37, 19), (53, 35, 21), (3, 1, 130)])
+def test_products(m: int, n: int, k: int, trans: int) -> None:
+    a, b = normal(*((k, m) if trans & 1 else (m, k))), normal(*((n, k) if trans & 2 else (k, n)), seed=1)
+    check_kernel(OPERATORS["FusedMatMul"](transA=trans & 1, transB=trans >> 1), a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_other_products() -> None:
+    for dtype, tolerance in (("float32", 1e-5), ("float64", 1e-13)):
+        a, b = normal(2, 1, 7, 18, dtype=dtype), normal(3, 18, 19, dtype=dtype)
+        check_kernel(OPERATORS["MatMul"](), a, b, rtol=tolerance, atol=tolerance)
+        for bias in ((19,), (53, 1), (53, 19), ()):
+            check_kernel(OPERATORS["Gemm"](transB=1, alpha=0.5, beta=-2.0), normal(53, 18, dtype=dtype), normal(19, 18, dtype=dtype),
+                         normal(*bias, dtype=dtype), rtol=tolerance, atol=tolerance)
+    check_kernel(OPERATORS["MatMul"](), normal(0, 4), normal(4, 3))
+    check_kernel(OPERATORS["MatMul"](), normal(5, 0), normal(0, 3))
+
+
+# ---- windows ------------------------------------------------------------------------------------------------------------
+
+CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "primes": ((2, 5, 11, 13), (7, 5, 3, 2), dict(pads=(1, 2, 0, 1))),
+    "groups and strides": ((1, 10, 13, 17), (10, 5, 3, 3), dict(group=2, strides=(3, 2), pads=(1, 2, 0, 1))),
+    "dilation": ((1, 5, 13, 9), (5, 5, 3, 3), dict(strides=(2, 1), dilations=(3, 2), pads=(0, 1, 2, 1))),
+    "depthwise": ((1, 5, 7, 19), (5, 1, 3, 3), dict(group=5, pads=(1, 1, 1, 1))),
+    "pointwise": ((2, 5, 5, 7), (19, 5, 1, 1), {}),
+    "line": ((2, 5, 37), (5, 5, 4), dict(pads=(2, 1))),
+    "one": ((1, 1, 1, 1), (1, 1, 1, 1), {}),
+    "no image": ((0, 5, 6, 6), (5, 5, 3, 3), {}),
+}
+
+
+def turned(a: Array) -> Array:
+    """[N, C, *spatial] as [N, *spatial, C]."""
+    return np.ascontiguousarray(np.moveaxis(a, 1, -1))
+
+
+def check_both(op: Op, *arrays: Array | None, **tolerances: float) -> tuple[Array, ...]:
+    """Check an operator and, if it has one, its channels-last form; the plain results."""
+    results = check_kernel(op, *arrays, **tolerances)
+    types = [None if a is None else type_of(a) for a in arrays]
+    if (last := op.channels_last(types, op.infer(*types))) is not None:
+        given = [turned(a) if a is not None and turn else a for a, turn in zip(arrays, last.inputs, strict=False)]
+        for plain, other, turn in zip(results, check_kernel(last.op, *given, **tolerances), last.outputs, strict=True):
+            np.testing.assert_allclose(other, turned(plain) if turn else plain, **tolerances)
+    return results
+
+
+def test_convolutions_in_both_layouts() -> None:
+    """The larger ones have a channels-last form."""
+    x, w = normal(2, 18, 9, 7), normal(35, 18, 3, 3, seed=1)
+    attributes: dict[str, Any] = dict(pads=(1, 1, 1, 1), strides=(2, 1))
+    y, = check_both(OPERATORS["Conv"](**attributes), x, w, normal(35), rtol=1e-4, atol=1e-4)
+    g = normal(*y.shape, seed=2)
+    check_both(OPERATORS["ConvInputGrad"](shape=(9, 7), **attributes), g, w, rtol=1e-4, atol=1e-4)
+    check_both(OPERATORS["ConvWeightGrad"](kernel_shape=(3, 3), biased=True, **attributes), x, g, rtol=1e-4, atol=1e-3)
+    channelwise: dict[str, Any] = dict(pads=(1, 1, 1, 1), group=35)
+    y, = check_both(OPERATORS["Conv"](**channelwise), normal(1, 35, 5, 7), normal(35, 1, 3, 3), rtol=1e-4, atol=1e-4)
+    check_both(OPERATORS["ConvInputGrad"](shape=(5, 7), **channelwise), y, normal(35, 1, 3, 3), rtol=1e-4, atol=1e-4)
+    check_both(OPERATORS["ConvWeightGrad"](kernel_shape=(3, 3), **channelwise), normal(1, 35, 5, 7), y, rtol=1e-4, atol=1e-3)
+
+
+def test_normalisation_in_both_layouts() -> None:
+    x, per = normal(2, 19, 5, 7), normal(19)
+    _, mean, _, inverse = check_both(OPERATORS["BatchNormalization"](training_mode=1), x, per, per, None, None, rtol=1e-4, atol=1e-4)
+    check_both(OPERATORS["BatchNormalizationGrad"](), normal(*x.shape, seed=1), x, per, mean, inverse, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(name: str) -> None:
+    x_shape, w_shape, attributes = CONVOLUTIONS[name]
+    x, w = normal(*x_shape), normal(*w_shape, seed=1)
+    y, = check_kernel(OPERATORS["Conv"](**attributes), x, w, normal(w_shape[0]), rtol=1e-4, atol=1e-4)
+    g = normal(*y.shape, seed=2)
+    check_kernel(OPERATORS["ConvInputGrad"](shape=x_shape[2:], **attributes), g, w, rtol=1e-4, atol=1e-4)
+    check_kernel(OPERATORS["ConvWeightGrad"](kernel_shape=w_shape[2:], biased=True, **attributes), x, g, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("shape", "attributes"), [
+    ((2, 3, 7, 35), dict(kernel_shape=(2, 2), strides=(2, 2))),
+    ((1, 2, 9, 7), dict(kernel_shape=(3, 2), pads=(1, 1, 0, 0))),
+    ((1, 2, 13, 19), dict(kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1), ceil_mode=1)),
+    ((2, 3, 19), dict(kernel_shape=(3,), strides=(2,), pads=(1, 0))),
+])
+def test_pools(shape: tuple[int, ...], attributes: dict[str, Any]) -> None:
+    x = np.round(normal(*shape) * 2)                   # ties
+    x[0, 0, 0], x[-1, -1, -1] = np.nan, -np.inf
+    maximum = OPERATORS["MaxPool"](**attributes)
+    y, = check_both(maximum, x)
+    back = OPERATORS["MaxPoolGrad"](**maximum.same())
+    g = normal(*y.shape)
+    check_kernel(back, g, x, rtol=1e-6)
+    if (record := back.recorded(1, maximum, [type_of(g), type_of(x)])) is not None:
+        _, winners = check_both(record.maker, x)
+        check_both(record.reader, g, winners, rtol=1e-6, atol=1e-6)
+    average = OPERATORS["AveragePool"](**attributes, count_include_pad=1)
+    check_both(average, normal(*shape), rtol=1e-5, atol=1e-6)
+    check_both(OPERATORS["AveragePoolGrad"](shape=shape[2:], count_include_pad=1, **average.same()), g, rtol=1e-5, atol=1e-6)
+
+
+# ---- elementwise --------------------------------------------------------------------------------------------------------
+
+def test_functions_are_accurate() -> None:
+    x = np.concatenate([EDGES, np.random.default_rng(1).integers(0, 2 ** 32, 3000, np.uint32).view("float32"), normal(1000) * 3,
+                        np.linspace(-110, 110, 2001).astype("float32"), EDGES])
+    for (name, (_, oracle, bound)), y in zip(FUNCTIONS.items(), compute([f(Var(0, "float32")) for f, _, _ in FUNCTIONS.values()], x), strict=True):
+        with np.errstate(all="ignore"):
+            error = units(y, oracle(x.astype("float64")))
+        worst = int(error.argmax())
+        assert error[worst] <= bound, f"{name}({x[worst]!r}) = {y[worst]!r}: {error[worst]} ulp"
+
+
+def test_expressions_that_have_one_answer() -> None:
+    outputs = random_expressions(40)
+    arrays = [normal(7, 35) * 4, normal(35), normal(7, 1), np.random.default_rng(2).integers(-9, 9, (7, 35), "int32")]
+    for e, got in zip(outputs, compute(outputs, *arrays), strict=True):
+        np.testing.assert_array_equal(got, np.broadcast_to(E.evaluate(e, arrays), got.shape), err_msg=E.key(e))
+
+
+def test_operators_of_one_operand() -> None:
+    """Many operators in one leaf: compiling each takes longer than running all."""
+    x = np.concatenate([EDGES, normal(61) * 2])
+    ops = [op for op, _ in UNARY if op.expr(Var(0, "float32")).dtype == "float32"]
+    for op, got in zip(ops, compute([op.expr(Var(0, "float32")) for op in ops], x), strict=True):
+        with np.errstate(all="ignore"):
+            np.testing.assert_allclose(got, op.reference(x)[0], rtol=1e-5, atol=1e-6, err_msg=str(op))
+
+
+def test_half_expressions() -> None:
+    for dtype, tolerance in (("float16", 1e-3), (ml_dtypes.bfloat16, 8e-3)):
+        x, y = normal(3, 37).astype(dtype), normal(37).astype(dtype)
+        a, b = (Var(i, x.dtype.name) for i in range(2))
+        op = OPERATORS["Map"](exprs=(E.exp(a) * b, E.maximum(a, b)))
+        for got, wanted in zip(run_kernel(op, x, y), run_reference(op, x, y), strict=True):
+            np.testing.assert_allclose(got.astype("f4"), wanted.astype("f4"), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("shapes", [((3, 4, 5, 7), (4, 1, 1)), ((5, 1), (5, 37)), ((1,), (1, 1)), ((), ()), ((0, 3), (3,))])
+def test_broadcasting(shapes: tuple[tuple[int, ...], ...]) -> None:
+    check_kernel(OPERATORS["Map"](exprs=(Var(0, "float32") - Var(1, "float32"), Var(1, "float32") * 2)), *[normal(*s) for s in shapes])
+
+
+# ---- every other operator -----------------------------------------------------------------------------------------------
+
+def others() -> Iterator[tuple[str, Op, tuple[TensorType | None, ...]]]:
+    """An example of each operator that is neither elementwise nor a view nor checked above."""
+    seen = dict.fromkeys(("Conv", "ConvInputGrad", "ConvWeightGrad", "MatMul", "FusedMatMul", "Gemm", "MaxPool", "MaxPoolGrad", "AveragePool",
+                          "AveragePoolGrad"), 2)
+    samples = [(op, tuple(types)) for _, op, types in test_registry.CASES]
+    for op, types in [*operators.examples(), *samples]:
+        if isinstance(op, Elementwise) or op.alias is not None or seen.get(op.name, 0) >= 2:
+            continue
+        seen[op.name] = seen.get(op.name, 0) + 1
+        yield f"{op.name}-{seen[op.name]}", op, types
+
+
+OTHERS = list(others())
+
+
+@pytest.mark.parametrize(("op", "types"), [o[1:] for o in OTHERS], ids=[o[0] for o in OTHERS])
+def test_operators(op: Op, types: tuple[TensorType | None, ...]) -> None:
+    rng = np.random.default_rng(3)
+    arrays = [None if t is None else rng.integers(0, 2, t.shape).astype(t.numpy) if not t.is_float
+              else rng.uniform(0.1, 0.9, t.shape).astype(t.numpy) if i else rng.standard_normal(t.shape).astype(t.numpy)
+              for i, t in enumerate(types)]
+    check_kernel(op, *arrays, rtol=1e-4, atol=1e-4)
+
+
+def test_rows_with_special_values() -> None:
+    x = normal(9, 67) * 20
+    x[1, 3], x[2, 5], x[3], x[4, 66] = np.nan, -np.inf, -np.inf, np.inf
+    for name in ("Softmax", "LogSoftmax"):
+        check_kernel(OPERATORS[name](), x, rtol=1e-5, atol=1e-5)
+        check_kernel(OPERATORS[name](axis=0), np.ascontiguousarray(x[:, :7]), rtol=1e-5, atol=1e-5)
+    for name in ("ReduceMax", "ReduceMin", "ReduceSum"):
+        for axes in ((0,), (1,)):
+            check_kernel(OPERATORS[name](axes=axes), x, rtol=1e-5, atol=1e-4)
+
+
+if "TILEFLOW_TRAP" in os.environ:
+    def test_an_access_outside_is_found() -> None:
+        """Must fail, or end the process: what runs these checks is awake."""
+        def too_far(x, y):                             # type: ignore[no-untyped-def]
+            y[0] = x[x.shape[0]]
+
+        Leaf(too_far, "f4[r], f4[r]", key=inspect.getsource(too_far))(normal(5), normal(5))

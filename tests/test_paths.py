@@ -1,0 +1,73 @@
+"""Every kernel family on every CPU path: on paths this machine lacks in an x86 emulator, on those it has against pages nobody may touch.
+
+The checks are in `path_checks.py` (kernels) and `emulator_checks.py` (the emulator itself); each run of them is a process of its own.
+"""
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import emulator
+import pytest
+
+from tileflow.kernels import cpu
+
+HERE = Path(__file__).resolve().parent
+CHECKS = ("path_checks.py", "test_epilogue.py", "test_pack.py")
+"""Modules whose tests of a path have its name in theirs, and that call nothing compiled but leaves."""
+ONLY = {"amx": "compiled_for or products or micro", "generic": "compiled_for or products or micro or primes or pools or functions or rows"}
+"""What a path has of its own; the rest of it is the code of the path above or below, compiled again."""
+emulated = pytest.mark.skipif(not emulator.available(), reason="needs Linux on x86-64, the package bochscpu-python and a C compiler")
+
+
+def pytest_in_a_process(plugin: str, checks: Sequence[str], only: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run checks, those that match `only`, under a plugin; its output and result."""
+    environment = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)])}
+    command = [sys.executable, "-m", "pytest", "-p", plugin, "-p", "no:cacheprovider", "-k", only, *[str(HERE / name) for name in checks]]
+    return subprocess.run(command, env=environment, cwd=HERE.parent, capture_output=True, text=True, check=False)
+
+
+def tests_of(path: str) -> str:
+    """The tests that a path runs, as pytest selects them."""
+    return f"{path} and ({ONLY[path]})" if path in ONLY else path
+
+
+def passed(result: subprocess.CompletedProcess[str], what: str = "") -> None:
+    assert result.returncode == 0, f"{what}\n{result.stdout[-6000:]}\n{result.stderr[-3000:]}"
+    assert " passed" in result.stdout
+
+
+@emulated
+def test_the_emulator() -> None:
+    passed(pytest_in_a_process("emulator.plugin", ["emulator_checks.py"], "", **emulator.environment("amx")))
+
+
+@emulated
+@pytest.mark.parametrize("path", [name for name in emulator.TARGETS if name in cpu.PATHS and name not in cpu.available()])
+def test_emulated_path(path: str) -> None:
+    passed(pytest_in_a_process("emulator.plugin", CHECKS, f"{tests_of(path)} and not 200", TILEFLOW_PATHS=path, **emulator.environment(path)))
+
+
+linux = pytest.mark.skipif(platform.system() != "Linux", reason="takes memory away by mprotect, and reads how a process ended")
+
+
+@linux
+@pytest.mark.parametrize("path", cpu.available())
+def test_guarded_path(path: str, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    journal.touch()
+    result = pytest_in_a_process("guard_pages", CHECKS, tests_of(path), TILEFLOW_PATHS=path, TILEFLOW_GUARDED=str(journal))
+    passed(result, f"The process ended in {journal.read_text().strip()}" if result.returncode < 0 else "")
+
+
+@linux
+def test_an_access_outside_of_the_arrays_is_reported(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    journal.touch()
+    result = pytest_in_a_process("guard_pages", CHECKS[:1], "outside", TILEFLOW_TRAP="1", TILEFLOW_GUARDED=str(journal))
+    assert result.returncode == -11
+    assert "too_far(f4[r], f4[r]) over rows 0..5, no memory after its arrays" in journal.read_text()
