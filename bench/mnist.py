@@ -97,7 +97,7 @@ def training_step(threads: int, runs: int) -> Result:
             side.close()
     ours, theirs = zip(*times, strict=True)
     median = sorted(ours)[len(ours) // 2]
-    return compare("mnist training call", "torch eager", threads, cpu.current().name, ours, theirs, images_per_s=ROWS / median,
+    return compare("mnist training call", "torch eager", threads, cpu.current().label, ours, theirs, images_per_s=ROWS / median,
                    rows=ROWS, micro_batch=MICRO_BATCH, gradient_accumulation=ACCUMULATION, device_iterations=ITERATIONS)
 
 
@@ -119,7 +119,7 @@ def first_step(runs: int) -> list[Result]:
                 began = time.perf_counter()
                 subprocess.run(command, check=True, capture_output=True, env=environment)
                 times.append(time.perf_counter() - began)
-    return [compare(case, "none", os.cpu_count() or 1, cpu.current().name, times, None) for case, times in results.items()]
+    return [compare(case, "none", os.cpu_count() or 1, cpu.current().label, times, None) for case, times in results.items()]
 
 
 def run(threads: int | None, runs: int) -> list[Result]:

@@ -19,8 +19,9 @@ from typing import Any
 
 from numba.extending import register_jitable
 
-from . import cpu
+from . import cpu, tiled
 from .call import Call, In, Out, Work
+from .half import HALVES
 from .leaf import Leaf
 from .micro import TILES, WIDE, columns, copy, dot, outer, transpose
 from .vector import itemsize
@@ -129,6 +130,9 @@ def blocking(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking:
     panel, size, tall = columns(dtype, path), itemsize(dtype), TILES[path.name].rows
     depth, bytes_b, strip = 2048 // size, p.k * p.n * size, WIDE * path.lanes(size)
     rows = _split(p.m, 8 * TILES["avx512"].rows, tall)
+    if path.amx and dtype == "f4" and tiled.pays(p.m, p.n, p.k, tiled.products(dtype, path)):
+        rows, across = tiled.blocks(p.m, p.n)
+        return Blocking("tiles", rows, across, tiled.DEPTH)
     if p.trans_b and not p.trans_a and (p.m <= 48 or p.n == 1):
         # Few rows stream B from memory: long rows keep the hardware's prefetching going.
         return Blocking("dots", 48, 16, depth if p.m > 8 else 8 * depth)
@@ -204,14 +208,15 @@ def _packed(dtype: str) -> Any:
 
 
 @functools.cache
-def _gemm(way: str, dtype: str, path: str) -> Leaf:
+def _gemm(way: str, dtype: str, path: cpu.Cpu) -> Leaf:
     """The leaf of one way. Range: units = blocks of C, rows first, then columns, then the batch.
 
     Strides of A and B are bytes, those of C and the bias elements; `b_row` leads from a row of what the way reads as B to the next.
     With a bias `c_at` is the piece's first column.
     """
     by_columns = way == "direct"
-    block, size = register_jitable({"direct": _direct, "dots": _dots, "packed": _packed}[way](dtype)), itemsize(dtype)
+    ways = {"direct": _direct, "dots": _dots, "packed": _packed, "tiles": tiled.tile_block}
+    block, size = register_jitable(ways[way](dtype)), itemsize(dtype)
 
     def gemm(a, b, c, bias, scratch, alpha, beta, flags, bias_row, bias_column, m, n, k, rows, cols, depth,  # type: ignore[no-untyped-def]
              a_row, a_k, b_row, inner, a_outer, a_inner, b_outer, b_inner, a_at, b_at, c_at, c_row, lo, hi):
@@ -228,7 +233,7 @@ def _gemm(way: str, dtype: str, path: str) -> Leaf:
 
     gemm.__name__ = f"gemm_{way}"
     signature = "T[:], T[:], T[:], T[:], T[w,:], T, T" + ", i8" * 21 + ", lo, hi"
-    return Leaf(gemm, signature.replace("T", dtype), key=f"{way}-{path}")
+    return Leaf(gemm, signature.replace("T", dtype), key=f"{way}-{path if way == 'tiles' else path.name}")
 
 
 @functools.cache
@@ -256,20 +261,20 @@ def _pack(dtype: str, path: str) -> Leaf:
     return Leaf(gemm_pack, f"{dtype}[:], {dtype}[:]" + ", i8" * 8 + ", lo, hi", key=path)
 
 
-def _last_two(values: Sequence[int], fill: int) -> tuple[int, int]:
+def last_two(values: Sequence[int], fill: int) -> tuple[int, int]:
     """The last two of `values`, filled up in front."""
     first, second = ([fill] * 2 + list(values))[-2:]
     return first, second
 
 
-def _starts(p: Problem) -> Iterator[tuple[int, int, int]]:
+def starts(p: Problem) -> Iterator[tuple[int, int, int]]:
     """Starts of A, B (elements) and C (matrices) for each index of the batch axes before the last two."""
     for number, index in enumerate(product(*map(range, p.batch[:-2]))):
         yield (sum(i * s for i, s in zip(index, p.a_step, strict=False)),
                sum(i * s for i, s in zip(index, p.b_step, strict=False)), number * math.prod(p.batch[-2:]))
 
 
-def _flat(arg: Any, size: int | None = None) -> Any:
+def flat(arg: Any, size: int | None = None) -> Any:
     """The operand as one axis."""
     return replace(arg, shape=(math.prod(arg.shape) if size is None else size,))
 
@@ -283,28 +288,33 @@ def _pieces(p: Problem, way: str, panel: int, serial: Serial | None) -> list[Pie
         assert p.k % serial.factor == 0, f"{serial} of {p}"
         step = p.k // serial.factor
         return [replace(whole, at=at, k=step) for at in range(0, p.k, step)]
-    if way != "packed":
+    if way not in ("packed", "tiles"):
         return [whole]
     step = panel * -(-p.n // (panel * serial.factor))
     return [replace(whole, j=j, n=min(step, p.n - j)) for j in range(0, p.n, step)]
 
 
 def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out, *, alpha: float = 1.0, beta: float = 1.0,
-                 bias: Bias | None = None, force: Blocking | None = None, serial: Serial | None = None) -> list[Call]:
+                 bias: Bias | None = None, force: Blocking | None = None, serial: Serial | None = None,
+                 partials: str = "f4") -> list[Call]:
     """Calls that compute C = alpha * A @ B + beta * bias for every matrix of a batch, on the current CPU path.
 
     Args:
-        dtype: "f4" or "f8".
+        dtype: "f4", "f8", "f2" or "b2" (the last two: `half_gemm.half_calls`, which takes no `force`).
         p: sizes, transpositions and batch.
         a, b, c: the operands. Only their number of elements matters; C holds the matrices of the batch in order.
         bias: an addend, for problems without batch.
         force: this blocking instead of the chosen one (tests and tuning).
         serial: do it in pieces, with less scratch memory. Pieces of sums must divide k.
+        partials: "f2" rounds the sums of 16-bit products to float16 after every 16 of them.
     """
     assert bias is None or not p.batch
+    if dtype in HALVES:
+        from .half_gemm import half_calls
+        return half_calls(dtype, p, a, b, c, alpha=alpha, beta=beta, bias=bias, serial=serial, partials=partials)
     if p.count * p.m * p.n == 0:
         return []
-    a, b, c = _flat(a), _flat(b), _flat(c, p.count * p.m * p.n)
+    a, b, c = flat(a), flat(b), flat(c, p.count * p.m * p.n)
     if p.n == 1 and p.trans_a:
         # y = A^T x is the row x^T A: a row-major right operand instead of a strided left one.
         p = replace(p, m=1, n=p.m, trans_a=False, trans_b=False, a_step=p.b_step, b_step=p.a_step)
@@ -313,21 +323,32 @@ def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out, *, alpha: float =
     p = simplify(p)
     path = cpu.current()
     plan = force or blocking(p, dtype, path)
-    pieces = _pieces(p, plan.way, columns(dtype, path), serial)
+    pieces = _pieces(p, plan.way, _panel(plan.way, dtype, path), serial)
     calls: list[Call] = []
     for piece in pieces:
         last = piece.at + piece.k == p.k
-        right, packing = (_packing(dtype, p, piece, pieces[0], b, path) if plan.way == "packed" else (b, []))
+        right, packing = (_packing(plan.way, dtype, p, piece, pieces[0], b, path) if plan.way in ("packed", "tiles") else (b, []))
         calls += packing
         calls += _piece_calls(dtype, p, plan, piece, (a, b, right, c), path,
                               alpha=alpha if last else 1.0, beta=beta, bias=bias if last else None)
     return calls
 
 
-def _packing(dtype: str, p: Problem, piece: Piece, largest: Piece, b: In, path: cpu.Cpu) -> tuple[Work, list[Call]]:
+def _panel(way: str, dtype: str, path: cpu.Cpu) -> int:
+    """Columns of a packed panel of B."""
+    return tiled.SIDE if way == "tiles" else columns(dtype, path)
+
+
+def _packing(way: str, dtype: str, p: Problem, piece: Piece, largest: Piece, b: In, path: cpu.Cpu) -> tuple[Work, list[Call]]:
     """A piece of B laid out in panels, in scratch memory that holds the largest piece."""
-    panel, matrix, size = columns(dtype, path), p.k * p.n, itemsize(dtype)
+    panel, matrix, size = _panel(way, dtype, path), p.k * p.n, itemsize(dtype)
     matrices, panels = b.shape[0] // matrix, -(-piece.n // panel)
+    if way == "tiles":
+        words = tiled.panel_bytes(dtype, path, largest.k) // 4
+        packed = Work("packed", (matrices * -(-largest.n // panel) * words,), dtype)
+        row = p.k if p.trans_b else p.n
+        start = piece.j * row + piece.at if p.trans_b else piece.at * row + piece.j
+        return packed, [tiled.pack_call(dtype, path, b, packed, piece.n, piece.k, p.trans_b, start, row, matrix, matrices)]
     packed = Work("packed", (matrices * -(-largest.n // panel) * largest.k * panel,), dtype)
     row = p.k if p.trans_b else p.n
     start = piece.j * row + piece.at if p.trans_b else piece.at * row + piece.j
@@ -344,22 +365,29 @@ def _piece_calls(dtype: str, p: Problem, plan: Blocking, piece: Piece, operands:
     by_columns = plan.way == "direct"
     b_row, b_step = p.n if by_columns else p.k, p.b_step
     b_start = piece.at * b_row + piece.j if by_columns else piece.j * b_row + piece.at
+    if plan.way == "tiles":
+        panel_row = tiled.panel_bytes(dtype, path, piece.k) // size
+        matrix = -(-piece.n // tiled.SIDE) * panel_row
+        b_row, b_start, b_step = panel_row // tiled.SIDE, 0, tuple(s // (p.k * p.n) * matrix for s in p.b_step)
+        scratch = tiled.scratch_bytes(dtype, path, plan.rows) // size
     if plan.way == "packed":
         assert plan.cols % panel == 0
         matrix = -(-piece.n // panel) * panel * piece.k
         b_row, b_start, b_step = piece.k, 0, tuple(s // (p.k * p.n) * matrix for s in p.b_step)
         scratch = max(plan.rows * (plan.depth + SKEW // size), plan.depth * (plan.rows + SKEW // size))
-    outer_count, inner_count = _last_two(p.batch, 1)
+    outer_count, inner_count = last_two(p.batch, 1)
     units = outer_count * inner_count * -(-p.m // plan.rows) * -(-piece.n // plan.cols)
     cost = 2.0 * outer_count * inner_count * p.m * piece.n * piece.k / FLOPS_PER_NS[path.name] * (size / 4) + 30.0 * units
+    if plan.way == "tiles":
+        cost *= FLOPS_PER_NS[path.name] / tiled.FLOPS_PER_NS[tiled.products(dtype, path)]
     cost += 0.01 * size * b.shape[0] * (piece.n * piece.k / max(1, p.n * p.k))
     more = MORE if piece.at else 0
-    addend = [_flat(bias.arg), BIASED | more, bias.row, bias.column] if bias else [a, more, 0, 0]
+    addend = [flat(bias.arg), BIASED | more, bias.row, bias.column] if bias else [a, more, 0, 0]
     calls = []
-    for a_at, b_at, c_at in _starts(replace(p, b_step=b_step)):
-        steps = [*_last_two(p.a_step, 0), *_last_two(b_step, 0), a_at + piece.at * a_k, b_at + b_start]
+    for a_at, b_at, c_at in starts(replace(p, b_step=b_step)):
+        steps = [*last_two(p.a_step, 0), *last_two(b_step, 0), a_at + piece.at * a_k, b_at + b_start]
         numbers = [p.m, piece.n, piece.k, plan.rows, plan.cols, plan.depth, *(s * size for s in (a_row, a_k, b_row)), inner_count,
                    *(s * size for s in steps), c_at * p.m * p.n + piece.j, p.n]
         args = [a, right, c, addend[0], Work("block", (scratch,), dtype), alpha, beta, *addend[1:], *numbers]
-        calls.append(Call(_gemm(plan.way, dtype, path.name), args, n=units, cost=cost))
+        calls.append(Call(_gemm(plan.way, dtype, path), args, n=units, cost=cost))
     return calls

@@ -34,11 +34,11 @@ from . import cache, cpu
 WORD = ir.IntType(64)
 ENTRY = "int64(intp,intp,intp,intp)"
 DTYPES = {
-    "f4": types.float32, "f8": types.float64, "f2": types.uint16,
+    "f4": types.float32, "f8": types.float64, "f2": types.uint16, "b2": types.uint16,
     "i1": types.int8, "i2": types.int16, "i4": types.int32, "i8": types.int64,
     "u1": types.uint8, "u2": types.uint16, "u4": types.uint32, "u8": types.uint64, "b1": types.boolean,
 }
-"""Signature letters (NumPy's) to Numba types; float16 travels as its uint16 bits."""
+"""Signature letters (NumPy's, and b2 for bfloat16) to Numba types; float16 and bfloat16 travel as their uint16 bits."""
 
 
 @dataclass(frozen=True)
@@ -211,8 +211,8 @@ class Leaf:
             if not p.is_array:
                 words.append(scalar_word(p.dtype, value))
                 continue
-            wanted = np.dtype({"b1": "?", "f2": "f2"}.get(p.dtype, p.dtype))
-            same_bits = p.dtype in ("u2", "f2") and value.dtype.itemsize == 2
+            wanted = np.dtype({"b1": "?", "b2": "u2"}.get(p.dtype, p.dtype))
+            same_bits = p.dtype in ("u2", "f2", "b2") and value.dtype.itemsize == 2
             if (value.dtype != wanted and not same_bits) or value.ndim != p.ndim or not value.flags.c_contiguous:
                 raise TypeError(f"{self.name}({self.signature}): got {value.dtype}{list(value.shape)}, "
                                 f"contiguous {value.flags.c_contiguous}")

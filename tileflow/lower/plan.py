@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 
 from ..graph import Graph, Value
+from ..kernels import cpu
 from ..kernels.leaf import Leaf
 from ..program import Program
 from .fuse import fuse
@@ -45,8 +46,14 @@ class Plan:
         return "\n".join(lines)
 
 
-def make_plan(program: Program, workers: int) -> Plan:
-    """Lower a program for `workers` threads."""
+def make_plan(program: Program, workers: int, precision: str = "highest") -> Plan:
+    """Lower a program for `workers` threads, with float32 products of that precision (`kernels.cpu.precision`)."""
+    with cpu.precision(precision):
+        return _choose(program, workers)
+
+
+def _choose(program: Program, workers: int) -> Plan:
+    """With lanes for micro-batches side by side, if there is memory for them."""
     together = program.batching.gradient_accumulation if program.training else program.batching.micro_batches
     lanes = min(workers, together)
     if lanes > 1:
