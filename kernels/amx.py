@@ -164,7 +164,7 @@ def _software_dot(e: Emitter, c: Any, a: Any, b: Any) -> None:
 
 def tiles(e: Emitter) -> Hardware | Software:
     """The tiles of the path that is compiled for."""
-    return {"amx": Hardware, "software": Software}[e.path.tiles](e)
+    return Hardware(e) if e.path.tiles == "amx" else Software(e)
 
 
 def _product(products: int, tall: int) -> Any:

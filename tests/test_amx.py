@@ -88,7 +88,7 @@ def test_highest_precision_is_as_accurate_as_float32(path, kind, k):
     got = error(run(p, a, b, force=SMALL), a, b)
     with cpu.forced(VECTORS):
         plain = error(run(p, a, b), a, b)
-    most, mean = (2.0, 1.3) if kind == "wide" else (1.0, 1.0)
+    most, mean = (2.0, 1.6) if kind == "wide" else (1.0, 1.0)
     assert got[0] <= most * plain[0], f"{kind}: {got} against {plain}"
     assert got[1] <= mean * plain[1], f"{kind}: {got} against {plain}"
 
@@ -123,7 +123,7 @@ def test_infinity_nan_and_magnitudes_that_cannot_be_split(path):
             np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
             np.testing.assert_array_equal(np.isinf(got), np.isinf(wanted))
             finite = np.isfinite(wanted)
-            assert (np.abs(got - wanted)[finite] <= 8 * UNIT * bound[finite]).all()
+            assert (np.abs(got[finite] - wanted[finite]) <= 8 * UNIT * bound[finite]).all()
             untouched = got[32:64] if side == 0 else got[:, 64:96] if place[1] == 31 else got[:, :64]
             np.testing.assert_array_equal(untouched, plain[32:64] if side == 0 else plain[:, 64:96] if place[1] == 31 else plain[:, :64])
         if EMULATED:
