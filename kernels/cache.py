@@ -45,6 +45,15 @@ def folder() -> Path:
     return root() / f"kernels-{source_hash()}"
 
 
+def writable() -> bool:
+    """Whether compiled kernels can be kept for other processes."""
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder(), os.W_OK)
+
+
 class _Locator(_CacheLocator):
     def get_cache_path(self) -> str:
         return str(folder())

@@ -20,13 +20,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.core.ccallback import CFunc
-from numba.core.sigutils import normalize_signature
 
-from . import cache, cpu, mathlib
+from . import cpu, mathlib
 from .call import Call, In, Out, Work
 from .expr import Expr, flops, key, postorder, variables
-from .leaf import ENTRY, Leaf
+from .leaf import CachedCFunc, Leaf
 from .vector import BIT, WORD, Emitter, as_intrinsic, word
 
 LETTERS = {"float16": "f2", "float32": "f4", "float64": "f8", "bool": "b1",
@@ -154,7 +152,7 @@ def _leaf(outputs: tuple[Expr, ...], read: tuple[int, ...], lies: tuple[str, ...
         words.append(f"{LETTERS[dtype]}[r{inner}]" if how == FULL else f"{LETTERS[dtype]}[:]")
         words += ["i8"] * ((rank - 1) * (how in (ROW, COLUMN)))
     words += [f"{LETTERS[o.dtype]}[r{inner}]" for o in outputs]
-    loops = _Loops(outputs, read, dtypes, lies, rank)
+    loops = Loops(outputs, read, dtypes, lies, rank)
     return _EmittedLeaf(", ".join(words), name, as_intrinsic(f"elementwise_{name}", "block, lo, hi", path, loops.emit))
 
 
@@ -171,16 +169,10 @@ class _EmittedLeaf(Leaf):
         super().__init__(elementwise, signature, key=key)
         self._kernel = kernel
 
-    def compile(self) -> None:
-        if self._compiled is not None:
-            return
+    def _entry(self) -> CachedCFunc:
         code = elementwise.__code__.replace(co_qualname=f"{self.name}-{self.identity}")
         entry = FunctionType(code, {"kernel": self._kernel, "__name__": __name__})
-        arguments, result = normalize_signature(ENTRY)
-        compiled = CFunc(entry, (arguments, result), locals={}, options=dict(self._options))
-        cache.enable(compiled, entry)
-        compiled.compile()
-        self._compiled = compiled
+        return CachedCFunc(entry, self._options)
 
 
 def _lanes(outputs: Sequence[Expr], path: cpu.Cpu) -> int:
@@ -193,7 +185,7 @@ def _lanes(outputs: Sequence[Expr], path: cpu.Cpu) -> int:
 # ---- loops --------------------------------------------------------------------------------------------------------------
 
 @dataclass(frozen=True)
-class _Loops:
+class Loops:
     """Emits the loops around the expressions: rows of the outer dimensions, vectors of the innermost one, a tail."""
 
     outputs: tuple[Expr, ...]
@@ -220,7 +212,7 @@ class _Loops:
         results = [take(1 + min(self.rank, 2)) for _ in self.outputs]
         outs = [r[0] for r in results]
         if self.rank == 1:
-            self._row(e, e.b.sub(hi, lo), self._moved(e, ins, [lo if how == FULL else word(0) for how in self.lies]),
+            self.row(e, e.b.sub(hi, lo), self._moved(e, ins, [lo if how == FULL else word(0) for how in self.lies]),
                       self._moved_out(e, outs, lo))
             return
         inner = results[0][-1]
@@ -233,7 +225,7 @@ class _Loops:
                 for c, s in zip(at, strides.get(k, []), strict=False):
                     offset = e.b.add(offset, e.b.mul(c, s))
                 offsets.append(offset)
-            self._row(e, inner, self._moved(e, ins, offsets), self._moved_out(e, outs, start))
+            self.row(e, inner, self._moved(e, ins, offsets), self._moved_out(e, outs, start))
             return _next(e, at, sizes)
 
         e.loop(lo, hi, 1, _coordinates(e, lo, sizes), row)
@@ -246,7 +238,7 @@ class _Loops:
         """Output addresses plus an offset in elements."""
         return [e.address(a, e.times(offset, _size(o.dtype))) for a, o in zip(addresses, self.outputs, strict=True)]
 
-    def _row(self, e: Emitter, n: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
+    def row(self, e: Emitter, n: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
         """All elements of one contiguous run of outputs."""
         lanes = _lanes(self.outputs, e.path)
         single = {k: e.load(ins[k], _stored(self.dtypes[k])) for k, how in enumerate(self.lies) if how in (SCALAR, COLUMN)}

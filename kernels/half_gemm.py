@@ -7,14 +7,15 @@ finished. With float16 partials, as the tile machine keeps them, the sums are ro
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numba.extending import register_jitable
 
 from . import cpu, tiled
+from .blocking import Problem, simplify
 from .call import Call, In, Out, Work
-from .gemm import BIASED, FLOPS_PER_NS, Bias, Problem, Serial, flat, last_two, simplify, starts
+from .gemm import BIASED, FLOPS_PER_NS, Bias, Panels, Serial, flat, last_two, starts
 from .half import narrow_rows, round_rows, widen_rows, widen_turned
 from .leaf import Leaf
 from .micro import TILES, columns, outer
@@ -54,7 +55,7 @@ def _tile_block(dtype: str) -> Any:
     inner = register_jitable(tiled.tile_block(dtype))
 
     def block(height, width, k, a, a_row, a_k, b, b_row, c, c_row, scratch):  # type: ignore[no-untyped-def]
-        inner(height, width, k, 0, a, a_row, a_k, b, b_row, c, c_row, 0, scratch)
+        inner(height, width, k, 0, a, a_row, a_k, b, 0, b_row, c, c_row, 0, scratch)
 
     return block
 
@@ -144,58 +145,98 @@ def _blocks(p: Problem, path: cpu.Cpu, in_tiles: bool) -> tuple[int, int]:
     return -(-p.m // (down * tall)) * tall, -(-p.n // (across * panel)) * panel
 
 
+def _in_tiles(dtype: str, p: Problem, path: cpu.Cpu, partials: str, packed: bool) -> bool:
+    """Whether a simplified problem is done in tiles."""
+    return path.amx and partials == "f4" and p.k > 0 and tiled.pays(p.m, p.n, p.k, tiled.products(dtype, path), packed)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """B in panels of `panel` columns and `words` float32 words: in tiles, or as float32."""
+
+    dtype: str
+    path: cpu.Cpu
+    in_tiles: bool
+    k: int
+
+    @property
+    def panel(self) -> int:
+        return tiled.SIDE if self.in_tiles else columns("f4", self.path)
+
+    @property
+    def words(self) -> int:
+        return tiled.panel_bytes(self.dtype, self.path, self.k) // 4 if self.in_tiles else self.k * self.panel
+
+    def elements(self, matrices: int, n: int) -> int:
+        """Words of that many matrices of `n` columns."""
+        return max(1, matrices * -(-n // self.panel) * self.words)
+
+    def call(self, p: Problem, first: int, n: int, matrices: int, b: In, target: Out | Work) -> Call:
+        """The call that lays out `n` columns from `first` on."""
+        row, start = (p.k, first * p.k) if p.trans_b else (p.n, first)
+        if self.in_tiles:
+            return tiled.pack_call(self.dtype, self.path, b, target, n, p.k, p.trans_b, start, row, p.k * p.n, matrices)
+        panels = -(-n // self.panel)
+        return Call(_pack(self.dtype, self.path.name), (b, target, n, p.k, int(p.trans_b), self.panel, panels, start, row, p.k * p.n),
+                    n=matrices * -(-panels // GROUP), cost=0.3 * matrices * p.k * n)
+
+
+def half_panels(dtype: str, p: Problem) -> Panels | None:
+    """How B is laid out for `half_calls(..., packed=True)` on the current CPU path; None where it is better not."""
+    p, path = simplify(p), cpu.current()
+    if p.batch or p.m <= 8 or p.count * p.m * p.n * p.k == 0:
+        return None
+    layout = _Layout(dtype, path, _in_tiles(dtype, p, path, "f4", True), p.k)
+    elements = layout.elements(1, p.n)
+    return Panels(elements, "f4", (layout.call(p, 0, p.n, 1, In(0, (p.k * p.n,)), Out(0, (elements,))),))
+
+
 def half_calls(dtype: str, p: Problem, a: In, b: In, c: Out, *, alpha: float = 1.0, beta: float = 1.0, bias: Bias | None = None,
-               serial: Serial | None = None, partials: str = "f4", tiles: bool | None = None) -> list[Call]:
+               serial: Serial | None = None, partials: str = "f4", packed: bool = False, tiles: bool | None = None) -> list[Call]:
     """Calls that compute C = alpha * A @ B + beta * bias for every matrix of a batch: `gemm.matmul_calls` for "f2" and "b2".
 
     Args:
         serial: lay B out in that many pieces of columns, one after the other, whatever the axis: the bits stay the same.
         partials: "f4", or "f2" to round the sums to float16 after every 16 products.
+        packed: b is what the calls of `half_panels` made; then `partials` is "f4".
         tiles: use the CPU's tiles or not (tests); by default where they are faster.
     """
     path = cpu.current()
     if p.count * p.m * p.n == 0:
         return []
+    assert not (packed and (serial or partials != "f4"))
     a, b, c, p = flat(a), flat(b), flat(c, p.count * p.m * p.n), simplify(p)
-    count = tiled.products(dtype, path)
-    in_tiles = path.amx and partials == "f4" and p.k > 0 and (tiled.pays(p.m, p.n, p.k, count) if tiles is None else tiles)
-    panel = tiled.SIDE if in_tiles else columns("f4", path)
-    step = p.n if serial is None else panel * -(-p.n // (panel * serial.factor))
+    layout = _Layout(dtype, path, _in_tiles(dtype, p, path, partials, packed) if tiles is None else tiles and p.k > 0, p.k)
+    step = p.n if serial is None else layout.panel * -(-p.n // (layout.panel * serial.factor))
+    matrices = max(1, b.shape[0] // max(1, p.k * p.n))
     calls: list[Call] = []
     for j in range(0, p.n, step):
-        calls += _piece(dtype, p, j, min(step, p.n - j), step, (a, b, c), path, in_tiles, alpha, beta, bias, partials)
+        n, work = min(step, p.n - j), Work("packed", (layout.elements(matrices, step),), "f4")
+        if p.k and not packed:
+            calls.append(layout.call(p, j, n, matrices, b, work))
+        calls += _piece(p, j, n, layout, (a, b if packed else work, c), alpha, beta, bias, partials)
     return calls
 
 
-def _piece(dtype: str, p: Problem, first: int, n: int, largest: int, operands: tuple[In, In, Out], path: cpu.Cpu, in_tiles: bool,
-           alpha: float, beta: float, bias: Bias | None, partials: str) -> list[Call]:
-    """The calls for `n` columns of C from `first` on; the scratch memory holds B for `largest` columns."""
-    a, b, c = operands
-    panel = tiled.SIDE if in_tiles else columns("f4", path)
-    matrices, panels = max(1, b.shape[0] // max(1, p.k * p.n)), -(-n // panel)
-    words = tiled.panel_bytes(dtype, path, p.k) // 4 if in_tiles else p.k * panel                # of a panel
-    packed = Work("packed", (max(1, matrices * -(-largest // panel) * words),), "f4")
-    row, start = (p.k, first * p.k) if p.trans_b else (p.n, first)
-    calls = []
-    if in_tiles:
-        calls.append(tiled.pack_call(dtype, path, b, packed, n, p.k, p.trans_b, start, row, p.k * p.n, matrices))
-    elif p.k:
-        calls.append(Call(_pack(dtype, path.name), [b, packed, n, p.k, int(p.trans_b), panel, panels, start, row, p.k * p.n],
-                          n=matrices * -(-panels // GROUP), cost=0.3 * matrices * p.k * n))
-    rows, cols = _blocks(replace(p, n=n), path, in_tiles)
+def _piece(p: Problem, first: int, n: int, layout: _Layout, operands: tuple[In, In | Work, Out], alpha: float, beta: float,
+           bias: Bias | None, partials: str) -> list[Call]:
+    """The calls for `n` columns of C from `first` on; `operands` are A, those columns of B laid out, C."""
+    (a, right, c), dtype, path = operands, layout.dtype, layout.path
+    rows, cols = _blocks(replace(p, n=n), path, layout.in_tiles)
     floats = rows * cols + cols
-    floats += tiled.scratch_bytes(dtype, path, rows) // 4 if in_tiles else max(rows * (tiled.DEPTH + 16), tiled.DEPTH * (rows + 16))
+    floats += tiled.scratch_bytes(dtype, path, rows) // 4 if layout.in_tiles else max(rows * (tiled.DEPTH + 16), tiled.DEPTH * (rows + 16))
     outer_count, inner_count = last_two(p.batch, 1)
     units = outer_count * inner_count * -(-p.m // rows) * -(-n // cols)
-    speed = tiled.FLOPS_PER_NS[tiled.products(dtype, path)] if in_tiles else FLOPS_PER_NS[path.name] / (1 if partials == "f4" else 2)
+    speed = tiled.FLOPS_PER_NS[tiled.products(dtype, path)] if layout.in_tiles else FLOPS_PER_NS[path.name] / (1 if partials == "f4" else 2)
     a_row, a_k = (1, p.m) if p.trans_a else (p.k, 1)
     addend = [flat(bias.arg), BIASED, bias.row, bias.column] if bias else [a, 0, 0, 0]
-    b_step = tuple(s // max(1, p.k * p.n) * panels * words for s in p.b_step)
+    b_step = tuple(s // max(1, p.k * p.n) * layout.elements(1, n) for s in p.b_step)
+    calls = []
     for a_at, b_at, c_at in starts(replace(p, b_step=b_step)):
         strides = [s * 2 for s in last_two(p.a_step, 0)] + [s * 4 for s in last_two(b_step, 0)]
-        numbers = [p.m, n, p.k, rows, cols, a_row * 2, a_k * 2, words // panel * 4, inner_count, *strides, a_at * 2, b_at * 4,
+        numbers = [p.m, n, p.k, rows, cols, a_row * 2, a_k * 2, layout.words // layout.panel * 4, inner_count, *strides, a_at * 2, b_at * 4,
                    c_at * p.m * p.n + first, p.n]
-        args = [a, packed, c, addend[0], Work("block", (floats,), "f4"), alpha, beta, *addend[1:], *numbers]
-        calls.append(Call(_gemm(dtype, path, in_tiles, partials), args, n=units,
+        args = [a, right, c, addend[0], Work("block", (floats,), "f4"), alpha, beta, *addend[1:], *numbers]
+        calls.append(Call(_gemm(dtype, path, layout.in_tiles, partials), args, n=units,
                           cost=2.0 * outer_count * inner_count * p.m * n * p.k / speed + 30.0 * units))
     return calls

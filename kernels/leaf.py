@@ -9,7 +9,9 @@ The caller hands over the address of an *argument block* (int64 words: address a
 each scalar) and a range. Arguments marked `[r, ...]` arrive cut to rows lo..hi, so a body never sees the range and loops
 from 0 (a loop from `lo` may index negatively as far as LLVM knows, and then does not vectorise). Arguments marked
 `[w, ...]` are one row per worker: the body sees its own row, an array of one dimension less. The words `lo`, `hi` and
-`worker` in a signature pass those numbers themselves. Bodies never raise; a `checked` leaf returns a status, 0 for success.
+`worker` in a signature pass those numbers themselves. The word `rest` passes the address of the block's words for all
+parameters after it, which the body does not see: code that takes any number of them reads them there (see `epilogue`).
+Bodies never raise; a `checked` leaf returns a status, 0 for success.
 """
 from __future__ import annotations
 
@@ -25,6 +27,7 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core.ccallback import CFunc
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.sigutils import normalize_signature
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
@@ -33,6 +36,8 @@ from . import cache, cpu
 
 WORD = ir.IntType(64)
 ENTRY = "int64(intp,intp,intp,intp)"
+PASSED = ("lo", "hi", "worker", "rest")
+"""What a signature may ask for that has no words of its own in the argument block."""
 DTYPES = {
     "f4": types.float32, "f8": types.float64, "f2": types.uint16, "b2": types.uint16,
     "i1": types.int8, "i2": types.int16, "i4": types.int32, "i8": types.int64,
@@ -45,7 +50,7 @@ DTYPES = {
 class Parameter:
     """One parameter of a leaf: an array of `ndim` dimensions as the caller passes it, a scalar (ndim 0), or a range word."""
 
-    dtype: str                 # a key of DTYPES, or "lo" | "hi" | "worker"
+    dtype: str                 # a key of DTYPES, or one of PASSED
     ndim: int = 0
     cut: str = ""              # "r": axis 0 is the range; "w": axis 0 is the worker
 
@@ -56,7 +61,7 @@ class Parameter:
     @property
     def words(self) -> int:
         """Words in the argument block."""
-        return 0 if self.dtype in ("lo", "hi", "worker") else 1 + self.ndim
+        return 0 if self.dtype in PASSED else 1 + self.ndim
 
     @property
     def numba_type(self) -> types.Type:
@@ -72,7 +77,7 @@ def parse(signature: str) -> tuple[Parameter, ...]:
     found = []
     for text in re.split(r",(?![^\[]*\])", signature):
         word = text.strip()
-        if word in ("lo", "hi", "worker"):
+        if word in PASSED:
             found.append(Parameter(word))
             continue
         match = re.fullmatch(r"(\w\d)(?:\[([^\]]*)\])?", word)
@@ -82,6 +87,11 @@ def parse(signature: str) -> tuple[Parameter, ...]:
         cut = axes[0] if axes and axes[0] in "rw" else ""
         found.append(Parameter(match[1], len(axes), cut))
     return tuple(found)
+
+
+def _seen(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+    """The parameters that the body gets: all up to `rest`."""
+    return next((parameters[:i + 1] for i, p in enumerate(parameters) if p.dtype == "rest"), parameters)
 
 
 def _views(parameters: tuple[Parameter, ...]) -> Any:
@@ -102,7 +112,8 @@ def _views(parameters: tuple[Parameter, ...]) -> Any:
         values = []
         for p in parameters:
             if p.words == 0:
-                values.append({"lo": lo, "hi": hi, "worker": worker}[p.dtype])
+                rest = builder.add(block, ir.Constant(WORD, 8 * position))
+                values.append({"lo": lo, "hi": hi, "worker": worker, "rest": rest}[p.dtype])
                 continue
             first = word()
             element = context.get_data_type(DTYPES[p.dtype])
@@ -138,6 +149,28 @@ def _views(parameters: tuple[Parameter, ...]) -> Any:
     return views
 
 
+class CachedCFunc(CFunc):
+    """A C function of the signature `ENTRY` in our cache, which can be asked for its code without compiling it."""
+
+    _cache: Any
+    _sig: Any
+    _targetdescr: Any
+
+    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+        super().__init__(function, normalize_signature(ENTRY), locals={}, options=dict(options))
+        cache.enable(self, function)
+
+    @global_compiler_lock
+    def load(self) -> bool:
+        """Take the code from the cache; False when it is not there."""
+        found = self._cache.load_overload(self._sig, self._targetdescr.target_context)
+        if found is None:
+            return False
+        self._library, self._wrapper_name = found.library, found.fndesc.llvm_cfunc_wrapper_name
+        self._wrapper_address = self._library.get_pointer_to_function(self._wrapper_name)
+        return True
+
+
 class Leaf:
     """A compiled kernel with three faces: `address` (the runtime's), a call over arrays (tests), `twin` (plain Python)."""
 
@@ -170,16 +203,30 @@ class Leaf:
                      self._key, options, cpu.current().name))
         return hashlib.sha1(what.encode()).hexdigest()[:16]
 
+    def load(self) -> bool:
+        """Make the code ready if that needs no compiler: it is ready, or the cache has it. Returns whether it is."""
+        if self._compiled is None:
+            entry = self._entry()
+            if entry.load():
+                self._compiled = entry
+        return self._compiled is not None
+
     def compile(self) -> None:
         """Compile, or read from the cache; nothing when done before."""
-        if self._compiled is not None:
-            return
-        order = [self._same.get(i, i) for i in range(len(self.parameters))]
+        if self._compiled is None:
+            entry = self._entry()
+            entry.compile()
+            self._compiled = entry
+
+    def _entry(self) -> CachedCFunc:
+        """The C function, not compiled yet."""
+        seen = _seen(self.parameters)
+        order = [self._same.get(i, i) for i in range(len(seen))]
         text = ("def entry(block, lo, hi, worker):\n"
                 "    v = views(block, lo, hi, worker)\n"
                 f"    status = body({', '.join(f'v[{i}]' for i in order)})\n"
                 f"    return {'status' if self.checked else '0'}\n")
-        names = dict(views=_views(self.parameters), body=njit(inline="always", **self._options)(self.twin),
+        names = dict(views=_views(seen), body=njit(inline="always", **self._options)(self.twin),
                      __name__=self.twin.__module__)
         exec(compile(text, "<leaf>", "exec"), names)          # our own four lines above: no foreign text reaches it
         home = self.twin.__code__
@@ -188,11 +235,7 @@ class Leaf:
             co_qualname=f"{self.name}-{self.identity}")
         entry = python_types.FunctionType(code, names)
         entry.__module__ = self.twin.__module__
-        args, result = normalize_signature(ENTRY)
-        compiled = CFunc(entry, (args, result), locals={}, options=dict(self._options))
-        cache.enable(compiled, entry)
-        compiled.compile()
-        self._compiled = compiled
+        return CachedCFunc(entry, self._options)
 
     @property
     def address(self) -> int:

@@ -30,6 +30,8 @@ DEPTH = 512
 """Terms that are summed in tiles before the sum is added to C."""
 GROUP = 8
 """Panels of B laid out together: their rows are read 8 * 32 columns at a time."""
+MORE = 4
+"""Flag of a call: C holds a sum already, to which this one is added."""
 LINE = 64
 HEADER = 128
 FLOPS_PER_NS = {6: 290.0, 4: 430.0, 3: 480.0, 1: 900.0}
@@ -114,8 +116,8 @@ def left_as_float(dtype: str) -> Any:
 def tile_block(dtype: str) -> Any:
     """The jitable that computes a block of C (float32) from A and packed panels of B, on the current path.
 
-    block(height, width, k, depth, a, a_row, a_k, b, b_row, c, c_row, more, scratch): addresses and byte strides; `b` is the panel of the
-    block's first column, 32 * b_row bytes lead to the next; `more` is not 0 where C holds a sum already.
+    block(height, width, k, depth, a, a_row, a_k, b, b_k, b_col, c, c_row, flags, scratch): addresses and byte strides; `b` is the panel of
+    the block's first column, 32 * b_col bytes lead to the next; C holds a sum already where `flags` has MORE.
     """
     path = cpu.current()
     count = products(dtype, path)
@@ -129,13 +131,13 @@ def tile_block(dtype: str) -> Any:
         near = scaled and (first >> 23) + (second >> 23) - 254 > LARGEST_PRODUCT
         return first < limit and second < limit and not near
 
-    def block(height, width, k, depth, a, a_row, a_k, b, b_row, c, c_row, more, scratch):  # type: ignore[no-untyped-def]
+    def block(height, width, k, depth, a, a_row, a_k, b, _b_k, b_col, c, c_row, flags, scratch):  # type: ignore[no-untyped-def]
         base = np.intp(scratch)
-        panel, header, left = SIDE * b_row, (4 * ((k + DEPTH - 1) // DEPTH) + HEADER - 1) // HEADER * HEADER, base + LEFT
+        panel, header, left = SIDE * b_col, (4 * ((k + DEPTH - 1) // DEPTH) + HEADER - 1) // HEADER * HEADER, base + LEFT
         begin(0)
         for p in range(0, k, DEPTH):
             deep, mark = min(DEPTH, k - p), 4 * (p // DEPTH)
-            blocks, adding = (deep + TERMS - 1) // TERMS, int(p + more > 0)
+            blocks, adding = (deep + TERMS - 1) // TERMS, int(p + (flags & MORE) > 0)
             for i in range(16):
                 poke(base + SEEN + 4 * i, 0)
             pack(height, deep, a + p * a_k, a_row, a_k, left, blocks * a_step, a_step, base + SEEN, 0, base)

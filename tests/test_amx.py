@@ -9,8 +9,9 @@ import pytest
 from test_gemm import exact, operands, run
 
 from tileflow.kernels import cpu, tiled
+from tileflow.kernels.blocking import Blocking, Problem, blocking, simplify
 from tileflow.kernels.call import In
-from tileflow.kernels.gemm import Bias, Blocking, Problem, blocking, simplify
+from tileflow.kernels.gemm import Bias
 
 EMULATED = "emulator" in sys.modules
 VECTORS = next(name for name in ("avx512", "avx2", "generic") if name in cpu.available())

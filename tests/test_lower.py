@@ -6,14 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from evaluate import evaluate, run_kernel
 
 import tileflow
 import tileflow.ops
 from tileflow import nn, optim
-from tileflow.graph import Builder, Graph, State, TensorType, Value, verify
+from tileflow.graph import Builder, Graph, Op, State, TensorType, Value, verify
 from tileflow.kernels.call import Call, In, Out
+from tileflow.kernels.elementwise import elementwise_call
+from tileflow.kernels.epilogue import Epilogue
+from tileflow.kernels.expr import Var
 from tileflow.kernels.guard import clear, copy
 from tileflow.lower import fuse as fusing
+from tileflow.lower.attach import attach
+from tileflow.lower.expand import expand
 from tileflow.lower.fuse import MOST_OPERANDS, Fused, fuse
 from tileflow.lower.memory import ALIGN, Arena, Interval, padded
 from tileflow.lower.rows import Operand, Place, Row, lower
@@ -343,10 +349,108 @@ def test_every_worker_has_scratch_wherever_rows_may_be_split():
 
 def test_elementwise_calls_are_flat():
     """What merging relies on."""
-    from tileflow.kernels.elementwise import elementwise_call
-    from tileflow.kernels.expr import Var
     call = elementwise_call([Var(0, "float32") * Var(1, "float32")], [In(0, (4, 4)), In(1, ())], [Out(0, (4, 4))])
     assert isinstance(call, Call)
     assert call.flat
     assert [a.shape for a in call.args] == [(16,), (1,), (16,)]
     assert call.n == 16
+
+
+# ---- epilogues
+
+class Doubled(Op):
+    """2 x as a product would be made, block by block, for tests of epilogues."""
+
+    name = "Doubled"
+    epilogues = 1
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        assert types[0] is not None
+        return (types[0],)
+
+    def kernel(self, inputs: Any, outputs: Any, cpu: Any, epilogue: Epilogue | None = None) -> list[Call]:
+        whole = (outputs[0].size,)
+        calls = [elementwise_call([Var(0, "float32") * 2], [In(0, whole)], [Out(0, whole)])]
+        return [*calls, epilogue.after(outputs[0].shape, 1)] if epilogue else calls
+
+
+def attached(build: Any, keep: bool = False) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
+    """Names of the lowered nodes, results with epilogues, results node by node, for a graph of x and y [2, 3, 4] and z [3, 1]."""
+    graph = Graph()
+    b = Builder(graph)
+    names, shapes = ("x", "y", "z", "s"), ((2, 3, 4), (2, 3, 4), (3, 1), (1,))
+    values = [b.input(n, TensorType("float32", shape)) for n, shape in zip(names, shapes, strict=True)]
+    graph.outputs = list(build(b, *values))
+    feeds = {n: rng.standard_normal(shape).astype("f4") for n, shape in zip(names, shapes, strict=True)}
+    wanted = evaluate(graph, feeds, run_kernel)
+    done = attach(fuse(expand(graph)))
+    found = run_graph(done, feeds)
+    return [n.op.name for n in done.nodes], [found[v] for v in graph.outputs], [wanted[v.name] for v in graph.outputs]
+
+
+def run_graph(graph: Graph, feeds: dict[str, np.ndarray]) -> dict[Value, np.ndarray]:
+    values = {v: feeds[v.name] for v in graph.inputs} | graph.constants
+    for node in graph.nodes:
+        values |= dict(zip(node.outputs, run_kernel(node.op, *[None if v is None else values[v] for v in node.inputs]), strict=True))
+    return values
+
+
+def test_what_follows_a_product_becomes_its_epilogue():
+    names, found, wanted = attached(lambda b, x, y, z, s: [b.Relu(b.Add(b.Add(b.Mul(b.emit(Doubled(), x)[0], s), z), y))])
+    assert names == ["Finished"]
+    assert found[0].tobytes() == wanted[0].tobytes()
+
+
+def test_a_result_before_the_activation_is_an_output_too():
+    def build(b: Builder, x: Value, y: Value, z: Value, s: Value) -> list[Value]:
+        before = b.Add(b.emit(Doubled(), x)[0], z)
+        return [b.Exp(before), before]
+    names, found, wanted = attached(build)
+    assert names == ["Finished"]
+    assert [a.tobytes() for a in found] == [a.tobytes() for a in wanted]
+
+
+def test_a_product_that_others_read_later_is_kept():
+    def build(b: Builder, x: Value, y: Value, z: Value, s: Value) -> list[Value]:
+        product, = b.emit(Doubled(), x)
+        return [b.Greater(b.Add(product, z), y), product, b.ReduceSum(product, axes=(0,), keepdims=0)]
+    names, found, wanted = attached(build)
+    assert names == ["Finished", "ReduceSum"]
+    assert [a.tobytes() for a in found] == [a.tobytes() for a in wanted]
+
+
+def test_only_one_of_two_products_takes_the_sum():
+    names, found, wanted = attached(lambda b, x, y, z, s: [b.Relu(b.Add(b.emit(Doubled(), x)[0], b.emit(Doubled(), y)[0]))])
+    assert names == ["Doubled", "Finished"]
+    assert found[0].tobytes() == wanted[0].tobytes()
+
+
+@pytest.mark.parametrize("build", [
+    lambda b, p, x, y, z, s: [b.Div(p, b.ReduceMax(p, axes=(2,)))],                    # needs all of the product first
+    lambda b, p, x, y, z, s: [b.Add(p, b.ReduceMax(y, axes=(0, 1)))],                  # an operand along another axis
+    lambda b, p, x, y, z, s: [b.Greater(p, y)],                                        # no output to compute the product in
+    lambda b, p, x, y, z, s: [b.Add(b.ReduceMax(p, axes=(2,)), y)],                    # not elementwise
+])
+def test_what_is_no_epilogue_stays_apart(build: Any):
+    names, found, wanted = attached(lambda b, x, y, z, s: build(b, b.emit(Doubled(), x)[0], x, y, z, s))
+    assert "Doubled" in names
+    assert "Finished" not in names
+    assert found[0].tobytes() == wanted[0].tobytes()
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 3, 4), (6, 5), (0, 5, 2)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_batch_normalisation_of_inference_is_elementwise(shape: tuple[int, ...], dtype: str):
+    graph = Graph()
+    b = Builder(graph)
+    kinds = [TensorType(dtype, shape), *[TensorType(dtype, (5,))] * 4]
+    values = [b.input(f"x{i}", kind) for i, kind in enumerate(kinds)]
+    graph.outputs = [b.Relu(b.BatchNormalization(*values, epsilon=1e-3))]
+    feeds = {v.name: rng.standard_normal(v.shape).astype(dtype) for v in values}
+    feeds["x4"] = np.array([0.5, 1, 2, 1e-9, np.nan], dtype)
+    done = fuse(expand(graph))
+    assert [n.op.name for n in done.nodes if n.op.alias is None] == ["Map", *(["Fused"] if graph.outputs[0].type.size else ["Map", "Relu"])]
+    views = {v for n in done.nodes if n.op.alias is not None for v in n.outputs}
+    found = run_graph(done, feeds)
+    assert len(views) == (3 if len(shape) > 2 else 0)
+    assert found[graph.outputs[0]].tobytes() == evaluate(graph, feeds, run_kernel)[graph.outputs[0].name].tobytes()

@@ -23,6 +23,7 @@ from .graph import CODES, type_of
 from .importers.onnx import OLDEST_OPSET, DynamicOperandError, OnnxModel, import_graph, load_model, unsupported_nodes, wrap_model
 from .importers.onnx.load import one_line
 from .kernels import driver
+from .kernels.warm import compile_all
 from .lower.plan import make_plan
 from .program import Batching
 from .runtime.engine import Engine
@@ -140,6 +141,5 @@ class Prepared(BackendRep):
         for graph in program.graphs:
             session.declare(graph.states, imported.weights)
         plan = make_plan(program, driver.start_threads(self._threads))
-        for leaf in plan.leaves():
-            leaf.compile()
+        compile_all(plan.leaves())
         return Engine(plan, session)

@@ -21,6 +21,20 @@ OPS: dict[str, type[Op]] = {}
 """Every operator by name; the operator files register themselves when imported."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """Input `index` laid out once while it does not change.
+
+    `calls` read it as In(0) and write Out(0) of `type`. `op` is the operator that takes the laid-out array in its place. Inputs whose
+    `type` and `calls` are equal share one copy.
+    """
+
+    index: int
+    type: TensorType
+    calls: tuple[Call, ...]
+    op: Op
+
+
 class Op:
     """Base of all operators. Subclasses are frozen dataclasses (`@op(name)`) whose fields are the logical attributes.
 
@@ -35,6 +49,9 @@ class Op:
     """Draws random numbers, so two equal nodes are not one."""
     onnx: ClassVar[bool] = True
     """An ONNX operator of the same name with the same attribute names exists in the default domain."""
+    epilogues: ClassVar[int | None] = None
+    """Elementwise work may be appended to the kernel: the axis of output 0 along which operands per output channel lie (-1: the
+    last one). `kernel` then takes a fourth argument, `epilogue: Epilogue | None = None`, whose operands are inputs after its own."""
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         """Types of the inputs to types of all outputs. Raises ShapeError or TypeMismatchError with the values named."""
@@ -59,6 +76,16 @@ class Op:
 
     def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Any | None:
         """For elementwise operators the scalar expression (kernels.elementwise.Expr) over `inputs`; else None. Fusion asks this."""
+        return None
+
+    def elementwise(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        """The same outputs, bit for bit, mostly from elementwise operators, as nodes through `b`: those the host fuses with their
+        neighbours. None: there is no such form.
+        """
+        return None
+
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        """The same over tensors [N, *spatial, C] in place of [N, C, *spatial]; None: there is no such form."""
         return None
 
     def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
@@ -88,6 +115,13 @@ class Op:
         """
         return None
 
+    def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
+        """How an input is laid out once for many runs, should it be a weight or a constant; None: the kernel reads it as it is.
+
+        The host lowering asks; results are those of `kernel`, up to the order of sums where it reads the plain input in another way.
+        """
+        return None
+
     def attributes(self) -> dict[str, Any]:
         """The logical attributes by name."""
         assert dataclasses.is_dataclass(self)
@@ -97,6 +131,20 @@ class Op:
         shown = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)      # type: ignore[arg-type]
                  if getattr(self, f.name) != f.default}
         return self.name + (f"({', '.join(f'{k}={v}' for k, v in shown.items())})" if shown else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Last:
+    """An operator's form for channels-last tensors. The host's lowering chooses it or not, for whole regions of a graph.
+
+    op: the operator in that form. inputs, outputs: which operands and results are channels-last; the others (weights, statistics)
+    stay as they are. gain: estimated nanoseconds saved on one core against the form it replaces; 0 for one that does not care.
+    """
+
+    op: Op
+    inputs: tuple[bool, ...]
+    outputs: tuple[bool, ...]
+    gain: float = 0.0
 
 
 T = TypeVar("T")

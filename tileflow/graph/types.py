@@ -66,6 +66,11 @@ class TensorType:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
+def dtype_of(code: str) -> str:
+    """The element type that kernels call `code`."""
+    return next(dtype for dtype, letters in CODES.items() if letters == code)
+
+
 def type_of(array: np.ndarray) -> TensorType:
     """The type of a NumPy array."""
     return TensorType(array.dtype.name, array.shape)

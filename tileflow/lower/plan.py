@@ -8,8 +8,11 @@ from ..graph import Graph, Value
 from ..kernels import cpu
 from ..kernels.leaf import Leaf
 from ..program import Program
+from .attach import attach
+from .expand import expand
 from .fuse import fuse
 from .memory import padded
+from .pack import pack
 from .rows import Lowered, Place, lower
 
 LANE_MEMORY_SHARE = 0.25
@@ -49,7 +52,7 @@ class Plan:
 def make_plan(program: Program, workers: int, precision: str = "highest") -> Plan:
     """Lower a program for `workers` threads, with float32 products of that precision (`kernels.cpu.precision`)."""
     with cpu.precision(precision):
-        return _choose(program, workers)
+        return _choose(pack(program), workers)
 
 
 def _choose(program: Program, workers: int) -> Plan:
@@ -80,7 +83,8 @@ def _lower(program: Program, lanes: int, workers: int) -> Plan:
     def part(graph: Graph, arena: str, keep: list[Value], rows: int) -> Lowered:
         user = program.micro.outputs[:user_outputs(program)] if graph is program.micro else []
         direct = {v: Place(("io", v.name)) for v in user}
-        lowered = lower(fuse(graph, keep), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
+        wanted = [*keep, *user]
+        lowered = lower(attach(fuse(expand(graph), wanted), wanted), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
         places.update(lowered.places)
         places.update({v: Place(("arena", arena), at) for v, at in _kept_offsets(keep).items()})
         return lowered

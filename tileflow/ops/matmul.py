@@ -4,15 +4,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError
-from ..graph.op import OPS, Op, Types, op
-from ..graph.types import TensorType, broadcast_shapes
+from ..graph.op import OPS, Op, Packed, Types, op
+from ..graph.types import TensorType, broadcast_shapes, dtype_of
+from ..kernels.blocking import Problem
 from ..kernels.call import Call, In, Out
-from ..kernels.gemm import Bias, Problem, Serial, matmul_calls
+from ..kernels.gemm import Bias, Serial, matmul_calls, panels
 from ..work import Axis, Contraction, Operand, Work
 from .shape import Shape, present, sum_to, zeros
 
@@ -127,6 +128,39 @@ def _serial_axes(pieces: Pieces | None) -> tuple[tuple[str, int], ...]:
     return () if pieces is None else ((pieces.axis, pieces.factor),)
 
 
+class Multiplies(Protocol):
+    """What has the kernel of a given problem: a product operator."""
+
+    name: ClassVar[str]
+
+    def pieces(self) -> Pieces | None: ...
+
+    def calls(self, p: Problem, inputs: Types, outputs: Sequence[TensorType], packed: bool) -> list[Call]: ...
+
+
+class Prepacked(Op):
+    """A product whose B is laid out in panels already. Made by `Op.packed` only."""
+
+    name: ClassVar[str] = "Prepacked"
+
+    def __init__(self, product: Multiplies, problem: Problem) -> None:
+        self.product, self.problem = product, problem
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        return self.product.calls(self.problem, inputs, outputs, packed=True)
+
+    def __str__(self) -> str:
+        return f"{self.product} with B in panels"
+
+
+def with_panels(product: Multiplies, p: Problem, b: TensorType) -> Packed | None:
+    """The product with B laid out beforehand. Serialised products keep their bounded memory: they have no such form."""
+    laid = None if product.pieces() else panels(b.code, p)
+    if laid is None:
+        return None
+    return Packed(1, TensorType(dtype_of(laid.dtype), (laid.elements,)), laid.calls, Prepacked(product, p))
+
+
 class Product(Op):
     """Base of the batched products: A [..., m, k] @ B [..., k, n], batch axes broadcast, 1-D operands as in NumPy's matmul."""
 
@@ -192,8 +226,16 @@ class Product(Op):
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         a, b = present(inputs[0]), present(inputs[1])
-        return matmul_calls(a.code, self.problem(a, b), In(0, a.shape), In(1, b.shape), Out(0, outputs[0].shape), alpha=self.flags()[2],
-                            serial=_serial(self.pieces()))
+        return self.calls(self.problem(a, b), inputs, outputs, packed=False)
+
+    def calls(self, p: Problem, inputs: Types, outputs: Sequence[TensorType], packed: bool) -> list[Call]:
+        """The kernel of problem `p`; with `packed` B is laid out in panels."""
+        a, b = present(inputs[0]), present(inputs[1])
+        return matmul_calls(a.code, p, In(0, a.shape), In(1, b.shape), Out(0, outputs[0].shape), alpha=self.flags()[2],
+                            serial=_serial(self.pieces()), packed=packed)
+
+    def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
+        return with_panels(self, self.problem(present(inputs[0]), present(inputs[1])), present(inputs[1]))
 
 
 @op("MatMul")
@@ -282,10 +324,17 @@ class Gemm(Op):
                            alpha=self.alpha, beta=self.beta, serial=_serial_axes(self.pieces()), notes=_serial_notes(self.pieces()))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        return self.calls(self.problem(present(inputs[0]), present(inputs[1])), inputs, outputs, packed=False)
+
+    def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
+        return with_panels(self, self.problem(present(inputs[0]), present(inputs[1])), present(inputs[1]))
+
+    def calls(self, p: Problem, inputs: Types, outputs: Sequence[TensorType], packed: bool) -> list[Call]:
+        """The kernel of problem `p`; with `packed` B is laid out in panels."""
         a, b, c = present(inputs[0]), present(inputs[1]), self.addend(inputs)
         bias = None
         if c is not None:
             rows, columns = (1,) * (2 - c.rank) + c.shape
             bias = Bias(In(2, c.shape), 0 if rows == 1 else columns, 0 if columns == 1 else 1)
-        return matmul_calls(a.code, self.problem(a, b), In(0, a.shape), In(1, b.shape), Out(0, outputs[0].shape),
-                            alpha=self.alpha, beta=self.beta, bias=bias, serial=_serial(self.pieces()))
+        return matmul_calls(a.code, p, In(0, a.shape), In(1, b.shape), Out(0, outputs[0].shape),
+                            alpha=self.alpha, beta=self.beta, bias=bias, serial=_serial(self.pieces()), packed=packed)

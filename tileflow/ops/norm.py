@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError, UnsupportedError
-from ..graph.op import Op, Types, op
+from ..graph.op import Last, Op, Types, op
 from ..graph.types import TensorType
 from ..kernels.call import Call, In, Out
 from ..kernels.call import Work as Scratch
 from ..kernels.elementwise import elementwise_call
-from ..kernels.expr import Var
+from ..kernels.expr import Var, cast, sqrt
 from ..kernels.move import Axis as MoveAxis
 from ..kernels.move import fill_call, move
 from ..kernels.norm import CHANNELS, norm_leaf
 from ..kernels.reduce import reduce_calls
 from ..work import LETTERS, Axis, Operand, Reduce, Work
+from .norm_last import BatchNormalizationGradLast, BatchNormalizationLast
 from .shape import Shape, normal_axis, present
 
 if TYPE_CHECKING:
@@ -40,6 +41,10 @@ def _work(x: TensorType, kept: Shape, arrays: int, smalls: int, outputs: int, sm
     axes = tuple(Axis(a, n, "parallel" if i in kept else "reduce") for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
     full, small = Operand(names, x.dtype), Operand(tuple(names[i] for i in kept), x.dtype)
     return Reduce(axes, (full,) * arrays + (small,) * smalls, (full,) * outputs + (small,) * small_outputs, flops)
+
+
+GAIN = 0.02
+"""Nanoseconds a byte that batch normalisation saves where channels are last: memory is read once less."""
 
 
 # ---- batch normalisation -------------------------------------------------------------------------------------------------
@@ -124,6 +129,24 @@ class BatchNormalization(Op):
         dscale = b.Div(b.ReduceSum(b.Mul(g, centred), axes=axes, keepdims=0), std)
         return [b.Mul(g, b.Reshape(b.Div(scale, std), shape=shape)), dscale, b.ReduceSum(g, axes=axes, keepdims=0), None, None]
 
+    def elementwise(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        """Inference: a factor per channel, then one expression. The factor is rounded as the kernel rounds it."""
+        if self.training_mode:
+            return None
+        x, scale, shift, mean, var = map(present, inputs)
+        v, t = x.dtype, Var(1, x.dtype)
+        inverse = cast(1 / sqrt(cast(Var(0, v), "float64") + self.epsilon), v)
+        factor = b.Map(var, scale, exprs=(inverse * t,))
+        column = (x.shape[1], *[1] * (x.type.rank - 2))
+        columns = [a if a.shape == column else b.Reshape(a, shape=column, allowzero=1) for a in (mean, factor, shift)]
+        return [b.Map(x, *columns, exprs=((Var(0, v) - t) * Var(2, v) + Var(3, v),))]
+
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        x = present(inputs[0])
+        if not self.training_mode or x.rank < 3 or not x.size:
+            return None
+        return BatchNormalizationLast(self, (True, *[False] * (len(inputs) - 1)), (True, *[False] * 3)).last(GAIN * x.nbytes)
+
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
         if not self.training_mode:
@@ -179,6 +202,12 @@ class BatchNormalizationGrad(Op):
         with np.errstate(invalid="ignore"):
             pulled = g - _per_channel(dshift / count, x.ndim) - normal * _per_channel(dscale / count, x.ndim)
         return tuple(a.astype(dtype) for a in (pulled * _per_channel(scale * inverse, x.ndim), dscale, dshift))
+
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        x = present(inputs[1])
+        if x.rank < 3 or not x.size:
+            return None
+        return BatchNormalizationGradLast(self, (True, True, *[False] * 3), (True, False, False)).last(GAIN * x.nbytes)
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         return _work(present(inputs[1]), (1,), 2, 3, 1, 2, 8.0)

@@ -13,6 +13,7 @@ from .. import compiler
 from ..errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
 from ..graph import Graph, TensorType
 from ..kernels import driver
+from ..kernels.warm import compile_all
 from ..loss import CLASS_LOSSES, LABELS, LOSSES, find
 from ..lower.plan import make_plan
 from ..optim import Optimizer, from_options
@@ -124,21 +125,9 @@ class Model:
         self.source.attach()
         workers = driver.start_threads(self.options.threads)
         plan = make_plan(program, workers, self.options.matmul_precision)
-        self._warm(plan.leaves())
+        compile_all(plan.leaves(), self.progress)
         final = frozenset(v.name for v in program.micro.outputs if v is not program.loss) if self.mode == "final" else frozenset()
         return _Compiled(Engine(plan, session, final, self.options.seed), program, compilation, types)
-
-    def _warm(self, leaves: Sequence[Any]) -> None:
-        """Compile every kernel (or read it from the cache), telling `progress`."""
-        for i, leaf in enumerate(leaves):
-            if self.progress is not None:
-                self.progress(leaf.name, i, len(leaves) + 1)
-            leaf.compile()
-        if self.progress is not None:
-            self.progress("driver", len(leaves), len(leaves) + 1)
-        driver.drive()
-        if self.progress is not None:
-            self.progress("done", len(leaves) + 1, len(leaves) + 1)
 
     def _build(self, graph: Graph, batching: Batching) -> compiler.Compilation:
         raise NotImplementedError

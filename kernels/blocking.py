@@ -1,0 +1,127 @@
+"""Which way a matrix product is done and in which blocks: a versioned table, a function of sizes, dtype and CPU path alone.
+
+Never of a clock: the same problem takes the same way on every machine with the same features, so bits repeat. Whoever
+changes a number here changes bits: VERSION counts that. Ratios in the comments were measured in one run against the other ways.
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from . import cpu, tiled
+from .micro import TILES, WIDE, columns
+from .vector import itemsize
+
+VERSION = 3
+"""Counts the changes of the table."""
+CACHE = 1 << 20
+"""Bytes of second-level cache the blocking counts on."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A batch of products C = A @ B with A [m, k] ([k, m] with `trans_a`), B [k, n] ([n, k] with `trans_b`), C [m, n].
+
+    `a_step` and `b_step` are the elements from one matrix to the next along each axis of `batch`, 0 where the operand is broadcast.
+    """
+
+    m: int
+    n: int
+    k: int
+    trans_a: bool = False
+    trans_b: bool = False
+    batch: tuple[int, ...] = ()
+    a_step: tuple[int, ...] = ()
+    b_step: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Number of matrices."""
+        return math.prod(self.batch)
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """How a problem is computed: the way, rows and columns of C in one unit of the range, length of one run of sums."""
+
+    way: str                   # "direct" | "dots" | "panels" | "packed" | "tiles": gemm.py describes them
+    rows: int
+    cols: int
+    depth: int
+
+    @property
+    def panels(self) -> bool:
+        """Whether the way reads B in panels."""
+        return self.way in ("panels", "packed", "tiles")
+
+
+def simplify(p: Problem) -> Problem:
+    """The same products with fewer batch axes: neighbours that step alike become one, or more rows of A where B stays the same."""
+    axes: list[tuple[int, int, int]] = []
+    for size, a, b in zip(p.batch, p.a_step, p.b_step, strict=True):
+        if size == 1:
+            continue
+        if axes and axes[-1][1] == a * size and axes[-1][2] == b * size:
+            axes[-1] = (axes[-1][0] * size, a, b)
+        else:
+            axes.append((size, a, b))
+    if axes and axes[-1][2] == 0 and axes[-1][1] == p.m * p.k and (not p.trans_a or p.m == 1 or p.k == 1):
+        p = replace(p, m=p.m * axes.pop()[0], trans_a=False)
+    # A matrix of one row or column is the same memory either way round.
+    if p.m == 1 or p.k <= 1:
+        p = replace(p, trans_a=False)
+    if p.n == 1 or p.k <= 1:
+        p = replace(p, trans_b=p.k > 1)
+    return replace(p, batch=tuple(x[0] for x in axes), a_step=tuple(x[1] for x in axes), b_step=tuple(x[2] for x in axes))
+
+
+def _split(size: int, most: int, step: int) -> int:
+    """The length of even blocks that cover `size`: about `most` or less, a multiple of `step`."""
+    blocks = max(1, -(-size // most))
+    return -(-size // (blocks * step)) * step if size else step
+
+
+def blocking(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking:
+    """The way and the blocks for a simplified problem. The thresholds come from measuring the ways against each other."""
+    panel, size, tall = columns(dtype, path), itemsize(dtype), TILES[path.name].rows
+    depth, bytes_b, strip = 2048 // size, p.k * p.n * size, WIDE * path.lanes(size)
+    rows = _split(p.m, 8 * TILES["avx512"].rows, tall)
+    if path.amx and dtype == "f4" and tiled.pays(p.m, p.n, p.k, tiled.products(dtype, path)):
+        return Blocking("tiles", *tiled.blocks(p.m, p.n), tiled.DEPTH)
+    if p.trans_b and not p.trans_a and (p.m <= 48 or p.n == 1):
+        # Few rows stream B from memory: long rows keep the hardware's prefetching going.
+        return Blocking("dots", 48, 16, depth if p.m > 8 else 8 * depth)
+    outgrown = bytes_b >= (2 * CACHE if panel * size >= 128 and not p.trans_a else CACHE)
+    if p.trans_b or (p.m >= 192 and outgrown):
+        return Blocking("packed", rows, _across(p, rows, panel), depth)
+    if (p.m <= 4 and bytes_b > CACHE) or (p.m <= 8 and bytes_b > 16 * CACHE):
+        # Likewise for a row-major B: a few whole rows at a time, C stays in the first-level cache.
+        return Blocking("direct", 8, min(16, max(4, p.n // 2 // strip)) * strip, 8 if p.m <= 4 else 16)
+    if p.m == 1:
+        return Blocking("direct", 1, strip, depth // 8)
+    return Blocking("direct", rows, panel, depth // 2)
+
+
+def _across(p: Problem, rows: int, panel: int) -> int:
+    """Columns of a unit such that there are 16 units, if there are two panels for each."""
+    down = -(-p.m // rows)
+    across = min(-(-16 // down), max(1, p.n // (2 * panel)))
+    return _split(p.n, min(32 * panel, -(-p.n // across)), panel)
+
+
+def prepacked(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking | None:
+    """The blocks for a simplified problem whose B lies in panels already; None where B is better read as it is.
+
+    The sums are those of `blocking`'s way, except where that is "dots" (the bits are then those of `micro.outer` in one depth) or
+    where only a packed B makes tiles pay.
+    """
+    if p.batch or p.m <= 8 or p.n == 1 or p.k == 0:
+        return None
+    if path.amx and dtype == "f4" and tiled.pays(p.m, p.n, p.k, tiled.products(dtype, path), packed=True):
+        return Blocking("tiles", *tiled.blocks(p.m, p.n), tiled.DEPTH)
+    plain, panel = blocking(p, dtype, path), columns(dtype, path)
+    if plain.way == "packed":
+        return plain
+    depth = 1024 // itemsize(dtype) if plain.way == "dots" else plain.depth
+    rows = _split(p.m, 8 * TILES["avx512"].rows, TILES[path.name].rows)
+    return Blocking("panels", rows, _across(p, rows, panel), depth)

@@ -1,0 +1,129 @@
+"""Epilogues of products: the bits of an elementwise pass afterwards, over blocks of any size, in place."""
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from evaluate import call_leaf
+
+from tileflow.kernels import cpu
+from tileflow.kernels.call import Call, In, Out
+from tileflow.kernels.elementwise import elementwise_call
+from tileflow.kernels.epilogue import Along, Epilogue, Form, finisher, name, tail
+from tileflow.kernels.expr import Expr, Var, cast, erf, maximum, where
+from tileflow.kernels.leaf import Leaf
+
+ROWS, COLS = 3, 5
+"""The blocks of the toy product."""
+CODES = {"float32": "f4", "float64": "f8"}
+
+
+@functools.cache
+def outer_product(dtype: str, form: Form | None, channels: str, path: str) -> Leaf:
+    """A product in blocks: C[i, j] = a[i] * b[j], each block finished while it is in cache. A unit is a block."""
+    apply = finisher(form, channels)
+
+    def product(a, b, c, m, n, lo, hi, rest):                                                                 # type: ignore
+        down = (m + ROWS - 1) // ROWS
+        for unit in range(lo, hi):
+            i, j = unit % down * ROWS, unit // down * COLS
+            rows, cols = min(ROWS, m - i), min(COLS, n - j)
+            for p in range(rows):
+                for q in range(cols):
+                    c[i + p, j + q] = a[i + p] * b[j + q]
+            apply(rest, rows, cols, c.ctypes.data, i * n + j, n, j if channels == "columns" else i)
+
+    return Leaf(product, f"{dtype}[:], {dtype}[:], {dtype}[:,:], i8, i8, lo, hi{tail(form)}", key=f"{channels} {name(form)} {path}")
+
+
+def product_call(m: int, n: int, dtype: str, epilogue: Epilogue | None, channels: str = "columns") -> Call:
+    form = epilogue.form if epilogue else None
+    leaf = outer_product(CODES[dtype], form, channels, cpu.current().name)
+    args = [In(0, (m,)), In(1, (n,)), Out(0, (m, n)), m, n, *(epilogue.args if epilogue else [])]
+    return Call(leaf, args, -(-m // ROWS) * -(-n // COLS))
+
+
+def run(call: Call, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], cuts: Sequence[int] = ()) -> None:
+    """Run a call over its range, cut at these places, the last piece first."""
+    values: list[Any] = []
+    for arg in call.args:
+        array = inputs[arg.index] if isinstance(arg, In) else outputs[arg.index] if isinstance(arg, Out) else None
+        values.append(arg if array is None else array.reshape(arg.shape))
+    places = [0, *cuts, call.n]
+    for lo, hi in reversed(list(itertools.pairwise(places))):
+        assert call_leaf(call.leaf, values, lo, hi, 0) == 0
+
+
+def residual(dtype: str) -> tuple[Expr, ...]:
+    """What follows a convolution: bias per channel, residual, activation; the sum before the activation is a result too."""
+    x, bias, skip, slope = (Var(i, dtype) for i in range(4))
+    total = x + bias + skip
+    return maximum(total, 0) + slope * erf(total), total
+
+
+KINDS = ("channel", "full", "scalar")
+
+
+@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize("channels", ["columns", "rows"])
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (7, 13), (3, 64), (31, 5), (2, 97), (0, 4)])
+@pytest.mark.parametrize("path", cpu.available())
+def test_bits_are_those_of_a_pass_afterwards(dtype: str, channels: str, m: int, n: int, path: str):
+    rng = np.random.default_rng(m * n)
+    wide = n if channels == "columns" else m
+    a, b, bias, skip, slope = (rng.standard_normal(s).astype(dtype) for s in ((m,), (n,), (wide,), (m, n), (1,)))
+    if m * n > 6:
+        skip[0, :2] = np.nan, -np.inf
+    operands = tuple(Along(In(2 + i, v.shape), kind) for i, (v, kind) in enumerate(zip((bias, skip, slope), KINDS, strict=True)))
+    epilogue = Epilogue(residual(dtype), operands, m * n)
+    inputs = [a, b, bias, skip, slope]
+    with cpu.forced(path):
+        product = np.zeros((m, n), dtype)
+        run(product_call(m, n, dtype, None), inputs, [product])
+        wanted = [product.copy(), np.zeros((m, n), dtype)]
+        if m:
+            run(epilogue.after((m, n), 1 if channels == "columns" else 0), inputs, wanted)
+        together = product_call(m, n, dtype, epilogue, channels)
+        for cuts in ((), (1, max(1, together.n // 2))):
+            got = [np.full((m, n), 7, dtype), np.full((m, n), 8, dtype)]
+            run(together, inputs, got, cuts if together.n > 2 else ())
+            assert [g.tobytes() for g in got] == [w.tobytes() for w in wanted]
+    per = bias if channels == "columns" else bias[:, None]
+    total = np.outer(a, b) + per + skip
+    np.testing.assert_array_equal(got[1], total)
+
+
+@pytest.mark.parametrize("path", cpu.available())
+def test_operands_and_outputs_of_other_types(path: str):
+    """A mask chooses, a second output is float64; rows that abut are one when there is no channel."""
+    x, keep = Var(0, "float32"), Var(1, "bool")
+    exprs = (where(keep, x * 2, 0), cast(x, "float64"))
+    rng = np.random.default_rng(0)
+    m, n = 6, COLS
+    a, b = rng.standard_normal(m).astype("f4"), rng.standard_normal(n).astype("f4")
+    mask = rng.standard_normal((m, n)) > 0
+    got = [np.zeros((m, n), "f4"), np.zeros((m, n), "f8")]
+    with cpu.forced(path):
+        run(product_call(m, n, "float32", Epilogue(exprs, (Along(In(2, (m, n)), "full"),), m * n)), [a, b, mask], got)
+    np.testing.assert_array_equal(got[0], np.where(mask, np.outer(a, b) * np.float32(2), 0))
+    np.testing.assert_array_equal(got[1], np.outer(a, b).astype("f8"))
+
+
+def test_a_pass_afterwards_is_an_elementwise_call():
+    x, bias = Var(0, "float32"), Var(1, "float32")
+    epilogue = Epilogue((maximum(x + bias, 0),), (Along(In(2, (5,)), "channel"),), 2 * 5 * 7)
+    planar = epilogue.after((2, 5, 7), 1)
+    same = elementwise_call(epilogue.exprs, [Out(0, (2, 5, 7)), In(2, (5, 1))], [Out(0, (2, 5, 7))])
+    assert planar.leaf is same.leaf
+    assert planar.args == same.args
+
+
+def test_an_epilogue_reads_the_product_and_every_operand():
+    x, y = Var(0, "float32"), Var(1, "float32")
+    for exprs, operands in (((y,), 1), ((x,), 1), ((cast(x, "float64"),), 0)):
+        with pytest.raises(AssertionError):
+            Epilogue(exprs, (Along(In(0, (1,)), "scalar"),) * operands, 1)

@@ -1,0 +1,169 @@
+"""Weights laid out once per update: which operands, how many copies, when they are made anew, the same results."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from evaluate import run_kernel
+
+import tileflow
+from tileflow import nn, optim
+from tileflow.graph import OPS, Builder, Graph, State, TensorType, Value
+from tileflow.kernels import cpu
+from tileflow.lower import pack as packing
+from tileflow.lower.pack import pack
+from tileflow.lower.plan import make_plan
+from tileflow.program import Batching, Program
+
+rng = np.random.default_rng(7)
+
+
+def product(name: str, a: tuple[int, ...], b: tuple[int, ...], **attributes: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+    return OPS[name](**attributes), rng.standard_normal(a).astype("f4"), rng.standard_normal(b).astype("f4")
+
+
+CASES = [("Gemm", (40, 70), (33, 70), dict(transB=1, alpha=0.5)), ("Gemm", (70, 40), (70, 64), dict(transA=1)), ("Gemm", (40, 70), (70, 17), {}),
+         ("MatMul", (3, 5, 70), (70, 50), {}), ("FusedMatMul", (4, 40, 30), (61, 30), dict(transB=1)),
+         ("Gemm", (200, 700), (800, 700), dict(transB=1)), ("Gemm", (200, 600), (600, 900), {})]
+
+
+@pytest.mark.parametrize("path", cpu.available())
+@pytest.mark.parametrize(("name", "a", "b", "attributes"), CASES, ids=str)
+def test_a_packed_product_is_the_product(name: str, a: tuple[int, ...], b: tuple[int, ...], attributes: dict[str, Any], path: str) -> None:
+    op, x, y = product(name, a, b, **attributes)
+    arrays: list[Any] = [x, y]
+    if name == "Gemm":
+        arrays.append(rng.standard_normal(op.problem(TensorType("float32", a), TensorType("float32", b)).n).astype("f4"))
+    with cpu.forced(path):
+        plain, = run_kernel(op, *arrays)
+        types = [TensorType("float32", v.shape) for v in arrays]
+        packed = op.packed(types, [TensorType("float32", plain.shape)], cpu.current())
+        assert packed is not None
+        assert packed.index == 1
+        laid, = run_kernel(packing.Pack(packed), y)
+        holder = Placed(packed.op, TensorType("float32", plain.shape))
+        got, = run_kernel(holder, x, laid, *arrays[2:])
+        np.testing.assert_array_equal(run_kernel(holder, x, laid, *arrays[2:], workers=3)[0], got)
+    right, = op.reference(*[v.astype("f8") for v in arrays])
+    np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-4)
+    if not attributes.get("transB") or b[0] > 100:                   # few rows of a transposed B are summed in another order
+        np.testing.assert_array_equal(got, plain)
+
+
+class Placed:
+    """A host-only operator with its output type, as `run_kernel` wants it."""
+
+    def __init__(self, op: Any, type: TensorType) -> None:
+        self.op, self.type = op, type
+
+    def infer(self, *types: Any) -> tuple[TensorType, ...]:
+        return (self.type,)
+
+    def kernel(self, *args: Any) -> Any:
+        return self.op.kernel(*args)
+
+
+def test_what_has_no_packed_form() -> None:
+    for name, a, b, attributes in (("Gemm", (4, 256), (64, 256), dict(transB=1)), ("MatMul", (40, 30), (30,), {}),
+                                   ("MatMul", (2, 9, 3), (2, 3, 9), {}), ("SerialisedGemm", (40, 70), (70, 32), dict(factor=2)), ("Gemm", (40, 0), (0, 32), {})):
+        op = OPS[name](**attributes)
+        types = [TensorType("float32", a), TensorType("float32", b)]
+        assert op.packed(types, op.infer(*types), cpu.current()) is None, (name, a, b)
+
+
+# ---- the pass
+
+def two_layers(k: int = 64, rows: int = 40, accumulation: int = 2) -> tuple[Program, list[Value]]:
+    """x @ W0.T, x @ W1.T and then both by W0: W0 is wanted in two layouts, one of them by two nodes."""
+    graph = Graph("micro")
+    b = Builder(graph)
+    x = b.input("x", TensorType("float32", (rows, k)))
+    weights = [Value(f"w{i}", TensorType("float32", (k, k))) for i in range(2)]
+    graph.states = [State(w.name, "parameter", w) for w in weights]
+    y = b.Gemm(b.Gemm(b.Gemm(x, weights[0], transB=1), weights[0], transB=1), weights[1], transB=1)
+    graph.outputs = [b.Gemm(y, weights[0])]
+    return Program(graph, Batching(rows, accumulation), training=False), weights
+
+
+def test_one_copy_per_weight_and_layout() -> None:
+    program, weights = two_layers()
+    before = [repr(n) for n in program.micro.nodes]
+    packed = pack(program)
+    assert [(n.op.name, n.inputs[0]) for n in packed.prologue.nodes] == [("Pack", weights[0]), ("Pack", weights[1]), ("Pack", weights[0])]
+    first, second, third, last = (n.inputs[1] for n in packed.micro.nodes)
+    assert first is second and len({first, third, last}) == 3         # noqa: PT018
+    assert [repr(n) for n in program.micro.nodes] == before
+    assert not program.prologue.nodes
+    assert not program.links
+    assert packed.inputs == program.inputs
+
+
+def test_what_changes_within_an_update_is_not_packed() -> None:
+    program, weights = two_layers()
+    program.micro.states[0].output = program.micro.outputs[0]
+    assert {n.inputs[0] for n in pack(program).prologue.nodes} == {weights[1]}
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, weights = two_layers(accumulation=1)
+    program.training = True
+    monkeypatch.setattr(packing, "SMALL", 1)
+    assert [n.inputs[0] for n in pack(program).prologue.nodes] == [weights[0]]        # only that is read twice in an update
+    monkeypatch.setattr(packing, "SMALL", 1 << 20)
+    assert len(pack(program).prologue.nodes) == 3
+    monkeypatch.setattr(packing, "MOST_BYTES", 2 * 64 * 64 * 4)
+    assert len(pack(program).prologue.nodes) == 2
+
+
+def test_a_value_that_only_packings_read_is_not_kept() -> None:
+    """W.T made in the prologue: the micro-step reads its panels only."""
+    program, weights = two_layers()
+    turned = Builder(program.prologue).Transpose(weights[1], perm=(1, 0))
+    program.prologue.outputs = [turned]
+    program.prologue.states = [State("w1", "parameter", weights[1])]
+    crossing = Value("crossing", turned.type)
+    program.micro.inputs.append(crossing)
+    program.links = {crossing: turned}
+    b = Builder(program.micro)
+    program.micro.outputs = [b.Gemm(program.micro.outputs[0], crossing)]
+    packed = pack(program)
+    assert turned not in packed.prologue.outputs
+    assert program.prologue.outputs == [turned]
+    assert crossing not in packed.micro.inputs
+    assert make_plan(program, 1).prologue.rows
+
+
+# ---- sessions
+
+class Deep(nn.Module):
+    def __init__(self) -> None:
+        nn.manual_seed(3)
+        self.first, self.last = nn.Linear(50, 96), nn.Linear(96, 10)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:                  # type: ignore[override]
+        return self.last(self.first(x).relu())
+
+
+def forward(net: Deep, x: np.ndarray) -> np.ndarray:
+    w = {n: a.astype("f8") for n, a in net.state_dict().items()}
+    return np.maximum(x @ w["first.weight"].T + w["first.bias"], 0) @ w["last.weight"].T + w["last.bias"]
+
+
+def test_copies_follow_updates_and_loads() -> None:
+    net = Deep()
+    x, labels = rng.standard_normal((160, 50)).astype("f4"), rng.integers(0, 10, 160)
+    trained = tileflow.training_model(net, optimizer=optim.SGD(lr=0.5), gradient_accumulation=2, device_iterations=2)
+    inferred = tileflow.inference_model(net)
+    start = {n: a.copy() for n, a in net.state_dict().items()}
+    outputs = []
+    for _ in range(2):
+        np.testing.assert_allclose(inferred(x[:40]), forward(net, x[:40]), rtol=1e-4, atol=1e-5)
+        trained(x, labels)
+        outputs.append(inferred(x[:40]))
+        np.testing.assert_allclose(outputs[-1], forward(net, x[:40]), rtol=1e-4, atol=1e-5)
+    assert np.abs(outputs[0] - outputs[1]).max() > 1e-3
+    net.load_state_dict(start)
+    np.testing.assert_allclose(inferred(x[:40]), forward(net, x[:40]), rtol=1e-4, atol=1e-5)
+    trained(x, labels)
+    np.testing.assert_array_equal(inferred(x[:40]), outputs[0])

@@ -1,0 +1,187 @@
+"""Layouts: which nodes of a graph compute on channels-last tensors [N, *spatial, C], and where tensors are turned.
+
+Each node that has such a form (`Op.channels_last`) takes it or not. Taking it saves its gain; a value whose maker and readers do
+not agree costs a transposition, one for all readers. The cheapest choice is a minimum cut, found exactly, for the whole graph at
+once. Inputs, outputs, states, constants and kept values stay in the logical order [N, C, *spatial].
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from ..graph import Graph, Last, Node, Op, Origin, TensorType, Value
+from ..graph.op import Types
+from ..kernels.call import Call, In, Out
+from ..kernels.cpu import Cpu
+from ..kernels.move import Axis, move
+from ..work import Work
+from .cut import SINK, SOURCE, Cut
+
+TURN = 0.15
+"""Nanoseconds a byte to turn a tensor: it is read and written with one side in strides."""
+
+
+def last_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """[N, C, *spatial] as [N, *spatial, C]."""
+    return (shape[0], *shape[2:], shape[1])
+
+
+class Turn(Op):
+    """A tensor with its channels last or, `back`, after the batch again. Made by `arrange` only."""
+
+    name: ClassVar[str] = "Turn"
+
+    def __init__(self, back: bool) -> None:
+        self.back = back
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        x, = types
+        assert x is not None
+        return (x.with_shape((x.shape[0], x.shape[-1], *x.shape[1:-1]) if self.back else last_shape(x.shape)),)
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        raise AssertionError("a turned tensor has no work of its own: cost is counted before the host lowering")
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x = inputs[0]
+        assert x is not None
+        n, channels = x.shape[0], x.shape[-1 if self.back else 1]
+        points = x.size // max(1, n * channels)
+        rows, columns = (points, channels) if self.back else (channels, points)
+        axes = [Axis(n, rows * columns, rows * columns), Axis(columns, 1, rows), Axis(rows, columns, 1)]
+        return move(In(0, (x.size,)), Out(0, (x.size,)), axes, x.itemsize)
+
+    def __str__(self) -> str:
+        return "Turn(back)" if self.back else "Turn"
+
+
+class View(Op):
+    """The same elements in another shape. Made by `arrange` only."""
+
+    name: ClassVar[str] = "View"
+    alias: ClassVar[int | None] = 0
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        assert types[0] is not None
+        return (types[0].with_shape(self.shape),)
+
+
+def arrange(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
+    """A copy of the graph in which nodes compute on channels-last tensors where that saves time; values in the logical order keep
+    their identity.
+
+    `keep` names values that are wanted besides the graph's results.
+    """
+    forms = {node: form for node in graph.nodes if (form := _form(node)) is not None}
+    if not any(form.gain > 0 for form in forms.values()):
+        return graph
+    chosen = _choose(graph, forms, {*graph.results(), *keep})
+    return _Rebuilt(graph, {node: forms[node] for node in chosen}, {*graph.results(), *keep}).run()
+
+
+def _form(node: Node) -> Last | None:
+    return node.op.channels_last([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs])
+
+
+def _is_view(shape: tuple[int, ...]) -> bool:
+    """Both orders are the same memory."""
+    return shape[1] == 1 or math.prod(shape[2:]) == 1
+
+
+def _rank(node: Node) -> int:
+    """Axes of the tensors a node works on; operands with fewer have ones in front of theirs."""
+    return max(v.type.rank for v in [*node.operands, *node.outputs])
+
+
+def _padded(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    return (1,) * (rank - len(shape)) + shape
+
+
+def _choose(graph: Graph, forms: dict[Node, Last], wanted: set[Value]) -> list[Node]:
+    """The nodes that take their channels-last form."""
+    cut = Cut()
+    readers: dict[Value, list[Node | str]] = {}
+    sizes: dict[Value, int] = {}
+    for node in graph.nodes:
+        form = forms.get(node)
+        for i, v in enumerate(node.inputs):
+            if v is not None:
+                turned = form is not None and form.inputs[i]
+                readers.setdefault(v, []).append(node if turned else SINK)
+                if turned and not _is_view(_padded(v.shape, _rank(node))):
+                    sizes[v] = v.type.nbytes
+        for k, v in enumerate(node.outputs):
+            if form is not None and form.outputs[k] and not _is_view(v.shape):
+                sizes[v] = v.type.nbytes
+        if form is not None:
+            cut.edge(SOURCE, node, form.gain)
+            cut.edge(node, SINK, -form.gain)
+    makers: dict[Value, Node] = {}
+    for node, form in forms.items():
+        makers |= {v: node for v, last in zip(node.outputs, form.outputs, strict=True) if last}
+    for v, size in sizes.items():
+        cut.agree(v, makers.get(v, SINK), [*readers.get(v, []), *([SINK] if v in wanted else [])], TURN * size)
+    side = cut.side()
+    return [node for node in graph.nodes if node in side]
+
+
+class _Rebuilt:
+    """A graph with the chosen forms; each value exists in the orders that somebody reads."""
+
+    def __init__(self, graph: Graph, chosen: dict[Node, Last], wanted: set[Value]) -> None:
+        self.given, self.chosen, self.wanted = graph, chosen, wanted
+        self.nodes: list[Node] = []
+        self.last: dict[tuple[Value, int], Value] = {}
+        self.absent: dict[Value, Value] = {}          # values that exist with channels last only, as these
+
+    def run(self) -> Graph:
+        for node in self.given.nodes:
+            form = self.chosen.get(node)
+            if form is None:
+                inputs = [v and self._logical(v, node.origin) for v in node.inputs]
+                assert inputs == node.inputs
+                self.nodes.append(node)
+                continue
+            inputs = [v and (self._as_last(v, _rank(node), node.origin) if last else self._logical(v, node.origin))
+                      for v, last in zip(node.inputs, form.inputs, strict=True)]
+            outputs = [self._made(v) if last else v for v, last in zip(node.outputs, form.outputs, strict=True)]
+            self.nodes.append(Node(form.op, inputs, outputs, node.origin))
+            for v in node.outputs:
+                if v in self.wanted:
+                    self._logical(v, node.origin)
+        g = self.given
+        return Graph(g.name, g.inputs, g.outputs, self.nodes, g.constants, g.states)
+
+    def _made(self, value: Value) -> Value:
+        """A node's channels-last result that stands for `value`."""
+        result = Value(f"{value.name}.last", value.type.with_shape(last_shape(value.shape)))
+        self.last[value, value.type.rank] = self.absent[value] = result
+        return result
+
+    def _logical(self, value: Value, origin: Origin) -> Value:
+        """The value itself, made from its channels-last form if that is all there is."""
+        if value in self.absent:
+            source = self.absent.pop(value)
+            op: Op = View(value.shape) if _is_view(value.shape) else Turn(back=True)
+            self.nodes.append(Node(op, [source], [value], origin))
+        return value
+
+    def _as_last(self, value: Value, rank: int, origin: Origin) -> Value:
+        """The value with channels last, seen with `rank` axes."""
+        if (value, rank) not in self.last:
+            shape = _padded(value.shape, rank)
+            source = self._logical(value, origin)
+            if not _is_view(shape) and shape != value.shape:
+                source = self._emit(View(shape), source, origin)
+            self.last[value, rank] = self._emit(View(last_shape(shape)) if _is_view(shape) else Turn(back=False), source, origin)
+        return self.last[value, rank]
+
+    def _emit(self, op: Op, source: Value, origin: Origin) -> Value:
+        kind, = op.infer(source.type)
+        result = Value(f"{source.name}.{op.name.lower()}", kind)
+        self.nodes.append(Node(op, [source], [result], origin))
+        return result

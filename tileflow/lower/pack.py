@@ -1,0 +1,124 @@
+"""Packing: an operand that only an update or a load changes is laid out once, in the prologue, for all micro-batches that read it.
+
+A host pass after the fork of the street: it makes another Program and leaves the given one as it is.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from ..graph import Graph, Node, Op, Packed, State, TensorType, Value
+from ..graph.op import Types
+from ..kernels import cpu
+from ..kernels.call import Call
+from ..kernels.cpu import Cpu
+from ..program import Program
+
+MOST_BYTES = 1 << 29
+"""What the laid-out copies of one program may take together."""
+SMALL = 1 << 21
+"""Bytes of a copy that is kept even where only one run of one node reads it between two updates."""
+
+
+class Pack(Op):
+    """One operand in the layout that a kernel wants. Made by `pack` only, after the fork of the street."""
+
+    name: ClassVar[str] = "Pack"
+
+    def __init__(self, layout: Packed) -> None:
+        self.layout = layout
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        return (self.layout.type,)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        return list(self.layout.calls)
+
+    def __str__(self) -> str:
+        return f"Pack({self.layout.type})"
+
+
+def pack(program: Program) -> Program:
+    """The program with weights laid out in its prologue, where an operator of the micro-step asks for it (`Op.packed`)."""
+    wanted = _choose(program)
+    if not wanted:
+        return program
+    prologue = replace(program.prologue, outputs=list(program.prologue.outputs), nodes=list(program.prologue.nodes),
+                       constants=dict(program.prologue.constants), states=list(program.prologue.states))
+    links = dict(program.links)
+    crossings: list[Value] = []
+    laid: dict[Node, tuple[Packed, Value]] = {}
+    for value, packed, readers in wanted:
+        inside = links.get(value, value)
+        _share_leaf(inside, program.micro, prologue)
+        node = Node(Pack(packed), [inside], [], readers[0].origin)
+        made = Value(f"{value.name}.packed", packed.type, node)
+        node.outputs.append(made)
+        prologue.nodes.append(node)
+        prologue.outputs.append(made)
+        crossing = Value(made.name, made.type)
+        links[crossing] = made
+        crossings.append(crossing)
+        laid.update({reader: (packed, crossing) for reader in readers})
+    nodes = [_packed_node(node, *laid[node]) if node in laid else node for node in program.micro.nodes]
+    micro = replace(program.micro, inputs=[*program.micro.inputs, *crossings], nodes=nodes)
+    _drop_unread(micro, prologue, links)
+    return replace(program, micro=micro, prologue=prologue, links=links)
+
+
+def _drop_unread(micro: Graph, prologue: Graph, links: dict[Value, Value]) -> None:
+    """What only packings read need not be kept in its own layout."""
+    read = {v for node in micro.nodes for v in node.operands} | set(micro.results())
+    for value in [v for v in micro.inputs if v in links and v not in read]:
+        micro.inputs.remove(value)
+        made = links.pop(value)
+        if made not in links.values():
+            prologue.outputs.remove(made)
+
+
+def _choose(program: Program) -> list[tuple[Value, Packed, list[Node]]]:
+    """Operands to lay out, each with the nodes that read it so, within the bounds on memory."""
+    fixed = _fixed(program)
+    asked: list[tuple[Value, Packed, list[Node]]] = []
+    for node in program.micro.nodes:
+        packed = node.op.packed([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs], cpu.current())
+        value = None if packed is None else node.inputs[packed.index]
+        if packed is None or value is None or value not in fixed:
+            continue
+        same = next((readers for v, p, readers in asked if v is value and p.type == packed.type and p.calls == packed.calls), None)
+        if same is None:
+            asked.append((value, packed, [node]))
+        else:
+            same.append(node)
+    runs = program.batching.gradient_accumulation if program.training else 2        # a weight serves many inferences
+    kept, total = [], 0
+    for value, packed, readers in asked:
+        nbytes = packed.type.nbytes
+        if (nbytes <= SMALL or runs * len(readers) > 1) and total + nbytes <= MOST_BYTES:
+            kept.append((value, packed, readers))
+            total += nbytes
+    return kept
+
+
+def _fixed(program: Program) -> set[Value]:
+    """Values of the micro-step that change at an update or a load only."""
+    states = {s.input for s in program.micro.states if s.output is None and s.kind != "scalar"}
+    made = {v for node in program.prologue.nodes for v in node.outputs}
+    return states | set(program.micro.constants) | {v for v in program.micro.inputs if program.links.get(v) in made}
+
+
+def _share_leaf(value: Value, source: Graph, target: Graph) -> None:
+    """Let `target` read a constant or a state of `source`."""
+    if value in source.constants:
+        target.constants[value] = source.constants[value]
+    for s in source.states:
+        if s.input is value and all(own.input is not value for own in target.states):
+            target.states.append(State(s.name, s.kind, s.input, None, s.when, s.trainable, s.group))
+
+
+def _packed_node(node: Node, packed: Packed, crossing: Value) -> Node:
+    """The node that reads the laid-out operand; its outputs are the old node's."""
+    inputs = list(node.inputs)
+    inputs[packed.index] = crossing
+    return Node(packed.op, inputs, node.outputs, node.origin)
