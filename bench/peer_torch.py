@@ -29,13 +29,16 @@ def network(weights: dict[str, np.ndarray], dtype: torch.dtype = torch.float32) 
     return net
 
 
-def call(net: nn.Module, optimizer: Any, x: np.ndarray, y: np.ndarray, micro_batch: int, accumulation: int) -> None:
-    """One call: all updates that the rows give, each over `accumulation` micro-batches with mean reduction."""
+def call(net: nn.Module, optimizer: Any, x: np.ndarray, y: np.ndarray, micro_batch: int, accumulation: int) -> list[float]:
+    """One call: all updates that the rows give, each over `accumulation` micro-batches with mean reduction; their losses."""
     images, labels = torch.from_numpy(x), torch.from_numpy(y)
-    loss_of = nn.CrossEntropyLoss()
+    loss_of, losses = nn.CrossEntropyLoss(), []
     for start in range(0, len(images), micro_batch * accumulation):
         optimizer.zero_grad(set_to_none=True)
         for k in range(accumulation):
             at = slice(start + k * micro_batch, start + (k + 1) * micro_batch)
-            (loss_of(net(images[at]), labels[at]) / accumulation).backward()
+            loss = loss_of(net(images[at]), labels[at])
+            (loss / accumulation).backward()
+            losses.append(loss.detach())
         optimizer.step()
+    return [float(loss) for loss in losses]

@@ -17,7 +17,7 @@ from typing import Any
 from llvmlite import ir
 
 from . import cpu
-from .vector import ELEMENTS, Emitter, as_intrinsic, define, vector, word
+from .vector import ELEMENTS, WORD, Emitter, as_intrinsic, define, vector, word
 
 ROWS, ROW, TILE = 16, 64, 16 * 64
 """Rows of a tile, bytes of a row, bytes of a tile."""
@@ -66,14 +66,12 @@ class Hardware:
 
     def open(self) -> None:
         """Configure this thread's registers: palette 1, all eight tiles whole."""
-        shape = [1] + [0] * 15 + [ROW, 0] * 8 + [0] * 16 + [ROWS] * 8 + [0] * 8
-        kind = ir.ArrayType(BYTE, 64)
-        config = self.e.b.module.globals.get("tileflow_tile_shapes")
-        if config is None:
-            config = ir.GlobalVariable(self.e.b.module, kind, "tileflow_tile_shapes")
-            config.global_constant, config.linkage, config.align = True, "internal", 64
-            config.initializer = ir.Constant(kind, bytearray(shape))
-        self._call("ldtilecfg", self.e.b.bitcast(config, BYTE.as_pointer()))
+        columns, rows = 0x0040_0040_0040_0040, 0x1010_1010_1010_1010             # 64 bytes and 16 rows for each
+        place = self.e.b.alloca(WORD, 8)
+        place.align = 64
+        for i, number in enumerate((1, 0, columns, columns, 0, 0, rows, 0)):
+            self.e.b.store(word(number), self.e.b.gep(place, [word(i)]))
+        self._call("ldtilecfg", self.e.b.bitcast(place, BYTE.as_pointer()))
 
     def close(self) -> None:
         """Give the registers up: a thread without tile state is cheaper to switch."""
@@ -87,7 +85,7 @@ class Software:
         self.e, self.lanes = e, e.path.lanes(4)
         memory = e.b.alloca(ir.ArrayType(BYTE, 8 * TILE))
         memory.align = 64
-        self.base = e.b.ptrtoint(memory, ir.IntType(64))
+        self.base = e.b.ptrtoint(memory, WORD)
 
     def _at(self, tile: int) -> Any:
         return self.e.address(self.base, tile * TILE)

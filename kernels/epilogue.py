@@ -61,15 +61,17 @@ class Form:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What is done to each of the `size` elements of a product: `exprs[k]` goes to output k of the operator.
+    """What is done to each of the `size` elements of a product.
 
     Variable 0 is the finished element of the product, of output 0's dtype; variable i is operands[i - 1], and all are read. The
-    product is computed in the memory of output 0; all outputs have its shape and lie alike.
+    product is computed in the memory of output 0, where exprs[0] replaces it; exprs[k] goes to output own - 1 + k, `own` being how
+    many outputs the operator has itself. All of them have the product's shape and lie alike.
     """
 
     exprs: tuple[Expr, ...]
     operands: tuple[Along, ...]
     size: int
+    own: int = 1
 
     def __post_init__(self) -> None:
         read = variables(*self.exprs)
@@ -85,7 +87,7 @@ class Epilogue:
     def args(self) -> list[Any]:
         """The Call's arguments for the parameters of `tail`."""
         return [*(replace(o.arg, shape=(math.prod(o.arg.shape),)) for o in self.operands),
-                *(Out(k, (self.size,)) for k in range(1, len(self.exprs)))]
+                *(Out(self.own - 1 + k, (self.size,)) for k in range(1, len(self.exprs)))]
 
     @property
     def cost(self) -> float:
@@ -101,7 +103,7 @@ class Epilogue:
         table = (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1:]))
         lies = {"full": table, "channel": (shape[axis], 1), "scalar": ()}
         operands = [replace(o.arg, shape=lies[o.kind]) for o in self.operands]
-        return elementwise_call(self.exprs, [Out(0, table), *operands], [Out(k, table) for k in range(len(self.exprs))])
+        return elementwise_call(self.exprs, [Out(0, table), *operands], [Out(k and self.own - 1 + k, table) for k in range(len(self.exprs))])
 
 
 def name(form: Form | None) -> str:

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes  # noqa: F401  (teaches NumPy the name bfloat16)
 import numpy as np
 
 Number = bool | int | float
-FLOATS = ("float16", "float32", "float64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True, repr=False)
@@ -390,11 +391,16 @@ def evaluate(expr: Expr, arrays: Sequence[np.ndarray]) -> np.ndarray:
             elif node.op == "const":
                 value = np.array(node.value, dtype)
             elif node.op == "cast":
-                value = _cast(values[node.args[0]], dtype)
+                value = _cast(_plain(values[node.args[0]]), dtype)
             else:
-                value = OPERATIONS[node.op].evaluate(*[values[a] for a in node.args])
+                value = OPERATIONS[node.op].evaluate(*[_plain(values[a]) for a in node.args])
             values[node] = np.asarray(value, dtype)
     return values[expr]
+
+
+def _plain(x: np.ndarray) -> np.ndarray:
+    """bfloat16, which NumPy's own functions do not know, as float32."""
+    return x.astype(np.float32) if x.dtype.name == "bfloat16" else x
 
 
 def flops(*roots: Expr) -> float:

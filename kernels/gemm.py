@@ -6,7 +6,7 @@ Five ways. In each, a unit of the range is a block of C, so that no sum is ever 
 - panels: B lies in panels as wide as a register block; a weight that many products share is laid out once, before them;
 - packed: likewise, and blocks of A are copied into the worker's scratch (Goto and van de Geijn, ACM TOMS 34(3), 2008): operands
           that outgrow the caches;
-- tiles:  panels of bfloat16 parts for the CPU's tile unit (tiled.py).
+- tiles:  B lies in panels of bfloat16 parts for the CPU's tile unit (tiled.py).
 Sums run over k in blocks of one depth, each added to C in turn. blocking.py chooses way and blocks.
 A serialised product is done in pieces that share the scratch memory; its way and blocks are those of the whole.
 """
@@ -24,6 +24,7 @@ from numba.extending import register_jitable
 from . import cpu, tiled
 from .blocking import Blocking, Problem, blocking, prepacked, simplify
 from .call import Call, In, Out, Work
+from .epilogue import Epilogue, Form, finisher, name, tail
 from .half import HALVES
 from .leaf import Leaf
 from .micro import columns, copy, dot, outer, transpose
@@ -35,6 +36,8 @@ FLOPS_PER_NS = {"avx512": 80.0, "avx2": 70.0, "generic": 12.0}
 BIASED, ALONG, MORE, COPIED, PANELS = 1, 2, tiled.MORE, 8, 16
 """Flags of a leaf call: a bias is added; it differs from column to column; C holds a sum already, to which this one is added;
 blocks of A are copied; B lies in panels."""
+FINISHED_BYTES = 1 << 19
+"""From this size of C on elementwise work is done in finished blocks; a smaller C is still in cache afterwards, and costs no further leaf."""
 SKEW = 64
 """Bytes added to the rows of copied blocks of A: rows a power of two apart would fight for the same cache sets."""
 
@@ -94,8 +97,8 @@ def _finish(c: Any, at: int, n: int, rows: int, cols: int, alpha: float, beta: f
 def _outer_block(dtype: str) -> Any:
     kernel, move, size, panel = outer(dtype), copy(dtype), itemsize(dtype), columns(dtype, cpu.current())
 
-    def block(height, width, k, depth, a, a_row, a_k, b, b_k, b_col, c, c_row, flags, scratch):  # type: ignore[no-untyped-def]
-        step = panel if flags & PANELS else width
+    def block(height, width, k, depth, a, a_row, a_k, b, b_col, c, c_row, flags, scratch):  # type: ignore[no-untyped-def]
+        step, b_k = (panel, panel * size) if flags & PANELS else (width, c_row)          # rows of a B as it is are as long as C's
         for p in range(0, max(k, 1), depth):
             deep = min(depth, k - p)
             left, row, along = a + p * a_k, a_row, a_k
@@ -114,25 +117,26 @@ def _outer_block(dtype: str) -> Any:
 
 
 def _dots_block(dtype: str) -> Any:
-    kernel = dot(dtype)
+    kernel, size = dot(dtype), itemsize(dtype)
 
-    def block(height, width, k, depth, a, a_row, a_k, b, b_k, b_col, c, c_row, flags, _scratch):  # type: ignore[no-untyped-def]
+    def block(height, width, k, depth, a, a_row, _a_k, b, b_col, c, c_row, flags, _scratch):  # type: ignore[no-untyped-def]
         for p in range(0, max(k, 1), depth):
-            kernel(height, width, min(depth, k - p), a + p * a_k, a_row, b + p * b_k, b_col, c, c_row, p + (flags & MORE) > 0)
+            kernel(height, width, min(depth, k - p), a + p * size, a_row, b + p * size, b_col, c, c_row, p + (flags & MORE) > 0)
     return block
 
 
 @functools.cache
-def _gemm(kind: str, dtype: str, path: cpu.Cpu) -> Leaf:
+def _gemm(kind: str, dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
     """The leaf over one micro-kernel. Range: units = blocks of C, rows first, then columns, then the batch.
 
     Strides of A and B are bytes, those of C and the bias elements. `b_col` leads from column to column of B; within a panel it is the
-    mean. With a bias `c_at` is the piece's first column.
+    mean. `c_at` modulo `c_row` is the piece's first column.
     """
+    apply = finisher(form)
     block, size = register_jitable({"outer": _outer_block, "dot": _dots_block, "tiles": tiled.tile_block}[kind](dtype)), itemsize(dtype)
 
     def gemm(a, b, c, bias, scratch, alpha, beta, flags, bias_row, m, n, k, rows, cols, depth,  # type: ignore[no-untyped-def]
-             a_row, a_k, b_k, b_col, inner, a_outer, a_inner, b_outer, b_inner, a_at, b_at, c_at, c_row, lo, hi):
+             a_row, a_k, b_col, inner, a_outer, a_inner, b_outer, b_inner, a_at, b_at, c_at, c_row, lo, hi, rest):
         down, across = (m + rows - 1) // rows, (n + cols - 1) // cols
         for unit in range(lo, hi):
             i, j, matrix = unit % down * rows, unit // down % across * cols, unit // (down * across)
@@ -140,13 +144,14 @@ def _gemm(kind: str, dtype: str, path: cpu.Cpu) -> Leaf:
             from_a = a_at + matrix // inner * a_outer + matrix % inner * a_inner + i * a_row
             from_b = b_at + matrix // inner * b_outer + matrix % inner * b_inner + j * b_col
             to = c_at + (matrix * m + i) * c_row + j
-            block(height, width, k, depth, a.ctypes.data + from_a, a_row, a_k, b.ctypes.data + from_b, b_k, b_col,
+            block(height, width, k, depth, a.ctypes.data + from_a, a_row, a_k, b.ctypes.data + from_b, b_col,
                   c.ctypes.data + to * size, c_row * size, flags, address_of(scratch))
             _finish(c, to, c_row, height, width, alpha, beta, flags, bias, i * bias_row, c_at + j, bias_row)
+            apply(rest, height, width, address_of(c), to, c_row, (c_at + j) % c_row)
 
     gemm.__name__ = f"gemm_{kind}"
-    signature = "T[:], T[:], T[:], T[:], T[w,:], T, T" + ", i8" * 21 + ", lo, hi"
-    return Leaf(gemm, signature.replace("T", dtype), key=f"{kind}-{path if kind == 'tiles' else path.name}")
+    signature = "T[:], T[:], T[:], T[:], T[w,:], T, T" + ", i8" * 20 + ", lo, hi"
+    return Leaf(gemm, signature.replace("T", dtype) + tail(form), key=f"{kind}-{path if kind == 'tiles' else path.name}-{name(form)}")
 
 
 @functools.cache
@@ -209,7 +214,7 @@ def _pieces(p: Problem, plan: Blocking, panel: int, serial: Serial | None) -> li
 
 def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out, *, alpha: float = 1.0, beta: float = 1.0,
                  bias: Bias | None = None, force: Blocking | None = None, serial: Serial | None = None, packed: bool = False,
-                 partials: str = "f4") -> list[Call]:
+                 epilogue: Epilogue | None = None, partials: str = "f4") -> list[Call]:
     """Calls that compute C = alpha * A @ B + beta * bias for every matrix of a batch, on the current CPU path.
 
     Args:
@@ -220,14 +225,19 @@ def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out, *, alpha: float =
         force: this blocking instead of the chosen one (tests and tuning).
         serial: do it in pieces, with less scratch memory. Pieces of sums must divide k.
         packed: b is what the calls of `panels` made.
+        epilogue: elementwise work on C; channels are columns, the last axis of c's shape.
         partials: "f2" rounds the sums of 16-bit products to float16 after every 16 of them.
     """
     assert bias is None or not p.batch
     if dtype in HALVES:
         from .half_gemm import half_calls
-        return half_calls(dtype, p, a, b, c, alpha=alpha, beta=beta, bias=bias, serial=serial, partials=partials, packed=packed)
+        calls = half_calls(dtype, p, a, b, c, alpha=alpha, beta=beta, bias=bias, serial=serial, partials=partials, packed=packed)
+        return [*calls, epilogue.after(c.shape, -1)] if epilogue and calls else calls
     if p.count * p.m * p.n == 0:
         return []
+    after: list[Call] = []
+    if epilogue is not None and (p.n == 1 or p.count * p.m * p.n * itemsize(dtype) < FINISHED_BYTES):
+        after, epilogue = [epilogue.after(c.shape, -1)], None
     a, b, c = flat(a), flat(b), flat(c, p.count * p.m * p.n)
     if p.n == 1 and p.trans_a:
         # y = A^T x is the row x^T A: a row-major right operand instead of a strided left one.
@@ -240,7 +250,7 @@ def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out, *, alpha: float =
     assert plan is not None
     assert not (packed and serial)
     pieces = _pieces(p, plan, _panel(plan, dtype, path), serial)
-    calls: list[Call] = []
+    calls = []
     for piece in pieces:
         last = piece.at + piece.k == p.k
         right: In | Work = b
@@ -248,8 +258,8 @@ def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out, *, alpha: float =
             right = Work("packed", (b.shape[0] // (p.k * p.n) * _panel_elements(plan, dtype, pieces[0], path),), dtype)
             calls.append(_packing(plan, dtype, p, piece, b, right, path))
         calls += _piece_calls(dtype, p, plan, piece, (a, right, c), path,
-                              alpha=alpha if last else 1.0, beta=beta, bias=bias if last else None)
-    return calls
+                              alpha=alpha if last else 1.0, beta=beta, bias=bias if last else None, epilogue=epilogue if last else None)
+    return calls + after
 
 
 @dataclass(frozen=True)
@@ -298,23 +308,23 @@ def _packing(plan: Blocking, dtype: str, p: Problem, piece: Piece, b: In, target
                 n=matrices * count, cost=0.1 * size * matrices * piece.k * piece.n)
 
 
-def _strides(dtype: str, p: Problem, plan: Blocking, piece: Piece, path: cpu.Cpu) -> tuple[int, int, int, tuple[int, ...]]:
-    """B as the way reads it: elements along k and from column to column, start, `b_step`."""
+def _strides(dtype: str, p: Problem, plan: Blocking, piece: Piece, path: cpu.Cpu) -> tuple[int, int, tuple[int, ...]]:
+    """B as the way reads it: elements from column to column (within a panel: their mean), start, `b_step`."""
     if plan.panels:
         matrix, panel = _panel_elements(plan, dtype, piece, path), _panel(plan, dtype, path)
-        return panel, matrix // (-(-piece.n // panel) * panel), 0, tuple(s // (p.k * p.n) * matrix for s in p.b_step)
+        return matrix // (-(-piece.n // panel) * panel), 0, tuple(s // (p.k * p.n) * matrix for s in p.b_step)
     if plan.way == "direct":
-        return p.n, 1, piece.at * p.n + piece.j, p.b_step
-    return 1, p.k, piece.j * p.k + piece.at, p.b_step
+        return 1, piece.at * p.n + piece.j, p.b_step
+    return p.k, piece.j * p.k + piece.at, p.b_step
 
 
 def _piece_calls(dtype: str, p: Problem, plan: Blocking, piece: Piece, operands: tuple[In, In | Work, Out], path: cpu.Cpu, *,
-                 alpha: float, beta: float, bias: Bias | None) -> list[Call]:
+                 alpha: float, beta: float, bias: Bias | None, epilogue: Epilogue | None) -> list[Call]:
     """The calls of one piece; `operands` are A, B as the way reads it, C."""
     a, right, c = operands
     size = itemsize(dtype)
     a_row, a_k = (1, p.m) if p.trans_a else (p.k, 1)
-    b_k, b_col, b_start, b_step = _strides(dtype, p, plan, piece, path)
+    b_col, b_start, b_step = _strides(dtype, p, plan, piece, path)
     assert not plan.panels or plan.cols % _panel(plan, dtype, path) == 0
     copied = plan.way == "packed"
     scratch = max(plan.rows * (plan.depth + SKEW // size), plan.depth * (plan.rows + SKEW // size)) if copied else 1
@@ -325,15 +335,15 @@ def _piece_calls(dtype: str, p: Problem, plan: Blocking, piece: Piece, operands:
     cost = 2.0 * outer_count * inner_count * p.m * piece.n * piece.k / FLOPS_PER_NS[path.name] * (size / 4) + 30.0 * units
     if plan.way == "tiles":
         cost *= FLOPS_PER_NS[path.name] / tiled.FLOPS_PER_NS[tiled.products(dtype, path)]
-    cost += 0.01 * size * right.shape[0]
+    cost += 0.01 * size * right.shape[0] + (epilogue.cost if epilogue else 0.0)
     flags = (MORE if piece.at else 0) | (COPIED if copied else 0) | (PANELS if plan.panels else 0)
     addend = [flat(bias.arg), flags | BIASED | (ALONG if bias.column else 0), bias.row] if bias else [a, flags, 0]
-    leaf = _gemm({"dots": "dot", "tiles": "tiles"}.get(plan.way, "outer"), dtype, path)
+    leaf = _gemm({"dots": "dot", "tiles": "tiles"}.get(plan.way, "outer"), dtype, path, epilogue.form if epilogue else None)
     calls = []
     for a_at, b_at, c_at in starts(replace(p, b_step=b_step)):
         steps = [*last_two(p.a_step, 0), *last_two(b_step, 0), a_at + piece.at * a_k, b_at + b_start]
-        numbers = [p.m, piece.n, piece.k, plan.rows, plan.cols, plan.depth, *(s * size for s in (a_row, a_k, b_k, b_col)), inner_count,
+        numbers = [p.m, piece.n, piece.k, plan.rows, plan.cols, plan.depth, *(s * size for s in (a_row, a_k, b_col)), inner_count,
                    *(s * size for s in steps), c_at * p.m * p.n + piece.j, p.n]
-        args = [a, right, c, addend[0], Work("block", (scratch,), dtype), alpha, beta, *addend[1:], *numbers]
+        args = [a, right, c, addend[0], Work("block", (scratch,), dtype), alpha, beta, *addend[1:], *numbers, *(epilogue.args if epilogue else [])]
         calls.append(Call(leaf, args, n=units, cost=cost))
     return calls

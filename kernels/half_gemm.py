@@ -55,7 +55,7 @@ def _tile_block(dtype: str) -> Any:
     inner = register_jitable(tiled.tile_block(dtype))
 
     def block(height, width, k, a, a_row, a_k, b, b_row, c, c_row, scratch):  # type: ignore[no-untyped-def]
-        inner(height, width, k, 0, a, a_row, a_k, b, 0, b_row, c, c_row, 0, scratch)
+        inner(height, width, k, 0, a, a_row, a_k, b, b_row, c, c_row, 0, scratch)
 
     return block
 

@@ -43,7 +43,7 @@ DTYPES = {
     "i1": types.int8, "i2": types.int16, "i4": types.int32, "i8": types.int64,
     "u1": types.uint8, "u2": types.uint16, "u4": types.uint32, "u8": types.uint64, "b1": types.boolean,
 }
-"""Signature letters (NumPy's, and b2 for bfloat16) to Numba types; float16 and bfloat16 travel as their uint16 bits."""
+"""Signature letters (NumPy's) to Numba types; float16 (f2) and bfloat16 (b2) travel as their uint16 bits."""
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ class Leaf:
 
 def scalar_word(dtype: str, value: Any) -> int:
     """The bits of a scalar as one int64 word."""
-    kind = np.dtype({"b1": "u1"}.get(dtype, dtype))
+    kind = np.dtype({"b1": "u1", "b2": "u2"}.get(dtype, dtype))
     raw = np.array(value, kind).tobytes().ljust(8, b"\0")
     return int(np.frombuffer(raw, np.int64)[0])
 

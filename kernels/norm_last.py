@@ -187,18 +187,22 @@ def _batch_moments(dtype: str, path: cpu.Cpu) -> Leaf:
 
 
 def _batch_statistics(partial, scale, means, variances, inverses, factors, rows, block, epsilon, lo, hi):                    # type: ignore
-    """The moments of all units together; a unit of range is a channel."""
+    """The moments of all units together, in those of the first; a unit of range is a channel."""
+    mean, squares = partial[0, 0, lo:hi], partial[0, 1, lo:hi]
+    seen = float(min(rows, UNIT * block))
+    for unit in range(1, partial.shape[0]):
+        count = float(min(rows, (unit + 1) * UNIT * block) - unit * UNIT * block)
+        share, weight = count / (seen + count), seen * count / (seen + count)
+        other, more = partial[unit, 0, lo:hi], partial[unit, 1, lo:hi]
+        for c in range(hi - lo):
+            apart = other[c] - mean[c]
+            mean[c] += apart * share
+            squares[c] += more[c] + apart * apart * weight
+        seen += count
     for c in range(lo, hi):
-        mean, squares, seen = 0.0, 0.0, 0.0
-        for unit in range(partial.shape[0]):
-            count = float(min(rows, (unit + 1) * UNIT * block) - unit * UNIT * block)
-            apart = partial[unit, 0, c] - mean
-            mean += apart * (count / (seen + count))
-            squares += partial[unit, 1, c] + apart * apart * (seen * count / (seen + count))
-            seen += count
-        variance = squares / float(rows)
+        variance = squares[c - lo] / float(rows)
         inverse = 1.0 / math.sqrt(variance + epsilon)
-        means[c], variances[c], inverses[c], factors[c] = mean, variance, inverse, inverse * scale[c]
+        means[c], variances[c], inverses[c], factors[c] = mean[c - lo], variance, inverse, inverse * scale[c]
 
 
 @functools.cache
@@ -243,13 +247,17 @@ def _batch_products(dtype: str, path: cpu.Cpu) -> Leaf:
 
 def _batch_slopes(partial, scale, inverses, dscale, dshift, tilts, levels, factors, rows, lo, hi):                           # type: ignore
     """The gradients per channel and what `pull` needs; a unit of range is a channel."""
+    total, product = partial[0, 0, lo:hi], partial[0, 1, lo:hi]
+    for unit in range(1, partial.shape[0]):
+        more, further = partial[unit, 0, lo:hi], partial[unit, 1, lo:hi]
+        for c in range(hi - lo):
+            total[c] += more[c]
+            product[c] += further[c]
     for c in range(lo, hi):
-        total, product, inverse, count = 0.0, 0.0, float(inverses[c]), float(rows)
-        for unit in range(partial.shape[0]):
-            total += partial[unit, 0, c]
-            product += partial[unit, 1, c]
-        dshift[c], dscale[c] = total, product * inverse
-        tilts[c], levels[c], factors[c] = product * inverse * inverse / count, total / count, scale[c] * inverse
+        inverse, count = float(inverses[c]), float(rows)
+        dshift[c], dscale[c] = total[c - lo], product[c - lo] * inverse
+        tilts[c], levels[c] = product[c - lo] * inverse * inverse / count, total[c - lo] / count
+        factors[c] = scale[c] * inverse
 
 
 @functools.cache
@@ -288,7 +296,7 @@ def batch_norm(rows: int, channels: int, dtype: str, epsilon: float, path: cpu.C
     return [
         Call(_batch_moments(dtype, path), (In(0, table), partial, Work("block", (3, channels), dtype), block), units, 1, moved * 0.06),
         Call(_per_channel("statistics", dtype), (partial, In(1, small), *(Out(i, small) for i in (1, 2, 3)), factors, rows, block, epsilon),
-             channels, 64, channels * (units * 4.0 + 20.0)),
+             channels, 64, channels * (units + 20.0)),
         Call(_batch_normalise(dtype, form, path),
              (In(0, table), In(2, small), Out(0, table), Out(1, small), factors, block, *(epilogue.args if epilogue else ())),
              -(-rows // block), 1, moved * 0.09 + (epilogue.cost if epilogue else 0.0))]
@@ -304,6 +312,6 @@ def batch_norm_grad(rows: int, channels: int, dtype: str, path: cpu.Cpu) -> list
         Call(_batch_products(dtype, path), (In(0, table), In(1, table), In(3, small), partial, Work("block", (2, channels), dtype), block),
              units, 1, moved * 0.09),
         Call(_per_channel("slopes", dtype), (partial, In(2, small), In(4, small), Out(1, small), Out(2, small), *slopes, rows),
-             channels, 64, channels * (units * 3.0 + 20.0)),
+             channels, 64, channels * (units + 20.0)),
         Call(_batch_pull(dtype, path), (In(0, table), In(1, table), In(3, small), Out(0, table), *slopes, block),
              -(-rows // block), 1, moved * 0.13)]

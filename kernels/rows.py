@@ -1,6 +1,6 @@
 """Row kernels: softmax, log-softmax and their gradients, maxima; one row of contiguous elements at a time, in explicit vectors.
 
-Each row takes two or three passes over registers' widths, UNROLL independent vectors at a time, then masked ones. The order
+Each row takes two or three passes over registers' widths, up to UNROLL independent vectors at a time, then masked ones. The order
 of all sums is fixed by the row's length.
 """
 from __future__ import annotations
@@ -17,7 +17,7 @@ from . import cpu, mathlib
 from .call import Call, In, Out, Work
 from .leaf import Leaf
 from .move import Axis, move
-from .vector import ELEMENTS, Emitter, as_intrinsic, itemsize, vector, word
+from .vector import ELEMENTS, INT32, Emitter, as_intrinsic, itemsize, vector, word
 
 UNROLL = 4
 Body = Callable[[Any, Any, list[Any]], Sequence[Any]]
@@ -58,26 +58,32 @@ class Rows:
         """Store a vector at byte offset `at`."""
         self.e.store(value, self.e.address(base, at), mask)
 
-    def sweep(self, start: Any, body: Body, combine: Callable[[Any, Any], Any] | None = None) -> Any:
-        """One pass: body(byte offset, mask, [accumulator]) -> [new accumulator], over UNROLL accumulators that begin as `start`.
+    def first(self, count: Any) -> Any:
+        """The mask of the first `count` > 0 lanes; compared as 32-bit numbers, which on AVX2 is one instruction."""
+        number = self.b.trunc(self.e.minimum(count, word(self.lanes)), INT32)
+        kind = ir.VectorType(INT32, self.lanes)
+        return self.b.icmp_signed("<", ir.Constant(kind, list(range(self.lanes))), self.e.splat(number, self.lanes))
 
-        Returns their combination lane by lane, or None for a pass without accumulator (`start` None).
+    def sweep(self, start: Any, body: Body, combine: Callable[[Any, Any], Any] | None = None, unroll: int = UNROLL) -> Any:
+        """One pass: body(byte offset, mask, [accumulator]) -> [new accumulator], over `unroll` accumulators that begin as `start`.
+
+        Returns their combination lane by lane, or None for a pass without accumulator (`start` None). A body much longer than the
+        latency of one addition gains nothing from being there several times: give it unroll=1.
         """
         e, b = self.e, self.b
-        count = 0 if start is None else UNROLL
-        whole = b.and_(self.n, word(-self.lanes * UNROLL))
+        count = 0 if start is None else unroll
+        whole = b.and_(self.n, word(-self.lanes * unroll))
 
         def many(i: Any, carried: list[Any]) -> list[Any]:
             found: list[Any] = []
-            for u in range(UNROLL):
+            for u in range(unroll):
                 found += body(e.address(e.times(i, self.size), u * self.lanes * self.size), None, carried[u:u + 1])
             return found
 
         def one(i: Any, carried: list[Any]) -> list[Any]:
-            mask = e.first(b.sub(self.n, i), self.lanes)
-            return [*body(e.times(i, self.size), mask, carried[:1]), *carried[1:]]
+            return [*body(e.times(i, self.size), self.first(b.sub(self.n, i)), carried[:1]), *carried[1:]]
 
-        carried = e.loop(0, whole, self.lanes * UNROLL, [start] * count, many)
+        carried = e.loop(0, whole, self.lanes * unroll, [start] * count, many)
         carried = e.loop(whole, self.n, self.lanes, carried, one)
         if combine is None:
             return None
@@ -89,7 +95,7 @@ class Rows:
         while half:
             x = combine(x, self.e.shuffle(x, x, [(lane + half) % self.lanes for lane in range(self.lanes)]))
             half //= 2
-        return self.b.extract_element(x, ir.Constant(ir.IntType(32), 0))
+        return self.b.extract_element(x, ir.Constant(INT32, 0))
 
     def larger(self, x: Any, y: Any) -> Any:
         """x where it is larger, else y; a NaN in x gives y."""
@@ -99,21 +105,21 @@ class Rows:
         """x where it is smaller, else y; a NaN in x gives y."""
         return self.b.select(self.b.fcmp_ordered("<", x, y), x, y)
 
-    def sum(self, body: Callable[[Any, Any], Any]) -> Any:
+    def sum(self, body: Callable[[Any, Any], Any], unroll: int = UNROLL) -> Any:
         """The sum of body(byte offset, mask) over the row, a scalar; lanes outside of the mask do not count."""
         zero = self.constant(0.0)
 
         def add(at: Any, mask: Any, total: list[Any]) -> list[Any]:
             value = body(at, mask)
             return [self.b.fadd(total[0], value if mask is None else self.b.select(mask, value, zero))]
-        return self.fold(self.sweep(zero, add, self.b.fadd), self.b.fadd)
+        return self.fold(self.sweep(zero, add, self.b.fadd, unroll), self.b.fadd)
 
-    def map(self, target: Any, body: Callable[[Any, Any], Any]) -> None:
+    def map(self, target: Any, body: Callable[[Any, Any], Any], unroll: int = UNROLL) -> None:
         """target = body(byte offset, mask) along the row."""
         def put(at: Any, mask: Any, _nothing: list[Any]) -> list[Any]:
             self.store(body(at, mask), target, at, mask)
             return []
-        self.sweep(None, put)
+        self.sweep(None, put, unroll=unroll)
 
     def largest(self, x: Any) -> Any:
         """The largest number of a row, splat. NaN is passed over: exp(x - largest) has it anyway."""
@@ -122,8 +128,14 @@ class Rows:
         return self.splat(self.fold(found, self.larger))
 
     def exp_from(self, x: Any, shift: Any) -> Callable[[Any, Any], Any]:
-        """exp(x - shift) as a body."""
-        return lambda at, mask: mathlib.exp(self.e, self.b.fsub(self.load(x, at, mask, shift), shift))
+        """exp(x - shift) as a body. It asks for the next row meanwhile: the pass before it waits for memory, this one computes."""
+        ahead = self.e.address(x, self.e.times(self.n, self.size))
+
+        def body(at: Any, mask: Any) -> Any:
+            if mask is None:
+                self.e.prefetch(self.e.address(ahead, at), locality=2)
+            return mathlib.exp(self.e, self.b.fsub(self.load(x, at, mask, shift), shift))
+        return body
 
 
 def _softmax(r: Rows, x: Any, y: Any) -> None:
@@ -134,14 +146,14 @@ def _softmax(r: Rows, x: Any, y: Any) -> None:
         value = exp(at, mask)
         r.store(value, y, at, mask)
         return value
-    scale = r.splat(r.b.fdiv(ir.Constant(r.element, 1.0), r.sum(keep)))
+    scale = r.splat(r.b.fdiv(ir.Constant(r.element, 1.0), r.sum(keep, 1)))
     r.map(y, lambda at, mask: r.b.fmul(r.load(y, at, mask), scale))
 
 
 def _log_softmax(r: Rows, x: Any, y: Any) -> None:
     """y = (x - max) - log(sum)."""
     largest = r.largest(x)
-    log = mathlib.log(r.e, r.splat(r.sum(r.exp_from(x, largest))))
+    log = mathlib.log(r.e, r.splat(r.sum(r.exp_from(x, largest), 1)))
     r.map(y, lambda at, mask: r.b.fsub(r.b.fsub(r.load(x, at, mask), largest), log))
 
 
@@ -154,14 +166,14 @@ def _softmax_grad(r: Rows, g: Any, y: Any, dx: Any) -> None:
 def _log_softmax_grad(r: Rows, g: Any, y: Any, dx: Any) -> None:
     """dx = g - sum(g) * exp(y)."""
     total = r.splat(r.sum(lambda at, mask: r.load(g, at, mask)))
-    r.map(dx, lambda at, mask: r.b.fsub(r.load(g, at, mask), r.b.fmul(total, mathlib.exp(r.e, r.load(y, at, mask)))))
+    r.map(dx, lambda at, mask: r.b.fsub(r.load(g, at, mask), r.b.fmul(total, mathlib.exp(r.e, r.load(y, at, mask)))), 1)
 
 
 def _max_sum_exp(r: Rows, x: Any, pair: Any) -> None:
     """pair = (max, sum of exp(x - max)); here the result has two elements a row."""
     largest = r.largest(x)
-    r.e.store(r.b.extract_element(largest, ir.Constant(ir.IntType(32), 0)), pair)
-    r.e.store(r.sum(r.exp_from(x, largest)), r.e.address(pair, r.size))
+    r.e.store(r.b.extract_element(largest, ir.Constant(INT32, 0)), pair)
+    r.e.store(r.sum(r.exp_from(x, largest), 1), r.e.address(pair, r.size))
 
 
 def _extreme(choose: str, worst: float) -> Callable[..., None]:

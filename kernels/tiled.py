@@ -116,7 +116,7 @@ def left_as_float(dtype: str) -> Any:
 def tile_block(dtype: str) -> Any:
     """The jitable that computes a block of C (float32) from A and packed panels of B, on the current path.
 
-    block(height, width, k, depth, a, a_row, a_k, b, b_k, b_col, c, c_row, flags, scratch): addresses and byte strides; `b` is the panel of
+    block(height, width, k, depth, a, a_row, a_k, b, b_col, c, c_row, flags, scratch): addresses and byte strides; `b` is the panel of
     the block's first column, 32 * b_col bytes lead to the next; C holds a sum already where `flags` has MORE.
     """
     path = cpu.current()
@@ -131,7 +131,7 @@ def tile_block(dtype: str) -> Any:
         near = scaled and (first >> 23) + (second >> 23) - 254 > LARGEST_PRODUCT
         return first < limit and second < limit and not near
 
-    def block(height, width, k, depth, a, a_row, a_k, b, _b_k, b_col, c, c_row, flags, scratch):  # type: ignore[no-untyped-def]
+    def block(height, width, k, depth, a, a_row, a_k, b, b_col, c, c_row, flags, scratch):  # type: ignore[no-untyped-def]
         base = np.intp(scratch)
         panel, header, left = SIDE * b_col, (4 * ((k + DEPTH - 1) // DEPTH) + HEADER - 1) // HEADER * HEADER, base + LEFT
         begin(0)

@@ -103,6 +103,9 @@ def sums(x: TensorType) -> Iterator[Example]:
     yield OPS["InstanceNormalization"](), (x, per, per)
     yield OPS["LayerNormalization"](), (f(20, 48), f(48), f(48))
     yield OPS["LayerNormalizationGrad"](), (f(20, 48), f(20, 48), f(48), f(20, 1), f(20, 1))
+    heads, whole = f(2, 3, 24, 16), f(1, 1, 24, 24)
+    yield OPS["FusedAttention"](scale=0.25), (heads, heads, heads, whole)
+    yield OPS["FusedAttentionGrad"](scale=0.25), (heads, heads, heads, heads, whole, heads, f(2, 3, 24))
     for name in ("SoftmaxGrad", "LogSoftmaxGrad"):
         yield OPS[name](), (f(20, 48), f(20, 48))
     yield OPS["DropoutGrad"](), (x,)

@@ -157,7 +157,7 @@ def test_work_counts_products() -> None:
     (Conv(strides=(1,)), ((1, 3, 8, 8), (4, 3, 3, 3)), ShapeError, "strides"),
     (Conv(), ((1, 3, 8, 8), (4, 3, 3)), ShapeError, "dimensions"),
     (Conv(), ((1, 3, 8, 8), (4, 3, 3, 3), (3,)), ShapeError, "bias"),
-    (Conv(), ((1, 3, 8, 8, 8), (4, 3, 3, 3, 3)), UnsupportedError, "3 spatial axes"),
+    (Conv(), ((1, 3, 8, 8, 8, 8), (4, 3, 3, 3, 3, 3)), UnsupportedError, "4 spatial axes"),
     (ConvInputGrad(shape=(8, 8)), ((1, 4, 5, 5), (4, 3, 3, 3)), ShapeError, "output shape"),
     (ConvWeightGrad(kernel_shape=(3, 3)), ((1, 3, 8, 8), (1, 4, 5, 5)), ShapeError, "output shape"),
 ])

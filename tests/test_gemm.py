@@ -1,13 +1,18 @@
 """The matrix kernels on every path of this CPU: micro-kernels over odd shapes and page ends, blockings, cuts, special values."""
 import functools
 import mmap
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from tileflow.kernels import cpu
+from tileflow.kernels import gemm as products
+from tileflow.kernels.blocking import Blocking, Problem, blocking, prepacked, simplify
 from tileflow.kernels.call import In, Out
-from tileflow.kernels.gemm import Bias, Blocking, Problem, blocking, matmul_calls, simplify
+from tileflow.kernels.epilogue import Along, Epilogue
+from tileflow.kernels.expr import Var, maximum
+from tileflow.kernels.gemm import Bias, Serial, matmul_calls
 from tileflow.kernels.leaf import Leaf
 from tileflow.kernels.micro import TILES, WIDE, columns, copy, dot, outer, transpose
 
@@ -122,13 +127,14 @@ def test_micro_kernels_refuse_arrays_where_addresses_belong() -> None:
 
 
 def run(p: Problem, a: np.ndarray, b: np.ndarray, *, bias: Bias | None = None, addend: np.ndarray | None = None, cuts: int = 1,
-        force: Blocking | None = None, alpha: float = 1.0, beta: float = 1.0) -> np.ndarray:
-    """Run the calls of a problem, each range in `cuts` parts, last part first."""
+        force: Blocking | None = None, alpha: float = 1.0, beta: float = 1.0, epilogue: Epilogue | None = None,
+        more: Sequence[np.ndarray] = (), serial: Serial | None = None) -> np.ndarray:
+    """Run the calls of a problem, each range in `cuts` parts, last part first. `more` are inputs from the fourth on."""
     c = np.full((*p.batch, p.m, p.n), 77, a.dtype)
-    arrays = [a, b, addend]
+    arrays = [a, b, addend, *more]
     works: dict[str, np.ndarray] = {}
     for call in matmul_calls(a.dtype.str[1:], p, In(0, a.shape), In(1, b.shape), Out(0, c.shape), alpha=alpha, beta=beta,
-                             bias=bias, force=force):
+                             bias=bias, force=force, epilogue=epilogue, serial=serial):
         values = []
         for parameter, arg in zip((q for q in call.leaf.parameters if q.words), call.args, strict=True):
             if isinstance(arg, In):
@@ -157,7 +163,7 @@ def exact(p: Problem, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("path", cpu.available())
-@pytest.mark.parametrize("way", ["direct", "dots", "packed"])
+@pytest.mark.parametrize("way", ["direct", "dots", "panels", "packed"])
 def test_every_way_on_every_path(path: str, way: str) -> None:
     rng = np.random.default_rng(1)
     with cpu.forced(path) as current:
@@ -166,7 +172,7 @@ def test_every_way_on_every_path(path: str, way: str) -> None:
             for trans in range(4):
                 p = Problem(m, n, k, bool(trans & 1), bool(trans & 2))
                 simple = simplify(p)
-                fits = {"packed": k > 0, "direct": not simple.trans_b, "dots": k == 0 or (simple.trans_b and not simple.trans_a)}
+                fits = {"packed": k > 0, "panels": k > 0, "direct": not simple.trans_b, "dots": k == 0 or (simple.trans_b and not simple.trans_a)}
                 if not fits[way]:
                     continue
                 a, b = operands(rng, p, "f4")
@@ -176,7 +182,7 @@ def test_every_way_on_every_path(path: str, way: str) -> None:
                 np.testing.assert_array_equal(run(p, a, b, force=plan, cuts=3), got)
 
 
-@pytest.mark.parametrize("way", ["direct", "dots", "packed"])
+@pytest.mark.parametrize("way", ["direct", "dots", "panels", "packed"])
 def test_alpha_and_every_form_of_bias(way: str) -> None:
     rng = np.random.default_rng(2)
     p = Problem(27, 45, 19, trans_b=way != "direct")
@@ -252,3 +258,41 @@ def test_blocking_depends_on_shapes_only_and_packs_what_outgrows_the_cache() -> 
         ways = [blocking(simplify(Problem(*shape)), "f4", path).way for shape in
                 ((64, 64, 64), (40, 256, 320, False, True), (2048, 2048, 2048), (1, 4096, 4096), (300, 300, 64, True, True))]
         assert ways == ["direct", "dots", "packed", "direct", "packed"]
+
+
+@pytest.mark.parametrize("path", cpu.available())
+def test_an_epilogue_in_finished_blocks_has_the_bits_of_a_pass_afterwards(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every way, over batches whose axes do not join, and in pieces; on a column it is a pass afterwards."""
+    rng = np.random.default_rng(6)
+    x, bias, skip = (Var(i, "float32") for i in range(3))
+    batch = ((2, 3, 2), (2, 1, 2))
+    problems = [(Problem(27, 45, 40), "direct", None), (Problem(27, 45, 40, trans_b=True), "dots", None), (Problem(27, 45, 40), "packed", None),
+                (Problem(27, 45, 40), "panels", Serial("k", 2)), (Problem(27, 45, 40), "packed", Serial("n", 2)),
+                (Problem(13, 9, 7, False, False, batch[0], (13 * 7 * 2, 0, 13 * 7), (63 * 6, 63 * 2, 63)), "direct", None),
+                (Problem(40, 1, 9), "", None)]
+    with cpu.forced(path) as current:
+        for p, way, serial in problems:
+            shape_a, shape_b = (batch[1], batch[0]) if p.batch else ((), ())
+            a = rng.standard_normal((*shape_a, p.m, p.k)).astype("f4")
+            b = rng.standard_normal((*shape_b, *((p.n, p.k) if p.trans_b else (p.k, p.n)))).astype("f4")
+            size = (*p.batch, p.m, p.n)
+            more = [rng.standard_normal((p.n,)).astype("f4"), rng.standard_normal(size).astype("f4")]
+            epilogue = Epilogue((maximum(x + bias, 0) + skip,), (Along(In(3, (p.n,)), "channel"), Along(In(4, size), "full")), int(np.prod(size)))
+            force = Blocking(way, 12, 2 * columns("f4", current), 32) if way else None
+            found = []
+            for least in (0, 1 << 40):
+                monkeypatch.setattr(products, "FINISHED_BYTES", least)
+                found += [run(p, a, b, force=force, epilogue=epilogue, more=more, serial=serial, cuts=cuts) for cuts in (1, 3)]
+            np.testing.assert_array_equal(found[0], np.maximum(run(p, a, b, force=force, serial=serial) + more[0], 0) + more[1])
+            assert len({c.tobytes() for c in found}) == 1
+
+
+def test_panels_beforehand_are_summed_in_the_same_order() -> None:
+    """The blocking of a packed operand keeps the depth of the plain way, unless that is made of dot products."""
+    for name in cpu.available():
+        for shape in ((64, 64, 64), (40, 320, 256, False, False), (256, 320, 40, True), (2048, 2048, 2048), (300, 300, 700, True, True)):
+            p = simplify(Problem(*shape))
+            packed = prepacked(p, "f4", cpu.PATHS[name])
+            assert packed is not None
+            assert packed.panels
+            assert packed.depth == blocking(p, "f4", cpu.PATHS[name]).depth

@@ -17,6 +17,7 @@ from tileflow.kernels.elementwise import elementwise_call
 from tileflow.kernels.epilogue import Epilogue
 from tileflow.kernels.expr import Var
 from tileflow.kernels.guard import clear, copy
+from tileflow.kernels.reduce import reduce_calls
 from tileflow.lower import fuse as fusing
 from tileflow.lower.attach import attach
 from tileflow.lower.expand import expand
@@ -347,6 +348,43 @@ def test_every_worker_has_scratch_wherever_rows_may_be_split():
     assert (alone.lanes, alone.workers) == (1, 8)
 
 
+class Pooled(nn.Module):
+    """A convolution, overlapping windows, then a second pool of the same image."""
+
+    def __init__(self) -> None:
+        self.conv, self.fc = nn.Conv2d(1, 4, 3), nn.Linear(4 * 4 * 4, 3)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:                       # type: ignore[override]
+        x = self.conv(x)
+        overlapping = x.apply("MaxPool", kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 0, 0))
+        return self.fc((overlapping + x.apply("MaxPool", kernel_shape=(2, 2), strides=(2, 2))).flatten())
+
+
+def train_pooled() -> tuple[dict[str, np.ndarray], Any]:
+    nn.manual_seed(3)
+    net = Pooled()
+    model = tileflow.training_model(net, optimizer=optim.SGD(lr=0.05))
+    draw = np.random.default_rng(0)
+    for _ in range(2):
+        model(draw.standard_normal((4, 1, 10, 10)).astype(np.float32), draw.integers(0, 3, 4))
+    return net.state_dict(), model.engine.plan
+
+
+def test_winners_are_written_down_for_the_gradient_with_the_same_bits(monkeypatch: pytest.MonkeyPatch):
+    """Each pool's gradient reads the winners of its own windows, and nothing is searched twice."""
+    from tileflow.lower import plan as planning
+    monkeypatch.setattr(planning, "arrange", lambda graph, keep: graph)
+    recorded, plan = train_pooled()
+    names = [row.leaf.name for row in plan.micro.rows]
+    assert sorted(n for n in names if n.startswith("max")) == ["max_halves_winners", "max_pool_winners", "max_unpool", "max_unpool_halves"]
+    graph = planning.record(plan.program.micro)
+    assert [n.op.name for n in plan.program.micro.nodes if "MaxPool" in n.op.name] == ["MaxPool", "MaxPool", "MaxPoolGrad", "MaxPoolGrad"]
+    assert sum(n.op.name == "MaxUnpool" for n in graph.nodes) == 2
+    monkeypatch.setattr(planning, "record", lambda graph: graph)
+    searched, _ = train_pooled()
+    assert {n: a.tobytes() for n, a in recorded.items()} == {n: a.tobytes() for n, a in searched.items()}
+
+
 def test_elementwise_calls_are_flat():
     """What merging relies on."""
     call = elementwise_call([Var(0, "float32") * Var(1, "float32")], [In(0, (4, 4)), In(1, ())], [Out(0, (4, 4))])
@@ -372,6 +410,21 @@ class Doubled(Op):
         whole = (outputs[0].size,)
         calls = [elementwise_call([Var(0, "float32") * 2], [In(0, whole)], [Out(0, whole)])]
         return [*calls, epilogue.after(outputs[0].shape, 1)] if epilogue else calls
+
+
+class DoubledWithSums(Doubled):
+    """With the sums over the last axis as a second output."""
+
+    name = "DoubledWithSums"
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        assert types[0] is not None
+        return types[0], types[0].with_shape((*types[0].shape[:-1], 1))
+
+    def kernel(self, inputs: Any, outputs: Any, cpu: Any, epilogue: Epilogue | None = None) -> list[Call]:
+        last = outputs[0].rank - 1
+        sums = reduce_calls("sum", "f4", outputs[0].shape, (last,), target=Out(1, (outputs[1].size,)))
+        return [*sums, *super().kernel(inputs, outputs[:1], cpu, epilogue)]
 
 
 def attached(build: Any, keep: bool = False) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
@@ -416,6 +469,18 @@ def test_a_product_that_others_read_later_is_kept():
         return [b.Greater(b.Add(product, z), y), product, b.ReduceSum(product, axes=(0,), keepdims=0)]
     names, found, wanted = attached(build)
     assert names == ["Finished", "ReduceSum"]
+    assert [a.tobytes() for a in found] == [a.tobytes() for a in wanted]
+
+
+def test_a_product_with_further_outputs_runs_where_it_stood():
+    """Something reads its second output before the elementwise node stands."""
+    def build(b: Builder, x: Value, y: Value, z: Value, s: Value) -> list[Value]:
+        first, rows = b.emit(DoubledWithSums(), x)
+        second, = b.emit(Doubled(), y)
+        return [b.Exp(rows), b.Relu(b.Add(first, z)), b.Add(second, b.Mul(rows, rows))]
+    names, found, wanted = attached(build)
+    assert names[0] == "Finished"
+    assert "Doubled" in names
     assert [a.tobytes() for a in found] == [a.tobytes() for a in wanted]
 
 

@@ -66,7 +66,8 @@ class Placed:
 
 def test_what_has_no_packed_form() -> None:
     for name, a, b, attributes in (("Gemm", (4, 256), (64, 256), dict(transB=1)), ("MatMul", (40, 30), (30,), {}),
-                                   ("MatMul", (2, 9, 3), (2, 3, 9), {}), ("SerialisedGemm", (40, 70), (70, 32), dict(factor=2)), ("Gemm", (40, 0), (0, 32), {})):
+                                   ("MatMul", (2, 9, 3), (2, 3, 9), {}), ("Gemm", (40, 0), (0, 32), {}),
+                                   ("SerialisedGemm", (40, 70), (70, 32), dict(factor=2))):
         op = OPS[name](**attributes)
         types = [TensorType("float32", a), TensorType("float32", b)]
         assert op.packed(types, op.infer(*types), cpu.current()) is None, (name, a, b)

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from tileflow.errors import ShapeError, TypeMismatchError, UnsupportedError
 from tileflow.graph import Op, TensorType
 from tileflow.kernels import cpu
-from tileflow.ops.pool import AveragePool, AveragePoolGrad, GlobalAveragePool, GlobalMaxPool, MaxPool, MaxPoolGrad
+from tileflow.ops.pool import AveragePool, AveragePoolGrad, GlobalAveragePool, GlobalMaxPool, MaxPool, MaxPoolGrad, MaxUnpool, WinningMaxPool
 
 Array = np.ndarray
 
@@ -30,6 +30,12 @@ CASES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((2, 3, 19), dict(kernel_shape=(3,), strides=(2,), pads=(1, 0))),
     ((0, 3, 8, 8), HALVES),
     ((3, 2, 1, 1), dict(kernel_shape=(1, 1))),
+    ((2, 1, 40, 33), dict(kernel_shape=(17, 16), strides=(3, 2), pads=(8, 8, 8, 8))),     # more taps than a byte can number
+    ((1, 1, 90, 150), dict(kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1))),      # more rows than are spread at once
+]
+PADDED: list[tuple[tuple[int, ...], dict[str, Any]]] = [                       # padding as wide as the kernel, which onnxruntime refuses
+    ((1, 2, 2, 53), dict(kernel_shape=(1, 2), strides=(1, 3), dilations=(1, 3), pads=(0, 1, 0, 2))),
+    ((1, 1, 1, 1), dict(kernel_shape=(2, 2), dilations=(3, 3), pads=(1, 1, 2, 2))),       # a window that meets nothing
 ]
 
 
@@ -55,7 +61,7 @@ def runtime(op: Op, x: Array, outputs: int = 1) -> list[Array]:
     return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})
 
 
-@pytest.mark.parametrize(("shape", "attributes"), CASES)
+@pytest.mark.parametrize(("shape", "attributes"), CASES + PADDED)
 @pytest.mark.parametrize("path", cpu.available())
 def test_max_pool_and_its_gradient(path: str, shape: tuple[int, ...], attributes: dict) -> None:
     op = MaxPool(**attributes)
@@ -63,7 +69,11 @@ def test_max_pool_and_its_gradient(path: str, shape: tuple[int, ...], attributes
         for dtype in ("float32", "float64"):
             y, = check_kernel(op, normal(*shape, dtype=dtype))
             x = levels(*shape, dtype=dtype)
-            check_kernel(MaxPoolGrad(**op.same()), normal(*y.shape, dtype=dtype), x, rtol=1e-6)
+            g = normal(*y.shape, dtype=dtype)
+            dx, = check_kernel(MaxPoolGrad(**op.same()), g, x, rtol=1e-6)
+            _, won = check_kernel(WinningMaxPool(**op.same()), x)
+            unpooled, = check_kernel(MaxUnpool(**op.same(), shape=shape[2:]), g, won, rtol=1e-6)
+            assert dx.tobytes() == unpooled.tobytes()
 
 
 @pytest.mark.parametrize("shape_attributes", CASES)
@@ -127,7 +137,12 @@ def test_nan_and_ties_in_halves(path: str) -> None:
     x[0, 1, 2:4, 6:8] = -np.inf
     with cpu.forced(path):
         y, = check_kernel(MaxPool(**HALVES), x)
-        check_kernel(MaxPoolGrad(**MaxPool(**HALVES).same()), normal(*y.shape), x)
+        g = normal(*y.shape)
+        dx, = check_kernel(MaxPoolGrad(**MaxPool(**HALVES).same()), g, x)
+        check_kernel(MaxUnpool(**MaxPool(**HALVES).same(), shape=(6, 40)), g, check_kernel(WinningMaxPool(**HALVES), x)[1])
+        general = dict(kernel_shape=(2, 2), strides=(2, 2), pads=(0, 0, 1, 1))                # the same windows by the general code
+        assert run_kernel(MaxPool(**general), x)[0].tobytes() == y.tobytes()
+        assert run_kernel(MaxPoolGrad(**MaxPool(**general).same()), g, x)[0].tobytes() == dx.tobytes()
     assert np.isnan(y).sum() == 2
 
 

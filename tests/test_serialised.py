@@ -11,8 +11,9 @@ from evaluate import check_gradient, check_gradient_kernels, check_kernel, run_k
 from tileflow.errors import OptionError, ShapeError
 from tileflow.graph import OPS, Builder, Graph, TensorType, verify
 from tileflow.kernels import cpu
+from tileflow.kernels.blocking import Problem, blocking, simplify
 from tileflow.kernels.call import In, Out, Work
-from tileflow.kernels.gemm import Problem, Serial, blocking, matmul_calls, simplify
+from tileflow.kernels.gemm import Serial, matmul_calls
 from tileflow.ops.matmul import MODES
 from tileflow.program import Batching, Program
 from tileflow.tiles.chip import chip

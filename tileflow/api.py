@@ -14,7 +14,7 @@ import numpy as np
 
 from . import compiler
 from .errors import CheckpointError, DataError, ModelError, OptionError
-from .graph import Graph, TensorType, type_of
+from .graph import Graph, TensorType, kind_of, type_of
 from .importers.onnx import OnnxModel, load_model
 from .importers.onnx.export import export_model
 from .loss import LABELS, find
@@ -343,7 +343,7 @@ def _input_types(source: Source, options: Options, dataset: Dataset) -> dict[str
     assert isinstance(source, NetSource)
     wanted = {}
     for name, field in zip(source.input_names, dataset.fields.values(), strict=False):
-        dtype = options.precision if field.array.dtype.kind in "fu" else field.array.dtype.name
+        dtype = options.precision if kind_of(field.array.dtype) in "fu" else field.array.dtype.name
         wanted[name] = TensorType(dtype, (options.micro_batch_size, *field.sample))
     return wanted
 

@@ -1,4 +1,7 @@
-"""Two-dimensional convolution and its gradients (cross-correlation, NCHW), as leaf calls over images unfolded along their width.
+"""Convolution and its gradients (cross-correlation), as leaf calls: over planes (NCHW) and over channels-last images.
+
+Channels-last images [n, *spatial, c] of up to three axes are read where they lie: see sites.py, brgemm.py, last.py, last_weights.py, depthwise.py.
+Planar images (one or two axes, few channels above all) are unfolded along their width.
 
 Unfolding copies, for each tap of a kernel row, the input columns that tap meets: `U[c, kx, r, q, ox] = x[c, q * sy + phase(r) - top,
 ox * sx + kx * dx - left]`, zero outside of the image; r counts the remainders of the input rows modulo the stride. The taps along the
@@ -14,9 +17,13 @@ A convolution that needs no unfolding (one tap per row, stride 1, no padding: 1x
 One-dimensional convolutions run along the height, with width 1. Every output element is summed in an order that depends on the shapes
 and the CPU path alone.
 """
+from . import depthwise, last, last_weights
+from .brgemm import width as panel_width
 from .correlate import weight_gradient
-from .geometry import Geometry
+from .geometry import FLOPS_PER_NS, Geometry
 from .product import forward
+from .sites import Axis, Sites
 from .transpose import input_gradient
 
-__all__ = ["Geometry", "forward", "input_gradient", "weight_gradient"]
+__all__ = ["FLOPS_PER_NS", "Axis", "Geometry", "Sites", "depthwise", "forward", "input_gradient", "last", "last_weights", "panel_width",
+           "weight_gradient"]

@@ -8,6 +8,7 @@ from llvmlite import ir
 
 from .. import cpu
 from ..call import Call, In, Out, Work
+from ..epilogue import Epilogue, Form, finisher, name, tail
 from ..leaf import Leaf, generic
 from ..places import address_of
 from ..vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, vector, word
@@ -117,11 +118,11 @@ def conv_panels(w, panels, oc, rows, c, taps, o_step, c_step, flip, lo, hi):    
 
 
 @functools.cache
-def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int) -> Leaf:
+def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int, form: Form | None) -> Leaf:
     size, width = itemsize(dtype), vectors * path.lanes(itemsize(dtype))
-    copy, multiply = copy_rows(dtype, path, step), product(dtype, path, rows, vectors)
+    copy, multiply, finish = copy_rows(dtype, path, step), product(dtype, path, rows, vectors), finisher(form, channels="rows")
 
-    def conv_forward(x, panels, bias, y, table, u, n, c, taps, oc, oh, groups, block, together, channels, part, in_place, biased, lo, hi):   # type: ignore
+    def conv_forward(x, panels, bias, y, table, u, n, c, taps, oc, oh, groups, block, together, channels, part, in_place, biased, lo, hi, rest):   # type: ignore
         h, w, ow, kw, pitch = table[0], table[1], table[2], table[3], table[11]
         blocks, tiles, sets = (oh + block - 1) // block, (oc + rows - 1) // rows, (n + together - 1) // together
         parts = (tiles + part - 1) // part
@@ -151,9 +152,13 @@ def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int) -> L
                             multiply(pixels - p, count * taps, panel, address_of(table) + HEAD * 8, base + (i * step_image + p) * size,
                                      address_of(bias) + (group * oc + o) * size, biased != 0 and c0 == 0, to + p * size, oh * ow * size, c0 > 0,
                                      tile * rows - o)
+            o = first * rows
+            for i in range(images):
+                finish(rest, min(part * rows, oc - o), pixels, address_of(y), ((((image + i) * groups + group) * oc + o) * oh + row) * ow,
+                       oh * ow, group * oc + o)
 
     signature = "T[:], T[:], T[:], T[:], i8[:], T[w,:]" + ", i8" * 12 + ", lo, hi"
-    return Leaf(conv_forward, signature.replace("T", dtype), key=f"{path.name} {step} {rows} {vectors}")
+    return Leaf(conv_forward, signature.replace("T", dtype) + tail(form), key=f"{path.name} {step} {rows} {vectors} {name(form)}")
 
 
 def _product_blocks(g: Geometry, size: int) -> tuple[int, int, int]:
@@ -175,12 +180,12 @@ def _product_blocks(g: Geometry, size: int) -> tuple[int, int, int]:
     return rows, together, channels
 
 
-def forward(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool) -> list[Call]:
+def forward(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None) -> list[Call]:
     """y[n, groups * oc, oh, ow] (output 0) from x (input 0), weights [groups * oc, c, kh, kw] (1) and bias (2, when `biased`)."""
-    return products(g, dtype, path, biased, (g.k, g.kh * g.kw, 0))
+    return products(g, dtype, path, biased, (g.k, g.kh * g.kw, 0), epilogue)
 
 
-def products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, order: tuple[int, int, int]) -> list[Call]:
+def products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, order: tuple[int, int, int], epilogue: Epilogue | None = None) -> list[Call]:
     """The convolution g, with `o_step`, `c_step` and `flip` of the weights in input 1 (see `conv_panels`)."""
     size = itemsize(dtype)
     block, together, channels = _product_blocks(g, size)
@@ -195,6 +200,7 @@ def products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, order: tuple[
     args = (In(0, (g.n * g.groups * g.c * g.h * g.w,)), panels, In(2, (g.groups * g.oc,)) if biased else panels,
             Out(0, (g.n * g.groups * g.oc * g.oh * g.ow,)), table_work(un, channels),
             Work("unfolded", (1 if g.in_place else together * un.elements(channels),), dtype), g.n, g.c, g.kh * g.kw, g.oc, g.oh, g.groups,
-            block, together, channels, part, int(g.in_place), int(biased))
-    leaf = _forward(dtype, path, g.step, rows, vectors)
-    return [table_call(un, channels, size), pack, Call(leaf, args, units * -(-tiles // part), 1, cost(g, size, path))]
+            block, together, channels, part, int(g.in_place), int(biased), *(epilogue.args if epilogue else []))
+    leaf = _forward(dtype, path, g.step, rows, vectors, epilogue.form if epilogue else None)
+    total = cost(g, size, path) + (epilogue.cost if epilogue else 0.0)
+    return [table_call(un, channels, size), pack, Call(leaf, args, units * -(-tiles // part), 1, total)]

@@ -13,8 +13,9 @@ import numpy as np
 from ..errors import DataError
 from ..graph import Op, TensorType, type_of
 from ..kernels import cpu
+from ..kernels.blocking import Problem
 from ..kernels.call import Call, In, Micro, Out, Seed, Work
-from ..kernels.gemm import Problem, matmul_calls
+from ..kernels.gemm import matmul_calls
 
 Array = np.ndarray
 Types = tuple[TensorType | None, ...]

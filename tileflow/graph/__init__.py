@@ -2,10 +2,10 @@
 from .builder import Builder
 from .graph import Graph, Node, Origin, State, Value
 from .hints import Hints, MultiConv
-from .op import OPS, Last, Op, Packed, op
+from .op import OPS, Last, Op, Packed, Record, op
 from .printer import to_text
-from .types import CODES, FLOATS, TensorType, broadcast_shapes, type_of
+from .types import CODES, FLOATS, HALVES, TensorType, broadcast_shapes, kind_of, type_of
 from .verify import verify
 
-__all__ = ["CODES", "FLOATS", "OPS", "Builder", "Graph", "Hints", "Last", "MultiConv", "Node", "Op", "Origin", "Packed", "State", "TensorType",
-           "Value", "broadcast_shapes", "op", "to_text", "type_of", "verify"]
+__all__ = ["CODES", "FLOATS", "HALVES", "OPS", "Builder", "Graph", "Hints", "Last", "MultiConv", "Node", "Op", "Origin", "Packed",
+           "Record", "State", "TensorType", "Value", "broadcast_shapes", "kind_of", "op", "to_text", "type_of", "verify"]

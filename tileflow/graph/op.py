@@ -22,6 +22,19 @@ OPS: dict[str, type[Op]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
+class Record:
+    """How two operators share what the first one finds out; see `Op.recorded`.
+
+    maker: has the outputs of the operator it replaces, and the record as one more.
+    reader: takes the inputs `keeps` of the operator it replaces, then the record.
+    """
+
+    maker: Op
+    reader: Op
+    keeps: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Packed:
     """Input `index` laid out once while it does not change.
 
@@ -47,6 +60,8 @@ class Op:
     """Output 0 is a view of this input: same elements in the same order, another shape."""
     random: ClassVar[bool] = False
     """Draws random numbers, so two equal nodes are not one."""
+    halves: ClassVar[bool] = False
+    """The kernels read and write 16-bit floats themselves; for others the host computes in float32 and rounds once."""
     onnx: ClassVar[bool] = True
     """An ONNX operator of the same name with the same attribute names exists in the default domain."""
     epilogues: ClassVar[int | None] = None
@@ -73,6 +88,14 @@ class Op:
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         """The leaf calls that compute all outputs, in order."""
         raise NotImplementedError
+
+    def in_float32(self, inputs: Types) -> tuple[Op, tuple[TensorType, ...]]:
+        """The operator that does the same with float32 where the graph has 16-bit floats, and the types of its outputs.
+
+        Args:
+            inputs: the operands' types, 16-bit floats replaced by float32.
+        """
+        return self, self.infer(*inputs)
 
     def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Any | None:
         """For elementwise operators the scalar expression (kernels.elementwise.Expr) over `inputs`; else None. Fusion asks this."""
@@ -112,6 +135,13 @@ class Op:
         Args:
             mode: what is cut: "input_channels" (rows), "reducing_dim" (the sums) or "output_channels" (columns).
             keep_precision: sums of pieces are float32 even where the operands are float16.
+        """
+        return None
+
+    def recorded(self, index: int, maker: Op, inputs: Types) -> Record | None:
+        """How to do without input `index`, which this operator reads to find out again what `maker`, whose input 0 is the same value, knew.
+
+        Maker writes it down, and this operator reads that record instead. `inputs` are this operator's types. None: there is no such form.
         """
         return None
 

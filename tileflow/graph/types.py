@@ -4,15 +4,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import ml_dtypes  # noqa: F401  (teaches NumPy the name bfloat16; comes with onnx)
 import numpy as np
 
 CODES = {
-    "float32": "f4", "float64": "f8", "float16": "f2", "int8": "i1", "int16": "i2", "int32": "i4", "int64": "i8",
+    "float32": "f4", "float64": "f8", "float16": "f2", "bfloat16": "b2", "int8": "i1", "int16": "i2", "int32": "i4", "int64": "i8",
     "uint8": "u1", "uint16": "u2", "uint32": "u4", "uint64": "u8", "bool": "b1",
 }
-"""Logical element types and the letters kernels use for them."""
+"""Logical element types and the letters kernels use for them (b2: bfloat16; b1: bool)."""
 
-FLOATS = ("float16", "float32", "float64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+HALVES = ("float16", "bfloat16")
+"""Floats of 16 bits: kernels that have no form for them compute in float32 and round once."""
+
+
+
+def kind_of(dtype: np.dtype) -> str:
+    """NumPy's kind letter, with bfloat16 (which NumPy takes for a stranger) among the floats: b, i, u, f ..."""
+    return "f" if dtype.name in FLOATS else dtype.kind
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,10 @@ class TensorType:
     @property
     def is_float(self) -> bool:
         return self.dtype in FLOATS
+
+    @property
+    def is_half(self) -> bool:
+        return self.dtype in HALVES
 
     def with_shape(self, shape: tuple[int, ...]) -> TensorType:
         return TensorType(self.dtype, shape)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..graph import Graph, Node, Op, TensorType, Value
@@ -21,62 +20,74 @@ from ..work import Work
 class Finished(Op):
     """An operator with elementwise work appended. Made by `attach` only, after the fork of the street.
 
-    Inputs: the operator's own, then the epilogue's operands, of these `kinds`. Outputs: one per expression.
+    Inputs: the operator's own `inputs`, then the epilogue's operands, of these `kinds`. Outputs: the operator's own `outputs`, the
+    first replaced by the first expression, then the other expressions.
     """
 
     name: ClassVar[str] = "Finished"
 
-    def __init__(self, op: Op, own: int, product: TensorType, exprs: tuple[Expr, ...], kinds: tuple[str, ...]) -> None:
-        self.op, self.own, self.product, self.exprs, self.kinds = op, own, product, exprs, kinds
+    def __init__(self, op: Op, inputs: int, outputs: tuple[TensorType, ...], exprs: tuple[Expr, ...], kinds: tuple[str, ...]) -> None:
+        self.op, self.inputs, self.outputs, self.exprs, self.kinds = op, inputs, outputs, exprs, kinds
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        return tuple(TensorType(e.dtype, self.product.shape) for e in self.exprs)
+        return (*self.outputs, *(self.outputs[0].with_dtype(e.dtype) for e in self.exprs[1:]))
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         raise AssertionError("a product with an epilogue has no work of its own: cost is counted before the host lowering")
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        along = [Along(In(self.own + i, t.shape), kind) for i, (t, kind) in enumerate(zip(inputs[self.own:], self.kinds, strict=True)) if t]
+        operands = [(i, t, kind) for i, (t, kind) in enumerate(zip(inputs[self.inputs:], self.kinds, strict=True), self.inputs) if t]
+        along = tuple(Along(In(i, t.shape), kind) for i, t, kind in operands)
         kernel: Any = self.op.kernel
-        calls: list[Call] = kernel(inputs[:self.own], [self.product], cpu, epilogue=Epilogue(self.exprs, tuple(along), self.product.size))
+        calls: list[Call] = kernel(inputs[:self.inputs], self.outputs, cpu,
+                                   epilogue=Epilogue(self.exprs, along, self.outputs[0].size, len(self.outputs)))
         return calls
 
     def __str__(self) -> str:
         return f"{self.op} then {', '.join(map(str, self.exprs))}"
 
 
-@dataclass
 class _Uses:
-    """Who makes and who reads each value, as positions in the graph; `wanted` are read by what is no node."""
+    """Where each value is made and read, as positions in the graph; `wanted` are read by what is no node."""
 
-    graph: Graph
-    wanted: set[Value]
+    def __init__(self, graph: Graph, wanted: set[Value]) -> None:
+        self.wanted = wanted
+        self.maker = {v: i for i, node in enumerate(graph.nodes) for v in node.outputs}
+        self.readers: dict[Value, set[int]] = {}
+        for i, node in enumerate(graph.nodes):
+            for v in node.operands:
+                self.readers.setdefault(v, set()).add(i)
 
-    def __post_init__(self) -> None:
-        self.maker = {v: i for i, node in enumerate(self.graph.nodes) for v in node.outputs}
-        self.readers: dict[Value, list[int]] = {}
-        for i, node in enumerate(self.graph.nodes):
-            for v in dict.fromkeys(node.operands):
-                self.readers.setdefault(v, []).append(i)
+    def join(self, joined: Node, source: int, position: int, place: int) -> None:
+        """The nodes at `source` and `position` are one at `place` now."""
+        for v in joined.operands:
+            self.readers[v] = self.readers[v] - {source, position} | {place}
+        self.maker |= dict.fromkeys(joined.outputs, place)
 
 
 def attach(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
     """A copy of the graph with elementwise nodes appended to products; values keep their identity.
 
-    `keep` names values that are wanted besides the graph's results. A product runs where its epilogue stood.
+    `keep` names values that are wanted besides the graph's results. The two run where the product stood or, where an operand is not
+    made by then, where the elementwise node stood.
     """
     uses = _Uses(graph, {*graph.results(), *keep})
-    gone: dict[int, Node | None] = {}
+    nodes: list[Node | None] = list(graph.nodes)
     for position, node in enumerate(graph.nodes):
         exprs = _expressions(node)
-        if exprs is None:
-            continue
         for source in sorted({uses.maker[v] for v in node.operands if v in uses.maker}, reverse=True):
-            joined = None if source in gone else _join(graph.nodes[source], node, position, exprs, uses)
+            product = nodes[source]
+            if exprs is None or product is None or not _may_join(product, node, uses):
+                continue
+            result = product.outputs[0]
+            early = all(uses.maker.get(v, -1) < source for v in node.operands if v is not result)
+            late = all(reader >= position for v in product.outputs for reader in uses.readers.get(v, ()))
+            joined = _joined(product, node, exprs, uses) if early or late else None
             if joined is not None:
-                gone |= {source: None, position: joined}
+                nodes[source] = nodes[position] = None
+                nodes[source if early else position] = joined
+                uses.join(joined, source, position, source if early else position)
                 break
-    nodes = [gone.get(i, node) for i, node in enumerate(graph.nodes)]
     return Graph(graph.name, graph.inputs, graph.outputs, [n for n in nodes if n is not None], graph.constants, graph.states)
 
 
@@ -85,15 +96,18 @@ def _expressions(node: Node) -> tuple[Expr, ...] | None:
     return found if found is None or isinstance(found, tuple) else (found,)
 
 
-def _join(product: Node, node: Node, position: int, exprs: tuple[Expr, ...], uses: _Uses) -> Node | None:
-    """The product with `node` as its epilogue; None where that cannot be."""
-    if product.op.epilogues is None or len(product.outputs) != 1:
-        return None
-    result, = product.outputs
-    if result.type.size == 0 or any(v.shape != result.shape for v in node.outputs):
-        return None
-    if any(reader < position for reader in uses.readers[result]):
-        return None                                     # something needs the product before its epilogue can run
+def _may_join(product: Node, node: Node, uses: _Uses) -> bool:
+    """`node` reads the product, and nothing else that is made with it; its results look like it."""
+    if product.op.epilogues is None:
+        return False
+    result, *others = product.outputs
+    return (result in node.operands and not any(v in node.operands for v in others) and result.type.size > 0
+            and all(v.shape == result.shape for v in node.outputs))
+
+
+def _joined(product: Node, node: Node, exprs: tuple[Expr, ...], uses: _Uses) -> Node | None:
+    """The product with `node` as its epilogue; None where its outputs or operands do not fit."""
+    result = product.outputs[0]
     outputs: list[tuple[Value, Expr | None]] = list(zip(node.outputs, exprs, strict=True))
     if result in uses.wanted or len(uses.readers[result]) > 1:
         outputs.insert(0, (result, None))
@@ -104,7 +118,7 @@ def _join(product: Node, node: Node, position: int, exprs: tuple[Expr, ...], use
 
 def _merged(product: Node, node: Node, outputs: list[tuple[Value, Expr | None]]) -> Node | None:
     """The product with these outputs; an expression of None is the product itself."""
-    result, = product.outputs
+    result = product.outputs[0]
     inputs: list[Value] = []
     kinds: list[str] = []
     number: dict[int, Expr] = {}
@@ -121,8 +135,9 @@ def _merged(product: Node, node: Node, outputs: list[tuple[Value, Expr | None]])
     done = tuple(Var(0, result.dtype) if e is None else substitute(e, number) for _, e in outputs)
     if 0 not in variables(*done):
         return None
-    op = Finished(product.op, len(product.inputs), result.type, done, tuple(kinds))
-    return Node(op, [*product.inputs, *inputs], [v for v, _ in outputs], product.origin.merged(node.origin))
+    op = Finished(product.op, len(product.inputs), tuple(v.type for v in product.outputs), done, tuple(kinds))
+    first, *more = [v for v, _ in outputs]
+    return Node(op, [*product.inputs, *inputs], [first, *product.outputs[1:], *more], product.origin.merged(node.origin))
 
 
 def _kind(shape: tuple[int, ...], whole: tuple[int, ...], axis: int) -> str | None:

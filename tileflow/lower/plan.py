@@ -2,18 +2,22 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..graph import Graph, Value
+from ..graph.rewrite import rewrite
 from ..kernels import cpu
 from ..kernels.leaf import Leaf
 from ..program import Program
 from .attach import attach
 from .expand import expand
 from .fuse import fuse
+from .layout import arrange
 from .memory import padded
 from .pack import pack
+from .record import record
 from .rows import Lowered, Place, lower
+from .widen import widen
 
 LANE_MEMORY_SHARE = 0.25
 """Lanes side by side may take this share of the machine's memory; a larger model runs one micro-batch over all workers."""
@@ -52,7 +56,7 @@ class Plan:
 def make_plan(program: Program, workers: int, precision: str = "highest") -> Plan:
     """Lower a program for `workers` threads, with float32 products of that precision (`kernels.cpu.precision`)."""
     with cpu.precision(precision):
-        return _choose(pack(program), workers)
+        return _choose(pack(host_form(program)), workers)
 
 
 def _choose(program: Program, workers: int) -> Plan:
@@ -64,6 +68,13 @@ def _choose(program: Program, workers: int) -> Plan:
         if lanes * plan.micro.arena_bytes <= LANE_MEMORY_SHARE * _physical_memory():
             return plan
     return _lower(program, 1, workers)
+
+
+def host_form(program: Program) -> Program:
+    """The program as the host likes to compute it: other operators, other layouts, the same results. The given one stays as it is."""
+    wanted = [*program.links.values(), *([program.loss] if program.loss else [])]
+    prologue, micro, fold, update = (arrange(expand(widen(rewrite(record(graph), wanted))), wanted) for graph in program.graphs)
+    return replace(program, prologue=prologue, micro=micro, fold=fold, update=update)
 
 
 def _lower(program: Program, lanes: int, workers: int) -> Plan:
@@ -84,7 +95,7 @@ def _lower(program: Program, lanes: int, workers: int) -> Plan:
         user = program.micro.outputs[:user_outputs(program)] if graph is program.micro else []
         direct = {v: Place(("io", v.name)) for v in user}
         wanted = [*keep, *user]
-        lowered = lower(attach(fuse(expand(graph), wanted), wanted), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
+        lowered = lower(attach(fuse(graph, wanted), wanted), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
         places.update(lowered.places)
         places.update({v: Place(("arena", arena), at) for v, at in _kept_offsets(keep).items()})
         return lowered

@@ -1,9 +1,30 @@
 """Every operator, one family a file. Importing this package fills the registry `tileflow.graph.OPS`."""
-from . import activation, arithmetic, cast, conv, dropout, elementwise, index, logic, loss, matmul, norm, pool, reduce, serialised, shape, softmax
+from . import (
+    activation,
+    arithmetic,
+    attention,
+    attention_fusion,
+    cast,
+    conv,
+    dropout,
+    elementwise,
+    index,
+    logic,
+    loss,
+    matmul,
+    norm,
+    pool,
+    reduce,
+    serialised,
+    shape,
+    softmax,
+)
 
 __all__ = [
     "activation",
     "arithmetic",
+    "attention",
+    "attention_fusion",
     "cast",
     "conv",
     "dropout",

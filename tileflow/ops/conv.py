@@ -1,26 +1,29 @@
-"""Convolution over one or two spatial axes, and its gradients."""
+"""Convolution over one to three spatial axes, and its gradients."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError, UnsupportedError
-from ..graph.op import Op, Types, op
+from ..graph.op import Last, Op, Types, op
 from ..graph.types import TensorType
 from ..kernels import conv as kernels
-from ..kernels.call import Call, Out
-from ..kernels.conv import Geometry
-from ..kernels.move import fill_call
+from ..kernels.call import Call
+from ..kernels.conv import Geometry, Sites
+from ..kernels.cpu import current
 from ..work import Axis, Contraction, Operand, Window, Work
+from .conv_last import ConvInputGradLast, ConvLast, ConvWeightGradLast, gain, planar_calls, sites_of, zeros
 from .shape import present
-from .window import Shape, Windows, windows
+from .window import Shape, Windows
+from .window import windows as find_windows
 
 if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
     from ..kernels.cpu import Cpu
+    from ..kernels.epilogue import Epilogue
 
 
 def _geometry(x: Shape, w: Shape, win: Windows, group: int) -> Geometry:
@@ -41,9 +44,9 @@ def _check(x: TensorType, w: TensorType, group: int) -> None:
     """Raises where a convolution of `x` with weights `w` cannot be."""
     if x.dtype != w.dtype or not x.is_float:
         raise TypeMismatchError(f"the input is {x.dtype} and the weights {w.dtype}; both must be one float type.")
-    if x.rank not in (3, 4):
+    if x.rank not in _LETTERS:
         raise UnsupportedError(f"a convolution over {max(0, x.rank - 2)} spatial axes (input {list(x.shape)}) is not supported; "
-                               f"only 1 or 2 axes are.")
+                               f"only 1, 2 or 3 axes are.")
     if w.rank != x.rank:
         raise ShapeError(f"the weights {list(w.shape)} must have as many dimensions as the input {list(x.shape)}.")
     if group < 1 or w.shape[0] % group or x.shape[1] != w.shape[1] * group:
@@ -61,8 +64,8 @@ def _patches(x: np.ndarray, win: Windows) -> np.ndarray:
     return np.stack(taps, 2).reshape(*x.shape[:2], *win.kernel, *win.out)
 
 
-_LETTERS = {1: ("k", "x"), 2: ("kl", "xy")}
-"""einsum letters of the kernel's and of the output's spatial axes."""
+_LETTERS = {3: ("k", "x"), 4: ("kl", "xy"), 5: ("klm", "xyz")}
+"""einsum letters of the kernel's and of the output's spatial axes, by the rank of the image."""
 
 
 def _work(x: TensorType, w: TensorType, y: TensorType, win: Windows, group: int, names: str, reduced: str) -> Work:
@@ -99,11 +102,12 @@ class Conv(Op):
     kernel_shape: Shape | None = None
     pads: Shape | None = None
     strides: Shape | None = None
+    epilogues: ClassVar[int | None] = 1
 
-    def _windows(self, x: Shape, w: Shape) -> Windows:
+    def windows(self, x: Shape, w: Shape) -> Windows:
         if self.kernel_shape is not None and tuple(self.kernel_shape) != tuple(w[2:]):
             raise ShapeError(f"kernel_shape {list(self.kernel_shape)} does not match the weights {list(w)}.")
-        return windows(x[2:], w[2:], self.strides, self.pads, self.dilations, self.auto_pad)
+        return find_windows(x[2:], w[2:], self.strides, self.pads, self.dilations, self.auto_pad)
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x, w = present(types[0]), present(types[1])
@@ -113,13 +117,13 @@ class Conv(Op):
             raise TypeMismatchError(f"the bias is {bias.dtype} and the input {x.dtype}; cast one of them.")
         if bias is not None and bias.shape != (w.shape[0],):
             raise ShapeError(f"the bias must be [{w.shape[0]}], one element per output channel, not {list(bias.shape)}.")
-        return (x.with_shape((x.shape[0], w.shape[0], *self._windows(x.shape, w.shape).out)),)
+        return (x.with_shape((x.shape[0], w.shape[0], *self.windows(x.shape, w.shape).out)),)
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         x, w = present(inputs[0]), present(inputs[1])
         bias = inputs[2] if len(inputs) > 2 else None
-        win = self._windows(x.shape, w.shape)
-        taps, out = _LETTERS[x.ndim - 2]
+        win = self.windows(x.shape, w.shape)
+        taps, out = _LETTERS[x.ndim]
         parts = [np.einsum(f"nc{taps}{out},oc{taps}->no{out}", p, v) for p, v in
                  zip(np.split(_patches(x, win), self.group, 1), np.split(w, self.group), strict=True)]
         y = np.concatenate(parts, 1)
@@ -130,7 +134,7 @@ class Conv(Op):
         g, x, w = grads[0], present(inputs[0]), present(inputs[1])
         if g is None:
             return [None] * len(inputs)
-        win = self._windows(x.shape, w.shape)
+        win = self.windows(x.shape, w.shape)
         attributes = dict(strides=win.strides, pads=win.pads, dilations=win.dilations, group=self.group)
         dx = b.ConvInputGrad(g, w, shape=x.shape[2:], **attributes)
         if len(inputs) > 2 and inputs[2] is not None:
@@ -139,18 +143,29 @@ class Conv(Op):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x, w = present(inputs[0]), present(inputs[1])
-        made = _work(x, w, outputs[0], self._windows(x.shape, w.shape), self.group, "xwy", "w")
+        made = _work(x, w, outputs[0], self.windows(x.shape, w.shape), self.group, "xwy", "w")
         if len(inputs) < 3 or inputs[2] is None:
             return made
         bias = Operand((present(made.inputs[1]).dims[0],), x.dtype)
         return Contraction(made.axes, (*made.inputs, bias), made.outputs)
 
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+    def sites(self, x: Shape, w: Shape) -> Sites:
+        """The numbers of the channels-last kernels."""
+        return sites_of(x, w, self.windows(x, w), self.group)
+
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        x, w = present(inputs[0]), present(inputs[1])
+        return ConvLast(self).last(gain(self.sites(x.shape, w.shape), "forward", x.code, current()))
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None) -> list[Call]:
         x, w = present(inputs[0]), present(inputs[1])
         if outputs[0].size == 0:
             return []
-        geometry = _geometry(x.shape, w.shape, self._windows(x.shape, w.shape), self.group)
-        return kernels.forward(geometry, x.code, cpu, len(inputs) > 2 and inputs[2] is not None)
+        if x.rank == 5:
+            calls = planar_calls(ConvLast(self), inputs, outputs, cpu)
+            return [*calls, epilogue.after(outputs[0].shape, 1)] if epilogue else calls
+        geometry = _geometry(x.shape, w.shape, self.windows(x.shape, w.shape), self.group)
+        return kernels.forward(geometry, x.code, cpu, len(inputs) > 2 and inputs[2] is not None, epilogue)
 
 
 @op("ConvInputGrad", onnx=False)
@@ -163,22 +178,22 @@ class ConvInputGrad(Op):
     dilations: Shape | None = None
     group: int = 1
 
-    def _windows(self, w: Shape) -> Windows:
-        return windows(self.shape, w[2:], self.strides, self.pads, self.dilations)
+    def windows(self, w: Shape) -> Windows:
+        return find_windows(self.shape, w[2:], self.strides, self.pads, self.dilations)
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         g, w = present(types[0]), present(types[1])
         x = g.with_shape((g.shape[0], w.shape[1] * self.group, *self.shape))
         _check(x, w, self.group)
-        wanted = (g.shape[0], w.shape[0], *self._windows(w.shape).out)
+        wanted = (g.shape[0], w.shape[0], *self.windows(w.shape).out)
         if g.shape != wanted:
             raise ShapeError(f"the gradient {list(g.shape)} must have the convolution's output shape {list(wanted)}.")
         return (x,)
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         g, w = present(inputs[0]), present(inputs[1])
-        win = self._windows(w.shape)
-        taps, out = _LETTERS[g.ndim - 2]
+        win = self.windows(w.shape)
+        taps, out = _LETTERS[g.ndim]
         parts = [np.einsum(f"no{out},oc{taps}->nc{taps}{out}", p, v) for p, v in
                  zip(np.split(g, self.group, 1), np.split(w, self.group), strict=True)]
         patches = np.concatenate(parts, 1)
@@ -193,19 +208,29 @@ class ConvInputGrad(Op):
         dx, g, w = grads[0], present(inputs[0]), present(inputs[1])
         if dx is None:
             return [None, None]
-        win = self._windows(w.shape)
+        win = self.windows(w.shape)
         attributes = dict(strides=win.strides, pads=win.pads, dilations=win.dilations, group=self.group)
         return [b.Conv(dx, w, **attributes), b.ConvWeightGrad(dx, g, kernel_shape=win.kernel, **attributes)]
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         g, w = present(inputs[0]), present(inputs[1])
-        return _work(outputs[0], w, g, self._windows(w.shape), self.group, "ywx", "o")
+        return _work(outputs[0], w, g, self.windows(w.shape), self.group, "ywx", "o")
+
+    def sites(self, x: Shape, w: Shape) -> Sites:
+        """The numbers of the convolution for the channels-last kernels."""
+        return sites_of(x, w, self.windows(w), self.group)
+
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        w, x = present(inputs[1]), outputs[0]
+        return ConvInputGradLast(self).last(gain(self.sites(x.shape, w.shape), "input", x.code, current()))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
         if x.size == 0 or g.size == 0:
-            return _zeros(outputs)
-        return kernels.input_gradient(_geometry(x.shape, w.shape, self._windows(w.shape), self.group), x.code, cpu)
+            return zeros(outputs)
+        if x.rank == 5:
+            return planar_calls(ConvInputGradLast(self), inputs, outputs, cpu)
+        return kernels.input_gradient(_geometry(x.shape, w.shape, self.windows(w.shape), self.group), x.code, cpu)
 
 
 @op("ConvWeightGrad", onnx=False)
@@ -219,8 +244,8 @@ class ConvWeightGrad(Op):
     group: int = 1
     biased: bool = False
 
-    def _windows(self, x: Shape) -> Windows:
-        return windows(x[2:], self.kernel_shape, self.strides, self.pads, self.dilations)
+    def windows(self, x: Shape) -> Windows:
+        return find_windows(x[2:], self.kernel_shape, self.strides, self.pads, self.dilations)
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x, g = present(types[0]), present(types[1])
@@ -228,23 +253,23 @@ class ConvWeightGrad(Op):
             raise ShapeError(f"the gradient {list(g.shape)} does not belong to a convolution of {list(x.shape)} in {self.group} groups.")
         w = g.with_shape((g.shape[1], x.shape[1] // self.group, *self.kernel_shape))
         _check(x, w, self.group)
-        wanted = (x.shape[0], w.shape[0], *self._windows(x.shape).out)
+        wanted = (x.shape[0], w.shape[0], *self.windows(x.shape).out)
         if g.shape != wanted:
             raise ShapeError(f"the gradient {list(g.shape)} must have the convolution's output shape {list(wanted)}.")
         return (w, g.with_shape((g.shape[1],))) if self.biased else (w,)
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         x, g = present(inputs[0]), present(inputs[1])
-        taps, out = _LETTERS[x.ndim - 2]
+        taps, out = _LETTERS[x.ndim]
         parts = [np.einsum(f"nc{taps}{out},no{out}->oc{taps}", p, v) for p, v in
-                 zip(np.split(_patches(x, self._windows(x.shape)), self.group, 1), np.split(g, self.group, 1), strict=True)]
+                 zip(np.split(_patches(x, self.windows(x.shape)), self.group, 1), np.split(g, self.group, 1), strict=True)]
         dw = np.concatenate(parts)
         return (dw, g.sum((0, *range(2, g.ndim)))) if self.biased else (dw,)
 
     def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
             outputs: Sequence[Value]) -> Sequence[Value | None]:
         x, g = present(inputs[0]), present(inputs[1])
-        win = self._windows(x.shape)
+        win = self.windows(x.shape)
         attributes = dict(strides=win.strides, pads=win.pads, dilations=win.dilations, group=self.group)
         dx = dg = None
         if grads[0] is not None:
@@ -257,17 +282,22 @@ class ConvWeightGrad(Op):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x, g = present(inputs[0]), present(inputs[1])
-        made = _work(x, outputs[0], g, self._windows(x.shape), self.group, "xyw", "n")
+        made = _work(x, outputs[0], g, self.windows(x.shape), self.group, "xyw", "n")
         bias = tuple(Operand((made.outputs[0].dims[0],), x.dtype) for _ in outputs[1:])
         return Contraction(made.axes, made.inputs, (*made.outputs, *bias))
+
+    def sites(self, x: Shape, w: Shape) -> Sites:
+        """The numbers of the convolution for the channels-last kernels."""
+        return sites_of(x, w, self.windows(x), self.group)
+
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        x, w = present(inputs[0]), outputs[0]
+        return ConvWeightGradLast(self).last(gain(self.sites(x.shape, w.shape), "weights", x.code, current()))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, g, w = present(inputs[0]), present(inputs[1]), outputs[0]
         if w.size == 0 or x.size == 0 or g.size == 0:
-            return _zeros(outputs)
-        return kernels.weight_gradient(_geometry(x.shape, w.shape, self._windows(x.shape), self.group), x.code, cpu, self.biased)
-
-
-def _zeros(outputs: Sequence[TensorType]) -> list[Call]:
-    """Sums of nothing."""
-    return [fill_call(Out(i, (t.size,)), 0, t.size, t.itemsize) for i, t in enumerate(outputs) if t.size]
+            return zeros(outputs)
+        if x.rank == 5:
+            return planar_calls(ConvWeightGradLast(self), inputs, outputs, cpu)
+        return kernels.weight_gradient(_geometry(x.shape, w.shape, self.windows(x.shape), self.group), x.code, cpu, self.biased)

@@ -41,8 +41,8 @@ class _Masked(Op):
 
     def check(self, x: TensorType) -> None:
         """Raise an error that names what does not fit."""
-        if x.dtype not in ("float32", "float64"):
-            raise TypeMismatchError(f"the input is {x.dtype}; it must be float32 or float64.")
+        if not x.is_float:
+            raise TypeMismatchError(f"the input is {x.dtype}; it must be a float type.")
         if not 0 <= self.ratio <= 1:
             raise OptionError(f"ratio {self.ratio} is not a share of the elements; it must lie from 0 to 1.")
 

@@ -29,6 +29,7 @@ class Elementwise(Op):
     A subclass gives `expr`, the scalar expression, and where the derived gradient is not the best one `pullback`.
     """
 
+    halves = True
     accepts: ClassVar[tuple[str, ...]] = FLOATS
     """Element types the inputs may have; all inputs have the same one unless `check` says otherwise."""
 

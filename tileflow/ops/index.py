@@ -32,6 +32,8 @@ INDICES = ("int32", "int64")
 class _Cut(Op):
     """Shared by Slice and its gradient: which elements of a tensor a slice takes."""
 
+    halves = True
+
     starts: Shape = ()
     ends: Shape = ()
     axes: Shape | None = None
@@ -153,6 +155,8 @@ class Gather(Op):
 
     An index out of range stops the run with status INDEX_OUT_OF_RANGE.
     """
+
+    halves = True
 
     axis: int = 0
 

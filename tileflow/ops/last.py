@@ -24,6 +24,11 @@ def to_first(shape: Shape) -> Shape:
     return (shape[0], shape[-1], *shape[1:-1])
 
 
+def axis_last(axis: int, rank: int) -> int:
+    """Where axis `axis` (not negative) of [N, C, *spatial] lies in [N, *spatial, C]."""
+    return axis if axis == 0 else rank - 1 if axis == 1 else axis - 1
+
+
 class ChannelsLast(Op):
     """The operator `op` over channels-last operands where `inputs` says so, with channels-last results where `outputs` says so."""
 

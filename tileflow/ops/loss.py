@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import DataError, OptionError, ShapeError, TypeMismatchError
 from ..graph.op import Op, Types, op
-from ..graph.types import TensorType
+from ..graph.types import FLOATS, TensorType
 from ..kernels.call import Call, In, Out
 from ..kernels.call import Work as Scratch
 from ..kernels.elementwise import elementwise_call
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from ..graph.graph import Value
     from ..kernels.cpu import Cpu
 
-FLOATS = ("float32", "float64")
 REDUCTIONS = ("none", "sum", "mean")
 
 

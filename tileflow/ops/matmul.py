@@ -13,6 +13,7 @@ from ..graph.op import OPS, Op, Packed, Types, op
 from ..graph.types import TensorType, broadcast_shapes, dtype_of
 from ..kernels.blocking import Problem
 from ..kernels.call import Call, In, Out
+from ..kernels.epilogue import Epilogue
 from ..kernels.gemm import Bias, Serial, matmul_calls, panels
 from ..work import Axis, Contraction, Operand, Work
 from .shape import Shape, present, sum_to, zeros
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def _check_dtypes(*types: TensorType) -> None:
-    if types[0].dtype not in ("float32", "float64") or len({t.dtype for t in types}) > 1:
-        raise TypeMismatchError(f"the operands are {', '.join(map(str, types))}; they must all be float32 or all be float64: cast them.")
+    if not types[0].is_float or len({t.dtype for t in types}) > 1:
+        raise TypeMismatchError(f"the operands are {', '.join(map(str, types))}; they must all be one float type: cast them.")
 
 
 def _matrix(shape: Shape, transposed: bool, left: bool) -> tuple[Shape, int, int]:
@@ -135,19 +136,21 @@ class Multiplies(Protocol):
 
     def pieces(self) -> Pieces | None: ...
 
-    def calls(self, p: Problem, inputs: Types, outputs: Sequence[TensorType], packed: bool) -> list[Call]: ...
+    def calls(self, p: Problem, inputs: Types, outputs: Sequence[TensorType], packed: bool, epilogue: Epilogue | None) -> list[Call]: ...
 
 
 class Prepacked(Op):
     """A product whose B is laid out in panels already. Made by `Op.packed` only."""
 
     name: ClassVar[str] = "Prepacked"
+    epilogues = -1
+    halves = True
 
     def __init__(self, product: Multiplies, problem: Problem) -> None:
         self.product, self.problem = product, problem
 
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        return self.product.calls(self.problem, inputs, outputs, packed=True)
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None) -> list[Call]:
+        return self.product.calls(self.problem, inputs, outputs, True, epilogue)
 
     def __str__(self) -> str:
         return f"{self.product} with B in panels"
@@ -163,6 +166,9 @@ def with_panels(product: Multiplies, p: Problem, b: TensorType) -> Packed | None
 
 class Product(Op):
     """Base of the batched products: A [..., m, k] @ B [..., k, n], batch axes broadcast, 1-D operands as in NumPy's matmul."""
+
+    epilogues = -1
+    halves = True
 
     def flags(self) -> tuple[bool, bool, float]:
         """Whether A and B enter transposed (their last two axes), and the factor."""
@@ -224,15 +230,14 @@ class Product(Op):
         attributes = dict(transA=int(trans_a), transB=int(trans_b), alpha=alpha)
         return OPS["SerialisedMatMul"](**attributes, **dict(mode=mode, factor=factor, keep_precision=keep_precision))
 
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        a, b = present(inputs[0]), present(inputs[1])
-        return self.calls(self.problem(a, b), inputs, outputs, packed=False)
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None) -> list[Call]:
+        return self.calls(self.problem(present(inputs[0]), present(inputs[1])), inputs, outputs, False, epilogue)
 
-    def calls(self, p: Problem, inputs: Types, outputs: Sequence[TensorType], packed: bool) -> list[Call]:
+    def calls(self, p: Problem, inputs: Types, outputs: Sequence[TensorType], packed: bool, epilogue: Epilogue | None) -> list[Call]:
         """The kernel of problem `p`; with `packed` B is laid out in panels."""
         a, b = present(inputs[0]), present(inputs[1])
         return matmul_calls(a.code, p, In(0, a.shape), In(1, b.shape), Out(0, outputs[0].shape), alpha=self.flags()[2],
-                            serial=_serial(self.pieces()), packed=packed)
+                            serial=_serial(self.pieces()), packed=packed, epilogue=epilogue)
 
     def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
         return with_panels(self, self.problem(present(inputs[0]), present(inputs[1])), present(inputs[1]))
@@ -259,6 +264,8 @@ class FusedMatMul(Product):
 class Gemm(Op):
     """alpha * A' @ B' + beta * C of matrices; ' transposes where the flag says so; C (optional) broadcasts to [m, n]."""
 
+    epilogues: ClassVar[int | None] = -1
+    halves = True
     alpha: float = 1.0
     beta: float = 1.0
     transA: int = 0
@@ -323,13 +330,13 @@ class Gemm(Op):
         return Contraction((Axis("m", p.m), Axis("n", p.n), Axis("k", p.k, "reduce")), tuple(operands), (Operand(("m", "n"), a.dtype),),
                            alpha=self.alpha, beta=self.beta, serial=_serial_axes(self.pieces()), notes=_serial_notes(self.pieces()))
 
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        return self.calls(self.problem(present(inputs[0]), present(inputs[1])), inputs, outputs, packed=False)
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None) -> list[Call]:
+        return self.calls(self.problem(present(inputs[0]), present(inputs[1])), inputs, outputs, False, epilogue)
 
     def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
         return with_panels(self, self.problem(present(inputs[0]), present(inputs[1])), present(inputs[1]))
 
-    def calls(self, p: Problem, inputs: Types, outputs: Sequence[TensorType], packed: bool) -> list[Call]:
+    def calls(self, p: Problem, inputs: Types, outputs: Sequence[TensorType], packed: bool, epilogue: Epilogue | None) -> list[Call]:
         """The kernel of problem `p`; with `packed` B is laid out in panels."""
         a, b, c = present(inputs[0]), present(inputs[1]), self.addend(inputs)
         bias = None
@@ -337,4 +344,4 @@ class Gemm(Op):
             rows, columns = (1,) * (2 - c.rank) + c.shape
             bias = Bias(In(2, c.shape), 0 if rows == 1 else columns, 0 if columns == 1 else 1)
         return matmul_calls(a.code, p, In(0, a.shape), In(1, b.shape), Out(0, outputs[0].shape),
-                            alpha=self.alpha, beta=self.beta, bias=bias, serial=_serial(self.pieces()), packed=packed)
+                            alpha=self.alpha, beta=self.beta, bias=bias, serial=_serial(self.pieces()), packed=packed, epilogue=epilogue)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 def check_float(x: TensorType) -> None:
     """Raise TypeMismatchError unless the kernels have this type."""
-    if x.dtype not in ("float32", "float64"):
-        raise TypeMismatchError(f"the input is {x.dtype}; it must be float32 or float64.")
+    if not x.is_float:
+        raise TypeMismatchError(f"the input is {x.dtype}; it must be a float type.")
 
 
 def _work(x: TensorType, kept: Shape, arrays: int, smalls: int, outputs: int, small_outputs: int, flops: float) -> Work:
@@ -43,6 +43,8 @@ def _work(x: TensorType, kept: Shape, arrays: int, smalls: int, outputs: int, sm
     return Reduce(axes, (full,) * arrays + (small,) * smalls, (full,) * outputs + (small,) * small_outputs, flops)
 
 
+KERNELS = ("f4", "f8")
+"""Element types that the kernels of batch normalisation know."""
 GAIN = 0.02
 """Nanoseconds a byte that batch normalisation saves where channels are last: memory is read once less."""
 
@@ -143,7 +145,7 @@ class BatchNormalization(Op):
 
     def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
         x = present(inputs[0])
-        if not self.training_mode or x.rank < 3 or not x.size:
+        if not self.training_mode or x.rank < 3 or not x.size or x.code not in KERNELS:
             return None
         return BatchNormalizationLast(self, (True, *[False] * (len(inputs) - 1)), (True, *[False] * 3)).last(GAIN * x.nbytes)
 
@@ -205,7 +207,7 @@ class BatchNormalizationGrad(Op):
 
     def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
         x = present(inputs[1])
-        if x.rank < 3 or not x.size:
+        if x.rank < 3 or not x.size or x.code not in KERNELS:
             return None
         return BatchNormalizationGradLast(self, (True, True, *[False] * 3), (True, False, False)).last(GAIN * x.nbytes)
 

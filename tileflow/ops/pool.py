@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError, UnsupportedError
-from ..graph.op import Op, Types, op
+from ..graph.op import Last, Op, Record, Types, op
 from ..graph.types import TensorType
 from ..kernels import pool as kernels
-from ..kernels.call import Call
+from ..kernels.call import Call, In, Out
+from ..kernels.max_pool import max_gradient, max_pool, max_pool_with_indices, max_unpool, none, winner_code
 from ..kernels.pool import Pool
 from ..work import Axis, Operand, Reduce, Window, Work
+from .pool_last import AveragePoolGradLast, AveragePoolLast, GlobalAverageLast, MaxPoolLast, MaxUnpoolLast, PoolLast
 from .shape import present
 from .window import Shape, Windows, windows
 
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
     from ..kernels.cpu import Cpu
+
+
+MAX_GAIN = 0.15
+"""Nanoseconds per byte of the image that a maximum saves where channels are last: taps lie side by side."""
 
 
 def _check(x: TensorType, name: str) -> None:
@@ -114,6 +120,11 @@ class Windowed(Op):
         """What the windows slide over."""
         return present(inputs[0])
 
+    def as_last(self, form: type[PoolLast], image: TensorType, gain: float, **more: Any) -> Last | None:
+        """The channels-last form where there is one; `gain` is nanoseconds saved per byte of the image."""
+        made = form(self, _pool(self.windows(image.shape)), image, **more)
+        return made.last(gain * image.nbytes) if made.fits and image.code in ("f4", "f8") else None
+
     def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
         """The same windows with the padding that the part's own windows meet."""
         image = self.image(inputs, outputs)
@@ -151,6 +162,9 @@ class MaxPool(Windowed):
             outputs: Sequence[Value]) -> Sequence[Value | None]:
         return [None if grads[0] is None else b.MaxPoolGrad(grads[0], inputs[0], **self.same())]
 
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        return None if self.indices else self.as_last(MaxPoolLast, present(inputs[0]), MAX_GAIN)
+
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
         made = _work(x, self.windows(x.shape))
@@ -164,12 +178,12 @@ class MaxPool(Windowed):
         if outputs[0].size == 0:
             return []
         p = _pool(self.windows(x.shape))
-        return kernels.max_pool_with_indices(p, _planes(x), x.code, cpu) if self.indices else kernels.max_pool(p, _planes(x), x.code, cpu)
+        return max_pool_with_indices(p, _planes(x), x.code, cpu) if self.indices else max_pool(p, _planes(x), x.code, cpu)
 
 
 @op("MaxPoolGrad", onnx=False)
 class MaxPoolGrad(Windowed):
-    """Gradient of MaxPool: (gradient of y, x) to dx. The winners are found again: x is at hand, and a record of them is not."""
+    """Gradient of MaxPool: (gradient of y, x) to dx. The winners are found again, unless MaxPool writes them down (`recorded`)."""
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         g, x = present(types[0]), present(types[1])
@@ -195,7 +209,76 @@ class MaxPoolGrad(Windowed):
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = outputs[0]
-        return kernels.max_gradient(_pool(self.windows(x.shape)), _planes(x), x.code, cpu) if x.size else []
+        return max_gradient(_pool(self.windows(x.shape)), _planes(x), x.code, cpu) if x.size else []
+
+    def recorded(self, index: int, maker: Op, inputs: Types) -> Record | None:
+        if index != 1 or type(maker) is not MaxPool or maker.indices or maker.same() != self.same():
+            return None
+        return Record(WinningMaxPool(**self.same()), MaxUnpool(**self.same(), shape=present(inputs[1]).shape[2:]), (0,))
+
+
+def _taps_won(x: np.ndarray, win: Windows) -> tuple[np.ndarray, np.ndarray]:
+    """[n * c, windows]: maxima, and which tap of its window each is, as the kernels write it down."""
+    best, where = _winners(x, win)
+    places, inside = _taps(win)
+    code = winner_code(places.shape[1])
+    won = np.full(where.shape, none(code), code)
+    for t in range(places.shape[1]):
+        won[(where == places[:, t]) & inside[:, t]] = t
+    return best, won
+
+
+class WinningMaxPool(MaxPool):
+    """MaxPool that also writes down which tap of each window has won. Made by the host lowering only."""
+
+    name: ClassVar[str] = "WinningMaxPool"
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        y, = super().infer(*types)
+        return y, y.with_dtype(np.dtype(winner_code(math.prod(self.kernel_shape))).name)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        x = present(inputs[0])
+        win = self.windows(x.shape)
+        return tuple(found.reshape(*x.shape[:2], *win.out) for found in _taps_won(x, win))
+
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        return self.as_last(MaxPoolLast, present(inputs[0]), MAX_GAIN, results=2)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x, y = present(inputs[0]), outputs[0]
+        where = Out(1, (_planes(x), math.prod(y.shape[2:])))
+        return max_pool(_pool(self.windows(x.shape)), _planes(x), x.code, cpu, where) if y.size else []
+
+
+@dataclass(frozen=True, repr=False)
+class MaxUnpool(Windowed):
+    """The gradient of MaxPool from the gradient of its maxima and the record of the winners. Made by the host lowering only."""
+
+    name: ClassVar[str] = "MaxUnpool"
+    shape: Shape = ()
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        g = present(types[0])
+        return (g.with_shape((*g.shape[:2], *self.shape)),)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        g, won = present(inputs[0]), present(inputs[1])
+        win = self.windows((*g.shape[:2], *self.shape))
+        places, _ = _taps(win)
+        dx = np.zeros((g.shape[0] * g.shape[1], math.prod(self.shape)), g.dtype)
+        won = won.reshape(len(dx), math.prod(win.out))
+        planes, wins = np.nonzero(won != none(winner_code(places.shape[1])))
+        np.add.at(dx, (planes, places[wins, won[planes, wins]]), g.reshape(won.shape)[planes, wins])
+        return (dx.reshape(*g.shape[:2], *self.shape),)
+
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        return self.as_last(MaxUnpoolLast, outputs[0], MAX_GAIN, operands=2)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        g, x = present(inputs[0]), outputs[0]
+        where = In(1, (_planes(x), math.prod(g.shape[2:])))
+        return max_unpool(_pool(self.windows(x.shape)), _planes(x), x.code, cpu, where) if x.size else []
 
 
 def _check_gradient(g: TensorType, x: TensorType, win: Windows) -> None:
@@ -265,6 +348,10 @@ class AveragePool(Average):
         return [None if grads[0] is None else
                 b.AveragePoolGrad(grads[0], shape=shape, count_include_pad=self.count_include_pad, **self.same())]
 
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        x = present(inputs[0])
+        return self.as_last(AveragePoolLast, x, 0.0, limits=self.bounds(self.windows(x.shape)))
+
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
         return _work(x, self.windows(x.shape))
@@ -309,6 +396,10 @@ class AveragePoolGrad(Average):
     def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
             outputs: Sequence[Value]) -> Sequence[Value | None]:
         return [None if grads[0] is None else b.AveragePool(grads[0], count_include_pad=self.count_include_pad, **self.same())]
+
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        x = outputs[0]
+        return self.as_last(AveragePoolGradLast, x, 0.0, limits=self.bounds(self.windows(x.shape)))
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         return _work(outputs[0], self.windows(outputs[0].shape), backward=True)
@@ -357,6 +448,9 @@ class GlobalAveragePool(Global):
         g, x = grads[0], present(inputs[0])
         return [None if g is None else b.Expand(b.Mul(g, b.scalar(1.0 / math.prod(x.shape[2:]), g)), shape=x.shape)]
 
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        return GlobalAverageLast(self, (True,), (True,)).last() if present(inputs[0]).code in ("f4", "f8") else None
+
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])
         return kernels.means(_planes(x), math.prod(x.shape[2:]), x.code) if outputs[0].size else []
@@ -389,4 +483,4 @@ class GlobalMaxPool(Global):
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])
-        return kernels.max_pool(_pool(self._flat(x.shape)[0]), _planes(x), x.code, cpu) if outputs[0].size else []
+        return max_pool(_pool(self._flat(x.shape)[0]), _planes(x), x.code, cpu) if outputs[0].size else []

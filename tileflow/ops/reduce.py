@@ -3,18 +3,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError
-from ..graph.op import Op, Types, op
-from ..graph.types import TensorType
+from ..graph.op import Last, Op, Types, op
+from ..graph.types import FLOATS, TensorType
 from ..kernels.call import Call, Out
 from ..kernels.move import BITS, fill_call
 from ..kernels.reduce import index_calls, reduce_calls
 from ..work import LETTERS, Axis, Operand, Reduce, Work
+from .last import axis_last
 from .shape import Shape, normal_axes, normal_axis, present
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Reduction(Op):
     keepdims: int = 1
     noop_with_empty_axes: int = 0
 
-    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
+    dtypes: ClassVar[tuple[str, ...]] = FLOATS
     combine: ClassVar[str] = ""
 
     def reduced(self, rank: int) -> Shape:
@@ -58,6 +59,15 @@ class Reduction(Op):
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
         return _work(x, self.reduced(x.rank), bool(self.keepdims), outputs[0].dtype, self.combine)
+
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        """The axes where they lie then; what is left must lie as before, or keep its place."""
+        rank = present(inputs[0]).rank
+        axes = self.reduced(rank)
+        left = [axis_last(i, rank) for i in range(rank) if i not in axes]
+        if rank < 3 or not axes or (not self.keepdims and left != sorted(left)):
+            return None
+        return Last(replace(self, axes=tuple(axis_last(i, rank) for i in axes)), (True,), (bool(self.keepdims),))
 
     def count(self, shape: Shape) -> int:
         """How many elements are reduced to one."""
@@ -100,7 +110,7 @@ class ReduceSum(_Sum):
 
     combine = "add"
 
-    dtypes = ("float32", "float64", "int32", "int64", "uint32", "uint64")
+    dtypes = (*FLOATS, "int32", "int64", "uint32", "uint64")
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         x = present(inputs[0])
@@ -136,7 +146,7 @@ class _Best(Reduction):
     """Shared by maximum and minimum: NaN wins; of no elements the worst value of the type; ties share the gradient equally."""
 
     largest: ClassVar[bool]
-    dtypes = ("float32", "float64", "int8", "uint8", "int32", "int64", "uint32", "uint64")
+    dtypes = (*FLOATS, "int8", "uint8", "int32", "int64", "uint32", "uint64")
 
     def worst(self, dtype: np.dtype) -> np.ndarray:
         """What no element is worse than."""
@@ -191,7 +201,7 @@ class ReduceMin(_Best):
 class ReduceProd(Reduction):
     """The product over axes; of no elements 1; integers wrap."""
 
-    dtypes = ("float32", "float64", "int32", "int64", "uint32", "uint64")
+    dtypes = (*FLOATS, "int32", "int64", "uint32", "uint64")
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])

@@ -52,8 +52,8 @@ class _AlongAxis(Op):
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
-        if x.dtype not in ("float32", "float64"):
-            raise TypeMismatchError(f"the input is {x.dtype}; it must be float32 or float64.")
+        if not x.is_float:
+            raise TypeMismatchError(f"the input is {x.dtype}; it must be a float type.")
         normal_axis(self.axis, x.rank)
         assert all(t == x for t in types), types
         return (x,)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..graph import Graph
+from ..graph import HALVES, Graph, Node, type_of
 
 LARGEST = 1 << 16
 """Results above this many elements stay nodes: a constant that large costs memory and saves little time."""
@@ -18,10 +18,19 @@ def fold(graph: Graph) -> Graph:
             kept.append(node)
             continue
         with np.errstate(all="ignore"):
-            arrays = node.op.reference(*[None if v is None else graph.constants[v] for v in node.inputs])
+            arrays = _reference(node, [None if v is None else graph.constants[v] for v in node.inputs])
         for value, array in zip(node.outputs, arrays, strict=True):
             value.producer = None
             graph.constants[value] = np.array(array, value.type.numpy, order="C").reshape(value.shape)
     graph.nodes = kept
     graph.prune()
     return graph
+
+
+def _reference(node: Node, arrays: list[np.ndarray | None]) -> tuple[np.ndarray, ...]:
+    """What the host would compute: 16-bit floats in float32, rounded once, unless the operator takes them itself."""
+    if node.op.halves or not any(a is not None and a.dtype.name in HALVES for a in arrays):
+        return node.op.reference(*arrays)
+    wide = [a.astype(np.float32) if a is not None and a.dtype.name in HALVES else a for a in arrays]
+    op, _ = node.op.in_float32([None if a is None else type_of(a) for a in wide])
+    return op.reference(*wide)

@@ -20,7 +20,7 @@ from ..errors import CheckpointError
 from ..files import atomic_write
 
 DTYPES = {
-    "BOOL": "?", "U8": "<u1", "I8": "<i1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "I32": "<i4", "U32": "<u4",
+    "BOOL": "?", "U8": "<u1", "I8": "<i1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "BF16": "bfloat16", "I32": "<i4", "U32": "<u4",
     "F32": "<f4", "F64": "<f8", "I64": "<i8", "U64": "<u8",
 }
 """The format's element types that NumPy has."""

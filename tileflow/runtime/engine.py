@@ -179,7 +179,7 @@ class Engine:
     def _check_gradients(self) -> None:
         """Refuse gradients that are not finite before any weight is written."""
         first = len(self._rows)
-        self._calls([Row(finite[t.code], [Operand(place, (t.size,), t.itemsize)], t.size, 4096, 0.1 * t.size, True)
+        self._calls([Row(finite(t.code), [Operand(place, (t.size,), t.itemsize)], t.size, 4096, 0.1 * t.size, True)
                      for _, t, place in self._gradients() if t.size])
         self._gradient_rows = range(first, len(self._rows))
 
@@ -231,7 +231,7 @@ class Engine:
             return
         loss = self.program.loss
         assert loss is not None
-        self._calls([Row(finite[loss.type.code], [Operand(self.plan.micro.places[loss], (1,), loss.type.itemsize)], 1, 1, 1.0,
+        self._calls([Row(finite(loss.type.code), [Operand(self.plan.micro.places[loss], (1,), loss.type.itemsize)], 1, 1, 1.0,
                          node=loss.producer)], lane)
         self._calls(self.plan.fold.rows, lane)
 

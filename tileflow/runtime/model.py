@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import compiler
 from ..errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
-from ..graph import Graph, TensorType
+from ..graph import Graph, TensorType, kind_of
 from ..kernels import driver
 from ..kernels.warm import compile_all
 from ..loss import CLASS_LOSSES, LABELS, LOSSES, find
@@ -278,7 +278,7 @@ class TrainingModel(Model):
 
     def _label(self, labels: np.ndarray) -> np.ndarray:
         """Class numbers as int64, targets in the model's precision; for a loss of one's own by what they are."""
-        kind = labels.dtype.kind
+        kind = kind_of(labels.dtype)
         if kind in "biu" and (self.loss_name in CLASS_LOSSES or self.loss_name not in LOSSES):
             labels = labels.astype(np.int64)
         elif kind in "biuf" and self.loss_name not in CLASS_LOSSES:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import DataError, OptionError, TypeMismatchError
-from ..graph import CODES, Graph, TensorType
+from ..graph import CODES, Graph, TensorType, kind_of
 from ..importers.onnx import Imported, OnnxModel, import_graph
 from ..nn import Module, record
 from ..options import Options
@@ -97,7 +97,7 @@ class NetSource:
         return self._required if not self._open and self._required == len(self.input_names) else None
 
     def input_dtype(self, index: int, given: np.ndarray) -> str:
-        return self.options.precision if given.dtype.kind == "f" else given.dtype.name
+        return self.options.precision if kind_of(given.dtype) == "f" else given.dtype.name
 
     def graph(self, inputs: Sequence[TensorType], training: bool) -> tuple[Graph, Mapping[str, np.ndarray]]:
         names = list(self.input_names)
@@ -127,7 +127,7 @@ def as_array(value: Any, dtype: str | None, what: str) -> np.ndarray:
         raise TypeMismatchError(f"{what} has element type {array.dtype}; give numbers or booleans.")
     target = np.dtype(dtype) if dtype is not None else array.dtype
     if array.dtype != target:
-        if array.dtype.kind != target.kind and not (array.dtype.kind in "iu" and target.kind in "iu"):
+        if kind_of(array.dtype) != kind_of(target) and not (array.dtype.kind in "iu" and target.kind in "iu"):
             raise TypeMismatchError(f"Data type mismatch for {what}: expected {target} but got {array.dtype}.")
         array = array.astype(target)
     return np.ascontiguousarray(array).reshape(array.shape)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError
-from ...graph.types import TensorType
+from ...graph.types import TensorType, kind_of
 from ...options import Options
 
 _CHUNK = 1 << 16          # rows looked at together when values are checked
@@ -34,7 +34,7 @@ class Field:
             found = np.asarray(array)
         except ValueError as error:
             raise DataError(f"{what} cannot be made an array: {error}.") from None
-        if found.dtype.kind not in "biuf" or found.dtype.itemsize > 8:
+        if kind_of(found.dtype) not in "biuf" or found.dtype.itemsize > 8:
             raise DataError(f"{what} has element type {found.dtype}; numbers or booleans of up to 64 bits are needed.")
         if found.ndim == 0:
             raise DataError(f"{what} is a single number; an array with one row per example is needed.")
@@ -217,7 +217,7 @@ def _check_whole(what: str, array: np.ndarray, dtype: np.dtype) -> None:
     for start in range(0, len(array), _CHUNK):
         part = np.asarray(array[start:start + _CHUNK])
         bad = ~((part >= low) & (part <= high))          # NaN is bad as well
-        if part.dtype.kind == "f":
+        if kind_of(part.dtype) == "f":
             bad |= part != np.trunc(part)
             if high >= 2**53:
                 bad |= np.abs(part) >= 2.0**63

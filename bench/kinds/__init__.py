@@ -1,0 +1,27 @@
+"""Kinds of work, one file per family: what each shape of cases.toml means on both sides."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tileflow.ops  # noqa: F401  (fills the registry)
+
+from .adamw import AdamWStep
+from .attention import Attention
+from .base import Problem, Runner, Unsupported
+from .conv import Conv
+from .matmul import MatMul
+from .model import Model
+from .network import Network
+from .pointwise import BatchNorm, MaxPool, Pointwise
+
+KINDS: dict[str, Any] = {"matmul": MatMul, "conv": Conv, "batchnorm": BatchNorm, "maxpool": MaxPool, "pointwise": Pointwise, "adamw": AdamWStep,
+                         "attention": Attention, "network": Network, "model": Model}
+
+
+def problem(kind: str, shape: Mapping[str, Any]) -> Any:
+    """The problem of one shape of a row of this kind."""
+    return KINDS[kind](shape)
+
+
+__all__ = ["KINDS", "Problem", "Runner", "Unsupported", "problem"]

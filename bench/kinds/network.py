@@ -1,0 +1,240 @@
+"""Whole networks: training steps against eager PyTorch, inference of a file against ONNX Runtime."""
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import files, memory, networks
+from ..models import initial_weights, tutorial_cnn
+from .base import Problem, Runner, Unsupported, beside_largest
+
+CHECKED_ROWS, CHECKED_STEPS = 4, 3
+"""The trajectory that is compared with float64: steps on the first rows, without dropout."""
+CASES = {"mnist": "mnist", "resnet18": "resnet", "bert-mini": "transformer"}
+MASKED_TOKENS = 20
+Losses = Callable[[], list[float]]
+
+
+class Network(Problem):
+    """A step (or `updates` of them) on fixed rows; `pass`: training or inference."""
+
+    def __init__(self, shape: Mapping[str, Any]) -> None:
+        super().__init__(shape)
+        self.network, self.which, self.batch = shape["network"], shape["pass"], shape["batch"]
+        self.accumulation, self.updates, self.sequence = shape.get("accumulation", 1), shape.get("updates", 1), shape.get("sequence", 0)
+        many = f" x {self.accumulation} x {self.updates}" if self.accumulation > 1 else ""
+        self.name = f"{self.network} {self.which} batch {self.batch}{many}" + (f" sequence {self.sequence}" if self.sequence else "")
+        self.case = CASES[self.network]
+        self.rows = self.batch * self.accumulation * self.updates
+        self.questions = ("memory",) if self.which == "training" else ()
+
+    def data(self, rows: int) -> tuple[np.ndarray, ...]:
+        """Inputs and labels."""
+        rng = np.random.default_rng(0)
+        match self.network:
+            case "mnist":
+                x = rng.standard_normal((rows, 1, 28, 28)).astype(np.float32)
+                x[:, :, :4] = x[:, :, -4:] = -0.4242             # blank borders, as MNIST has them
+                return x, rng.integers(0, 10, rows)
+            case "resnet18":
+                return rng.standard_normal((rows, 3, 224, 224)).astype(np.float32), rng.integers(0, 1000, rows)
+        tokens = rng.integers(0, networks.VOCABULARY, (rows, self.sequence))
+        positions, segments = np.tile(np.arange(self.sequence), (rows, 1)), (np.arange(self.sequence) >= self.sequence // 2).astype(np.int64)
+        visible = np.ones((rows, self.sequence), np.float32)
+        visible[::3, -self.sequence // 8:] = 0
+        words = rng.integers(0, networks.VOCABULARY, rows * MASKED_TOKENS)
+        return tokens, positions, np.tile(segments, (rows, 1)), visible, words, rng.integers(0, 2, rows)
+
+    def file(self) -> Any:
+        """The ONNX file of the network."""
+        return files.resnet18() if self.network == "resnet18" else files.bert_mini(self.sequence)
+
+    def feed(self) -> np.ndarray:
+        """What the file takes."""
+        return self.data(self.batch)[0]
+
+    def exact_scores(self) -> np.ndarray:
+        """The file's output by ONNX's reference evaluator in float64."""
+        from onnx.reference import ReferenceEvaluator
+        x = self.feed()
+        evaluator = ReferenceEvaluator(files.in_float64(self.file()))
+        name = evaluator.input_names[0]
+        return np.asarray(evaluator.run(None, {name: x.astype(np.float64) if x.dtype.kind == "f" else x})[0])
+
+    def ours(self, threads: int) -> Runner:
+        from tileflow.errors import TileflowError
+        try:
+            return _OurTraining(self, threads) if self.which == "training" else _OurInference(self, threads)
+        except TileflowError as error:
+            raise Unsupported(f"not supported yet: {error}") from None
+
+    def torch(self, threads: int, variant: str = "") -> Runner:
+        import torch
+        torch.set_num_threads(threads)
+        return _TorchTraining(self)
+
+    def onnxruntime(self, threads: int, variant: str = "") -> Runner:
+        """ONNX Runtime's side."""
+        return _OnnxRuntime(self, threads)
+
+    def checked(self) -> tuple[np.ndarray, ...]:
+        """The rows of the trajectory that is compared with float64."""
+        return self.data(self.rows if self.network == "mnist" else CHECKED_ROWS)
+
+
+def our_network(network: str, dropout: float) -> Any:
+    """ResNet-18 or BERT-mini in layers, always with the same weights."""
+    from tileflow import nn
+    nn.manual_seed(0)
+    return networks.ResNet(18) if network == "resnet18" else networks.Bert(*networks.BERT_SIZES["mini"], masked=MASKED_TOKENS, dropout=dropout)
+
+
+# ---- our side -------------------------------------------------------------------------------------------------------------------
+
+class _OurTraining:
+    def __init__(self, problem: Network, threads: int) -> None:
+        self._problem, self._threads = problem, threads
+        self._data = problem.data(problem.rows)
+        before = memory.resident()
+        self._model = self._make(0.1)
+        self._model.compile(*self._data)
+        memory.forget_peak()
+        self.run(2)
+        self._peak = memory.peak() - before
+
+    def _make(self, dropout: float) -> Any:
+        import tileflow
+        from tileflow.importers.onnx import wrap_model
+        settings = dict(threads=self._threads, gradient_accumulation=self._problem.accumulation, device_iterations=self._problem.updates)
+        if self._problem.network == "mnist":
+            return tileflow.training_model(wrap_model(tutorial_cnn(initial_weights(0))), optimizer=tileflow.optim.AdamW(lr=1e-3), **settings)
+        net = our_network(self._problem.network, dropout)
+        if self._problem.network == "resnet18":
+            return tileflow.training_model(net, optimizer=tileflow.optim.SGD(lr=0.1, momentum=0.9, weight_decay=1e-4), **settings)
+        return tileflow.training_model(net, optimizer=tileflow.optim.AdamW(lr=1e-3), loss=networks.pretraining_loss, **settings)
+
+    def run(self, times: int) -> None:
+        for _ in range(times):
+            self._model(*self._data)
+
+    def memory(self) -> int:
+        """Bytes at the peak of a step above those before the model was made: weights, states, activations, compiled code."""
+        return self._peak
+
+    def error(self) -> float | None:
+        model, data, losses = self._make(0.0), self._problem.checked(), []
+        for _ in range(1 if self._problem.network == "mnist" else CHECKED_STEPS):
+            model(*data)
+            losses += [float(x) for x in model.last_losses]
+        return away(losses, self._problem)
+
+
+class _OurInference:
+    def __init__(self, problem: Network, threads: int) -> None:
+        import tileflow
+        from tileflow.importers.onnx import wrap_model
+        self._problem, self._x = problem, problem.feed()
+        self._model = tileflow.inference_model(wrap_model(problem.file()), threads=threads)
+
+    def run(self, times: int) -> None:
+        for _ in range(times):
+            self._scores = self._model(self._x)
+
+    def error(self) -> float | None:
+        return beside_largest(np.asarray(self._scores), self._problem.exact_scores())
+
+
+# ---- peers ----------------------------------------------------------------------------------------------------------------------
+
+class _TorchTraining:
+    def __init__(self, problem: Network) -> None:
+        self._problem = problem
+        self._data = problem.data(problem.rows)
+        before = memory.resident()
+        self._step = torch_step(problem, self._data, 0.1)
+        memory.forget_peak()
+        self.run(2)
+        self._peak = memory.peak() - before
+
+    def run(self, times: int) -> None:
+        for _ in range(times):
+            self._step()
+
+    def memory(self) -> int:
+        """Bytes at the peak of a step above those before the model was made."""
+        return self._peak
+
+    def error(self) -> float | None:
+        return away(torch_losses(self._problem, "float32"), self._problem)
+
+
+def torch_step(problem: Network, data: Sequence[np.ndarray], dropout: float, dtype: str = "float32") -> Losses:
+    """PyTorch's training step on `data`; each call returns the losses of its micro-batches."""
+    import torch
+
+    from .. import peer_networks, peer_torch
+    wide = getattr(torch, dtype)
+    arrays = [a.astype(dtype, copy=False) if a.dtype.kind == "f" else a for a in data]
+    tensors = [torch.from_numpy(a) for a in arrays]
+    entropy = torch.nn.CrossEntropyLoss()
+    if problem.network == "mnist":
+        net: Any = peer_torch.network(initial_weights(0), wide)
+        optimizer: Any = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        return lambda: peer_torch.call(net, optimizer, arrays[0], arrays[1], problem.batch, problem.accumulation)
+    twin = peer_networks.ResNet18() if problem.network == "resnet18" else peer_networks.Bert("mini", MASKED_TOKENS, dropout)
+    net = peer_networks.load(twin, our_network(problem.network, dropout).state_dict(), wide)
+    if problem.network == "resnet18":
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    else:
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+
+    def step() -> list[float]:
+        optimizer.zero_grad(set_to_none=True)
+        if problem.network == "resnet18":
+            loss = entropy(net(tensors[0]), tensors[1])
+        else:
+            scores, follows = net(*tensors[:4])
+            loss = entropy(scores, tensors[4]) + entropy(follows, tensors[5])
+        loss.backward()
+        optimizer.step()
+        return [float(loss)]
+    return step
+
+
+def torch_losses(problem: Network, dtype: str) -> list[float]:
+    """Losses of the trajectory that is checked."""
+    step = torch_step(problem, problem.checked(), 0.0, dtype)
+    return [loss for _ in range(1 if problem.network == "mnist" else CHECKED_STEPS) for loss in step()]
+
+
+def away(losses: Sequence[float], problem: Network) -> float | None:
+    """The largest relative deviation of losses from PyTorch's in float64, which a process of its own computes; None without PyTorch."""
+    script = ("import json, sys; from bench.kinds.network import Network, torch_losses; "
+              "print(json.dumps(torch_losses(Network(json.loads(sys.argv[1])), 'float64')))")
+    done = subprocess.run([sys.executable, "-c", script, json.dumps(problem.shape)], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        return None
+    exact = np.array(json.loads(done.stdout.splitlines()[-1]))
+    return float(np.abs((np.array(losses) - exact) / exact).max())
+
+
+class _OnnxRuntime:
+    def __init__(self, problem: Network, threads: int) -> None:
+        import onnxruntime
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        self._problem = problem
+        self._session = onnxruntime.InferenceSession(problem.file().SerializeToString(), options, providers=["CPUExecutionProvider"])
+        self._feed = {self._session.get_inputs()[0].name: problem.feed()}
+
+    def run(self, times: int) -> None:
+        for _ in range(times):
+            self._scores = self._session.run(None, self._feed)[0]
+
+    def error(self) -> float | None:
+        return beside_largest(self._scores, self._problem.exact_scores())

@@ -1,0 +1,100 @@
+"""One operator as the engine calls it: a graph through the ordinary compile path, its table repeated in the native driver.
+
+Nothing is special about a benchmark's operator: `compiler.inference`, `make_plan` and `Engine` make the rows that a network
+with this operator would have. Only the table's end differs: a LOOP row repeats it without Python in between.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tileflow import compiler
+from tileflow.graph import Graph, State
+from tileflow.kernels import driver
+from tileflow.lower.plan import Plan, make_plan
+from tileflow.program import Batching, Program
+from tileflow.runtime.binding import Blocks, Patches, bind, call_row
+from tileflow.runtime.engine import HYPER, Engine
+from tileflow.runtime.session import Session
+
+
+def _engine(program: Program, states: Sequence[State], initial: Mapping[str, np.ndarray], threads: int) -> tuple[Engine, Plan]:
+    session = Session()
+    session.declare(states, initial)
+    plan = make_plan(program, driver.start_threads(threads))
+    for leaf in plan.leaves():
+        leaf.compile()
+    driver.drive()
+    return Engine(plan, session), plan
+
+
+class Native:
+    """A forward graph bound to arrays; `run(times)` repeats one call, `outputs` are what it computed."""
+
+    def __init__(self, graph: Graph, inputs: Mapping[str, np.ndarray], weights: Mapping[str, np.ndarray], *, micro_batches: int = 1,
+                 prologue: bool = False, threads: int = 1) -> None:
+        """Args:
+            inputs: for each input of the graph, `micro_batches` times its rows.
+            weights: arrays of the graph's states.
+            prologue: a call begins with what depends on weights only, as after an update.
+        """
+        program = compiler.inference(graph, Batching(1, 1, micro_batches)).program
+        states = [s for g in (program.micro, program.prologue) for s in g.states]
+        self._engine, _ = _engine(program, states, weights, threads)
+        self._inputs = dict(inputs)
+        results = self._engine.run(self._inputs)               # binds the arrays and runs the prologue once
+        self._results = results
+        self.outputs = [results[v.name] for v in self._engine.outputs]
+        """[micro-batches, *shape] each."""
+        first = self._engine._prologue_table if prologue else self._engine._table[:0]
+        self._repeat = Repeat(self._engine, [first, self._engine._table])
+
+    def run(self, times: int) -> None:
+        """Compute everything `times` times."""
+        self._repeat.run(times)
+
+
+class Repeat:
+    """Tables of an engine, one after the other, again and again."""
+
+    def __init__(self, engine: Engine, tables: Sequence[np.ndarray]) -> None:
+        self._engine = engine
+        self._count = np.ones(1, np.int64)
+        rows, start = [], 0
+        for table in tables:
+            moved = table.copy()
+            moved[moved[:, 0] == driver.LOOP, 5] += start      # jumps are to rows of the whole table
+            rows.append(moved)
+            start += len(table)
+        again = [driver.LOOP, 0, int(self._count.ctypes.data), 1, 0, 0, 0, 0]
+        self._table = np.ascontiguousarray(np.concatenate([*rows, np.array([again], np.int64)]))
+
+    def run(self, times: int) -> None:
+        self._count[0] = self._table[-1, 3] = times
+        self._engine._drive(self._table)
+
+
+class NativeUpdate:
+    """The rows of an update graph (an optimizer's step) over a session's states, with fixed hyper-parameters."""
+
+    def __init__(self, update: Graph, initial: Mapping[str, np.ndarray], hyper: Mapping[str, float], threads: int) -> None:
+        program = Program(Graph("micro"), Batching(1), update=update)
+        engine, plan = _engine(program, update.states, initial, threads)
+        self._engine, self.session = engine, engine.session
+        blocks = Blocks()
+        bound = bind(plan.update.rows, engine._resolve(None))
+        starts = [blocks.add(b) for b in bound]
+        blocks.seal()
+        for i, state in enumerate(engine._scalars):
+            engine._scalar_memory[:, i] = hyper[state.name.removeprefix("optimizer.")]
+        self._patches = Patches(blocks, blocks.moving)
+        self._patches.set_bases({HYPER: int(engine._scalar_memory.ctypes.data)}, 0)
+        self._blocks = blocks
+        patch = [driver.PATCH, 0, self._patches.address, self._patches.count, driver.MICRO, 0, 0, 0]
+        calls = [call_row(b, blocks.address(s), plan.workers > 1) for b, s in zip(bound, starts, strict=True)]
+        self._repeat = Repeat(engine, [np.array([patch, *calls], np.int64)])
+
+    def run(self, times: int) -> None:
+        """Do `times` updates."""
+        self._repeat.run(times)

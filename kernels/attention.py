@@ -1,0 +1,321 @@
+"""Attention, forward and backward: y = softmax(scale * q k^T + mask) v for each head, in blocks, without a quadratic array.
+
+A block of scores lies transposed in the worker's scratch: keys go down, queries across, so that every statistic of a query is a
+lane and keys and values are read where they lie. Blocks of keys are folded into a running largest score and sum (Milakov and
+Gimelshein, arXiv:1805.02867; Dao et al., arXiv:2205.14135). The forward pass leaves log(sum(exp(score))) of each query; the
+backward pass computes the weights again from it, block by block.
+
+Operands are [batch, heads, positions, size], or [batch, positions, heads, size] where their bit of `layout` is set. Query head h reads
+key head h // (heads / key heads). A query that sees no key gets NaN, as softmax has it.
+"""
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from numba import njit
+from numba.extending import register_jitable
+
+from . import cpu, mathlib
+from .leaf import Leaf
+from .micro import columns, outer, transpose
+from .reduce import LANES
+from .vector import Emitter, as_intrinsic, itemsize, vector
+
+QUERIES, KEYS = 128, 128
+"""Of one block of scores, at most. Two of them and the queries fit the second-level cache."""
+SKEW = 64
+"""Bytes added to the rows of scratch blocks: rows a power of two apart would fight for the same cache sets."""
+NO_MASK, KEY_MASK, FULL_MASK = 0, 1, 2
+"""How a mask is read: not at all; one number per key; one per query and key."""
+
+
+def blocks(queries: int) -> int:
+    """Blocks of so many queries: units of the forward leaf per head."""
+    return -(-queries // QUERIES)
+
+
+def width(queries: int, dtype: str) -> int:
+    """Queries of a block, filled up to whole register blocks."""
+    step = columns(dtype, cpu.current())
+    return -(-min(queries, QUERIES) // step) * step
+
+
+def row_elements(queries: int, dtype: str) -> int:
+    """Elements from one row of a scratch block to the next."""
+    return width(queries, dtype) + SKEW // itemsize(dtype)
+
+
+def scratch_elements(queries: int, keys: int, size: int, value_size: int, dtype: str, backward: bool) -> int:
+    """Scratch of one worker: transposed queries (backward: and gradients), blocks of scores and mask (and gradients), statistics."""
+    rows = size + 2 * min(keys, KEYS) + 4
+    if backward:
+        rows += value_size + min(keys, KEYS)
+    return rows * row_elements(queries, dtype)
+
+
+# ---- passes over a block of scores, in vectors of queries
+
+def _each_strip(e: Emitter, dtype: str, count: Any, body: Callable[[Any], None]) -> None:
+    """body(byte offset) for each vector of `count` queries."""
+    lanes, size = e.path.lanes(itemsize(dtype)), itemsize(dtype)
+    e.loop(0, count, lanes, [], lambda i, _state: body(e.times(i, size)))
+
+
+def _fold(dtype: str, path: cpu.Cpu) -> Any:
+    """Scores to weights exp(score - largest so far); the running largest and sum, and what older sums are multiplied by."""
+    kind = vector(dtype, path.lanes(itemsize(dtype)))
+    nothing, zero = mathlib.constant(kind, -math.inf), mathlib.constant(kind, 0.0)
+
+    def emit(e: Emitter, keys: Any, count: Any, scores: Any, row: Any, largest: Any, total: Any, factor: Any) -> None:
+        def larger(x: Any, y: Any) -> Any:
+            """NaN in x gives y: a NaN score makes its weight NaN anyway."""
+            return e.b.select(e.b.fcmp_ordered(">", x, y), x, y)
+
+        def strip(at: Any) -> None:
+            first = e.address(scores, at)
+            old = e.load(e.address(largest, at), kind)
+
+            def seek(_j: Any, state: list[Any]) -> list[Any]:
+                return [larger(e.load(state[1], kind), state[0]), e.address(state[1], row)]
+            best, _ = e.loop(0, keys, 1, [old, first], seek)
+            e.store(best, e.address(largest, at))
+            # Where all scores are -inf so far, 0 stands for the largest: the weights become 0 and not NaN.
+            shift = e.b.select(e.b.fcmp_ordered("==", best, nothing), zero, best)
+            scale = mathlib.exp(e, e.b.fsub(old, shift))
+
+            def weigh(_j: Any, state: list[Any]) -> list[Any]:
+                weight = mathlib.exp(e, e.b.fsub(e.load(state[1], kind), shift))
+                e.store(weight, state[1])
+                return [e.b.fadd(state[0], weight), e.address(state[1], row)]
+            new, _ = e.loop(0, keys, 1, [zero, first], weigh)
+            e.store(scale, e.address(factor, at))
+            place = e.address(total, at)
+            e.store(e.fma(e.load(place, kind), scale, new), place)
+        _each_strip(e, dtype, count, strip)
+    return emit
+
+
+def _pull(dtype: str, path: cpu.Cpu) -> Any:
+    """Scores to weights exp(score - lse); gradients of weights g to those of unscaled scores, weight * (g - level) * scale."""
+    kind = vector(dtype, path.lanes(itemsize(dtype)))
+
+    def emit(e: Emitter, keys: Any, count: Any, scores: Any, grads: Any, row: Any, lse: Any, level: Any, scale: Any) -> None:
+        factor = e.splat(e.load(scale, kind.element), kind.count)
+
+        def strip(at: Any) -> None:
+            shift, middle = e.load(e.address(lse, at), kind), e.load(e.address(level, at), kind)
+
+            def step(_j: Any, state: list[Any]) -> list[Any]:
+                weight = mathlib.exp(e, e.b.fsub(e.load(state[0], kind), shift))
+                e.store(weight, state[0])
+                pulled = e.b.fmul(weight, e.b.fsub(e.load(state[1], kind), middle))
+                e.store(e.b.fmul(pulled, factor), state[1])
+                return [e.address(state[0], row), e.address(state[1], row)]
+            e.loop(0, keys, 1, [e.address(scores, at), e.address(grads, at)], step)
+        _each_strip(e, dtype, count, strip)
+    return emit
+
+
+_PASSES = {"fold": ("keys, count, scores, row, largest, total, factor", _fold),
+           "pull": ("keys, count, scores, grads, row, lse, level, scale", _pull)}
+
+
+@functools.cache
+def _block_pass(name: str, dtype: str, path: cpu.Cpu) -> Any:
+    parameters, emitter = _PASSES[name]
+    return as_intrinsic(f"tileflow_attention_{name}_{dtype}_{path.name}", parameters, path, emitter(dtype, path))
+
+
+# ---- what both leaves do
+
+@njit(fastmath=LANES)
+def _product(x: Any, y: Any) -> Any:
+    total = x.dtype.type(0)
+    for i in range(x.shape[0]):
+        total += x[i] * y[i]
+    return total
+
+
+@functools.cache
+def _packer(dtype: str, path: cpu.Cpu) -> Any:
+    """Rows of an array, transposed into scratch and multiplied; the columns that fill the last vectors up are zero."""
+    turn, size = transpose(dtype), itemsize(dtype)
+
+    @register_jitable
+    def pack(scratch, at, row, count, filled, x, x_at, x_row, n, factor):  # type: ignore[no-untyped-def]
+        turn(count, n, x.ctypes.data + x_at * size, x_row * size, scratch.ctypes.data + at * size, row * size)
+        for i in range(n):
+            line = scratch[at + i * row:at + i * row + filled]
+            for c in range(count, filled):
+                line[c] = 0
+            if factor != 1:
+                for c in range(filled):
+                    line[c] *= factor
+    return pack
+
+
+@functools.cache
+def _masker(dtype: str, path: cpu.Cpu) -> Any:
+    """Add the mask to a block of scores and hide what comes after each query (`causal`: keys to its right; negative: none hidden)."""
+    turn, size = transpose(dtype), itemsize(dtype)
+
+    @register_jitable
+    def apply(scratch, scores, spare, row, keys, rows, mask, mode, mask_at, mask_row, first, limit):  # type: ignore[no-untyped-def]
+        if mode == KEY_MASK:
+            for j in range(keys):
+                addend, line = mask[mask_at + j], scratch[scores + j * row:scores + j * row + rows]
+                for i in range(rows):
+                    line[i] += addend
+        elif mode == FULL_MASK:
+            turn(rows, keys, mask.ctypes.data + mask_at * size, mask_row * size, scratch.ctypes.data + spare * size, row * size)
+            for j in range(keys):
+                line, addends = scratch[scores + j * row:scores + j * row + rows], scratch[spare + j * row:spare + j * row + rows]
+                for i in range(rows):
+                    line[i] += addends[i]
+        # Query i of the block sees keys up to limit + i; key j of the block is first + j.
+        for j in range(max(0, limit - first + 1), keys):
+            line = scratch[scores + j * row:scores + j * row + min(rows, first + j - limit)]
+            for i in range(line.shape[0]):
+                line[i] = -math.inf
+    return apply
+
+
+@register_jitable
+def _steps(swapped, heads, positions, size):  # type: ignore[no-untyped-def]
+    """Elements from one batch, head and position to the next."""
+    if swapped:
+        return heads * positions * size, size, heads * size
+    return heads * positions * size, positions * size, size
+
+
+@register_jitable
+def _geometry(layout, heads, group, queries, keys, d, e):  # type: ignore[no-untyped-def]
+    """The steps of q, k, v and y."""
+    return (_steps(layout & 1, heads, queries, d), _steps(layout & 2, heads // group, keys, d), _steps(layout & 4, heads // group, keys, e),
+            _steps(layout & 8, heads, queries, e))
+
+
+_SIZES = "T, " + ", ".join(["i8"] * 12) + ", lo, hi"
+"""scale, heads, heads per key head, queries, keys, sizes of a query and a value, causal offset, layout, mask mode and its steps."""
+FAR = 1 << 40
+"""A causal offset under which nothing is hidden."""
+
+
+@functools.cache
+def attention_leaf(dtype: str) -> Leaf:
+    """The forward leaf; see `attention_calls` in the operator for its arguments. A unit of range is a block of queries of a head."""
+    return _attention(dtype, cpu.current())
+
+
+@functools.cache
+def _attention(dtype: str, path: cpu.Cpu) -> Leaf:
+    size, step = itemsize(dtype), columns(dtype, path)
+    product, fold, pack, apply_mask = outer(dtype), _block_pass("fold", dtype, path), _packer(dtype, path), _masker(dtype, path)
+
+    def attention(q, k, v, mask, y, lse, scratch, scale, heads, group, queries, keys, d, e, causal, layout,  # type: ignore[no-untyped-def]
+                  mode, m_b, m_h, m_t, lo, hi):
+        (q_b, q_h, q_t), (k_b, k_h, k_t), (v_b, v_h, v_t), (y_b, y_h, y_t) = _geometry(layout, heads, group, queries, keys, d, e)
+        block = min(queries, QUERIES)
+        row = (block + step - 1) // step * step + SKEW // size
+        blocks = (queries + block - 1) // block
+        scores = d * row
+        spare = scores + min(keys, KEYS) * row
+        largest = spare + min(keys, KEYS) * row
+        total, factor = largest + row, largest + 2 * row
+        base = scratch.ctypes.data
+        for unit in range(lo, hi):
+            i0, h, b = unit % blocks * block, unit // blocks % heads, unit // (blocks * heads)
+            rows = min(block, queries - i0)
+            filled = (rows + step - 1) // step * step
+            from_q, to = b * q_b + h * q_h + i0 * q_t, b * y_b + h * y_h + i0 * y_t
+            from_k, from_v = b * k_b + h // group * k_h, b * v_b + h // group * v_h
+            pack(scratch, 0, row, rows, filled, q, from_q, q_t, d, scale)
+            for i in range(filled):
+                scratch[largest + i], scratch[total + i] = -math.inf, 0
+            last = min(keys, max(0, i0 + rows + causal))
+            for j0 in range(0, max(1, last), KEYS):
+                deep = min(KEYS, keys - j0)
+                product(deep, filled, d, k.ctypes.data + (from_k + j0 * k_t) * size, k_t * size, size,
+                        base, row * size, base + scores * size, row * size, 0)
+                apply_mask(scratch, scores, spare, row, deep, rows, mask, mode, b * m_b + h * m_h + i0 * m_t + j0, m_t, j0, i0 + causal)
+                fold(deep, filled, base + scores * size, row * size, base + largest * size, base + total * size, base + factor * size)
+                if j0 > 0:
+                    for i in range(rows):
+                        line, times = y[to + i * y_t:to + i * y_t + e], scratch[factor + i]
+                        for c in range(e):
+                            line[c] *= times
+                product(rows, e, deep, base + scores * size, size, row * size, v.ctypes.data + (from_v + j0 * v_t) * size, v_t * size,
+                        y.ctypes.data + to * size, y_t * size, j0)
+            for i in range(rows):
+                line, times = y[to + i * y_t:to + i * y_t + e], 1 / scratch[total + i]
+                for c in range(e):
+                    line[c] *= times
+                lse[(b * heads + h) * queries + i0 + i] = scratch[largest + i] + math.log(scratch[total + i])
+
+    signature = "T[:], T[:], T[:], T[:], T[:], T[:], T[w,:], " + _SIZES
+    return Leaf(attention, signature.replace("T", dtype), key=path.name)
+
+
+@functools.cache
+def attention_grad_leaf(dtype: str) -> Leaf:
+    """The backward leaf. A unit of range is a key head with its query heads, so that no sum is split between workers."""
+    return _attention_grad(dtype, cpu.current())
+
+
+@functools.cache
+def _attention_grad(dtype: str, path: cpu.Cpu) -> Leaf:
+    size, step = itemsize(dtype), columns(dtype, path)
+    product, pull, pack, apply_mask = outer(dtype), _block_pass("pull", dtype, path), _packer(dtype, path), _masker(dtype, path)
+
+    def attention_grad(g, q, k, v, mask, y, lse, dq, dk, dv, scratch, scale, heads, group, queries, keys, d, e,  # type: ignore[no-untyped-def]
+                       causal, layout, mode, m_b, m_h, m_t, lo, hi):
+        (q_b, q_h, q_t), (k_b, k_h, k_t), (v_b, v_h, v_t), (y_b, y_h, y_t) = _geometry(layout, heads, group, queries, keys, d, e)
+        block = min(queries, QUERIES)
+        row = (block + step - 1) // step * step + SKEW // size
+        weights = (d + e) * row
+        grads = weights + min(keys, KEYS) * row
+        spare = grads + min(keys, KEYS) * row
+        shift = spare + min(keys, KEYS) * row
+        level, number = shift + row, shift + 2 * row
+        base = scratch.ctypes.data
+        scratch[number] = scale
+        for unit in range(lo, hi):
+            b, kv = unit // (heads // group), unit % (heads // group)
+            at_k, at_v = b * k_b + kv * k_h, b * v_b + kv * v_h
+            for j in range(keys):
+                dk[at_k + j * k_t:at_k + j * k_t + d] = 0
+                dv[at_v + j * v_t:at_v + j * v_t + e] = 0
+            for h in range(kv * group, kv * group + group):
+                for i0 in range(0, queries, block):
+                    rows = min(block, queries - i0)
+                    filled = (rows + step - 1) // step * step
+                    at_q, at_y, line = b * q_b + h * q_h + i0 * q_t, b * y_b + h * y_h + i0 * y_t, (b * heads + h) * queries + i0
+                    pack(scratch, 0, row, rows, filled, q, at_q, q_t, d, scale)
+                    pack(scratch, d * row, row, rows, filled, g, at_y, y_t, e, scratch.dtype.type(1))
+                    for i in range(filled):
+                        scratch[shift + i], scratch[level + i] = 0, 0
+                    for i in range(rows):
+                        scratch[shift + i] = lse[line + i]
+                        scratch[level + i] = _product(g[at_y + i * y_t:at_y + i * y_t + e], y[at_y + i * y_t:at_y + i * y_t + e])
+                    for j0 in range(0, max(1, min(keys, max(0, i0 + rows + causal))), KEYS):
+                        deep = min(KEYS, keys - j0)
+                        j_k, j_v = (at_k + j0 * k_t) * size, (at_v + j0 * v_t) * size
+                        product(deep, filled, d, k.ctypes.data + j_k, k_t * size, size, base, row * size, base + weights * size, row * size, 0)
+                        apply_mask(scratch, weights, spare, row, deep, rows, mask, mode, b * m_b + h * m_h + i0 * m_t + j0, m_t, j0,
+                                   i0 + causal)
+                        product(deep, filled, e, v.ctypes.data + j_v, v_t * size, size, base + d * row * size, row * size,
+                                base + grads * size, row * size, 0)
+                        pull(deep, filled, base + weights * size, base + grads * size, row * size, base + shift * size, base + level * size,
+                             base + number * size)
+                        product(deep, e, rows, base + weights * size, row * size, size, g.ctypes.data + at_y * size, y_t * size,
+                                dv.ctypes.data + j_v, v_t * size, 1)
+                        product(deep, d, rows, base + grads * size, row * size, size, q.ctypes.data + at_q * size, q_t * size,
+                                dk.ctypes.data + j_k, k_t * size, 1)
+                        product(rows, d, deep, base + grads * size, size, row * size, k.ctypes.data + j_k, k_t * size,
+                                dq.ctypes.data + at_q * size, q_t * size, j0)
+
+    signature = ", ".join(["T[:]"] * 10) + ", T[w,:], " + _SIZES
+    return Leaf(attention_grad, signature.replace("T", dtype), key=path.name)

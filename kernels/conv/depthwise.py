@@ -1,0 +1,227 @@
+"""Depthwise convolution over channels-last images: vectors run along the channels, addresses come from the table of sites.
+
+One filter per channel: y[p, k] = bias[k] + sum over taps t of w[t, k] * x[p + t, k]. The input gradient is the same with its own
+sites; the weight gradient sums x[p + t, k] * dy[p, k] over pixels.
+"""
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from llvmlite import ir
+
+from .. import cpu
+from ..call import Call, In, Out, Work
+from ..epilogue import Epilogue, Form, finisher, name, tail
+from ..leaf import Leaf, generic
+from ..places import address_of
+from ..vector import WORD, Emitter, as_intrinsic, itemsize, vector, word
+from .correlate import add_shares
+from .geometry import FLOPS_PER_NS, UNITS
+from .last_weights import sum_rows
+from .sites import AXIS, Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, tap_offset, taps_before
+
+PIXELS = 64               # pixels of a unit of range, about
+SUMMED = 256              # pixels that the weight gradient sums in registers at a time
+BLOCK = (4, 2)            # pixels and vectors of channels of a register block
+SPEED = 0.5               # of `FLOPS_PER_NS`: a load for each product
+
+
+def _chunks(e: Emitter, dtype: str, vectors: int, channels: Any, chunk: Any) -> None:
+    """`chunk(k, masks)` for the channels from k on, `vectors` of them at a time, the last ones masked or one by one."""
+    lanes = e.path.lanes(itemsize(dtype))
+    wide = vectors * lanes
+    whole = e.b.sdiv(channels, word(wide))
+    whole = e.times(whole, wide)
+    e.loop(0, whole, wide, [], lambda k, _s: chunk(k, [None] * vectors))
+    e.loop(whole, channels, lanes, [], lambda k, _s: chunk(k, [e.first(e.b.sub(channels, k), lanes)]))
+
+
+def _depthwise(dtype: str, path: cpu.Cpu) -> Any:
+    (rows, vectors), size, lanes = BLOCK, itemsize(dtype), path.lanes(itemsize(dtype))
+    kind = vector(dtype, lanes)
+
+    def emit(e: Emitter, channels: Any, taps: Any, sources: Any, tap_step: Any, w: Any, bias: Any, biased: Any, places: Any) -> None:
+        targets = [e.load(e.address(places, 8 * i), WORD) for i in range(rows)]
+        w_step = e.times(channels, size)
+
+        def chunk(k: Any, masks: list[Any]) -> None:
+            offsets = [e.address(e.times(k, size), v * lanes * size) for v in range(len(masks))]
+            none = ir.Constant(kind, None)
+            start = []
+            for offset, mask in zip(offsets, masks, strict=True):
+                value = e.load(e.address(bias, offset), kind, mask)
+                start.append(e.b.select(e.b.icmp_signed("!=", biased, word(0)), value, none))
+
+            def tap(_t: Any, state: list[Any]) -> list[Any]:
+                table, at_w, *sums = state
+                factors = [e.load(e.address(at_w, o), kind, m) for o, m in zip(offsets, masks, strict=True)]
+                for i in range(rows):
+                    row = e.load(e.address(table, 8 * i), WORD)
+                    for v, (offset, mask) in enumerate(zip(offsets, masks, strict=True)):
+                        at = i * len(masks) + v
+                        sums[at] = e.fma(e.load(e.address(row, offset), kind, mask), factors[v], sums[at])
+                return [e.address(table, tap_step), e.address(at_w, w_step), *sums]
+
+            _, _, *sums = e.loop(0, taps, 1, [sources, w, *(start * rows)], tap)
+            for i in range(rows):
+                for v, (offset, mask) in enumerate(zip(offsets, masks, strict=True)):
+                    e.store(sums[i * len(masks) + v], e.address(targets[i], offset), mask)
+        _chunks(e, dtype, vectors, channels, chunk)
+    return emit
+
+
+def _depthwise_weights(dtype: str, path: cpu.Cpu, taps: int) -> Any:
+    vectors, size, lanes = 4, itemsize(dtype), path.lanes(itemsize(dtype))
+    kind = vector(dtype, lanes)
+
+    def emit(e: Emitter, channels: Any, pixels: Any, sources: Any, tap_step: Any, g: Any, dw: Any, accumulate: Any) -> None:
+        row_step = e.times(channels, size)
+        adding = e.b.icmp_signed("!=", accumulate, word(0))
+
+        def chunk(k: Any, masks: list[Any]) -> None:
+            count = len(masks)
+            offsets = [e.address(e.times(k, size), v * lanes * size) for v in range(count)]
+            zero = ir.Constant(kind, None)
+            before = [e.address(dw, e.times(row_step, t), offset) for t in range(taps) for offset in offsets]
+
+            def pixel(_p: Any, state: list[Any]) -> list[Any]:
+                table, at_g, *sums = state
+                right = [e.load(e.address(at_g, o), kind, m) for o, m in zip(offsets, masks, strict=True)]
+                for t in range(taps):
+                    row = e.load(e.address(table, e.times(tap_step, t)), WORD)
+                    for v in range(count):
+                        at = t * count + v
+                        sums[at] = e.fma(e.load(e.address(row, offsets[v]), kind, masks[v]), right[v], sums[at])
+                return [e.address(table, 8), e.address(at_g, row_step), *sums]
+
+            _, _, *sums = e.loop(0, pixels, 1, [sources, g, *([zero] * (taps * count))], pixel)
+            with e.b.if_else(adding) as (add, write):
+                with add:
+                    for at, (total, place) in enumerate(zip(sums, before, strict=True)):
+                        e.store(e.b.fadd(e.load(place, kind, masks[at % count]), total), place, masks[at % count])
+                with write:
+                    for at, (total, place) in enumerate(zip(sums, before, strict=True)):
+                        e.store(total, place, masks[at % count])
+        _chunks(e, dtype, vectors, channels, chunk)
+    return emit
+
+
+@functools.cache
+def _leaf(dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
+    size, rows = itemsize(dtype), BLOCK[0]
+    multiply = as_intrinsic(f"tileflow_depthwise_{dtype}_{path.name}", "channels, taps, sources, tap_step, w, bias, biased, places", path,
+                            _depthwise(dtype, path))
+    finish = finisher(form)
+
+    def conv_depthwise(x, w, bias, y, sites, table, spare, n, c, pixels, biased, lo, hi, rest):                              # type: ignore
+        blocks = (n * phase_pixels(sites, 0) + pixels - 1) // pixels
+        pitch = (pixels + rows - 1) // rows * rows
+        addresses, zero = address_of(table), address_of(spare)
+        for i in range(c):
+            spare[i] = 0
+        for unit in range(lo, hi):
+            first, phase = unit % blocks * pixels, unit // blocks
+            count = min(pixels, n * phase_pixels(sites, phase) - first)
+            if count <= 0:
+                continue
+            fill_table(sites, phase, first, count, address_of(x), c * size, address_of(y), c * size, zero, zero + c * size, table, pitch)
+            taps, factors = phase_taps(sites, phase), address_of(w) + taps_before(sites, phase) * c * size
+            for p in range(0, count, rows):
+                multiply(c, taps, addresses + (pitch + p) * 8, pitch * 8, factors, address_of(bias), biased, addresses + p * 8)
+            finish(rest, count, c, address_of(y), first * c, c, 0)
+
+    signature = f"T[:], T[:], T[:], T[:], i8[:], i8[w,:], T[w,:], i8, i8, i8, i8, lo, hi{tail(form)}"
+    return Leaf(conv_depthwise, signature.replace("T", dtype), key=f"{path.name} {name(form)}")
+
+
+@generic("T[:], T[:], i8[:], i8, lo, hi")
+def conv_depthwise_rows(w, rows, sites, c, lo, hi):                                                                          # type: ignore
+    """Weights [c, taps] as rows [tap, phase by phase][c]; the range is 0..1."""
+    k0, k1, k2 = sites[2], sites[AXIS + 2], sites[2 * AXIS + 2]
+    s0, s1, s2 = sites[4], sites[AXIS + 4], sites[2 * AXIS + 4]
+    for _ in range(lo, hi):
+        to = 0
+        for phase in range(s0 * s1 * s2):
+            for tap in range(k0 * k1 * k2):
+                met0 = tap_offset(sites, 0, phase // (s2 * s1), tap // (k2 * k1))[0]
+                met1 = tap_offset(sites, 1, phase // s2 % s1, tap // k2 % k1)[0]
+                if met0 and met1 and tap_offset(sites, 2, phase % s2, tap % k2)[0]:
+                    row = rows[to:to + c]
+                    for i in range(c):
+                        row[i] = w[i * k0 * k1 * k2 + tap]
+                    to += c
+
+
+def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None) -> list[Call]:
+    """y [n, *out, c] (output 0) from x (input 0), weights [c, 1, *taps] (1) and, when `biased`, a bias (2)."""
+    size, c = itemsize(dtype), s.groups
+    pixels = max(BLOCK[0], min(PIXELS, -(-s.phase_pixels // UNITS)))
+    pitch = -(-pixels // BLOCK[0]) * BLOCK[0]
+    rows = Work("rows", (s.taps * c,), dtype)
+    args = (In(0, (s.n * s.pixels_in * c,)), rows, In(2, (c,)) if biased else rows, Out(0, (s.n * s.pixels_out * c,)), sites_work(),
+            Work("table", ((1 + s.taps) * pitch,), "i8"), Work("spare", (2 * c,), dtype), s.n, c, pixels, int(biased),
+            *(epilogue.args if epilogue else []))
+    cost = s.flops / (SPEED * FLOPS_PER_NS[path.name] * 4 / size) + (epilogue.cost if epilogue else 0.0)
+    return [sites_call(s), Call(conv_depthwise_rows[dtype], (In(1, (s.taps * c,)), rows, sites_work(), c), 1, 1, s.taps * c * 1.0),
+            Call(_leaf(dtype, path, epilogue.form if epilogue else None), args, -(-s.phase_pixels // pixels) * s.phases, 1, cost)]
+
+
+def input_gradient(s: Sites, dtype: str, path: cpu.Cpu) -> list[Call]:
+    """dx (output 0) from dy (input 0) and the weights (1) of the depthwise convolution `s`."""
+    return forward(s.gradient, dtype, path, False)
+
+
+@functools.cache
+def _weights_leaf(dtype: str, path: cpu.Cpu, together: int) -> Leaf:
+    size = itemsize(dtype)
+    multiply = as_intrinsic(f"tileflow_depthwise_weights_{dtype}_{path.name}_{together}",
+                            "channels, pixels, sources, tap_step, g, dw, accumulate", path, _depthwise_weights(dtype, path, together))
+
+    def conv_depthwise_weights(x, g, dw, db, sites, table, spare, n, c, taps, shares, blocks, pixels, biased, lo, hi):       # type: ignore
+        total, zero = g.shape[0] // c, address_of(spare)
+        for i in range(c):
+            spare[i] = 0
+        for share in range(lo, hi):
+            for block in range(blocks * share // shares, blocks * (share + 1) // shares):
+                first, accumulate = block * pixels, block > blocks * share // shares
+                count = min(pixels, total - first)
+                fill_table(sites, 0, first, count, address_of(x), c * size, 0, 0, zero, 0, table, count)
+                if biased != 0:
+                    sum_rows(g, first * c, count, c, c, db[share * c:], accumulate, spare[c:])
+                for tap in range(0, taps, together):
+                    multiply(c, count, address_of(table) + (1 + tap) * count * 8, count * 8, address_of(g) + first * c * size,
+                             address_of(dw) + (share * taps + tap) * c * size, accumulate)
+
+    signature = "T[:], T[:], T[:], T[:], i8[:], i8[w,:], T[w,:]" + ", i8" * 7 + ", lo, hi"
+    return Leaf(conv_depthwise_weights, signature.replace("T", dtype), key=f"{path.name} {together}")
+
+
+@generic("T[:,:,:], T[r,:], lo, hi")
+def conv_depthwise_turn(work, dw, lo, hi):                                                                                    # type: ignore
+    """dw[channel, tap] = the sum over shares of work[share, tap, channel], in order."""
+    for i in range(dw.shape[0]):
+        for tap in range(dw.shape[1]):
+            total = work[0, tap, lo + i]
+            for share in range(1, work.shape[0]):
+                total += work[share, tap, lo + i]
+            dw[i, tap] = total
+
+
+def weight_gradient(s: Sites, dtype: str, path: cpu.Cpu, biased: bool) -> list[Call]:
+    """dw [c, 1, *taps] (output 0) and, when `biased`, db (1) of the depthwise convolution `s` from x (input 0) and dy (1)."""
+    size, c, total = itemsize(dtype), s.groups, s.n * s.pixels_out
+    blocks = -(-total // SUMMED)
+    pixels = -(-total // blocks)
+    shares = min(blocks, UNITS)
+    together = 3 if s.taps % 3 == 0 else 1
+    dw = Work("weights", (shares * s.taps * c,), dtype)
+    db: Any = dw if not biased else Work("bias", (shares * c,), dtype) if shares > 1 else Out(1, (c,))
+    args = (In(0, (s.n * s.pixels_in * c,)), In(1, (total * c,)), dw, db, sites_work(), Work("table", ((1 + s.taps) * pixels,), "i8"),
+            Work("spare", (2 * c,), dtype), s.n, c, s.taps, shares, blocks, pixels, int(biased))
+    cost = s.flops / (SPEED * FLOPS_PER_NS[path.name] * 4 / size)
+    turn = Call(conv_depthwise_turn[dtype], (Work("weights", (shares, s.taps, c), dtype), Out(0, (c, s.taps))), c, 64, shares * s.taps * c * 1.0)
+    calls = [sites_call(s), Call(_weights_leaf(dtype, path, together), args, shares, 1, cost), turn]
+    if biased and shares > 1:
+        calls.append(Call(add_shares[dtype], (Work("bias", (shares, c), dtype), Out(1, (c,))), c, 1024, shares * c * 0.1))
+    return calls

@@ -1,0 +1,142 @@
+"""Channels-last convolution: images [n, *spatial, c] times panels of weights, without unfolding; and its input gradient.
+
+A unit of range is some pixels times some panels of output channels. It writes its table of addresses, then goes through the sums in
+blocks of a depth: for each block, panel by panel, the pixels in register blocks. So a panel stays in the first-level cache and the
+pixels in the second.
+"""
+from __future__ import annotations
+
+import functools
+
+from .. import cpu
+from ..call import Call, In, Out, Work
+from ..epilogue import Epilogue, Form, finisher, name, tail
+from ..leaf import Leaf, generic
+from ..places import address_of
+from ..vector import itemsize
+from .brgemm import TILES, brgemm, width
+from .geometry import FLOPS_PER_NS, UNITS
+from .sites import AXIS, Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, tap_offset, taps_before
+
+DEPTH = 320               # products summed in registers at a time, about: longer chains of sums lose accuracy
+IMAGE = 160 * 1024        # bytes of the pixels that a unit reads, about
+MOST = 384                # pixels of a unit at most
+STRIP = 96                # pixels that all panels meet in turn, so that rows of C are written while they are near
+
+
+@generic("T[:], T[:], i8[:], i8, i8, i8, i8, i8, i8, lo, hi")
+def conv_last_panels(w, panels, sites, oc, wide, c, o_step, c_step, group_step, lo, hi):                                     # type: ignore
+    """Weights as panels [group][panel][tap, phase by phase][c][wide], filled up with zeros; a unit of range is a panel.
+
+    Weight (o, c, tap) of a group lies at o * o_step + c * c_step + tap.
+    """
+    tiles = (oc + wide - 1) // wide
+    k0, k1, k2 = sites[2], sites[AXIS + 2], sites[2 * AXIS + 2]
+    s0, s1, s2 = sites[4], sites[AXIS + 4], sites[2 * AXIS + 4]
+    for unit in range(lo, hi):
+        o = unit % tiles * wide
+        count = min(wide, oc - o)
+        source = w[unit // tiles * group_step + o * o_step:]
+        to = unit * k0 * k1 * k2 * c * wide
+        for phase in range(s0 * s1 * s2):
+            for tap in range(k0 * k1 * k2):
+                met0 = tap_offset(sites, 0, phase // (s2 * s1), tap // (k2 * k1))[0]
+                met1 = tap_offset(sites, 1, phase // s2 % s1, tap // k2 % k1)[0]
+                if not (met0 and met1 and tap_offset(sites, 2, phase % s2, tap % k2)[0]):
+                    continue
+                target = panels[to:to + c * wide]
+                for channel in range(c):
+                    at = channel * c_step + tap
+                    row = target[channel * wide:channel * wide + wide]
+                    for i in range(count):
+                        row[i] = source[at + i * o_step]
+                    for i in range(count, wide):
+                        row[i] = 0
+                to += c * wide
+
+
+@functools.cache
+def _leaf(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
+    size, wide = itemsize(dtype), width(dtype, path)
+    multiply, finish = brgemm(dtype, path, rows), finisher(form)
+
+    def conv_last(x, panels, bias, y, sites, table, spare, n, c, oc, groups, taps, pixels, part, taps_deep, deep, biased, lo, hi, rest):   # type: ignore
+        tiles, pitch = (oc + wide - 1) // wide, (pixels + rows - 1) // rows * rows
+        parts = (tiles + part - 1) // part
+        blocks = (n * phase_pixels(sites, 0) + pixels - 1) // pixels
+        addresses, zero = address_of(table), address_of(spare)
+        for i in range(c):
+            spare[i] = 0
+        for unit in range(lo, hi):
+            first_tile, first = unit % parts * part, unit // parts % blocks * pixels
+            group, phase = unit // (parts * blocks) % groups, unit // (parts * blocks * groups)
+            count = min(pixels, n * phase_pixels(sites, phase) - first)
+            if count <= 0:
+                continue
+            fill_table(sites, phase, first, count, address_of(x) + group * c * size, groups * c * size,
+                       address_of(y) + group * oc * size, groups * oc * size, zero, zero + c * size, table, pitch)
+            met, before = phase_taps(sites, phase), taps_before(sites, phase)
+            for c0 in range(0, c, deep):
+                for t0 in range(0, max(met, 1), taps_deep):
+                    for strip in range(0, count, STRIP):
+                        for tile in range(first_tile, min(first_tile + part, tiles)):
+                            o = tile * wide
+                            panel = address_of(panels) + (((group * tiles + tile) * taps + before + t0) * c + c0) * wide * size
+                            addend = address_of(bias) + (group * oc + o) * size if biased != 0 and c0 + t0 == 0 else 0
+                            for p in range(strip, min(strip + STRIP, count), rows):
+                                multiply(min(wide, oc - o), min(taps_deep, met - t0), min(deep, c - c0) * size,
+                                         addresses + ((1 + t0) * pitch + p) * 8, pitch * 8, c0 * size, panel, c * wide * size, addend,
+                                         addresses + p * 8, o * size, c0 + t0 > 0)
+            o = first_tile * wide
+            finish(rest, count, min(part * wide, oc - o), address_of(y), (first * groups + group) * oc + o, groups * oc, group * oc + o)
+
+    signature = "T[:], T[:], T[:], T[:], i8[:], i8[w,:], T[w,:]" + ", i8" * 10 + ", lo, hi"
+    return Leaf(conv_last, signature.replace("T", dtype) + tail(form), key=f"{path.name} {rows} {name(form)}")
+
+
+def _deep(s: Sites) -> tuple[int, int]:
+    """Taps and channels of one block of sums."""
+    if s.c > 1.25 * DEPTH:
+        return 1, -(-s.c // -(-s.c // DEPTH))
+    blocks = -(-s.taps // max(1, round(DEPTH / s.c)))
+    return -(-s.taps // blocks), s.c
+
+
+def _pixels(s: Sites, size: int, rows: int, tiles: int) -> tuple[int, int]:
+    """Pixels and panels of one unit: pixels that fit the cache with all their channels, and units enough to share."""
+    most = max(8 * rows, min(MOST, IMAGE // (s.c * size)))
+    blocks = -(-s.phase_pixels // most)
+    pixels = -(-s.phase_pixels // (blocks * rows)) * rows
+    units = -(-s.phase_pixels // pixels) * s.groups * s.phases
+    part = -(-tiles // min(tiles, -(-UNITS // units)))
+    return pixels, part
+
+
+def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None) -> list[Call]:
+    """y [n, *out, groups * oc] (output 0) from x [n, *in, groups * c] (input 0), weights [groups * oc, c, *taps] (1) and a bias (2)."""
+    return _products(s, dtype, path, biased, (s.c * s.taps, s.taps, s.oc * s.c * s.taps), epilogue)
+
+
+def input_gradient(s: Sites, dtype: str, path: cpu.Cpu) -> list[Call]:
+    """dx (output 0) from dy (input 0) and the weights (1) of the convolution `s`."""
+    g = s.gradient
+    return _products(g, dtype, path, False, (g.taps, g.oc * g.taps, g.oc * g.c * g.taps))
+
+
+def _products(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, order: tuple[int, int, int], epilogue: Epilogue | None = None) -> list[Call]:
+    """The calls of a problem with `o_step`, `c_step` and `group_step` of its weights (see `conv_last_panels`)."""
+    size, wide, rows = itemsize(dtype), width(dtype, path), TILES[path.name][0]
+    tiles = -(-s.oc // wide)
+    weights = s.groups * s.oc * s.c * s.taps
+    panels = Work("panels", (s.groups * tiles * wide * s.c * s.taps,), dtype)
+    pack = Call(conv_last_panels[dtype], (In(1, (weights,)), panels, sites_work(), s.oc, wide, s.c, *order), s.groups * tiles, 1, weights * 0.7)
+    pixels, part = _pixels(s, size, rows, tiles)
+    taps_deep, deep = _deep(s)
+    pitch = -(-pixels // rows) * rows
+    args = (In(0, (s.n * s.pixels_in * s.groups * s.c,)), panels, In(2, (s.groups * s.oc,)) if biased else panels,
+            Out(0, (s.n * s.pixels_out * s.groups * s.oc,)), sites_work(), Work("table", ((1 + s.taps) * pitch,), "i8"),
+            Work("spare", (s.c + s.oc,), dtype), s.n, s.c, s.oc, s.groups, s.taps, pixels, part, taps_deep, deep, int(biased),
+            *(epilogue.args if epilogue else []))
+    units = -(-s.phase_pixels // pixels) * s.groups * s.phases * -(-tiles // part)
+    cost = s.flops / (FLOPS_PER_NS[path.name] * 4 / size) + (epilogue.cost if epilogue else 0.0)
+    return [sites_call(s), pack, Call(_leaf(dtype, path, rows, epilogue.form if epilogue else None), args, units, 1, cost)]

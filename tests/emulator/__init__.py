@@ -1,0 +1,70 @@
+"""Runs compiled leaves in an x86 emulator, so that the paths this machine lacks are executed and checked as well.
+
+    if emulator.available():
+        status = emulator.run(leaf, a, b, c)           # as leaf(a, b, c), on an emulated Sapphire Rapids
+
+The process must compile for that processor: `environment(path)` gives the variables to start it with. `python tests/emulator PATH tests/test_x.py …`
+runs a test module like that, with every call of a leaf emulated; nothing that was compiled runs natively then. Each array lies against an unmapped
+page, so that an access outside of the arguments is found. Tile (AMX) instructions are done by `tiles.py`, all others by Bochs.
+"""
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from tileflow.kernels.leaf import Leaf
+
+from .layout import SIDES, Fault, Layout, rows, run_against
+from .machine import Machine, installed
+
+__all__ = ["TARGETS", "Fault", "available", "environment", "machine", "run"]
+
+_AVX512 = ("64bit adx aes avx avx2 bmi bmi2 cmov crc32 cx16 cx8 f16c fma fsgsbase fxsr lzcnt mmx movbe pclmul popcnt sahf "
+           "sse sse2 sse3 sse4.1 sse4.2 ssse3 xsave avx512f avx512cd avx512vl avx512dq avx512bw")
+_FP16 = f"{_AVX512} avx512vnni avx512vbmi avx512vbmi2 avx512bitalg avx512vpopcntdq avx512ifma avx512bf16 avx512fp16"
+TARGETS: Mapping[str, tuple[str, str]] = {
+    "avx512": ("skylake-avx512", _AVX512),
+    "fp16": ("sapphirerapids", _FP16),
+    "amx": ("sapphirerapids", f"{_FP16} amx-tile amx-bf16 amx-int8"),
+}
+"""Processor name and features the compiler targets, by emulated path."""
+
+
+def available() -> bool:
+    """Whether leaves can be emulated here: Linux on x86-64 with `bochscpu-python` and a C compiler."""
+    return os.uname().machine == "x86_64" and installed()
+
+
+def environment(path: str) -> dict[str, str]:
+    """Environment variables under which a new process compiles for `path` (a key of `TARGETS`)."""
+    name, features = TARGETS[path]
+    return {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": ",".join(f"+{feature}" for feature in features.split())}
+
+
+@functools.cache
+def machine() -> Machine:
+    """The process's guest."""
+    return Machine()
+
+
+def run(leaf: Leaf, *args: Any, n: int | None = None, lo: int = 0, worker: int = 0, against: str = "after", seconds: float = 30.0) -> int:
+    """Run a leaf over rows lo..n as `Leaf.__call__` does, in the emulator.
+
+    Args:
+        against: on which side of each array memory ends: "after", "before", or "both" for two runs, which must agree.
+            On the other side garbage fills the page and must stay. Arrays that are not writeable must stay as well.
+        seconds: computing time after which the run is given up.
+
+    Raises:
+        Fault: the leaf touched memory outside of its arguments (the message names the argument), changed a read-only one,
+            or did something else that a processor refuses.
+    """
+    guest, stop = machine(), rows(leaf, args, n)
+
+    def call(layout: Layout, _what: str) -> int:
+        guest.where = layout.where
+        return guest.call(leaf.address, (layout.block, lo, stop, worker), seconds)
+
+    return run_against(guest, leaf, args, (lo, stop), SIDES if against == "both" else (against,), call)

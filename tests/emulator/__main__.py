@@ -1,0 +1,19 @@
+"""`python tests/emulator PATH tests/test_x.py [-k …]`: pytest with every leaf compiled for PATH (a key of `emulator.TARGETS`) and emulated."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+here = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(here), str(here.parent)]
+
+import emulator  # noqa: E402   (found by the line above)
+
+if len(sys.argv) < 3 or sys.argv[1] not in emulator.TARGETS:
+    sys.exit(f"{__doc__}\nPaths: {', '.join(emulator.TARGETS)}.")
+if not emulator.available():
+    sys.exit("The emulator needs Linux on x86-64, the package bochscpu-python and a C compiler.")
+environment = {**os.environ, **emulator.environment(sys.argv[1]), "PYTHONPATH": os.pathsep.join(sys.path[:2])}
+sys.exit(subprocess.run([sys.executable, "-m", "pytest", "-p", "emulator.plugin", *sys.argv[2:]], env=environment, check=False).returncode)

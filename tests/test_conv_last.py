@@ -1,0 +1,195 @@
+"""Channels-last convolution and its gradients, and convolutions over three axes: against their references and torch."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from evaluate import check_kernel, run_kernel
+
+from tileflow.graph import TensorType, type_of
+from tileflow.kernels import cpu
+from tileflow.kernels.call import Call
+from tileflow.kernels.epilogue import Epilogue
+from tileflow.kernels.expr import Var, maximum
+from tileflow.lower.attach import Finished
+from tileflow.ops.conv import Conv, ConvInputGrad, ConvWeightGrad
+from tileflow.ops.conv_last import ConvInputGradLast, ConvLast, ConvWeightGradLast
+from tileflow.ops.window import windows
+
+Array = np.ndarray
+
+CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "primes": ((2, 5, 11, 13), (7, 5, 3, 2), dict(pads=(1, 2, 0, 1))),
+    "strides": ((2, 10, 13, 17), (10, 5, 3, 3), dict(group=2, strides=(3, 2), pads=(1, 2, 0, 1))),
+    "dilation": ((1, 5, 13, 17), (40, 5, 3, 3), dict(strides=(2, 1), dilations=(3, 2), pads=(0, 1, 2, 1))),
+    "stride and dilation share a factor": ((1, 3, 15, 14), (5, 3, 3, 2), dict(strides=(2, 4), dilations=(2, 2), pads=(2, 1, 2, 1))),
+    "pointwise": ((2, 37, 5, 10), (20, 37, 1, 1), {}),
+    "pointwise, stride 2": ((1, 16, 13, 14), (32, 16, 1, 1), dict(strides=(2, 2))),
+    "stride beyond kernel": ((1, 5, 33, 9), (5, 5, 2, 1), dict(strides=(5, 2))),
+    "all ones": ((1, 1, 1, 1), (1, 1, 1, 1), {}),
+    "padding beyond the kernel": ((1, 2, 3, 3), (3, 2, 2, 2), dict(pads=(3, 4, 3, 4))),
+    "line": ((2, 5, 57), (5, 5, 4), dict(pads=(2, 1))),
+    "volume": ((2, 3, 6, 5, 7), (5, 3, 3, 2, 3), dict(strides=(1, 2, 1), pads=(1, 0, 1, 1, 1, 0))),
+    "volume in groups": ((1, 6, 5, 6, 4), (4, 3, 2, 3, 1), dict(group=2, dilations=(2, 1, 1), strides=(1, 1, 2))),
+    "sums in blocks of taps": ((5, 150, 4, 4), (70, 150, 3, 3), dict(pads=(1, 1, 1, 1))),
+    "sums in blocks of channels": ((1, 1300, 3, 4), (17, 1300, 1, 1), {}),
+    "many pixels": ((3, 4, 40, 40), (6, 4, 3, 3), dict(pads=(1, 1, 1, 1))),
+    "depthwise": ((2, 70, 9, 10), (70, 1, 3, 3), dict(group=70, pads=(1, 1, 1, 1))),
+    "depthwise, stride 2": ((1, 5, 13, 9), (5, 1, 5, 2), dict(group=5, strides=(2, 3), dilations=(1, 2), pads=(2, 0, 1, 2))),
+    "depthwise line": ((3, 33, 40), (33, 1, 4), dict(group=33, pads=(3, 0))),
+    "two filters to a channel": ((2, 5, 6, 7), (10, 1, 3, 3), dict(group=5, pads=(1, 1, 1, 1))),
+    "no image": ((0, 5, 6, 6), (5, 5, 3, 3), {}),
+}
+"""Shapes are planar, as ONNX has them."""
+EVERYWHERE = ("primes", "strides", "depthwise, stride 2")
+"""Cases that every path runs."""
+
+
+def normal(*shape: int, dtype: str = "float32", seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def last(x: Array) -> Array:
+    return np.ascontiguousarray(np.moveaxis(x, 1, -1))
+
+
+def forms(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> tuple[ConvLast, ConvInputGradLast, ConvWeightGradLast]:
+    """The channels-last forms of `op` and its gradients."""
+    win = windows(x[2:], w[2:], op.strides, op.pads, op.dilations, op.auto_pad)
+    shared: dict[str, Any] = dict(strides=win.strides, pads=win.pads, dilations=win.dilations, group=op.group)
+    return (ConvLast(op), ConvInputGradLast(ConvInputGrad(shape=x[2:], **shared)),
+            ConvWeightGradLast(ConvWeightGrad(kernel_shape=w[2:], biased=True, **shared)))
+
+
+@pytest.mark.parametrize(("path", "name"), [(path, name) for path in cpu.available() for name in CASES
+                                            if path == cpu.available()[0] or name in EVERYWHERE])
+def test_kernels(path: str, name: str) -> None:
+    x_shape, w_shape, attributes = CASES[name]
+    forward, over_input, over_weights = forms(Conv(**attributes), x_shape, w_shape)
+    x, w = last(normal(*x_shape)), normal(*w_shape, seed=1)
+    scale = 2e-5 * float(np.sqrt(w[0].size))
+    with cpu.forced(path):
+        y, = check_kernel(forward, x, w, normal(w_shape[0]), rtol=2e-5, atol=scale)
+        run_kernel(forward, x, w)
+        g = normal(*y.shape, seed=2)
+        check_kernel(over_input, g, w, rtol=2e-5, atol=scale)
+        check_kernel(over_weights, x, g, rtol=2e-5, atol=scale * float(np.sqrt(g[..., 0].size + 1)))
+
+
+@pytest.mark.parametrize("name", ["primes", "strides", "volume", "depthwise, stride 2"])
+def test_as_torch_in_double(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    x_shape, w_shape, attributes = CASES[name]
+    op = Conv(**attributes)
+    win = windows(x_shape[2:], w_shape[2:], op.strides, op.pads, op.dilations)
+    x, w, bias = normal(*x_shape, dtype="float64"), normal(*w_shape, dtype="float64", seed=1), normal(w_shape[0], dtype="float64")
+    tensors = [torch.tensor(a, requires_grad=True) for a in (x, w, bias)]
+    pads = [p for pair in zip(win.begin[::-1], win.end[::-1], strict=True) for p in pair]
+    convolve = {3: torch.nn.functional.conv1d, 4: torch.nn.functional.conv2d, 5: torch.nn.functional.conv3d}[x.ndim]
+    wanted = convolve(torch.nn.functional.pad(tensors[0], pads), *tensors[1:], stride=win.strides, dilation=win.dilations, groups=op.group)
+    g = normal(*wanted.shape, dtype="float64", seed=2)
+    wanted.backward(torch.tensor(g))
+    forward, over_input, over_weights = forms(op, x_shape, w_shape)
+    y, = run_kernel(forward, last(x), w, bias)
+    dx, = run_kernel(over_input, last(g), w)
+    dw, db = run_kernel(over_weights, last(x), last(g))
+    for got, tensor in ((y, wanted.detach()), (dx, tensors[0].grad)):
+        np.testing.assert_allclose(got, last(tensor.numpy()), rtol=1e-10, atol=1e-11)
+    for got, tensor in ((dw, tensors[1].grad), (db, tensors[2].grad)):
+        np.testing.assert_allclose(got, tensor.numpy(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["volume", "volume in groups"])
+def test_planar_volumes(name: str) -> None:
+    x_shape, w_shape, attributes = CASES[name]
+    op = Conv(**attributes)
+    _, over_input, over_weights = forms(op, x_shape, w_shape)
+    x, w = normal(*x_shape), normal(*w_shape, seed=1)
+    y, = check_kernel(op, x, w, normal(w_shape[0]), rtol=2e-5, atol=1e-4)
+    g = normal(*y.shape, seed=2)
+    check_kernel(over_input.op, g, w, rtol=2e-5, atol=1e-4)
+    check_kernel(over_weights.op, x, g, rtol=2e-5, atol=1e-3)
+
+
+def test_no_less_accurate_than_torch() -> None:
+    torch = pytest.importorskip("torch")
+    x, w = normal(4, 96, 14, 14), normal(80, 96, 3, 3, seed=1)
+    op = Conv(pads=(1, 1, 1, 1))
+    forward, over_input, over_weights = forms(op, x.shape, w.shape)
+
+    def by_torch(dtype: str) -> list[Array]:
+        tensors = [torch.tensor(a.astype(dtype), requires_grad=True) for a in (x, w)]
+        y = torch.nn.functional.conv2d(*tensors, padding=1)
+        y.backward(torch.tensor(normal(*y.shape, seed=2).astype(dtype)))
+        return [last(y.detach().numpy()), last(tensors[0].grad.numpy()), tensors[1].grad.numpy()]
+
+    exact, theirs = by_torch("float64"), by_torch("float32")
+    g = last(normal(4, 80, 14, 14, seed=2))
+    ours = [run_kernel(forward, last(x), w)[0], run_kernel(over_input, g, w)[0], run_kernel(over_weights, last(x), g)[0]]
+    for mine, other, right in zip(ours, theirs, exact, strict=True):
+        assert np.abs(mine - right).mean() < 1.5 * np.abs(other - right).mean()
+
+
+def test_nan_and_infinity_stay_where_they_belong() -> None:
+    x, w = last(normal(2, 5, 8, 20)), normal(5, 5, 3, 3, seed=1)
+    x[0, 4, 7, 1], x[1, 2, 18, 0] = np.nan, np.inf
+    forward, over_input, over_weights = forms(Conv(pads=(1, 1, 1, 1)), (2, 5, 8, 20), w.shape)
+    y, = run_kernel(forward, x, w)
+    with np.errstate(invalid="ignore"):
+        wanted, = forward.reference(x, w)
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(wanted))
+    np.testing.assert_array_equal(np.isinf(y), np.isinf(wanted))
+    g = normal(*y.shape, seed=2)
+    g[1, 3, 5, 2] = np.nan
+    np.testing.assert_array_equal(np.isnan(run_kernel(over_input, g, w)[0]), np.isnan(over_input.reference(g, w)[0]))
+    np.testing.assert_array_equal(np.isnan(run_kernel(over_weights, x, g)[0]), np.isnan(over_weights.reference(x, g)[0]))
+
+
+class Afterwards:
+    """An operator whose epilogue runs as a pass of its own."""
+
+    def __init__(self, op: Conv | ConvLast) -> None:
+        self.op = op
+
+    def kernel(self, inputs: Any, outputs: Any, cpu: Any, epilogue: Epilogue) -> list[Call]:
+        axis = self.op.epilogues
+        assert axis is not None
+        return [*self.op.kernel(inputs, outputs, cpu), epilogue.after(outputs[0].shape, axis)]
+
+
+@pytest.mark.parametrize(("name", "turned"), [("primes", True), ("primes", False), ("strides", True), ("strides", False),
+                                              ("sums in blocks of taps", True), ("volume", False), ("depthwise", True)])
+def test_epilogues(name: str, turned: bool) -> None:
+    x_shape, w_shape, attributes = CASES[name]
+    op = Conv(**attributes)
+    product, factor, skip = (Var(i, "float32") for i in range(3))
+    exprs, kinds = (maximum(product * factor + skip, 0),), ("channel", "full")
+    x, w, bias, scale = normal(*x_shape), normal(*w_shape, seed=1), normal(w_shape[0]), normal(w_shape[0], seed=3)
+    chosen: Any = ConvLast(op) if turned else op
+    x = last(x) if turned else x
+    y, = chosen.infer(type_of(x), type_of(w))
+    arrays = (x, w, bias, scale, normal(*y.shape, seed=4))
+    fused, apart = (run_kernel(Finished(o, 3, y, exprs, kinds), *arrays)[0] for o in (chosen, Afterwards(chosen)))
+    assert fused.tobytes() == apart.tobytes()
+    split, = run_kernel(Finished(chosen, 3, y, exprs, kinds), *arrays, workers=3)
+    assert split.tobytes() == apart.tobytes()
+    plain, = run_kernel(chosen, x, w, bias)
+    wide = [1] * y.rank
+    wide[-1 if turned else 1] = -1
+    np.testing.assert_allclose(fused, np.maximum(plain * scale.reshape(wide) + arrays[-1], 0), rtol=1e-5, atol=1e-5)
+
+
+def test_layouts_are_chosen_by_size() -> None:
+    """Wide convolutions save time with channels last; those of one channel do not."""
+    def gain(op: Any, *shapes: tuple[int, ...]) -> float:
+        types = [TensorType("float32", s) for s in shapes]
+        form = op.channels_last(types, op.infer(*types))
+        assert form is not None
+        return float(form.gain)
+
+    wide, narrow = ((2, 64, 14, 14), (64, 64, 3, 3)), ((2, 1, 28, 28), (10, 1, 5, 5))
+    assert gain(Conv(pads=(1, 1, 1, 1)), *wide) > 0 > gain(Conv(), *narrow)
+    assert gain(ConvInputGrad(shape=(14, 14), pads=(1, 1, 1, 1)), *wide) > 0 > gain(ConvInputGrad(shape=(28, 28)), (2, 10, 24, 24), narrow[1])
+    assert gain(ConvWeightGrad(kernel_shape=(3, 3), pads=(1, 1, 1, 1)), wide[0], wide[0]) > 0
+    assert gain(ConvWeightGrad(kernel_shape=(5, 5)), narrow[0], (2, 10, 24, 24)) < 0

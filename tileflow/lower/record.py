@@ -1,0 +1,46 @@
+"""Records: what a forward operator has found out is written down for its gradient, which then neither looks again nor keeps the input alive.
+
+The winners of a max pooling are such a record: a byte each, where the gradient would read the whole image to find them.
+"""
+from __future__ import annotations
+
+from ..graph import Graph, Node, Record, Value
+
+
+def record(graph: Graph) -> Graph:
+    """A copy of the graph in which operators hand records to those that ask for one (`Op.recorded`); other nodes stay as they are.
+
+    A maker keeps one record: the readers that follow the first one get it if their forms are the same, else they stay as they are.
+    """
+    readers: dict[Value, list[Node]] = {}
+    for node in graph.nodes:
+        if node.inputs and node.inputs[0] is not None:
+            readers.setdefault(node.inputs[0], []).append(node)
+    made: dict[Node, tuple[Record, Value]] = {}
+    replaced: dict[Node, Node] = {}
+    for node in graph.nodes:
+        found = _maker(node, readers)
+        if found is None:
+            continue
+        maker, wanted = found
+        if maker not in made:
+            value = Value(f"{maker.outputs[0].name} record", wanted.maker.infer(*[None if v is None else v.type for v in maker.inputs])[-1])
+            made[maker] = wanted, value
+            replaced[maker] = Node(wanted.maker, maker.inputs, [*maker.outputs, value], maker.origin)
+        kept, value = made[maker]
+        if kept == wanted:
+            replaced[node] = Node(wanted.reader, [*(node.inputs[i] for i in wanted.keeps), value], node.outputs, node.origin)
+    nodes = [replaced.get(node, node) for node in graph.nodes]
+    return Graph(graph.name, graph.inputs, graph.outputs, nodes, graph.constants, graph.states)
+
+
+def _maker(node: Node, readers: dict[Value, list[Node]]) -> tuple[Node, Record] | None:
+    """The earlier node whose record this one wants."""
+    for index, value in enumerate(node.inputs):
+        for other in readers.get(value, ()) if value is not None else ():
+            if other is node:
+                break                                        # those after it come too late
+            wanted = node.op.recorded(index, other.op, [None if v is None else v.type for v in node.inputs])
+            if wanted is not None:
+                return other, wanted
+    return None

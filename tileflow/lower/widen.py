@@ -1,0 +1,53 @@
+"""16-bit floats on the host: an operator whose kernels have no 16-bit form computes in float32 and rounds its results once.
+
+Elementwise operators, moves and matrix products read and write 16-bit memory themselves. For the others this pass casts operands
+and results, after the fork of the street: the Program and the tile machine's figures keep the declared types.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..graph import Graph, Node, Origin, TensorType, Value
+from ..graph.op import OPS, Types
+
+
+def widen(graph: Graph) -> Graph:
+    """A copy of the graph in which every operator finds types that its kernels have; values keep their identity."""
+    if not any(v.type.is_half for node in graph.nodes for v in [*node.operands, *node.outputs]):
+        return graph
+    nodes: list[Node] = []
+    wide: dict[Value, Value] = {}
+
+    def cast(value: Value, to: Value, origin: Origin) -> None:
+        nodes.append(Node(OPS["Cast"](**{"to": to.type.dtype}), [value], [to], origin))
+
+    def widened(value: Value | None, origin: Origin) -> Value | None:
+        if value is None or not value.type.is_half:
+            return value
+        if value not in wide:
+            wide[value] = Value(f"{value.name}.float32", _float32(value.type))
+            cast(value, wide[value], origin)
+        return wide[value]
+
+    for node in graph.nodes:
+        inputs: Types = [None if v is None else v.type for v in node.inputs]
+        outputs = [v.type for v in node.outputs]
+        if not any(t is not None and t.is_half for t in [*inputs, *outputs]) or _takes_halves(node, inputs, outputs):
+            nodes.append(node)
+            continue
+        operands = [widened(v, node.origin) for v in node.inputs]
+        op, types = node.op.in_float32([None if v is None else v.type for v in operands])
+        results = [v if v.type == t else Value(f"{v.name}.float32", t) for v, t in zip(node.outputs, types, strict=True)]
+        nodes.append(Node(op, operands, results, node.origin))
+        for v, result in zip(node.outputs, results, strict=True):
+            if v is not result:
+                cast(result, v, node.origin)
+    return Graph(graph.name, graph.inputs, graph.outputs, nodes, graph.constants, graph.states)
+
+
+def _takes_halves(node: Node, inputs: Types, outputs: Sequence[TensorType]) -> bool:
+    return node.op.halves or node.op.alias is not None or node.op.expression(inputs, outputs) is not None
+
+
+def _float32(t: TensorType) -> TensorType:
+    return TensorType("float32", t.shape)

@@ -1,0 +1,148 @@
+"""Convolution and its gradients over channels-last tensors [n, *spatial, channels], as the host's lowering may choose them."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from ..graph.op import Types
+from ..graph.types import TensorType
+from ..kernels import conv as kernels
+from ..kernels.call import Call, In, Out
+from ..kernels.call import Work as Scratch
+from ..kernels.conv import Axis, Sites
+from ..kernels.move import Axis as MoveAxis
+from ..kernels.move import fill_call, move
+from .last import ChannelsLast, to_first, to_last
+from .shape import present
+from .window import Shape, Windows
+
+if TYPE_CHECKING:
+    from ..kernels.cpu import Cpu
+    from ..kernels.epilogue import Epilogue
+    from .conv import Conv, ConvInputGrad, ConvWeightGrad
+
+
+PLANAR = {"forward": 0.8, "input": 0.85, "weights": 0.9}
+LAST = {"forward": 1.4, "input": 1.35, "weights": 1.25}
+"""Speed of the two forms, as parts of `FLOPS_PER_NS`: ResNet's shapes on one AVX2 core."""
+DEPTHWISE = (0.09, 0.32)
+"""Likewise of depthwise convolutions and their gradients, planar and channels-last."""
+
+
+def sites_of(x: Shape, w: Shape, win: Windows, group: int) -> Sites:
+    """The numbers of a convolution for the kernels, from its planar shapes."""
+    axes = [Axis(n, out, k, s, 1, -p, d) for n, out, k, s, p, d in
+            zip(win.size, win.out, win.kernel, win.strides, win.begin, win.dilations, strict=True)]
+    axes = [Axis(1, 1, 1)] * (3 - len(axes)) + axes
+    return Sites(x[0], group, w[1], w[0] // group, (axes[0], axes[1], axes[2]))
+
+
+def gain(s: Sites, what: str, code: str, path: Cpu) -> float:
+    """Estimated nanoseconds that the channels-last form of a `forward`, `input` or `weights` saves on one core, from measured rates.
+
+    Its register blocks lose what `oc` (or, for `weights`, `c`) lacks to whole panels, and a little per tap.
+    """
+    speed = kernels.FLOPS_PER_NS[path.name] * 4 / int(code[1:])
+    if s.depthwise:
+        return s.flops / speed * (1 / DEPTHWISE[0] - 1 / DEPTHWISE[1])
+    if what == "weights":
+        used, rows = s.c, s.oc
+    else:
+        used, rows = (s.oc, s.c) if what == "forward" else (s.c, s.oc)
+    wide = kernels.panel_width(code, path)
+    filled = used / (-(-used // wide) * wide) * (rows / (rows + 3))
+    return s.flops / speed * (1 / PLANAR[what] - 1 / (LAST[what] * filled))
+
+
+def zeros(outputs: Sequence[TensorType]) -> list[Call]:
+    """Sums of nothing."""
+    return [fill_call(Out(i, (t.size,)), 0, t.size, t.itemsize) for i, t in enumerate(outputs) if t.size]
+
+
+class ConvLast(ChannelsLast):
+    """Conv: x [n, *spatial, c], weights [o, c / group, *kernel] and an optional bias to y [n, *out, o]."""
+
+    op: Conv
+    name: ClassVar[str] = "ConvLast"
+    epilogues: ClassVar[int | None] = -1
+
+    def __init__(self, op: Conv) -> None:
+        super().__init__(op, (True, False, False), (True,))
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None) -> list[Call]:
+        x, w = present(self.logical(inputs)[0]), present(inputs[1])
+        if outputs[0].size == 0:
+            return []
+        biased = len(inputs) > 2 and inputs[2] is not None
+        s = self.op.sites(x.shape, w.shape)
+        return (kernels.depthwise if s.depthwise else kernels.last).forward(s, x.code, cpu, biased, epilogue)
+
+
+class ConvInputGradLast(ChannelsLast):
+    """ConvInputGrad: (dy [n, *out, o], weights) to dx [n, *spatial, c]."""
+
+    op: ConvInputGrad
+    name: ClassVar[str] = "ConvInputGradLast"
+
+    def __init__(self, op: ConvInputGrad) -> None:
+        super().__init__(op, (True, False), (True,))
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
+        if x.size == 0 or g.size == 0:
+            return zeros(outputs)
+        s = self.op.sites(to_first(x.shape), w.shape)
+        return (kernels.depthwise if s.depthwise else kernels.last).input_gradient(s, x.code, cpu)
+
+
+class ConvWeightGradLast(ChannelsLast):
+    """ConvWeightGrad: (x [n, *spatial, c], dy [n, *out, o]) to dw or (dw, dbias), as they always are."""
+
+    op: ConvWeightGrad
+    name: ClassVar[str] = "ConvWeightGradLast"
+
+    def __init__(self, op: ConvWeightGrad) -> None:
+        super().__init__(op, (True, True), (False,) * (2 if op.biased else 1))
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x, g, w = present(self.logical(inputs)[0]), present(inputs[1]), outputs[0]
+        if w.size == 0 or x.size == 0 or g.size == 0:
+            return zeros(outputs)
+        s = self.op.sites(x.shape, w.shape)
+        return (kernels.depthwise if s.depthwise else kernels.last_weights).weight_gradient(s, x.code, cpu, self.op.biased)
+
+
+def planar_calls(form: ChannelsLast, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+    """The calls of `form` over planar images: each is turned into scratch memory, or out of it."""
+    moved = [t.with_shape(to_last(t.shape)) if t is not None and last else t for t, last in zip(inputs, form.inputs, strict=False)]
+    results = [t.with_shape(to_last(t.shape)) if last else t for t, last in zip(outputs, form.outputs, strict=True)]
+    before, after = [], []
+    renamed: dict[tuple[type, int], Scratch] = {}
+    for i, last in enumerate(form.inputs):
+        if not last:
+            continue
+        t = present(inputs[i])
+        renamed[In, i] = Scratch(f"input {i}", (t.size,), t.code)
+        before += move(In(i, (t.size,)), renamed[In, i], turned(t, False), t.itemsize)
+    for i, last in enumerate(form.outputs):
+        if not last:
+            continue
+        t = outputs[i]
+        renamed[Out, i] = Scratch(f"output {i}", (t.size,), t.code)
+        after += move(renamed[Out, i], Out(i, (t.size,)), turned(t, True), t.itemsize)
+    middle = []
+    for call in form.kernel(moved, results, cpu):
+        args = [replace(renamed[type(a), a.index], shape=a.shape) if isinstance(a, In | Out) and (type(a), a.index) in renamed else a
+                for a in call.args]
+        middle.append(replace(call, args=args))
+    return [*before, *middle, *after]
+
+
+def turned(t: TensorType, back: bool) -> list[MoveAxis]:
+    """The axes of the move from planar images of type `t` to channels-last ones, or `back`."""
+    n, c, pixels = t.shape[0], t.shape[1], math.prod(t.shape[2:])
+    if back:
+        return [MoveAxis(n, c * pixels, c * pixels), MoveAxis(c, 1, pixels), MoveAxis(pixels, c, 1)]
+    return [MoveAxis(n, c * pixels, c * pixels), MoveAxis(pixels, 1, c), MoveAxis(c, pixels, 1)]
