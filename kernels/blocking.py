@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from . import cpu
+from . import cpu, tiled
 from .micro import TILES, WIDE, columns
 from .vector import itemsize
 
-VERSION = 2
+VERSION = 3
 """Counts the changes of the table."""
 CACHE = 1 << 20
 """Bytes of second-level cache the blocking counts on."""
@@ -44,7 +44,7 @@ class Problem:
 class Blocking:
     """How a problem is computed: the way, rows and columns of C in one unit of the range, length of one run of sums."""
 
-    way: str                   # "direct" | "dots" | "panels" | "packed": gemm.py describes them
+    way: str                   # "direct" | "dots" | "panels" | "packed" | "tiles": gemm.py describes them
     rows: int
     cols: int
     depth: int
@@ -52,7 +52,7 @@ class Blocking:
     @property
     def panels(self) -> bool:
         """Whether the way reads B in panels."""
-        return self.way in ("panels", "packed")
+        return self.way in ("panels", "packed", "tiles")
 
 
 def simplify(p: Problem) -> Problem:
@@ -86,6 +86,8 @@ def blocking(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking:
     panel, size, tall = columns(dtype, path), itemsize(dtype), TILES[path.name].rows
     depth, bytes_b, strip = 2048 // size, p.k * p.n * size, WIDE * path.lanes(size)
     rows = _split(p.m, 8 * TILES["avx512"].rows, tall)
+    if path.amx and dtype == "f4" and tiled.pays(p.m, p.n, p.k, tiled.products(dtype, path)):
+        return Blocking("tiles", *tiled.blocks(p.m, p.n), tiled.DEPTH)
     if p.trans_b and not p.trans_a and (p.m <= 48 or p.n == 1):
         # Few rows stream B from memory: long rows keep the hardware's prefetching going.
         return Blocking("dots", 48, 16, depth if p.m > 8 else 8 * depth)
@@ -120,10 +122,13 @@ def _across(p: Problem, rows: int, panel: int) -> int:
 def prepacked(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking | None:
     """The blocks for a simplified problem whose B lies in panels already; None where B is better read as it is.
 
-    The sums are those of `blocking`'s way, except where that is "dots": the bits are then those of `micro.outer` in one depth.
+    The sums are those of `blocking`'s way, except where that is "dots" (the bits are then those of `micro.outer` in one depth) or
+    where only a packed B makes tiles pay.
     """
     if p.batch or p.m <= 8 or p.n == 1 or p.k == 0:
         return None
+    if path.amx and dtype == "f4" and tiled.pays(p.m, p.n, p.k, tiled.products(dtype, path), packed=True):
+        return Blocking("tiles", *tiled.blocks(p.m, p.n), tiled.DEPTH)
     plain, panel = blocking(p, dtype, path), columns(dtype, path)
     if plain.way == "packed":
         return plain

@@ -1,11 +1,12 @@
 """Matrix products: C = alpha * A @ B + beta * bias over batches, as leaf calls chosen from the shapes.
 
-Four ways. In each, a unit of the range is a block of C, so that no sum is ever split between workers:
+Five ways. In each, a unit of the range is a block of C, so that no sum is ever split between workers:
 - direct: `micro.outer` reads A and a row-major B where they lie;
 - dots:   `micro.dot` reads A and B^T, both by rows along k, where they lie: a transposed B and few rows of A;
 - panels: B lies in panels as wide as a register block; a weight that many products share is laid out once, before them;
 - packed: likewise, and blocks of A are copied into the worker's scratch (Goto and van de Geijn, ACM TOMS 34(3), 2008): operands
-          that outgrow the caches.
+          that outgrow the caches;
+- tiles:  B lies in panels of bfloat16 parts for the CPU's tile unit (tiled.py).
 Sums run over k in blocks of one depth, each added to C in turn. blocking.py chooses way and blocks.
 A serialised product is done in pieces that share the scratch memory; its way and blocks are those of the whole.
 """
@@ -20,10 +21,11 @@ from typing import Any
 
 from numba.extending import register_jitable
 
-from . import cpu
+from . import cpu, tiled
 from .blocking import Blocking, Problem, blocking, prepacked, simplify
 from .call import Call, In, Out, Work
 from .epilogue import Epilogue, Form, finisher, name, tail
+from .half import HALVES
 from .leaf import Leaf
 from .micro import TILES, columns, copy, dot, outer, slack, strips, transpose
 from .places import address_of
@@ -31,7 +33,7 @@ from .vector import itemsize
 
 FLOPS_PER_NS = {"avx512": 80.0, "avx2": 70.0, "generic": 12.0}
 """Rough float32 speed of one core, for the cost estimates of calls."""
-BIASED, ALONG, MORE, COPIED, PANELS = 1, 2, 4, 8, 16
+BIASED, ALONG, MORE, COPIED, PANELS = 1, 2, tiled.MORE, 8, 16
 """Flags of a leaf call: a bias is added; it differs from column to column; C holds a sum already, to which this one is added;
 blocks of A are copied; B lies in panels."""
 FINISHED_BYTES = 1 << 19
@@ -127,14 +129,14 @@ def _dots_block(dtype: str) -> Any:
 
 
 @functools.cache
-def _gemm(kind: str, dtype: str, path: str, form: Form | None) -> Leaf:
+def _gemm(kind: str, dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
     """The leaf over one micro-kernel. Range: units = blocks of C, rows first, then columns, then the batch.
 
     Strides of A and B are bytes, those of C and the bias elements. `b_col` leads from column to column of B; within a panel it is the
     mean. `c_at` modulo `c_row` is the piece's first column.
     """
     apply = finisher(form)
-    block, size = register_jitable({"outer": _outer_block, "dot": _dots_block}[kind](dtype)), itemsize(dtype)
+    block, size = register_jitable({"outer": _outer_block, "dot": _dots_block, "tiles": tiled.tile_block}[kind](dtype)), itemsize(dtype)
 
     def gemm(a, b, c, bias, scratch, alpha, beta, flags, bias_row, m, n, k, rows, cols, depth,  # type: ignore[no-untyped-def]
              a_row, a_k, b_col, inner, a_outer, a_inner, b_outer, b_inner, a_at, b_at, c_at, c_row, lo, hi, rest):
@@ -152,7 +154,7 @@ def _gemm(kind: str, dtype: str, path: str, form: Form | None) -> Leaf:
 
     gemm.__name__ = f"gemm_{kind}"
     signature = "T[:], T[:], T[:], T[:], T[w,:], T, T" + ", i8" * 20 + ", lo, hi"
-    return Leaf(gemm, signature.replace("T", dtype) + tail(form), key=f"{kind}-{path}-{name(form)}")
+    return Leaf(gemm, signature.replace("T", dtype) + tail(form), key=f"{kind}-{path if kind == 'tiles' else path.name}-{name(form)}")
 
 
 @functools.cache
@@ -184,20 +186,20 @@ def _pack(dtype: str, path: str) -> Leaf:
     return Leaf(gemm_pack, f"{dtype}[:], {dtype}[:]" + ", i8" * 6 + ", lo, hi", key=path)
 
 
-def _last_two(values: Sequence[int], fill: int) -> tuple[int, int]:
+def last_two(values: Sequence[int], fill: int) -> tuple[int, int]:
     """The last two of `values`, filled up in front."""
     first, second = ([fill] * 2 + list(values))[-2:]
     return first, second
 
 
-def _starts(p: Problem) -> Iterator[tuple[int, int, int]]:
+def starts(p: Problem) -> Iterator[tuple[int, int, int]]:
     """Starts of A, B (elements) and C (matrices) for each index of the batch axes before the last two."""
     for number, index in enumerate(product(*map(range, p.batch[:-2]))):
         yield (sum(i * s for i, s in zip(index, p.a_step, strict=False)),
                sum(i * s for i, s in zip(index, p.b_step, strict=False)), number * math.prod(p.batch[-2:]))
 
 
-def _flat(arg: Any, size: int | None = None) -> Any:
+def flat(arg: Any, size: int | None = None) -> Any:
     """The operand as one axis."""
     return replace(arg, shape=(math.prod(arg.shape) if size is None else size,))
 
@@ -219,11 +221,11 @@ def _pieces(p: Problem, plan: Blocking, panel: int, serial: Serial | None) -> li
 
 def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out, *, alpha: float = 1.0, beta: float = 1.0,
                  bias: Bias | None = None, force: Blocking | None = None, serial: Serial | None = None, packed: bool = False,
-                 epilogue: Epilogue | None = None) -> list[Call]:
+                 epilogue: Epilogue | None = None, partials: str = "f4") -> list[Call]:
     """Calls that compute C = alpha * A @ B + beta * bias for every matrix of a batch, on the current CPU path.
 
     Args:
-        dtype: "f4" or "f8".
+        dtype: "f4", "f8", "f2" or "b2" (the last two: `half_gemm.half_calls`, which takes no `force`).
         p: sizes, transpositions and batch.
         a, b, c: the operands. Only their number of elements matters; C holds the matrices of the batch in order.
         bias: an addend, for problems without batch.
@@ -231,14 +233,19 @@ def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out, *, alpha: float =
         serial: do it in pieces, with less scratch memory. Pieces of sums must divide k.
         packed: b is what the calls of `panels` made.
         epilogue: elementwise work on C; channels are columns, the last axis of c's shape.
+        partials: "f2" rounds the sums of 16-bit products to float16 after every 16 of them.
     """
     assert bias is None or not p.batch
+    if dtype in HALVES:
+        from .half_gemm import half_calls
+        calls = half_calls(dtype, p, a, b, c, alpha=alpha, beta=beta, bias=bias, serial=serial, partials=partials, packed=packed)
+        return [*calls, epilogue.after(c.shape, -1)] if epilogue and calls else calls
     if p.count * p.m * p.n == 0:
         return []
     after: list[Call] = []
     if epilogue is not None and (p.n == 1 or p.count * p.m * p.n * itemsize(dtype) < FINISHED_BYTES):
         after, epilogue = [epilogue.after(c.shape, -1)], None
-    a, b, c = _flat(a), _flat(b), _flat(c, p.count * p.m * p.n)
+    a, b, c = flat(a), flat(b), flat(c, p.count * p.m * p.n)
     if p.n == 1 and p.trans_a:
         # y = A^T x is the row x^T A: a row-major right operand instead of a strided left one.
         p = replace(p, m=1, n=p.m, trans_a=False, trans_b=False, a_step=p.b_step, b_step=p.a_step)
@@ -249,14 +256,14 @@ def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out, *, alpha: float =
     plan = force or (prepacked(p, dtype, path) if packed else blocking(p, dtype, path))
     assert plan is not None
     assert not (packed and serial)
-    pieces = _pieces(p, plan, columns(dtype, path), serial)
-    calls: list[Call] = []
+    pieces = _pieces(p, plan, _panel(plan, dtype, path), serial)
+    calls = []
     for piece in pieces:
         last = piece.at + piece.k == p.k
         right: In | Work = b
         if plan.panels and not packed:
-            right = Work("packed", (b.shape[0] // (p.k * p.n) * _panel_elements(dtype, pieces[0], path),), dtype)
-            calls.append(_packing(dtype, p, piece, b, right, path))
+            right = Work("packed", (b.shape[0] // (p.k * p.n) * _panel_elements(plan, dtype, pieces[0], path),), dtype)
+            calls.append(_packing(plan, dtype, p, piece, b, right, path))
         calls += _piece_calls(dtype, p, plan, piece, (a, right, c), path,
                               alpha=alpha if last else 1.0, beta=beta, bias=bias if last else None, epilogue=epilogue if last else None)
     return calls + after
@@ -273,35 +280,47 @@ class Panels:
 
 def panels(dtype: str, p: Problem) -> Panels | None:
     """How B is laid out for `matmul_calls(..., packed=True)` on the current CPU path; None where B is better read as it is."""
+    if dtype in HALVES:
+        from .half_gemm import half_panels
+        return half_panels(dtype, p)
     p, path = simplify(p), cpu.current()
-    if p.count * p.m * p.n == 0 or prepacked(p, dtype, path) is None:
+    plan = None if p.count * p.m * p.n == 0 else prepacked(p, dtype, path)
+    if plan is None:
         return None
     whole = Piece(0, p.n, 0, p.k)
-    elements = _panel_elements(dtype, whole, path)
-    return Panels(elements, dtype, (_packing(dtype, p, whole, In(0, (p.k * p.n,)), Out(0, (elements,)), path),))
+    elements = _panel_elements(plan, dtype, whole, path)
+    return Panels(elements, dtype, (_packing(plan, dtype, p, whole, In(0, (p.k * p.n,)), Out(0, (elements,)), path),))
 
 
-def _panel_elements(dtype: str, piece: Piece, path: cpu.Cpu) -> int:
+def _panel(plan: Blocking, dtype: str, path: cpu.Cpu) -> int:
+    """Columns of a panel."""
+    return tiled.SIDE if plan.way == "tiles" else columns(dtype, path)
+
+
+def _panel_elements(plan: Blocking, dtype: str, piece: Piece, path: cpu.Cpu) -> int:
     """Elements of one matrix in panels."""
-    panel = columns(dtype, path)
-    return -(-piece.n // panel) * piece.k * panel
+    panel = _panel(plan, dtype, path)
+    return -(-piece.n // panel) * (tiled.panel_bytes(dtype, path, piece.k) // 4 if plan.way == "tiles" else piece.k * panel)
 
 
-def _packing(dtype: str, p: Problem, piece: Piece, b: In, target: Out | Work, path: cpu.Cpu) -> Call:
+def _packing(plan: Blocking, dtype: str, p: Problem, piece: Piece, b: In, target: Out | Work, path: cpu.Cpu) -> Call:
     """The call that lays out a piece of each matrix of B."""
     matrix, size = p.k * p.n, itemsize(dtype)
-    matrices, groups = b.shape[0] // matrix, -(-piece.n // (TOGETHER * columns(dtype, path)))
+    matrices = b.shape[0] // matrix
     row = p.k if p.trans_b else p.n
     start = piece.j * row + piece.at if p.trans_b else piece.at * row + piece.j
+    if plan.way == "tiles":
+        return tiled.pack_call(dtype, path, b, target, piece.n, piece.k, p.trans_b, start, row, matrix, matrices)
+    groups = -(-piece.n // (TOGETHER * columns(dtype, path)))
     return Call(_pack(dtype, path.name), (b, target, piece.n, piece.k, int(p.trans_b), start, row, matrix),
                 n=matrices * groups, cost=0.1 * size * matrices * piece.k * piece.n)
 
 
-def _strides(p: Problem, plan: Blocking, piece: Piece, panel: int) -> tuple[int, int, tuple[int, ...]]:
+def _strides(dtype: str, p: Problem, plan: Blocking, piece: Piece, path: cpu.Cpu) -> tuple[int, int, tuple[int, ...]]:
     """B as the way reads it: elements from column to column (within a panel: their mean), start, `b_step`."""
     if plan.panels:
-        matrix = -(-piece.n // panel) * panel * piece.k
-        return piece.k, 0, tuple(s // (p.k * p.n) * matrix for s in p.b_step)
+        matrix, panel = _panel_elements(plan, dtype, piece, path), _panel(plan, dtype, path)
+        return matrix // (-(-piece.n // panel) * panel), 0, tuple(s // (p.k * p.n) * matrix for s in p.b_step)
     if plan.way == "direct":
         return 1, piece.at * p.n + piece.j, p.b_step
     return p.k, piece.j * p.k + piece.at, p.b_step
@@ -311,26 +330,30 @@ def _piece_calls(dtype: str, p: Problem, plan: Blocking, piece: Piece, operands:
                  alpha: float, beta: float, bias: Bias | None, epilogue: Epilogue | None) -> list[Call]:
     """The calls of one piece; `operands` are A, B as the way reads it, C."""
     a, right, c = operands
-    size, panel, tall = itemsize(dtype), columns(dtype, path), TILES[path.name].rows
+    size, tall = itemsize(dtype), TILES[path.name].rows
     a_row, a_k = (1, p.m) if p.trans_a else (p.k, 1)
-    b_col, b_start, b_step = _strides(p, plan, piece, panel)
-    assert not plan.panels or plan.cols % panel == 0
+    b_col, b_start, b_step = _strides(dtype, p, plan, piece, path)
+    assert not plan.panels or plan.cols % _panel(plan, dtype, path) == 0
     copied = plan.way == "packed"
     scratch = 1
     if copied and a_k == 1:
         scratch = plan.rows * (plan.depth + SKEW // size)
     elif copied:
         scratch = -(-plan.rows // tall) * (plan.depth * tall + slack(dtype, tall, path))
-    outer_count, inner_count = _last_two(p.batch, 1)
+    elif plan.way == "tiles":
+        scratch = tiled.scratch_bytes(dtype, path, plan.rows) // size
+    outer_count, inner_count = last_two(p.batch, 1)
     units = outer_count * inner_count * -(-p.m // plan.rows) * -(-piece.n // plan.cols)
     cost = 2.0 * outer_count * inner_count * p.m * piece.n * piece.k / FLOPS_PER_NS[path.name] * (size / 4) + 30.0 * units
+    if plan.way == "tiles":
+        cost *= FLOPS_PER_NS[path.name] / tiled.FLOPS_PER_NS[tiled.products(dtype, path)]
     cost += 0.01 * size * right.shape[0] + (epilogue.cost if epilogue else 0.0)
     flags = (MORE if piece.at else 0) | (COPIED if copied else 0) | (PANELS if plan.panels else 0)
-    addend = [_flat(bias.arg), flags | BIASED | (ALONG if bias.column else 0), bias.row] if bias else [a, flags, 0]
-    leaf = _gemm("dot" if plan.way == "dots" else "outer", dtype, path.name, epilogue.form if epilogue else None)
+    addend = [flat(bias.arg), flags | BIASED | (ALONG if bias.column else 0), bias.row] if bias else [a, flags, 0]
+    leaf = _gemm({"dots": "dot", "tiles": "tiles"}.get(plan.way, "outer"), dtype, path, epilogue.form if epilogue else None)
     calls = []
-    for a_at, b_at, c_at in _starts(replace(p, b_step=b_step)):
-        steps = [*_last_two(p.a_step, 0), *_last_two(b_step, 0), a_at + piece.at * a_k, b_at + b_start]
+    for a_at, b_at, c_at in starts(replace(p, b_step=b_step)):
+        steps = [*last_two(p.a_step, 0), *last_two(b_step, 0), a_at + piece.at * a_k, b_at + b_start]
         numbers = [p.m, piece.n, piece.k, plan.rows, plan.cols, plan.depth, *(s * size for s in (a_row, a_k, b_col)), inner_count,
                    *(s * size for s in steps), c_at * p.m * p.n + piece.j, p.n]
         args = [a, right, c, addend[0], Work("block", (scratch,), dtype), alpha, beta, *addend[1:], *numbers, *(epilogue.args if epilogue else [])]

@@ -168,6 +168,10 @@ class Options:
     threads: int | None = _option(None, _COUNT, "run", "worker threads; by default one per core", optional=True)
     precision: Literal["float32", "float64"] = _option(
         "float32", Choice(("float32", "float64")), "run", "element type to compute with")
+    matmul_precision: Literal["highest", "high", "medium"] = _option(
+        "highest", Choice(("highest", "high", "medium")), "run",
+        "how float32 products are computed by CPUs with bfloat16 tiles (AMX): with float32's accuracy, with about 16 bits, or with 8; "
+        "other CPUs always compute them in float32")
     dims: Mapping[str, int] = _option({}, Sizes(), "run", "sizes of the model's symbolic dimensions")
     on_new_shape: Literal["error", "compile"] = _option(
         "error", Choice(("error", "compile")), "run", "what a call with inputs of another shape does")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from ..graph import Graph, Value
 from ..graph.rewrite import rewrite
+from ..kernels import cpu
 from ..kernels.leaf import Leaf
 from ..program import Program
 from .attach import attach
@@ -52,9 +53,14 @@ class Plan:
         return "\n".join(lines)
 
 
-def make_plan(program: Program, workers: int) -> Plan:
-    """Lower a program for `workers` threads."""
-    program = pack(host_form(program))
+def make_plan(program: Program, workers: int, precision: str = "highest") -> Plan:
+    """Lower a program for `workers` threads, with float32 products of that precision (`kernels.cpu.precision`)."""
+    with cpu.precision(precision):
+        return _choose(pack(host_form(program)), workers)
+
+
+def _choose(program: Program, workers: int) -> Plan:
+    """With lanes for micro-batches side by side, if there is memory for them."""
     together = program.batching.gradient_accumulation if program.training else program.batching.micro_batches
     lanes = min(workers, together)
     if lanes > 1:

@@ -144,6 +144,7 @@ class Prepacked(Op):
 
     name: ClassVar[str] = "Prepacked"
     epilogues = -1
+    halves = True
 
     def __init__(self, product: Multiplies, problem: Problem) -> None:
         self.product, self.problem = product, problem
@@ -167,6 +168,7 @@ class Product(Op):
     """Base of the batched products: A [..., m, k] @ B [..., k, n], batch axes broadcast, 1-D operands as in NumPy's matmul."""
 
     epilogues = -1
+    halves = True
 
     def flags(self) -> tuple[bool, bool, float]:
         """Whether A and B enter transposed (their last two axes), and the factor."""
@@ -263,6 +265,7 @@ class Gemm(Op):
     """alpha * A' @ B' + beta * C of matrices; ' transposes where the flag says so; C (optional) broadcasts to [m, n]."""
 
     epilogues: ClassVar[int | None] = -1
+    halves = True
     alpha: float = 1.0
     beta: float = 1.0
     transA: int = 0

@@ -124,7 +124,7 @@ class Model:
             session.declare(g.states, initial)
         self.source.attach()
         workers = driver.start_threads(self.options.threads)
-        plan = make_plan(program, workers)
+        plan = make_plan(program, workers, self.options.matmul_precision)
         compile_all(plan.leaves(), self.progress)
         final = frozenset(v.name for v in program.micro.outputs if v is not program.loss) if self.mode == "final" else frozenset()
         return _Compiled(Engine(plan, session, final, self.options.seed), program, compilation, types)

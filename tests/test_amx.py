@@ -1,0 +1,169 @@
+"""Products in bfloat16 tiles: by the tiles of this CPU if it has them, else by the same arithmetic in vectors."""
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_gemm import exact, operands, run
+
+from tileflow.kernels import cpu, tiled
+from tileflow.kernels.blocking import Blocking, Problem, blocking, simplify
+from tileflow.kernels.call import In
+from tileflow.kernels.gemm import Bias
+
+EMULATED = "emulator" in sys.modules
+VECTORS = next(name for name in ("avx512", "avx2", "generic") if name in cpu.available())
+SOFTWARE = replace(cpu.PATHS[VECTORS], tiles="software")
+TILES = [cpu.PATHS["amx"]] if EMULATED or "amx" in cpu.available() else []
+PATHS = TILES if EMULATED else [*TILES, SOFTWARE]
+SMALL = Blocking("tiles", 32, 64, tiled.DEPTH)
+UNIT = 2.0 ** -24
+
+
+@pytest.fixture(params=PATHS, ids=lambda path: path.tiles)
+def path(request):
+    with cpu.forced(request.param) as path:
+        yield path
+
+
+def error(got: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
+    """Largest and mean error against float64, relative to |A| |B|, in units of 2^-24."""
+    scale = np.abs(a).astype("f8") @ np.abs(b).astype("f8")
+    errors = np.abs(got.astype("f8") - a.astype("f8") @ b.astype("f8")) / np.where(scale == 0, 1, scale) / UNIT
+    return float(errors.max()), float(errors.mean())
+
+
+def test_every_form_of_operands_and_odd_sizes(path):
+    rng = np.random.default_rng(0)
+    for m, n, k in ((1, 1, 1), (16, 16, 31), (17, 33, 32), (40, 70, 100), (5, 3, 7), (64, 130, 530)):
+        for trans in range(4):
+            p = Problem(m, n, k, bool(trans & 1), bool(trans & 2))
+            a, b = operands(rng, p, "f4")
+            got = run(p, a, b, force=SMALL)
+            assert (np.abs(got - exact(p, a, b)) <= 6 * UNIT * exact(p, np.abs(a), np.abs(b))).all(), p
+            np.testing.assert_array_equal(run(p, a, b, force=SMALL, cuts=3), got)
+
+
+def test_batches_broadcast_and_bias(path):
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((2, 3, 20, 70)).astype("f4"), rng.standard_normal((3, 70, 45)).astype("f4")
+    p = Problem(20, 45, 70, batch=(2, 3), a_step=(3 * 20 * 70, 20 * 70), b_step=(0, 70 * 45))
+    got = run(p, a, b, force=SMALL)
+    np.testing.assert_allclose(got, a.astype("f8") @ b.astype("f8"), atol=2e-5)
+    np.testing.assert_array_equal(run(p, a, b, force=SMALL, cuts=5), got)
+    p = Problem(27, 45, 70)
+    for shape, row, column in (((45,), 0, 1), ((27, 1), 1, 0), ((27, 45), 45, 1)):
+        addend = rng.standard_normal(shape).astype("f4")
+        x, y = operands(rng, p, "f4")
+        got = run(p, x, y, bias=Bias(In(2, shape), row, column), addend=addend, alpha=0.5, beta=-2.0, force=SMALL)
+        np.testing.assert_allclose(got, 0.5 * exact(p, x, y) - 2.0 * addend, atol=2e-5)
+
+
+def data(kind: str, rng: np.random.Generator, m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
+    if kind == "positive":
+        a, b = abs(a), abs(b)
+    elif kind == "near one":
+        a, b = 1 + 1e-3 * a, 1 + 1e-3 * b
+    elif kind == "wide":
+        a, b = a * 10 ** rng.uniform(-16, 8, a.shape), b * 10 ** rng.uniform(-16, 8, b.shape)
+    elif kind == "rows":
+        a, b = a * 10 ** rng.uniform(-16, 8, (m, 1)), b * 10 ** rng.uniform(-16, 8, (1, n))
+    elif kind == "tiny":
+        a, b = a * 1e-36, b * 1e10
+    elif kind == "tiny results":
+        a, b = a * 1e-18, b * 1e-18
+    return a.astype("f4"), b.astype("f4")
+
+
+@pytest.mark.skipif(EMULATED, reason="too long to emulate")
+@pytest.mark.parametrize("k", [256, 2048])
+@pytest.mark.parametrize("kind", ["normal", "positive", "near one", "wide", "rows", "tiny", "tiny results"])
+def test_highest_precision_is_as_accurate_as_float32(path, kind, k):
+    """Against the error of the plain vector kernels, which sum float32 products in one chain per 512 terms."""
+    rng = np.random.default_rng(2)
+    a, b = data(kind, rng, 64, 64, k)
+    p = Problem(64, 64, k)
+    got = error(run(p, a, b, force=SMALL), a, b)
+    with cpu.forced(VECTORS):
+        plain = error(run(p, a, b), a, b)
+    most, mean = (2.0, 1.6) if kind == "wide" else (1.0, 1.0)
+    assert got[0] <= most * plain[0], f"{kind}: {got} against {plain}"
+    assert got[1] <= mean * plain[1], f"{kind}: {got} against {plain}"
+
+
+def test_lower_precisions_use_fewer_products():
+    rng = np.random.default_rng(3)
+    a, b = data("normal", rng, 40, 50, 300)
+    errors = {}
+    for name in cpu.PRECISIONS:
+        with cpu.forced(PATHS[-1]), cpu.precision(name):
+            assert cpu.current().precision == name
+            errors[name] = error(run(Problem(40, 50, 300), a, b, force=SMALL), a, b)[0]
+    assert errors["highest"] < 3 < errors["high"] < 200 < errors["medium"] < 2.0 ** 16
+    with cpu.forced(VECTORS), cpu.precision("medium"):
+        assert cpu.current() == cpu.PATHS[VECTORS]
+
+
+def test_infinity_nan_and_magnitudes_that_cannot_be_split(path):
+    """As NumPy has them, wherever they stand, and the other blocks as if nothing were."""
+    rng = np.random.default_rng(4)
+    clean = operands(rng, Problem(70, 100, 600), "f4")
+    p = Problem(70, 100, 600)
+    plain = run(p, *clean, force=SMALL)
+    for value in (np.inf, -np.inf, np.nan, np.finfo("f4").max, 2.0 ** 103, 2.0 ** 102):
+        for side, place in ((0, (3, 5)), (0, (69, 599)), (1, (550, 99)), (1, (2, 31))):
+            a, b = clean[0].copy(), clean[1].copy()
+            (a, b)[side][place] = value
+            with np.errstate(all="ignore"):
+                wanted = exact(p, a, b).astype("f4")
+                bound = exact(p, np.abs(a), np.abs(b))
+            got = run(p, a, b, force=SMALL, cuts=2)
+            np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+            np.testing.assert_array_equal(np.isinf(got), np.isinf(wanted))
+            finite = np.isfinite(wanted)
+            assert (np.abs(got[finite] - wanted[finite]) <= 8 * UNIT * bound[finite]).all()
+            untouched = got[32:64] if side == 0 else got[:, 64:96] if place[1] == 31 else got[:, :64]
+            np.testing.assert_array_equal(untouched, plain[32:64] if side == 0 else plain[:, 64:96] if place[1] == 31 else plain[:, :64])
+        if EMULATED:
+            break
+
+
+def test_products_too_large_for_the_scaled_sums(path):
+    """Each operand could be split, their products would overflow in the tiles."""
+    p = Problem(20, 40, 100)
+    a, b = np.full((20, 100), 2.0 ** 60, "f4"), np.full((100, 40), 2.0 ** 50, "f4")
+    np.testing.assert_array_equal(run(p, a, b, force=SMALL), np.full((20, 40), 100 * 2.0 ** 110, "f4"))
+    np.testing.assert_array_equal(run(p, a * 4, b * 4096, force=SMALL), np.full((20, 40), np.inf, "f4"))
+
+
+def test_denormal_operands_and_results(path):
+    p = Problem(20, 40, 64)
+    rng = np.random.default_rng(5)
+    a = (rng.integers(-50, 50, (20, 64)) * 2.0 ** -149).astype("f4")
+    b = rng.integers(-50, 50, (64, 40)).astype("f4")
+    np.testing.assert_array_equal(run(p, a, b, force=SMALL), exact(p, a, b).astype("f4"))
+    a, b = np.full((20, 64), 1e-20, "f4"), np.full((64, 40), 1e-20, "f4")
+    np.testing.assert_allclose(run(p, a, b, force=SMALL), exact(p, a, b), atol=2.0 ** -149)
+
+
+def test_way_is_chosen_by_sizes(path):
+    assert blocking(simplify(Problem(512, 512, 512)), "f4", path).way == "tiles"
+    assert blocking(simplify(Problem(512, 3072, 768, trans_b=True)), "f4", path).way == "tiles"
+    assert blocking(simplify(Problem(512, 512, 512)), "f8", path).way != "tiles"
+    assert blocking(simplify(Problem(512, 512, 512)), "f4", cpu.PATHS[VECTORS]).way != "tiles"
+    for small in (Problem(40, 10, 256, trans_b=True), Problem(4, 1024, 1024), Problem(32, 32, 32), Problem(512, 512, 8)):
+        assert blocking(simplify(small), "f4", path).way != "tiles"
+
+
+@pytest.mark.skipif(EMULATED, reason="too long to emulate")
+def test_chosen_blocks_give_the_same_bits_for_any_cut(path):
+    rng = np.random.default_rng(6)
+    p = Problem(150, 200, 100, trans_b=True)
+    a, b = operands(rng, p, "f4")
+    got = run(p, a, b)
+    np.testing.assert_allclose(got, exact(p, a, b), atol=2e-5)
+    for cuts in (2, 3, 7):
+        np.testing.assert_array_equal(run(p, a, b, cuts=cuts), got)
