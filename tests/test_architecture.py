@@ -97,8 +97,8 @@ def test_the_runtime_knows_nothing_above_it():
 
 
 def test_nobody_below_imports_frameworks():
-    """NumPy, Numba, LLVM, ONNX, tqdm: no more is needed to run; ONNX is for the importers and what wraps them."""
-    wanted = {"numpy", "numba", "llvmlite", "onnx", "tqdm", "tileflow", "google"}
+    """NumPy, Numba, LLVM, ONNX (with ml_dtypes, its bfloat16), tqdm: no more is needed to run; ONNX is for the importers and what wraps them."""
+    wanted = {"numpy", "numba", "llvmlite", "onnx", "ml_dtypes", "tqdm", "tileflow", "google"}
     import sys
     for path in PRODUCT:
         if path.parts[-2:] == ("data", "make.py") or path.name == "doctor.py":

@@ -6,9 +6,35 @@ and results, after the fork of the street: the Program and the tile machine's fi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
-from ..graph import Graph, Node, Origin, TensorType, Value
-from ..graph.op import OPS, Types
+from ..graph import Graph, Node, Op, Origin, TensorType, Value
+from ..graph.op import Types
+from ..kernels.call import Call, In, Out
+from ..kernels.cpu import Cpu
+from ..kernels.elementwise import elementwise_call
+from ..kernels.expr import Expr, Var, cast
+
+
+class Rounded(Op):
+    """The operand as another float type. Made by `widen` only, after the fork of the street."""
+
+    name: ClassVar[str] = "Rounded"
+    halves: ClassVar[bool] = True
+
+    def __init__(self, to: str) -> None:
+        self.to = to
+
+    def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Expr:
+        assert inputs[0] is not None
+        return cast(Var(0, inputs[0].dtype), self.to)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        shape = outputs[0].shape
+        return [elementwise_call([self.expression(inputs, outputs)], [In(0, shape)], [Out(0, shape)])] if outputs[0].size else []
+
+    def __str__(self) -> str:
+        return f"Rounded(to={self.to})"
 
 
 def widen(graph: Graph) -> Graph:
@@ -18,15 +44,15 @@ def widen(graph: Graph) -> Graph:
     nodes: list[Node] = []
     wide: dict[Value, Value] = {}
 
-    def cast(value: Value, to: Value, origin: Origin) -> None:
-        nodes.append(Node(OPS["Cast"](**{"to": to.type.dtype}), [value], [to], origin))
+    def convert(value: Value, to: Value, origin: Origin) -> None:
+        nodes.append(Node(Rounded(to.type.dtype), [value], [to], origin))
 
     def widened(value: Value | None, origin: Origin) -> Value | None:
         if value is None or not value.type.is_half:
             return value
         if value not in wide:
             wide[value] = Value(f"{value.name}.float32", _float32(value.type))
-            cast(value, wide[value], origin)
+            convert(value, wide[value], origin)
         return wide[value]
 
     for node in graph.nodes:
@@ -41,7 +67,7 @@ def widen(graph: Graph) -> Graph:
         nodes.append(Node(op, operands, results, node.origin))
         for v, result in zip(node.outputs, results, strict=True):
             if v is not result:
-                cast(result, v, node.origin)
+                convert(result, v, node.origin)
     return Graph(graph.name, graph.inputs, graph.outputs, nodes, graph.constants, graph.states)
 
 
