@@ -31,7 +31,7 @@ def pytest_in_a_process(plugin: str, checks: Sequence[str], only: str, **variabl
     return subprocess.run(command, env=environment, cwd=HERE.parent, capture_output=True, text=True, check=False)
 
 
-def tests_of(path: str) -> str:
+def selection(path: str) -> str:
     """The tests that a path runs, as pytest selects them."""
     return f"{path} and ({ONLY[path]})" if path in ONLY else path
 
@@ -49,7 +49,7 @@ def test_the_emulator() -> None:
 @emulated
 @pytest.mark.parametrize("path", [name for name in emulator.TARGETS if name in cpu.PATHS and name not in cpu.available()])
 def test_emulated_path(path: str) -> None:
-    passed(pytest_in_a_process("emulator.plugin", CHECKS, f"{tests_of(path)} and not 200", TILEFLOW_PATHS=path, **emulator.environment(path)))
+    passed(pytest_in_a_process("emulator.plugin", CHECKS, f"{selection(path)} and not 200", TILEFLOW_PATHS=path, **emulator.environment(path)))
 
 
 linux = pytest.mark.skipif(platform.system() != "Linux", reason="takes memory away by mprotect, and reads how a process ended")
@@ -60,7 +60,7 @@ linux = pytest.mark.skipif(platform.system() != "Linux", reason="takes memory aw
 def test_guarded_path(path: str, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     journal.touch()
-    result = pytest_in_a_process("guard_pages", CHECKS, tests_of(path), TILEFLOW_PATHS=path, TILEFLOW_GUARDED=str(journal))
+    result = pytest_in_a_process("guard_pages", CHECKS, selection(path), TILEFLOW_PATHS=path, TILEFLOW_GUARDED=str(journal))
     passed(result, f"The process ended in {journal.read_text().strip()}" if result.returncode < 0 else "")
 
 
