@@ -27,7 +27,7 @@ from .call import Call, In, Out, Work
 from .epilogue import Epilogue, Form, finisher, name, tail
 from .half import HALVES
 from .leaf import Leaf
-from .micro import columns, copy, dot, outer, transpose
+from .micro import TILES, columns, copy, dot, outer, slack, strips, transpose
 from .places import address_of
 from .vector import itemsize
 
@@ -38,6 +38,8 @@ BIASED, ALONG, MORE, COPIED, PANELS = 1, 2, tiled.MORE, 8, 16
 blocks of A are copied; B lies in panels."""
 FINISHED_BYTES = 1 << 19
 """From this size of C on elementwise work is done in finished blocks; a smaller C is still in cache afterwards, and costs no further leaf."""
+TOGETHER = 4
+"""Panels that are laid out together: rows of a row-major B are read in pieces this long."""
 SKEW = 64
 """Bytes added to the rows of copied blocks of A: rows a power of two apart would fight for the same cache sets."""
 
@@ -95,24 +97,25 @@ def _finish(c: Any, at: int, n: int, rows: int, cols: int, alpha: float, beta: f
 
 
 def _outer_block(dtype: str) -> Any:
-    kernel, move, size, panel = outer(dtype), copy(dtype), itemsize(dtype), columns(dtype, cpu.current())
+    path = cpu.current()
+    panel, tall, size = columns(dtype, path), TILES[path.name].rows, itemsize(dtype)
+    kernel, move, cut, rest = outer(dtype), copy(dtype), strips(dtype, tall), slack(dtype, tall, path)
 
     def block(height, width, k, depth, a, a_row, a_k, b, b_col, c, c_row, flags, scratch):  # type: ignore[no-untyped-def]
         step, b_k = (panel, panel * size) if flags & PANELS else (width, c_row)          # rows of a B as it is are as long as C's
         for p in range(0, max(k, 1), depth):
             deep = min(depth, k - p)
-            left, row, along = a + p * a_k, a_row, a_k
-            if flags & COPIED:
-                left = scratch
-                if a_k == size:
-                    row = depth * size + SKEW
-                    move(height, deep, a + p * a_k, a_row, scratch, row)
-                else:
-                    row, along = size, height * size + SKEW
-                    move(deep, height, a + p * a_k, a_k, scratch, along)
+            left, row, along, down, strip = a + p * a_k, a_row, a_k, height, 0
+            if flags & COPIED and a_k == size:
+                left, row = scratch, depth * size + SKEW
+                move(height, deep, a + p * a_k, a_row, scratch, row)
+            elif flags & COPIED:
+                left, row, along, down, strip = scratch, size, tall * size, tall, (deep * tall + rest) * size
+                cut(deep, height, a + p * a_k, a_k, scratch, strip)
             for q in range(0, width, max(step, 1)):
-                kernel(height, min(step, width - q), deep, left, row, along, b + q * b_col + p * b_k, b_k, c + q * size, c_row,
-                       p + (flags & MORE) > 0)
+                for i in range(0, height, down):
+                    kernel(min(down, height - i), min(step, width - q), deep, left + i // down * strip, row, along,
+                           b + q * b_col + p * b_k, b_k, c + i * c_row + q * size, c_row, p + (flags & MORE) > 0)
     return block
 
 
@@ -156,27 +159,31 @@ def _gemm(kind: str, dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
 
 @functools.cache
 def _pack(dtype: str, path: str) -> Leaf:
-    """B [matrix] into panels [matrix][panel][k][width], the last filled up with zeros. Range: matrices * panels.
+    """B [matrix] into panels [matrix][panel][k][width], the last filled up with zeros. Range: matrices * groups of TOGETHER panels.
 
     `at`, `row` and `matrix` are elements: to the first one packed, from row to row, from matrix to matrix.
     """
-    move, turn, size = copy(dtype), transpose(dtype), itemsize(dtype)
+    width, size = columns(dtype, cpu.current()), itemsize(dtype)
+    cut, turn = strips(dtype, width), transpose(dtype)
 
-    def gemm_pack(b, packed, n, k, trans_b, width, panels, at, row, matrix, lo, hi):  # type: ignore[no-untyped-def]
+    def gemm_pack(b, packed, n, k, trans_b, at, row, matrix, lo, hi):  # type: ignore[no-untyped-def]
+        count = (n + width - 1) // width
+        groups = (count + TOGETHER - 1) // TOGETHER
         for unit in range(lo, hi):
-            j = unit % panels * width
-            count = min(width, n - j)
-            source, target = at + unit // panels * matrix, unit * k * width
-            to = packed.ctypes.data + target * size
+            j = unit % groups * TOGETHER * width
+            wide, source, target = min(TOGETHER * width, n - j), at + unit // groups * matrix, (unit // groups * count * width + j) * k
+            to = address_of(packed) + target * size
             if trans_b != 0:
-                turn(count, k, b.ctypes.data + (source + j * row) * size, row * size, to, width * size)
+                for q in range(0, wide, width):
+                    turn(min(width, wide - q), k, address_of(b) + (source + (j + q) * row) * size, row * size, to + q * k * size, width * size)
             else:
-                move(k, count, b.ctypes.data + (source + j) * size, row * size, to, width * size)
-            for p in range(k if count < width else 0):
-                for q in range(count, width):
-                    packed[target + p * width + q] = 0
+                cut(k, wide, address_of(b) + (source + j) * size, row * size, to, k * width * size)
+            rest = wide % width
+            for p in range(k if rest else 0):
+                for q in range(rest, width):
+                    packed[target + (wide - rest) * k + p * width + q] = 0
 
-    return Leaf(gemm_pack, f"{dtype}[:], {dtype}[:]" + ", i8" * 8 + ", lo, hi", key=path)
+    return Leaf(gemm_pack, f"{dtype}[:], {dtype}[:]" + ", i8" * 6 + ", lo, hi", key=path)
 
 
 def last_two(values: Sequence[int], fill: int) -> tuple[int, int]:
@@ -298,14 +305,14 @@ def _panel_elements(plan: Blocking, dtype: str, piece: Piece, path: cpu.Cpu) -> 
 
 def _packing(plan: Blocking, dtype: str, p: Problem, piece: Piece, b: In, target: Out | Work, path: cpu.Cpu) -> Call:
     """The call that lays out a piece of each matrix of B."""
-    panel, matrix, size = _panel(plan, dtype, path), p.k * p.n, itemsize(dtype)
-    matrices, count = b.shape[0] // matrix, -(-piece.n // panel)
+    matrix, size = p.k * p.n, itemsize(dtype)
+    matrices, groups = b.shape[0] // matrix, -(-piece.n // (TOGETHER * columns(dtype, path)))
     row = p.k if p.trans_b else p.n
     start = piece.j * row + piece.at if p.trans_b else piece.at * row + piece.j
     if plan.way == "tiles":
         return tiled.pack_call(dtype, path, b, target, piece.n, piece.k, p.trans_b, start, row, matrix, matrices)
-    return Call(_pack(dtype, path.name), (b, target, piece.n, piece.k, int(p.trans_b), panel, count, start, row, matrix),
-                n=matrices * count, cost=0.1 * size * matrices * piece.k * piece.n)
+    return Call(_pack(dtype, path.name), (b, target, piece.n, piece.k, int(p.trans_b), start, row, matrix),
+                n=matrices * groups, cost=0.1 * size * matrices * piece.k * piece.n)
 
 
 def _strides(dtype: str, p: Problem, plan: Blocking, piece: Piece, path: cpu.Cpu) -> tuple[int, int, tuple[int, ...]]:
@@ -322,14 +329,18 @@ def _piece_calls(dtype: str, p: Problem, plan: Blocking, piece: Piece, operands:
                  alpha: float, beta: float, bias: Bias | None, epilogue: Epilogue | None) -> list[Call]:
     """The calls of one piece; `operands` are A, B as the way reads it, C."""
     a, right, c = operands
-    size = itemsize(dtype)
+    size, tall = itemsize(dtype), TILES[path.name].rows
     a_row, a_k = (1, p.m) if p.trans_a else (p.k, 1)
     b_col, b_start, b_step = _strides(dtype, p, plan, piece, path)
     assert not plan.panels or plan.cols % _panel(plan, dtype, path) == 0
     copied = plan.way == "packed"
-    scratch = max(plan.rows * (plan.depth + SKEW // size), plan.depth * (plan.rows + SKEW // size)) if copied else 1
+    scratch = 1
     if plan.way == "tiles":
         scratch = tiled.scratch_bytes(dtype, path, plan.rows) // size
+    elif copied and a_k == 1:
+        scratch = plan.rows * (plan.depth + SKEW // size)
+    elif copied:
+        scratch = -(-plan.rows // tall) * (plan.depth * tall + slack(dtype, tall, path))
     outer_count, inner_count = last_two(p.batch, 1)
     units = outer_count * inner_count * -(-p.m // plan.rows) * -(-piece.n // plan.cols)
     cost = 2.0 * outer_count * inner_count * p.m * piece.n * piece.k / FLOPS_PER_NS[path.name] * (size / 4) + 30.0 * units

@@ -256,6 +256,32 @@ def _copy(dtype: str, path: cpu.Cpu) -> Any:
     return emit
 
 
+def _strips(dtype: str, path: cpu.Cpu, wide: int) -> Any:
+    lanes, size = path.lanes(itemsize(dtype)), itemsize(dtype)
+    kind = vector(dtype, lanes)
+
+    def emit(e: Emitter, m: Any, n: Any, source: Any, source_row: Any, target: Any, strip: Any) -> None:
+        whole = e.b.sub(n, e.b.srem(n, word(wide)))
+
+        def row(i: Any, _state: list[Any]) -> None:
+            at, to = e.address(source, e.b.mul(i, source_row)), e.address(target, e.times(i, wide * size))
+
+            def move(j: Any, state: list[Any]) -> list[Any]:
+                for v in range(0, wide, lanes):
+                    mask = None if v + lanes <= wide else e.first(word(wide - v), lanes)
+                    e.store(e.load(e.address(at, e.times(j, size), v * size), kind, mask), e.address(state[0], v * size))
+                return [e.b.add(state[0], strip)]
+
+            def single(j: Any, state: list[Any]) -> list[Any]:
+                e.store(e.load(e.address(at, e.times(j, size)), ELEMENTS[dtype]), state[0])
+                return [e.address(state[0], size)]
+
+            e.loop(whole, n, 1, e.loop(0, whole, wide, [to], move), single)
+
+        e.loop(0, m, 1, [], row)
+    return emit
+
+
 _EMIT = {
     "outer": ("m, n, k, a, a_row, a_k, b, b_k, c, c_row, accumulate", _outer),
     "dot": ("m, n, k, a, a_row, b, b_row, c, c_row, accumulate", _dot),
@@ -302,3 +328,22 @@ def copy(dtype: str) -> Any:
     target[i, j] = source[i, j] for i < m, j < n; rows are contiguous, strides in bytes; the two must not overlap.
     """
     return _kernel("copy", dtype, cpu.current())
+
+
+@functools.cache
+def _strip_kernel(dtype: str, wide: int, path: cpu.Cpu) -> Any:
+    return as_intrinsic(f"tileflow_strips{wide}_{dtype}_{path.name}", "m, n, source, source_row, target, strip", path, _strips(dtype, path, wide))
+
+
+def strips(dtype: str, wide: int) -> Any:
+    """The Numba-callable `strips(m, n, source, source_row, target, strip)` of the current path, for "f4" or "f8".
+
+    Cuts rows into strips of `wide` columns: target[j // wide, i, j % wide] = source[i, j] for i < m, j < n; rows of source are contiguous,
+    strides in bytes. The strips lie `strip` bytes apart. A strip takes m * wide elements and `slack(wide)`, which may be overwritten.
+    """
+    return _strip_kernel(dtype, wide, cpu.current())
+
+
+def slack(dtype: str, wide: int, path: cpu.Cpu) -> int:
+    """Elements after a strip that `strips` needs, because it writes whole vectors."""
+    return -wide % path.lanes(itemsize(dtype))

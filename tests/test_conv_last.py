@@ -13,6 +13,7 @@ from tileflow.kernels.call import Call
 from tileflow.kernels.epilogue import Epilogue
 from tileflow.kernels.expr import Var, maximum
 from tileflow.lower.attach import Finished
+from tileflow.lower.pack import Pack
 from tileflow.ops.conv import Conv, ConvInputGrad, ConvWeightGrad
 from tileflow.ops.conv_last import ConvInputGradLast, ConvLast, ConvWeightGradLast
 from tileflow.ops.window import windows
@@ -170,9 +171,9 @@ def test_epilogues(name: str, turned: bool) -> None:
     x = last(x) if turned else x
     y, = chosen.infer(type_of(x), type_of(w))
     arrays = (x, w, bias, scale, normal(*y.shape, seed=4))
-    fused, apart = (run_kernel(Finished(o, 3, y, exprs, kinds), *arrays)[0] for o in (chosen, Afterwards(chosen)))
+    fused, apart = (run_kernel(Finished(o, 3, (y,), exprs, kinds), *arrays)[0] for o in (chosen, Afterwards(chosen)))
     assert fused.tobytes() == apart.tobytes()
-    split, = run_kernel(Finished(chosen, 3, y, exprs, kinds), *arrays, workers=3)
+    split, = run_kernel(Finished(chosen, 3, (y,), exprs, kinds), *arrays, workers=3)
     assert split.tobytes() == apart.tobytes()
     plain, = run_kernel(chosen, x, w, bias)
     wide = [1] * y.rank
@@ -186,10 +187,42 @@ def test_layouts_are_chosen_by_size() -> None:
         types = [TensorType("float32", s) for s in shapes]
         form = op.channels_last(types, op.infer(*types))
         assert form is not None
+        assert len(form.inputs) == len(shapes)
         return float(form.gain)
 
     wide, narrow = ((2, 64, 14, 14), (64, 64, 3, 3)), ((2, 1, 28, 28), (10, 1, 5, 5))
-    assert gain(Conv(pads=(1, 1, 1, 1)), *wide) > 0 > gain(Conv(), *narrow)
+    assert gain(Conv(pads=(1, 1, 1, 1)), *wide) > 0 > gain(Conv(), *narrow, (10,))
     assert gain(ConvInputGrad(shape=(14, 14), pads=(1, 1, 1, 1)), *wide) > 0 > gain(ConvInputGrad(shape=(28, 28)), (2, 10, 24, 24), narrow[1])
     assert gain(ConvWeightGrad(kernel_shape=(3, 3), pads=(1, 1, 1, 1)), wide[0], wide[0]) > 0
     assert gain(ConvWeightGrad(kernel_shape=(5, 5)), narrow[0], (2, 10, 24, 24)) < 0
+
+
+class Placed:
+    """A host-only operator with its output type, as `run_kernel` wants it."""
+
+    def __init__(self, op: Any, kind: TensorType) -> None:
+        self.op, self.kind = op, kind
+
+    def infer(self, *_types: Any) -> tuple[TensorType, ...]:
+        return (self.kind,)
+
+    def kernel(self, *args: Any) -> Any:
+        return self.op.kernel(*args)
+
+
+@pytest.mark.parametrize("name", ["strides", "primes", "depthwise", "pointwise"])
+def test_weights_laid_out_beforehand(name: str) -> None:
+    x_shape, w_shape, attributes = CASES[name]
+    op = Conv(**attributes)
+    forward, over_input, _ = forms(op, x_shape, w_shape)
+    x, w, bias = normal(*x_shape), normal(*w_shape, seed=1), normal(w_shape[0])
+    y, = op.reference(x, w)
+    for chosen, arrays in ((op, (x, w, bias)), (forward, (last(x), w, bias)), (over_input.op, (y, w)), (over_input, (last(y), w))):
+        types = [type_of(a) for a in arrays]
+        results = chosen.infer(*types)
+        packed = chosen.packed(types, results, cpu.current())
+        assert packed is not None
+        assert packed.calls == chosen.packed(types, results, cpu.current()).calls                           # type: ignore[union-attr]
+        laid, = run_kernel(Pack(packed), w)                                                                 # type: ignore[arg-type]
+        got, = run_kernel(Placed(packed.op, results[0]), arrays[0], laid, *arrays[2:])                     # type: ignore[arg-type]
+        assert got.tobytes() == run_kernel(chosen, *arrays)[0].tobytes()

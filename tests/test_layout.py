@@ -339,3 +339,30 @@ def test_bits_do_not_depend_on_threads_or_fusion(monkeypatch: pytest.MonkeyPatch
     _, apart = trained(monkeypatch, True, planar=False, threads=1)
     for other in (two, apart):
         assert {n: a.tobytes() for n, a in other.items()} == {n: a.tobytes() for n, a in wanted.items()}
+
+
+@pytest.mark.parametrize("planar", [False, True])
+def test_normalisation_residual_and_activation_of_inference_join_their_convolution(monkeypatch: pytest.MonkeyPatch, planar: bool) -> None:
+    """Elementwise passes of their own are left for the factors per channel only; the results are torch's."""
+    torch = pytest.importorskip("torch")
+    if planar:
+        monkeypatch.setattr("tileflow.lower.plan.arrange", lambda graph, keep: graph)
+    monkeypatch.setattr("tileflow.lower.layout.TURN", 1e-9)
+    nn.manual_seed(2)
+    net = Small(convolutions=True)
+    for norm in (net.one, net.two):
+        norm.running_mean.data[:], norm.running_var.data[:] = rng.standard_normal(24), rng.random(24) + 0.5
+    x = rng.standard_normal((2, 3, 16, 18)).astype("f4")
+    model = tileflow.inference_model(net)
+    found = np.asarray(model(x))
+    if not planar:
+        assert [row.n for row in model.engine.plan.micro.rows if row.leaf.name == "elementwise"] == [24, 24]
+    s = {n: torch.tensor(a) for n, a in net.state_dict().items()}
+    F = torch.nn.functional
+
+    def normal(y: Any, name: str) -> Any:
+        return F.batch_norm(y, s[f"{name}.running_mean"], s[f"{name}.running_var"], s[f"{name}.weight"], s[f"{name}.bias"])
+    y = F.max_pool2d(F.relu(normal(F.conv2d(torch.tensor(x), s["first.weight"], padding=1), "one")), 3, 2, 1)
+    y = F.relu(normal(F.conv2d(y, s["inner.weight"], s["inner.bias"], padding=1), "two") + y)
+    wanted = F.avg_pool2d(y, 2).mean((2, 3)) @ s["head.weight"].T + s["head.bias"]
+    np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-4, atol=1e-4)

@@ -377,9 +377,7 @@ def test_winners_are_written_down_for_the_gradient_with_the_same_bits(monkeypatc
     recorded, plan = train_pooled()
     names = [row.leaf.name for row in plan.micro.rows]
     assert sorted(n for n in names if n.startswith("max")) == ["max_halves_winners", "max_pool_winners", "max_unpool", "max_unpool_halves"]
-    graph = planning.record(plan.program.micro)
-    assert [n.op.name for n in plan.program.micro.nodes if "MaxPool" in n.op.name] == ["MaxPool", "MaxPool", "MaxPoolGrad", "MaxPoolGrad"]
-    assert sum(n.op.name == "MaxUnpool" for n in graph.nodes) == 2
+    assert sum(n.op.name == "MaxUnpool" for n in plan.program.micro.nodes) == 2
     monkeypatch.setattr(planning, "record", lambda graph: graph)
     searched, _ = train_pooled()
     assert {n: a.tobytes() for n, a in recorded.items()} == {n: a.tobytes() for n, a in searched.items()}

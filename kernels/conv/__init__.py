@@ -21,9 +21,10 @@ from . import depthwise, last, last_weights
 from .brgemm import width as panel_width
 from .correlate import weight_gradient
 from .geometry import FLOPS_PER_NS, Geometry
-from .product import forward
+from .panels import Panels
+from .product import forward, forward_panels
 from .sites import Axis, Sites
-from .transpose import input_gradient
+from .transpose import gradient_panels, input_gradient
 
-__all__ = ["FLOPS_PER_NS", "Axis", "Geometry", "Sites", "depthwise", "forward", "input_gradient", "last", "last_weights", "panel_width",
-           "weight_gradient"]
+__all__ = ["FLOPS_PER_NS", "Axis", "Geometry", "Panels", "Sites", "depthwise", "forward", "forward_panels", "gradient_panels",
+           "input_gradient", "last", "last_weights", "panel_width", "weight_gradient"]

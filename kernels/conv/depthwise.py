@@ -19,7 +19,8 @@ from ..vector import WORD, Emitter, as_intrinsic, itemsize, vector, word
 from .correlate import add_shares
 from .geometry import FLOPS_PER_NS, UNITS
 from .last_weights import sum_rows
-from .sites import AXIS, Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, tap_offset, taps_before
+from .panels import Panels
+from .sites import Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, tap_order, taps_before
 
 PIXELS = 64               # pixels of a unit of range, about
 SUMMED = 256              # pixels that the weight gradient sums in registers at a time
@@ -135,41 +136,48 @@ def _leaf(dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
     return Leaf(conv_depthwise, signature.replace("T", dtype), key=f"{path.name} {name(form)}")
 
 
-@generic("T[:], T[:], i8[:], i8, lo, hi")
-def conv_depthwise_rows(w, rows, sites, c, lo, hi):                                                                          # type: ignore
-    """Weights [c, taps] as rows [tap, phase by phase][c]; the range is 0..1."""
-    k0, k1, k2 = sites[2], sites[AXIS + 2], sites[2 * AXIS + 2]
-    s0, s1, s2 = sites[4], sites[AXIS + 4], sites[2 * AXIS + 4]
-    for _ in range(lo, hi):
-        to = 0
-        for phase in range(s0 * s1 * s2):
-            for tap in range(k0 * k1 * k2):
-                met0 = tap_offset(sites, 0, phase // (s2 * s1), tap // (k2 * k1))[0]
-                met1 = tap_offset(sites, 1, phase // s2 % s1, tap // k2 % k1)[0]
-                if met0 and met1 and tap_offset(sites, 2, phase % s2, tap % k2)[0]:
-                    row = rows[to:to + c]
-                    for i in range(c):
-                        row[i] = w[i * k0 * k1 * k2 + tap]
-                    to += c
+@generic("T[:], T[:], i8[:], i8[w,:], i8, lo, hi")
+def conv_depthwise_rows(w, rows, sites, order, c, lo, hi):                                                                    # type: ignore
+    """Weights [c, taps] as rows [tap, phase by phase][c]; a unit of range is a row."""
+    tap_order(sites, order)
+    for unit in range(lo, hi):
+        row = rows[unit * c:(unit + 1) * c]
+        for i in range(c):
+            row[i] = w[i * order.shape[0] + order[unit]]
 
 
-def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None) -> list[Call]:
-    """y [n, *out, c] (output 0) from x (input 0), weights [c, 1, *taps] (1) and, when `biased`, a bias (2)."""
+def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: bool = False) -> list[Call]:
+    """y [n, *out, c] (output 0) from x (input 0), weights [c, 1, *taps] (1) and, when `biased`, a bias (2).
+
+    With `packed`, input 1 is what `forward_panels` made of the weights.
+    """
     size, c = itemsize(dtype), s.groups
     pixels = max(BLOCK[0], min(PIXELS, -(-s.phase_pixels // UNITS)))
     pitch = -(-pixels // BLOCK[0]) * BLOCK[0]
-    rows = Work("rows", (s.taps * c,), dtype)
+    panels = None if packed else forward_panels(s, dtype, path)
+    rows = In(1, (s.taps * c,)) if panels is None else panels.work(dtype)
     args = (In(0, (s.n * s.pixels_in * c,)), rows, In(2, (c,)) if biased else rows, Out(0, (s.n * s.pixels_out * c,)), sites_work(),
             Work("table", ((1 + s.taps) * pitch,), "i8"), Work("spare", (2 * c,), dtype), s.n, c, pixels, int(biased),
             *(epilogue.args if epilogue else []))
     cost = s.flops / (SPEED * FLOPS_PER_NS[path.name] * 4 / size) + (epilogue.cost if epilogue else 0.0)
-    return [sites_call(s), Call(conv_depthwise_rows[dtype], (In(1, (s.taps * c,)), rows, sites_work(), c), 1, 1, s.taps * c * 1.0),
-            Call(_leaf(dtype, path, epilogue.form if epilogue else None), args, -(-s.phase_pixels // pixels) * s.phases, 1, cost)]
+    before = [sites_call(s)] if panels is None else panels.inside(dtype)
+    return [*before, Call(_leaf(dtype, path, epilogue.form if epilogue else None), args, -(-s.phase_pixels // pixels) * s.phases, 1, cost)]
 
 
-def input_gradient(s: Sites, dtype: str, path: cpu.Cpu) -> list[Call]:
-    """dx (output 0) from dy (input 0) and the weights (1) of the depthwise convolution `s`."""
-    return forward(s.gradient, dtype, path, False)
+def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: bool = False) -> list[Call]:
+    """dx (output 0) from dy (input 0) and the weights (1) of the depthwise convolution `s`; `packed`: as `gradient_panels` made them."""
+    return forward(s.gradient, dtype, path, False, None, packed)
+
+
+def forward_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
+    """How the weights of `s` are laid out for `forward`: a row of channels to each tap."""
+    args = (In(0, (s.taps * s.groups,)), Out(0, (s.taps * s.groups,)), sites_work(), Work("order", (s.taps,), "i8"), s.groups)
+    return Panels(s.taps * s.groups, (sites_call(s), Call(conv_depthwise_rows[dtype], args, s.taps, 1, s.taps * s.groups * 1.0)))
+
+
+def gradient_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
+    """How the weights of `s` are laid out for its input gradient."""
+    return forward_panels(s.gradient, dtype, path)
 
 
 @functools.cache

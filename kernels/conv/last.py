@@ -11,48 +11,58 @@ import functools
 from .. import cpu
 from ..call import Call, In, Out, Work
 from ..epilogue import Epilogue, Form, finisher, name, tail
-from ..leaf import Leaf, generic
+from ..leaf import Leaf
+from ..micro import copy, transpose
 from ..places import address_of
 from ..vector import itemsize
 from .brgemm import TILES, brgemm, width
 from .geometry import FLOPS_PER_NS, UNITS
-from .sites import AXIS, Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, tap_offset, taps_before
+from .panels import Panels
+from .sites import Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, tap_order, taps_before
 
 DEPTH = 320               # products summed in registers at a time, about: longer chains of sums lose accuracy
 IMAGE = 160 * 1024        # bytes of the pixels that a unit reads, about
 MOST = 384                # pixels of a unit at most
+TURNED = 128              # weights of a filter that are turned at a time, about
 STRIP = 96                # pixels that all panels meet in turn, so that rows of C are written while they are near
 
 
-@generic("T[:], T[:], i8[:], i8, i8, i8, i8, i8, i8, lo, hi")
-def conv_last_panels(w, panels, sites, oc, wide, c, o_step, c_step, group_step, lo, hi):                                     # type: ignore
-    """Weights as panels [group][panel][tap, phase by phase][c][wide], filled up with zeros; a unit of range is a panel.
+@functools.cache
+def _panels(dtype: str, path: cpu.Cpu) -> Leaf:
+    size, turn, move = itemsize(dtype), transpose(dtype), copy(dtype)
 
-    Weight (o, c, tap) of a group lies at o * o_step + c * c_step + tap.
-    """
-    tiles = (oc + wide - 1) // wide
-    k0, k1, k2 = sites[2], sites[AXIS + 2], sites[2 * AXIS + 2]
-    s0, s1, s2 = sites[4], sites[AXIS + 4], sites[2 * AXIS + 4]
-    for unit in range(lo, hi):
-        o = unit % tiles * wide
-        count = min(wide, oc - o)
-        source = w[unit // tiles * group_step + o * o_step:]
-        to = unit * k0 * k1 * k2 * c * wide
-        for phase in range(s0 * s1 * s2):
-            for tap in range(k0 * k1 * k2):
-                met0 = tap_offset(sites, 0, phase // (s2 * s1), tap // (k2 * k1))[0]
-                met1 = tap_offset(sites, 1, phase // s2 % s1, tap // k2 % k1)[0]
-                if not (met0 and met1 and tap_offset(sites, 2, phase % s2, tap % k2)[0]):
-                    continue
-                target = panels[to:to + c * wide]
-                for channel in range(c):
-                    at = channel * c_step + tap
-                    row = target[channel * wide:channel * wide + wide]
-                    for i in range(count):
-                        row[i] = source[at + i * o_step]
-                    for i in range(count, wide):
-                        row[i] = 0
-                to += c * wide
+    def conv_last_panels(w, panels, sites, order, block, oc, wide, c, o_step, c_step, group_step, lo, hi):                   # type: ignore
+        """Weights as panels [group][panel][tap, phase by phase][c][wide], filled up with zeros; a unit of range is a panel.
+
+        Weight (o, c, tap) of a group lies at o * o_step + c * c_step + tap. Blocks of the source pass through `block`, turned.
+        """
+        tiles, taps, deep = (oc + wide - 1) // wide, order.shape[0], block.shape[0] // (order.shape[0] * wide)
+        tap_order(sites, order)
+        for unit in range(lo, hi):
+            o = unit % tiles * wide
+            count = min(wide, oc - o)
+            source = unit // tiles * group_step + o * o_step
+            target = address_of(panels) + unit * taps * c * wide * size
+            if count < wide:
+                for i in range(block.shape[0]):
+                    block[i] = 0
+            for first in range(0, c, deep):
+                last = min(first + deep, c)
+                at = address_of(w) + (source + first * c_step) * size
+                if o_step == 1 and taps == 1:                   # of one channel, filters follow one another
+                    move(last - first, count, at, c_step * size, address_of(block), wide * size)
+                elif c_step == taps:                            # of one filter, channels and taps do
+                    turn(count, (last - first) * taps, at, o_step * size, address_of(block), wide * size)
+                else:                                           # of one channel, filters and their taps do
+                    for k in range(first, last):
+                        turn(count, taps, at + (k - first) * c_step * size, o_step * size,
+                             address_of(block) + (k - first) * taps * wide * size, wide * size)
+                for i in range(taps):
+                    move(last - first, wide, address_of(block) + order[i] * wide * size, taps * wide * size,
+                         target + (i * c + first) * wide * size, wide * size)
+
+    signature = "T[:], T[:], i8[:], i8[w,:], T[w,:], i8, i8, i8, i8, i8, i8, lo, hi"
+    return Leaf(conv_last_panels, signature.replace("T", dtype), key=path.name)
 
 
 @functools.cache
@@ -112,31 +122,53 @@ def _pixels(s: Sites, size: int, rows: int, tiles: int) -> tuple[int, int]:
     return pixels, part
 
 
-def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None) -> list[Call]:
-    """y [n, *out, groups * oc] (output 0) from x [n, *in, groups * c] (input 0), weights [groups * oc, c, *taps] (1) and a bias (2)."""
-    return _products(s, dtype, path, biased, (s.c * s.taps, s.taps, s.oc * s.c * s.taps), epilogue)
+def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: bool = False) -> list[Call]:
+    """y [n, *out, groups * oc] (output 0) from x [n, *in, groups * c] (input 0), weights [groups * oc, c, *taps] (1) and a bias (2).
+
+    With `packed`, input 1 is what `forward_panels` made of the weights.
+    """
+    return _products(s, dtype, path, biased, None if packed else forward_panels(s, dtype, path), epilogue)
 
 
-def input_gradient(s: Sites, dtype: str, path: cpu.Cpu) -> list[Call]:
-    """dx (output 0) from dy (input 0) and the weights (1) of the convolution `s`."""
-    g = s.gradient
-    return _products(g, dtype, path, False, (g.taps, g.oc * g.taps, g.oc * g.c * g.taps))
+def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: bool = False) -> list[Call]:
+    """dx (output 0) from dy (input 0) and the weights (1) of the convolution `s`; `packed`: as `gradient_panels` made them."""
+    return _products(s.gradient, dtype, path, False, None if packed else gradient_panels(s, dtype, path), None)
 
 
-def _products(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, order: tuple[int, int, int], epilogue: Epilogue | None = None) -> list[Call]:
-    """The calls of a problem with `o_step`, `c_step` and `group_step` of its weights (see `conv_last_panels`)."""
+def forward_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
+    """How the weights of `s` are laid out for `forward`."""
+    return _packing(s, dtype, path, (s.c * s.taps, s.taps))
+
+
+def gradient_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
+    """How the weights of `s` are laid out for its input gradient."""
+    return _packing(s.gradient, dtype, path, (s.taps, s.c * s.taps))
+
+
+def _packing(s: Sites, dtype: str, path: cpu.Cpu, order: tuple[int, int]) -> Panels:
+    """The panels of a problem with `o_step` and `c_step` of its weights (see `_panels`)."""
+    wide = width(dtype, path)
+    tiles = -(-s.oc // wide)
+    weights, elements = s.groups * s.oc * s.c * s.taps, s.groups * tiles * wide * s.c * s.taps
+    block = Work("block", (min(s.c, max(1, TURNED // s.taps)) * s.taps * wide,), dtype)
+    args = (In(0, (weights,)), Out(0, (elements,)), sites_work(), Work("order", (s.taps,), "i8"), block, s.oc, wide, s.c, *order,
+            s.oc * s.c * s.taps)
+    return Panels(elements, (sites_call(s), Call(_panels(dtype, path), args, s.groups * tiles, 1, weights * 0.4)))
+
+
+def _products(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, panels: Panels | None, epilogue: Epilogue | None) -> list[Call]:
+    """The calls of a problem: of those of `panels` first, or with laid-out weights as input 1."""
     size, wide, rows = itemsize(dtype), width(dtype, path), TILES[path.name][0]
     tiles = -(-s.oc // wide)
-    weights = s.groups * s.oc * s.c * s.taps
-    panels = Work("panels", (s.groups * tiles * wide * s.c * s.taps,), dtype)
-    pack = Call(conv_last_panels[dtype], (In(1, (weights,)), panels, sites_work(), s.oc, wide, s.c, *order), s.groups * tiles, 1, weights * 0.7)
+    weights = In(1, (s.groups * tiles * wide * s.c * s.taps,)) if panels is None else panels.work(dtype)
     pixels, part = _pixels(s, size, rows, tiles)
     taps_deep, deep = _deep(s)
     pitch = -(-pixels // rows) * rows
-    args = (In(0, (s.n * s.pixels_in * s.groups * s.c,)), panels, In(2, (s.groups * s.oc,)) if biased else panels,
+    args = (In(0, (s.n * s.pixels_in * s.groups * s.c,)), weights, In(2, (s.groups * s.oc,)) if biased else weights,
             Out(0, (s.n * s.pixels_out * s.groups * s.oc,)), sites_work(), Work("table", ((1 + s.taps) * pitch,), "i8"),
             Work("spare", (s.c + s.oc,), dtype), s.n, s.c, s.oc, s.groups, s.taps, pixels, part, taps_deep, deep, int(biased),
             *(epilogue.args if epilogue else []))
     units = -(-s.phase_pixels // pixels) * s.groups * s.phases * -(-tiles // part)
     cost = s.flops / (FLOPS_PER_NS[path.name] * 4 / size) + (epilogue.cost if epilogue else 0.0)
-    return [sites_call(s), pack, Call(_leaf(dtype, path, rows, epilogue.form if epilogue else None), args, units, 1, cost)]
+    before = [sites_call(s)] if panels is None else panels.inside(dtype)
+    return [*before, Call(_leaf(dtype, path, rows, epilogue.form if epilogue else None), args, units, 1, cost)]

@@ -13,6 +13,7 @@ from ..leaf import Leaf, generic
 from ..places import address_of
 from ..vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, vector, word
 from .geometry import CACHE, UNITS, Geometry, Unfolding, cost
+from .panels import Panels
 from .unfold import HEAD, copy_rows, table_call, table_work, unfold
 
 DEPTH = 640               # products summed in registers at a time, about
@@ -180,13 +181,29 @@ def _product_blocks(g: Geometry, size: int) -> tuple[int, int, int]:
     return rows, together, channels
 
 
-def forward(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None) -> list[Call]:
-    """y[n, groups * oc, oh, ow] (output 0) from x (input 0), weights [groups * oc, c, kh, kw] (1) and bias (2, when `biased`)."""
-    return products(g, dtype, path, biased, (g.k, g.kh * g.kw, 0), epilogue)
+def forward(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: bool = False) -> list[Call]:
+    """y[n, groups * oc, oh, ow] (output 0) from x (input 0), weights [groups * oc, c, kh, kw] (1) and bias (2, when `biased`).
+
+    With `packed`, input 1 is what `forward_panels` made of the weights.
+    """
+    return products(g, dtype, path, biased, None if packed else forward_panels(g, dtype, path), epilogue)
 
 
-def products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, order: tuple[int, int, int], epilogue: Epilogue | None = None) -> list[Call]:
-    """The convolution g, with `o_step`, `c_step` and `flip` of the weights in input 1 (see `conv_panels`)."""
+def forward_panels(g: Geometry, dtype: str, path: cpu.Cpu) -> Panels:
+    """How the weights of `g` are laid out for `forward`."""
+    return panels_of(g, dtype, path, (g.k, g.kh * g.kw, 0))
+
+
+def panels_of(g: Geometry, dtype: str, path: cpu.Cpu, order: tuple[int, int, int]) -> Panels:
+    """The panels of a convolution with `o_step`, `c_step` and `flip` of its weights (see `conv_panels`)."""
+    rows, _ = _product_tile(g.oc, _product_blocks(g, itemsize(dtype))[0] * g.ow, dtype, path)
+    tiles, weights = g.groups * -(-g.oc // rows), g.groups * g.oc * g.k
+    args = (In(0, (weights,)), Out(0, (tiles * rows * g.k,)), g.oc, rows, g.c, g.kh * g.kw, *order)
+    return Panels(tiles * rows * g.k, (Call(conv_panels[dtype], args, tiles, 1, weights * 0.7),))
+
+
+def products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, panels: Panels | None, epilogue: Epilogue | None = None) -> list[Call]:
+    """The calls of the convolution g: of those of `panels` first, or with laid-out weights as input 1."""
     size = itemsize(dtype)
     block, together, channels = _product_blocks(g, size)
     un = Unfolding(g, block)
@@ -194,13 +211,12 @@ def products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, order: tuple[
     units = -(-g.n // together) * g.groups * -(-g.oh // block)
     tiles = -(-g.oc // rows)
     part = -(-tiles // min(tiles, -(-UNITS // units)))
-    weights = g.groups * g.oc * g.k
-    panels = Work("panels", (g.groups * tiles * rows * g.k,), dtype)
-    pack = Call(conv_panels[dtype], (In(1, (weights,)), panels, g.oc, rows, g.c, g.kh * g.kw, *order), g.groups * tiles, 1, weights * 0.7)
-    args = (In(0, (g.n * g.groups * g.c * g.h * g.w,)), panels, In(2, (g.groups * g.oc,)) if biased else panels,
+    weights = In(1, (g.groups * tiles * rows * g.k,)) if panels is None else panels.work(dtype)
+    args = (In(0, (g.n * g.groups * g.c * g.h * g.w,)), weights, In(2, (g.groups * g.oc,)) if biased else weights,
             Out(0, (g.n * g.groups * g.oc * g.oh * g.ow,)), table_work(un, channels),
             Work("unfolded", (1 if g.in_place else together * un.elements(channels),), dtype), g.n, g.c, g.kh * g.kw, g.oc, g.oh, g.groups,
             block, together, channels, part, int(g.in_place), int(biased), *(epilogue.args if epilogue else []))
     leaf = _forward(dtype, path, g.step, rows, vectors, epilogue.form if epilogue else None)
     total = cost(g, size, path) + (epilogue.cost if epilogue else 0.0)
-    return [table_call(un, channels, size), pack, Call(leaf, args, units * -(-tiles // part), 1, total)]
+    before = [] if panels is None else panels.inside(dtype)
+    return [table_call(un, channels, size), *before, Call(leaf, args, units * -(-tiles // part), 1, total)]

@@ -133,6 +133,21 @@ def taps_before(sites: Any, phase: int) -> int:
 
 
 @register_jitable
+def tap_order(sites: Any, order: Any) -> None:
+    """order[i] = the tap that comes i-th where they are sorted by phase."""
+    k0, k1, k2 = sites[2], sites[AXIS + 2], sites[2 * AXIS + 2]
+    s0, s1, s2 = sites[4], sites[AXIS + 4], sites[2 * AXIS + 4]
+    i = 0
+    for phase in range(s0 * s1 * s2):
+        for tap in range(k0 * k1 * k2):
+            met0 = tap_offset(sites, 0, phase // (s2 * s1), tap // (k2 * k1))[0]
+            met1 = tap_offset(sites, 1, phase // s2 % s1, tap // k2 % k1)[0]
+            if met0 and met1 and tap_offset(sites, 2, phase % s2, tap % k2)[0]:
+                order[i] = tap
+                i += 1
+
+
+@register_jitable
 def phase_pixels(sites: Any, phase: int) -> int:
     """Output pixels of one image that are in a phase."""
     total = 1

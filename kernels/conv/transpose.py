@@ -11,7 +11,8 @@ from ..micro import outer
 from ..places import address_of
 from ..vector import itemsize
 from .geometry import CACHE, UNITS, Geometry, Unfolding, cost
-from .product import products
+from .panels import Panels
+from .product import panels_of, products
 from .unfold import HEAD, fold_planes, gathers, table_call, table_work
 
 
@@ -68,23 +69,36 @@ def _flipped(g: Geometry) -> Geometry | None:
     return Geometry(g.n, g.groups, g.oc, g.oh, g.ow, g.c, g.h, g.w, g.kh, g.kw, 1, 1, g.dh, g.dw, top, left)
 
 
-def input_gradient(g: Geometry, dtype: str, path: cpu.Cpu) -> list[Call]:
-    """dx (output 0) from dy (input 0) and the weights (1)."""
-    size = itemsize(dtype)
+def gradient_panels(g: Geometry, dtype: str, path: cpu.Cpu) -> Panels:
+    """How the weights of `g` are laid out for its input gradient."""
     if (flipped := _flipped(g)) is not None:
-        return products(flipped, dtype, path, False, (g.kh * g.kw, g.k, 1))
+        return panels_of(flipped, dtype, path, (g.kh * g.kw, g.k, 1))
+    elements, weights = g.groups * g.k * _pitch(g), g.groups * g.oc * g.k
+    args = (In(0, (weights,)), Out(0, (elements,)), g.c, g.kh, g.kw, g.oc, g.k, _pitch(g))
+    return Panels(elements, (Call(conv_turned[dtype], args, g.groups * g.k, 16, weights * 1.0),))
+
+
+def _pitch(g: Geometry) -> int:
+    """Elements from one row of turned weights to the next: rows a power of two apart would share cache sets."""
+    return g.oc if g.oc < 64 else g.oc + 16
+
+
+def input_gradient(g: Geometry, dtype: str, path: cpu.Cpu, packed: bool = False) -> list[Call]:
+    """dx (output 0) from dy (input 0) and the weights (1); `packed`: as `gradient_panels` made them."""
+    size = itemsize(dtype)
+    panels = None if packed else gradient_panels(g, dtype, path)
+    if (flipped := _flipped(g)) is not None:
+        return products(flipped, dtype, path, False, panels)
     un = Unfolding(g, g.oh)
     channels = g.c
     while channels > 1 and not g.in_place and un.elements(channels) * size > CACHE:
         channels = -(-channels // 2)
     wanted = -(-UNITS // max(1, g.n * g.groups))
     channels = min(channels, max(-(-g.c // wanted), min(g.c, 4)))
-    weights = g.groups * g.oc * g.k
-    pitch = g.oc if g.oc < 64 else g.oc + 16                 # rows a power of two apart would share cache sets
-    turned = Work("turned", (g.groups * g.k * pitch,), dtype)
-    turn = Call(conv_turned[dtype], (In(1, (weights,)), turned, g.c, g.kh, g.kw, g.oc, g.k, pitch), g.groups * g.k, 16, weights * 1.0)
+    turned = In(1, (g.groups * g.k * _pitch(g),)) if panels is None else panels.work(dtype)
     args = (In(0, (g.n * g.groups * g.oc * g.oh * g.ow,)), turned, Out(0, (g.n * g.groups * g.c * g.h * g.w,)),
             table_work(un, 1), Work("unfolded", (1 if g.in_place else un.elements(channels),), dtype),
-            g.c, g.kh, g.oc, g.oh, g.groups, channels, pitch, int(g.in_place))
+            g.c, g.kh, g.oc, g.oh, g.groups, channels, _pitch(g), int(g.in_place))
     leaf = _input_gradient(dtype, path, g.step)
-    return [table_call(un, 1, size), turn, Call(leaf, args, g.n * g.groups * -(-g.c // channels), 1, cost(g, size, path))]
+    before = [] if panels is None else panels.inside(dtype)
+    return [table_call(un, 1, size), *before, Call(leaf, args, g.n * g.groups * -(-g.c // channels), 1, cost(g, size, path))]

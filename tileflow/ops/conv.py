@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError, UnsupportedError
-from ..graph.op import Last, Op, Types, op
+from ..graph.op import Last, Op, Packed, Types, op
 from ..graph.types import TensorType
 from ..kernels import conv as kernels
 from ..kernels.call import Call
 from ..kernels.conv import Geometry, Sites
 from ..kernels.cpu import current
 from ..work import Axis, Contraction, Operand, Window, Work
-from .conv_last import ConvInputGradLast, ConvLast, ConvWeightGradLast, gain, planar_calls, sites_of, zeros
+from .conv_last import ConvInputGradLast, ConvLast, ConvWeightGradLast, gain, planar_calls, sites_of, with_panels, zeros
 from .shape import present
 from .window import Shape, Windows
 from .window import windows as find_windows
@@ -155,9 +155,13 @@ class Conv(Op):
 
     def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
         x, w = present(inputs[0]), present(inputs[1])
-        return ConvLast(self).last(gain(self.sites(x.shape, w.shape), "forward", x.code, current()))
+        return ConvLast(self, len(inputs)).last(gain(self.sites(x.shape, w.shape), "forward", x.code, current()))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None) -> list[Call]:
+        return self.calls(inputs, outputs, cpu, epilogue, packed=False)
+
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: bool) -> list[Call]:
+        """The kernel; with `packed` the weights are laid out."""
         x, w = present(inputs[0]), present(inputs[1])
         if outputs[0].size == 0:
             return []
@@ -165,7 +169,14 @@ class Conv(Op):
             calls = planar_calls(ConvLast(self), inputs, outputs, cpu)
             return [*calls, epilogue.after(outputs[0].shape, 1)] if epilogue else calls
         geometry = _geometry(x.shape, w.shape, self.windows(x.shape, w.shape), self.group)
-        return kernels.forward(geometry, x.code, cpu, len(inputs) > 2 and inputs[2] is not None, epilogue)
+        return kernels.forward(geometry, x.code, cpu, len(inputs) > 2 and inputs[2] is not None, epilogue, packed)
+
+    def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
+        x, w = present(inputs[0]), present(inputs[1])
+        if outputs[0].size == 0 or x.rank == 5:
+            return None
+        geometry = _geometry(x.shape, w.shape, self.windows(x.shape, w.shape), self.group)
+        return with_panels(self, w, kernels.forward_panels(geometry, x.code, cpu))
 
 
 @op("ConvInputGrad", onnx=False)
@@ -225,12 +236,23 @@ class ConvInputGrad(Op):
         return ConvInputGradLast(self).last(gain(self.sites(x.shape, w.shape), "input", x.code, current()))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        return self.calls(inputs, outputs, cpu, None, packed=False)
+
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: bool) -> list[Call]:
+        """The kernel; with `packed` the weights are laid out."""
         g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
         if x.size == 0 or g.size == 0:
             return zeros(outputs)
         if x.rank == 5:
             return planar_calls(ConvInputGradLast(self), inputs, outputs, cpu)
-        return kernels.input_gradient(_geometry(x.shape, w.shape, self.windows(w.shape), self.group), x.code, cpu)
+        return kernels.input_gradient(_geometry(x.shape, w.shape, self.windows(w.shape), self.group), x.code, cpu, packed)
+
+    def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
+        g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
+        if x.size == 0 or g.size == 0 or x.rank == 5:
+            return None
+        geometry = _geometry(x.shape, w.shape, self.windows(w.shape), self.group)
+        return with_panels(self, w, kernels.gradient_panels(geometry, x.code, cpu))
 
 
 @op("ConvWeightGrad", onnx=False)

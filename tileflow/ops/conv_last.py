@@ -4,9 +4,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from ..graph.op import Types
+from ..graph.op import Op, Packed, Types
 from ..graph.types import TensorType
 from ..kernels import conv as kernels
 from ..kernels.call import Call, In, Out
@@ -61,6 +61,40 @@ def zeros(outputs: Sequence[TensorType]) -> list[Call]:
     return [fill_call(Out(i, (t.size,)), 0, t.size, t.itemsize) for i, t in enumerate(outputs) if t.size]
 
 
+class WithPanels(Op):
+    """A convolution or its input gradient whose weights, of type `weights`, are laid out already. Made by `Op.packed` only."""
+
+    name: ClassVar[str] = "WithPanels"
+
+    def __init__(self, op: Convolves, weights: TensorType) -> None:
+        self.op, self.weights = op, weights
+
+    @property
+    def epilogues(self) -> int | None:                                                     # type: ignore[override]
+        """Those of the operator."""
+        return self.op.epilogues
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None) -> list[Call]:
+        return self.op.calls([inputs[0], self.weights, *inputs[2:]], outputs, cpu, epilogue, packed=True)
+
+    def __str__(self) -> str:
+        return f"{self.op} with weights in panels"
+
+
+class Convolves(Protocol):
+    """A convolution or its input gradient, in either layout."""
+
+    epilogues: ClassVar[int | None]
+
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: bool) -> list[Call]:
+        """The kernel; with `packed` the weights are laid out."""
+
+
+def with_panels(op: Convolves, weights: TensorType, panels: kernels.Panels) -> Packed:
+    """The operator with its weights laid out beforehand."""
+    return Packed(1, weights.with_shape((panels.elements,)), panels.calls, WithPanels(op, weights))
+
+
 class ConvLast(ChannelsLast):
     """Conv: x [n, *spatial, c], weights [o, c / group, *kernel] and an optional bias to y [n, *out, o]."""
 
@@ -68,16 +102,26 @@ class ConvLast(ChannelsLast):
     name: ClassVar[str] = "ConvLast"
     epilogues: ClassVar[int | None] = -1
 
-    def __init__(self, op: Conv) -> None:
-        super().__init__(op, (True, False, False), (True,))
+    def __init__(self, op: Conv, operands: int = 3) -> None:
+        super().__init__(op, (True, False, False)[:operands], (True,))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None) -> list[Call]:
+        return self.calls(inputs, outputs, cpu, epilogue, packed=False)
+
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: bool) -> list[Call]:
+        """The kernel; with `packed` the weights are laid out."""
         x, w = present(self.logical(inputs)[0]), present(inputs[1])
         if outputs[0].size == 0:
             return []
-        biased = len(inputs) > 2 and inputs[2] is not None
         s = self.op.sites(x.shape, w.shape)
-        return (kernels.depthwise if s.depthwise else kernels.last).forward(s, x.code, cpu, biased, epilogue)
+        return _way(s).forward(s, x.code, cpu, len(inputs) > 2 and inputs[2] is not None, epilogue, packed)
+
+    def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
+        x, w = present(self.logical(inputs)[0]), present(inputs[1])
+        if outputs[0].size == 0:
+            return None
+        s = self.op.sites(x.shape, w.shape)
+        return with_panels(self, w, _way(s).forward_panels(s, x.code, cpu))
 
 
 class ConvInputGradLast(ChannelsLast):
@@ -90,11 +134,27 @@ class ConvInputGradLast(ChannelsLast):
         super().__init__(op, (True, False), (True,))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        return self.calls(inputs, outputs, cpu, None, packed=False)
+
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: bool) -> list[Call]:
+        """The kernel; with `packed` the weights are laid out."""
         g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
         if x.size == 0 or g.size == 0:
             return zeros(outputs)
         s = self.op.sites(to_first(x.shape), w.shape)
-        return (kernels.depthwise if s.depthwise else kernels.last).input_gradient(s, x.code, cpu)
+        return _way(s).input_gradient(s, x.code, cpu, packed)
+
+    def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
+        g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
+        if x.size == 0 or g.size == 0:
+            return None
+        s = self.op.sites(to_first(x.shape), w.shape)
+        return with_panels(self, w, _way(s).gradient_panels(s, x.code, cpu))
+
+
+def _way(s: Sites) -> Any:
+    """The kernels of a convolution and of its input gradient."""
+    return kernels.depthwise if s.depthwise else kernels.last
 
 
 class ConvWeightGradLast(ChannelsLast):
