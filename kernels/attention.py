@@ -238,9 +238,9 @@ def _attention(dtype: str, path: cpu.Cpu) -> Leaf:
             pack(scratch, 0, row, rows, filled, q, from_q, q_t, d, scale)
             for i in range(filled):
                 scratch[largest + i], scratch[total + i] = -math.inf, 0
-            last = min(keys, max(0, i0 + rows + causal))
-            for j0 in range(0, max(1, last), KEYS):
-                deep = min(KEYS, keys - j0)
+            last = max(1, min(keys, i0 + rows + causal))        # at least one key, hidden or not: its NaN is the result then
+            for j0 in range(0, last, KEYS):
+                deep = min(KEYS, last - j0)
                 product(deep, filled, d, k.ctypes.data + (from_k + j0 * k_t) * size, k_t * size, size,
                         base, row * size, base + scores * size, row * size, 0)
                 apply_mask(scratch, scores, spare, row, deep, rows, mask, mode, b * m_b + h * m_h + i0 * m_t + j0, m_t, j0, i0 + causal)
@@ -302,8 +302,9 @@ def _attention_grad(dtype: str, path: cpu.Cpu) -> Leaf:
                     for i in range(rows):
                         scratch[shift + i] = lse[line + i]
                         scratch[level + i] = _product(g[at_y + i * y_t:at_y + i * y_t + e], y[at_y + i * y_t:at_y + i * y_t + e])
-                    for j0 in range(0, max(1, min(keys, max(0, i0 + rows + causal))), KEYS):
-                        deep = min(KEYS, keys - j0)
+                    last = max(1, min(keys, i0 + rows + causal))
+                    for j0 in range(0, last, KEYS):
+                        deep = min(KEYS, last - j0)
                         j_k, j_v = (at_k + j0 * k_t) * size, (at_v + j0 * v_t) * size
                         product(deep, filled, d, k.ctypes.data + j_k, k_t * size, size, base, row * size, base + weights * size, row * size, 0)
                         apply_mask(scratch, weights, spare, row, deep, rows, mask, mode, b * m_b + h * m_h + i0 * m_t + j0, m_t, j0,
