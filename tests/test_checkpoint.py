@@ -86,7 +86,7 @@ F4 = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     (file_of({"__metadata__": {"a": 1}}), "not a table of texts"),
     (file_of({"a": 3}), "not described"),
     (file_of({"a": {"dtype": "F32"}}), "not described"),
-    (file_of({"a": {**F4, "dtype": "BF16"}}, bytes(8)), "element type BF16"),
+    (file_of({"a": {**F4, "dtype": "F8_E5M2"}}, bytes(8)), "element type F8_E5M2"),
     (file_of({"a": {**F4, "dtype": ["F32"]}}, bytes(8)), "element type"),
     (file_of({"a": {**F4, "shape": [-2]}}, bytes(8)), "shape"),
     (file_of({"a": {**F4, "shape": [2.0]}}, bytes(8)), "shape"),

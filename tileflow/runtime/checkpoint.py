@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import ml_dtypes  # noqa: F401  (teaches NumPy the name bfloat16)
 import numpy as np
 
 from ..errors import CheckpointError
