@@ -5,6 +5,7 @@ of all sums is fixed by the row's length.
 """
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from .leaf import Leaf
 from .move import Axis, move
 from .vector import ELEMENTS, INT32, Emitter, as_intrinsic, itemsize, vector, word
 
+SUMMED = 512              # elements that are summed by themselves
 UNROLL = 4
 Body = Callable[[Any, Any, list[Any]], Sequence[Any]]
 
@@ -106,13 +108,22 @@ class Rows:
         return self.b.select(self.b.fcmp_ordered("<", x, y), x, y)
 
     def sum(self, body: Callable[[Any, Any], Any], unroll: int = UNROLL) -> Any:
-        """The sum of body(byte offset, mask) over the row, a scalar; lanes outside of the mask do not count."""
+        """The sum of body(byte offset, mask) over the row, a scalar; lanes outside of the mask do not count.
+
+        Blocks are summed by themselves: a lane of a long row would else add thousands of small numbers to a large one.
+        """
         zero = self.constant(0.0)
 
-        def add(at: Any, mask: Any, total: list[Any]) -> list[Any]:
-            value = body(at, mask)
-            return [self.b.fadd(total[0], value if mask is None else self.b.select(mask, value, zero))]
-        return self.fold(self.sweep(zero, add, self.b.fadd, unroll), self.b.fadd)
+        def block(start: Any, total: list[Any]) -> list[Any]:
+            part = copy.copy(self)
+            part.n = self.e.minimum(self.b.sub(self.n, start), word(SUMMED))
+            first = self.e.times(start, self.size)
+
+            def add(at: Any, mask: Any, sums: list[Any]) -> list[Any]:
+                value = body(self.e.address(first, at), mask)
+                return [self.b.fadd(sums[0], value if mask is None else self.b.select(mask, value, zero))]
+            return [self.b.fadd(total[0], part.sweep(zero, add, self.b.fadd, unroll))]
+        return self.fold(self.e.loop(0, self.n, SUMMED, [zero], block)[0], self.b.fadd)
 
     def map(self, target: Any, body: Callable[[Any, Any], Any], unroll: int = UNROLL) -> None:
         """target = body(byte offset, mask) along the row."""
