@@ -3,8 +3,8 @@
 The products hold blocks of C in registers: `outer` runs vectors along the columns of C (B is read by rows), `dot` along the summed
 axis (A and B^T are read by rows).
 Neither packs nor blocks for caches: that is the caller's part (gemm.py, conv). Every element of C is summed over k
-in ascending order (`outer`) or in `lanes` interleaved chains (`dot`), whatever block it falls into, so results do not depend on
-how a caller cuts m and n.
+in ascending order, CHAIN products at a time (`outer`), or in `lanes` interleaved chains (`dot`), whatever block it falls into, so
+results do not depend on how a caller cuts m and n.
 """
 from __future__ import annotations
 
@@ -30,6 +30,13 @@ class Tile:
 
 TILES = {"avx512": Tile(12, 2, (4, 4)), "avx2": Tile(6, 2, (2, 4)), "generic": Tile(4, 2, (2, 4))}
 """avx512 keeps 24 of 32 registers as sums, avx2 12 of 16, generic 8 of 16: it needs one more for the unfused product."""
+CHAIN = 128
+"""Products that `outer` sums in registers before it adds them to C, which lies in the first-level cache meanwhile.
+
+Longer chains lose accuracy. Largest error against float64 over that of PyTorch 2.13, mean of three draws, for chains of
+64, 128, 192 and unbroken (256) ones: 256^3 0.63, 1.00, 1.37, 1.54; 1024^3 0.59, 0.83, 1.00, 1.29; 512 x 768 x 3072 1.07, 1.00, 1.01, 1.16.
+128 costs nothing (0.99 to 1.0 of the unbroken chain's speed in the median), 64 some 3 %.
+"""
 WIDE = 8
 """Columns of `outer`'s block for a single row, in vectors."""
 
@@ -65,15 +72,21 @@ def _outer_block(dtype: str, lanes: int, rows: int, vectors: int, masked: bool) 
             return [e.address(at_a, a_k), e.address(at_b, b_k), *sums]
 
         zero = ir.Constant(kind, None)
-        _, _, *sums = e.loop(0, k, 1, [a, b] + [zero] * (rows * vectors), step)
         places = [(e.address(c_rows[i], v * lanes * size), masks[v]) for i in range(rows) for v in range(vectors)]
-        with e.b.if_else(e.b.icmp_signed("!=", accumulate, word(0))) as (adding, writing):
-            with adding:
-                for value, (place, mask) in zip(sums, places, strict=True):
-                    e.store(e.b.fadd(e.load(place, kind, mask), value), place, mask)
-            with writing:
-                for value, (place, mask) in zip(sums, places, strict=True):
-                    e.store(value, place, mask)
+
+        def run(done: Any, state: list[Any]) -> list[Any]:
+            at_a, at_b, *sums = e.loop(0, e.minimum(e.b.sub(k, done), word(CHAIN)), 1, [*state, *[zero] * (rows * vectors)], step)
+            with e.b.if_else(e.b.icmp_signed("!=", e.b.or_(accumulate, done), word(0))) as (adding, writing):
+                with adding:
+                    for value, (place, mask) in zip(sums, places, strict=True):
+                        e.store(e.b.fadd(e.load(place, kind, mask), value), place, mask)
+                with writing:
+                    for value, (place, mask) in zip(sums, places, strict=True):
+                        e.store(value, place, mask)
+            return [at_a, at_b]
+
+        # Without any k one run of none writes the zeros.
+        e.loop(0, e.b.select(e.b.icmp_signed(">", k, word(1)), k, word(1)), CHAIN, [a, b], run)
     return emit
 
 
