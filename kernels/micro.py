@@ -16,6 +16,7 @@ from typing import Any
 from llvmlite import ir
 
 from . import cpu
+from .half import BITS16, HALVES, widen
 from .vector import ELEMENTS, Emitter, as_intrinsic, define, itemsize, vector, word
 
 
@@ -39,6 +40,9 @@ Longer chains lose accuracy. Largest error against float64 over that of PyTorch 
 """
 WIDE = 8
 """Columns of `outer`'s block for a single row, in vectors."""
+
+MANY = 8
+"""Columns of `dot`'s block for a single row of 16-bit numbers."""
 
 
 def remainders(rows: int) -> list[int]:
@@ -143,18 +147,27 @@ def _outer(dtype: str, path: cpu.Cpu) -> Any:
     return emit
 
 
+def summed(dtype: str) -> str:
+    """The dtype in which products of `dtype` are summed."""
+    return "f4" if dtype in HALVES else dtype
+
+
 def add_dots(e: Emitter, dtype: str, n: Any, lefts: Sequence[Any], rights: Sequence[Any], sums: Sequence[Any]) -> list[Any]:
     """sums[i * len(rights) + j] + the products of the `n` elements at address lefts[i] with those at rights[j], lane by lane."""
-    lanes, size = e.path.lanes(itemsize(dtype)), itemsize(dtype)
-    kind, cols = vector(dtype, lanes), len(rights)
+    size, lanes, cols = itemsize(dtype), e.path.lanes(itemsize(summed(dtype))), len(rights)
     whole = e.b.and_(n, word(-lanes))
+
+    def read(address: Any, mask: Any) -> Any:
+        if dtype in HALVES:
+            return widen(e, dtype, e.load(address, ir.VectorType(BITS16, lanes), mask))
+        return e.load(address, vector(dtype, lanes), mask)
 
     def step(position: Any, sums: list[Any], mask: Any = None) -> list[Any]:
         offset = e.times(position, size)
         sums = list(sums)
-        right = [e.load(e.address(row, offset), kind, mask) for row in rights]
+        right = [read(e.address(row, offset), mask) for row in rights]
         for i, row in enumerate(lefts):
-            left = e.load(e.address(row, offset), kind, mask)
+            left = read(e.address(row, offset), mask)
             for j in range(cols):
                 sums[i * cols + j] = e.fma(left, right[j], sums[i * cols + j])
         return sums
@@ -172,12 +185,12 @@ def dot_totals(e: Emitter, sums: Sequence[Any]) -> list[Any]:
 
 def _dot_block(dtype: str, lanes: int, rows: int, cols: int) -> Any:
     """One block of `rows` x `cols` dot products."""
-    size = itemsize(dtype)
+    size = itemsize(summed(dtype))
 
     def emit(e: Emitter, k: Any, a: Any, a_row: Any, b: Any, b_row: Any, c: Any, c_row: Any, accumulate: Any) -> None:
         a_rows = [e.address(a, e.times(a_row, i)) for i in range(rows)]
         b_rows = [e.address(b, e.times(b_row, j)) for j in range(cols)]
-        zero = ir.Constant(vector(dtype, lanes), None)
+        zero = ir.Constant(vector(summed(dtype), lanes), None)
         totals = dot_totals(e, add_dots(e, dtype, k, a_rows, b_rows, [zero] * (rows * cols)))
         chunk = min(cols, lanes)
         adding = e.b.icmp_signed("!=", accumulate, word(0))
@@ -193,7 +206,8 @@ def _dot_block(dtype: str, lanes: int, rows: int, cols: int) -> Any:
 
 
 def _dot(dtype: str, path: cpu.Cpu) -> Any:
-    (most_rows, most_cols), lanes, size = TILES[path.name].dot, path.lanes(itemsize(dtype)), itemsize(dtype)
+    (most_rows, most_cols), size = TILES[path.name].dot, itemsize(summed(dtype))
+    lanes = path.lanes(size)
 
     def emit(e: Emitter, m: Any, n: Any, k: Any, a: Any, a_row: Any, b: Any, b_row: Any, c: Any, c_row: Any, accumulate: Any) -> None:
         def block(rows: int, cols: int, i: Any, j: Any) -> None:
@@ -210,8 +224,13 @@ def _dot(dtype: str, path: cpu.Cpu) -> Any:
                 e.loop(start, stop, rows, [], lambda i, _state, rows=rows: block(rows, cols, i, j))
                 start = stop
 
+        start = word(0)
+        if dtype in HALVES:
+            # A single row has too few sums in flight: it takes more columns.
+            start = e.b.select(e.b.icmp_signed("==", m, word(1)), e.b.and_(n, word(-MANY)), start)
+            e.loop(0, start, MANY, [], lambda j, _state: block(1, MANY, word(0), j))
         whole = e.b.and_(n, word(-most_cols))
-        e.loop(0, whole, most_cols, [], lambda j, _state: strip(j, most_cols))
+        e.loop(start, whole, most_cols, [], lambda j, _state: strip(j, most_cols))
         e.loop(whole, n, 1, [], lambda j, _state: strip(j, 1))
     return emit
 
@@ -320,9 +339,10 @@ def outer(dtype: str) -> Any:
 
 
 def dot(dtype: str) -> Any:
-    """The Numba-callable `dot(m, n, k, a, a_row, b, b_row, c, c_row, accumulate)` of the current path, for "f4" or "f8".
+    """The Numba-callable `dot(m, n, k, a, a_row, b, b_row, c, c_row, accumulate)` of the current path, for "f4", "f8", "f2" or "b2".
 
     C[i, j] = sum_k A[i, k] * B[j, k], or += when `accumulate` is not 0; rows of A, B and C are contiguous, strides in bytes.
+    16-bit numbers are widened in registers; their C is float32.
     """
     return _kernel("dot", dtype, cpu.current())
 
