@@ -83,8 +83,7 @@ def _gemm(dtype: str, path: cpu.Cpu, way: str, partials: str) -> Leaf:
 
     Strides of A and B are bytes, those of C and the bias elements; with a bias `c_at` is the piece's first column.
     """
-    make = {"tiles": _tile_block, "dots": _dots_block, "vectors": functools.partial(_vector_block, partials=partials)}[way]
-    block = register_jitable(make(dtype))
+    block = register_jitable(_vector_block(dtype, partials) if way == "vectors" else _dots_block(dtype) if way == "dots" else _tile_block(dtype))
     read, write = widen_rows(dtype), narrow_rows(dtype)
 
     @register_jitable
