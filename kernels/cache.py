@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import os
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numba
+from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import Cache, CompileResultCacheImpl, _CacheLocator
 
 on_compile: list[Callable[[str], None]] = []
@@ -29,6 +31,20 @@ def root() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "tileflow"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tileflow"
+
+
+def _name_apart() -> None:
+    """Let Numba number functions from a random start.
+
+    It tells closures of one source apart by a counter of the process, in the names of their symbols. Cached code brings such names from
+    other processes; where two agree the linker takes the one it has met first, and a kernel would run the inner function of another.
+    """
+    FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(6), "little"))
+
+
+_name_apart()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_name_apart)
 
 
 @functools.cache

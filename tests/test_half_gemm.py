@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from test_amx import EMULATED, PATHS
-from test_gemm import exact
+from test_gemm import at_edge, exact
 
 from tileflow.kernels import cpu
 from tileflow.kernels.blocking import Problem
@@ -161,6 +161,31 @@ def test_bias_batches_pieces_and_packed_weights(path, dtype):
     got = matmul(dtype, many, a, b)
     check(got, a.astype("f8") @ b.astype("f8"), np.abs(a).astype("f8") @ np.abs(b).astype("f8"))
     np.testing.assert_array_equal(matmul(dtype, many, a, b, cuts=5).view("u2"), got.view("u2"))
+
+
+@pytest.mark.parametrize("dtype", NUMPY)
+def test_few_rows_and_a_transposed_right_operand(path, dtype):
+    rng = np.random.default_rng(6)
+    for m, n, k in ((1, 37, 50), (1, 8, 16), (3, 13, 4), (8, 21, 35), (1, 11, 4501)):
+        if EMULATED and k > 4500:
+            continue
+        p = Problem(m, n, k, False, True)
+        a, b = draw(rng, p, dtype)
+        addend = rng.standard_normal(n).astype(NUMPY[dtype])
+        a, b = at_edge("a", a.view("u2")).view(NUMPY[dtype]), at_edge("b", b.view("u2")).view(NUMPY[dtype])
+        got = matmul(dtype, p, a, b, addend, bias=Bias(In(2, (n,)), 0, 1), alpha=0.5, beta=2.0)
+        check(got, 0.5 * exact(p, a, b) + 2.0 * addend.astype("f8"), exact(p, np.abs(a), np.abs(b)) + 4)
+        whole = matmul(dtype, p, a, b)
+        for options in (dict(cuts=3), dict(serial=Serial("n", 3))):
+            np.testing.assert_array_equal(matmul(dtype, p, a, b, **options).view("u2"), whole.view("u2"))
+        b = b.copy()
+        b[n // 2, k - 1], b[n - 1, 0] = np.nan, np.inf
+        assert (np.isfinite(matmul(dtype, p, a, b).astype("f4")).all(axis=0) == np.isfinite(b.astype("f4")).all(axis=1)).all()
+    many = Problem(3, 19, 33, False, True, batch=(2, 3), a_step=(3 * 3 * 33, 3 * 33), b_step=(0, 33 * 19))
+    a, b = rng.standard_normal((2, 3, 3, 33)).astype(NUMPY[dtype]), rng.standard_normal((3, 19, 33)).astype(NUMPY[dtype])
+    got = matmul(dtype, many, a, b, cuts=2)
+    swapped = b.swapaxes(-1, -2)
+    check(got, a.astype("f8") @ swapped.astype("f8"), np.abs(a).astype("f8") @ np.abs(swapped).astype("f8"))
 
 
 @pytest.mark.parametrize("dtype", NUMPY)

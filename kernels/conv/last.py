@@ -21,6 +21,7 @@ from .panels import Panels
 from .sites import Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, tap_order, taps_before
 
 DEPTH = 320               # products summed in registers at a time, about: longer chains of sums lose accuracy
+POINTWISE = 192           # likewise where the kernel is one pixel: PyTorch's errors there are those of matrix products, 0.8 of chains of 256
 IMAGE = 160 * 1024        # bytes of the pixels that a unit reads, about
 MOST = 384                # pixels of a unit at most
 TURNED = 128              # weights of a filter that are turned at a time, about
@@ -106,6 +107,8 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
 
 def _deep(s: Sites) -> tuple[int, int]:
     """Taps and channels of one block of sums."""
+    if s.taps == 1 and s.c > POINTWISE:
+        return 1, -(-s.c // -(-s.c // POINTWISE))
     if s.c > 1.25 * DEPTH:
         return 1, -(-s.c // -(-s.c // DEPTH))
     blocks = -(-s.taps // max(1, round(DEPTH / s.c)))

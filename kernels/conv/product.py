@@ -17,6 +17,7 @@ from .panels import Panels
 from .unfold import HEAD, copy_rows, table_call, table_work, unfold
 
 DEPTH = 640               # products summed in registers at a time, about
+POINTWISE = 192           # likewise where the kernel is one pixel: PyTorch's errors there are those of matrix products, smaller than elsewhere
 
 
 def _product(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
@@ -168,7 +169,7 @@ def _product_blocks(g: Geometry, size: int) -> tuple[int, int, int]:
     Products are summed over at most about DEPTH terms at a time, so that a panel of weights stays in the cache. Several images
     share it where one has few pixels; rows are cut where one image is too large, or where there are few images to share.
     """
-    channels = -(-g.c // -(-g.k // DEPTH))
+    channels = -(-g.c // -(-g.k // (POINTWISE if g.kh * g.kw == 1 else DEPTH)))
     rows = g.oh
     while rows > 1 and not g.in_place and Unfolding(g, rows).elements(channels) * size > CACHE:
         rows = -(-rows // 2)
