@@ -283,9 +283,15 @@ def _max_pool(dtype: str, code: str, path: cpu.Cpu) -> Leaf:
 
 
 @functools.cache
+def halves(dtype: str, code: str, path: cpu.Cpu) -> Any:
+    """Numba-callable `halve(rows, width, x, x_row, y, where)`: maxima of `rows` x `width` blocks of 2 x 2 to y, and where `code` is given
+    their winners to `where`; addresses, x_row in bytes."""
+    return as_intrinsic(f"tileflow_halve_{dtype}_{code}_{path.name}", "rows, width, x, x_row, y, where", path, _halve(dtype, code, path))
+
+
+@functools.cache
 def _max_halves(dtype: str, code: str, path: cpu.Cpu) -> Leaf:
-    size = itemsize(dtype)
-    halve = as_intrinsic(f"tileflow_halve_{dtype}_{code}_{path.name}", "rows, width, x, x_row, y, where", path, _halve(dtype, code, path))
+    size, halve = itemsize(dtype), halves(dtype, code, path)
 
     def max_halves(x, y, h, w, oh, ow):                                                                                     # type: ignore
         for plane in range(y.shape[0]):
