@@ -9,17 +9,20 @@ All of it is the code that the separate leaves run: the bits are those of a prod
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from numba.core import types
-from numba.extending import intrinsic, register_jitable
+import numpy as np
+from llvmlite import ir
+from numba.extending import register_jitable
 
 from . import cpu
 from .call import Out
-from .epilogue import Epilogue, Form, finisher, name, tail
-from .max_pool import halves
-from .vector import WORD, itemsize
+from .elementwise import FULL, Loops, stored
+from .epilogue import Epilogue, Form, name, tail
+from .max_pool import halve
+from .vector import WORD, Emitter, as_intrinsic, itemsize, word
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Shape:
     @property
     def name(self) -> str:
         """What a leaf's key says of it."""
-        return f"{self.dtype} {self.code} {name(self.then)}"
+        return f"{self.dtype}_{self.code}_{name(self.then)}"
 
     @property
     def tail(self) -> str:
@@ -45,6 +48,11 @@ class Shape:
     def outputs(self) -> int:
         """Arrays that the pooling itself writes."""
         return 2 if self.code else 1
+
+    @property
+    def arrays(self) -> int:
+        """Arrays that what follows reads and writes besides the maxima."""
+        return len(self.then.dtypes) + len(self.then.exprs) - 1 if self.then else 0
 
 
 @dataclass(frozen=True)
@@ -78,14 +86,6 @@ class Pooling:
         return self.planes * (self.h // 2) * (4 + self.w // 2 * 0.5) + (self.then.cost if self.then else 0.0)
 
 
-@intrinsic
-def _word(_typing: Any, address: Any) -> Any:
-    """The word at an address."""
-    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.load(builder.inttoptr(args[0], WORD.as_pointer()))
-    return types.intp(types.intp), generate
-
-
 @register_jitable
 def _nothing(rest: int, planes: int, h: int, w: int, source: int, plane: int, channel: int) -> None:
     """The `pool` of a kernel that keeps its product."""
@@ -103,16 +103,48 @@ def pooler(shape: Shape | None, before: Form | None, path: cpu.Cpu) -> Any:
 
 @functools.cache
 def _pooler(shape: Shape, at: int, path: cpu.Cpu) -> Any:
-    size, rest_of_then = itemsize(shape.dtype), 16 * (at + shape.outputs)
-    halve, finish = halves(shape.dtype, shape.code, path), finisher(shape.then, channels="rows")
-    winners = bool(shape.code)
+    size = itemsize(shape.dtype)
 
-    @register_jitable
-    def pool(rest, planes, h, w, source, plane, channel):                                                                 # type: ignore
-        block = (h // 2) * (w // 2)
-        maxima = _word(rest + 16 * at)
-        where = _word(rest + 16 * (at + 1)) + plane * block if winners else 0
-        for i in range(planes):
-            halve(h // 2, w // 2, source + i * h * w * size, w * size, maxima + (plane + i) * block * size, where + i * block)
-        finish(rest + rest_of_then, planes, block, maxima, plane * block, block, channel)
-    return pool
+    def emit(e: Emitter, rest: Any, planes: Any, h: Any, w: Any, source: Any, plane: Any, channel: Any) -> None:
+        def array(k: int) -> Any:
+            return e.load(e.address(rest, 16 * (at + k)), WORD)
+
+        high, wide = e.b.ashr(h, word(1)), e.b.ashr(w, word(1))
+        block, maxima = e.b.mul(high, wide), array(0)
+        arrays = [array(shape.outputs + k) for k in range(shape.arrays)]
+
+        def one(i: Any, state: list[Any]) -> list[Any]:
+            x, done = state
+
+            def put(e: Emitter, best: Any, y: Any) -> None:
+                if shape.then is None:
+                    e.store(best, y)
+                else:
+                    _finish(e, shape.then, best, maxima, e.b.sdiv(e.b.sub(y, maxima), word(size)), e.b.add(channel, i), arrays)
+
+            where = e.address(array(1), done) if shape.code else word(0)
+            halve(shape.dtype, shape.code, path, put)(e, high, wide, x, e.times(w, size), e.address(maxima, e.times(done, size)), where)
+            return [e.address(x, e.times(e.b.mul(h, w), size)), e.b.add(done, block)]
+        e.loop(0, planes, 1, [source, e.b.mul(plane, block)], one)
+
+    return as_intrinsic(f"pool_planes_{shape.name}_{at}_{path.name}", "rest, planes, h, w, source, plane, channel", path, emit)
+
+
+def _finish(e: Emitter, then: Form, best: Any, maxima: Any, index: Any, channel: Any, arrays: Sequence[Any]) -> None:
+    """What follows the maxima, for one vector of them: number `index` and its neighbours in output 0."""
+    lanes, kinds, dtypes = best.type.count, then.kinds, then.dtypes
+    raw = [best]
+    for base, kind, dtype in zip(arrays[:len(kinds)], kinds, dtypes, strict=True):
+        if kind == "full":
+            raw.append(e.load(_element(e, base, index, dtype), ir.VectorType(stored(dtype), lanes)))
+        else:
+            at = channel if kind == "channel" else word(0)
+            raw.append(e.splat(e.load(_element(e, base, at, dtype), stored(dtype)), lanes))
+    loops = Loops(then.exprs, tuple(range(len(raw))), (then.exprs[0].dtype, *dtypes), (FULL,) * len(raw), 1)
+    targets = [maxima, *arrays[len(kinds):]]
+    loops.vector(e, lanes, raw, [_element(e, y, index, x.dtype) for y, x in zip(targets, then.exprs, strict=True)])
+
+
+def _element(e: Emitter, base: Any, index: Any, dtype: str) -> Any:
+    """The address of an element."""
+    return e.address(base, e.times(index, np.dtype(dtype).itemsize))
