@@ -241,23 +241,26 @@ class Loops:
         """Output addresses plus an offset in elements."""
         return [e.address(a, e.times(offset, _size(o.dtype))) for a, o in zip(addresses, self.outputs, strict=True)]
 
+    def vector(self, e: Emitter, lanes: int, raw: Sequence[Any], outs: Sequence[Any], mask: Any = None) -> None:
+        """One vector of each input, as it lies in memory, to one of each output."""
+        vectors = {index: _unpacked(e, v, dtype) for index, v, dtype in zip(self.read, raw, self.dtypes, strict=True)}
+        values = Translator(e, lanes).values(self.outputs, vectors)
+        for y, o, value in zip(outs, self.outputs, values, strict=True):
+            e.store(_packed(e, value, o.dtype), y, mask)
+
     def row(self, e: Emitter, n: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
         """All elements of one contiguous run of outputs."""
         lanes = _lanes(self.outputs, e.path)
-        single = {k: e.load(ins[k], _stored(self.dtypes[k])) for k, how in enumerate(self.lies) if how in (SCALAR, COLUMN)}
+        single = {k: e.load(ins[k], stored(self.dtypes[k])) for k, how in enumerate(self.lies) if how in (SCALAR, COLUMN)}
 
         def step(i: Any, lanes: int, mask: Any) -> None:
-            vectors = {}
-            for k, index in enumerate(self.read):
+            raw = []
+            for k, dtype in enumerate(self.dtypes):
                 if k in single:
-                    raw = e.splat(single[k], lanes)
+                    raw.append(e.splat(single[k], lanes))
                 else:
-                    at = e.address(ins[k], e.times(i, _size(self.dtypes[k])))
-                    raw = e.load(at, ir.VectorType(_stored(self.dtypes[k]), lanes), mask)
-                vectors[index] = _unpacked(e, raw, self.dtypes[k])
-            values = Translator(e, lanes).values(self.outputs, vectors)
-            for y, o, value in zip(outs, self.outputs, values, strict=True):
-                e.store(_packed(e, value, o.dtype), e.address(y, e.times(i, _size(o.dtype))), mask)
+                    raw.append(e.load(e.address(ins[k], e.times(i, _size(dtype))), ir.VectorType(stored(dtype), lanes), mask))
+            self.vector(e, lanes, raw, [e.address(y, e.times(i, _size(o.dtype))) for y, o in zip(outs, self.outputs, strict=True)], mask)
 
         whole = e.b.and_(n, word(-lanes))
         e.loop(0, whole, lanes, [], lambda i, _: step(i, lanes, None))
@@ -292,7 +295,7 @@ def _next(e: Emitter, at: Sequence[Any], sizes: Sequence[Any]) -> list[Any]:
 
 # ---- values -------------------------------------------------------------------------------------------------------------
 
-def _stored(dtype: str) -> ir.Type:
+def stored(dtype: str) -> ir.Type:
     """The element type in memory."""
     floats = {"float16": ir.HalfType(), "float32": ir.FloatType(), "float64": ir.DoubleType()}
     return floats.get(dtype) or ir.IntType(8 * _size(dtype))
@@ -300,7 +303,7 @@ def _stored(dtype: str) -> ir.Type:
 
 def _held(dtype: str) -> ir.Type:
     """The element type in registers: 16-bit floats are held as float32 (rounded after every operation), bool as one bit."""
-    return {"float16": ir.FloatType(), "bfloat16": ir.FloatType(), "bool": BIT}.get(dtype) or _stored(dtype)
+    return {"float16": ir.FloatType(), "bfloat16": ir.FloatType(), "bool": BIT}.get(dtype) or stored(dtype)
 
 
 def _unpacked(e: Emitter, raw: Any, dtype: str) -> Any:
@@ -312,7 +315,7 @@ def _unpacked(e: Emitter, raw: Any, dtype: str) -> Any:
 
 
 def _packed(e: Emitter, value: Any, dtype: str) -> Any:
-    kind = ir.VectorType(_stored(dtype), value.type.count)
+    kind = ir.VectorType(stored(dtype), value.type.count)
     if dtype == "bool":
         return e.b.zext(value, kind)
     if dtype == "bfloat16":

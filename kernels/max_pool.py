@@ -139,8 +139,8 @@ class _Halves:
                 self.e.store(together, self.e.address(x, *([x_row] if r else []), v * self.lanes * self.size))
 
 
-def _halve(dtype: str, code: str, path: cpu.Cpu) -> Any:
-    """Rows of maxima of 2 x 2 blocks, and where `code` is given the winners."""
+def halve(dtype: str, code: str, path: cpu.Cpu, put: Callable[[Emitter, Any, Any], None] = Emitter.store) -> Any:
+    """Emits rows of maxima of 2 x 2 blocks, and where `code` is given the winners; `put(e, vector, address)` takes the maxima."""
     size = itemsize(dtype)
 
     def emit(e: Emitter, rows: Any, width: Any, x: Any, x_row: Any, y: Any, where: Any) -> None:
@@ -155,7 +155,7 @@ def _halve(dtype: str, code: str, path: cpu.Cpu) -> Any:
                     take = _beats(e, v, best)
                     best = e.b.select(take, v, best)
                     winner = e.b.select(take, _splat(numbers, t + 1), winner)
-                e.store(best, e.address(y, e.times(i, size)))
+                put(e, best, e.address(y, e.times(i, size)))
                 if code:
                     _store_winners(e, winner, code, e.address(where, i))
             _chunks(e, width, _sizes(path.lanes(size)), chunk)
@@ -285,16 +285,16 @@ def _max_pool(dtype: str, code: str, path: cpu.Cpu) -> Leaf:
 @functools.cache
 def _max_halves(dtype: str, code: str, path: cpu.Cpu) -> Leaf:
     size = itemsize(dtype)
-    halve = as_intrinsic(f"tileflow_halve_{dtype}_{code}_{path.name}", "rows, width, x, x_row, y, where", path, _halve(dtype, code, path))
+    rows = as_intrinsic(f"tileflow_halve_{dtype}_{code}_{path.name}", "rows, width, x, x_row, y, where", path, halve(dtype, code, path))
 
     def max_halves(x, y, h, w, oh, ow):                                                                                     # type: ignore
         for plane in range(y.shape[0]):
-            halve(oh, ow, address_of(x) + plane * h * w * size, w * size, address_of(y) + plane * oh * ow * size, 0)
+            rows(oh, ow, address_of(x) + plane * h * w * size, w * size, address_of(y) + plane * oh * ow * size, 0)
 
     def max_halves_winners(x, y, where, h, w, oh, ow):                                                                      # type: ignore
         for plane in range(y.shape[0]):
             at = plane * oh * ow
-            halve(oh, ow, address_of(x) + plane * h * w * size, w * size, address_of(y) + at * size, address_of(where) + at)
+            rows(oh, ow, address_of(x) + plane * h * w * size, w * size, address_of(y) + at * size, address_of(where) + at)
 
     if code:
         return Leaf(max_halves_winners, f"{dtype}[r,:], {dtype}[r,:], {code}[r,:], i8, i8, i8, i8", key=path.name)

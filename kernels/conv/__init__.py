@@ -22,9 +22,9 @@ from .brgemm import width as panel_width
 from .correlate import weight_gradient
 from .geometry import FLOPS_PER_NS, Geometry
 from .panels import Panels
-from .product import forward, forward_panels
+from .product import forward, forward_panels, pools
 from .sites import Axis, Sites
 from .transpose import gradient_panels, input_gradient
 
 __all__ = ["FLOPS_PER_NS", "Axis", "Geometry", "Panels", "Sites", "depthwise", "forward", "forward_panels", "gradient_panels",
-           "input_gradient", "last", "last_weights", "panel_width", "weight_gradient"]
+           "input_gradient", "last", "last_weights", "panel_width", "pools", "weight_gradient"]

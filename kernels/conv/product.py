@@ -11,6 +11,7 @@ from ..call import Call, In, Out, Work
 from ..epilogue import Epilogue, Form, finisher, name, tail
 from ..leaf import Leaf, generic
 from ..places import address_of
+from ..planes import Pooling, Shape, pooler
 from ..vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, vector, word
 from .geometry import CACHE, UNITS, Geometry, Unfolding, cost
 from .panels import Panels
@@ -120,9 +121,10 @@ def conv_panels(w, panels, oc, rows, c, taps, o_step, c_step, flip, lo, hi):    
 
 
 @functools.cache
-def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int, form: Form | None) -> Leaf:
+def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int, form: Form | None, shape: Shape | None) -> Leaf:
     size, width = itemsize(dtype), vectors * path.lanes(itemsize(dtype))
     copy, multiply, finish = copy_rows(dtype, path, step), product(dtype, path, rows, vectors), finisher(form, channels="rows")
+    pool, pooled = pooler(shape, form, path), shape is not None
 
     def conv_forward(x, panels, bias, y, table, u, n, c, taps, oc, oh, groups, block, together, channels, part, in_place, biased, lo, hi, rest):   # type: ignore
         h, w, ow, kw, pitch = table[0], table[1], table[2], table[3], table[11]
@@ -150,17 +152,25 @@ def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int, form
                     panel = address_of(panels) + ((group * tiles + tile) * c + c0) * taps * rows * size
                     for i in range(images):
                         to = address_of(y) + ((((image + i) * groups + group) * oc + o) * oh + row) * ow * size
+                        if pooled:                      # y is scratch memory that holds the planes of this unit alone
+                            to = address_of(y) + (i * part * rows + o - first * rows) * oh * ow * size
                         for p in range(0, pixels, width):
                             multiply(pixels - p, count * taps, panel, address_of(table) + HEAD * 8, base + (i * step_image + p) * size,
                                      address_of(bias) + (group * oc + o) * size, biased != 0 and c0 == 0, to + p * size, oh * ow * size, c0 > 0,
                                      tile * rows - o)
             o = first * rows
+            count = min(part * rows, oc - o)
             for i in range(images):
-                finish(rest, min(part * rows, oc - o), pixels, address_of(y), ((((image + i) * groups + group) * oc + o) * oh + row) * ow,
-                       oh * ow, group * oc + o)
+                plane = ((image + i) * groups + group) * oc + o
+                base = address_of(y)
+                if pooled:
+                    base += (i * part * rows - plane) * oh * ow * size
+                finish(rest, count, pixels, base, (plane * oh + row) * ow, oh * ow, group * oc + o)
+                pool(rest, count, oh, ow, base + plane * oh * ow * size, plane, group * oc + o)
 
-    signature = "T[:], T[:], T[:], T[:], i8[:], T[w,:]" + ", i8" * 12 + ", lo, hi"
-    return Leaf(conv_forward, signature.replace("T", dtype) + tail(form), key=f"{path.name} {step} {rows} {vectors} {name(form)}")
+    signature = f"T[:], T[:], T[:], {'T[w,:]' if pooled else 'T[:]'}, i8[:], T[w,:]" + ", i8" * 12 + ", lo, hi"
+    return Leaf(conv_forward, signature.replace("T", dtype) + tail(form) + (shape.tail if shape else ""),
+                key=f"{path.name} {step} {rows} {vectors} {name(form)}" + (f" pooled {shape.name}" if shape else ""))
 
 
 def _product_blocks(g: Geometry, size: int) -> tuple[int, int, int]:
@@ -182,12 +192,34 @@ def _product_blocks(g: Geometry, size: int) -> tuple[int, int, int]:
     return rows, together, channels
 
 
-def forward(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: bool = False) -> list[Call]:
+def forward(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: bool = False,
+            pooling: Pooling | None = None) -> list[Call]:
     """y[n, groups * oc, oh, ow] (output 0) from x (input 0), weights [groups * oc, c, kh, kw] (1) and bias (2, when `biased`).
 
-    With `packed`, input 1 is what `forward_panels` made of the weights.
+    With `packed`, input 1 is what `forward_panels` made of the weights. With `pooling`, where `pools` allows it, y is not kept: the
+    outputs are those of the pooling.
     """
-    return products(g, dtype, path, biased, None if packed else forward_panels(g, dtype, path), epilogue)
+    return products(g, dtype, path, biased, None if packed else forward_panels(g, dtype, path), epilogue, pooling)
+
+
+def pools(g: Geometry, dtype: str, path: cpu.Cpu) -> bool:
+    """The planes that a unit of range computes are whole and few enough to be pooled while they are in the cache."""
+    rows, _, _ = _product_blocks(g, itemsize(dtype))
+    return rows == g.oh and _plane_elements(g, dtype, path) * itemsize(dtype) <= CACHE // 4
+
+
+def _plane_elements(g: Geometry, dtype: str, path: cpu.Cpu) -> int:
+    """Elements of the planes of one unit of range."""
+    block, together, _ = _product_blocks(g, itemsize(dtype))
+    rows, _ = _product_tile(g.oc, block * g.ow, dtype, path)
+    return together * min(g.oc, _part(g, block, together, rows) * rows) * g.oh * g.ow
+
+
+def _part(g: Geometry, block: int, together: int, rows: int) -> int:
+    """Panels of weights that a unit of range multiplies: fewer where there are few units."""
+    units = -(-g.n // together) * g.groups * -(-g.oh // block)
+    tiles = -(-g.oc // rows)
+    return -(-tiles // min(tiles, -(-UNITS // units)))
 
 
 def forward_panels(g: Geometry, dtype: str, path: cpu.Cpu) -> Panels:
@@ -203,7 +235,8 @@ def panels_of(g: Geometry, dtype: str, path: cpu.Cpu, order: tuple[int, int, int
     return Panels(tiles * rows * g.k, (Call(conv_panels[dtype], args, tiles, 1, weights * 0.7),))
 
 
-def products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, panels: Panels | None, epilogue: Epilogue | None = None) -> list[Call]:
+def products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, panels: Panels | None, epilogue: Epilogue | None = None,
+             pooling: Pooling | None = None) -> list[Call]:
     """The calls of the convolution g: of those of `panels` first, or with laid-out weights as input 1."""
     size = itemsize(dtype)
     block, together, channels = _product_blocks(g, size)
@@ -211,13 +244,16 @@ def products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, panels: Panel
     rows, vectors = _product_tile(g.oc, block * g.ow, dtype, path)
     units = -(-g.n // together) * g.groups * -(-g.oh // block)
     tiles = -(-g.oc // rows)
-    part = -(-tiles // min(tiles, -(-UNITS // units)))
+    part = _part(g, block, together, rows)
+    y: Out | Work = Out(0, (g.n * g.groups * g.oc * g.oh * g.ow,))
+    if pooling is not None:
+        y = Work("planes", (together * part * rows * g.oh * g.ow,), dtype)
     weights = In(1, (g.groups * tiles * rows * g.k,)) if panels is None else panels.work(dtype)
     args = (In(0, (g.n * g.groups * g.c * g.h * g.w,)), weights, In(2, (g.groups * g.oc,)) if biased else weights,
-            Out(0, (g.n * g.groups * g.oc * g.oh * g.ow,)), table_work(un, channels),
+            y, table_work(un, channels),
             Work("unfolded", (1 if g.in_place else together * un.elements(channels),), dtype), g.n, g.c, g.kh * g.kw, g.oc, g.oh, g.groups,
-            block, together, channels, part, int(g.in_place), int(biased), *(epilogue.args if epilogue else []))
-    leaf = _forward(dtype, path, g.step, rows, vectors, epilogue.form if epilogue else None)
-    total = cost(g, size, path) + (epilogue.cost if epilogue else 0.0)
+            block, together, channels, part, int(g.in_place), int(biased), *(epilogue.args if epilogue else []), *(pooling.args if pooling else []))
+    leaf = _forward(dtype, path, g.step, rows, vectors, epilogue.form if epilogue else None, pooling.shape if pooling else None)
+    total = cost(g, size, path) + (epilogue.cost if epilogue else 0.0) + (pooling.cost if pooling else 0.0)
     before = [] if panels is None else panels.inside(dtype)
     return [table_call(un, channels, size), *before, Call(leaf, args, units * -(-tiles // part), 1, total)]

@@ -13,6 +13,7 @@ from .types import TensorType
 if TYPE_CHECKING:
     from ..kernels.call import Call
     from ..kernels.cpu import Cpu
+    from ..kernels.planes import Pooling
     from .builder import Builder
     from .graph import Value
 
@@ -151,6 +152,16 @@ class Op:
         The host lowering asks; results are those of `kernel`, up to the order of sums where it reads the plain input in another way.
         """
         return None
+
+    def pooling(self, inputs: Types, outputs: Sequence[TensorType]) -> Pooling | None:
+        """For operators that read their only input [n, c, h, w] plane by plane: how a product's kernel does the same to its finished
+        planes, while they are in cache; None: there is no such form."""
+        return None
+
+    def pools(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
+        """Output 0, the only one, is made in whole planes that may be pooled in cache, and that pays. `kernel` then takes
+        `pooling: Pooling | None = None`, whose outputs take the place of its own."""
+        return False
 
     def attributes(self) -> dict[str, Any]:
         """The logical attributes by name."""

@@ -35,12 +35,15 @@ class Finished(Op):
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         raise AssertionError("a product with an epilogue has no work of its own: cost is counted before the host lowering")
 
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+    def pools(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
+        return len(outputs) == 1 and self.op.pools(inputs[:self.inputs], self.outputs, cpu)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, **more: Any) -> list[Call]:
         operands = [(i, t, kind) for i, (t, kind) in enumerate(zip(inputs[self.inputs:], self.kinds, strict=True), self.inputs) if t]
         along = tuple(Along(In(i, t.shape), kind) for i, t, kind in operands)
         kernel: Any = self.op.kernel
         calls: list[Call] = kernel(inputs[:self.inputs], self.outputs, cpu,
-                                   epilogue=Epilogue(self.exprs, along, self.outputs[0].size, len(self.outputs)))
+                                   epilogue=Epilogue(self.exprs, along, self.outputs[0].size, len(self.outputs)), **more)
         return calls
 
     def __str__(self) -> str:

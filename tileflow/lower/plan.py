@@ -15,6 +15,7 @@ from .fuse import fuse
 from .layout import arrange
 from .memory import padded
 from .pack import pack
+from .planes import pool_planes
 from .record import record
 from .rows import Lowered, Place, lower
 from .widen import widen
@@ -95,7 +96,9 @@ def _lower(program: Program, lanes: int, workers: int) -> Plan:
         user = program.micro.outputs[:user_outputs(program)] if graph is program.micro else []
         direct = {v: Place(("io", v.name)) for v in user}
         wanted = [*keep, *user]
-        lowered = lower(attach(fuse(graph, wanted), wanted), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
+        joined = attach(fuse(graph, wanted), wanted)
+        pooled = pool_planes(joined, wanted)
+        lowered = lower(joined if pooled is joined else attach(pooled, wanted), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
         places.update(lowered.places)
         places.update({v: Place(("arena", arena), at) for v, at in _kept_offsets(keep).items()})
         return lowered

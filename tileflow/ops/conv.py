@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..graph.graph import Value
     from ..kernels.cpu import Cpu
     from ..kernels.epilogue import Epilogue
+    from ..kernels.planes import Pooling
 
 
 def _geometry(x: Shape, w: Shape, win: Windows, group: int) -> Geometry:
@@ -157,11 +158,19 @@ class Conv(Op):
         x, w = present(inputs[0]), present(inputs[1])
         return ConvLast(self, len(inputs)).last(gain(self.sites(x.shape, w.shape), "forward", x.code, current()))
 
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None) -> list[Call]:
-        return self.calls(inputs, outputs, cpu, epilogue, packed=False)
+    def pools(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
+        x, w = present(inputs[0]), present(inputs[1])
+        if x.rank != 4 or outputs[0].size == 0:
+            return False
+        return kernels.pools(_geometry(x.shape, w.shape, self.windows(x.shape, w.shape), self.group), x.code, cpu)
 
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: bool) -> list[Call]:
-        """The kernel; with `packed` the weights are laid out."""
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None,
+               pooling: Pooling | None = None) -> list[Call]:
+        return self.calls(inputs, outputs, cpu, epilogue, packed=False, pooling=pooling)
+
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: bool,
+              pooling: Pooling | None = None) -> list[Call]:
+        """The kernel; with `packed` the weights are laid out, with `pooling` the outputs are those of the pooling."""
         x, w = present(inputs[0]), present(inputs[1])
         if outputs[0].size == 0:
             return []
@@ -169,7 +178,7 @@ class Conv(Op):
             calls = planar_calls(ConvLast(self), inputs, outputs, cpu)
             return [*calls, epilogue.after(outputs[0].shape, 1)] if epilogue else calls
         geometry = _geometry(x.shape, w.shape, self.windows(x.shape, w.shape), self.group)
-        return kernels.forward(geometry, x.code, cpu, len(inputs) > 2 and inputs[2] is not None, epilogue, packed)
+        return kernels.forward(geometry, x.code, cpu, len(inputs) > 2 and inputs[2] is not None, epilogue, packed, pooling)
 
     def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
         x, w = present(inputs[0]), present(inputs[1])

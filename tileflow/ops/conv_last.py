@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -74,8 +74,12 @@ class WithPanels(Op):
         """Those of the operator."""
         return self.op.epilogues
 
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None) -> list[Call]:
-        return self.op.calls([inputs[0], self.weights, *inputs[2:]], outputs, cpu, epilogue, packed=True)
+    def pools(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
+        return self.op.pools([inputs[0], self.weights, *inputs[2:]], outputs, cpu)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None,
+               **more: Any) -> list[Call]:
+        return self.op.calls([inputs[0], self.weights, *inputs[2:]], outputs, cpu, epilogue, packed=True, **more)
 
     def __str__(self) -> str:
         return f"{self.op} with weights in panels"
@@ -86,8 +90,12 @@ class Convolves(Protocol):
 
     epilogues: ClassVar[int | None]
 
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: bool) -> list[Call]:
-        """The kernel; with `packed` the weights are laid out."""
+    def pools(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
+        """As `Op.pools`; `calls` then takes `pooling`."""
+
+    @property
+    def calls(self) -> Callable[..., list[Call]]:
+        """`calls(inputs, outputs, cpu, epilogue, packed)`: the kernel; with `packed` the weights are laid out."""
 
 
 def with_panels(op: Convolves, weights: TensorType, panels: kernels.Panels) -> Packed:

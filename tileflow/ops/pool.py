@@ -14,6 +14,7 @@ from ..graph.types import TensorType
 from ..kernels import pool as kernels
 from ..kernels.call import Call, In, Out
 from ..kernels.max_pool import max_gradient, max_pool, max_pool_with_indices, max_unpool, none, winner_code
+from ..kernels.planes import Pooling
 from ..kernels.pool import Pool
 from ..work import Axis, Operand, Reduce, Window, Work
 from .pool_last import AveragePoolGradLast, AveragePoolLast, GlobalAverageLast, MaxPoolLast, MaxUnpoolLast, PoolLast
@@ -164,6 +165,13 @@ class MaxPool(Windowed):
 
     def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
         return None if self.indices else self.as_last(MaxPoolLast, present(inputs[0]), MAX_GAIN)
+
+    def pooling(self, inputs: Types, outputs: Sequence[TensorType]) -> Pooling | None:
+        x = present(inputs[0])
+        p = _pool(self.windows(x.shape))
+        if self.indices or not p.halves or (p.oh, p.ow) != (p.h // 2, p.w // 2) or outputs[0].size == 0 or x.code not in ("f4", "f8"):
+            return None
+        return Pooling(x.code, _planes(x), p.h, p.w, outputs[1].code if len(outputs) > 1 else "")
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
