@@ -84,7 +84,8 @@ def test_what_is_not_finite_stays_where_it_belongs(width: int) -> None:
     x, w = normal(2, 3, 9, width), normal(3, 1, 3, 3, seed=1)
     x[0, 1, 4, 0], x[1, 2, 8, width - 1] = np.nan, np.inf
     y, = check_kernel(op, x, w, rtol=2e-5, atol=1e-5)
-    assert np.isnan(y).sum() == 6 and np.isinf(y).sum() == 4
+    assert np.isnan(y).sum() == 6
+    assert np.isinf(y).sum() == 4
     over_weights = gradients_of(op, x.shape, w.shape, biased=False)[1]
     g = normal(*y.shape, seed=2)
     dw, = run_kernel(over_weights, x, g)
@@ -97,4 +98,6 @@ def test_what_is_not_finite_stays_where_it_belongs(width: int) -> None:
 def test_the_unit_of_range_depends_on_sizes_alone() -> None:
     tall = planes.Frame(1000, 1000, 1000, 1000, 3, 3, 1, 1, 1, 1, 1, 1)
     band, rows = tall.blocks(4)
-    assert band < 1000 and rows <= planes.ROWS and tall.depth(band) * tall.pitch * 4 <= planes.FRAME
+    assert band < 1000
+    assert rows <= planes.ROWS
+    assert tall.depth(band) * tall.pitch * 4 <= planes.FRAME

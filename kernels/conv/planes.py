@@ -118,6 +118,31 @@ def _copy(dtype: str, path: cpu.Cpu) -> Any:
     return emit
 
 
+def _split(dtype: str, path: cpu.Cpu) -> Any:
+    """even[r, i] = source[r, 2 * i], odd[r, i] = source[r, 2 * i + 1] for the n >= 2 vectors of each row."""
+    size, lanes = itemsize(dtype), path.lanes(itemsize(dtype))
+    kind = vector(dtype, lanes)
+
+    def emit(e: Emitter, rows: Any, n: Any, source: Any, source_row: Any, even: Any, odd: Any, target_row: Any) -> None:
+        end = e.b.and_(e.b.sub(n, word(2 * lanes)), word(-2))
+        alone = e.b.icmp_signed("!=", e.b.and_(n, word(1)), word(0))
+        last = e.b.sub(n, word(1))
+
+        def row(_r: Any, at: list[Any]) -> list[Any]:
+            def chunk(i: Any, _state: list[Any]) -> None:
+                i = e.minimum(i, end)
+                low, high = (e.load(e.address(at[0], e.times(i, size), v * lanes * size), kind) for v in range(2))
+                to = e.times(e.b.ashr(i, word(1)), size)
+                e.store(e.shuffle(low, high, range(0, 2 * lanes, 2)), e.address(at[1], to))
+                e.store(e.shuffle(low, high, range(1, 2 * lanes, 2)), e.address(at[2], to))
+            e.loop(0, e.b.and_(n, word(-2)), 2 * lanes, [], chunk)
+            with e.when(alone):
+                e.store(e.load(e.address(at[0], e.times(last, size)), ELEMENTS[dtype]), e.address(at[1], e.times(e.b.ashr(last, word(1)), size)))
+            return [e.address(at[0], source_row), e.address(at[1], target_row), e.address(at[2], target_row)]
+        e.loop(0, rows, 1, [source, even, odd], row)
+    return emit
+
+
 def _multiply(dtype: str, path: cpu.Cpu, rows: int) -> Any:
     """y[r, q] = bias[0] + sum_t w[t] * f[offsets[t] + r * f_row + q], r < count <= rows, q < n."""
     size, lanes = itemsize(dtype), path.lanes(itemsize(dtype))
@@ -198,6 +223,9 @@ def _framed(dtype: str, path: cpu.Cpu) -> Any:
     size = itemsize(dtype)
     copy = as_intrinsic(f"tileflow_frame_rows_{dtype}_{path.name}", "rows, n, source, source_row, target, target_row", path,
                         _copy(dtype, path))
+    split = as_intrinsic(f"tileflow_frame_split_{dtype}_{path.name}", "rows, n, source, source_row, even, odd, target_row", path,
+                         _split(dtype, path))
+    least = 2 * path.lanes(size)
 
     @register_jitable
     def framed(x, plane, frame, first, depth, phase, columns, h, w, sx, top, left):                                          # type: ignore
@@ -209,17 +237,18 @@ def _framed(dtype: str, path: cpu.Cpu) -> Any:
             copy(i1 - i0, j1 - j0, address_of(x) + (plane + i0 * w + j0) * size, w * size,
                  address_of(frame) + ((start + i0) * pitch + left + j0) * size, pitch * size)
             return
+        if sx == 2 and j1 - j0 >= least:
+            first, to = j0 + left, address_of(frame) + (start + i0) * pitch * size
+            split(i1 - i0, j1 - j0, address_of(x) + (plane + i0 * w + j0) * size, w * size, to + (first % 2 * phase + first // 2) * size,
+                  to + ((first + 1) % 2 * phase + (first + 1) // 2) * size, pitch * size)
+            return
         for i in range(i0, i1):
             for p in range(sx):
                 begin = j0 + (p - left - j0) % sx            # the first column of this remainder
                 to = (start + i) * pitch + p * phase + (begin + left) // sx
                 source, target = x[plane + i * w + begin:plane + i * w + j1], frame[to:to + max(0, (j1 - begin + sx - 1) // sx)]
-                if sx == 2:                                  # known steps become vectors
-                    for q in range(target.shape[0]):
-                        target[q] = source[2 * q]
-                else:
-                    for q in range(target.shape[0]):
-                        target[q] = source[sx * q]
+                for q in range(target.shape[0]):
+                    target[q] = source[sx * q]
     return framed
 
 
