@@ -171,6 +171,8 @@ class Conv(Op):
         geometry, biased = _geometry(x.shape, w.shape, self.windows(x.shape, w.shape), self.group), len(inputs) > 2 and inputs[2] is not None
         if kernels.planes.serves(geometry):
             return kernels.planes.forward(geometry, x.code, cpu, biased, epilogue)
+        if kernels.pointwise.serves(geometry):
+            return kernels.pointwise.forward(geometry, x.code, biased, epilogue, outputs[0].shape)
         return kernels.forward(geometry, x.code, cpu, biased, epilogue, packed)
 
     def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
@@ -178,7 +180,9 @@ class Conv(Op):
         if outputs[0].size == 0 or x.rank == 5:
             return None
         geometry = _geometry(x.shape, w.shape, self.windows(x.shape, w.shape), self.group)
-        return None if kernels.planes.serves(geometry) else with_panels(self, w, kernels.forward_panels(geometry, x.code, cpu))
+        if kernels.planes.serves(geometry) or kernels.pointwise.serves(geometry):
+            return None
+        return with_panels(self, w, kernels.forward_panels(geometry, x.code, cpu))
 
 
 @op("ConvInputGrad", onnx=False)
@@ -250,6 +254,8 @@ class ConvInputGrad(Op):
         geometry = _geometry(x.shape, w.shape, self.windows(w.shape), self.group)
         if kernels.planes.serves_gradient(geometry):
             return kernels.planes.input_gradient(geometry, x.code, cpu)
+        if kernels.pointwise.serves(geometry):
+            return kernels.pointwise.input_gradient(geometry, x.code)
         return kernels.input_gradient(geometry, x.code, cpu, packed)
 
     def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
@@ -257,7 +263,9 @@ class ConvInputGrad(Op):
         if x.size == 0 or g.size == 0 or x.rank == 5:
             return None
         geometry = _geometry(x.shape, w.shape, self.windows(w.shape), self.group)
-        return None if kernels.planes.serves_gradient(geometry) else with_panels(self, w, kernels.gradient_panels(geometry, x.code, cpu))
+        if kernels.planes.serves_gradient(geometry) or kernels.pointwise.serves(geometry):
+            return None
+        return with_panels(self, w, kernels.gradient_panels(geometry, x.code, cpu))
 
 
 @op("ConvWeightGrad", onnx=False)

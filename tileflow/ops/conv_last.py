@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 PLANAR = {"forward": 0.8, "input": 0.85, "weights": 0.9}
 LAST = {"forward": 1.4, "input": 1.35, "weights": 1.25}
 """Speed of the two forms, as parts of `FLOPS_PER_NS`: ResNet's shapes on one AVX2 core."""
+POINTWISE = {"forward": 1.2, "input": 1.2, "weights": 0.9}
+"""Likewise of planar 1x1 convolutions without strides whose rows of pixels fill whole vectors."""
 DEPTHWISE = (0.45, 0.4)
 STRIDED = {"forward": (0.25, 0.22), "input": (0.05, 0.22), "weights": (0.25, 0.22)}
 """Likewise of depthwise convolutions and their gradients, planar and channels-last, without and with strides."""
@@ -57,7 +59,10 @@ def gain(s: Sites, what: str, code: str, path: Cpu) -> float:
         used, rows = (s.oc, s.c) if what == "forward" else (s.c, s.oc)
     wide = kernels.panel_width(code, path)
     filled = used / (-(-used // wide) * wide) * (rows / (rows + 3))
-    return s.flops / speed * (1 / PLANAR[what] - 1 / (LAST[what] * filled))
+    planar = PLANAR[what]
+    if s.taps == s.groups == 1 and s.pixels_in == s.pixels_out:
+        planar = max(0.5, POINTWISE[what] * s.pixels_out / (-(-s.pixels_out // wide) * wide))
+    return s.flops / speed * (1 / planar - 1 / (LAST[what] * filled))
 
 
 def zeros(outputs: Sequence[TensorType]) -> list[Call]:
