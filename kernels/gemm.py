@@ -219,7 +219,7 @@ def _pieces(p: Problem, plan: Blocking, panel: int, serial: Serial | None) -> li
     return [replace(whole, j=j, n=min(step, p.n - j)) for j in range(0, p.n, step)]
 
 
-def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out, *, alpha: float = 1.0, beta: float = 1.0,
+def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: float = 1.0, beta: float = 1.0,
                  bias: Bias | None = None, force: Blocking | None = None, serial: Serial | None = None, packed: bool = False,
                  epilogue: Epilogue | None = None, partials: str = "f4") -> list[Call]:
     """Calls that compute C = alpha * A @ B + beta * bias for every matrix of a batch, on the current CPU path.
@@ -326,7 +326,7 @@ def _strides(dtype: str, p: Problem, plan: Blocking, piece: Piece, path: cpu.Cpu
     return p.k, piece.j * p.k + piece.at, p.b_step
 
 
-def _piece_calls(dtype: str, p: Problem, plan: Blocking, piece: Piece, operands: tuple[In, In | Work, Out], path: cpu.Cpu, *,
+def _piece_calls(dtype: str, p: Problem, plan: Blocking, piece: Piece, operands: tuple[In, In | Work, Out | Work], path: cpu.Cpu, *,
                  alpha: float, beta: float, bias: Bias | None, epilogue: Epilogue | None) -> list[Call]:
     """The calls of one piece; `operands` are A, B as the way reads it, C."""
     a, right, c = operands

@@ -68,6 +68,28 @@ def test_as_torch_in_double(name: str) -> None:
     np.testing.assert_allclose(db, bias.grad.numpy(), rtol=1e-10, atol=1e-9)
 
 
+POINTWISE = {"more filters": (3, 5, 18, 17, 13), "more channels": (2, 19, 6, 17, 13), "one image": (1, 7, 7, 16, 16)}
+"""Images, channels, filters, height, width."""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", POINTWISE)
+def test_pointwise(name: str, dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    n, c, o, h, width = POINTWISE[name]
+    arrays = [normal(n, c, h, width, dtype=dtype), normal(o, c, 1, 1, dtype=dtype, seed=1), normal(o, dtype=dtype, seed=2)]
+    x, w, bias = (torch.tensor(a.astype("float64"), requires_grad=True) for a in arrays)
+    y = torch.nn.functional.conv2d(x, w, bias)
+    g = normal(n, o, h, width, dtype=dtype, seed=3)
+    y.backward(torch.tensor(g.astype("float64")))
+    tolerance = 2e-5 if dtype == "float32" else 1e-11
+    over_input, over_weights = gradients_of(Conv(), arrays[0].shape, arrays[1].shape, biased=False)
+    got = [check_kernel(op, *given, rtol=tolerance, atol=20 * tolerance)[0] for op, given in
+           ((Conv(), arrays), (over_input, [g, arrays[1]]), (over_weights, [arrays[0], g]))]
+    for result, wanted in zip(got, (y.detach(), x.grad, w.grad), strict=True):
+        np.testing.assert_allclose(result, wanted.numpy(), rtol=tolerance, atol=20 * tolerance)
+
+
 def test_long_sums_are_as_accurate_as_pairwise_ones() -> None:
     """The weight gradient over many images of values that do not cancel: an error of a few roundings, not of their number."""
     op = operator((24, 2, 40, 40), dict(pads=(1, 1, 1, 1)))

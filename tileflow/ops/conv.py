@@ -338,4 +338,6 @@ class ConvWeightGrad(Op):
         geometry = _geometry(x.shape, w.shape, self.windows(x.shape), self.group)
         if kernels.planes.serves(geometry):
             return kernels.planes.weight_gradient(geometry, x.code, cpu, self.biased)
+        if kernels.pointwise.serves_weights(geometry) and not self.biased:
+            return kernels.pointwise.weight_gradient(geometry, x.code)
         return kernels.weight_gradient(geometry, x.code, cpu, self.biased)
