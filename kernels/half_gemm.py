@@ -218,7 +218,7 @@ def half_calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: fl
     return calls
 
 
-def _piece(p: Problem, first: int, n: int, layout: _Layout, operands: tuple[In, In | Work, Out], alpha: float, beta: float,
+def _piece(p: Problem, first: int, n: int, layout: _Layout, operands: tuple[In, In | Work, Out | Work], alpha: float, beta: float,
            bias: Bias | None, partials: str) -> list[Call]:
     """The calls for `n` columns of C from `first` on; `operands` are A, those columns of B laid out, C."""
     (a, right, c), dtype, path = operands, layout.dtype, layout.path
