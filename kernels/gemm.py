@@ -219,7 +219,7 @@ def _pieces(p: Problem, plan: Blocking, panel: int, serial: Serial | None) -> li
     return [replace(whole, j=j, n=min(step, p.n - j)) for j in range(0, p.n, step)]
 
 
-def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out, *, alpha: float = 1.0, beta: float = 1.0,
+def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: float = 1.0, beta: float = 1.0,
                  bias: Bias | None = None, force: Blocking | None = None, serial: Serial | None = None, packed: bool = False,
                  epilogue: Epilogue | None = None, partials: str = "f4") -> list[Call]:
     """Calls that compute C = alpha * A @ B + beta * bias for every matrix of a batch, on the current CPU path.
@@ -228,14 +228,14 @@ def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out, *, alpha: float =
         dtype: "f4", "f8", "f2" or "b2" (the last two: `half_gemm.half_calls`, which takes no `force`).
         p: sizes, transpositions and batch.
         a, b, c: the operands. Only their number of elements matters; C holds the matrices of the batch in order.
-        bias: an addend, for problems without batch.
+        bias: an addend, the same for all matrices; those of a batch must have a B each.
         force: this blocking instead of the chosen one (tests and tuning).
         serial: do it in pieces, with less scratch memory. Pieces of sums must divide k.
         packed: b is what the calls of `panels` made.
         epilogue: elementwise work on C; channels are columns, the last axis of c's shape.
         partials: "f2" rounds the sums of 16-bit products to float16 after every 16 of them.
     """
-    assert bias is None or not p.batch
+    assert bias is None or all(p.b_step)
     if dtype in HALVES:
         from .half_gemm import half_calls
         calls = half_calls(dtype, p, a, b, c, alpha=alpha, beta=beta, bias=bias, serial=serial, partials=partials, packed=packed)
@@ -326,7 +326,7 @@ def _strides(dtype: str, p: Problem, plan: Blocking, piece: Piece, path: cpu.Cpu
     return p.k, piece.j * p.k + piece.at, p.b_step
 
 
-def _piece_calls(dtype: str, p: Problem, plan: Blocking, piece: Piece, operands: tuple[In, In | Work, Out], path: cpu.Cpu, *,
+def _piece_calls(dtype: str, p: Problem, plan: Blocking, piece: Piece, operands: tuple[In, In | Work, Out | Work], path: cpu.Cpu, *,
                  alpha: float, beta: float, bias: Bias | None, epilogue: Epilogue | None) -> list[Call]:
     """The calls of one piece; `operands` are A, B as the way reads it, C."""
     a, right, c = operands

@@ -219,7 +219,7 @@ def half_panels(dtype: str, p: Problem) -> Panels | None:
     return Panels(elements, "f4", (layout.call(p, 0, p.n, 1, In(0, (p.k * p.n,)), Out(0, (elements,))),))
 
 
-def half_calls(dtype: str, p: Problem, a: In, b: In, c: Out, *, alpha: float = 1.0, beta: float = 1.0, bias: Bias | None = None,
+def half_calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: float = 1.0, beta: float = 1.0, bias: Bias | None = None,
                serial: Serial | None = None, partials: str = "f4", packed: bool = False, tiles: bool | None = None) -> list[Call]:
     """Calls that compute C = alpha * A @ B + beta * bias for every matrix of a batch: `gemm.matmul_calls` for "f2" and "b2".
 
@@ -249,7 +249,7 @@ def half_calls(dtype: str, p: Problem, a: In, b: In, c: Out, *, alpha: float = 1
     return calls
 
 
-def _piece(p: Problem, first: int, n: int, layout: _Layout, operands: tuple[In, In | Work, Out], alpha: float, beta: float,
+def _piece(p: Problem, first: int, n: int, layout: _Layout, operands: tuple[In, In | Work, Out | Work], alpha: float, beta: float,
            bias: Bias | None, partials: str) -> list[Call]:
     """The calls for `n` columns of C from `first` on; `operands` are A, those columns of B as the way reads them, C."""
     (a, right, c), dtype, path = operands, layout.dtype, layout.path

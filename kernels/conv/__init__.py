@@ -13,11 +13,13 @@ matrix by the height of the kernel over the stride:
 - input gradient (transpose.py): `U'[offset[k] + p] += sum_o w[o, k] * dy[o, p]`, then U' is folded back onto the image; or, where that
   wastes little, the forward kernel with flipped weights over dy.
 
-A convolution that needs no unfolding (one tap per row, stride 1, no padding: 1x1 above all) reads the image where it lies.
+A convolution that needs no unfolding (one tap per row, stride 1, no padding: 1x1 above all) reads the image where it lies; one of a
+single tap is a matrix product (pointwise.py).
+Depthwise convolutions need no unfolding either: planes.py has vectors along the width.
 One-dimensional convolutions run along the height, with width 1. Every output element is summed in an order that depends on the shapes
 and the CPU path alone.
 """
-from . import depthwise, last, last_weights
+from . import depthwise, last, last_weights, planes, pointwise
 from .brgemm import width as panel_width
 from .correlate import weight_gradient
 from .geometry import FLOPS_PER_NS, Geometry
@@ -27,4 +29,5 @@ from .sites import Axis, Sites
 from .transpose import gradient_panels, input_gradient
 
 __all__ = ["FLOPS_PER_NS", "Axis", "Geometry", "Panels", "Sites", "depthwise", "forward", "forward_panels", "gradient_panels",
-           "input_gradient", "last", "last_weights", "panel_width", "pools", "weight_gradient"]
+           "input_gradient", "last", "last_weights", "panel_width", "planes", "pointwise", "pools",
+           "weight_gradient"]

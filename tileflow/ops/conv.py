@@ -177,14 +177,20 @@ class Conv(Op):
         if x.rank == 5:
             calls = planar_calls(ConvLast(self), inputs, outputs, cpu)
             return [*calls, epilogue.after(outputs[0].shape, 1)] if epilogue else calls
-        geometry = _geometry(x.shape, w.shape, self.windows(x.shape, w.shape), self.group)
-        return kernels.forward(geometry, x.code, cpu, len(inputs) > 2 and inputs[2] is not None, epilogue, packed, pooling)
+        geometry, biased = _geometry(x.shape, w.shape, self.windows(x.shape, w.shape), self.group), len(inputs) > 2 and inputs[2] is not None
+        if pooling is None and kernels.planes.serves(geometry):
+            return kernels.planes.forward(geometry, x.code, cpu, biased, epilogue)
+        if pooling is None and kernels.pointwise.serves(geometry):
+            return kernels.pointwise.forward(geometry, x.code, biased, epilogue, outputs[0].shape)
+        return kernels.forward(geometry, x.code, cpu, biased, epilogue, packed, pooling)
 
     def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
         x, w = present(inputs[0]), present(inputs[1])
         if outputs[0].size == 0 or x.rank == 5:
             return None
         geometry = _geometry(x.shape, w.shape, self.windows(x.shape, w.shape), self.group)
+        if kernels.planes.serves(geometry) or kernels.pointwise.serves(geometry):
+            return None
         return with_panels(self, w, kernels.forward_panels(geometry, x.code, cpu))
 
 
@@ -254,13 +260,20 @@ class ConvInputGrad(Op):
             return zeros(outputs)
         if x.rank == 5:
             return planar_calls(ConvInputGradLast(self), inputs, outputs, cpu)
-        return kernels.input_gradient(_geometry(x.shape, w.shape, self.windows(w.shape), self.group), x.code, cpu, packed)
+        geometry = _geometry(x.shape, w.shape, self.windows(w.shape), self.group)
+        if kernels.planes.serves_gradient(geometry):
+            return kernels.planes.input_gradient(geometry, x.code, cpu)
+        if kernels.pointwise.serves(geometry):
+            return kernels.pointwise.input_gradient(geometry, x.code)
+        return kernels.input_gradient(geometry, x.code, cpu, packed)
 
     def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
         g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
         if x.size == 0 or g.size == 0 or x.rank == 5:
             return None
         geometry = _geometry(x.shape, w.shape, self.windows(w.shape), self.group)
+        if kernels.planes.serves_gradient(geometry) or kernels.pointwise.serves(geometry):
+            return None
         return with_panels(self, w, kernels.gradient_panels(geometry, x.code, cpu))
 
 
@@ -331,4 +344,9 @@ class ConvWeightGrad(Op):
             return zeros(outputs)
         if x.rank == 5:
             return planar_calls(ConvWeightGradLast(self), inputs, outputs, cpu)
-        return kernels.weight_gradient(_geometry(x.shape, w.shape, self.windows(x.shape), self.group), x.code, cpu, self.biased)
+        geometry = _geometry(x.shape, w.shape, self.windows(x.shape), self.group)
+        if kernels.planes.serves(geometry):
+            return kernels.planes.weight_gradient(geometry, x.code, cpu, self.biased)
+        if kernels.pointwise.serves_weights(geometry) and not self.biased:
+            return kernels.pointwise.weight_gradient(geometry, x.code)
+        return kernels.weight_gradient(geometry, x.code, cpu, self.biased)

@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 PLANAR = {"forward": 0.8, "input": 0.85, "weights": 0.9}
 LAST = {"forward": 1.4, "input": 1.35, "weights": 1.25}
 """Speed of the two forms, as parts of `FLOPS_PER_NS`: ResNet's shapes on one AVX2 core."""
-DEPTHWISE = (0.09, 0.32)
-"""Likewise of depthwise convolutions and their gradients, planar and channels-last."""
+POINTWISE = {"forward": 1.2, "input": 1.2, "weights": 0.9}
+"""Likewise of planar 1x1 convolutions without strides whose rows of pixels fill whole vectors."""
+DEPTHWISE = (0.45, 0.4)
+STRIDED = {"forward": (0.25, 0.22), "input": (0.05, 0.22), "weights": (0.25, 0.22)}
+"""Likewise of depthwise convolutions and their gradients, planar and channels-last, without and with strides."""
 
 
 def sites_of(x: Shape, w: Shape, win: Windows, group: int) -> Sites:
@@ -46,14 +49,20 @@ def gain(s: Sites, what: str, code: str, path: Cpu) -> float:
     """
     speed = kernels.FLOPS_PER_NS[path.name] * 4 / int(code[1:])
     if s.depthwise:
-        return s.flops / speed * (1 / DEPTHWISE[0] - 1 / DEPTHWISE[1])
+        planar, last = STRIDED[what] if any(a.in_step > 1 for a in s.axes) else DEPTHWISE
+        if s.axes[0].taps > 1:                               # planar volumes are turned
+            planar = STRIDED["input"][0]
+        return s.flops / speed * (1 / planar - 1 / last)
     if what == "weights":
         used, rows = s.c, s.oc
     else:
         used, rows = (s.oc, s.c) if what == "forward" else (s.c, s.oc)
     wide = kernels.panel_width(code, path)
     filled = used / (-(-used // wide) * wide) * (rows / (rows + 3))
-    return s.flops / speed * (1 / PLANAR[what] - 1 / (LAST[what] * filled))
+    planar = PLANAR[what]
+    if s.taps == s.groups == 1 and s.pixels_in == s.pixels_out:
+        planar = max(0.5, POINTWISE[what] * s.pixels_out / (-(-s.pixels_out // wide) * wide))
+    return s.flops / speed * (1 / planar - 1 / (LAST[what] * filled))
 
 
 def zeros(outputs: Sequence[TensorType]) -> list[Call]:
