@@ -114,14 +114,14 @@ class ConvLast(ChannelsLast):
         if outputs[0].size == 0:
             return []
         s = self.op.sites(x.shape, w.shape)
-        return _way(s).forward(s, x.code, cpu, len(inputs) > 2 and inputs[2] is not None, epilogue, packed)
+        return _way(s, s, x.code, cpu).forward(s, x.code, cpu, len(inputs) > 2 and inputs[2] is not None, epilogue, packed)
 
     def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
         x, w = present(self.logical(inputs)[0]), present(inputs[1])
         if outputs[0].size == 0:
             return None
         s = self.op.sites(x.shape, w.shape)
-        return with_panels(self, w, _way(s).forward_panels(s, x.code, cpu))
+        return with_panels(self, w, _way(s, s, x.code, cpu).forward_panels(s, x.code, cpu))
 
 
 class ConvInputGradLast(ChannelsLast):
@@ -142,19 +142,21 @@ class ConvInputGradLast(ChannelsLast):
         if x.size == 0 or g.size == 0:
             return zeros(outputs)
         s = self.op.sites(to_first(x.shape), w.shape)
-        return _way(s).input_gradient(s, x.code, cpu, packed)
+        return _way(s, s.gradient, x.code, cpu).input_gradient(s, x.code, cpu, packed)
 
     def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
         g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
         if x.size == 0 or g.size == 0:
             return None
         s = self.op.sites(to_first(x.shape), w.shape)
-        return with_panels(self, w, _way(s).gradient_panels(s, x.code, cpu))
+        return with_panels(self, w, _way(s, s.gradient, x.code, cpu).gradient_panels(s, x.code, cpu))
 
 
-def _way(s: Sites) -> Any:
-    """The kernels of a convolution and of its input gradient."""
-    return kernels.depthwise if s.depthwise else kernels.last
+def _way(s: Sites, problem: Sites, code: str, path: Cpu) -> Any:
+    """The kernels of a convolution and of its input gradient; `problem` is `s` or its gradient."""
+    if s.depthwise:
+        return kernels.depthwise
+    return kernels.last_tiles if kernels.last_tiles.pays(problem, code, path) else kernels.last
 
 
 class ConvWeightGradLast(ChannelsLast):
