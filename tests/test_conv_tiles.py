@@ -13,7 +13,7 @@ from test_conv_last import Placed, forms, last, normal
 from tileflow.graph import type_of
 from tileflow.kernels import cpu, tiled
 from tileflow.kernels.call import In
-from tileflow.kernels.conv import last_tiles
+from tileflow.kernels.conv import last_tiles, last_tiles_weights
 from tileflow.kernels.epilogue import Along, Epilogue
 from tileflow.kernels.expr import Var, maximum
 from tileflow.lower.pack import Pack
@@ -60,7 +60,7 @@ def leaves(op: Any, *arrays: Array) -> list[str]:
 @pytest.mark.parametrize("name", QUICK if EMULATED else CASES)
 def test_kernels(path: cpu.Cpu, name: str) -> None:
     x_shape, w_shape, attributes = CASES[name]
-    forward, over_input, _ = forms(Conv(**attributes), x_shape, w_shape)
+    forward, over_input, over_weights = forms(Conv(**attributes), x_shape, w_shape)
     x, w, bias = last(normal(*x_shape)), normal(*w_shape, seed=1), normal(w_shape[0])
     scale = 2e-5 * float(np.sqrt(w[0].size))
     assert "conv_tiles" in leaves(forward, x, w, bias)
@@ -69,6 +69,8 @@ def test_kernels(path: cpu.Cpu, name: str) -> None:
     g = normal(*y.shape, seed=2)
     assert ("conv_tiles" in leaves(over_input, g, w)) == ("strides" not in attributes)
     check_kernel(over_input, g, w, rtol=2e-5, atol=scale)
+    assert "conv_tiles_weights" in leaves(over_weights, x, g)
+    check_kernel(over_weights, x, g, rtol=2e-5, atol=2e-5 * float(np.sqrt(g[..., 0].size)))
 
 
 @pytest.mark.usefixtures("always")
@@ -109,13 +111,13 @@ def test_epilogue_on_finished_blocks(path: cpu.Cpu) -> None:
 
 
 def torch_in_double(op: Conv, x: Array, w: Array, g: Array) -> list[Array]:
-    """y and dx over planar images, without padding of different sizes."""
+    """y, dx and dw over planar images, without padding of different sizes."""
     torch = pytest.importorskip("torch")
     tensors = [torch.tensor(a.astype("f8"), requires_grad=True) for a in (x, w)]
     rank = len(op.pads) // 2
     y = torch.nn.functional.conv2d(*tensors, padding=op.pads[:rank], stride=op.strides, dilation=op.dilations, groups=op.group)
     y.backward(torch.tensor(g.astype("f8")))
-    return [y.detach().numpy(), tensors[0].grad.numpy()]
+    return [y.detach().numpy(), tensors[0].grad.numpy(), tensors[1].grad.numpy()]
 
 
 @pytest.mark.skipif(EMULATED, reason="too long to emulate")
@@ -130,17 +132,18 @@ def test_as_accurate_as_the_vector_kernels(path: cpu.Cpu, kind: str) -> None:
     elif kind == "wide":
         x = x * (10.0 ** np.random.default_rng(3).uniform(-12, 6, x.shape)).astype("f4")
     g = normal(2, 80, 14, 13, seed=2)
-    forward, over_input, _ = forms(op, x.shape, w.shape)
-    arrays: list[tuple[Any, Any]] = [(forward, (last(x), w)), (over_input, (last(g), w))]
+    forward, over_input, over_weights = forms(op, x.shape, w.shape)
+    arrays: list[tuple[Any, Any]] = [(forward, (last(x), w)), (over_input, (last(g), w)), (over_weights, (last(x), last(g)))]
     got = []
     for op_, given in arrays:
-        assert "conv_tiles" in leaves(op_, *given)
+        assert {"conv_tiles", "conv_tiles_weights"} & set(leaves(op_, *given))
         got.append(run_kernel(op_, *given)[0])
     with cpu.forced(VECTORS):
         plain = [run_kernel(op_, *given)[0] for op_, given in arrays]
     scales = torch_in_double(op, abs(x), abs(w), abs(g))
-    for tiles, vectors, wanted, scale in zip(got, plain, torch_in_double(op, x, w, g), scales, strict=True):
-        errors = [np.abs(a.astype("f8") - last(wanted)) / last(scale) / UNIT for a in (tiles, vectors)]
+    for i, (tiles, vectors, wanted, scale) in enumerate(zip(got, plain, torch_in_double(op, x, w, g), scales, strict=True)):
+        order = last if i < 2 else np.ascontiguousarray
+        errors = [np.abs(a.astype("f8") - order(wanted)) / order(scale) / UNIT for a in (tiles, vectors)]
         most, mean = (2.0, 1.6) if kind == "wide" else (1.0, 1.0)
         assert errors[0].max() <= most * errors[1].max(), [e.max() for e in errors]
         assert errors[0].mean() <= mean * errors[1].mean(), [e.mean() for e in errors]
@@ -170,6 +173,19 @@ def test_infinity_nan_and_magnitudes_that_cannot_be_split(path: cpu.Cpu) -> None
                 np.testing.assert_array_equal(got[0, 12:], plain[0, 12:])
 
 
+@pytest.mark.usefixtures("always")
+def test_infinity_and_nan_in_the_weight_gradient(path: cpu.Cpu) -> None:
+    x, g = last(normal(1, 17, 9, 7)), last(normal(1, 35, 9, 7, seed=1))
+    _, _, over_weights = forms(Conv(pads=(1, 1, 1, 1)), (1, 17, 9, 7), (35, 17, 3, 3))
+    for side, value in ((0, np.inf), (1, -np.inf), (1, np.nan))[:1 if EMULATED else 3]:
+        (a, b) = x.copy(), g.copy()
+        (a, b)[side][0, 3, 5, 16] = value
+        with np.errstate(all="ignore"):
+            wanted = over_weights.reference(a.astype("f8"), b.astype("f8"))
+        for got, exact in zip(run_kernel(over_weights, a, b), wanted, strict=True):
+            np.testing.assert_allclose(got, exact, rtol=1e-5, atol=1e-4)
+
+
 def test_way_is_chosen_by_sizes(path: cpu.Cpu) -> None:
     def served(x: tuple[int, ...], w: tuple[int, ...], **attributes: Any) -> bool:
         s = Conv(**attributes).sites(x, w)
@@ -181,5 +197,6 @@ def test_way_is_chosen_by_sizes(path: cpu.Cpu) -> None:
     assert not served((8, 64, 28, 28), (64, 1, 3, 3), group=64)
     assert not served((1, 64, 3, 3), filters)
     s = Conv(pads=(1, 1, 1, 1)).sites(wide, filters)
+    assert last_tiles_weights.pays(s, "f4", path)
     assert not last_tiles.pays(s, "f8", path)
     assert not last_tiles.pays(s, "f4", cpu.PATHS[VECTORS])

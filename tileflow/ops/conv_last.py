@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from ..graph.op import Op, Packed, Types
 from ..graph.types import TensorType
@@ -173,7 +173,9 @@ class ConvWeightGradLast(ChannelsLast):
         if w.size == 0 or x.size == 0 or g.size == 0:
             return zeros(outputs)
         s = self.op.sites(x.shape, w.shape)
-        return (kernels.depthwise if s.depthwise else kernels.last_weights).weight_gradient(s, x.code, cpu, self.op.biased)
+        in_tiles = kernels.last_tiles_weights.pays(s, x.code, cpu) and not s.depthwise
+        way: Any = kernels.depthwise if s.depthwise else kernels.last_tiles_weights if in_tiles else kernels.last_weights
+        return cast(list[Call], way.weight_gradient(s, x.code, cpu, self.op.biased))
 
 
 def planar_calls(form: ChannelsLast, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
