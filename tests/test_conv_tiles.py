@@ -18,6 +18,7 @@ from tileflow.kernels.epilogue import Along, Epilogue
 from tileflow.kernels.expr import Var, maximum
 from tileflow.lower.pack import Pack
 from tileflow.ops.conv import Conv
+from tileflow.ops.conv_last import gain
 
 Array = np.ndarray
 
@@ -198,5 +199,7 @@ def test_way_is_chosen_by_sizes(path: cpu.Cpu) -> None:
     assert not served((1, 64, 3, 3), filters)
     s = Conv(pads=(1, 1, 1, 1)).sites(wide, filters)
     assert last_tiles_weights.pays(s, "f4", path)
+    for what in ("forward", "input", "weights"):
+        assert gain(s, what, "f4", path) > gain(s, what, "f4", cpu.PATHS[VECTORS]) > 0
     assert not last_tiles.pays(s, "f8", path)
     assert not last_tiles.pays(s, "f4", cpu.PATHS[VECTORS])
