@@ -113,17 +113,18 @@ def left_as_float(dtype: str) -> Any:
     return widened
 
 
-def tile_block(dtype: str) -> Any:
-    """The jitable that computes a block of C (float32) from A and packed panels of B, on the current path.
+def tile_run(dtype: str) -> Any:
+    """The jitable that computes one run of at most DEPTH terms of a block of C (float32), on the current path, whose tiles are open.
 
-    block(height, width, k, depth, a, a_row, a_k, b, b_col, c, c_row, flags, scratch): addresses and byte strides; `b` is the panel of
-    the block's first column, 32 * b_col bytes lead to the next; C holds a sum already where `flags` has MORE.
+    run(height, width, deep, a, a_row, a_k, b, marks, panel, c, c_row, adding, scratch): addresses and byte strides; `b` is the run's first
+    block in the panel of the first column, `marks` that panel's largest magnitude for the run, and `panel` bytes lead to the next panel.
+    The sum is added to C where `adding` is not 0.
     """
     path = cpu.current()
     count = products(dtype, path)
     parts = parts_of(count)
     a_step, b_step, limit, scaled = parts * 2 * TILE, step_bytes(dtype, path), LARGEST[dtype], SCALE[dtype] != 1
-    begin, end, tall, short = opener(), closer(), product(count, 2), product(count, 1)
+    tall, short = product(count, 2), product(count, 1)
     pack, put, back, kernel, as_float = packer(dtype, parts, True), deposit(dtype), restore(dtype, parts), outer("f4"), left_as_float(dtype)
 
     @register_jitable
@@ -131,38 +132,50 @@ def tile_block(dtype: str) -> Any:
         near = scaled and (first >> 23) + (second >> 23) - 254 > LARGEST_PRODUCT
         return first < limit and second < limit and not near
 
+    def run(height, width, deep, a, a_row, a_k, b, marks, panel, c, c_row, adding, base):  # type: ignore[no-untyped-def]
+        blocks, left = (deep + TERMS - 1) // TERMS, base + LEFT
+        for i in range(16):
+            poke(base + SEEN + 4 * i, 0)
+        pack(height, deep, a, a_row, a_k, left, blocks * a_step, a_step, base + SEEN, 0, base)
+        largest = 0
+        for q in range(0, width, SIDE):
+            largest = max(largest, peek(marks + q // SIDE * panel))
+        if fits(most(base + SEEN), largest):
+            for q in range(0, width, SIDE):
+                for i in range(0, height, SIDE):
+                    at = left + i // SIDE * blocks * a_step
+                    if height - i > 16:
+                        tall(blocks, at, a_step, b + q // SIDE * panel, b_step, base + TEMPORARY, 4 * SIDE)
+                    else:
+                        short(blocks, at, a_step // 2, b + q // SIDE * panel, b_step, base + TEMPORARY, 4 * SIDE)
+                    put(min(SIDE, height - i), min(SIDE, width - q), base + TEMPORARY, c + i * c_row + 4 * q, c_row, adding)
+        else:
+            rows, row, term = as_float(height, deep, a, a_row, a_k, left)
+            for q in range(0, width, SIDE):
+                source = b + q // SIDE * panel
+                if peek(marks + q // SIDE * panel) < limit:
+                    for t in range(blocks):
+                        back(source + t * b_step, base + SPARE + t * TERMS * SIDE * 4)
+                    source = base + SPARE
+                kernel(height, min(SIDE, width - q), deep, rows, row, term, source, SIDE * 4, c + 4 * q, c_row, adding)
+
+    return run
+
+
+def tile_block(dtype: str) -> Any:
+    """The jitable that computes a block of C (float32) from A and packed panels of B, on the current path.
+
+    block(height, width, k, depth, a, a_row, a_k, b, b_col, c, c_row, flags, scratch): addresses and byte strides; `b` is the panel of
+    the block's first column, 32 * b_col bytes lead to the next; C holds a sum already where `flags` has MORE.
+    """
+    begin, end, run, b_step = opener(), closer(), register_jitable(tile_run(dtype)), step_bytes(dtype, cpu.current())
+
     def block(height, width, k, depth, a, a_row, a_k, b, b_col, c, c_row, flags, scratch):  # type: ignore[no-untyped-def]
-        base = np.intp(scratch)
-        panel, header, left = SIDE * b_col, (4 * ((k + DEPTH - 1) // DEPTH) + HEADER - 1) // HEADER * HEADER, base + LEFT
+        base, first = np.intp(scratch), b + (4 * ((k + DEPTH - 1) // DEPTH) + HEADER - 1) // HEADER * HEADER
         begin(0)
         for p in range(0, k, DEPTH):
-            deep, mark = min(DEPTH, k - p), 4 * (p // DEPTH)
-            blocks, adding = (deep + TERMS - 1) // TERMS, int(p + (flags & MORE) > 0)
-            for i in range(16):
-                poke(base + SEEN + 4 * i, 0)
-            pack(height, deep, a + p * a_k, a_row, a_k, left, blocks * a_step, a_step, base + SEEN, 0, base)
-            largest = 0
-            for q in range(0, width, SIDE):
-                largest = max(largest, peek(b + q // SIDE * panel + mark))
-            from_b = b + header + p // TERMS * b_step
-            if fits(most(base + SEEN), largest):
-                for q in range(0, width, SIDE):
-                    for i in range(0, height, SIDE):
-                        at = left + i // SIDE * blocks * a_step
-                        if height - i > 16:
-                            tall(blocks, at, a_step, from_b + q // SIDE * panel, b_step, base + TEMPORARY, 4 * SIDE)
-                        else:
-                            short(blocks, at, a_step // 2, from_b + q // SIDE * panel, b_step, base + TEMPORARY, 4 * SIDE)
-                        put(min(SIDE, height - i), min(SIDE, width - q), base + TEMPORARY, c + i * c_row + 4 * q, c_row, adding)
-            else:
-                rows, row, term = as_float(height, deep, a + p * a_k, a_row, a_k, left)
-                for q in range(0, width, SIDE):
-                    source = from_b + q // SIDE * panel
-                    if peek(b + q // SIDE * panel + mark) < limit:
-                        for t in range(blocks):
-                            back(source + t * b_step, base + SPARE + t * TERMS * SIDE * 4)
-                        source = base + SPARE
-                    kernel(height, min(SIDE, width - q), deep, rows, row, term, source, SIDE * 4, c + 4 * q, c_row, adding)
+            run(height, width, min(DEPTH, k - p), a + p * a_k, a_row, a_k, first + p // TERMS * b_step, b + 4 * (p // DEPTH), SIDE * b_col,
+                c, c_row, int(p + (flags & MORE) > 0), base)
         end(0)
 
     return block
@@ -173,7 +186,7 @@ def pack_units(n: int, k: int, matrices: int) -> int:
     return matrices * -(-k // DEPTH) * -(-n // (GROUP * SIDE))
 
 
-def pack_call(dtype: str, path: cpu.Cpu, b: In, packed: Out | Work, n: int, k: int, trans_b: bool, start: int, row: int, matrix: int,
+def pack_call(dtype: str, path: cpu.Cpu, b: In | Work, packed: Out | Work, n: int, k: int, trans_b: bool, start: int, row: int, matrix: int,
               matrices: int) -> Call:
     """The call that lays out columns and terms of B, from element `start` of each of its matrices on; strides are elements."""
     scratch = Work("tile_pack", (LEFT // 4,), "f4")

@@ -140,17 +140,16 @@ def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: bool = False) ->
 
 def forward_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
     """How the weights of `s` are laid out for `forward`."""
-    return _packing(s, dtype, path, (s.c * s.taps, s.taps))
+    return weight_panels(s, dtype, path, (s.c * s.taps, s.taps), width(dtype, path))
 
 
 def gradient_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
     """How the weights of `s` are laid out for its input gradient."""
-    return _packing(s.gradient, dtype, path, (s.taps, s.c * s.taps))
+    return weight_panels(s.gradient, dtype, path, (s.taps, s.c * s.taps), width(dtype, path))
 
 
-def _packing(s: Sites, dtype: str, path: cpu.Cpu, order: tuple[int, int]) -> Panels:
-    """The panels of a problem with `o_step` and `c_step` of its weights (see `_panels`)."""
-    wide = width(dtype, path)
+def weight_panels(s: Sites, dtype: str, path: cpu.Cpu, order: tuple[int, int], wide: int) -> Panels:
+    """The panels of a problem, `wide` channels each, with `o_step` and `c_step` of its weights (see `_panels`)."""
     tiles = -(-s.oc // wide)
     weights, elements = s.groups * s.oc * s.c * s.taps, s.groups * tiles * wide * s.c * s.taps
     block = Work("block", (min(s.c, max(1, TURNED // s.taps)) * s.taps * wide,), dtype)

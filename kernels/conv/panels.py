@@ -19,5 +19,9 @@ class Panels:
 
     def inside(self, dtype: str) -> list[Call]:
         """The calls as part of a kernel whose weights are input 1."""
-        moved = {In: lambda arg: replace(arg, index=1), Out: lambda _arg: self.work(dtype)}
+        return self.onto(self.work(dtype), 1)
+
+    def onto(self, target: Work, weights: int = 0) -> list[Call]:
+        """The calls with the weights as another input, which write `target`."""
+        moved = {In: lambda arg: replace(arg, index=weights), Out: lambda _arg: target}
         return [replace(call, args=tuple(moved[type(a)](a) if type(a) in moved else a for a in call.args)) for call in self.calls]

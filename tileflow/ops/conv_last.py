@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from ..graph.op import Op, Packed, Types
 from ..graph.types import TensorType
@@ -14,6 +14,7 @@ from ..kernels.call import Work as Scratch
 from ..kernels.conv import Axis, Sites
 from ..kernels.move import Axis as MoveAxis
 from ..kernels.move import fill_call, move
+from ..kernels.tiled import FLOPS_PER_NS, products
 from .last import ChannelsLast, to_first, to_last
 from .shape import present
 from .window import Shape, Windows
@@ -42,10 +43,19 @@ def sites_of(x: Shape, w: Shape, win: Windows, group: int) -> Sites:
     return Sites(x[0], group, w[1], w[0] // group, (axes[0], axes[1], axes[2]))
 
 
+def _in_tiles(s: Sites, what: str, code: str, path: Cpu) -> bool:
+    """Whether the channels-last form of a `forward`, `input` or `weights` is done in bfloat16 tiles."""
+    if s.depthwise:
+        return False
+    if what == "weights":
+        return kernels.last_tiles_weights.pays(s, code, path)
+    return kernels.last_tiles.pays(s if what == "forward" else s.gradient, code, path)
+
+
 def gain(s: Sites, what: str, code: str, path: Cpu) -> float:
     """Estimated nanoseconds that the channels-last form of a `forward`, `input` or `weights` saves on one core, from measured rates.
 
-    Its register blocks lose what `oc` (or, for `weights`, `c`) lacks to whole panels, and a little per tap.
+    Tiles have no planar form. Register blocks lose what `oc` (or, for `weights`, `c`) lacks to whole panels, and a little per tap.
     """
     speed = kernels.FLOPS_PER_NS[path.name] * 4 / int(code[1:])
     if s.depthwise:
@@ -62,6 +72,8 @@ def gain(s: Sites, what: str, code: str, path: Cpu) -> float:
     planar = PLANAR[what]
     if s.taps == s.groups == 1 and s.pixels_in == s.pixels_out:
         planar = max(0.5, POINTWISE[what] * s.pixels_out / (-(-s.pixels_out // wide) * wide))
+    if _in_tiles(s, what, code, path):
+        return s.flops * (1 / (speed * planar) - 1 / FLOPS_PER_NS[products(code, path)])
     return s.flops / speed * (1 / planar - 1 / (LAST[what] * filled))
 
 
@@ -131,14 +143,14 @@ class ConvLast(ChannelsLast):
         if outputs[0].size == 0:
             return []
         s = self.op.sites(x.shape, w.shape)
-        return _way(s).forward(s, x.code, cpu, len(inputs) > 2 and inputs[2] is not None, epilogue, packed)
+        return _way(s, "forward", x.code, cpu).forward(s, x.code, cpu, len(inputs) > 2 and inputs[2] is not None, epilogue, packed)
 
     def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
         x, w = present(self.logical(inputs)[0]), present(inputs[1])
         if outputs[0].size == 0:
             return None
         s = self.op.sites(x.shape, w.shape)
-        return with_panels(self, w, _way(s).forward_panels(s, x.code, cpu))
+        return with_panels(self, w, _way(s, "forward", x.code, cpu).forward_panels(s, x.code, cpu))
 
 
 class ConvInputGradLast(ChannelsLast):
@@ -159,19 +171,21 @@ class ConvInputGradLast(ChannelsLast):
         if x.size == 0 or g.size == 0:
             return zeros(outputs)
         s = self.op.sites(to_first(x.shape), w.shape)
-        return _way(s).input_gradient(s, x.code, cpu, packed)
+        return _way(s, "input", x.code, cpu).input_gradient(s, x.code, cpu, packed)
 
     def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
         g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
         if x.size == 0 or g.size == 0:
             return None
         s = self.op.sites(to_first(x.shape), w.shape)
-        return with_panels(self, w, _way(s).gradient_panels(s, x.code, cpu))
+        return with_panels(self, w, _way(s, "input", x.code, cpu).gradient_panels(s, x.code, cpu))
 
 
-def _way(s: Sites) -> Any:
-    """The kernels of a convolution and of its input gradient."""
-    return kernels.depthwise if s.depthwise else kernels.last
+def _way(s: Sites, what: str, code: str, path: Cpu) -> Any:
+    """The kernels of a convolution (`forward`) and of its input gradient (`input`)."""
+    if s.depthwise:
+        return kernels.depthwise
+    return kernels.last_tiles if _in_tiles(s, what, code, path) else kernels.last
 
 
 class ConvWeightGradLast(ChannelsLast):
@@ -188,7 +202,10 @@ class ConvWeightGradLast(ChannelsLast):
         if w.size == 0 or x.size == 0 or g.size == 0:
             return zeros(outputs)
         s = self.op.sites(x.shape, w.shape)
-        return (kernels.depthwise if s.depthwise else kernels.last_weights).weight_gradient(s, x.code, cpu, self.op.biased)
+        way: Any = kernels.depthwise if s.depthwise else kernels.last_weights
+        if _in_tiles(s, "weights", x.code, cpu):
+            way = kernels.last_tiles_weights
+        return cast(list[Call], way.weight_gradient(s, x.code, cpu, self.op.biased))
 
 
 def planar_calls(form: ChannelsLast, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
