@@ -221,6 +221,8 @@ def test_weights_laid_out_beforehand(name: str) -> None:
         types = [type_of(a) for a in arrays]
         results = chosen.infer(*types)
         packed = chosen.packed(types, results, cpu.current())
+        if name in ("depthwise", "pointwise") and chosen in (op, over_input.op) and packed is None:        # read where they lie
+            continue
         assert packed is not None
         assert packed.calls == chosen.packed(types, results, cpu.current()).calls                           # type: ignore[union-attr]
         laid, = run_kernel(Pack(packed), w)                                                                 # type: ignore[arg-type]
