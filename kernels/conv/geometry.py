@@ -9,6 +9,7 @@ from .. import cpu
 FLOPS_PER_NS = {"avx512": 60.0, "avx2": 50.0, "generic": 10.0}
 """Rough float32 speed of one core, for the cost estimates of calls."""
 
+FIRST = 32 * 1024         # bytes of a first-level cache
 CACHE = 320 * 1024        # bytes of an unfolded block: stays in a level-2 cache next to what is multiplied with it
 UNITS = 8                 # units of range wanted at least, for the workers to share
 
