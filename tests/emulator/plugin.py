@@ -4,8 +4,10 @@ from __future__ import annotations
 import functools
 
 import emulator
+from tileflow.kernels import cpu
 from tileflow.kernels.leaf import Leaf
 
 
 def pytest_configure() -> None:
+    cpu.tiles_granted = lambda: True         # type: ignore[assignment]    # the emulator's tiles need nobody's leave
     Leaf.__call__ = functools.partialmethod(emulator.run, against="both")         # type: ignore[assignment, method-assign]
