@@ -85,6 +85,7 @@ class _OnnxRuntime:
         import onnxruntime
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.add_session_config_entry("session.force_spinning_stop", "1")       # between runs: it is our turn then
         if not optimised:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         self._problem, self._feeds = problem, inputs_of(problem.path)

@@ -236,6 +236,7 @@ class _OnnxRuntime:
         import onnxruntime
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.add_session_config_entry("session.force_spinning_stop", "1")       # between runs: it is our turn then
         self._problem = problem
         self._session = onnxruntime.InferenceSession(problem.file().SerializeToString(), options, providers=["CPUExecutionProvider"])
         self._feed = {self._session.get_inputs()[0].name: problem.feed()}
