@@ -21,6 +21,7 @@ CHECKS = ("path_checks.py", "test_epilogue.py", "test_pack.py")
 """Modules whose tests of a path have its name in theirs, and that call nothing compiled but leaves."""
 ONLY = {"amx": "compiled_for or products or micro", "generic": "compiled_for or products or micro or primes or pools or functions or rows"}
 """What a path has of its own; the rest of it is the code of the path above or below, compiled again."""
+TILED = "denormal or ends_of_the_range or (conv_tiles and cannot_be_split)"
 emulated = pytest.mark.skipif(not emulator.available(), reason="needs Linux on x86-64, the package bochscpu-python and a C compiler")
 
 
@@ -50,6 +51,14 @@ def test_the_emulator() -> None:
 @pytest.mark.parametrize("path", [name for name in emulator.TARGETS if name in cpu.PATHS and name not in cpu.available()])
 def test_emulated_path(path: str) -> None:
     passed(pytest_in_a_process("emulator.plugin", CHECKS, f"{selection(path)} and not 200", TILEFLOW_PATHS=path, **emulator.environment(path)))
+
+
+@emulated
+@pytest.mark.skipif("amx" in cpu.available(), reason="those tests run here as they are")
+def test_emulated_tiles() -> None:
+    """A product of each kind and a convolution by the tile instructions, and the blocks that go to the vectors instead."""
+    checks = ("test_amx.py", "test_half_gemm.py", "test_conv_tiles.py")
+    passed(pytest_in_a_process("emulator.plugin", checks, TILED, **emulator.environment("amx")))
 
 
 linux = pytest.mark.skipif(platform.system() != "Linux", reason="takes memory away by mprotect, and reads how a process ended")
