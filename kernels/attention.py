@@ -15,13 +15,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from numba import njit
 from numba.extending import register_jitable
 
 from . import cpu, mathlib
 from .leaf import Leaf
 from .micro import columns, outer, transpose
-from .reduce import LANES
+from .reduce import block_product
 from .vector import Emitter, as_intrinsic, itemsize, vector
 
 QUERIES, KEYS = 64, 256
@@ -130,14 +129,6 @@ def _block_pass(name: str, dtype: str, path: cpu.Cpu) -> Any:
 
 
 # ---- what both leaves do
-
-@njit(fastmath=LANES)
-def _product(x: Any, y: Any) -> Any:
-    total = x.dtype.type(0)
-    for i in range(x.shape[0]):
-        total += x[i] * y[i]
-    return total
-
 
 def _named(function: Any, dtype: str, path: cpu.Cpu) -> Any:
     """A helper of the leaves under a name that tells what shapes it: machine code from the disk merges by name."""
@@ -301,7 +292,7 @@ def _attention_grad(dtype: str, path: cpu.Cpu) -> Leaf:
                         scratch[shift + i], scratch[level + i] = 0, 0
                     for i in range(rows):
                         scratch[shift + i] = lse[line + i]
-                        scratch[level + i] = _product(g[at_y + i * y_t:at_y + i * y_t + e], y[at_y + i * y_t:at_y + i * y_t + e])
+                        scratch[level + i] = block_product(g[at_y + i * y_t:at_y + i * y_t + e], y[at_y + i * y_t:at_y + i * y_t + e])
                     last = max(1, min(keys, i0 + rows + causal))
                     for j0 in range(0, last, KEYS):
                         deep = min(KEYS, last - j0)

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from . import cpu, mathlib
+from . import cpu, half, mathlib
 from .call import Call, In, Out, Work
 from .expr import Expr, flops, key, postorder, variables
 from .leaf import CachedCFunc, Leaf
-from .vector import BIT, INT32, WORD, Emitter, as_intrinsic, word
+from .vector import BIT, WORD, Emitter, as_intrinsic, word
 
 LETTERS = {"float16": "f2", "bfloat16": "b2", "float32": "f4", "float64": "f8", "bool": "b1",
            "int8": "i1", "int16": "i2", "int32": "i4", "int64": "i8",
@@ -310,7 +310,7 @@ def _unpacked(e: Emitter, raw: Any, dtype: str) -> Any:
     if dtype == "bool":
         return e.b.icmp_unsigned("!=", raw, ir.Constant(raw.type, None))
     if dtype == "bfloat16":
-        return widened_bfloat16(e, raw)
+        return half.widen(e, "b2", raw)
     return e.b.fpext(raw, ir.VectorType(ir.FloatType(), raw.type.count)) if dtype == "float16" else raw
 
 
@@ -319,29 +319,8 @@ def _packed(e: Emitter, value: Any, dtype: str) -> Any:
     if dtype == "bool":
         return e.b.zext(value, kind)
     if dtype == "bfloat16":
-        return rounded_bfloat16(e, value)
+        return half.narrow(e, "b2", value)
     return e.b.fptrunc(value, kind) if dtype == "float16" else value
-
-
-def widened_bfloat16(e: Emitter, bits: Any) -> Any:
-    """A vector of bfloat16 bits (16-bit integers) as float32, exactly."""
-    words = e.b.zext(bits, ir.VectorType(INT32, bits.type.count))
-    return e.b.bitcast(e.b.shl(words, ir.Constant(words.type, [16] * bits.type.count)), ir.VectorType(ir.FloatType(), bits.type.count))
-
-
-def rounded_bfloat16(e: Emitter, value: Any) -> Any:
-    """A vector of float32 rounded to bfloat16 bits, half to even. A NaN stays one: it becomes quiet."""
-    n = value.type.count
-
-    def number(x: int) -> ir.Constant:
-        return ir.Constant(ir.VectorType(INT32, n), [x] * n)
-
-    bits = e.b.bitcast(value, ir.VectorType(INT32, n))
-    odd = e.b.and_(e.b.lshr(bits, number(16)), number(1))
-    rounded = e.b.add(bits, e.b.add(odd, number(0x7FFF)))
-    quiet = e.b.or_(bits, number(0x400000))
-    nan = e.b.fcmp_unordered("uno", value, value)
-    return e.b.trunc(e.b.lshr(e.b.select(nan, quiet, rounded), number(16)), ir.VectorType(ir.IntType(16), n))
 
 
 class Translator:

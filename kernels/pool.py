@@ -49,7 +49,7 @@ POOL = ", i8" * 12
 # ---- averages --------------------------------------------------------------------------------------------------------------------
 
 @register_jitable
-def _taps(start: int, dilation: int, kernel: int, low: int, high: int) -> int:
+def taps_within(start: int, dilation: int, kernel: int, low: int, high: int) -> int:
     """How many of `kernel` taps from `start` on, `dilation` apart, lie in low..high."""
     first = max(0, (low - start + dilation - 1) // dilation)
     return max(0, min(kernel, (high - 1 - start) // dilation + 1) - first)
@@ -58,7 +58,7 @@ def _taps(start: int, dilation: int, kernel: int, low: int, high: int) -> int:
 @register_jitable
 def _counts(counts: Any, count: int, start: int, stride: int, dilation: int, kernel: int, low: int, high: int) -> None:
     for i in range(count):
-        counts[i] = _taps(start + i * stride, dilation, kernel, low, high)
+        counts[i] = taps_within(start + i * stride, dilation, kernel, low, high)
 
 
 _LIMITS = ", i8, i8, i8, i8"
@@ -84,7 +84,7 @@ def average_pool(x, y, counts, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, 
                     taps, found = source[row * w + shift + first * sw:], total[first:last]
                     for i in range(last - first):
                         found[i] += taps[i * sw]
-            rows = y.dtype.type(_taps(oy * sh - top, dh, kh, row_low, row_high))
+            rows = y.dtype.type(taps_within(oy * sh - top, dh, kh, row_low, row_high))
             for i in range(ow):
                 total[i] /= max(rows * counts[i], y.dtype.type(1))
 
@@ -98,7 +98,7 @@ def average_pool_gradient(g, dx, counts, shares, h, w, oh, ow, kh, kw, sh, sw, d
         for i in range(h * w):
             target[i] = 0
         for oy in range(oh):
-            rows = g.dtype.type(_taps(oy * sh - top, dh, kh, row_low, row_high))
+            rows = g.dtype.type(taps_within(oy * sh - top, dh, kh, row_low, row_high))
             gradient = g[plane, oy * ow:(oy + 1) * ow]
             for i in range(ow):
                 shares[i] = gradient[i] / max(rows * counts[i], g.dtype.type(1))

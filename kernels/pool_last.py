@@ -17,7 +17,7 @@ from . import cpu, mathlib
 from .call import Call, In, Out, Work
 from .leaf import Leaf
 from .places import address_of, within
-from .pool import POOL, Pool
+from .pool import POOL, Pool, taps_within
 from .vector import ELEMENTS, Emitter, as_intrinsic, itemsize, vector, word
 
 NOBODY = 255
@@ -240,19 +240,12 @@ def _average_gradient(dtype: str, path: cpu.Cpu) -> Leaf:
     return Leaf(average_pool_last_gradient, f"{dtype}[:,:], {dtype}[:,:], {dtype}[:]{POOL}, lo, hi", key=path.name)
 
 
-@register_jitable
-def _taps(start: int, dilation: int, kernel: int, low: int, high: int) -> int:
-    """How many of `kernel` taps from `start` on, `dilation` apart, lie in low..high."""
-    first = max(0, (low - start + dilation - 1) // dilation)
-    return max(0, min(kernel, (high - 1 - start) // dilation + 1) - first)
-
-
 def _window_counts(counts, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, row_low, row_high, low, high):                   # type: ignore
     """How many taps of each window count, at least 1."""
     for oy in range(oh):
-        rows = _taps(oy * sh - top, dh, kh, row_low, row_high)
+        rows = taps_within(oy * sh - top, dh, kh, row_low, row_high)
         for ox in range(ow):
-            counts[oy * ow + ox] = max(1, rows * _taps(ox * sw - left, dw, kw, low, high))
+            counts[oy * ow + ox] = max(1, rows * taps_within(ox * sw - left, dw, kw, low, high))
 
 
 @functools.cache

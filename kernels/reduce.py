@@ -38,6 +38,15 @@ def block_sum(x: Any) -> Any:
     return total
 
 
+@njit(fastmath=LANES)
+def block_product(x: Any, y: Any) -> Any:
+    """The sum of x * y over a short contiguous block, in lanes."""
+    total = x.dtype.type(0)
+    for i in range(x.shape[0]):
+        total += x[i] * y[i]
+    return total
+
+
 def _sum_rows(x: Any, y: Any, lo: int, hi: int, n: int, inner: int, pieces: int, length: int, count: float) -> None:
     """inner = 1: y[o, p] = sum of piece p of x[o], divided by `count`; a unit of range is (o, p)."""
     for unit in range(lo, hi):

@@ -8,15 +8,7 @@ from typing import Any
 from numba import njit
 
 from .leaf import Leaf
-from .reduce import BLOCK, LANES
-
-
-@njit(fastmath=LANES)
-def _block_product(a: Any, b: Any) -> Any:
-    total = a.dtype.type(0)
-    for i in range(a.shape[0]):
-        total += a[i] * b[i]
-    return total
+from .reduce import BLOCK, block_product
 
 
 @njit
@@ -24,7 +16,7 @@ def _row_product(a: Any, b: Any) -> Any:
     """Sum of a * b in float64, blocks in their own type."""
     total = 0.0
     for first in range(0, a.shape[0], BLOCK):
-        total += _block_product(a[first:first + BLOCK], b[first:first + BLOCK])
+        total += block_product(a[first:first + BLOCK], b[first:first + BLOCK])
     return total
 
 
