@@ -125,7 +125,7 @@ def _pixels(s: Sites, size: int, rows: int, tiles: int) -> tuple[int, int]:
     return pixels, part
 
 
-def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: bool = False) -> list[Call]:
+def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
     """y [n, *out, groups * oc] (output 0) from x [n, *in, groups * c] (input 0), weights [groups * oc, c, *taps] (1) and a bias (2).
 
     With `packed`, input 1 is what `forward_panels` made of the weights.
@@ -133,7 +133,7 @@ def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogu
     return _products(s, dtype, path, biased, None if packed else forward_panels(s, dtype, path), epilogue)
 
 
-def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: bool = False) -> list[Call]:
+def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: int = 0) -> list[Call]:
     """dx (output 0) from dy (input 0) and the weights (1) of the convolution `s`; `packed`: as `gradient_panels` made them."""
     return _products(s.gradient, dtype, path, False, None if packed else gradient_panels(s, dtype, path), None)
 

@@ -166,9 +166,9 @@ class Conv(Op):
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None,
                pooling: Pooling | None = None) -> list[Call]:
-        return self.calls(inputs, outputs, cpu, epilogue, packed=False, pooling=pooling)
+        return self.calls(inputs, outputs, cpu, epilogue, packed=0, pooling=pooling)
 
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: bool,
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: int,
               pooling: Pooling | None = None) -> list[Call]:
         """The kernel; with `packed` the weights are laid out, with `pooling` the outputs are those of the pooling."""
         x, w = present(inputs[0]), present(inputs[1])
@@ -251,9 +251,9 @@ class ConvInputGrad(Op):
         return ConvInputGradLast(self).last(gain(self.sites(x.shape, w.shape), "input", x.code, current()))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        return self.calls(inputs, outputs, cpu, None, packed=False)
+        return self.calls(inputs, outputs, cpu, None, packed=0)
 
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: bool) -> list[Call]:
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: int) -> list[Call]:
         """The kernel; with `packed` the weights are laid out."""
         g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
         if x.size == 0 or g.size == 0:
