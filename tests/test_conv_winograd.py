@@ -55,7 +55,8 @@ def test_as_torch_and_no_less_accurate(name: str) -> None:
     exact, theirs = by_torch(x, w, None, pads, "float64"), by_torch(x, w, None, pads, "float32")
     forward, over_input = forms(shape, pads)
     sites = forward.op.sites(shape, w.shape)
-    assert kernels.winograd.pays(sites, "f4", cpu.current()) and kernels.winograd.pays(sites.gradient, "f4", cpu.current())
+    assert kernels.winograd.pays(sites, "f4", cpu.current())
+    assert kernels.winograd.pays(sites.gradient, "f4", cpu.current())
     g = np.ascontiguousarray(np.moveaxis(normal(*exact[0].shape[:1], o, *exact[0].shape[1:3], seed=2), 1, -1))
     ours = [check_kernel(forward, last(x), w, rtol=2e-5, atol=1e-4)[0], check_kernel(over_input, g, w, rtol=2e-5, atol=1e-4)[0]]
     for mine, other, right in zip(ours, theirs, exact, strict=True):
@@ -69,11 +70,17 @@ def test_served_problems() -> None:
         return kernels.winograd.pays(sites.gradient if gradient else sites, code, cpu.current())
 
     x, w, pads = (1, 64, 28, 28), (64, 64, 3, 3), (1, 1, 1, 1)
-    assert pays(x, w, pads=pads) and pays(x, w, pads=pads, gradient=True)
-    assert not pays(x, w, strides=(2, 2)) and not pays(x, w, dilations=(2, 2)) and not pays(x, w, "f8")
-    assert not pays(x, (64, 32, 3, 3), group=2) and not pays((1, 8, 28, 28), (64, 8, 3, 3)) and not pays(x, (64, 64, 3, 2))
+    assert pays(x, w, pads=pads)
+    assert pays(x, w, pads=pads, gradient=True)
+    assert not pays(x, w, strides=(2, 2))
+    assert not pays(x, w, dilations=(2, 2))
+    assert not pays(x, w, "f8")
+    assert not pays(x, (64, 32, 3, 3), group=2)
+    assert not pays((1, 8, 28, 28), (64, 8, 3, 3))
+    assert not pays(x, (64, 64, 3, 2))
     assert not pays((1, 64, 1, 28, 28), (64, 64, 3, 3, 3), pads=(1,) * 6)
-    assert pays((1, 64, 7, 7), w, pads=pads) and not pays((1, 64, 7, 7), w, pads=pads, gradient=True)
+    assert pays((1, 64, 7, 7), w, pads=pads)
+    assert not pays((1, 64, 7, 7), w, pads=pads, gradient=True)
 
 
 def test_nan_and_infinity_keep_their_meaning() -> None:
@@ -113,7 +120,8 @@ def test_weights_laid_out_beforehand_and_epilogue(biased: bool) -> None:
     types = [type_of(a) for a in own]
     y, = forward.infer(*types)
     packed = forward.packed(types, [y], cpu.current())
-    assert packed is not None and packed.keeps
+    assert packed is not None
+    assert packed.keeps
     laid, = run_kernel(Pack(packed), w)
     product, skip = Var(0, "float32"), Var(1, "float32")
     exprs, kinds = (maximum(product + skip, 0),), ("full",)

@@ -15,6 +15,7 @@ from ..kernels.conv import Geometry, Sites
 from ..kernels.cpu import current
 from ..work import Axis, Contraction, Operand, Window, Work
 from .conv_last import ConvInputGradLast, ConvLast, ConvWeightGradLast, gain, planar_calls, sites_of, with_panels, zeros
+from .conv_stem import ConvStem, stem_gain
 from .shape import present
 from .window import Shape, Windows
 from .window import windows as find_windows
@@ -156,7 +157,10 @@ class Conv(Op):
 
     def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
         x, w = present(inputs[0]), present(inputs[1])
-        return ConvLast(self, len(inputs)).last(gain(self.sites(x.shape, w.shape), "forward", x.code, current()))
+        sites = self.sites(x.shape, w.shape)
+        if kernels.stem.serves(sites):
+            return ConvStem(self, len(inputs)).last(stem_gain(sites, x.code, current()))
+        return ConvLast(self, len(inputs)).last(gain(sites, "forward", x.code, current()))
 
     def pools(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
         x, w = present(inputs[0]), present(inputs[1])

@@ -68,7 +68,6 @@ def gain(s: Sites, what: str, code: str, path: Cpu) -> float:
     else:
         used, rows = (s.oc, s.c) if what == "forward" else (s.c, s.oc)
     wide = kernels.panel_width(code, path)
-    filled = used / (-(-used // wide) * wide) * (rows / (rows + 3))
     planar = PLANAR[what]
     if s.taps == s.groups == 1 and s.pixels_in == s.pixels_out:
         planar = max(0.5, POINTWISE[what] * s.pixels_out / (-(-s.pixels_out // wide) * wide))
@@ -77,7 +76,13 @@ def gain(s: Sites, what: str, code: str, path: Cpu) -> float:
     problem = s.gradient if what == "input" else s
     if what != "weights" and kernels.winograd.pays(problem, code, path):
         return s.flops / speed / planar - kernels.winograd.cost(problem, code, path)
-    return s.flops / speed * (1 / planar - 1 / (LAST[what] * filled))
+    return s.flops / speed * (1 / planar - 1 / (LAST[what] * filled(used, rows, code, path)))
+
+
+def filled(used: int, rows: int, code: str, path: Cpu) -> float:
+    """How much of the register blocks' work is not lost, where `used` is what fills panels and `rows` are summed for a tap."""
+    wide = kernels.panel_width(code, path)
+    return used / (-(-used // wide) * wide) * (rows / (rows + 3))
 
 
 def zeros(outputs: Sequence[TensorType]) -> list[Call]:
