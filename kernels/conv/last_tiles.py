@@ -119,12 +119,12 @@ def _leaf(path: cpu.Cpu, form: Form | None) -> Leaf:
     return Leaf(conv_tiles, signature + tail(form), key=f"{path} {name(form)}")
 
 
-def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: bool = False) -> list[Call]:
+def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
     """As `last.forward`, for problems that `pays`."""
     return _products(s, path, biased, None if packed else forward_panels(s, dtype, path), epilogue)
 
 
-def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: bool = False) -> list[Call]:
+def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: int = 0) -> list[Call]:
     """As `last.input_gradient`, for problems whose gradient `pays`."""
     return _products(s.gradient, path, False, None if packed else gradient_panels(s, dtype, path), None)
 
