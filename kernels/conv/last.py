@@ -11,6 +11,7 @@ import functools
 from .. import cpu
 from ..call import Call, In, Out, Work
 from ..epilogue import Epilogue, Form, finisher, name, tail
+from ..half import HALVES, stored
 from ..leaf import Leaf
 from ..micro import copy, transpose
 from ..places import address_of
@@ -30,7 +31,8 @@ STRIP = 96                # pixels that all panels meet in turn, so that rows of
 
 @functools.cache
 def _panels(dtype: str, path: cpu.Cpu) -> Leaf:
-    size, turn, move = itemsize(dtype), transpose(dtype), copy(dtype)
+    bits = "f2" if dtype in HALVES else dtype
+    size, turn, move = itemsize(dtype), transpose(bits), copy(bits)
 
     def conv_last_panels(w, panels, sites, order, block, oc, wide, c, o_step, c_step, group_step, lo, hi):                   # type: ignore
         """Weights as panels [group][panel][tap, phase by phase][c][wide], filled up with zeros; a unit of range is a panel.
@@ -152,7 +154,7 @@ def weight_panels(s: Sites, dtype: str, path: cpu.Cpu, order: tuple[int, int], w
     """The panels of a problem, `wide` channels each, with `o_step` and `c_step` of its weights (see `_panels`)."""
     tiles = -(-s.oc // wide)
     weights, elements = s.groups * s.oc * s.c * s.taps, s.groups * tiles * wide * s.c * s.taps
-    block = Work("block", (min(s.c, max(1, TURNED // s.taps)) * s.taps * wide,), dtype)
+    block = Work("block", (min(s.c, max(1, TURNED // s.taps)) * s.taps * wide,), stored(dtype))
     args = (In(0, (weights,)), Out(0, (elements,)), sites_work(), Work("order", (s.taps,), "i8"), block, s.oc, wide, s.c, *order,
             s.oc * s.c * s.taps)
     return Panels(elements, (sites_call(s), Call(_panels(dtype, path), args, s.groups * tiles, 1, weights * 0.4)))

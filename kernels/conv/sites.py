@@ -71,6 +71,12 @@ class Sites:
         return math.prod(a.out_step for a in self.axes)
 
     @property
+    def taps_of_phases(self) -> list[int]:
+        """How many taps the outputs of each phase meet."""
+        numbers = [number for axis in self.axes for number in axis.numbers]
+        return [int(phase_taps(numbers, phase)) for phase in range(self.phases)]
+
+    @property
     def phase_pixels(self) -> int:
         """Output pixels of the largest phase over all images."""
         return self.n * math.prod(-(-a.out // a.out_step) for a in self.axes)

@@ -99,6 +99,10 @@ class Op:
         """
         return self, self.infer(*inputs)
 
+    def takes_halves(self, inputs: Types, outputs: Sequence[TensorType]) -> bool:
+        """Whether the kernels read and write these types, among which are 16-bit floats, themselves: for operators that do so for some."""
+        return self.halves
+
     def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Any | None:
         """For elementwise operators the scalar expression (kernels.elementwise.Expr) over `inputs`; else None. Fusion asks this."""
         return None

@@ -12,6 +12,7 @@ from ..kernels import conv as kernels
 from ..kernels.call import Call, In, Out
 from ..kernels.call import Work as Scratch
 from ..kernels.conv import Axis, Sites
+from ..kernels.half import HALVES
 from ..kernels.move import Axis as MoveAxis
 from ..kernels.move import fill_call, move
 from ..kernels.tiled import FLOPS_PER_NS, products
@@ -30,6 +31,8 @@ LAST = {"forward": 1.4, "input": 1.35, "weights": 1.25}
 """Speed of the two forms, as parts of `FLOPS_PER_NS`: ResNet's shapes on one AVX2 core."""
 POINTWISE = {"forward": 1.2, "input": 1.2, "weights": 0.9}
 """Likewise of planar 1x1 convolutions without strides whose rows of pixels fill whole vectors."""
+TURN = 0.15
+"""Nanoseconds a byte to turn a tensor, as the layout pass counts them."""
 DEPTHWISE = (0.45, 0.4)
 STRIDED = {"forward": (0.25, 0.22), "input": (0.05, 0.22), "weights": (0.25, 0.22)}
 """Likewise of depthwise convolutions and their gradients, planar and channels-last, without and with strides."""
@@ -48,15 +51,23 @@ def _in_tiles(s: Sites, what: str, code: str, path: Cpu) -> bool:
     if s.depthwise:
         return False
     if what == "weights":
-        return kernels.last_tiles_weights.pays(s, code, path)
-    return kernels.last_tiles.pays(s if what == "forward" else s.gradient, code, path)
+        return kernels.gathered_weights.pays(s, code, path)
+    return kernels.gathered.pays(s if what == "forward" else s.gradient, code, path)
+
+
+def takes_halves(s: Sites, what: str) -> bool:
+    """Whether a `forward`, `input` or `weights` reads and writes 16-bit floats itself: few channels are better widened, as are depthwise ones."""
+    return not s.depthwise and (s.oc if what == "input" else s.c) >= kernels.gathered.NARROWEST
 
 
 def gain(s: Sites, what: str, code: str, path: Cpu) -> float:
     """Estimated nanoseconds that the channels-last form of a `forward`, `input` or `weights` saves on one core, from measured rates.
 
-    Tiles have no planar form. Register blocks lose what `oc` (or, for `weights`, `c`) lacks to whole panels, and a little per tap.
+    Tiles have no planar form; 16-bit floats have none either, planar images are turned before and after. Register blocks lose what `oc`
+    (or, for `weights`, `c`) lacks to whole panels, and a little per tap.
     """
+    if code in HALVES:
+        return 1.2 * TURN * 2 * s.n * s.groups * (s.c * s.pixels_in + s.oc * s.pixels_out)
     speed = kernels.FLOPS_PER_NS[path.name] * 4 / int(code[1:])
     if s.depthwise:
         planar, last = STRIDED[what] if any(a.in_step > 1 for a in s.axes) else DEPTHWISE
@@ -134,7 +145,8 @@ class Convolves(Protocol):
 
 def with_panels(op: Convolves, weights: TensorType, panels: kernels.Panels, keeps: bool = False) -> Packed:
     """The operator with its weights laid out beforehand."""
-    return Packed(1, weights.with_shape((panels.elements,)), panels.calls, WithPanels(op, weights, keeps), keeps)
+    laid = weights.with_shape((panels.elements,))
+    return Packed(1, laid.with_dtype("float32") if laid.is_half else laid, panels.calls, WithPanels(op, weights, keeps), keeps)
 
 
 class ConvLast(ChannelsLast):
@@ -200,8 +212,8 @@ def _way(s: Sites, what: str, code: str, path: Cpu) -> Any:
     """The kernels of a convolution (`forward`) and of its input gradient (`input`)."""
     if s.depthwise:
         return kernels.depthwise
-    if _in_tiles(s, what, code, path):
-        return kernels.last_tiles
+    if code in HALVES or _in_tiles(s, what, code, path):
+        return kernels.gathered
     return kernels.winograd if kernels.winograd.pays(s if what == "forward" else s.gradient, code, path) else kernels.last
 
 
@@ -221,7 +233,7 @@ class ConvWeightGradLast(ChannelsLast):
         s = self.op.sites(x.shape, w.shape)
         way: Any = kernels.depthwise if s.depthwise else kernels.last_weights
         if _in_tiles(s, "weights", x.code, cpu):
-            way = kernels.last_tiles_weights
+            way = kernels.gathered_weights
         return cast(list[Call], way.weight_gradient(s, x.code, cpu, self.op.biased))
 
 
