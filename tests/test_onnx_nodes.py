@@ -17,7 +17,7 @@ from tileflow.onnx_backend import Backend
 
 BFLOAT16 = 2.0 ** -6
 """The relative tolerance of ONNX's runner for bfloat16."""
-COMPILED = re.compile(r"fp16|bf16|softcap|nonpad|padded|maxpool|rms")
+COMPILED = re.compile(r"fp16|bf16|softcap|nonpad|padded|qk_matmul|maxpool|rms")
 """Cases that run through the compiled engine, and every eighth besides; the others by the operators' references, which needs no compiler."""
 
 
