@@ -17,7 +17,7 @@ from tileflow.onnx_backend import Backend
 
 BFLOAT16 = 2.0 ** -6
 """The relative tolerance of ONNX's runner for bfloat16."""
-COMPILED = re.compile(r"fp16|bf16|softcap|nonpad|padded|qk_matmul|maxpool|rms")
+COMPILED = re.compile(r"fp16|bf16|softcap|nonpad|padded|maxpool|rms")
 """Cases that run through the compiled engine, and every eighth besides; the others by the operators' references, which needs no compiler."""
 
 
@@ -41,7 +41,7 @@ def test_nodes(operator: str) -> None:
     found = [c for c in collected() if {n.op_type for n in c.model.graph.node} == {operator}]
     assert len(found) >= {"Attention": 93}.get(operator, 19)
     for number, case in enumerate(found):
-        compiled = number % 8 == 0 or COMPILED.search(case.name)
+        compiled = number % 8 == 0 or COMPILED.search(case.name) or len(case.model.graph.node[0].output) > 3      # these want the scores
         for arrays, wanted in case.data_sets:
             for got, want in zip(Backend.run_model(case.model, list(arrays)) if compiled else by_references(case.model, arrays), wanted, strict=True):
                 assert got.dtype == want.dtype, case.name
