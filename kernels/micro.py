@@ -16,7 +16,7 @@ from typing import Any
 from llvmlite import ir
 
 from . import cpu
-from .half import BITS16, HALVES, widen
+from .half import HALVES, read, summed
 from .vector import ELEMENTS, Emitter, as_intrinsic, define, itemsize, vector, word
 
 
@@ -150,27 +150,17 @@ def _outer(dtype: str, path: cpu.Cpu) -> Any:
     return emit
 
 
-def summed(dtype: str) -> str:
-    """The dtype in which products of `dtype` are summed."""
-    return "f4" if dtype in HALVES else dtype
-
-
 def add_dots(e: Emitter, dtype: str, n: Any, lefts: Sequence[Any], rights: Sequence[Any], sums: Sequence[Any]) -> list[Any]:
     """sums[i * len(rights) + j] + the products of the `n` elements at address lefts[i] with those at rights[j], lane by lane."""
     size, lanes, cols = itemsize(dtype), e.path.lanes(itemsize(summed(dtype))), len(rights)
     whole = e.b.and_(n, word(-lanes))
 
-    def read(address: Any, mask: Any) -> Any:
-        if dtype in HALVES:
-            return widen(e, dtype, e.load(address, ir.VectorType(BITS16, lanes), mask))
-        return e.load(address, vector(dtype, lanes), mask)
-
     def step(position: Any, sums: list[Any], mask: Any = None) -> list[Any]:
         offset = e.times(position, size)
         sums = list(sums)
-        right = [read(e.address(row, offset), mask) for row in rights]
+        right = [read(e, dtype, e.address(row, offset), lanes, mask) for row in rights]
         for i, row in enumerate(lefts):
-            left = read(e.address(row, offset), mask)
+            left = read(e, dtype, e.address(row, offset), lanes, mask)
             for j in range(cols):
                 sums[i * cols + j] = e.fma(left, right[j], sums[i * cols + j])
         return sums
