@@ -12,7 +12,7 @@ from . import cpu, tiled
 from .micro import TILES, WIDE, columns
 from .vector import itemsize
 
-VERSION = 5
+VERSION = 6
 """Counts the changes of the table."""
 CACHE = 1 << 20
 """Bytes of second-level cache the blocking counts on."""
