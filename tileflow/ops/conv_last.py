@@ -56,8 +56,8 @@ def _in_tiles(s: Sites, what: str, code: str, path: Cpu) -> bool:
 
 
 def takes_halves(s: Sites, what: str) -> bool:
-    """Whether a `forward`, `input` or `weights` reads and writes 16-bit floats itself: few channels are better widened, as are depthwise ones."""
-    return not s.depthwise and (s.oc if what == "input" else s.c) >= kernels.gathered.NARROWEST
+    """Whether a `forward`, `input` or `weights` reads and writes 16-bit floats itself: with few channels the planar kernels do better."""
+    return (s.groups if s.depthwise else s.oc if what == "input" else s.c) >= kernels.gathered.NARROWEST
 
 
 def gain(s: Sites, what: str, code: str, path: Cpu) -> float:
@@ -197,7 +197,7 @@ def _way(s: Sites, what: str, code: str, path: Cpu) -> Any:
     """The kernels of a convolution (`forward`) and of its input gradient (`input`)."""
     if s.depthwise:
         return kernels.depthwise
-    return kernels.gathered if code in HALVES or _in_tiles(s, what, code, path) else kernels.last
+    return kernels.gathered if _in_tiles(s, what, code, path) else kernels.last_half if code in HALVES else kernels.last
 
 
 class ConvWeightGradLast(ChannelsLast):
