@@ -14,7 +14,7 @@ from test_conv_tiles import leaves
 
 from tileflow.graph import Builder, Graph, TensorType, type_of
 from tileflow.kernels import cpu, tiled
-from tileflow.kernels.conv import Axis, Sites
+from tileflow.kernels.conv import Axis, Sites, winograd
 from tileflow.kernels.conv.sites import fill_table, phase_pixels
 from tileflow.kernels.expr import Var, maximum
 from tileflow.lower.attach import Finished
@@ -176,12 +176,12 @@ def test_no_less_accurate_than_torch(dtype: str) -> None:
 
 @pytest.mark.skipif(EMULATED, reason="checks no kernel that is not checked above")
 def test_the_host_computes_them_on_sixteen_bits_in_one_region_of_channels_last() -> None:
-    """Two convolutions and what lies between; those of few channels are widened."""
+    """Two convolutions and what lies between; those of few channels are widened, and those for which float32 knows a faster way."""
     graph = Graph("halves")
     b = Builder(graph)
     x = b.input("x", TensorType("float16", (2, 32, 8, 8)))
-    w1, w2 = (b.constant(draw("float16", 48, c, 3, 3), f"w{c}") for c in (32, 48))
-    y = b.Relu(b.Conv(b.Relu(b.Conv(x, w1, pads=(1, 1, 1, 1))), w2, pads=(1, 1, 1, 1)))
+    w1, w2 = (b.constant(draw("float16", 48, c, 5, 5), f"w{c}") for c in (32, 48))
+    y = b.Relu(b.Conv(b.Relu(b.Conv(x, w1, pads=(2, 2, 2, 2))), w2, pads=(2, 2, 2, 2)))
     graph.outputs = [y]
     names = [node.op.name for node in arrange(widen(graph)).nodes]
     assert names.count("ConvLast") == 2
@@ -193,7 +193,9 @@ def test_the_host_computes_them_on_sixteen_bits_in_one_region_of_channels_last()
         types = [TensorType("bfloat16", s) for s in (x, w)]
         return op.takes_halves(types, op.infer(*types))
 
-    assert taken((2, 64, 8, 8), (64, 64, 3, 3))
+    assert taken((2, 64, 8, 8), (64, 64, 5, 5))
+    with cpu.forced(VECTOR_PATHS[0]):
+        assert taken((8, 64, 28, 28), (64, 64, 3, 3)) != winograd.pays(Conv().sites((8, 64, 28, 28), (64, 64, 3, 3)), "f4", cpu.current())
     assert not taken((2, 3, 8, 8), (64, 3, 3, 3))
     assert taken((2, 64, 8, 8), (64, 1, 3, 3), group=64)
 

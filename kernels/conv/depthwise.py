@@ -150,7 +150,7 @@ def conv_depthwise_rows(w, rows, sites, order, c, lo, hi):                      
             row[i] = w[i * order.shape[0] + order[unit]]
 
 
-def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: bool = False) -> list[Call]:
+def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
     """y [n, *out, c] (output 0) from x (input 0), weights [c, 1, *taps] (1) and, when `biased`, a bias (2).
 
     With `packed`, input 1 is what `forward_panels` made of the weights.
@@ -169,7 +169,7 @@ def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogu
     return [*before, Call(_leaf(dtype, path, epilogue.form if epilogue else None), args, -(-s.phase_pixels // pixels) * s.phases, 1, cost)]
 
 
-def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: bool = False) -> list[Call]:
+def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: int = 0) -> list[Call]:
     """dx (output 0) from dy (input 0) and the weights (1) of the depthwise convolution `s`; `packed`: as `gradient_panels` made them."""
     return forward(s.gradient, dtype, path, False, None, packed)
 

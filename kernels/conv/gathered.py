@@ -123,12 +123,12 @@ def _leaf(dtype: str, path: cpu.Cpu, apart: bool, form: Form | None) -> Leaf:
     return Leaf(conv_gathered, signature.replace("T", dtype) + tail(form), key=f"{path} {apart} {name(form)}")
 
 
-def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: bool = False) -> list[Call]:
+def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
     """As `last.forward`, for problems that `pays`."""
     return _products(s, dtype, path, biased, None if packed else forward_panels(s, dtype, path), epilogue)
 
 
-def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: bool = False) -> list[Call]:
+def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: int = 0) -> list[Call]:
     """As `last.input_gradient`, for problems whose gradient `pays`."""
     return _products(s.gradient, dtype, path, False, None if packed else gradient_panels(s, dtype, path), None)
 

@@ -111,13 +111,13 @@ def conv_sites(table, a0, a1, a2, a3, a4, a5, a6, b0, b1, b2, b3, b4, b5, b6, c0
             table[i] = number
 
 
-def sites_work() -> Work:
-    return Work("sites", (3 * AXIS,), "i8")
+def sites_work(name: str = "sites") -> Work:
+    return Work(name, (3 * AXIS,), "i8")
 
 
-def sites_call(s: Sites) -> Call:
-    """Writes `sites_work()`, which leaves read as `sites`."""
-    return Call(conv_sites, (sites_work(), *(number for axis in s.axes for number in axis.numbers)), 1, 1, 20.0)
+def sites_call(s: Sites, name: str = "sites") -> Call:
+    """Writes `sites_work(name)`, which leaves read as `sites`."""
+    return Call(conv_sites, (sites_work(name), *(number for axis in s.axes for number in axis.numbers)), 1, 1, 20.0)
 
 
 @register_jitable

@@ -39,14 +39,15 @@ class Record:
 class Packed:
     """Input `index` laid out once while it does not change.
 
-    `calls` read it as In(0) and write Out(0) of `type`. `op` is the operator that takes the laid-out array in its place. Inputs whose
-    `type` and `calls` are equal share one copy.
+    `calls` read it as In(0) and write Out(0) of `type`. `op` is the operator that takes the laid-out array in its place and, if it
+    `keeps` it, the input itself as one more. Inputs whose `type` and `calls` are equal share one copy.
     """
 
     index: int
     type: TensorType
     calls: tuple[Call, ...]
     op: Op
+    keeps: bool = False
 
 
 class Op:

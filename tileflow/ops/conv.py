@@ -15,6 +15,7 @@ from ..kernels.conv import Geometry, Sites
 from ..kernels.cpu import current
 from ..work import Axis, Contraction, Operand, Window, Work
 from .conv_last import ConvInputGradLast, ConvLast, ConvWeightGradLast, gain, planar_calls, sites_of, takes_halves, with_panels, zeros
+from .conv_stem import ConvStem, stem_gain
 from .shape import present
 from .window import Shape, Windows
 from .window import windows as find_windows
@@ -156,10 +157,14 @@ class Conv(Op):
 
     def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
         x, w = present(inputs[0]), present(inputs[1])
-        return ConvLast(self, len(inputs)).last(gain(self.sites(x.shape, w.shape), "forward", x.code, current()))
+        sites = self.sites(x.shape, w.shape)
+        if kernels.stem.serves(sites):
+            return ConvStem(self, len(inputs)).last(stem_gain(sites, x.code, current()))
+        return ConvLast(self, len(inputs)).last(gain(sites, "forward", x.code, current()))
 
     def takes_halves(self, inputs: Types, outputs: Sequence[TensorType]) -> bool:
-        return takes_halves(self.sites(present(inputs[0]).shape, present(inputs[1]).shape), "forward")
+        x, w = present(inputs[0]), present(inputs[1])
+        return takes_halves(self.sites(x.shape, w.shape), "forward", x.code, current())
 
     def pools(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
         x, w = present(inputs[0]), present(inputs[1])
@@ -169,9 +174,9 @@ class Conv(Op):
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None,
                pooling: Pooling | None = None) -> list[Call]:
-        return self.calls(inputs, outputs, cpu, epilogue, packed=False, pooling=pooling)
+        return self.calls(inputs, outputs, cpu, epilogue, packed=0, pooling=pooling)
 
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: bool,
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: int,
               pooling: Pooling | None = None) -> list[Call]:
         """The kernel; with `packed` the weights are laid out, with `pooling` the outputs are those of the pooling."""
         x, w = present(inputs[0]), present(inputs[1])
@@ -254,12 +259,13 @@ class ConvInputGrad(Op):
         return ConvInputGradLast(self).last(gain(self.sites(x.shape, w.shape), "input", x.code, current()))
 
     def takes_halves(self, inputs: Types, outputs: Sequence[TensorType]) -> bool:
-        return takes_halves(self.sites(outputs[0].shape, present(inputs[1]).shape), "input")
+        w, x = present(inputs[1]), outputs[0]
+        return takes_halves(self.sites(x.shape, w.shape), "input", x.code, current())
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        return self.calls(inputs, outputs, cpu, None, packed=False)
+        return self.calls(inputs, outputs, cpu, None, packed=0)
 
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: bool) -> list[Call]:
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: int) -> list[Call]:
         """The kernel; with `packed` the weights are laid out."""
         g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
         if x.size == 0 or g.size == 0:
@@ -345,7 +351,8 @@ class ConvWeightGrad(Op):
         return ConvWeightGradLast(self).last(gain(self.sites(x.shape, w.shape), "weights", x.code, current()))
 
     def takes_halves(self, inputs: Types, outputs: Sequence[TensorType]) -> bool:
-        return takes_halves(self.sites(present(inputs[0]).shape, outputs[0].shape), "weights")
+        x, w = present(inputs[0]), outputs[0]
+        return takes_halves(self.sites(x.shape, w.shape), "weights", x.code, current())
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, g, w = present(inputs[0]), present(inputs[1]), outputs[0]

@@ -55,9 +55,14 @@ def _in_tiles(s: Sites, what: str, code: str, path: Cpu) -> bool:
     return kernels.gathered.pays(s if what == "forward" else s.gradient, code, path)
 
 
-def takes_halves(s: Sites, what: str) -> bool:
-    """Whether a `forward`, `input` or `weights` reads and writes 16-bit floats itself: with few channels the planar kernels do better."""
-    return (s.groups if s.depthwise else s.oc if what == "input" else s.c) >= kernels.gathered.NARROWEST
+def takes_halves(s: Sites, what: str, code: str, path: Cpu) -> bool:
+    """Whether a `forward`, `input` or `weights` of 16-bit floats reads and writes these itself.
+
+    With few channels the planar kernels do better, and so does float32 where it needs fewer products (winograd.py).
+    """
+    if (s.groups if s.depthwise else s.oc if what == "input" else s.c) < kernels.gathered.NARROWEST:
+        return False
+    return what == "weights" or _in_tiles(s, what, code, path) or not kernels.winograd.pays(s.gradient if what == "input" else s, "f4", path)
 
 
 def gain(s: Sites, what: str, code: str, path: Cpu) -> float:
@@ -79,13 +84,21 @@ def gain(s: Sites, what: str, code: str, path: Cpu) -> float:
     else:
         used, rows = (s.oc, s.c) if what == "forward" else (s.c, s.oc)
     wide = kernels.panel_width(code, path)
-    filled = used / (-(-used // wide) * wide) * (rows / (rows + 3))
     planar = PLANAR[what]
     if s.taps == s.groups == 1 and s.pixels_in == s.pixels_out:
         planar = max(0.5, POINTWISE[what] * s.pixels_out / (-(-s.pixels_out // wide) * wide))
     if _in_tiles(s, what, code, path):
         return s.flops * (1 / (speed * planar) - 1 / FLOPS_PER_NS[products(code, path)])
-    return s.flops / speed * (1 / planar - 1 / (LAST[what] * filled))
+    problem = s.gradient if what == "input" else s
+    if what != "weights" and kernels.winograd.pays(problem, code, path):
+        return s.flops / speed / planar - kernels.winograd.cost(problem, code, path)
+    return s.flops / speed * (1 / planar - 1 / (LAST[what] * filled(used, rows, code, path)))
+
+
+def filled(used: int, rows: int, code: str, path: Cpu) -> float:
+    """How much of the register blocks' work is not lost, where `used` is what fills panels and `rows` are summed for a tap."""
+    wide = kernels.panel_width(code, path)
+    return used / (-(-used // wide) * wide) * (rows / (rows + 3))
 
 
 def zeros(outputs: Sequence[TensorType]) -> list[Call]:
@@ -94,12 +107,15 @@ def zeros(outputs: Sequence[TensorType]) -> list[Call]:
 
 
 class WithPanels(Op):
-    """A convolution or its input gradient whose weights, of type `weights`, are laid out already. Made by `Op.packed` only."""
+    """A convolution or its input gradient whose weights, of type `weights`, are laid out already. Made by `Op.packed` only.
+
+    Where it `keeps` the weights, they are its last input.
+    """
 
     name: ClassVar[str] = "WithPanels"
 
-    def __init__(self, op: Convolves, weights: TensorType) -> None:
-        self.op, self.weights = op, weights
+    def __init__(self, op: Convolves, weights: TensorType, keeps: bool) -> None:
+        self.op, self.weights, self.keeps = op, weights, keeps
 
     @property
     def epilogues(self) -> int | None:                                                     # type: ignore[override]
@@ -111,7 +127,8 @@ class WithPanels(Op):
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None,
                **more: Any) -> list[Call]:
-        return self.op.calls([inputs[0], self.weights, *inputs[2:]], outputs, cpu, epilogue, packed=True, **more)
+        own = len(inputs) - self.keeps
+        return self.op.calls([inputs[0], self.weights, *inputs[2:own]], outputs, cpu, epilogue, packed=own, **more)
 
     def __str__(self) -> str:
         return f"{self.op} with weights in panels"
@@ -127,13 +144,14 @@ class Convolves(Protocol):
 
     @property
     def calls(self) -> Callable[..., list[Call]]:
-        """`calls(inputs, outputs, cpu, epilogue, packed)`: the kernel; with `packed` the weights are laid out."""
+        """`calls(inputs, outputs, cpu, epilogue, packed)`: the kernel. Where `packed` is not 0 the weights are laid out; a kernel that
+        needs them as they were, too, finds them as that input."""
 
 
-def with_panels(op: Convolves, weights: TensorType, panels: kernels.Panels) -> Packed:
+def with_panels(op: Convolves, weights: TensorType, panels: kernels.Panels, keeps: bool = False) -> Packed:
     """The operator with its weights laid out beforehand."""
     laid = weights.with_shape((panels.elements,))
-    return Packed(1, laid.with_dtype("float32") if laid.is_half else laid, panels.calls, WithPanels(op, weights))
+    return Packed(1, laid.with_dtype("float32") if laid.is_half else laid, panels.calls, WithPanels(op, weights, keeps), keeps)
 
 
 class ConvLast(ChannelsLast):
@@ -147,10 +165,10 @@ class ConvLast(ChannelsLast):
         super().__init__(op, (True, False, False)[:operands], (True,))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None) -> list[Call]:
-        return self.calls(inputs, outputs, cpu, epilogue, packed=False)
+        return self.calls(inputs, outputs, cpu, epilogue, packed=0)
 
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: bool) -> list[Call]:
-        """The kernel; with `packed` the weights are laid out."""
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: int) -> list[Call]:
+        """The kernel; see `Convolves`."""
         x, w = present(self.logical(inputs)[0]), present(inputs[1])
         if outputs[0].size == 0:
             return []
@@ -162,7 +180,8 @@ class ConvLast(ChannelsLast):
         if outputs[0].size == 0:
             return None
         s = self.op.sites(x.shape, w.shape)
-        return with_panels(self, w, _way(s, "forward", x.code, cpu).forward_panels(s, x.code, cpu))
+        way = _way(s, "forward", x.code, cpu)
+        return with_panels(self, w, way.forward_panels(s, x.code, cpu), way is kernels.winograd)
 
 
 class ConvInputGradLast(ChannelsLast):
@@ -175,10 +194,10 @@ class ConvInputGradLast(ChannelsLast):
         super().__init__(op, (True, False), (True,))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        return self.calls(inputs, outputs, cpu, None, packed=False)
+        return self.calls(inputs, outputs, cpu, None, packed=0)
 
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: bool) -> list[Call]:
-        """The kernel; with `packed` the weights are laid out."""
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: int) -> list[Call]:
+        """The kernel; see `Convolves`."""
         g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
         if x.size == 0 or g.size == 0:
             return zeros(outputs)
@@ -190,14 +209,19 @@ class ConvInputGradLast(ChannelsLast):
         if x.size == 0 or g.size == 0:
             return None
         s = self.op.sites(to_first(x.shape), w.shape)
-        return with_panels(self, w, _way(s, "input", x.code, cpu).gradient_panels(s, x.code, cpu))
+        way = _way(s, "input", x.code, cpu)
+        return with_panels(self, w, way.gradient_panels(s, x.code, cpu), way is kernels.winograd)
 
 
 def _way(s: Sites, what: str, code: str, path: Cpu) -> Any:
     """The kernels of a convolution (`forward`) and of its input gradient (`input`)."""
     if s.depthwise:
         return kernels.depthwise
-    return kernels.gathered if _in_tiles(s, what, code, path) else kernels.last_half if code in HALVES else kernels.last
+    if _in_tiles(s, what, code, path):
+        return kernels.gathered
+    if code in HALVES:
+        return kernels.last_half
+    return kernels.winograd if kernels.winograd.pays(s if what == "forward" else s.gradient, code, path) else kernels.last
 
 
 class ConvWeightGradLast(ChannelsLast):
