@@ -38,7 +38,7 @@ def pays(s: Sites, dtype: str, path: cpu.Cpu) -> bool:
 @functools.cache
 def _leaf(dtype: str, path: cpu.Cpu) -> Leaf:
     begin, end, run, add_rows = opener(), closer(), register_jitable(tiled.tile_run(dtype)), sum_rows(dtype, path)
-    gather, step, size = gather_rows(dtype, path, False), tiled.step_bytes(dtype, path), itemsize(dtype)
+    gather, step, size = gather_rows(dtype, path), tiled.step_bytes(dtype, path), itemsize(dtype)
 
     def conv_tiles_weights(x, g, packed, dw, db, sites, table, spare, scratch, total, c, oc, groups, taps, shares, channels, panel, header,  # type: ignore
                            space, plain, biased, lo, hi):

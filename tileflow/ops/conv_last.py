@@ -55,9 +55,14 @@ def _in_tiles(s: Sites, what: str, code: str, path: Cpu) -> bool:
     return kernels.gathered.pays(s if what == "forward" else s.gradient, code, path)
 
 
-def takes_halves(s: Sites, what: str) -> bool:
-    """Whether a `forward`, `input` or `weights` reads and writes 16-bit floats itself: few channels are better widened, as are depthwise ones."""
-    return not s.depthwise and (s.oc if what == "input" else s.c) >= kernels.gathered.NARROWEST
+def takes_halves(s: Sites, what: str, code: str, path: Cpu) -> bool:
+    """Whether a `forward`, `input` or `weights` of 16-bit floats reads and writes these itself.
+
+    With few channels the planar kernels do better, and so does float32 where it needs fewer products (winograd.py).
+    """
+    if (s.groups if s.depthwise else s.oc if what == "input" else s.c) < kernels.gathered.NARROWEST:
+        return False
+    return what == "weights" or _in_tiles(s, what, code, path) or not kernels.winograd.pays(s.gradient if what == "input" else s, "f4", path)
 
 
 def gain(s: Sites, what: str, code: str, path: Cpu) -> float:
@@ -212,8 +217,10 @@ def _way(s: Sites, what: str, code: str, path: Cpu) -> Any:
     """The kernels of a convolution (`forward`) and of its input gradient (`input`)."""
     if s.depthwise:
         return kernels.depthwise
-    if code in HALVES or _in_tiles(s, what, code, path):
+    if _in_tiles(s, what, code, path):
         return kernels.gathered
+    if code in HALVES:
+        return kernels.last_half
     return kernels.winograd if kernels.winograd.pays(s if what == "forward" else s.gradient, code, path) else kernels.last
 
 
