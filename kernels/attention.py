@@ -15,9 +15,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from numba.extending import register_jitable
-
 from . import cpu, mathlib
+from .inner import register_jitable
 from .leaf import Leaf
 from .micro import columns, outer, transpose
 from .reduce import block_product

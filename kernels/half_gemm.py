@@ -11,13 +11,12 @@ import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
-from numba.extending import register_jitable
-
 from . import cpu, tiled
 from .blocking import Problem, simplify
 from .call import Call, In, Out, Work
 from .gemm import BIASED, FLOPS_PER_NS, Bias, Panels, Serial, flat, last_two, starts
 from .half import narrow_rows, round_rows, widen_rows, widen_turned
+from .inner import register_jitable
 from .leaf import Leaf
 from .micro import TILES, columns, dot, outer
 from .places import address_of

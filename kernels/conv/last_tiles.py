@@ -10,12 +10,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from numba.extending import register_jitable
-
 from .. import cpu, tiled
 from ..amx import SIDE, TERMS, closer, opener
 from ..call import Call, In, Out, Work
 from ..epilogue import Epilogue, Form, finisher, name, tail
+from ..inner import register_jitable
 from ..leaf import Leaf
 from ..places import address_of
 from ..tiled import DEPTH

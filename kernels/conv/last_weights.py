@@ -9,10 +9,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from numba.extending import register_jitable
-
 from .. import cpu
 from ..call import Call, In, Out, Work
+from ..inner import register_jitable
 from ..leaf import Leaf, generic
 from ..places import address_of
 from ..vector import itemsize
