@@ -13,6 +13,8 @@ from tileflow import compiler
 from tileflow.graph import Graph, State
 from tileflow.kernels import driver
 from tileflow.lower.plan import Plan, make_plan
+from tileflow.passes.cse import cse
+from tileflow.passes.fold import fold
 from tileflow.program import Batching, Program
 from tileflow.runtime.binding import Blocks, Patches, bind, call_row
 from tileflow.runtime.engine import HYPER, Engine
@@ -79,7 +81,7 @@ class NativeUpdate:
     """The rows of an update graph (an optimizer's step) over a session's states, with fixed hyper-parameters."""
 
     def __init__(self, update: Graph, initial: Mapping[str, np.ndarray], hyper: Mapping[str, float], threads: int) -> None:
-        program = Program(Graph("micro"), Batching(1), update=update)
+        program = Program(Graph("micro"), Batching(1), update=cse(fold(update)))         # as the compiler does it
         engine, plan = _engine(program, update.states, initial, threads)
         self._engine, self.session = engine, engine.session
         blocks = Blocks()

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import IO, Any
 
 ROOT = str(Path(__file__).parent.parent)
-SETTLE = 0.003
-"""Seconds between two turns: the other side's threads stop spinning."""
+SETTLE = 0.02
+"""Seconds between two turns: the other side's threads stop spinning. GNU OpenMP's spin 300,000 times at the end of a region, which takes up to
+7 ms: until then a region of two threads waits for one that shares its core, and takes ten times as long."""
 
 
 class Missing(Exception):

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 from . import cpu, mathlib
+from .half import HALVES, widen_rows, widen_turned
 from .inner import register_jitable
 from .leaf import Leaf
-from .micro import columns, outer, transpose
+from .micro import columns, copy, outer, transpose
 from .reduce import block_product
 from .vector import Emitter, as_intrinsic, itemsize, vector
 
@@ -46,11 +47,11 @@ def row_elements(queries: int, dtype: str) -> int:
     return width(queries, dtype) + SKEW // itemsize(dtype)
 
 
-def scratch_elements(queries: int, keys: int, size: int, value_size: int, dtype: str, backward: bool) -> int:
+def scratch_elements(queries: int, keys: int, size: int, value_size: int, dtype: str, backward: bool, capped: bool = False) -> int:
     """Scratch of one worker: transposed queries (backward: and gradients), blocks of scores and mask (and gradients), statistics."""
     rows = size + 2 * min(keys, KEYS) + 4
     if backward:
-        rows += value_size + min(keys, KEYS)
+        rows += value_size + (2 if capped else 1) * min(keys, KEYS)
     return rows * row_elements(queries, dtype)
 
 
@@ -117,8 +118,31 @@ def _pull(dtype: str, path: cpu.Cpu) -> Any:
     return emit
 
 
-_PASSES = {"fold": ("keys, count, scores, row, largest, total, factor", _fold),
-           "pull": ("keys, count, scores, grads, row, lse, level, scale", _pull)}
+def _cap(dtype: str, path: cpu.Cpu, sloped: bool = False) -> Any:
+    """Scores s to cap * tanh(s / cap); `sloped`: the slope 1 - tanh^2 of each goes to `slopes`."""
+    kind = vector(dtype, path.lanes(itemsize(dtype)))
+
+    def emit(e: Emitter, keys: Any, count: Any, scores: Any, slopes: Any, row: Any, cap: Any) -> None:
+        bound, one = e.splat(e.load(cap, kind.element), kind.count), mathlib.constant(kind, 1.0)
+
+        def strip(at: Any) -> None:
+            def step(_j: Any, state: list[Any]) -> list[Any]:
+                turned = mathlib.tanh(e, e.b.fdiv(e.load(state[0], kind), bound))
+                e.store(e.b.fmul(turned, bound), state[0])
+                if sloped:
+                    e.store(e.b.fsub(one, e.b.fmul(turned, turned)), state[1])
+                return [e.address(state[0], row), e.address(state[1], row)]
+            e.loop(0, keys, 1, [e.address(scores, at), e.address(slopes, at)], step)
+        _each_strip(e, dtype, count, strip)
+    return emit
+
+
+_PASSES: dict[str, tuple[str, Callable[..., Any]]] = {
+    "fold": ("keys, count, scores, row, largest, total, factor", _fold),
+    "pull": ("keys, count, scores, grads, row, lse, level, scale", _pull),
+    "cap": ("keys, count, scores, slopes, row, cap", _cap),
+    "cap_sloped": ("keys, count, scores, slopes, row, cap", functools.partial(_cap, sloped=True)),
+}
 
 
 @functools.cache
@@ -153,18 +177,21 @@ def _packer(dtype: str, path: cpu.Cpu) -> Any:
 
 
 @functools.cache
-def _masker(dtype: str, path: cpu.Cpu) -> Any:
-    """Add the mask to a block of scores and hide what comes after each query (`causal`: keys to its right; negative: none hidden)."""
-    turn, size = transpose(dtype), itemsize(dtype)
+def _masker(dtype: str, mask_dtype: str, path: cpu.Cpu) -> Any:
+    """Add the mask to a block of scores and hide what comes after each query. A 16-bit mask is widened into `spare`, block by block."""
+    half, size, wide = mask_dtype in HALVES, itemsize(mask_dtype), itemsize(dtype)
+    turn, along = (widen_turned(mask_dtype), widen_rows(mask_dtype)) if half else (transpose(dtype), copy(dtype))
 
     def apply(scratch, scores, spare, row, keys, rows, mask, mode, mask_at, mask_row, first, limit):  # type: ignore[no-untyped-def]
+        source, target = mask.ctypes.data + mask_at * size, scratch.ctypes.data + spare * wide
         if mode == KEY_MASK:
+            along(1, keys, source, 0, target, 0)
             for j in range(keys):
-                addend, line = mask[mask_at + j], scratch[scores + j * row:scores + j * row + rows]
+                addend, line = scratch[spare + j], scratch[scores + j * row:scores + j * row + rows]
                 for i in range(rows):
                     line[i] += addend
         elif mode == FULL_MASK:
-            turn(rows, keys, mask.ctypes.data + mask_at * size, mask_row * size, scratch.ctypes.data + spare * size, row * size)
+            turn(rows, keys, source, mask_row * size, target, row * wide)
             for j in range(keys):
                 line, addends = scratch[scores + j * row:scores + j * row + rows], scratch[spare + j * row:spare + j * row + rows]
                 for i in range(rows):
@@ -174,7 +201,19 @@ def _masker(dtype: str, path: cpu.Cpu) -> Any:
             line = scratch[scores + j * row:scores + j * row + min(rows, first + j - limit)]
             for i in range(line.shape[0]):
                 line[i] = -math.inf
-    return _named(apply, dtype, path)
+    apply.__qualname__ = f"apply_mask_{dtype}_{mask_dtype}_{path.name}"
+    return register_jitable(apply)
+
+
+@functools.cache
+def _multiplier(dtype: str, path: cpu.Cpu) -> Any:
+    """Multiply a block of scratch by another one."""
+    def multiply(scratch, block, factors, row, keys, count):  # type: ignore[no-untyped-def]
+        for j in range(keys):
+            line, times = scratch[block + j * row:block + j * row + count], scratch[factors + j * row:factors + j * row + count]
+            for i in range(count):
+                line[i] *= times[i]
+    return _named(multiply, dtype, path)
 
 
 @register_jitable
@@ -186,39 +225,47 @@ def _steps(swapped, heads, positions, size):  # type: ignore[no-untyped-def]
 
 
 @register_jitable
-def _geometry(layout, heads, group, queries, keys, d, e):  # type: ignore[no-untyped-def]
+def geometry(layout, heads, group, queries, keys, d, e):  # type: ignore[no-untyped-def]
     """The steps of q, k, v and y."""
     return (_steps(layout & 1, heads, queries, d), _steps(layout & 2, heads // group, keys, d), _steps(layout & 4, heads // group, keys, e),
             _steps(layout & 8, heads, queries, e))
 
 
-_SIZES = "T, " + ", ".join(["i8"] * 12) + ", lo, hi"
-"""scale, heads, heads per key head, queries, keys, sizes of a query and a value, causal offset, layout, mask mode and its steps."""
+SIZES = "T, T, " + ", ".join(["i8"] * 12) + ", lo, hi"
+"""scale, cap, heads, heads per key head, queries, keys, sizes of a query and a value, causal offset, layout, mask mode and its steps."""
 FAR = 1 << 40
 """A causal offset under which nothing is hidden."""
 
 
-def attention_leaf(dtype: str) -> Leaf:
-    """The forward leaf; see `attention_calls` in the operator for its arguments. A unit of range is a block of queries of a head."""
-    return _attention(dtype, cpu.current())
+def attention_leaf(dtype: str, capped: bool = False) -> Leaf:
+    """The forward leaf. A unit of range is a block of queries of a head. `capped`: a score s becomes cap * tanh(s / cap) before the mask."""
+    return _forward_leaf(dtype, capped, cpu.current())
 
 
 @functools.cache
-def _attention(dtype: str, path: cpu.Cpu) -> Leaf:
-    size, step = itemsize(dtype), columns(dtype, path)
-    product, fold, pack, apply_mask = outer(dtype), _block_pass("fold", dtype, path), _packer(dtype, path), _masker(dtype, path)
+def _forward_leaf(dtype: str, capped: bool, path: cpu.Cpu) -> Leaf:
+    signature = "T[:], T[:], T[:], T[:], T[:], T[:], T[w,:], " + SIZES
+    return Leaf(forward_body(dtype, dtype, capped, path), signature.replace("T", dtype), key=f"{path.name}-{capped}")
 
-    def attention(q, k, v, mask, y, lse, scratch, scale, heads, group, queries, keys, d, e, causal, layout,  # type: ignore[no-untyped-def]
+
+def forward_body(dtype: str, mask_dtype: str, capped: bool, path: cpu.Cpu) -> Callable[..., None]:
+    """What the forward leaf does, over the views of its arguments. A mask may have 16 bits."""
+    size, step = itemsize(dtype), columns(dtype, path)
+    cap_scores = _block_pass("cap", dtype, path)
+    product, fold, pack, apply_mask = outer(dtype), _block_pass("fold", dtype, path), _packer(dtype, path), _masker(dtype, mask_dtype, path)
+
+    def attention(q, k, v, mask, y, lse, scratch, scale, cap, heads, group, queries, keys, d, e, causal, layout,  # type: ignore[no-untyped-def]
                   mode, m_b, m_h, m_t, lo, hi):
-        (q_b, q_h, q_t), (k_b, k_h, k_t), (v_b, v_h, v_t), (y_b, y_h, y_t) = _geometry(layout, heads, group, queries, keys, d, e)
+        (q_b, q_h, q_t), (k_b, k_h, k_t), (v_b, v_h, v_t), (y_b, y_h, y_t) = geometry(layout, heads, group, queries, keys, d, e)
         block = min(queries, QUERIES)
         row = (block + step - 1) // step * step + SKEW // size
         blocks = (queries + block - 1) // block
         scores = d * row
         spare = scores + min(keys, KEYS) * row
         largest = spare + min(keys, KEYS) * row
-        total, factor = largest + row, largest + 2 * row
+        total, factor, number = largest + row, largest + 2 * row, largest + 3 * row
         base = scratch.ctypes.data
+        scratch[number] = cap
         for unit in range(lo, hi):
             i0, h, b = unit % blocks * block, unit // blocks % heads, unit // (blocks * heads)
             rows = min(block, queries - i0)
@@ -233,6 +280,8 @@ def _attention(dtype: str, path: cpu.Cpu) -> Leaf:
                 deep = min(KEYS, last - j0)
                 product(deep, filled, d, k.ctypes.data + (from_k + j0 * k_t) * size, k_t * size, size,
                         base, row * size, base + scores * size, row * size, 0)
+                if capped:
+                    cap_scores(deep, filled, base + scores * size, 0, row * size, base + number * size)
                 apply_mask(scratch, scores, spare, row, deep, rows, mask, mode, b * m_b + h * m_h + i0 * m_t + j0, m_t, j0, i0 + causal)
                 fold(deep, filled, base + scores * size, row * size, base + largest * size, base + total * size, base + factor * size)
                 if j0 > 0:
@@ -248,32 +297,39 @@ def _attention(dtype: str, path: cpu.Cpu) -> Leaf:
                     line[c] *= times
                 lse[(b * heads + h) * queries + i0 + i] = scratch[largest + i] + math.log(scratch[total + i])
 
-    signature = "T[:], T[:], T[:], T[:], T[:], T[:], T[w,:], " + _SIZES
-    return Leaf(attention, signature.replace("T", dtype), key=path.name)
+    return attention
 
 
-def attention_grad_leaf(dtype: str) -> Leaf:
+def attention_grad_leaf(dtype: str, capped: bool = False) -> Leaf:
     """The backward leaf. A unit of range is a key head with its query heads, so that no sum is split between workers."""
-    return _attention_grad(dtype, cpu.current())
+    return _backward_leaf(dtype, capped, cpu.current())
 
 
 @functools.cache
-def _attention_grad(dtype: str, path: cpu.Cpu) -> Leaf:
-    size, step = itemsize(dtype), columns(dtype, path)
-    product, pull, pack, apply_mask = outer(dtype), _block_pass("pull", dtype, path), _packer(dtype, path), _masker(dtype, path)
+def _backward_leaf(dtype: str, capped: bool, path: cpu.Cpu) -> Leaf:
+    signature = ", ".join(["T[:]"] * 10) + ", T[w,:], " + SIZES
+    return Leaf(backward_body(dtype, dtype, capped, path), signature.replace("T", dtype), key=f"{path.name}-{capped}")
 
-    def attention_grad(g, q, k, v, mask, y, lse, dq, dk, dv, scratch, scale, heads, group, queries, keys, d, e,  # type: ignore[no-untyped-def]
+
+def backward_body(dtype: str, mask_dtype: str, capped: bool, path: cpu.Cpu) -> Callable[..., None]:
+    """What the backward leaf does, over the views of its arguments. A mask may have 16 bits."""
+    size, step = itemsize(dtype), columns(dtype, path)
+    product, pull, pack, apply_mask = outer(dtype), _block_pass("pull", dtype, path), _packer(dtype, path), _masker(dtype, mask_dtype, path)
+
+    cap_scores, multiply = _block_pass("cap_sloped", dtype, path), _multiplier(dtype, path)
+
+    def attention_grad(g, q, k, v, mask, y, lse, dq, dk, dv, scratch, scale, cap, heads, group, queries, keys, d, e,  # type: ignore[no-untyped-def]
                        causal, layout, mode, m_b, m_h, m_t, lo, hi):
-        (q_b, q_h, q_t), (k_b, k_h, k_t), (v_b, v_h, v_t), (y_b, y_h, y_t) = _geometry(layout, heads, group, queries, keys, d, e)
+        (q_b, q_h, q_t), (k_b, k_h, k_t), (v_b, v_h, v_t), (y_b, y_h, y_t) = geometry(layout, heads, group, queries, keys, d, e)
         block = min(queries, QUERIES)
         row = (block + step - 1) // step * step + SKEW // size
         weights = (d + e) * row
         grads = weights + min(keys, KEYS) * row
         spare = grads + min(keys, KEYS) * row
         shift = spare + min(keys, KEYS) * row
-        level, number = shift + row, shift + 2 * row
+        level, number, slopes = shift + row, shift + 2 * row, shift + 4 * row
         base = scratch.ctypes.data
-        scratch[number] = scale
+        scratch[number], scratch[number + 1] = scale, cap
         for unit in range(lo, hi):
             b, kv = unit // (heads // group), unit % (heads // group)
             at_k, at_v = b * k_b + kv * k_h, b * v_b + kv * v_h
@@ -297,12 +353,16 @@ def _attention_grad(dtype: str, path: cpu.Cpu) -> Leaf:
                         deep = min(KEYS, last - j0)
                         j_k, j_v = (at_k + j0 * k_t) * size, (at_v + j0 * v_t) * size
                         product(deep, filled, d, k.ctypes.data + j_k, k_t * size, size, base, row * size, base + weights * size, row * size, 0)
+                        if capped:
+                            cap_scores(deep, filled, base + weights * size, base + slopes * size, row * size, base + (number + 1) * size)
                         apply_mask(scratch, weights, spare, row, deep, rows, mask, mode, b * m_b + h * m_h + i0 * m_t + j0, m_t, j0,
                                    i0 + causal)
                         product(deep, filled, e, v.ctypes.data + j_v, v_t * size, size, base + d * row * size, row * size,
                                 base + grads * size, row * size, 0)
                         pull(deep, filled, base + weights * size, base + grads * size, row * size, base + shift * size, base + level * size,
                              base + number * size)
+                        if capped:
+                            multiply(scratch, grads, slopes, row, deep, filled)
                         product(deep, e, rows, base + weights * size, row * size, size, g.ctypes.data + at_y * size, y_t * size,
                                 dv.ctypes.data + j_v, v_t * size, 1)
                         product(deep, d, rows, base + grads * size, row * size, size, q.ctypes.data + at_q * size, q_t * size,
@@ -310,5 +370,4 @@ def _attention_grad(dtype: str, path: cpu.Cpu) -> Leaf:
                         product(rows, d, deep, base + grads * size, size, row * size, k.ctypes.data + j_k, k_t * size,
                                 dq.ctypes.data + at_q * size, q_t * size, j0)
 
-    signature = ", ".join(["T[:]"] * 10) + ", T[w,:], " + _SIZES
-    return Leaf(attention_grad, signature.replace("T", dtype), key=path.name)
+    return attention_grad

@@ -19,7 +19,7 @@ PRECISIONS = ("highest", "high", "medium")
 class Cpu:
     """A kernel path: `vector_bytes` wide registers, `registers` of them, with or without fused multiply-add.
 
-    `name` tells the vector code apart; a path with matrix tiles shares it with the path that differs in the tiles only.
+    `name` tells the vector code apart; a path with matrix tiles or float16 arithmetic shares it with the path that differs in these only.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Cpu:
     fma: bool
     tiles: str = ""                        # "amx": the CPU's tiles; "software": the same arithmetic in vectors (tests)
     precision: str = "highest"             # of float32 products in tiles, one of PRECISIONS
+    half: bool = False                     # float16 multiply-adds in vectors, tiles or not
 
     @property
     def amx(self) -> bool:
@@ -35,9 +36,14 @@ class Cpu:
         return self.tiles != ""
 
     @property
+    def multiplies_halves(self) -> bool:
+        """Whether float16 vectors are multiplied and added as they are (tiles mostly come with that, but not by themselves)."""
+        return self.half or (self.tiles == "amx" and "avx512fp16" in features())
+
+    @property
     def label(self) -> str:
         """The path as people know it."""
-        return self.tiles or self.name
+        return self.tiles or ("fp16" if self.half else self.name)
 
     def lanes(self, itemsize: int) -> int:
         """Elements of `itemsize` bytes in one vector register."""
@@ -47,6 +53,7 @@ class Cpu:
 _AVX512 = Cpu("avx512", 64, 32, True)
 PATHS = {
     "amx": replace(_AVX512, tiles="amx"),
+    "fp16": replace(_AVX512, half=True),
     "avx512": _AVX512,
     "avx2": Cpu("avx2", 32, 16, True),
     "generic": Cpu("generic", 16, 16, False),
@@ -85,6 +92,8 @@ def available() -> tuple[str, ...]:
     if {"avx512f", "avx512vl", "avx512dq", "avx512bw"} <= have:
         if {"amx-tile", "amx-bf16"} <= have and tiles_granted():
             names.append("amx")
+        if "avx512fp16" in have:
+            names.append("fp16")
         names.append("avx512")
     if {"avx2", "fma", "f16c"} <= have:
         names.append("avx2")

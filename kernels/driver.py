@@ -193,11 +193,12 @@ def drive() -> Any:
 def start_threads(threads: int | None = None) -> int:
     """Choose the threading layer (OpenMP where it can be loaded) and the number of workers; returns that number.
 
-    GNU OpenMP reads its spin count when it is loaded. Its default spins for milliseconds at the end of a region: on a
-    machine with other work that made small training calls a hundred times slower. About 0.2 ms keeps regions cheap.
+    GNU OpenMP reads its spin count when it is loaded. Its default (300,000) spins for up to 7 ms at the end of a region: on a
+    machine with other work that made small training calls a hundred times slower. 0.2 ms are too few: once a virtual
+    machine's core was away for longer, both threads slept and woke each other for hundreds of regions, each five times as long.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+        os.environ.setdefault("GOMP_SPINCOUNT", "50000")
     numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
     most = numba.config.NUMBA_NUM_THREADS
     count = max(1, min(threads or most, most))

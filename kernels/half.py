@@ -12,7 +12,7 @@ from typing import Any
 from llvmlite import ir
 
 from . import cpu
-from .vector import ELEMENTS, Emitter, as_intrinsic, define, word
+from .vector import ELEMENTS, Emitter, as_intrinsic, define, vector, word
 
 HALVES = ("f2", "b2")
 BITS16 = ir.IntType(16)
@@ -68,6 +68,23 @@ def narrow(e: Emitter, dtype: str, x: Any) -> Any:
     return b.trunc(b.or_(result, sign), halves)
 
 
+def read(e: Emitter, dtype: str, address: Any, lanes: int, mask: Any = None) -> Any:
+    """A vector of elements of `dtype`, 16-bit ones as their float32 values; lanes outside `mask` are not touched and zero."""
+    if dtype in HALVES:
+        return widen(e, dtype, e.load(address, ir.VectorType(BITS16, lanes), mask))
+    return e.load(address, vector(dtype, lanes), mask)
+
+
+def summed(dtype: str) -> str:
+    """The dtype in which products of `dtype` are summed."""
+    return "f4" if dtype in HALVES else dtype
+
+
+def stored(dtype: str) -> str:
+    """The NumPy dtype of scratch memory that holds `dtype`."""
+    return "u2" if dtype in HALVES else dtype
+
+
 def _convert_rows(dtype: str, path: cpu.Cpu, kind: str) -> Any:
     """target[i, j] = source[i, j] in the other width, or rounded to what the narrow one can hold."""
     lanes = path.lanes(4)
@@ -121,8 +138,6 @@ def _widen_turned(dtype: str, path: cpu.Cpu) -> Any:
         e.loop(0, whole_n, 1, [], lambda j, _s: e.loop(whole_m, m, 1, [], lambda i, _s: single(i, j)))
         e.loop(whole_n, n, 1, [], lambda j, _s: e.loop(0, m, 1, [], lambda i, _s: single(i, j)))
     return emit
-
-
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 B is laid out first: split into bfloat16 tiles where the CPU has them (a product of float16 is then four exact products, one of bfloat16
 one), else converted to float32 panels for the vector kernels; few rows of A read a transposed B where it lies. A block of C is summed
 in the worker's scratch and narrowed when it is finished. With float16 partials, as the tile machine keeps them, the sums are rounded
-to float16 after every PARTIAL products.
+to float16 after every PARTIAL products; a CPU with float16 multiply-adds does these products with them (half_fma.py).
 """
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
-from . import cpu, tiled
+from . import cpu, half_fma, tiled
 from .blocking import Problem, simplify
 from .call import Call, In, Out, Work
 from .gemm import BIASED, FLOPS_PER_NS, Bias, Panels, Serial, flat, last_two, starts
 from .half import narrow_rows, round_rows, widen_rows, widen_turned
+from .half_fma import PARTIAL
 from .inner import register_jitable
 from .leaf import Leaf
-from .micro import TILES, columns, dot, outer
+from .micro import TILES, columns, copy, dot, outer, transpose
 from .places import address_of
 
-PARTIAL = 16
-"""Products that are summed in float32 before a float16 partial sum is rounded."""
 WIDTH = 256
 """Columns of a block of C."""
 FEW, LONG = 8, 4096
@@ -56,6 +55,17 @@ def _vector_block(dtype: str, partials: str) -> Any:
     return block
 
 
+def _native_block(path: cpu.Cpu) -> Any:
+    """Likewise with A as it is and B in panels of float16, by float16 multiply-adds."""
+    kernel, panel = half_fma.outer(path), half_fma.WIDTH
+
+    def block(height, width, k, a, a_row, a_k, b, b_row, c, c_row, _scratch):  # type: ignore[no-untyped-def]
+        for q in range(0, width, panel):
+            kernel(height, k, a, a_row, a_k, b + q * b_row, c + 4 * q, c_row)
+
+    return block
+
+
 def _dots_block(dtype: str) -> Any:
     """Likewise with A and B^T by rows as they are: neither is converted in memory."""
     kernel = dot(dtype)
@@ -82,7 +92,8 @@ def _gemm(dtype: str, path: cpu.Cpu, way: str, partials: str) -> Leaf:
 
     Strides of A and B are bytes, those of C and the bias elements; with a bias `c_at` is the piece's first column.
     """
-    block = register_jitable(_vector_block(dtype, partials) if way == "vectors" else _dots_block(dtype) if way == "dots" else _tile_block(dtype))
+    block = register_jitable({"vectors": lambda: _vector_block(dtype, partials), "dots": lambda: _dots_block(dtype),
+                              "tiles": lambda: _tile_block(dtype), "native": lambda: _native_block(path)}[way]())
     read, write = widen_rows(dtype), narrow_rows(dtype)
 
     @register_jitable
@@ -126,12 +137,14 @@ def _gemm(dtype: str, path: cpu.Cpu, way: str, partials: str) -> Leaf:
 
 
 @functools.cache
-def _pack(dtype: str, path: str) -> Leaf:
-    """B [matrix] into float32 panels [matrix][panel][k][width], the last filled up with zeros. Range: matrices * groups of panels.
+def _pack(dtype: str, path: str, native: bool) -> Leaf:
+    """B [matrix] into panels [matrix][panel][k][width] of float32, or `native` ones of float16, the last filled up with zeros.
+
+    Range: matrices * groups of panels.
 
     `at`, `row` and `matrix` are elements: to the first one packed, from row to row, from matrix to matrix.
     """
-    straight, turned = widen_rows(dtype), widen_turned(dtype)
+    straight, turned, size = (copy("f2"), transpose("f2"), 2) if native else (widen_rows(dtype), widen_turned(dtype), 4)
 
     def half_pack(b, packed, n, k, trans_b, width, panels, at, row, matrix, lo, hi):  # type: ignore[no-untyped-def]
         groups = (panels + GROUP - 1) // GROUP
@@ -142,21 +155,19 @@ def _pack(dtype: str, path: str) -> Leaf:
                 for panel in range(first, min(first + GROUP, panels)):
                     j, target = panel * width, (number * panels + panel) * k * width + p * width
                     count = min(width, n - j)
-                    to, source = address_of(packed) + 4 * target, address_of(b) + 2 * (at + number * matrix)
+                    to, source = address_of(packed) + size * target, address_of(b) + 2 * (at + number * matrix)
+                    if count < width:
+                        packed[target * size // 4:(target + deep * width) * size // 4] = 0
                     if trans_b != 0:
-                        turned(count, deep, source + 2 * (j * row + p), row * 2, to, width * 4)
+                        turned(count, deep, source + 2 * (j * row + p), row * 2, to, width * size)
                     else:
-                        straight(deep, count, source + 2 * (p * row + j), row * 2, to, width * 4)
-                    for q in range(deep if count < width else 0):
-                        packed[target + q * width + count:target + (q + 1) * width] = 0
+                        straight(deep, count, source + 2 * (p * row + j), row * 2, to, width * size)
 
-    return Leaf(half_pack, f"{dtype}[:], f4[:]" + ", i8" * 8 + ", lo, hi", key=path)
+    return Leaf(half_pack, f"{dtype}[:], f4[:]" + ", i8" * 8 + ", lo, hi", key=f"{path} {native}")
 
 
-def _blocks(p: Problem, path: cpu.Cpu, in_tiles: bool) -> tuple[int, int]:
+def _blocks(p: Problem, tall: int, panel: int) -> tuple[int, int]:
     """Rows and columns of a block of C: about 16 blocks or more, if C is large enough for that."""
-    tall = tiled.SIDE if in_tiles else TILES[path.name].rows
-    panel = tiled.SIDE if in_tiles else columns("f4", path)
     down = max(1, -(-p.m // 96))
     across = max(-(-p.n // WIDTH), min(-(-16 // down), max(1, p.n // (2 * panel))))
     return -(-p.m // (down * tall)) * tall, -(-p.n // (across * panel)) * panel
@@ -174,25 +185,28 @@ def _in_dots(dtype: str, p: Problem, path: cpu.Cpu, partials: str) -> bool:
 
 @dataclass(frozen=True)
 class _Layout:
-    """B in panels of `panel` columns and `words` float32 words: in tiles, or as float32. With `in_dots` B stays as it is."""
+    """B in panels of `panel` columns and `words` float32 words, by the `way`: "tiles"; "vectors" of float32; "native" ones of float16.
+    "dots" leave B as it is."""
 
     dtype: str
     path: cpu.Cpu
-    in_tiles: bool
+    way: str
     k: int
-    in_dots: bool = False
 
     @property
-    def way(self) -> str:
-        return "dots" if self.in_dots else "tiles" if self.in_tiles else "vectors"
+    def tall(self) -> int:
+        """Rows of a register block."""
+        return {"tiles": tiled.SIDE, "native": half_fma.ROWS}.get(self.way, TILES[self.path.name].rows)
 
     @property
     def panel(self) -> int:
-        return tiled.SIDE if self.in_tiles else columns("f4", self.path)
+        return {"tiles": tiled.SIDE, "native": half_fma.WIDTH}.get(self.way, columns("f4", self.path))
 
     @property
     def words(self) -> int:
-        return tiled.panel_bytes(self.dtype, self.path, self.k) // 4 if self.in_tiles else self.k * self.panel
+        if self.way == "tiles":
+            return tiled.panel_bytes(self.dtype, self.path, self.k) // 4
+        return self.k * self.panel // (2 if self.way == "native" else 1)
 
     def elements(self, matrices: int, n: int) -> int:
         """Words of that many matrices of `n` columns."""
@@ -201,10 +215,11 @@ class _Layout:
     def call(self, p: Problem, first: int, n: int, matrices: int, b: In, target: Out | Work) -> Call:
         """The call that lays out `n` columns from `first` on."""
         row, start = (p.k, first * p.k) if p.trans_b else (p.n, first)
-        if self.in_tiles:
+        if self.way == "tiles":
             return tiled.pack_call(self.dtype, self.path, b, target, n, p.k, p.trans_b, start, row, p.k * p.n, matrices)
         panels = -(-n // self.panel)
-        return Call(_pack(self.dtype, self.path.name), (b, target, n, p.k, int(p.trans_b), self.panel, panels, start, row, p.k * p.n),
+        args = (b, target, n, p.k, int(p.trans_b), self.panel, panels, start, row, p.k * p.n)
+        return Call(_pack(self.dtype, self.path.name, self.way == "native"), args,
                     n=matrices * -(-panels // GROUP), cost=0.3 * matrices * p.k * n)
 
 
@@ -213,7 +228,7 @@ def half_panels(dtype: str, p: Problem) -> Panels | None:
     p, path = simplify(p), cpu.current()
     if p.batch or p.m <= 8 or p.count * p.m * p.n * p.k == 0:
         return None
-    layout = _Layout(dtype, path, _in_tiles(dtype, p, path, "f4", True), p.k)
+    layout = _Layout(dtype, path, "tiles" if _in_tiles(dtype, p, path, "f4", True) else "vectors", p.k)
     elements = layout.elements(1, p.n)
     return Panels(elements, "f4", (layout.call(p, 0, p.n, 1, In(0, (p.k * p.n,)), Out(0, (elements,))),))
 
@@ -234,8 +249,9 @@ def half_calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: fl
     assert not (packed and (serial or partials != "f4"))
     a, b, c, p = flat(a), flat(b), flat(c, p.count * p.m * p.n), simplify(p)
     in_tiles = _in_tiles(dtype, p, path, partials, packed) if tiles is None else tiles and p.k > 0
-    layout = _Layout(dtype, path, in_tiles, p.k, not (in_tiles or packed) and _in_dots(dtype, p, path, partials))
-    if layout.in_dots:
+    in_dots, native = not packed and _in_dots(dtype, p, path, partials), partials == dtype == "f2" and path.multiplies_halves
+    layout = _Layout(dtype, path, "tiles" if in_tiles else "dots" if in_dots else "native" if native else "vectors", p.k)
+    if layout.way == "dots":
         return _piece(p, 0, p.n, layout, (a, b, c), alpha, beta, bias, partials)
     step = p.n if serial is None else layout.panel * -(-p.n // (layout.panel * serial.factor))
     matrices = max(1, b.shape[0] // max(1, p.k * p.n))
@@ -252,17 +268,19 @@ def _piece(p: Problem, first: int, n: int, layout: _Layout, operands: tuple[In, 
            bias: Bias | None, partials: str) -> list[Call]:
     """The calls for `n` columns of C from `first` on; `operands` are A, those columns of B as the way reads them, C."""
     (a, right, c), dtype, path = operands, layout.dtype, layout.path
-    rows, cols = _blocks(replace(p, n=n), path, layout.in_tiles)
+    rows, cols = _blocks(replace(p, n=n), layout.tall, layout.panel)
     floats = rows * cols + cols
-    if not layout.in_dots:
-        floats += tiled.scratch_bytes(dtype, path, rows) // 4 if layout.in_tiles else max(rows * (tiled.DEPTH + 16), tiled.DEPTH * (rows + 16))
+    if layout.way == "tiles":
+        floats += tiled.scratch_bytes(dtype, path, rows) // 4
+    elif layout.way == "vectors":
+        floats += max(rows * (tiled.DEPTH + 16), tiled.DEPTH * (rows + 16))
     outer_count, inner_count = last_two(p.batch, 1)
     units = outer_count * inner_count * -(-p.m // rows) * -(-n // cols)
-    speed = tiled.FLOPS_PER_NS[tiled.products(dtype, path)] if layout.in_tiles else FLOPS_PER_NS[path.name] / (1 if partials == "f4" else 2)
+    speed = tiled.FLOPS_PER_NS[tiled.products(dtype, path)] if layout.way == "tiles" else FLOPS_PER_NS[path.name] / (1 if partials == "f4" else 2)
     a_row, a_k = (1, p.m) if p.trans_a else (p.k, 1)
     addend = [flat(bias.arg), BIASED, bias.row, bias.column] if bias else [a, 0, 0, 0]
-    b_step = p.b_step if layout.in_dots else tuple(s // max(1, p.k * p.n) * layout.elements(1, n) for s in p.b_step)
-    b_col, b_size = (2 * p.k, 2) if layout.in_dots else (layout.words // layout.panel * 4, 4)
+    b_step = p.b_step if layout.way == "dots" else tuple(s // max(1, p.k * p.n) * layout.elements(1, n) for s in p.b_step)
+    b_col, b_size = (2 * p.k, 2) if layout.way == "dots" else (layout.words * 4 // layout.panel, 4)
     calls = []
     for a_at, b_at, c_at in starts(replace(p, b_step=b_step)):
         strides = [s * 2 for s in last_two(p.a_step, 0)] + [s * b_size for s in last_two(b_step, 0)]

@@ -16,7 +16,7 @@ from typing import Any
 from llvmlite import ir
 
 from . import cpu
-from .half import BITS16, HALVES, widen
+from .half import HALVES, read, summed
 from .vector import ELEMENTS, Emitter, as_intrinsic, define, itemsize, vector, word
 
 
@@ -61,25 +61,28 @@ def _outer_block(dtype: str, lanes: int, rows: int, vectors: int, masked: bool) 
 
     def emit(e: Emitter, n: Any, k: Any, a: Any, a_row: Any, a_k: Any, b: Any, b_k: Any, c: Any, c_row: Any, accumulate: Any) -> None:
         masks = [e.first(e.b.sub(n, word(v * lanes)), lanes) if masked else None for v in range(vectors)]
-        a_rows = [e.times(a_row, i) for i in range(rows)]
+        # Three rows to an address, as far as address modes reach: loads of later terms then start while earlier sums still wait.
+        starts = [e.opaque(e.address(a, e.times(a_row, i))) for i in range(0, rows, 3)]
+        twice = e.times(a_row, 2)
         c_rows = [e.address(c, e.times(c_row, i)) for i in range(rows)]
         for row in c_rows:
             e.prefetch(row, write=True)
 
         def step(_k: Any, state: list[Any]) -> list[Any]:
-            at_a, at_b, *sums = state
+            at_b, ats, sums = state[0], state[1:1 + len(starts)], state[1 + len(starts):]
             right = [e.load(e.address(at_b, v * lanes * size), kind, masks[v]) for v in range(vectors)]
             for i in range(rows):
-                left = e.splat(e.load(e.address(at_a, a_rows[i]), ELEMENTS[dtype]), lanes)
+                left = e.splat(e.load(e.address(ats[i // 3], (0, a_row, twice)[i % 3]), ELEMENTS[dtype]), lanes)
                 for v in range(vectors):
                     sums[i * vectors + v] = e.fma(left, right[v], sums[i * vectors + v])
-            return [e.address(at_a, a_k), e.address(at_b, b_k), *sums]
+            return [e.address(at_b, b_k), *(e.address(at, a_k) for at in ats), *sums]
 
         zero = ir.Constant(kind, None)
         places = [(e.address(c_rows[i], v * lanes * size), masks[v]) for i in range(rows) for v in range(vectors)]
 
         def run(done: Any, state: list[Any]) -> list[Any]:
-            at_a, at_b, *sums = e.loop(0, e.minimum(e.b.sub(k, done), word(CHAIN)), 1, [*state, *[zero] * (rows * vectors)], step)
+            state = e.loop(0, e.minimum(e.b.sub(k, done), word(CHAIN)), 1, [*state, *[zero] * (rows * vectors)], step)
+            sums = state[1 + len(starts):]
             with e.b.if_else(e.b.icmp_signed("!=", e.b.or_(accumulate, done), word(0))) as (adding, writing):
                 with adding:
                     for value, (place, mask) in zip(sums, places, strict=True):
@@ -87,10 +90,10 @@ def _outer_block(dtype: str, lanes: int, rows: int, vectors: int, masked: bool) 
                 with writing:
                     for value, (place, mask) in zip(sums, places, strict=True):
                         e.store(value, place, mask)
-            return [at_a, at_b]
+            return state[:1 + len(starts)]
 
         # Without any k one run of none writes the zeros.
-        e.loop(0, e.b.select(e.b.icmp_signed(">", k, word(1)), k, word(1)), CHAIN, [a, b], run)
+        e.loop(0, e.b.select(e.b.icmp_signed(">", k, word(1)), k, word(1)), CHAIN, [b, *starts], run)
     return emit
 
 
@@ -147,27 +150,17 @@ def _outer(dtype: str, path: cpu.Cpu) -> Any:
     return emit
 
 
-def summed(dtype: str) -> str:
-    """The dtype in which products of `dtype` are summed."""
-    return "f4" if dtype in HALVES else dtype
-
-
 def add_dots(e: Emitter, dtype: str, n: Any, lefts: Sequence[Any], rights: Sequence[Any], sums: Sequence[Any]) -> list[Any]:
     """sums[i * len(rights) + j] + the products of the `n` elements at address lefts[i] with those at rights[j], lane by lane."""
     size, lanes, cols = itemsize(dtype), e.path.lanes(itemsize(summed(dtype))), len(rights)
     whole = e.b.and_(n, word(-lanes))
 
-    def read(address: Any, mask: Any) -> Any:
-        if dtype in HALVES:
-            return widen(e, dtype, e.load(address, ir.VectorType(BITS16, lanes), mask))
-        return e.load(address, vector(dtype, lanes), mask)
-
     def step(position: Any, sums: list[Any], mask: Any = None) -> list[Any]:
         offset = e.times(position, size)
         sums = list(sums)
-        right = [read(e.address(row, offset), mask) for row in rights]
+        right = [read(e, dtype, e.address(row, offset), lanes, mask) for row in rights]
         for i, row in enumerate(lefts):
-            left = read(e.address(row, offset), mask)
+            left = read(e, dtype, e.address(row, offset), lanes, mask)
             for j in range(cols):
                 sums[i * cols + j] = e.fma(left, right[j], sums[i * cols + j])
         return sums

@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 
 from . import cpu
 from .amx import ROW, ROWS, SIDE, TERMS, TILE
-from .half import BITS16, widen
+from .half import read
 from .inner import register_jitable
 from .micro import copy, transpose
 from .vector import ELEMENTS, Emitter, as_intrinsic, itemsize, vector, word
@@ -57,12 +57,6 @@ def _pair(e: Emitter, low: Any, high: Any) -> Any:
     return e.b.or_(e.b.lshr(low, shift), e.b.and_(high, upper))
 
 
-def _read(e: Emitter, dtype: str, address: Any, lanes: int) -> Any:
-    if dtype == "f4":
-        return e.load(address, vector("f4", lanes))
-    return widen(e, dtype, e.load(address, ir.VectorType(BITS16, lanes)))
-
-
 def _split(dtype: str, parts: int, path: cpu.Cpu) -> Any:
     """One tile of each part: 16 rows of 16 words, the word's terms lying `half` bytes apart."""
     lanes, size = path.lanes(4), itemsize(dtype)
@@ -75,7 +69,7 @@ def _split(dtype: str, parts: int, path: cpu.Cpu) -> Any:
             for j in range(0, ROWS, lanes):
                 at, pair = e.address(source, e.b.mul(row, i), j * size), []
                 for place in (at, e.address(at, half)):
-                    x = _read(e, dtype, place, lanes)
+                    x = read(e, dtype, place, lanes)
                     u = e.b.and_(e.b.bitcast(x, words), magnitude)
                     largest = e.b.select(e.b.icmp_signed(">", u, largest), u, largest)
                     if scale != 1:

@@ -187,10 +187,11 @@ def pack_units(n: int, k: int, matrices: int) -> int:
 
 
 def pack_call(dtype: str, path: cpu.Cpu, b: In | Work, packed: Out | Work, n: int, k: int, trans_b: bool, start: int, row: int, matrix: int,
-              matrices: int) -> Call:
-    """The call that lays out columns and terms of B, from element `start` of each of its matrices on; strides are elements."""
+              matrices: int, into: int = 0) -> Call:
+    """The call that lays out columns and terms of B, from element `start` of each of its matrices on, `into` bytes behind the start of
+    `packed`; strides are elements."""
     scratch = Work("tile_pack", (LEFT // 4,), "f4")
-    return Call(pack_leaf(dtype, path), [b, packed, scratch, n, k, int(trans_b), panel_bytes(dtype, path, k), start, row, matrix],
+    return Call(pack_leaf(dtype, path), [b, packed, scratch, n, k, int(trans_b), panel_bytes(dtype, path, k), start, row, matrix, into],
                 n=pack_units(n, k, matrices), cost=0.25 * matrices * n * k)
 
 
@@ -205,7 +206,7 @@ def pack_leaf(dtype: str, path: cpu.Cpu) -> Leaf:
     pack = packer(dtype, parts, False)
     along, across = (copy(dtype), transpose(dtype)) if dtype == "f4" else (widen_rows(dtype), widen_turned(dtype))
 
-    def tile_pack(b, packed, scratch, n, k, trans_b, panel, at, row, matrix, lo, hi):  # type: ignore[no-untyped-def]
+    def tile_pack(b, packed, scratch, n, k, trans_b, panel, at, row, matrix, into, lo, hi):  # type: ignore[no-untyped-def]
         runs, groups, panels = (k + DEPTH - 1) // DEPTH, (n + GROUP * SIDE - 1) // (GROUP * SIDE), (n + SIDE - 1) // SIDE
         header, stage = (4 * runs + HEADER - 1) // HEADER * HEADER, address_of(scratch)
         for unit in range(lo, hi):
@@ -214,7 +215,7 @@ def pack_leaf(dtype: str, path: cpu.Cpu) -> Leaf:
             lines, deep = min(GROUP * SIDE, n - j), min(DEPTH, k - p)
             first = at + number * matrix + (j * row + p if trans_b != 0 else p * row + j)
             source, line, term = address_of(b) + first * size, row * size if trans_b != 0 else size, size if trans_b != 0 else row * size
-            top = address_of(packed) + (number * panels + g * GROUP) * panel
+            top = address_of(packed) + into + (number * panels + g * GROUP) * panel
             target = top + header + p // TERMS * step
             for i in range(GROUP * 16):
                 poke(stage + SEEN + 4 * i, 0)
@@ -228,4 +229,4 @@ def pack_leaf(dtype: str, path: cpu.Cpu) -> Leaf:
                     along(deep, columns, source + q * SIDE * line, term, to, SIDE * 4)
 
     element = "f4" if dtype == "f4" else "u2"
-    return Leaf(tile_pack, f"{element}[:], f4[:], f4[w,:]" + ", i8" * 7 + ", lo, hi", key=f"{dtype}-{path}")
+    return Leaf(tile_pack, f"{element}[:], f4[:], f4[w,:]" + ", i8" * 8 + ", lo, hi", key=f"{dtype}-{path}")

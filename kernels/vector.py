@@ -73,6 +73,13 @@ class Emitter:
         """A word times a Python number."""
         return self.b.mul(x, word(factor))
 
+    def opaque(self, x: Any) -> Any:
+        """The word `x`, about which LLVM knows nothing.
+
+        From addresses that differ by multiples of a stride it makes a chain of additions, each waiting for the one before.
+        """
+        return self.b.asm(ir.FunctionType(WORD, [WORD]), "", "=r,0", [x], False)
+
     def minimum(self, x: Any, y: Any) -> Any:
         """The smaller of two words."""
         return self.b.select(self.b.icmp_signed("<", x, y), x, y)

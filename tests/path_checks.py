@@ -15,12 +15,18 @@ import operators
 import pytest
 import test_registry
 from evaluate import check_kernel, run_kernel, run_reference
+from test_conv_last import forms
 from test_elementwise import EDGES, FUNCTIONS, UNARY, compute, random_expressions, units
+from test_half_gemm import NUMPY as HALVES
+from test_half_gemm import run as run_halves
 
 from tileflow.graph import OPS, Op, TensorType, type_of
-from tileflow.kernels import cpu
+from tileflow.kernels import cpu, guard
 from tileflow.kernels import expr as E
+from tileflow.kernels.blocking import Problem
+from tileflow.kernels.call import In, Out
 from tileflow.kernels.expr import Var
+from tileflow.kernels.half_gemm import half_calls
 from tileflow.kernels.leaf import Leaf
 from tileflow.kernels.micro import copy, dot, outer, transpose
 from tileflow.ops.elementwise import Elementwise
@@ -97,6 +103,43 @@ def test_other_products() -> None:
     check_kernel(OPERATORS["MatMul"](), normal(5, 0), normal(0, 3))
 
 
+def test_half_products(path: cpu.Cpu) -> None:
+    """Sums in float32 and one rounding, B read by rows or laid out; every form of the conversions."""
+    for dtype, kind in HALVES.items():
+        for m, n, k, trans in ((1, 5, 7, 0), (3, 13, 37, 2), (13, 37, 19, 1), (17, 70, 35, 3)):
+            p = Problem(m, n, k, bool(trans & 1), bool(trans & 2))
+            a, b = normal(*((k, m) if trans & 1 else (m, k))).astype(kind), normal(*((n, k) if trans & 2 else (k, n)), seed=1).astype(kind)
+            wanted = (a.T if trans & 1 else a).astype("f8") @ (b.T if trans & 2 else b).astype("f8")
+            got = half_product(dtype, p, a, b)
+            np.testing.assert_allclose(got.astype("f8"), wanted, rtol=2.0 ** (-10 if dtype == "f2" else -7), atol=1e-4)
+
+
+@pytest.mark.parametrize("trans", range(4))
+def test_half_products_with_float16_partials(path: cpu.Cpu, trans: int) -> None:
+    """To the bit, where the CPU rounds each sum to float16: all that happens there is defined."""
+    for m, n, k in ((1, 1, 1), (7, 70, 33), (13, 64, 16), (2, 3, 0)):
+        p = Problem(m, n, k, bool(trans & 1), bool(trans & 2))
+        a, b = (normal(*((k, m) if trans & 1 else (m, k))).astype("f2"), normal(*((n, k) if trans & 2 else (k, n)), seed=1).astype("f2"))
+        wide = [x.astype("f8") for x in (a.T if trans & 1 else a, b.T if trans & 2 else b)]
+        got, wanted = half_product("f2", p, a, b, partials="f2"), np.zeros((m, n), "f2")
+        for at in range(0, k, 16):
+            block = np.zeros((m, n), "f8")
+            for i in range(at, min(k, at + 16)):
+                block = block + wide[0][:, i, None] * wide[1][None, i]
+                block = block.astype("f2").astype("f8") if path.multiplies_halves else block
+            wanted = (wanted + block).astype("f2")
+        if path.multiplies_halves:
+            np.testing.assert_array_equal(got, wanted)
+        else:
+            np.testing.assert_allclose(got.astype("f8"), wanted.astype("f8"), rtol=2.0 ** -9, atol=2.0 ** -9)
+
+
+def half_product(dtype: str, p: Problem, a: Array, b: Array, **options: Any) -> Array:
+    """A @ B of 16-bit numbers, each range in two parts."""
+    calls = half_calls(dtype, p, In(0, a.shape), In(1, b.shape), Out(0, (p.m, p.n)), **options)
+    return run_halves(calls, [a.view("u2"), b.view("u2")], np.full((p.m, p.n), 7, "u2"), 2).view(HALVES[dtype])
+
+
 # ---- windows ------------------------------------------------------------------------------------------------------------
 
 CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -104,6 +147,8 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     "groups and strides": ((1, 10, 13, 17), (10, 5, 3, 3), dict(group=2, strides=(3, 2), pads=(1, 2, 0, 1))),
     "dilation": ((1, 5, 13, 9), (5, 5, 3, 3), dict(strides=(2, 1), dilations=(3, 2), pads=(0, 1, 2, 1))),
     "depthwise": ((1, 5, 7, 19), (5, 1, 3, 3), dict(group=5, pads=(1, 1, 1, 1))),
+    "depthwise, stride 2": ((1, 3, 7, 75), (3, 1, 3, 3), dict(group=3, strides=(2, 2), pads=(1, 1, 1, 1))),
+    "depthwise, narrow": ((1, 2, 11, 9), (2, 1, 5, 2), dict(group=2, strides=(1, 3), dilations=(2, 1), pads=(2, 0, 1, 3))),
     "pointwise": ((2, 5, 5, 7), (19, 5, 1, 1), {}),
     "line": ((2, 5, 37), (5, 5, 4), dict(pads=(2, 1))),
     "one": ((1, 1, 1, 1), (1, 1, 1, 1), {}),
@@ -139,6 +184,26 @@ def test_convolutions_in_both_layouts() -> None:
     y, = check_both(OPERATORS["Conv"](**channelwise), normal(1, 35, 5, 7), normal(35, 1, 3, 3), rtol=1e-4, atol=1e-4)
     check_both(OPERATORS["ConvInputGrad"](shape=(5, 7), **channelwise), y, normal(35, 1, 3, 3), rtol=1e-4, atol=1e-4)
     check_both(OPERATORS["ConvWeightGrad"](kernel_shape=(3, 3), **channelwise), normal(1, 35, 5, 7), y, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_half_convolutions(path: cpu.Cpu, kind: str) -> None:
+    """Forward, both gradients, over channels-last images: several phases of the strided one, a run of sums that ends within a tap."""
+    x, w = turned(normal(1, 17, 7, 9)).astype(kind), normal(19, 17, 3, 3, seed=1).astype(kind)
+    forward, over_input, over_weights = forms(OPERATORS["Conv"](pads=(1, 1, 1, 1), strides=(2, 1)), (1, 17, 7, 9), w.shape)
+    tolerance = 2e-3 if kind == "float16" else 1e-2
+    y, = run_kernel(forward, x, w, normal(19).astype(kind), workers=2)
+    for op, arrays in ((forward, (x, w, normal(19).astype(kind))), (over_input, (y, w)), (over_weights, (x, y))):
+        wanted = op.reference(*[a.astype("f8") for a in arrays])
+        for got, exact in zip(run_kernel(op, *arrays, workers=2), wanted, strict=True):
+            np.testing.assert_allclose(got.astype("f8"), exact, rtol=tolerance, atol=tolerance)
+
+
+def test_pointwise_weight_gradients(path: cpu.Cpu) -> None:
+    """A product for each image, the smaller operand laid out anew."""
+    for c, filters in ((5, 19), (19, 5)):
+        op = OPERATORS["ConvWeightGrad"](kernel_shape=(1, 1))
+        check_kernel(op, normal(2, c, 5, 7), normal(2, filters, 5, 7, seed=1), rtol=1e-4, atol=1e-4)
 
 
 def test_normalisation_in_both_layouts() -> None:
@@ -256,6 +321,30 @@ def test_rows_with_special_values() -> None:
     for name in ("ReduceMax", "ReduceMin", "ReduceSum"):
         for axes in ((0,), (1,)):
             check_kernel(OPERATORS[name](axes=axes), x, rtol=1e-5, atol=1e-4)
+
+
+def test_losses_of_each_row(path: cpu.Cpu) -> None:
+    scores, labels = normal(9, 5), np.arange(9, dtype="int64") % 5
+    check_kernel(OPERATORS["SoftmaxCrossEntropyLoss"](reduction="none"), scores, labels, rtol=1e-5, atol=1e-6)
+    check_kernel(OPERATORS["SoftmaxCrossEntropyLossGrad"](reduction="none"), normal(9), scores, labels, rtol=1e-5, atol=1e-6)
+
+
+def test_moves_and_guards(path: cpu.Cpu) -> None:
+    x = normal(3, 5, 67)
+    for mode in ("edge", "reflect", "wrap"):
+        check_kernel(OPERATORS["Pad"](pads=(0, 2, 1, 0, 1, 2), mode=mode), x)
+    check_kernel(OPERATORS["Pad"](pads=(0,) * 6, mode="edge"), x)
+    check_kernel(OPERATORS["MaxPool"](kernel_shape=(2,), strides=(2,), indices=True), x)
+    words, copied = np.arange(1, 70), np.zeros(69, "i8")
+    guard.copy["u8"](words.view("u8"), copied.view("u8"))
+    np.testing.assert_array_equal(copied, words)
+    guard.clear(copied.view("u8"))
+    assert not copied.any()
+    for dtype, kind in (("f4", "f4"), ("f8", "f8"), ("f2", "f2"), ("b2", ml_dtypes.bfloat16)):
+        for value, status in ((1.0, 0), (np.nan, 1), (-np.inf, 1)):
+            values = normal(67).astype(kind)
+            values[41] = value
+            assert guard.finite(dtype)(values.view("u2") if values.itemsize == 2 else values) == status
 
 
 if "TILEFLOW_TRAP" in os.environ:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from evaluate import check_gradient, check_kernel, evaluate, run_kernel
@@ -14,6 +15,7 @@ from tileflow.graph import Builder, Graph, TensorType, Value
 from tileflow.graph.rewrite import rewrite
 from tileflow.kernels import cpu
 from tileflow.kernels.attention import KEYS, QUERIES, scratch_elements
+from tileflow.kernels.attention_half import half_scratch_elements
 from tileflow.nn.module import record
 from tileflow.ops.attention import FusedAttention, FusedAttentionGrad
 from tileflow.ops.attention_fusion import causal_reach
@@ -30,19 +32,20 @@ def operands(batch: int, heads: int, key_heads: int, queries: int, keys: int, d:
 
 
 def check(op: FusedAttention, q: np.ndarray, k: np.ndarray, v: np.ndarray, g: np.ndarray, mask: np.ndarray | None = None,
-          tolerance: float = 3e-6) -> None:
-    """Forward and backward kernels against the references in float64."""
+          tolerance: float = 3e-6, spacing: float = 0) -> None:
+    """Forward and backward kernels against the references in float64; results in 16 bits are rounded, `spacing` being that from 1 on."""
     extra = [] if mask is None else [mask]
-    y, lse = check_kernel(op, q, k, v, *extra, rtol=1e-4, atol=1e-5)
+    y, lse = check_kernel(op, q, k, v, *extra, rtol=1e-4 + spacing, atol=1e-5)
     wide = [np.float64(a) for a in (q, k, v, *extra)]
     wanted, wanted_lse = op.reference(*wide)
-    np.testing.assert_allclose(y, wanted, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(np.float64(y), wanted, rtol=tolerance + 0.51 * spacing, atol=tolerance)
     np.testing.assert_allclose(lse, wanted_lse, rtol=tolerance, atol=tolerance)
     gradient = FusedAttentionGrad(**op.attributes())
-    found = check_kernel(gradient, g, q, k, v, mask, y, lse, rtol=1e-3, atol=1e-4)
+    found = check_kernel(gradient, g, q, k, v, mask, y, lse, rtol=1e-3 + spacing, atol=1e-4)
     wanted = gradient.reference(np.float64(g), *wide[:3], wide[3] if extra else None, wanted, wanted_lse)
     for a, b in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(a, b, rtol=tolerance, atol=5 * tolerance * max(1, abs(b).max(initial=0)))
+        limit = (5 * tolerance + spacing) * max(1, abs(b).max(initial=0))
+        np.testing.assert_allclose(np.float64(a), b, rtol=tolerance + spacing, atol=limit)
 
 
 @pytest.mark.parametrize("path", cpu.available())
@@ -56,6 +59,44 @@ def test_kernels(path: str, sizes: Any, reach: int | None, inside: tuple[bool, b
     with cpu.forced(path):
         mask = None if masked is None else rng.standard_normal(masked).astype("float32")
         check(FusedAttention(scale=sizes[5] ** -0.5, reach=reach, inside=inside), *operands(*sizes, inside), mask)
+
+
+@pytest.mark.parametrize("path", cpu.available())
+def test_softcap(path: str) -> None:
+    with cpu.forced(path):
+        for sizes, masked in (((1, 4, 2, QUERIES + 3, KEYS + 17, 16, 16), None), ((2, 1, 1, 7, 5, 3, 4), (2, 1, 7, 5))):
+            mask = None if masked is None else rng.standard_normal(masked).astype("float32")
+            check(FusedAttention(scale=0.9, softcap=1.5, reach=None if masked else 3), *operands(*sizes), mask, tolerance=5e-6)
+
+
+@pytest.mark.parametrize(("path", "dtype", "softcap"),
+                         [*((path, "float16", 1.5) for path in cpu.available()), (cpu.available()[-1], "bfloat16", 0.0)])
+def test_half(path: str, dtype: str, softcap: float) -> None:
+    """16-bit memory: what is summed is float32, so that one rounding is all that is lost."""
+    kind, spacing = (np.dtype(ml_dtypes.bfloat16), 2.0 ** -7) if dtype == "bfloat16" else (np.dtype(dtype), 2.0 ** -10)
+    with cpu.forced(path):
+        for sizes, inside, masked in (((1, 4, 2, QUERIES + 3, KEYS + 17, 16, 12), NONE, (1, 4, QUERIES + 3, KEYS + 17)),
+                                      ((2, 2, 1, 31, 5, 5, 9), (True, False, True, True), (2, 1, 1, 5)), ((2, 1, 1, 3, 7, 8, 8), (True,) * 4, None)):
+            mask = None if masked is None else rng.standard_normal(masked).astype(kind)
+            arrays = [a.astype(kind) for a in operands(*sizes, inside)]
+            check(FusedAttention(scale=sizes[5] ** -0.5, softcap=softcap, reach=None if masked else 1, inside=inside), *arrays, mask, 5e-6, spacing)
+
+
+def test_half_against_torch() -> None:
+    """No further from float64 than PyTorch's own 16-bit attention, forward and backward."""
+    torch = pytest.importorskip("torch")
+    q, k, v, g = (a.astype("float16") for a in operands(2, 2, 2, 70, 300, 32, 32))
+    op = FusedAttention(scale=32 ** -0.5)
+    y, lse = run_kernel(op, q, k, v)
+    ours = [y, *run_kernel(FusedAttentionGrad(**op.attributes()), g, q, k, v, None, y, lse)]
+
+    def there(kind: Any) -> list[np.ndarray]:
+        x = [torch.tensor(a, dtype=kind, requires_grad=True) for a in (q, k, v)]
+        result = torch.nn.functional.scaled_dot_product_attention(*x)
+        result.backward(torch.tensor(g, dtype=kind))
+        return [result.detach().double().numpy(), *(a.grad.double().numpy() for a in x)]
+    for a, theirs, exact in zip(ours, there(torch.float16), there(torch.float64), strict=True):
+        assert np.abs(np.float64(a) - exact).max() <= 1.1 * np.abs(theirs - exact).max()
 
 
 def test_float64() -> None:
@@ -102,13 +143,17 @@ def test_special_values() -> None:
 
 
 def test_gradient_of_the_reference() -> None:
-    for inside, reach in ((NONE, None), ((True, False, True, True), 1)):
+    for inside, reach, softcap in ((NONE, None, 0.0), ((True, False, True, True), 1, 0.0), (NONE, None, 0.8)):
         q, k, v, _ = operands(2, 4, 2, 3, 4, 3, 2, inside, "float64")
-        check_gradient(FusedAttention(scale=0.7, reach=reach, inside=inside), q, k, v, rng.standard_normal((1, 4, 1, 4)), wrt=(0, 1, 2), outputs=(0,))
+        op = FusedAttention(scale=0.7, softcap=softcap, reach=reach, inside=inside)
+        check_gradient(op, q, k, v, rng.standard_normal((1, 4, 1, 4)), wrt=(0, 1, 2), outputs=(0,))
 
 
 def test_scratch_is_not_quadratic() -> None:
     assert scratch_elements(8192, 8192, 64, 64, "f4", True) == scratch_elements(QUERIES, KEYS, 64, 64, "f4", True) < 100_000
+    for backward in (False, True):
+        one, two = (half_scratch_elements(n, n, 64, 64, 1, backward, True)[1] for n in (8192, 16384))
+        assert two < 2.1 * one < 2.1 * 8192 * 600
 
 
 def test_errors() -> None:
@@ -117,7 +162,7 @@ def test_errors() -> None:
         FusedAttention().infer(q, k, k)
     with pytest.raises(ShapeError, match=r"the mask is float32\[3, 6\]; it must have the 6 keys"):
         FusedAttention().infer(q, q.with_shape((2, 4, 6, 5)), q.with_shape((2, 4, 6, 5)), q.with_shape((3, 6)))
-    with pytest.raises(TypeMismatchError, match="all must be float32 or all float64"):
+    with pytest.raises(TypeMismatchError, match="all must have the same float type"):
         FusedAttention().infer(q, q.with_dtype("float64"), q)
 
 
@@ -147,13 +192,17 @@ def built(form: str, b: Builder, x: list[Value]) -> Value:
         q, k, v = (b.Transpose(z, perm=(0, 2, 1, 3)) for z in (q, k, v))
         scores = b.Mul(b.scalar(0.5, q), b.MatMul(q, b.Transpose(k, perm=(0, 1, 3, 2))))
         return b.MatMul(b.Softmax(b.Add(mask, scores), axis=3), v)
+    if form == "capped":
+        cap, scores = b.scalar(0.7, q), b.FusedMatMul(q, k, transB=1, alpha=0.5)
+        return b.MatMul(b.Softmax(b.Add(b.Mul(b.Tanh(b.Div(scores, cap)), cap), mask), axis=-1), v)
     if form == "grouped":                  # [batch, key heads, group, positions, size]
         scores = b.FusedMatMul(q, k, transB=1, alpha=0.5)
         return b.MatMul(b.Softmax(b.Add(scores, mask), axis=-1), v)
     return b.MatMul(b.Softmax(b.Add(b.FusedMatMul(q, k, transB=1, alpha=0.5), mask), axis=-1), v)
 
 
-FORMS = {"transposed": [(2, 5, 3, 4), (2, 6, 3, 4), (2, 6, 3, 4), (2, 1, 1, 6)], "plain": [(2, 3, 5, 4), (2, 3, 6, 4), (2, 3, 6, 7), (1, 3, 5, 6)],
+FORMS = {"capped": [(2, 3, 5, 4), (2, 3, 6, 4), (2, 3, 6, 7), (1, 3, 5, 6)],
+         "transposed": [(2, 5, 3, 4), (2, 6, 3, 4), (2, 6, 3, 4), (2, 1, 1, 6)], "plain": [(2, 3, 5, 4), (2, 3, 6, 4), (2, 3, 6, 7), (1, 3, 5, 6)],
          "twice transposed": [(2, 5, 3, 4), (2, 6, 3, 4), (2, 6, 3, 4), (5, 6)], "three": [(3, 5, 4), (3, 6, 4), (3, 6, 4), (3, 1, 6)],
          "grouped": [(2, 2, 3, 5, 4), (2, 2, 1, 6, 4), (2, 2, 1, 6, 4), (2, 1, 1, 5, 6)],
          "shared": [(2, 3, 5, 4), (2, 1, 6, 4), (2, 1, 6, 4), (5, 6)]}
@@ -183,6 +232,26 @@ def test_found_and_equal(form: str, training: bool) -> None:
         np.testing.assert_allclose(got[v.name], wanted[v.name], rtol=1e-9, atol=1e-11)
 
 
+def test_found_in_16_bits() -> None:
+    """Forward and backward, with a softcap, in a graph of 16-bit numbers: their scales are rounded there."""
+    for dtype in ("float16", "bfloat16"):
+        graph = Graph("half")
+        b = Builder(graph)
+        x = [b.input(name, TensorType(dtype, shape)) for name, shape in zip("qkvm", FORMS["capped"], strict=True)]
+        y = built("capped", b, x)
+        graph.outputs.append(y)
+        graph.outputs += gradients(graph, b.ReduceSum(b.Mul(y, y), keepdims=0), x[:3])
+        graph.prune()
+        found = names(rewrite(graph))
+        assert (found.count("FusedAttention"), found.count("FusedAttentionGrad"), found.count("Softmax")) == (1, 1, 0)
+        kind = graph.outputs[0].type.numpy
+        feeds = {v.name: rng.standard_normal(v.shape).astype(kind) for v in x}
+        wanted, got = evaluate(graph, feeds), run(rewrite(graph), feeds)
+        for v in graph.outputs[1:]:
+            a, wide = np.float64(got[v.name]), np.float64(wanted[v.name])
+            assert np.abs(a - wide).max() < {"float16": 0.01, "bfloat16": 0.08}[dtype] * max(1, np.abs(wide).max())
+
+
 def test_causal_mask_is_recognised() -> None:
     for fill in (-np.inf, np.finfo(np.float32).min):
         mask = np.triu(np.full((5, 7), fill, np.float32), 3)
@@ -201,7 +270,7 @@ def test_causal_mask_is_recognised() -> None:
     assert causal_reach(np.array([[0, -1e4], [0, 0]], np.float32)) is None
 
 
-@pytest.mark.parametrize("why", ["dropout", "mask gradient", "weights wanted", "other axis", "scaled mask"])
+@pytest.mark.parametrize("why", ["dropout", "mask gradient", "weights wanted", "other axis", "scaled mask", "capped mask", "capped scores wanted"])
 def test_left_alone(why: str) -> None:
     graph = Graph(why)
     b = Builder(graph)
@@ -209,9 +278,13 @@ def test_left_alone(why: str) -> None:
     scores = b.Add(b.FusedMatMul(q, k, transB=1), mask)
     if why == "scaled mask":
         scores = b.Mul(scores, b.scalar(0.5, scores))
+    if why == "capped mask":
+        scores = b.Tanh(scores)
+    capped = b.Tanh(b.FusedMatMul(q, k, transB=1)) if why == "capped scores wanted" else None
+    scores = scores if capped is None else b.Add(capped, mask)
     weights = b.Softmax(scores, axis=2 if why == "other axis" else -1)
     y = b.MatMul(b.Dropout(weights, ratio=0.1, training_mode=1) if why == "dropout" else weights, v)
-    graph.outputs += [y, *([weights] if why == "weights wanted" else [])]
+    graph.outputs += [y, *([weights] if why == "weights wanted" else []), *([] if capped is None else [b.Relu(capped)])]
     if why == "mask gradient":
         graph.outputs += gradients(graph, b.ReduceSum(y, keepdims=0), [q, mask])
     assert rewrite(graph) is graph

@@ -13,7 +13,7 @@ from test_conv_last import Placed, forms, last, normal
 from tileflow.graph import type_of
 from tileflow.kernels import cpu, tiled
 from tileflow.kernels.call import In
-from tileflow.kernels.conv import last_tiles, last_tiles_weights
+from tileflow.kernels.conv import gathered, gathered_weights
 from tileflow.kernels.epilogue import Along, Epilogue
 from tileflow.kernels.expr import Var, maximum
 from tileflow.lower.pack import Pack
@@ -25,6 +25,8 @@ Array = np.ndarray
 CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "primes": ((2, 19, 11, 7), (37, 19, 3, 2), dict(pads=(1, 2, 0, 1))),
     "strides": ((1, 21, 13, 17), (18, 21, 3, 3), dict(strides=(3, 2), pads=(1, 2, 0, 1))),
+    "strides beyond the kernel": ((1, 17, 15, 9), (35, 17, 2, 1), dict(strides=(5, 2))),
+    "strides in groups, a factor shared": ((2, 34, 9, 8), (38, 17, 3, 2), dict(group=2, strides=(2, 4), dilations=(2, 2), pads=(2, 1, 2, 1))),
     "dilation in groups": ((1, 34, 13, 11), (46, 17, 3, 3), dict(group=2, dilations=(3, 2), pads=(0, 1, 2, 1))),
     "pointwise": ((2, 75, 5, 10), (33, 75, 1, 1), {}),
     "pointwise in groups": ((1, 70, 5, 7), (66, 35, 1, 1), dict(group=2)),
@@ -36,7 +38,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "blocks of pixels": ((1, 16, 15, 14), (16, 16, 3, 3), dict(pads=(1, 1, 1, 1))),
 }
 """Shapes are planar, as ONNX has them."""
-QUICK = ("primes", "pointwise in groups")
+QUICK = ("primes", "strides", "pointwise in groups")
 """What is run emulated."""
 
 
@@ -64,11 +66,11 @@ def test_kernels(path: cpu.Cpu, name: str) -> None:
     forward, over_input, over_weights = forms(Conv(**attributes), x_shape, w_shape)
     x, w, bias = last(normal(*x_shape)), normal(*w_shape, seed=1), normal(w_shape[0])
     scale = 2e-5 * float(np.sqrt(w[0].size))
-    assert "conv_tiles" in leaves(forward, x, w, bias)
+    assert "conv_gathered" in leaves(forward, x, w, bias)
     y, = check_kernel(forward, x, w, bias, rtol=2e-5, atol=scale)
     run_kernel(forward, x, w)
     g = normal(*y.shape, seed=2)
-    assert ("conv_tiles" in leaves(over_input, g, w)) == ("strides" not in attributes)
+    assert "conv_gathered" in leaves(over_input, g, w)
     check_kernel(over_input, g, w, rtol=2e-5, atol=scale)
     assert "conv_tiles_weights" in leaves(over_weights, x, g)
     check_kernel(over_weights, x, g, rtol=2e-5, atol=2e-5 * float(np.sqrt(g[..., 0].size)))
@@ -137,7 +139,7 @@ def test_as_accurate_as_the_vector_kernels(path: cpu.Cpu, kind: str) -> None:
     arrays: list[tuple[Any, Any]] = [(forward, (last(x), w)), (over_input, (last(g), w)), (over_weights, (last(x), last(g)))]
     got = []
     for op_, given in arrays:
-        assert {"conv_tiles", "conv_tiles_weights"} & set(leaves(op_, *given))
+        assert {"conv_gathered", "conv_tiles_weights"} & set(leaves(op_, *given))
         got.append(run_kernel(op_, *given)[0])
     with cpu.forced(VECTORS):
         plain = [run_kernel(op_, *given)[0] for op_, given in arrays]
@@ -190,7 +192,7 @@ def test_infinity_and_nan_in_the_weight_gradient(path: cpu.Cpu) -> None:
 def test_way_is_chosen_by_sizes(path: cpu.Cpu) -> None:
     def served(x: tuple[int, ...], w: tuple[int, ...], **attributes: Any) -> bool:
         s = Conv(**attributes).sites(x, w)
-        return last_tiles.pays(s, "f4", path) or last_tiles.pays(s.gradient, "f4", path)
+        return gathered.pays(s, "f4", path) or gathered.pays(s.gradient, "f4", path)
 
     wide, filters = (8, 64, 28, 28), (64, 64, 3, 3)
     assert served(wide, filters, pads=(1, 1, 1, 1))
@@ -198,8 +200,8 @@ def test_way_is_chosen_by_sizes(path: cpu.Cpu) -> None:
     assert not served((8, 64, 28, 28), (64, 1, 3, 3), group=64)
     assert not served((1, 64, 3, 3), filters)
     s = Conv(pads=(1, 1, 1, 1)).sites(wide, filters)
-    assert last_tiles_weights.pays(s, "f4", path)
+    assert gathered_weights.pays(s, "f4", path)
     for what in ("forward", "input", "weights"):
         assert gain(s, what, "f4", path) > gain(s, what, "f4", cpu.PATHS[VECTORS]) > 0
-    assert not last_tiles.pays(s, "f8", path)
-    assert not last_tiles.pays(s, "f4", cpu.PATHS[VECTORS])
+    assert not gathered.pays(s, "f8", path)
+    assert not gathered.pays(s, "f4", cpu.PATHS[VECTORS])

@@ -27,6 +27,7 @@ LAYERS = [
     (lambda n: n.AvgPool2d(3, stride=1, padding=1), (2, 3, 7, 8)), (lambda n: n.Flatten(), (2, 3, 4, 5)), (lambda n: n.ReLU(), (3, 4)),
     (lambda n: n.LeakyReLU(0.2), (3, 4)), (lambda n: n.Sigmoid(), (3, 4)), (lambda n: n.Tanh(), (3, 4)),
     (lambda n: n.Softmax(dim=1), (3, 4, 2)), (lambda n: n.LogSoftmax(dim=-1), (3, 4)), (lambda n: n.Dropout(0.5).eval(), (3, 4)),
+    (lambda n: n.RMSNorm(4), (3, 4)), (lambda n: n.RMSNorm((3, 4), eps=1e-4), (2, 3, 4)),
     (lambda n: n.BatchNorm2d(3, eps=1e-3).eval(), (2, 3, 4, 4)), (lambda n: n.BatchNorm1d(3).eval(), (5, 3)),
 ]
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from onnx import TensorProto
 
 from tileflow.errors import ShapeError
 from tileflow.graph import Value
@@ -12,20 +13,20 @@ from tileflow.graph import Value
 from .site import Site
 from .versions import form
 
+FLOAT32, HALVES = TensorProto.FLOAT, (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 HEADS_FIRST = (0, 2, 1, 3)
 """[batch, positions, heads, size] to [batch, heads, positions, size], and back."""
 
 
 @form("Attention")
 def attention(site: Site) -> Sequence[Value | None] | None:
-    """softmax(scale * Q K^T + mask) V with heads, shared key heads, a cache of past keys, masks and the causal limit.
+    """softmax(softcap(scale * Q K^T) + mask) V with heads, shared key heads, caches of keys, masks, windows and the causal limit.
 
-    Left to ONNX's own definition: half precision, softcap, windows, padded caches, and wanting the scores.
+    Left to ONNX's own definition: wanting the scores, and a softmax in more precision than the operands have (16-bit ones get float32).
     """
-    rare = site.attrs.get("softcap") or site.has(6) or site.wants(3) or site.attrs.get("softmax_precision") not in (None, 0, 1)
-    windows = [site.attrs.get(name, -1) for name in ("left_window_size", "right_window_size")]
     q, k, v = (site.value(i) for i in range(3))
-    if rare or windows != [-1, -1] or q.dtype not in ("float32", "float64"):
+    precisions = (None, 0, FLOAT32, *(HALVES if q.type.is_half else ()))
+    if site.wants(3) or site.attrs.get("softmax_precision") not in precisions or not q.type.is_float:
         return None
     flat = q.type.rank == 3
     if flat:
@@ -36,10 +37,7 @@ def attention(site: Site) -> Sequence[Value | None] | None:
     if not q.type.rank == k.type.rank == v.type.rank == 4 or not k.shape[1] or q.shape[1] % k.shape[1]:
         raise ShapeError(f"{site.title}: Q is {q.type}, K is {k.type}, V is {v.type}; each must have three dimensions (with q_num_heads and "
                          "kv_num_heads) or four, and the key heads divide the query heads.")
-    past = site.type(4).shape[2] if site.has(4) else 0
-    masks, dead = _masks(site, q.shape[2], k.shape[2], past)
-    if masks is None:
-        return None
+    masks, dead = _masks(site, q.shape[2], k.shape[2])
     y = _weighted(site, q, k, v, masks)
     if dead is not None:
         y = site.emit("Where", dead, site.builder.scalar(0.0, y), y)
@@ -65,6 +63,9 @@ def _weighted(site: Site, q: Value, k: Value, v: Value, masks: list[Value]) -> V
         masks = [_grouped(site, m, k.shape[1], groups) for m in masks]
         k, v = site.emit("Unsqueeze", k, axes=(2,)), site.emit("Unsqueeze", v, axes=(2,))
     scores = site.emit("FusedMatMul", q, k, transB=1, alpha=float(scale))
+    if cap := float(site.attrs.get("softcap") or 0):
+        bound = site.builder.scalar(cap, scores)
+        scores = site.emit("Mul", site.emit("Tanh", site.emit("Div", scores, bound)), bound)
     for mask in masks:
         scores = site.emit("Add", scores, mask)
     y = site.emit("MatMul", site.emit("Softmax", scores, axis=-1), v)
@@ -78,22 +79,55 @@ def _grouped(site: Site, mask: Value, key_heads: int, groups: int) -> Value:
     return site.emit("Reshape", mask, shape=(shape[0], *heads, *shape[2:]), allowzero=1)
 
 
-def _masks(site: Site, queries: int, keys: int, past: int) -> tuple[list[Value] | None, Value | None]:
-    """What is added to the scores, and where a query sees no key (such a one gives 0). None where the mask covers fewer keys."""
+def _masks(site: Site, queries: int, keys: int) -> tuple[list[Value], Value | None]:
+    """What is added to the scores, and where a query sees no key (such a one gives 0)."""
     b, like = site.builder, site.value(0)
-    causal = None
-    if site.attrs.get("is_causal"):
-        hidden = np.arange(keys)[None, :] > np.arange(queries)[:, None] + past
-        causal = b.constant(np.where(hidden, -np.inf, 0).astype(like.type.numpy), "causal")
-    if not site.has(3):
-        return [] if causal is None else [causal], None
-    mask = site.value(3)
-    if not mask.shape or mask.shape[-1] != keys:
-        return None, None
     nothing, never = b.scalar(0.0, like), b.scalar(-math.inf, like)
-    if mask.dtype == "bool":
-        mask = site.emit("Where", mask, nothing, never)
-    if causal is not None:
-        mask = site.emit("Add", mask, causal)
+    found = [] if not site.has(3) else [_given_mask(site, keys, nothing, never)]
+    rows, columns = np.arange(queries)[:, None], np.arange(keys)[None, :]
+    distance = rows - columns                              # from a query back to a key, where no key comes before the queries
+    if site.has(6):
+        count = site.emit("Cast", site.emit("Reshape", site.value(6), shape=(-1, 1, 1, 1), allowzero=0), to="int64")
+        moved = site.emit("Sub", count, b.constant(np.array(queries, np.int64)))
+        seen = [site.emit("Less", b.constant(columns.astype(np.int64)), count)]
+        seen += [site.emit(_RELATION[low], site.emit("Add", moved, b.constant(distance.astype(np.int64))), b.constant(np.array(bound, np.int64)))
+                 for low, bound in _bounds(site)]
+        found += [site.emit("Where", s, nothing, never) for s in seen]
+    elif bounds := _bounds(site):
+        distance += site.type(4).shape[2] if site.has(4) else 0
+        hidden = np.any([distance < bound if low else distance > bound for low, bound in bounds], 0)
+        limit = b.constant(np.where(hidden, -np.inf, 0).astype(like.type.numpy), "hidden")
+        if not found and not hidden.all(1).any():
+            return [limit], None
+        found.append(limit)
+    if not found:
+        return [], None
+    mask = found[0]
+    for other in found[1:]:
+        mask = site.emit("Add", mask, other)
     dead = site.emit("Equal", site.emit("ReduceMax", mask, axes=(mask.type.rank - 1,), keepdims=1), never)
     return [site.emit("Where", dead, nothing, mask)], dead
+
+
+_RELATION = {True: "GreaterOrEqual", False: "LessOrEqual"}
+
+
+def _bounds(site: Site) -> list[tuple[bool, int]]:
+    """The least (True) and the largest (False) distance from a query back to a key that it sees."""
+    left, right = (int(site.attrs.get(f"{side}_window_size", -1)) for side in ("left", "right"))
+    return [*([(True, 0)] if site.attrs.get("is_causal") else []), *([(False, left)] if left >= 0 else []), *([(True, -right)] if right >= 0 else [])]
+
+
+def _given_mask(site: Site, keys: int, nothing: Value, never: Value) -> Value:
+    """The mask operand as an addend for all keys: those that it does not tell of are hidden."""
+    mask = site.value(3)
+    if not mask.shape or mask.shape[-1] > keys:
+        raise ShapeError(f"{site.title}: the mask is {mask.type}; its last dimension must be the {keys} keys.")
+    if mask.dtype == "bool":
+        mask = site.emit("Where", mask, nothing, never)
+    elif mask.dtype != nothing.dtype:
+        mask = site.emit("Cast", mask, to=nothing.dtype)
+    if mask.shape[-1] < keys:
+        pads = (0,) * (2 * mask.type.rank - 1) + (keys - mask.shape[-1],)
+        mask = site.emit("Pad", mask, pads=pads, value=-math.inf)
+    return mask

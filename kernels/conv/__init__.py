@@ -1,8 +1,10 @@
 """Convolution and its gradients (cross-correlation), as leaf calls: over planes (NCHW) and over channels-last images.
 
 Channels-last images [n, *spatial, c] of up to three axes are read where they lie: see sites.py, brgemm.py, last.py, last_weights.py, depthwise.py;
-last_tiles.py and last_tiles_weights.py where the CPU has tiles.
-Planar images (one or two axes, few channels above all) are unfolded along their width.
+winograd.py where a 3x3 kernel of stride 1 meets channels enough.
+Where the CPU has tiles, and for 16-bit floats, pixels are gathered a run of sums at a time: gathered.py, ways.py, gathered_weights.py.
+Planar images with few channels may become channels-last ones on the way (stem.py).
+Other planar images (one or two axes, few channels above all) are unfolded along their width.
 
 Unfolding copies, for each tap of a kernel row, the input columns that tap meets: `U[c, kx, r, q, ox] = x[c, q * sy + phase(r) - top,
 ox * sx + kx * dx - left]`, zero outside of the image; r counts the remainders of the input rows modulo the stride. The taps along the
@@ -20,7 +22,7 @@ Depthwise convolutions need no unfolding either: planes.py has vectors along the
 One-dimensional convolutions run along the height, with width 1. Every output element is summed in an order that depends on the shapes
 and the CPU path alone.
 """
-from . import depthwise, last, last_tiles, last_tiles_weights, last_weights, planes, pointwise
+from . import depthwise, gathered, gathered_weights, last, last_weights, planes, pointwise, stem, winograd
 from .brgemm import width as panel_width
 from .correlate import weight_gradient
 from .geometry import FLOPS_PER_NS, Geometry
@@ -29,6 +31,6 @@ from .product import forward, forward_panels, pools
 from .sites import Axis, Sites
 from .transpose import gradient_panels, input_gradient
 
-__all__ = ["FLOPS_PER_NS", "Axis", "Geometry", "Panels", "Sites", "depthwise", "forward", "forward_panels", "gradient_panels",
-           "input_gradient", "last", "last_tiles", "last_tiles_weights", "last_weights", "panel_width", "planes", "pointwise", "pools",
-           "weight_gradient"]
+__all__ = ["FLOPS_PER_NS", "Axis", "Geometry", "Panels", "Sites", "depthwise", "forward", "forward_panels", "gathered", "gathered_weights",
+           "gradient_panels", "input_gradient", "last", "last_weights", "panel_width", "planes", "pointwise", "pools", "stem",
+           "weight_gradient", "winograd"]

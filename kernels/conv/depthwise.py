@@ -146,7 +146,7 @@ def conv_depthwise_rows(w, rows, sites, order, c, lo, hi):                      
             row[i] = w[i * order.shape[0] + order[unit]]
 
 
-def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: bool = False) -> list[Call]:
+def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
     """y [n, *out, c] (output 0) from x (input 0), weights [c, 1, *taps] (1) and, when `biased`, a bias (2).
 
     With `packed`, input 1 is what `forward_panels` made of the weights.
@@ -164,7 +164,7 @@ def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogu
     return [*before, Call(_leaf(dtype, path, epilogue.form if epilogue else None), args, -(-s.phase_pixels // pixels) * s.phases, 1, cost)]
 
 
-def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: bool = False) -> list[Call]:
+def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: int = 0) -> list[Call]:
     """dx (output 0) from dy (input 0) and the weights (1) of the depthwise convolution `s`; `packed`: as `gradient_panels` made them."""
     return forward(s.gradient, dtype, path, False, None, packed)
 
@@ -186,6 +186,8 @@ def _weights_leaf(dtype: str, path: cpu.Cpu, together: int) -> Leaf:
     multiply = as_intrinsic(f"tileflow_depthwise_weights_{dtype}_{path.name}_{together}",
                             "channels, pixels, sources, tap_step, g, dw, accumulate", path, _depthwise_weights(dtype, path, together))
 
+    add_rows = sum_rows(dtype, path)
+
     def conv_depthwise_weights(x, g, dw, db, sites, table, spare, n, c, taps, shares, blocks, pixels, biased, lo, hi):       # type: ignore
         total, zero = g.shape[0] // c, address_of(spare)
         for i in range(c):
@@ -196,7 +198,7 @@ def _weights_leaf(dtype: str, path: cpu.Cpu, together: int) -> Leaf:
                 count = min(pixels, total - first)
                 fill_table(sites, 0, first, count, address_of(x), c * size, 0, 0, zero, 0, table, count)
                 if biased != 0:
-                    sum_rows(g, first * c, count, c, c, db[share * c:], accumulate, spare[c:])
+                    add_rows(g, first * c, count, c, c, db[share * c:], accumulate, spare[c:])
                 for tap in range(0, taps, together):
                     multiply(c, count, address_of(table) + (1 + tap) * count * 8, count * 8, address_of(g) + first * c * size,
                              address_of(dw) + (share * taps + tap) * c * size, accumulate)
@@ -226,7 +228,7 @@ def weight_gradient(s: Sites, dtype: str, path: cpu.Cpu, biased: bool) -> list[C
     dw = Work("weights", (shares * s.taps * c,), dtype)
     db: Any = dw if not biased else Work("bias", (shares * c,), dtype) if shares > 1 else Out(1, (c,))
     args = (In(0, (s.n * s.pixels_in * c,)), In(1, (total * c,)), dw, db, sites_work(), Work("table", ((1 + s.taps) * pixels,), "i8"),
-            Work("spare", (2 * c,), dtype), s.n, c, s.taps, shares, blocks, pixels, int(biased))
+            Work("spare", (3 * c,), dtype), s.n, c, s.taps, shares, blocks, pixels, int(biased))
     cost = s.flops / (SPEED * FLOPS_PER_NS[path.name] * 4 / size)
     turn = Call(conv_depthwise_turn[dtype], (Work("weights", (shares, s.taps, c), dtype), Out(0, (c, s.taps))), c, 64, shares * s.taps * c * 1.0)
     calls = [sites_call(s), Call(_weights_leaf(dtype, path, together), args, shares, 1, cost), turn]

@@ -11,6 +11,7 @@ import functools
 from .. import cpu
 from ..call import Call, In, Out, Work
 from ..epilogue import Epilogue, Form, finisher, name, tail
+from ..half import HALVES, stored
 from ..leaf import Leaf
 from ..micro import copy, transpose
 from ..places import address_of
@@ -30,7 +31,8 @@ STRIP = 96                # pixels that all panels meet in turn, so that rows of
 
 @functools.cache
 def _panels(dtype: str, path: cpu.Cpu) -> Leaf:
-    size, turn, move = itemsize(dtype), transpose(dtype), copy(dtype)
+    bits = "f2" if dtype in HALVES else dtype
+    size, turn, move = itemsize(dtype), transpose(bits), copy(bits)
 
     def conv_last_panels(w, panels, sites, order, block, oc, wide, c, o_step, c_step, group_step, lo, hi):                   # type: ignore
         """Weights as panels [group][panel][tap, phase by phase][c][wide], filled up with zeros; a unit of range is a panel.
@@ -71,7 +73,7 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
     size, wide = itemsize(dtype), width(dtype, path)
     multiply, finish = brgemm(dtype, path, rows), finisher(form)
 
-    def conv_last(x, panels, bias, y, sites, table, spare, n, c, oc, groups, taps, pixels, part, taps_deep, deep, biased, lo, hi, rest):   # type: ignore
+    def conv_last(x, panels, bias, y, sites, table, spare, n, c, oc, groups, taps, pixels, part, taps_deep, deep, biased, step, lo, hi, rest):   # type: ignore
         tiles, pitch = (oc + wide - 1) // wide, (pixels + rows - 1) // rows * rows
         parts = (tiles + part - 1) // part
         blocks = (n * phase_pixels(sites, 0) + pixels - 1) // pixels
@@ -84,7 +86,7 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
             count = min(pixels, n * phase_pixels(sites, phase) - first)
             if count <= 0:
                 continue
-            fill_table(sites, phase, first, count, address_of(x) + group * c * size, groups * c * size,
+            fill_table(sites, phase, first, count, address_of(x) + group * c * size, step * size,
                        address_of(y) + group * oc * size, groups * oc * size, zero, zero + c * size, table, pitch)
             met, before = phase_taps(sites, phase), taps_before(sites, phase)
             for c0 in range(0, c, deep):
@@ -101,7 +103,7 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
             o = first_tile * wide
             finish(rest, count, min(part * wide, oc - o), address_of(y), (first * groups + group) * oc + o, groups * oc, group * oc + o)
 
-    signature = "T[:], T[:], T[:], T[:], i8[:], i8[w,:], T[w,:]" + ", i8" * 10 + ", lo, hi"
+    signature = "T[:], T[:], T[:], T[:], i8[:], i8[w,:], T[w,:]" + ", i8" * 11 + ", lo, hi"
     return Leaf(conv_last, signature.replace("T", dtype) + tail(form), key=f"{path.name} {rows} {name(form)}")
 
 
@@ -125,17 +127,17 @@ def _pixels(s: Sites, size: int, rows: int, tiles: int) -> tuple[int, int]:
     return pixels, part
 
 
-def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: bool = False) -> list[Call]:
+def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
     """y [n, *out, groups * oc] (output 0) from x [n, *in, groups * c] (input 0), weights [groups * oc, c, *taps] (1) and a bias (2).
 
     With `packed`, input 1 is what `forward_panels` made of the weights.
     """
-    return _products(s, dtype, path, biased, None if packed else forward_panels(s, dtype, path), epilogue)
+    return products(s, dtype, path, biased, None if packed else forward_panels(s, dtype, path), epilogue)
 
 
-def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: bool = False) -> list[Call]:
+def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: int = 0) -> list[Call]:
     """dx (output 0) from dy (input 0) and the weights (1) of the convolution `s`; `packed`: as `gradient_panels` made them."""
-    return _products(s.gradient, dtype, path, False, None if packed else gradient_panels(s, dtype, path), None)
+    return products(s.gradient, dtype, path, False, None if packed else gradient_panels(s, dtype, path), None)
 
 
 def forward_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
@@ -152,25 +154,31 @@ def weight_panels(s: Sites, dtype: str, path: cpu.Cpu, order: tuple[int, int], w
     """The panels of a problem, `wide` channels each, with `o_step` and `c_step` of its weights (see `_panels`)."""
     tiles = -(-s.oc // wide)
     weights, elements = s.groups * s.oc * s.c * s.taps, s.groups * tiles * wide * s.c * s.taps
-    block = Work("block", (min(s.c, max(1, TURNED // s.taps)) * s.taps * wide,), dtype)
+    block = Work("block", (min(s.c, max(1, TURNED // s.taps)) * s.taps * wide,), stored(dtype))
     args = (In(0, (weights,)), Out(0, (elements,)), sites_work(), Work("order", (s.taps,), "i8"), block, s.oc, wide, s.c, *order,
             s.oc * s.c * s.taps)
     return Panels(elements, (sites_call(s), Call(_panels(dtype, path), args, s.groups * tiles, 1, weights * 0.4)))
 
 
-def _products(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, panels: Panels | None, epilogue: Epilogue | None) -> list[Call]:
-    """The calls of a problem: of those of `panels` first, or with laid-out weights as input 1."""
+def products(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, panels: Panels | None, epilogue: Epilogue | None,
+             image: Work | None = None, step: int = 0) -> list[Call]:
+    """The calls of a problem: of those of `panels` first, or with laid-out weights as input 1.
+
+    The pixels may lie in an `image` other than input 0, with `step` elements from one to the next.
+    """
     size, wide, rows = itemsize(dtype), width(dtype, path), TILES[path.name][0]
     tiles = -(-s.oc // wide)
     weights = In(1, (s.groups * tiles * wide * s.c * s.taps,)) if panels is None else panels.work(dtype)
     pixels, part = _pixels(s, size, rows, tiles)
     taps_deep, deep = _deep(s)
     pitch = -(-pixels // rows) * rows
-    args = (In(0, (s.n * s.pixels_in * s.groups * s.c,)), weights, In(2, (s.groups * s.oc,)) if biased else weights,
+    args = (image or In(0, (s.n * s.pixels_in * s.groups * s.c,)), weights, In(2, (s.groups * s.oc,)) if biased else weights,
             Out(0, (s.n * s.pixels_out * s.groups * s.oc,)), sites_work(), Work("table", ((1 + s.taps) * pitch,), "i8"),
             Work("spare", (s.c + s.oc,), dtype), s.n, s.c, s.oc, s.groups, s.taps, pixels, part, taps_deep, deep, int(biased),
-            *(epilogue.args if epilogue else []))
+            step or s.groups * s.c, *(epilogue.args if epilogue else []))
     units = -(-s.phase_pixels // pixels) * s.groups * s.phases * -(-tiles // part)
     cost = s.flops / (FLOPS_PER_NS[path.name] * 4 / size) + (epilogue.cost if epilogue else 0.0)
-    before = [sites_call(s)] if panels is None else panels.inside(dtype)
+    before = [] if panels is None else panels.inside(dtype)
+    if panels is None or image is not None:                   # panels may be of other sites
+        before.append(sites_call(s))
     return [*before, Call(_leaf(dtype, path, rows, epilogue.form if epilogue else None), args, units, 1, cost)]

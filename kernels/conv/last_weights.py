@@ -11,13 +11,17 @@ from typing import Any
 
 from .. import cpu
 from ..call import Call, In, Out, Work
+from ..half import HALVES, summed, widen_rows
 from ..inner import register_jitable
 from ..leaf import Leaf, generic
+from ..micro import copy
 from ..places import address_of
 from ..vector import itemsize
-from .brgemm import TILES, gather_channels, gather_columns, over_pixels, width
+from .brgemm import TILES, over_pixels, width
 from .correlate import add_shares
+from .gather import gather_channels, gather_columns
 from .geometry import FLOPS_PER_NS, UNITS
+from .panels import rounded_results
 from .sites import Sites, fill_table, sites_call, sites_work
 
 PIXELS = 256              # pixels that are summed in registers at a time, about
@@ -26,36 +30,52 @@ ROWS = 144                # products (taps times channels) for which a unit pack
 TOGETHER = 16             # filters that are written together
 
 
-@register_jitable
-def sum_rows(g, at, pixels, step, oc, total, accumulate, block):                                                              # type: ignore
-    """total[o] (+)= the sum of `pixels` rows of g, each of `oc` elements, `step` apart, from g[at] on; through `block`."""
-    for o in range(oc):
-        block[o] = 0
-    for p in range(pixels):
-        row = g[at + p * step:at + p * step + oc]
+@functools.cache
+def sum_rows(dtype: str, path: cpu.Cpu) -> Any:
+    """The jitable `sum_rows(g, at, pixels, step, oc, total, accumulate, block)`: total[o] (+)= the sum of `pixels` rows of g, each of `oc`
+    elements, `step` apart, from g[at] on; through 2 * oc elements `block`. 16-bit numbers are summed as float32."""
+    size, as_float = itemsize(dtype), widen_rows(dtype) if dtype in HALVES else None
+
+    @register_jitable
+    def as_it_lies(g, at, oc, _block):                                                                                      # type: ignore
+        return g[at:at + oc]
+
+    @register_jitable
+    def widened(g, at, oc, block):                                                                                          # type: ignore
+        as_float(1, oc, address_of(g) + at * size, 0, address_of(block) + oc * 4, 0)
+        return block[oc:2 * oc]
+
+    row_of = as_it_lies if as_float is None else widened
+
+    @register_jitable
+    def sum_rows(g, at, pixels, step, oc, total, accumulate, block):                                                        # type: ignore
         for o in range(oc):
-            block[o] += row[o]
-    for o in range(oc):
-        total[o] = total[o] + block[o] if accumulate else block[o]
+            block[o] = 0
+        for p in range(pixels):
+            row = row_of(g, at + p * step, oc, block)
+            for o in range(oc):
+                block[o] += row[o]
+        for o in range(oc):
+            total[o] = total[o] + block[o] if accumulate else block[o]
+    return sum_rows
 
 
 @functools.cache
 def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
-    size, wide = itemsize(dtype), width(dtype, path)
-    multiply, gather, spread = over_pixels(dtype, path, rows), gather_columns(dtype, path, rows), gather_channels(dtype, path)
+    given, made = itemsize(dtype), summed(dtype)
+    size, wide, add_rows = itemsize(made), width(made, path), sum_rows(dtype, path)
+    multiply, gather, spread = over_pixels(made, path, rows), gather_columns(dtype, path, rows), gather_channels(dtype, path)
+    convert = widen_rows(dtype) if dtype in HALVES else copy(dtype)
 
     @register_jitable
     def pack(g, at, pixels, step, oc, packed):                                                                              # type: ignore
         whole = oc // rows * rows
         for o in range(0, whole, rows):
-            gather(pixels, address_of(g) + (at + o) * size, step * size, address_of(packed) + o * pixels * size)
+            gather(pixels, address_of(g) + (at + o) * given, step * given, address_of(packed) + o * pixels * size)
         if whole < oc:
+            convert(pixels, oc - whole, address_of(g) + (at + whole) * given, step * given, address_of(packed) + whole * pixels * size, rows * size)
             for p in range(pixels):
-                row = packed[whole * pixels + p * rows:whole * pixels + (p + 1) * rows]
-                for i in range(oc - whole):
-                    row[i] = g[at + p * step + whole + i]
-                for i in range(oc - whole, rows):
-                    row[i] = 0
+                packed[whole * pixels + p * rows + oc - whole:whole * pixels + (p + 1) * rows] = 0
 
     def conv_last_weights(x, g, dw, db, sites, table, packed, strip, spare, n, c, oc, groups, taps, shares, blocks, pixels, channels, biased, lo, hi):   # type: ignore
         parts, filters = (c + channels - 1) // channels, (oc + rows - 1) // rows * rows
@@ -68,21 +88,21 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
             for block in range(blocks * share // shares, blocks * (share + 1) // shares):
                 first, accumulate = block * pixels, block > blocks * share // shares
                 count = min(pixels, total - first)
-                fill_table(sites, 0, first, count, address_of(x) + group * c * size, groups * c * size, 0, 0, zero, 0, table, count)
+                fill_table(sites, 0, first, count, address_of(x) + group * c * given, groups * c * given, 0, 0, zero, 0, table, count)
                 at = first * groups * oc + group * oc
                 pack(g, at, count, groups * oc, oc, packed)
                 if biased != 0 and part == 0:
-                    sum_rows(g, at, count, groups * oc, oc, db[(share * groups + group) * oc:], accumulate, spare[c:])
+                    add_rows(g, at, count, groups * oc, oc, db[(share * groups + group) * oc:], accumulate, spare[c:])
                 for k in range(part * channels, min((part + 1) * channels, c), wide):
                     panel = ((share * groups + group) * panels + k // wide) * taps
                     for tap in range(taps):
                         to = address_of(dw) + (panel + tap) * filters * wide * size
-                        spread(c - k, count, address_of(table) + (1 + tap) * count * 8, k * size, address_of(strip))
+                        spread(c - k, count, address_of(table) + (1 + tap) * count * 8, k * given, address_of(strip))
                         for o in range(0, filters, rows):
                             multiply(count, address_of(packed) + o * count * size, address_of(strip), to + o * wide * size, accumulate)
 
-    signature = "T[:], T[:], T[:], T[:], i8[:], i8[w,:], T[w,:], T[w,:], T[w,:]" + ", i8" * 10 + ", lo, hi"
-    return Leaf(conv_last_weights, signature.replace("T", dtype), key=f"{path.name} {rows}")
+    signature = f"{dtype}[:], {dtype}[:], T[:], T[:], i8[:], i8[w,:], T[w,:], T[w,:], T[w,:]" + ", i8" * 10 + ", lo, hi"
+    return Leaf(conv_last_weights, signature.replace("T", made), key=f"{path.name} {rows}")
 
 
 @generic("T[:], T[:], i8, i8, i8, i8, i8, i8, i8, lo, hi")
@@ -113,7 +133,8 @@ def conv_unpanel(work, dw, shares, groups, c, oc, taps, filters, wide, lo, hi): 
 
 def weight_gradient(s: Sites, dtype: str, path: cpu.Cpu, biased: bool) -> list[Call]:
     """dw [groups * oc, c, *taps] (output 0) and, when `biased`, db (1) of the convolution `s` from x (input 0) and dy (1)."""
-    size, wide, rows = itemsize(dtype), width(dtype, path), TILES[path.name][0]
+    made = summed(dtype)
+    size, wide, rows = itemsize(made), width(made, path), TILES[path.name][0]
     filters, panels, total = -(-s.oc // rows) * rows, -(-s.c // wide), s.n * s.pixels_out
     most = max(64, min(PIXELS, FILTERS // (filters * size)))
     blocks = -(-total // most)
@@ -123,17 +144,17 @@ def weight_gradient(s: Sites, dtype: str, path: cpu.Cpu, biased: bool) -> list[C
     shares = min(blocks, max(1, -(-UNITS // (parts * s.groups))))
     block = s.groups * panels * s.taps * filters * wide
     biases = s.groups * s.oc
-    dw = Work("weights", (shares * block,), dtype)
-    db: Any = dw if not biased else Work("bias", (shares * biases,), dtype) if shares > 1 else Out(1, (biases,))
+    dw = Work("weights", (shares * block,), made)
+    db: Any = dw if not biased else Work("bias", (shares * biases,), made) if shares > 1 else Out(1, (biases,))
     args = (In(0, (s.n * s.pixels_in * s.groups * s.c,)), In(1, (total * biases,)), dw, db, sites_work(),
-            Work("table", ((1 + s.taps) * pixels,), "i8"), Work("packed", (filters * pixels,), dtype),
-            Work("strip", (wide * pixels,), dtype), Work("spare", (s.c + s.oc,), dtype),
+            Work("table", ((1 + s.taps) * pixels,), "i8"), Work("packed", (filters * pixels,), made),
+            Work("strip", (wide * pixels,), made), Work("spare", (s.c + 2 * s.oc,), made),
             s.n, s.c, s.oc, s.groups, s.taps, shares, blocks, pixels, channels, int(biased))
     cost = s.flops / (FLOPS_PER_NS[path.name] * 4 / size)
     weights = s.groups * s.oc * s.c * s.taps
     last = (dw, Out(0, (weights,)), shares, s.groups, s.c, s.oc, s.taps, filters, wide)
     calls = [sites_call(s), Call(_leaf(dtype, path, rows), args, parts * s.groups * shares, 1, cost),
-             Call(conv_unpanel[dtype], last, s.groups * -(-s.oc // TOGETHER), 1, weights * shares * 0.5)]
+             Call(conv_unpanel[made], last, s.groups * -(-s.oc // TOGETHER), 1, weights * shares * 0.5)]
     if biased and shares > 1:
-        calls.append(Call(add_shares[dtype], (Work("bias", (shares, biases), dtype), Out(1, (biases,))), biases, 1024, shares * biases * 0.1))
-    return calls
+        calls.append(Call(add_shares[made], (Work("bias", (shares, biases), made), Out(1, (biases,))), biases, 1024, shares * biases * 0.1))
+    return rounded_results(calls, dtype)

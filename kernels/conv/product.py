@@ -192,7 +192,7 @@ def _product_blocks(g: Geometry, size: int) -> tuple[int, int, int]:
     return rows, together, channels
 
 
-def forward(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: bool = False,
+def forward(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: int = 0,
             pooling: Pooling | None = None) -> list[Call]:
     """y[n, groups * oc, oh, ow] (output 0) from x (input 0), weights [groups * oc, c, kh, kw] (1) and bias (2, when `biased`).
 

@@ -70,6 +70,12 @@ class Sites:
         return math.prod(a.out_step for a in self.axes)
 
     @property
+    def taps_of_phases(self) -> list[int]:
+        """How many taps the outputs of each phase meet."""
+        numbers = [number for axis in self.axes for number in axis.numbers]
+        return [int(phase_taps(numbers, phase)) for phase in range(self.phases)]
+
+    @property
     def phase_pixels(self) -> int:
         """Output pixels of the largest phase over all images."""
         return self.n * math.prod(-(-a.out // a.out_step) for a in self.axes)
@@ -92,13 +98,13 @@ def conv_sites(table, a0, a1, a2, a3, a4, a5, a6, b0, b1, b2, b3, b4, b5, b6, c0
             table[i] = number
 
 
-def sites_work() -> Work:
-    return Work("sites", (3 * AXIS,), "i8")
+def sites_work(name: str = "sites") -> Work:
+    return Work(name, (3 * AXIS,), "i8")
 
 
-def sites_call(s: Sites) -> Call:
-    """Writes `sites_work()`, which leaves read as `sites`."""
-    return Call(conv_sites, (sites_work(), *(number for axis in s.axes for number in axis.numbers)), 1, 1, 20.0)
+def sites_call(s: Sites, name: str = "sites") -> Call:
+    """Writes `sites_work(name)`, which leaves read as `sites`."""
+    return Call(conv_sites, (sites_work(name), *(number for axis in s.axes for number in axis.numbers)), 1, 1, 20.0)
 
 
 @register_jitable

@@ -83,7 +83,7 @@ def _pitch(g: Geometry) -> int:
     return g.oc if g.oc < 64 else g.oc + 16
 
 
-def input_gradient(g: Geometry, dtype: str, path: cpu.Cpu, packed: bool = False) -> list[Call]:
+def input_gradient(g: Geometry, dtype: str, path: cpu.Cpu, packed: int = 0) -> list[Call]:
     """dx (output 0) from dy (input 0) and the weights (1); `packed`: as `gradient_panels` made them."""
     size = itemsize(dtype)
     panels = None if packed else gradient_panels(g, dtype, path)

@@ -39,14 +39,15 @@ class Record:
 class Packed:
     """Input `index` laid out once while it does not change.
 
-    `calls` read it as In(0) and write Out(0) of `type`. `op` is the operator that takes the laid-out array in its place. Inputs whose
-    `type` and `calls` are equal share one copy.
+    `calls` read it as In(0) and write Out(0) of `type`. `op` is the operator that takes the laid-out array in its place and, if it
+    `keeps` it, the input itself as one more. Inputs whose `type` and `calls` are equal share one copy.
     """
 
     index: int
     type: TensorType
     calls: tuple[Call, ...]
     op: Op
+    keeps: bool = False
 
 
 class Op:
@@ -97,6 +98,10 @@ class Op:
             inputs: the operands' types, 16-bit floats replaced by float32.
         """
         return self, self.infer(*inputs)
+
+    def takes_halves(self, inputs: Types, outputs: Sequence[TensorType]) -> bool:
+        """Whether the kernels read and write these types, among which are 16-bit floats, themselves: for operators that do so for some."""
+        return self.halves
 
     def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Any | None:
         """For elementwise operators the scalar expression (kernels.elementwise.Expr) over `inputs`; else None. Fusion asks this."""

@@ -119,6 +119,6 @@ def _share_leaf(value: Value, source: Graph, target: Graph) -> None:
 
 def _packed_node(node: Node, packed: Packed, crossing: Value) -> Node:
     """The node that reads the laid-out operand; its outputs are the old node's."""
-    inputs = list(node.inputs)
+    inputs = [*node.inputs, *([node.inputs[packed.index]] if packed.keeps else [])]
     inputs[packed.index] = crossing
     return Node(packed.op, inputs, node.outputs, node.origin)

@@ -1,6 +1,6 @@
 """16-bit floats on the host: an operator whose kernels have no 16-bit form computes in float32 and rounds its results once.
 
-Elementwise operators, moves and matrix products read and write 16-bit memory themselves. For the others this pass casts operands
+Elementwise operators, moves, matrix products and most convolutions read and write 16-bit memory themselves. For the others this pass casts operands
 and results, after the fork of the street: the Program and the tile machine's figures keep the declared types.
 """
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from ..graph import Graph, Node, Op, Origin, TensorType, Value
+from ..graph import Graph, Last, Node, Op, Origin, TensorType, Value
 from ..graph.op import Types
 from ..kernels.call import Call, In, Out
 from ..kernels.cpu import Cpu
@@ -28,6 +28,10 @@ class Rounded(Op):
     def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Expr:
         assert inputs[0] is not None
         return cast(Var(0, inputs[0].dtype), self.to)
+
+    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
+        """Any order of the axes will do."""
+        return Last(self, (True,), (True,)) if outputs[0].rank >= 3 else None
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         shape = outputs[0].shape
@@ -72,7 +76,7 @@ def widen(graph: Graph) -> Graph:
 
 
 def _takes_halves(node: Node, inputs: Types, outputs: Sequence[TensorType]) -> bool:
-    return node.op.halves or node.op.alias is not None or node.op.expression(inputs, outputs) is not None
+    return node.op.takes_halves(inputs, outputs) or node.op.alias is not None or node.op.expression(inputs, outputs) is not None
 
 
 def _float32(t: TensorType) -> TensorType:

@@ -25,7 +25,7 @@ from .module import Module, record
 from .parameter import Buffer, Parameter
 from .planning import MultiConv, serialized_matmul, set_available_memory
 from .tensor import Tensor
-from .transformer import GELU, Embedding, LayerNorm, MultiheadAttention
+from .transformer import GELU, Embedding, LayerNorm, MultiheadAttention, RMSNorm, scaled_dot_product_attention
 
 __all__ = [
     "GELU",
@@ -50,6 +50,7 @@ __all__ = [
     "MultiConv",
     "MultiheadAttention",
     "Parameter",
+    "RMSNorm",
     "ReLU",
     "Sequential",
     "Sigmoid",
@@ -58,6 +59,7 @@ __all__ = [
     "Tensor",
     "manual_seed",
     "record",
+    "scaled_dot_product_attention",
     "serialized_matmul",
     "set_available_memory",
     "skip_init",

@@ -22,9 +22,9 @@ class Module:
         """Record this module's operators; tensors in, a tensor (or a tuple of them) out."""
         raise NotImplementedError(f"{type(self).__name__} has no forward().")
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Use this module inside another's `forward`. To compute with arrays, wrap it in a training or inference model."""
-        tensors = [x for x in inputs if isinstance(x, Tensor)]
+        tensors = [x for x in (*inputs, *named.values()) if isinstance(x, Tensor)]
         if not tensors:
             raise TileflowError(f"{type(self).__name__} records a graph and takes no arrays; wrap the network: "
                                 "tileflow.inference_model(net)(x).")
@@ -32,7 +32,7 @@ class Module:
         path = getattr(self, "_path", "") or type(self).__name__
         outer = trace.builder.origin.hints
         with trace.builder.at(Origin((path,), hints=self._hints.over(outer) if self._hints else outer)):
-            return self.forward(*inputs)
+            return self.forward(*inputs, **named)
 
     def children(self) -> Iterator[tuple[str, Module]]:
         """Direct sub-modules with their attribute names; those in lists are numbered."""

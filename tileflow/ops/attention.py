@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import Op, Types, op
 from ..graph.types import TensorType, broadcast_shapes
 from ..kernels.attention import FAR, FULL_MASK, KEY_MASK, NO_MASK, attention_grad_leaf, attention_leaf, blocks, scratch_elements
+from ..kernels.attention_half import attention_half_grad_leaf, attention_half_leaf, half_scratch_elements
 from ..kernels.call import Call, In, Out
 from ..kernels.call import Work as Scratch
 from ..kernels.gemm import FLOPS_PER_NS
@@ -51,11 +52,15 @@ class _Attention(Op):
     """Base of attention and its gradient.
 
     scale: factor of the products of queries and keys.
+    softcap: a scaled product s becomes softcap * tanh(s / softcap) before the mask is added; 0: it stays.
     reach: query i sees the keys up to i + reach; None: all of them. 0 is what "causal" means for as many keys as queries.
     inside: for q, k, v and the result, whether the operand is [batch, positions, heads, size] instead of [batch, heads, positions, size].
     """
 
+    halves: ClassVar[bool] = True
+
     scale: float = 1.0
+    softcap: float = 0.0
     reach: int | None = None
     inside: tuple[bool, bool, bool, bool] = (False, False, False, False)
 
@@ -66,8 +71,8 @@ class _Attention(Op):
     def sizes(self, q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None) -> Sizes:
         """Raises ShapeError or TypeMismatchError where the operands do not fit together."""
         shown = f"the queries are {q}, the keys {k}, the values {v}"
-        if q.dtype not in ("float32", "float64") or not q.dtype == k.dtype == v.dtype == (mask or q).dtype:
-            raise TypeMismatchError(f"{shown}, the mask {mask or 'absent'}; all must be float32 or all float64.")
+        if not q.is_float or not q.dtype == k.dtype == v.dtype == (mask or q).dtype:
+            raise TypeMismatchError(f"{shown}, the mask {mask or 'absent'}; all must have the same float type.")
         if not q.rank == k.rank == v.rank == 4:
             raise ShapeError(f"{shown}; each must have four dimensions.")
         (batch, heads, queries, d), (b, key_heads, keys, dk), (*vs, e) = (tuple(t.shape[a] for a in self.order(i))
@@ -88,9 +93,15 @@ class _Attention(Op):
         x = x.transpose(self.order(i))
         return np.repeat(x, heads // x.shape[1], 1)
 
-    def scores(self, q: np.ndarray, k: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-        """scale * q k^T + mask of operands with heads first."""
+    def capped(self, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+        """scale * q k^T, capped."""
         scores = q.dtype.type(self.scale) * (q @ k.swapaxes(2, 3))
+        cap = q.dtype.type(self.softcap)
+        return cap * np.tanh(scores / cap) if self.softcap else scores
+
+    def scores(self, q: np.ndarray, k: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+        """scale * q k^T, capped, + mask of operands with heads first."""
+        scores = self.capped(q, k)
         if mask is not None:
             scores = scores + mask
         hidden = self.hidden(*scores.shape[2:])
@@ -105,11 +116,19 @@ class _Attention(Op):
             mode = FULL_MASK if steps[2] else KEY_MASK
         layout = sum(1 << i for i, inside in enumerate(self.inside) if inside)
         reach = FAR if self.reach is None else self.reach
-        return (self.scale, s.heads, s.heads // s.key_heads, s.queries, s.keys, s.d, s.e, reach, layout, mode, *steps)
+        return (self.scale, self.softcap, s.heads, s.heads // s.key_heads, s.queries, s.keys, s.d, s.e, reach, layout, mode, *steps)
 
-    def describe(self, s: Sizes, mask: TensorType | None) -> tuple[tuple[Axis, ...], list[Operand | None], Operand, Operand]:
+    def scratch(self, s: Sizes, q: TensorType, backward: bool) -> tuple[Any, ...]:
+        """The leaf's arguments between the arrays and the numbers."""
+        capped = self.softcap != 0
+        if not q.is_half:
+            return (Scratch("blocks", (scratch_elements(s.queries, s.keys, s.d, s.e, q.code, backward, capped),), q.code),)
+        inner, whole = half_scratch_elements(s.queries, s.keys, s.d, s.e, s.heads // s.key_heads, backward, capped)
+        return Scratch("blocks", (whole,), "f4"), inner
+
+    def describe(self, s: Sizes, q: TensorType, mask: TensorType | None) -> tuple[tuple[Axis, ...], list[Operand | None], Operand, Operand]:
         """The axes; q, k, v and mask; the result; a statistic of the queries. Where heads share keys all key heads are needed."""
-        dtype = "float32"
+        dtype = q.dtype
         shared = "h" if s.heads == s.key_heads else None
 
         def operand(i: int, *dims: str | None) -> Operand:
@@ -117,7 +136,17 @@ class _Attention(Op):
         axes = (Axis("b", s.batch), Axis("h", s.heads), Axis("q", s.queries), Axis("k", s.keys, "whole"))
         seen = None if mask is None else Operand(tuple(None if n == 1 else a for n, a in zip(mask.shape, "bhqk", strict=True)), dtype)
         return (axes, [operand(0, "b", "h", "q", None), operand(1, "b", shared, "k", None), operand(2, "b", shared, "k", None), seen],
-                operand(3, "b", "h", "q", None), Operand(("b", "h", "q"), dtype))
+                operand(3, "b", "h", "q", None), Operand(("b", "h", "q"), statistic(q).dtype))
+
+
+def statistic(q: TensorType) -> TensorType:
+    """The type of what is summed: float32 for 16-bit operands."""
+    return q.with_dtype("float32") if q.is_half else q
+
+
+def widened(*arrays: np.ndarray | None) -> list[np.ndarray | None]:
+    """16-bit arrays as float32."""
+    return [a.astype(np.float32) if a is not None and a.itemsize == 2 else a for a in arrays]
 
 
 def flat(kind: Any, index: int, t: TensorType) -> Any:
@@ -131,17 +160,19 @@ class FusedAttention(_Attention):
 
     Inputs: q [batch, heads, queries, d], k [batch, key heads, keys, d], v [batch, key heads, keys, e], optional mask that broadcasts to
     [batch, heads, queries, keys] and is added; axes in the order that `inside` says. Query head h reads key head h // (heads / key heads).
-    Outputs: [batch, heads, queries, e], and log(sum(exp(score))) of each query, [batch, heads, queries]. As softmax has it, a query
-    gets NaN where a score is NaN or +inf, and where all scores are -inf. Keys out of reach are not read.
+    Outputs: [batch, heads, queries, e], and log(sum(exp(score))) of each query, [batch, heads, queries], float32 for 16-bit operands. As
+    softmax has it, a query gets NaN where a score is NaN or +inf, and where all scores are -inf. Keys out of reach are not read.
+    16-bit operands are summed in float32 and rounded once.
     """
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         q, k, v = map(present, types[:3])
         s = self.sizes(q, k, v, types[3] if len(types) > 3 else None)
         shape = (s.batch, s.heads, s.queries, s.e)
-        return q.with_shape(tuple(shape[a] for a in self.order(3))), q.with_shape(shape[:3])
+        return q.with_shape(tuple(shape[a] for a in self.order(3))), statistic(q).with_shape(shape[:3])
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        dtype, inputs = present(inputs[0]).dtype, tuple(widened(*inputs))
         q = present(inputs[0]).transpose(self.order(0))
         k, v = (self.whole(present(inputs[i]), i, q.shape[1]) for i in (1, 2))
         scores = self.scores(q, k, inputs[3] if len(inputs) > 3 else None)
@@ -150,7 +181,7 @@ class FusedAttention(_Attention):
             shift = np.where(np.isneginf(largest), 0, largest)
             lse = shift + np.log(np.sum(np.exp(scores - shift[..., None]), 3))
             y = softmax(scores, 3) @ v
-        return y.transpose(self.order(3)).astype(q.dtype), lse.astype(q.dtype)
+        return y.transpose(self.order(3)).astype(dtype), lse.astype(q.dtype)
 
     def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
             outputs: Sequence[Value]) -> Sequence[Value | None]:
@@ -163,7 +194,7 @@ class FusedAttention(_Attention):
         q, k, v = map(present, inputs[:3])
         mask = inputs[3] if len(inputs) > 3 else None
         s = self.sizes(q, k, v, mask)
-        axes, operands, y, lse = self.describe(s, mask)
+        axes, operands, y, lse = self.describe(s, q, mask)
         return Reduce(axes, tuple(operands[:len(inputs)]), (y, lse), 2.0 * (s.d + s.e) + 5.0)
 
     def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
@@ -179,10 +210,10 @@ class FusedAttention(_Attention):
             return [fill_call(Out(i, (t.size,)), bits, t.size, t.itemsize) for i, t, bits in ((0, y, 0), (1, lse, nothing)) if t.size]
         if not lse.size:
             return []
-        scratch = Scratch("blocks", (scratch_elements(s.queries, s.keys, s.d, s.e, q.code, False),), q.code)
+        leaf = (attention_half_leaf if q.is_half else attention_leaf)(q.code, self.softcap != 0)
         args = (flat(In, 0, q), flat(In, 1, k), flat(In, 2, v), flat(In, 0, q) if mask is None else flat(In, 3, mask),
-                flat(Out, 0, y), flat(Out, 1, lse), scratch, *self.numbers(s, mask))
-        return [Call(attention_leaf(q.code), args, s.batch * s.heads * blocks(s.queries), 1, s.flops * 1.5 / FLOPS_PER_NS[cpu.name])]
+                flat(Out, 0, y), flat(Out, 1, lse), *self.scratch(s, q, False), *self.numbers(s, mask))
+        return [Call(leaf, args, s.batch * s.heads * blocks(s.queries), 1, s.flops * 1.5 / FLOPS_PER_NS[cpu.name])]
 
 
 @op("FusedAttentionGrad", onnx=False)
@@ -198,21 +229,24 @@ class FusedAttentionGrad(_Attention):
         return q, k, v
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        dtype, inputs = present(inputs[0]).dtype, tuple(widened(*inputs))
         g, q, k, v = (present(a).transpose(self.order(i)) for a, i in zip(inputs[:4], (3, 0, 1, 2), strict=True))
         wide_k, wide_v = (self.whole(present(inputs[i + 1]), i, q.shape[1]) for i in (1, 2))
         y, lse = present(inputs[5]).transpose(self.order(3)), present(inputs[6])
         with np.errstate(invalid="ignore"):
             weights = np.exp(self.scores(q, wide_k, inputs[4]) - lse[..., None])
             pulled = weights * (g @ wide_v.swapaxes(2, 3) - np.sum(g * y, 3, keepdims=True)) * q.dtype.type(self.scale)
+            if self.softcap:
+                pulled = pulled * (1 - (self.capped(q, wide_k) / q.dtype.type(self.softcap)) ** 2)
         groups = (*k.shape[:2], q.shape[1] // k.shape[1])
         dk = np.sum((pulled.swapaxes(2, 3) @ q).reshape(*groups, *k.shape[2:]), 2)
         dv = np.sum((weights.swapaxes(2, 3) @ g).reshape(*groups, *v.shape[2:]), 2)
-        return tuple(a.transpose(self.order(i)).astype(q.dtype) for i, a in enumerate((pulled @ wide_k, dk, dv)))
+        return tuple(a.transpose(self.order(i)).astype(dtype) for i, a in enumerate((pulled @ wide_k, dk, dv)))
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         q, k, v = map(present, inputs[1:4])
         s = self.sizes(q, k, v, inputs[4])
-        axes, (dq, dk, dv, mask), y, lse = self.describe(s, inputs[4])
+        axes, (dq, dk, dv, mask), y, lse = self.describe(s, q, inputs[4])
         whole = tuple(replace(a, kind="whole") if a.name == "q" or (a.name == "h" and s.heads != s.key_heads) else a for a in axes)
         return Reduce(whole, (y, dq, dk, dv, mask, y, lse), tuple(x for x in (dq, dk, dv) if x), 4.0 * s.d + 6.0 * s.e + 10.0)
 
@@ -222,7 +256,8 @@ class FusedAttentionGrad(_Attention):
         s = self.sizes(q, k, v, mask)
         if not s.keys or not s.queries or not s.batch:
             return [fill_call(Out(i, (t.size,)), 0, t.size, t.itemsize) for i, t in enumerate(outputs) if t.size]
-        scratch = Scratch("blocks", (scratch_elements(s.queries, s.keys, s.d, s.e, q.code, True),), q.code)
-        args = (flat(In, 0, g), flat(In, 1, q), flat(In, 2, k), flat(In, 3, v), flat(In, 1, q) if mask is None else flat(In, 4, mask),
-                flat(In, 5, y), flat(In, 6, lse), *(flat(Out, i, t) for i, t in enumerate(outputs)), scratch, *self.numbers(s, mask))
-        return [Call(attention_grad_leaf(q.code), args, s.batch * s.key_heads, 1, s.flops * 3.5 / FLOPS_PER_NS[cpu.name])]
+        leaf = (attention_half_grad_leaf if q.is_half else attention_grad_leaf)(q.code, self.softcap != 0)
+        seen = flat(In, 1, q) if mask is None else flat(In, 4, mask)
+        args = (flat(In, 0, g), flat(In, 1, q), flat(In, 2, k), flat(In, 3, v), seen, flat(In, 5, y), flat(In, 6, lse),
+                *(flat(Out, i, t) for i, t in enumerate(outputs)), *self.scratch(s, q, True), *self.numbers(s, mask))
+        return [Call(leaf, args, s.batch * s.key_heads, 1, s.flops * 3.5 / FLOPS_PER_NS[cpu.name])]

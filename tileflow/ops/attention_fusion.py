@@ -18,8 +18,8 @@ from .attention_pattern import Backward, Forward, find_backward, find_forward, m
 from .shape import Reshape, Shape, Transpose
 from .softmax import Softmax
 
-HIDDEN = -1e30
-"""A mask's number below which nothing is left of a score: exporters write the smallest float32 for -inf."""
+HIDDEN, HIDDEN_HALF = -1e30, -6e4
+"""A mask's number below which nothing is left of a score: exporters write the smallest float32 or float16 for -inf."""
 PLAIN, INSIDE = "bhtd", "bthd"
 """The axes of an operand: batch, heads, positions, size."""
 
@@ -49,9 +49,11 @@ def fuse_attention(view: View, node: Node) -> Replacement | None:
     if f is None:
         return None
     trained = len(view.readers(node.outputs[0]) or []) > 1
+    if not trained and f.turn is not None and view.only_reader(f.turn.outputs[0]) is None:
+        return None
     back = find_backward(view, f) if trained else None
     y = f.weighted.outputs[0]
-    if (trained and back is None) or y.dtype not in ("float32", "float64") or any(x.type.rank != y.type.rank for x in f.operands):
+    if (trained and back is None) or not y.type.is_float or any(x.type.rank != y.type.rank for x in f.operands):
         return None
     ports = _plain_ports(view, f, back) if y.type.rank == 4 else _folded_ports(f, back)
     if ports is None:
@@ -152,10 +154,11 @@ def causal_reach(mask: np.ndarray | None) -> int | None:
     """The reach that a constant mask stands for: 0 at keys up to i + reach, hidden after; None for another mask."""
     if mask is None or mask.ndim < 2 or mask.size != mask.shape[-1] * mask.shape[-2] or mask.size == 0:
         return None
-    mask = mask.reshape(mask.shape[-2:])
+    limit = HIDDEN_HALF if mask.dtype == np.float16 else HIDDEN
+    mask = mask.reshape(mask.shape[-2:]).astype(np.float64)
     reach = int(np.count_nonzero(mask[0] == 0)) - 1
     hidden = np.arange(mask.shape[1])[None, :] > np.arange(mask.shape[0])[:, None] + reach
-    return reach if reach >= 0 and np.array_equal(mask == 0, ~hidden) and bool((mask[hidden] <= HIDDEN).all()) else None
+    return reach if reach >= 0 and np.array_equal(mask == 0, ~hidden) and bool((mask[hidden] <= limit).all()) else None
 
 
 def _folded_mask(shape: Shape, lead: Shape) -> Shape | None:
@@ -212,14 +215,15 @@ def _replacement(view: View, f: Forward, back: Backward | None, ports: list[Port
     inside = (q.place.inside, k.place.inside, v.place.inside, y.place.inside)
     before, mask = list(masks[0]), masks[1]
     operands = [_seen(p.place.value, p.shape, before, origin) for p in (q, k, v)]
-    forward = node_of(FusedAttention(scale=f.factor, reach=reach, inside=inside), [*operands, *([] if mask is None else [mask])], origin)
+    fused = FusedAttention(scale=f.scale, softcap=f.softcap, reach=reach, inside=inside)
+    forward = node_of(fused, [*operands, *([] if mask is None else [mask])], origin)
     _write(forward, [y.place.value], before)
     removed = {*f.nodes, *y.place.path}
     added = [(f.weighted, tuple(before))]
     if back and y.grad:
         origin, made = merged_origin(back.nodes), list[Node]()
         g, result = (_seen(x, y.shape, made, origin) for x in (y.grad.value, forward.outputs[0]))
-        pulled = node_of(FusedAttentionGrad(scale=f.factor, reach=reach, inside=inside), [g, *operands, mask, result, forward.outputs[1]], origin)
+        pulled = node_of(FusedAttentionGrad(**fused.attributes()), [g, *operands, mask, result, forward.outputs[1]], origin)
         grads = [p.grad for p in (q, k, v)]
         _write(pulled, [None if p is None else p.value for p in grads], made)
         removed |= {*back.nodes, *(node for p in grads if p is not None for node in p.path)}

@@ -1,9 +1,9 @@
 """Finds attention in a graph of simpler operators:
 
-    q k^T -> scale -> + masks -> Softmax -> (weights) @ v
+    q k^T -> scale -> softcap -> + masks -> Softmax -> (weights) @ v
 
 and, in a training graph, the gradients that autograd made of it. Any other reader of the scores or weights (dropout between, a
-gradient of the mask, an output) means that it is none.
+gradient of the mask, an output) means that it is none. The softcap is a Tanh between two scales.
 """
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import numpy as np
 
 from ..graph.graph import Node, Origin, Value
 from ..graph.rewrite import View
+from .activation import Tanh
 from .arithmetic import Add
-from .elementwise import Elementwise
+from .elementwise import Elementwise, Map
 from .matmul import FusedMatMul, MatMul, Product
 from .reduce import ReduceSum
 from .shape import normal_axis
@@ -30,7 +31,14 @@ class Forward:
     weighted: Node
     chain: list[Node]                      # between them, the softmax last
     masks: list[Value] = field(default_factory=list)
-    factor: float = 1.0
+    factor: float = 1.0                    # of the product, all scales together; with a softcap, of what the Tanh reads
+    softcap: float = 0.0
+    turn: Node | None = None               # the softcap's Tanh
+
+    @property
+    def scale(self) -> float:
+        """What the operator takes: s becomes softcap * tanh(scale * s / softcap)."""
+        return self.factor * self.softcap if self.softcap else self.factor
 
     @property
     def nodes(self) -> list[Node]:
@@ -75,14 +83,17 @@ def _factor(view: View, node: Node, value: Value) -> float | None:
     """The number by which an elementwise node with constants multiplies `value`; None where it does something else."""
     if not isinstance(node.op, Elementwise) or len(node.outputs) != 1 or node.outputs[0].type != value.type:
         return None
-    probe = np.array([1.0, -3.0, 8.0], value.type.numpy)
+    # Powers of two find a factor without rounding; 16-bit numbers would round the factor itself, and a Map takes no others.
+    wide = value.type.is_half and not isinstance(node.op, Map)
+    probe = np.array([1.0, -4.0, 8.0, -0.5], np.float32 if wide else value.type.numpy)
     arrays = [probe if v is value else None if v is None or v.type.size != 1 else view.graph.constants.get(v) for v in node.inputs]
     if any(a is None for a in arrays):
         return None
     with np.errstate(all="ignore"):
-        scaled, = node.op.reference(*[a if a is probe or a is None else a.reshape(()) for a in arrays])
-    factor = float(scaled.reshape(-1)[0])
-    return factor if math.isfinite(factor) and np.allclose(scaled.reshape(-1), probe * factor, rtol=1e-5, atol=0) else None
+        scaled, = node.op.reference(*[a if a is probe or a is None else a.reshape(()).astype(probe.dtype) for a in arrays])
+    scaled = scaled.reshape(-1).astype(np.float64)
+    factor = float(scaled[0])
+    return factor if math.isfinite(factor) and np.allclose(scaled, probe.astype(np.float64) * factor, rtol=1e-5, atol=0) else None
 
 
 # ---- forward
@@ -101,7 +112,7 @@ def find_forward(view: View, softmax: Node) -> Forward | None:
     value = softmax.inputs[0]
     while True:
         node = None if value is None else view.maker(value)
-        if node is None or value is None or view.only_reader(value) is None or value.shape != weights.shape:
+        if node is None or value is None or not _leads_on(view, node, found) or value.shape != weights.shape:
             return None
         if _plain_product(node):
             found.scores = node
@@ -111,16 +122,25 @@ def find_forward(view: View, softmax: Node) -> Forward | None:
         found.chain.insert(0, node)
 
 
+def _leads_on(view: View, node: Node, found: Forward) -> bool:
+    """Nothing but the chain reads what a node makes; a Tanh's result is read by its gradient, too, which `find_backward` looks for."""
+    readers = view.readers(node.outputs[0])
+    return readers is not None and (len(readers) == 1 or (found.chain[0] in readers and isinstance(node.op, Tanh)))
+
+
 def _step(view: View, node: Node, found: Forward) -> Value | None:
-    """Take a scale or a mask into `found`; returns the scores before it, or None for what is neither."""
+    """Take a scale, a softcap or a mask into `found`; returns the scores before it, or None for what is neither."""
+    if isinstance(node.op, Tanh) and not found.softcap and found.factor > 0:
+        found.softcap, found.factor, found.turn = found.factor, 1.0, node
+        return node.inputs[0]
     whole = [v for v in node.operands if v.shape == node.outputs[0].shape]
     for value in whole:
         factor = _factor(view, node, value)
         if factor is not None:
             found.factor *= factor
             return value
-    if not isinstance(node.op, Add) or len(node.operands) != 2 or found.factor != 1:
-        return None                        # a scale between mask and softmax scales the mask, too
+    if not isinstance(node.op, Add) or len(node.operands) != 2 or found.factor != 1 or found.softcap:
+        return None                        # a scale or softcap between mask and softmax changes the mask, too
     scores = next((v for v in whole if _leads_to_product(view, v)), None)
     if scores is not None:
         found.masks.append(next(v for v in node.operands if v is not scores))
@@ -178,13 +198,35 @@ def find_backward(view: View, f: Forward) -> Backward | None:
 
 
 def _down(view: View, value: Value, f: Forward) -> tuple[Value, list[Node]] | None:
-    """From the gradient of the softmax's input through the gradients of scales to that of the product, with the nodes between."""
+    """From the gradient of the softmax's input through the gradients of scales and softcap to that of the product, and the nodes between."""
     nodes: list[Node] = []
-    factor = product_flags(f.scores)[2]
-    while (node := view.only_reader(value)) is not None and (scale := _factor(view, node, value)) is not None:
+    factors = [1.0, product_flags(f.scores)[2]]
+    before = f.turn is not None
+    while (node := view.only_reader(value)) is not None:
+        scale = _factor(view, node, value)
+        if scale is not None:
+            factors[0 if before else 1] *= scale
+        elif before and f.turn is not None and _is_turn_gradient(node, value, f.turn.outputs[0]):
+            before = False
+        else:
+            break
         nodes.append(node)
-        value, factor = node.outputs[0], factor * scale
-    return (value, nodes) if math.isclose(factor, f.factor, rel_tol=1e-6) else None
+        value = node.outputs[0]
+    wanted = (f.softcap or 1.0, f.factor)
+    rounding = {"float16": 2e-3, "bfloat16": 1e-2}.get(value.dtype, 1e-6)
+    if before or not all(math.isclose(a, b, rel_tol=rounding) for a, b in zip(factors, wanted, strict=True)):
+        return None
+    inside = f.turn is None or {*(view.readers(f.turn.outputs[0]) or [])} <= {*nodes, *f.chain}
+    return (value, nodes) if inside else None
+
+
+def _is_turn_gradient(node: Node, g: Value, y: Value) -> bool:
+    """Whether an elementwise node makes g * (1 - y^2), the gradient through y = tanh(x)."""
+    if not isinstance(node.op, Elementwise) or len(node.outputs) != 1 or {*node.inputs} != {g, y} or len(node.inputs) != 2:
+        return False
+    probes = {g: np.array([1.0, -3.0, 8.0, 0.5], g.type.numpy), y: np.array([0.5, -0.25, 0.0, 1.0], y.type.numpy)}
+    pulled, = node.op.reference(*[probes[v] for v in node.inputs if v is not None])
+    return pulled.astype(np.float64).tolist() == [0.75, -2.8125, 8.0, 0.0]
 
 
 def _summed(view: View, node: Node, like: Value, nodes: list[Node]) -> Value | None:

@@ -14,7 +14,8 @@ from ..kernels.call import Call
 from ..kernels.conv import Geometry, Sites
 from ..kernels.cpu import current
 from ..work import Axis, Contraction, Operand, Window, Work
-from .conv_last import ConvInputGradLast, ConvLast, ConvWeightGradLast, gain, planar_calls, sites_of, with_panels, zeros
+from .conv_last import ConvInputGradLast, ConvLast, ConvWeightGradLast, gain, planar_calls, sites_of, takes_halves, with_panels, zeros
+from .conv_stem import ConvStem, stem_gain
 from .shape import present
 from .window import Shape, Windows
 from .window import windows as find_windows
@@ -156,25 +157,31 @@ class Conv(Op):
 
     def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
         x, w = present(inputs[0]), present(inputs[1])
-        return ConvLast(self, len(inputs)).last(gain(self.sites(x.shape, w.shape), "forward", x.code, current()))
+        sites = self.sites(x.shape, w.shape)
+        if kernels.stem.serves(sites):
+            return ConvStem(self, len(inputs)).last(stem_gain(sites, x.code, current()))
+        return ConvLast(self, len(inputs)).last(gain(sites, "forward", x.code, current()))
+
+    def takes_halves(self, inputs: Types, outputs: Sequence[TensorType]) -> bool:
+        return takes_halves(self.sites(present(inputs[0]).shape, present(inputs[1]).shape), "forward")
 
     def pools(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
         x, w = present(inputs[0]), present(inputs[1])
-        if x.rank != 4 or outputs[0].size == 0:
+        if x.rank != 4 or outputs[0].size == 0 or x.is_half:
             return False
         return kernels.pools(_geometry(x.shape, w.shape, self.windows(x.shape, w.shape), self.group), x.code, cpu)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None,
                pooling: Pooling | None = None) -> list[Call]:
-        return self.calls(inputs, outputs, cpu, epilogue, packed=False, pooling=pooling)
+        return self.calls(inputs, outputs, cpu, epilogue, packed=0, pooling=pooling)
 
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: bool,
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: int,
               pooling: Pooling | None = None) -> list[Call]:
         """The kernel; with `packed` the weights are laid out, with `pooling` the outputs are those of the pooling."""
         x, w = present(inputs[0]), present(inputs[1])
         if outputs[0].size == 0:
             return []
-        if x.rank == 5:
+        if x.rank == 5 or x.is_half:
             calls = planar_calls(ConvLast(self), inputs, outputs, cpu)
             return [*calls, epilogue.after(outputs[0].shape, 1)] if epilogue else calls
         geometry, biased = _geometry(x.shape, w.shape, self.windows(x.shape, w.shape), self.group), len(inputs) > 2 and inputs[2] is not None
@@ -186,7 +193,7 @@ class Conv(Op):
 
     def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
         x, w = present(inputs[0]), present(inputs[1])
-        if outputs[0].size == 0 or x.rank == 5:
+        if outputs[0].size == 0 or x.rank == 5 or x.is_half:
             return None
         geometry = _geometry(x.shape, w.shape, self.windows(x.shape, w.shape), self.group)
         if kernels.planes.serves(geometry) or kernels.pointwise.serves(geometry):
@@ -250,15 +257,18 @@ class ConvInputGrad(Op):
         w, x = present(inputs[1]), outputs[0]
         return ConvInputGradLast(self).last(gain(self.sites(x.shape, w.shape), "input", x.code, current()))
 
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        return self.calls(inputs, outputs, cpu, None, packed=False)
+    def takes_halves(self, inputs: Types, outputs: Sequence[TensorType]) -> bool:
+        return takes_halves(self.sites(outputs[0].shape, present(inputs[1]).shape), "input")
 
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: bool) -> list[Call]:
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        return self.calls(inputs, outputs, cpu, None, packed=0)
+
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: int) -> list[Call]:
         """The kernel; with `packed` the weights are laid out."""
         g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
         if x.size == 0 or g.size == 0:
             return zeros(outputs)
-        if x.rank == 5:
+        if x.rank == 5 or x.is_half:
             return planar_calls(ConvInputGradLast(self), inputs, outputs, cpu)
         geometry = _geometry(x.shape, w.shape, self.windows(w.shape), self.group)
         if kernels.planes.serves_gradient(geometry):
@@ -269,7 +279,7 @@ class ConvInputGrad(Op):
 
     def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
         g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
-        if x.size == 0 or g.size == 0 or x.rank == 5:
+        if x.size == 0 or g.size == 0 or x.rank == 5 or x.is_half:
             return None
         geometry = _geometry(x.shape, w.shape, self.windows(w.shape), self.group)
         if kernels.planes.serves_gradient(geometry) or kernels.pointwise.serves(geometry):
@@ -338,11 +348,14 @@ class ConvWeightGrad(Op):
         x, w = present(inputs[0]), outputs[0]
         return ConvWeightGradLast(self).last(gain(self.sites(x.shape, w.shape), "weights", x.code, current()))
 
+    def takes_halves(self, inputs: Types, outputs: Sequence[TensorType]) -> bool:
+        return takes_halves(self.sites(present(inputs[0]).shape, outputs[0].shape), "weights")
+
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, g, w = present(inputs[0]), present(inputs[1]), outputs[0]
         if w.size == 0 or x.size == 0 or g.size == 0:
             return zeros(outputs)
-        if x.rank == 5:
+        if x.rank == 5 or x.is_half:
             return planar_calls(ConvWeightGradLast(self), inputs, outputs, cpu)
         geometry = _geometry(x.shape, w.shape, self.windows(x.shape), self.group)
         if kernels.planes.serves(geometry):

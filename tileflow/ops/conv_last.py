@@ -12,6 +12,7 @@ from ..kernels import conv as kernels
 from ..kernels.call import Call, In, Out
 from ..kernels.call import Work as Scratch
 from ..kernels.conv import Axis, Sites
+from ..kernels.half import HALVES
 from ..kernels.move import Axis as MoveAxis
 from ..kernels.move import fill_call, move
 from ..kernels.tiled import FLOPS_PER_NS, products
@@ -30,6 +31,8 @@ LAST = {"forward": 1.4, "input": 1.35, "weights": 1.25}
 """Speed of the two forms, as parts of `FLOPS_PER_NS`: ResNet's shapes on one AVX2 core."""
 POINTWISE = {"forward": 1.2, "input": 1.2, "weights": 0.9}
 """Likewise of planar 1x1 convolutions without strides whose rows of pixels fill whole vectors."""
+TURN = 0.15
+"""Nanoseconds a byte to turn a tensor, as the layout pass counts them."""
 DEPTHWISE = (0.45, 0.4)
 STRIDED = {"forward": (0.25, 0.22), "input": (0.05, 0.22), "weights": (0.25, 0.22)}
 """Likewise of depthwise convolutions and their gradients, planar and channels-last, without and with strides."""
@@ -48,15 +51,23 @@ def _in_tiles(s: Sites, what: str, code: str, path: Cpu) -> bool:
     if s.depthwise:
         return False
     if what == "weights":
-        return kernels.last_tiles_weights.pays(s, code, path)
-    return kernels.last_tiles.pays(s if what == "forward" else s.gradient, code, path)
+        return kernels.gathered_weights.pays(s, code, path)
+    return kernels.gathered.pays(s if what == "forward" else s.gradient, code, path)
+
+
+def takes_halves(s: Sites, what: str) -> bool:
+    """Whether a `forward`, `input` or `weights` reads and writes 16-bit floats itself: few channels are better widened, as are depthwise ones."""
+    return not s.depthwise and (s.oc if what == "input" else s.c) >= kernels.gathered.NARROWEST
 
 
 def gain(s: Sites, what: str, code: str, path: Cpu) -> float:
     """Estimated nanoseconds that the channels-last form of a `forward`, `input` or `weights` saves on one core, from measured rates.
 
-    Tiles have no planar form. Register blocks lose what `oc` (or, for `weights`, `c`) lacks to whole panels, and a little per tap.
+    Tiles have no planar form; 16-bit floats have none either, planar images are turned before and after. Register blocks lose what `oc`
+    (or, for `weights`, `c`) lacks to whole panels, and a little per tap.
     """
+    if code in HALVES:
+        return 1.2 * TURN * 2 * s.n * s.groups * (s.c * s.pixels_in + s.oc * s.pixels_out)
     speed = kernels.FLOPS_PER_NS[path.name] * 4 / int(code[1:])
     if s.depthwise:
         planar, last = STRIDED[what] if any(a.in_step > 1 for a in s.axes) else DEPTHWISE
@@ -68,13 +79,21 @@ def gain(s: Sites, what: str, code: str, path: Cpu) -> float:
     else:
         used, rows = (s.oc, s.c) if what == "forward" else (s.c, s.oc)
     wide = kernels.panel_width(code, path)
-    filled = used / (-(-used // wide) * wide) * (rows / (rows + 3))
     planar = PLANAR[what]
     if s.taps == s.groups == 1 and s.pixels_in == s.pixels_out:
         planar = max(0.5, POINTWISE[what] * s.pixels_out / (-(-s.pixels_out // wide) * wide))
     if _in_tiles(s, what, code, path):
         return s.flops * (1 / (speed * planar) - 1 / FLOPS_PER_NS[products(code, path)])
-    return s.flops / speed * (1 / planar - 1 / (LAST[what] * filled))
+    problem = s.gradient if what == "input" else s
+    if what != "weights" and kernels.winograd.pays(problem, code, path):
+        return s.flops / speed / planar - kernels.winograd.cost(problem, code, path)
+    return s.flops / speed * (1 / planar - 1 / (LAST[what] * filled(used, rows, code, path)))
+
+
+def filled(used: int, rows: int, code: str, path: Cpu) -> float:
+    """How much of the register blocks' work is not lost, where `used` is what fills panels and `rows` are summed for a tap."""
+    wide = kernels.panel_width(code, path)
+    return used / (-(-used // wide) * wide) * (rows / (rows + 3))
 
 
 def zeros(outputs: Sequence[TensorType]) -> list[Call]:
@@ -83,12 +102,15 @@ def zeros(outputs: Sequence[TensorType]) -> list[Call]:
 
 
 class WithPanels(Op):
-    """A convolution or its input gradient whose weights, of type `weights`, are laid out already. Made by `Op.packed` only."""
+    """A convolution or its input gradient whose weights, of type `weights`, are laid out already. Made by `Op.packed` only.
+
+    Where it `keeps` the weights, they are its last input.
+    """
 
     name: ClassVar[str] = "WithPanels"
 
-    def __init__(self, op: Convolves, weights: TensorType) -> None:
-        self.op, self.weights = op, weights
+    def __init__(self, op: Convolves, weights: TensorType, keeps: bool) -> None:
+        self.op, self.weights, self.keeps = op, weights, keeps
 
     @property
     def epilogues(self) -> int | None:                                                     # type: ignore[override]
@@ -100,7 +122,8 @@ class WithPanels(Op):
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None,
                **more: Any) -> list[Call]:
-        return self.op.calls([inputs[0], self.weights, *inputs[2:]], outputs, cpu, epilogue, packed=True, **more)
+        own = len(inputs) - self.keeps
+        return self.op.calls([inputs[0], self.weights, *inputs[2:own]], outputs, cpu, epilogue, packed=own, **more)
 
     def __str__(self) -> str:
         return f"{self.op} with weights in panels"
@@ -116,12 +139,14 @@ class Convolves(Protocol):
 
     @property
     def calls(self) -> Callable[..., list[Call]]:
-        """`calls(inputs, outputs, cpu, epilogue, packed)`: the kernel; with `packed` the weights are laid out."""
+        """`calls(inputs, outputs, cpu, epilogue, packed)`: the kernel. Where `packed` is not 0 the weights are laid out; a kernel that
+        needs them as they were, too, finds them as that input."""
 
 
-def with_panels(op: Convolves, weights: TensorType, panels: kernels.Panels) -> Packed:
+def with_panels(op: Convolves, weights: TensorType, panels: kernels.Panels, keeps: bool = False) -> Packed:
     """The operator with its weights laid out beforehand."""
-    return Packed(1, weights.with_shape((panels.elements,)), panels.calls, WithPanels(op, weights))
+    laid = weights.with_shape((panels.elements,))
+    return Packed(1, laid.with_dtype("float32") if laid.is_half else laid, panels.calls, WithPanels(op, weights, keeps), keeps)
 
 
 class ConvLast(ChannelsLast):
@@ -135,10 +160,10 @@ class ConvLast(ChannelsLast):
         super().__init__(op, (True, False, False)[:operands], (True,))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None) -> list[Call]:
-        return self.calls(inputs, outputs, cpu, epilogue, packed=False)
+        return self.calls(inputs, outputs, cpu, epilogue, packed=0)
 
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: bool) -> list[Call]:
-        """The kernel; with `packed` the weights are laid out."""
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: int) -> list[Call]:
+        """The kernel; see `Convolves`."""
         x, w = present(self.logical(inputs)[0]), present(inputs[1])
         if outputs[0].size == 0:
             return []
@@ -150,7 +175,8 @@ class ConvLast(ChannelsLast):
         if outputs[0].size == 0:
             return None
         s = self.op.sites(x.shape, w.shape)
-        return with_panels(self, w, _way(s, "forward", x.code, cpu).forward_panels(s, x.code, cpu))
+        way = _way(s, "forward", x.code, cpu)
+        return with_panels(self, w, way.forward_panels(s, x.code, cpu), way is kernels.winograd)
 
 
 class ConvInputGradLast(ChannelsLast):
@@ -163,10 +189,10 @@ class ConvInputGradLast(ChannelsLast):
         super().__init__(op, (True, False), (True,))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        return self.calls(inputs, outputs, cpu, None, packed=False)
+        return self.calls(inputs, outputs, cpu, None, packed=0)
 
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: bool) -> list[Call]:
-        """The kernel; with `packed` the weights are laid out."""
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: int) -> list[Call]:
+        """The kernel; see `Convolves`."""
         g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
         if x.size == 0 or g.size == 0:
             return zeros(outputs)
@@ -178,14 +204,17 @@ class ConvInputGradLast(ChannelsLast):
         if x.size == 0 or g.size == 0:
             return None
         s = self.op.sites(to_first(x.shape), w.shape)
-        return with_panels(self, w, _way(s, "input", x.code, cpu).gradient_panels(s, x.code, cpu))
+        way = _way(s, "input", x.code, cpu)
+        return with_panels(self, w, way.gradient_panels(s, x.code, cpu), way is kernels.winograd)
 
 
 def _way(s: Sites, what: str, code: str, path: Cpu) -> Any:
     """The kernels of a convolution (`forward`) and of its input gradient (`input`)."""
     if s.depthwise:
         return kernels.depthwise
-    return kernels.last_tiles if _in_tiles(s, what, code, path) else kernels.last
+    if code in HALVES or _in_tiles(s, what, code, path):
+        return kernels.gathered
+    return kernels.winograd if kernels.winograd.pays(s if what == "forward" else s.gradient, code, path) else kernels.last
 
 
 class ConvWeightGradLast(ChannelsLast):
@@ -204,7 +233,7 @@ class ConvWeightGradLast(ChannelsLast):
         s = self.op.sites(x.shape, w.shape)
         way: Any = kernels.depthwise if s.depthwise else kernels.last_weights
         if _in_tiles(s, "weights", x.code, cpu):
-            way = kernels.last_tiles_weights
+            way = kernels.gathered_weights
         return cast(list[Call], way.weight_gradient(s, x.code, cpu, self.op.biased))
 
 

@@ -15,10 +15,13 @@ from ..inner import register_jitable
 from ..leaf import Leaf, generic
 from ..places import address_of
 from ..tiled import DEPTH
+from ..vector import itemsize
 from .correlate import add_shares
+from .gather import gather_rows
+from .gathered import NARROWEST, straight
 from .geometry import UNITS
-from .last_tiles import NARROWEST, gather_rows, straight
 from .last_weights import TOGETHER, sum_rows
+from .panels import rounded_results
 from .sites import Sites, fill_table, sites_call, sites_work
 
 CHANNELS = 64             # of a unit, at most
@@ -26,15 +29,15 @@ CHANNELS = 64             # of a unit, at most
 
 def pays(s: Sites, dtype: str, path: cpu.Cpu) -> bool:
     """Whether the weight gradient of `s` is served, and faster in tiles than in vectors."""
-    if not path.amx or dtype != "f4" or s.c < NARROWEST:
+    if not path.amx or dtype == "f8" or s.c < NARROWEST:
         return False
     return tiled.pays(s.c * s.taps, s.oc, s.phase_pixels, tiled.products(dtype, path))
 
 
 @functools.cache
-def _leaf(path: cpu.Cpu) -> Leaf:
-    begin, end, run = opener(), closer(), register_jitable(tiled.tile_run("f4"))
-    gather, step = gather_rows(path), tiled.step_bytes("f4", path)
+def _leaf(dtype: str, path: cpu.Cpu) -> Leaf:
+    begin, end, run, add_rows = opener(), closer(), register_jitable(tiled.tile_run(dtype)), sum_rows(dtype, path)
+    gather, step, size = gather_rows(dtype, path, False), tiled.step_bytes(dtype, path), itemsize(dtype)
 
     def conv_tiles_weights(x, g, packed, dw, db, sites, table, spare, scratch, total, c, oc, groups, taps, shares, channels, panel, header,  # type: ignore
                            space, plain, biased, lo, hi):
@@ -51,19 +54,21 @@ def _leaf(path: cpu.Cpu) -> Leaf:
                 first, adding = number * DEPTH, int(number > runs * share // shares)
                 count = min(DEPTH, total - first)
                 if plain == 0:
-                    fill_table(sites, 0, first, count, address_of(x) + group * c * 4, groups * c * 4, 0, 0, address_of(spare), 0, table, count)
+                    fill_table(sites, 0, first, count, address_of(x) + group * c * size, groups * c * size, 0, 0, address_of(spare), 0, table, count)
                 if biased != 0 and part == 0:
-                    sum_rows(g, (first * groups + group) * oc, count, groups * oc, oc, db[(share * groups + group) * oc:], adding != 0, spare[c:])
+                    add_rows(g, (first * groups + group) * oc, count, groups * oc, oc, db[(share * groups + group) * oc:], adding != 0, spare[c:])
                 for tap in range(taps):
-                    a, a_k = address_of(x) + ((first * groups + group) * c + k) * 4, groups * c * 4
+                    a, a_k = address_of(x) + ((first * groups + group) * c + k) * size, groups * c * size
                     if plain == 0:
-                        a, a_k = base + space, channels * 4 + tiled.SKEW
-                        gather(count, height, address_of(table) + (1 + tap) * count * 8, k * 4, a, a_k)
+                        a, a_k = base + space, channels * size + tiled.SKEW
+                        gather(count, height, address_of(table) + (1 + tap) * count * 8, k * size, a, a_k)
                     to = address_of(dw) + (((share * groups + group) * taps + tap) * c + k) * oc * 4
-                    run(height, oc, count, a, 4, a_k, from_b + header + first // TERMS * step, from_b + 4 * number, panel, to, oc * 4, adding, base)
+                    run(height, oc, count, a, size, a_k, from_b + header + first // TERMS * step, from_b + 4 * number, panel,
+                        to, oc * 4, adding, base)
         end(0)
 
-    return Leaf(conv_tiles_weights, "f4[:], f4[:], f4[:], f4[:], f4[:], i8[:], i8[w,:], f4[w,:], f4[w,:]" + ", i8" * 12 + ", lo, hi", key=str(path))
+    signature = f"{dtype}[:], {dtype}[:], f4[:], f4[:], f4[:], i8[:], i8[w,:], f4[w,:], f4[w,:]" + ", i8" * 12 + ", lo, hi"
+    return Leaf(conv_tiles_weights, signature, key=str(path))
 
 
 @generic("T[:], T[:], i8, i8, i8, i8, i8, lo, hi")
@@ -96,21 +101,21 @@ def weight_gradient(s: Sites, dtype: str, path: cpu.Cpu, biased: bool) -> list[C
     parts = -(-s.c // channels)
     shares = min(-(-total // DEPTH), max(1, -(-UNITS // (parts * s.groups))))
     weights = s.groups * s.oc * s.c * s.taps
-    words = tiled.panel_bytes("f4", path, total) // 4
+    words = tiled.panel_bytes(dtype, path, total) // 4
     packed = Work("panels", (s.groups * -(-s.oc // SIDE) * words,), "f4")
     dw = Work("weights", (shares * weights,), "f4")
     db: Any = dw if not biased else Work("bias", (shares * biases,), "f4") if shares > 1 else Out(1, (biases,))
-    space = -(-tiled.scratch_bytes("f4", path, channels) // 64) * 64
-    scratch = Work("block", (space // 4 + (0 if plain else DEPTH * (channels + tiled.SKEW // 4)),), "f4")
+    space = -(-tiled.scratch_bytes(dtype, path, channels) // 64) * 64
+    scratch = Work("block", (space // 4 + (0 if plain else DEPTH * (channels * itemsize(dtype) + tiled.SKEW) // 4),), "f4")
     g = In(1, (total * biases,))
     args = (In(0, (s.n * s.pixels_in * s.groups * s.c,)), g, packed, dw, db, sites_work(), Work("table", ((1 + s.taps) * DEPTH,), "i8"),
-            Work("spare", (s.c + s.oc,), "f4"), scratch, total, s.c, s.oc, s.groups, s.taps, shares, channels, words * 4,
+            Work("spare", (s.c + 2 * s.oc,), "f4"), scratch, total, s.c, s.oc, s.groups, s.taps, shares, channels, words * 4,
             tiled.header_bytes(total), space, int(plain), int(biased))
-    cost = s.flops / tiled.FLOPS_PER_NS[tiled.products("f4", path)] + 0.35 * total * s.groups * s.c * s.taps
-    calls = [sites_call(s), tiled.pack_call("f4", path, g, packed, s.oc, total, False, 0, biases, s.oc, s.groups),
-             Call(_leaf(path), args, parts * s.groups * shares, 1, cost),
+    cost = s.flops / tiled.FLOPS_PER_NS[tiled.products(dtype, path)] + 0.35 * total * s.groups * s.c * s.taps
+    calls = [sites_call(s), tiled.pack_call(dtype, path, g, packed, s.oc, total, False, 0, biases, s.oc, s.groups),
+             Call(_leaf(dtype, path), args, parts * s.groups * shares, 1, cost),
              Call(conv_tiles_unturn["f4"], (dw, Out(0, (weights,)), shares, s.groups, s.c, s.oc, s.taps), s.groups * -(-s.oc // TOGETHER), 1,
                   weights * shares * 0.5)]
     if biased and shares > 1:
         calls.append(Call(add_shares["f4"], (Work("bias", (shares, biases), "f4"), Out(1, (biases,))), biases, 1024, shares * biases * 0.1))
-    return calls
+    return rounded_results(calls, dtype)
