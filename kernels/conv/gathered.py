@@ -13,13 +13,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from numba.extending import register_jitable
-
 from .. import cpu, tiled
 from ..amx import SIDE, TERMS, closer, opener
 from ..call import Call, In, Out, Work
 from ..epilogue import Epilogue, Form, finisher, name, tail
 from ..half import HALVES, narrow_rows, stored, widen_rows
+from ..inner import register_jitable
 from ..leaf import Leaf
 from ..micro import copy
 from ..places import address_of

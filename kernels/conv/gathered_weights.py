@@ -8,11 +8,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from numba.extending import register_jitable
-
 from .. import cpu, tiled
 from ..amx import ROWS, SIDE, TERMS, closer, opener
 from ..call import Call, In, Out, Work
+from ..inner import register_jitable
 from ..leaf import Leaf, generic
 from ..places import address_of
 from ..tiled import DEPTH

@@ -9,9 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from numba.extending import register_jitable
-
 from ..call import Call, Work
+from ..inner import register_jitable
 from ..leaf import leaf
 from ..places import within
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import functools
 
-from numba.extending import register_jitable
-
 from .. import cpu
 from ..call import Call, In, Out, Work
 from ..epilogue import Epilogue, Form, finisher, name, tail
+from ..inner import register_jitable
 from ..leaf import Leaf
 from ..micro import outer, transpose
 from ..places import address_of
