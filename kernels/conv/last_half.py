@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import functools
 
-from numba.extending import register_jitable
-
 from .. import cpu
 from ..call import Call, In, Out, Work
 from ..epilogue import Epilogue, Form, finisher, name, tail
 from ..half import narrow_rows, widen_rows
+from ..inner import register_jitable
 from ..leaf import Leaf
 from ..places import address_of
 from .brgemm import TILES, brgemm, width
