@@ -55,8 +55,9 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
             spare[i] = 0
         if biased != 0:
             widen(1, groups * oc, address_of(bias), 0, zero + c * 4, 0)
+        block = table[(1 + taps) * pitch:(2 + taps) * pitch]
         for i in range(pitch):
-            table[(1 + taps) * pitch + i] = address_of(sums) + i * row
+            block[i] = address_of(sums) + i * row
         for unit in range(lo, hi):
             first_tile, first = unit % parts * part, unit // parts % blocks * pixels
             group, phase = unit // (parts * blocks) % groups, unit // (parts * blocks * groups)
