@@ -260,6 +260,33 @@ def test_blocking_depends_on_shapes_only_and_packs_what_outgrows_the_cache() -> 
         assert ways == ["direct", "dots", "packed", "direct", "packed"]
 
 
+def test_blocking_of_avx2_keeps_rows_of_b_out_of_each_others_sets() -> None:
+    """Panels from 40 KB on; A is copied too where its rows fall into the same sets, in several runs of sums, or transposed and large."""
+    path = cpu.PATHS["avx2"]
+    expected = {(96, 96, 96): "direct", (128, 128, 128): "panels", (257, 511, 509): "panels", (512, 512, 512): "packed", (257, 511, 600): "packed",
+                (60000, 16, 640, True): "packed", (256, 32, 40, True): "direct", (64, 10, 256, False, True): "panels"}
+    for shape, way in expected.items():
+        p = simplify(Problem(*shape))
+        plan = blocking(p, "f4", path)
+        assert plan.way == way, shape
+        assert way == "direct" or p.m <= 72 or -(-p.m // plan.rows) % 2 == 0
+
+
+@pytest.mark.parametrize(("m", "n", "k", "trans_a"), [(67, 131, 129, False), (151, 30, 512, False), (9000, 16, 40, True)])
+def test_chosen_panels_against_float64(m: int, n: int, k: int, trans_a: bool) -> None:
+    """Panels of odd sizes with A where it lies and copied, in one and in several units of the range, with NaN where it belongs."""
+    rng = np.random.default_rng(m)
+    a, b = (rng.standard_normal(shape).astype("f4") for shape in ((k, m) if trans_a else (m, k), (k, n)))
+    b[k // 2, n - 1] = np.nan
+    p = Problem(m, n, k, trans_a)
+    for path in cpu.available():
+        with cpu.forced(path):
+            c = run(p, a, b)
+            assert np.isnan(c[:, -1]).all()
+            np.testing.assert_allclose(c[:, :-1], exact(p, a, b)[:, :-1], atol=1e-3)
+            assert run(p, a, b, cuts=2).tobytes() == c.tobytes()
+
+
 @pytest.mark.parametrize("path", cpu.available())
 def test_an_epilogue_in_finished_blocks_has_the_bits_of_a_pass_afterwards(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every way, over batches whose axes do not join, and in pieces; on a column it is a pass afterwards."""
