@@ -8,8 +8,9 @@ RUN := $(VENV)/bin/python
 demo: $(VENV)/ready            ## train a small CNN from an ONNX file on real handwritten digits
 	$(RUN) -m tileflow train digits_cnn.onnx --data digits --epochs 10 --micro-batch-size 16 --gradient-accumulation 2 --device-iterations 4 --learning-rate 0.003
 
-test: $(VENV)/ready            ## run the tests
-	$(RUN) -m pytest
+# Neighbouring tests share kernels: with worksteal a process keeps to its part of the list until another has none left.
+test: $(VENV)/ready            ## run the tests, on up to four cores
+	$(RUN) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 lint: $(VENV)/ready            ## ruff and mypy
 	$(VENV)/bin/pip install --quiet ruff mypy

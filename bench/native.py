@@ -49,8 +49,8 @@ class Native:
         self._results = results
         self.outputs = [results[v.name] for v in self._engine.outputs]
         """[micro-batches, *shape] each."""
-        first = self._engine._prologue_table if prologue else self._engine._table[:0]
-        self._repeat = Repeat(self._engine, [first, self._engine._table])
+        first = self._engine.prologue_table if prologue else self._engine.table[:0]
+        self._repeat = Repeat(self._engine, [first, self._engine.table])
 
     def run(self, times: int) -> None:
         """Compute everything `times` times."""
@@ -74,7 +74,7 @@ class Repeat:
 
     def run(self, times: int) -> None:
         self._count[0] = self._table[-1, 3] = times
-        self._engine._drive(self._table)
+        self._engine.drive(self._table)
 
 
 class NativeUpdate:
@@ -85,13 +85,12 @@ class NativeUpdate:
         engine, plan = _engine(program, update.states, initial, threads)
         self._engine, self.session = engine, engine.session
         blocks = Blocks()
-        bound = bind(plan.update.rows, engine._resolve(None))
+        bound = bind(plan.update.rows, engine.resolve(None))
         starts = [blocks.add(b) for b in bound]
         blocks.seal()
-        for i, state in enumerate(engine._scalars):
-            engine._scalar_memory[:, i] = hyper[state.name.removeprefix("optimizer.")]
+        engine.set_scalars(0, hyper)
         self._patches = Patches(blocks, blocks.moving)
-        self._patches.set_bases({HYPER: int(engine._scalar_memory.ctypes.data)}, 0)
+        self._patches.set_bases({HYPER: engine.scalars_address}, 0)
         self._blocks = blocks
         patch = [driver.PATCH, 0, self._patches.address, self._patches.count, driver.MICRO, 0, 0, 0]
         calls = [call_row(b, blocks.address(s), plan.workers > 1) for b, s in zip(bound, starts, strict=True)]

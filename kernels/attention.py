@@ -15,10 +15,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from numba.extending import register_jitable
-
 from . import cpu, mathlib
 from .half import HALVES, widen_rows, widen_turned
+from .inner import register_jitable
 from .leaf import Leaf
 from .micro import columns, copy, outer, transpose
 from .reduce import block_product

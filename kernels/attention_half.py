@@ -8,11 +8,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from numba.extending import register_jitable
-
 from . import cpu
 from .attention import QUERIES, SIZES, backward_body, forward_body, geometry, scratch_elements
 from .half import narrow_rows, widen_rows
+from .inner import register_jitable
 from .leaf import Leaf
 
 

@@ -475,6 +475,7 @@ _EMITTERS: dict[str, Rule] = {
     "floor": _intrinsic("floor"), "ceil": _intrinsic("ceil"), "round": _intrinsic("rint"),
     "exp": _library(mathlib.exp), "expm1": _library(mathlib.expm1), "log": _library(mathlib.log), "log1p": _library(mathlib.log1p),
     "tanh": _library(mathlib.tanh), "sigmoid": _library(mathlib.sigmoid), "erf": _library(mathlib.erf),
+    "gelu": _library(mathlib.gelu),
     "sin": _library(mathlib.sin), "cos": _library(mathlib.cos), "pow": _pow, "fmod": _fmod,
     **{name: _library(function) for name, function in mathlib.RARE.items()},
     "maximum": _extreme("<"), "minimum": _extreme(">"),

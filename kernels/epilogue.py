@@ -23,12 +23,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from . import cpu
 from .call import Call, In, Out
 from .elementwise import COLUMN, FULL, LETTERS, ROW, SCALAR, Loops, elementwise_call
 from .expr import Expr, flops, key, variables
+from .inner import register_jitable
 from .vector import WORD, Emitter, as_intrinsic, word
 
 KINDS = ("full", "channel", "scalar")

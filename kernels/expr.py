@@ -156,6 +156,8 @@ def _function(op: str) -> Callable[[Expr], Expr]:
 abs_, sign, sqrt = _function("abs"), _function("sign"), _function("sqrt")
 exp, expm1, log, log1p = _function("exp"), _function("expm1"), _function("log"), _function("log1p")
 tanh, sigmoid, erf, sin, cos = _function("tanh"), _function("sigmoid"), _function("erf"), _function("sin"), _function("cos")
+gelu = _function("gelu")
+"""x times the normal distribution function at x."""
 tan, asin, acos, atan = _function("tan"), _function("asin"), _function("acos"), _function("atan")
 sinh, cosh = _function("sinh"), _function("cosh")
 asinh, acosh, atanh = _function("asinh"), _function("acosh"), _function("atanh")
@@ -276,6 +278,12 @@ def _sigmoid(x: np.ndarray) -> Any:
     return np.where(np.isnan(x), x, np.where(x < 0, e, 1.0) / (1.0 + e))
 
 
+def _gelu(x: np.ndarray) -> Any:
+    """max(x, 0) - a Phi(-a) with a = |x|, nothing being left beyond 40; -0 stays."""
+    size = np.minimum(np.abs(x), 40.0)
+    return np.where(x >= 0, x, -0.0) - size * 0.5 * np.vectorize(math.erfc, otypes=[np.float64])(size * math.sqrt(0.5))
+
+
 def _by_winner(beaten: Callable[[Expr, Expr], Expr]) -> Callable[..., tuple[Partial, ...]]:
     """Partials of maximum and minimum: all to the winner, half to each on a tie."""
     def partials(node: Expr, a: Expr, b: Expr) -> tuple[Partial, ...]:
@@ -315,6 +323,8 @@ OPERATIONS: dict[str, Operation] = {
     "sigmoid": Operation(_precise(_sigmoid), 18, lambda y, a: (y * (1 - y),)),
     "erf": Operation(_precise(np.vectorize(math.erf, otypes=[np.float64])), 28,
                      lambda y, a: (2 / math.sqrt(math.pi) * exp(-(a * a)),)),
+    "gelu": Operation(_precise(_gelu), 32, lambda y, a: (
+        0.5 * (1 + erf(a * math.sqrt(0.5))) + a * (exp(-0.5 * (a * a)) * (1 / math.sqrt(2 * math.pi))),)),
     "sin": Operation(_precise(np.sin), 30, lambda y, a: (cos(a),)),
     "cos": Operation(_precise(np.cos), 30, lambda y, a: (-sin(a),)),
     "tan": Operation(_precise(np.tan), 600, lambda y, a: (y * y + 1,)),

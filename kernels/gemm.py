@@ -19,13 +19,12 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from numba.extending import register_jitable
-
 from . import cpu, tiled
 from .blocking import Blocking, Problem, blocking, prepacked, simplify
 from .call import Call, In, Out, Work
 from .epilogue import Epilogue, Form, finisher, name, tail
 from .half import HALVES
+from .inner import register_jitable
 from .leaf import Leaf
 from .micro import TILES, columns, copy, dot, outer, slack, strips, transpose
 from .places import address_of

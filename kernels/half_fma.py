@@ -30,7 +30,7 @@ def register_block(rows: int) -> Any:
     kind, zero = vector("f2", LANES), ir.Constant(vector("f2", LANES), None)
 
     def emit(e: Emitter, k: Any, a: Any, a_row: Any, a_k: Any, b: Any, c: Any, c_row: Any) -> None:
-        a_rows = [e.times(a_row, i) for i in range(rows)]
+        a_rows = [e.opaque(e.times(a_row, i)) for i in range(rows)]
 
         def step(_k: Any, state: list[Any]) -> list[Any]:
             at_a, at_b, *sums = state

@@ -11,14 +11,13 @@ import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
-from numba.extending import register_jitable
-
 from . import cpu, half_fma, tiled
 from .blocking import Problem, simplify
 from .call import Call, In, Out, Work
 from .gemm import BIASED, FLOPS_PER_NS, Bias, Panels, Serial, flat, last_two, starts
 from .half import narrow_rows, round_rows, widen_rows, widen_turned
 from .half_fma import PARTIAL
+from .inner import register_jitable
 from .leaf import Leaf
 from .micro import TILES, columns, copy, dot, outer, transpose
 from .places import address_of

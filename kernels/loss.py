@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from . import cpu
 from .call import Call, In, Out, Work
+from .inner import register_jitable
 from .leaf import Leaf
 from .move import BITS, fill_call
 from .reduce import block_sum

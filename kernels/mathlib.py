@@ -1,6 +1,6 @@
 """Vector functions in LLVM IR: exp, log, tanh, erf, sin, pow and their kin, for any lane count.
 
-float32 has polynomials of its own, within 2 units in the last place (3 without fused multiply-add), right for NaN, ±Inf,
+float32 has polynomials of its own, within 2 units in the last place (GELU: 5), right for NaN, ±Inf,
 denormals and overflow. float64 calls libm lane by lane. A lane's bits do not depend on its neighbours or on the number of
 lanes, so vector bodies and scalar tails agree.
 """
@@ -166,10 +166,11 @@ _EXP = (0.000198527617612853646278381, 0.00139304355252534151077271, 0.008333360
 """(e^r - 1 - r) / r^2 on |r| <= ln2 / 2 (the coefficients of SLEEF's expf)."""
 
 
-def _reduced(v: Lanes, x: Any) -> tuple[Any, Any, Any]:
-    """x = n ln2 + r: (e^r - 1, n as float, n as integer)."""
+def _reduced(v: Lanes, x: Any, rest: Any = None) -> tuple[Any, Any, Any]:
+    """x + rest = n ln2 + r: (e^r - 1, n as float, n as integer). `rest` is what did not fit into x."""
     n, whole = v.nearest(x, _LOG2E)
     r = v.fma(n, -_LN2_LOW, v.fma(n, -_LN2_HIGH, x))
+    r = r if rest is None else v.add(r, rest)
     square = v.mul(r, r)
     return v.fma(square, v.split(r, square, _EXP), r), n, whole
 
@@ -253,6 +254,40 @@ def _erf(e: Emitter, x: Any) -> Any:
     q, _, whole = _reduced(v, e.b.fneg(v.fma(v.split(size, v.mul(size, size), _ERF), size, size)))
     scale = _power_of_two(v, whole)
     return v.copy_sign(v.sub(v.sub(1.0, scale), v.mul(scale, q)), x)
+
+
+_TAIL = (0.000143913494, 0.0004572934704, 0.0002646160719, -0.001026705839, -0.002720557386, -0.0024438377, 0.003991388716,
+         0.01764293946, 0.01789608225, -0.05749570578, -0.1950994581, 0.6173419952)
+"""(a + 1.5) e^(a^2 / 2) Phi(-a) in powers of (a - 1.5) / (a + 1.5), a = 0..14.6: minimax (Lawson's iteration) for the relative error, 8e-9."""
+
+
+def _gelu(e: Emitter, x: Any) -> Any:
+    """max(x, 0) - a Phi(-a) with a = |x|: nothing cancels, so that 4 units in the last place hold in the negative tail, too.
+
+    a^2 is held in two numbers, for e^-(a^2 / 2) enlarges its error.
+    """
+    v = Lanes(e, x.type)
+    size = v.at_most(v.absolute(x), 14.5)              # beyond it nothing is left
+    if e.path.fma:
+        square = v.mul(size, size)
+        rest = v.fma(size, size, e.b.fneg(square))
+    else:
+        high = v.from_bits(e.b.and_(v.bits(size), v.word(-4096)))
+        square, rest = v.mul(high, high), v.mul(v.sub(size, high), v.add(size, high))
+    q, _, whole = _reduced(v, v.mul(square, -0.5), v.mul(rest, -0.5))
+    inverse = v.div(1.0, v.add(size, 1.5))
+    place = v.fma(inverse, -3.0, 1.0)
+    tail = v.mul(v.mul(size, inverse), v.split(place, v.mul(place, place), _TAIL))
+    scale = _power_of_two(v, e.b.add(whole, v.word(64)))           # in two steps: only the last one may lose bits
+    tail = v.mul(v.mul(v.fma(tail, q, tail), scale), 2.0 ** -64)
+    return v.sub(v.pick(v.test(x, ">=", 0.0), x, -0.0), tail)
+
+
+def _gelu_double(e: Emitter, x: Any) -> Any:
+    v = Lanes(e, x.type)
+    size = v.at_most(v.absolute(x), 40.0)
+    tail = v.mul(v.mul(size, 0.5), _libm("erfc")(e, v.mul(size, math.sqrt(0.5))))
+    return v.sub(v.pick(v.test(x, ">=", 0.0), x, -0.0), tail)
 
 
 # ---- log ----------------------------------------------------------------------------------------------------------------
@@ -406,6 +441,7 @@ log1p = _by_element(_log1p, _libm("log1p"))
 tanh = _by_element(_tanh, _libm("tanh"))
 sigmoid = _sigmoid
 erf = _by_element(_erf, _libm("erf"))
+gelu = _by_element(_gelu, _gelu_double)
 sin = _by_element(_wave("sin", 0), _libm("sin"))
 cos = _by_element(_wave("cos", 1), _libm("cos"))
 pow_ = _by_element(_pow, _libm("pow"))

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.extending import register_jitable
 
 from . import cpu
 from .call import Call, In, Out, Work
+from .inner import register_jitable
 from .leaf import Leaf
 from .places import address_of, within
 from .pool import POOL, Pool, run
@@ -346,18 +346,19 @@ def _unpool_halves(dtype: str, path: cpu.Cpu) -> Leaf:
 def _indices(code: str) -> Leaf:
     missing = none(code)
 
-    def winner_places(where, indices, places, lo, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left):                         # type: ignore
-        """Winners as places in the whole tensor; -1 where a window lies in the padding."""
-        _places(places, w, kw, dh, dw)
+    def winner_places(where, indices, places, down, across, lo, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left):           # type: ignore
+        """Winners as places in the whole tensor, -1 where a window lies in the padding; `down` and `across` lead to the next row and column."""
+        for t in range(places.shape[0]):
+            places[t] = t // kw * dh * down + t % kw * dw * across
         for plane in range(indices.shape[0]):
             for oy in range(oh):
                 winner, found = where[plane, oy * ow:(oy + 1) * ow], indices[plane, oy * ow:(oy + 1) * ow]
-                start = ((lo + plane) * h + oy * sh - top) * w - left
+                start = (lo + plane) * h * w + (oy * sh - top) * down - left * across
                 for i in range(ow):
                     t = int(winner[i])
-                    found[i] = start + i * sw + places[t] if t != missing else -1
+                    found[i] = start + i * sw * across + places[t] if t != missing else -1
 
-    return Leaf(winner_places, f"{code}[r,:], i8[r,:], i8[w,:], lo{POOL}")
+    return Leaf(winner_places, f"{code}[r,:], i8[r,:], i8[w,:], i8, i8, lo{POOL}")
 
 
 # ---- calls -----------------------------------------------------------------------------------------------------------------------
@@ -376,11 +377,14 @@ def max_pool(p: Pool, planes: int, dtype: str, path: cpu.Cpu, where: Out | Work 
                p.oh * (p.ow * p.kh * p.kw * 0.12 + 20) + p.h * p.w * 0.3)
 
 
-def max_pool_with_indices(p: Pool, planes: int, dtype: str, path: cpu.Cpu) -> list[Call]:
-    """Maxima (output 0) of input 0 and their places in the tensor (output 1, int64; -1 where a window lies in the padding)."""
+def max_pool_with_indices(p: Pool, planes: int, dtype: str, path: cpu.Cpu, by_columns: bool = False) -> list[Call]:
+    """Maxima (output 0) of input 0 and their places in the tensor (output 1, int64; -1 where a window lies in the padding).
+
+    `by_columns` counts the elements of a plane column by column.
+    """
     code, out = winner_code(p.kh * p.kw), (planes, p.oh * p.ow)
     where = _winners(code, out)
-    args = (where, Out(1, out), Work("places", (p.kh * p.kw,), "i8"), *p.numbers)
+    args = (where, Out(1, out), Work("places", (p.kh * p.kw,), "i8"), *((1, p.h) if by_columns else (p.w, 1)), *p.numbers)
     return [*max_pool(p, planes, dtype, path, where), *run(_indices(code), args, planes, p.oh * p.ow * 1.0)]
 
 

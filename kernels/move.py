@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from llvmlite import ir
-from numba import njit
 
 from . import cpu
 from .call import Call, In, Out, Work
+from .inner import register_jitable
 from .leaf import Leaf, generic
 from .status import INDEX_OUT_OF_RANGE, OK
 from .vector import Emitter, as_intrinsic, word
@@ -37,7 +37,7 @@ class Axis(NamedTuple):
     target: int
 
 
-@njit(no_cpython_wrapper=True, error_model="numpy")
+@register_jitable(error_model="numpy")
 def _offset(r: int, n0: int, s0: int, n1: int, s1: int, n2: int, s2: int, n3: int, s3: int, n4: int, s4: int,
             n5: int, s5: int, s6: int) -> int:
     """The offset of row r, axis 0 running fastest. Axes beyond the last are of size 1, so the walk ends early."""
@@ -160,6 +160,7 @@ def _tile_leaf(itemsize: int, path: cpu.Cpu) -> Leaf:
 MODES = {"reflect": 0, "edge": 1, "wrap": 2}
 
 
+@register_jitable
 def source_index(i: int, n: int, mode: int) -> int:
     """Which of n elements padding shows at place i (0..n-1 is the array itself, n > 0)."""
     if mode == 1 or n == 1:
@@ -170,15 +171,12 @@ def source_index(i: int, n: int, mode: int) -> int:
     return i if i < n else 2 * n - 2 - i
 
 
-_source_index = njit(source_index)
-
-
 @generic("T[:], T[:], lo, hi, i8, i8, i8, i8, i8", INTS)
 def pad_axis(x: Any, y: Any, lo: int, hi: int, n: int, inner: int, padded: int, before: int, mode: int) -> None:
     """y[o, k, i] = x[o, source_index(k - before), i] for k < padded; a unit of range is one o."""
     for o in range(lo, hi):
         for k in range(padded):
-            at, to = (o * n + _source_index(k - before, n, mode)) * inner, (o * padded + k) * inner
+            at, to = (o * n + source_index(k - before, n, mode)) * inner, (o * padded + k) * inner
             source, target = x[at:at + inner], y[to:to + inner]
             for i in range(inner):
                 target[i] = source[i]

@@ -4,7 +4,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
+
+from .inner import register_jitable
 
 
 @register_jitable

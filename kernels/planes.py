@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.extending import register_jitable
 
 from . import cpu
 from .call import Out
 from .elementwise import FULL, Loops, stored
 from .epilogue import Epilogue, Form, name, tail
+from .inner import register_jitable
 from .max_pool import halve
 from .vector import WORD, Emitter, as_intrinsic, itemsize, word
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from numba.extending import register_jitable
-
 from .call import Call, In, Out, Work
+from .inner import register_jitable
 from .leaf import Leaf, generic
 from .places import within
 

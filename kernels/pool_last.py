@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.extending import register_jitable
 
 from . import cpu, mathlib
 from .call import Call, In, Out, Work
+from .inner import register_jitable
 from .leaf import Leaf
 from .places import address_of, within
 from .pool import POOL, Pool, taps_within

@@ -86,11 +86,14 @@ def _kept(put: Callable[..., None]) -> Callable[..., None]:
         half = UNIT // 2
         limit = e.splat(e.b.trunc(below, INT32), half)
 
-        def unit(i: Any, _: list[Any]) -> None:
+        def unit(i: Any, masked: bool) -> None:
             for k, words in enumerate(_draw(e, i, seed, micro, stream)):
                 first = e.address(e.times(i, UNIT), k * half)
-                put(e, first, e.b.icmp_unsigned(">=", words, limit), e.first(e.b.sub(n, first), half), *rest)
-        e.loop(lo, hi, 1, [], unit)
+                mask = e.first(e.b.sub(n, first), half) if masked else None
+                put(e, first, e.b.icmp_unsigned(">=", words, limit), mask, *rest)
+        whole = e.minimum(hi, e.b.udiv(n, word(UNIT)))             # masks cost as much as drawing does: only the last unit has them
+        e.loop(lo, whole, 1, [], lambda i, _: unit(i, False))
+        e.loop(e.b.select(e.b.icmp_signed("<", lo, whole), whole, lo), hi, 1, [], lambda i, _: unit(i, True))
     return emit
 
 

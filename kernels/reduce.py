@@ -13,10 +13,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from numba import njit
-
 from . import cpu
 from .call import Call, In, Out, Work
+from .inner import register_jitable
 from .leaf import Leaf
 from .rows import row_kernel
 
@@ -29,7 +28,7 @@ NARROW = 128              # rows of fewer columns are summed several at a time
 PIECE = 16384             # elements of the reduced axis (times inner) per partial total
 
 
-@njit(fastmath=LANES)
+@register_jitable(fastmath=LANES)
 def block_sum(x: Any) -> Any:
     """The sum of a short contiguous block, in lanes."""
     total = x.dtype.type(0)
@@ -38,7 +37,7 @@ def block_sum(x: Any) -> Any:
     return total
 
 
-@njit(fastmath=LANES)
+@register_jitable(fastmath=LANES)
 def block_product(x: Any, y: Any) -> Any:
     """The sum of x * y over a short contiguous block, in lanes."""
     total = x.dtype.type(0)
@@ -165,7 +164,7 @@ def _best_columns(largest: bool) -> Any:
     return best_columns
 
 
-@njit(fastmath=LANES)
+@register_jitable(fastmath=LANES)
 def _block_product(x: Any) -> Any:
     product = x.dtype.type(1)
     for i in range(x.shape[0]):

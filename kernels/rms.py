@@ -5,13 +5,12 @@ import functools
 import math
 from typing import Any
 
-from numba import njit
-
+from .inner import register_jitable
 from .leaf import Leaf
 from .reduce import BLOCK, block_product
 
 
-@njit
+@register_jitable
 def _row_product(a: Any, b: Any) -> Any:
     """Sum of a * b in float64, blocks in their own type."""
     total = 0.0

@@ -16,11 +16,12 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, register_jitable
+from numba.extending import intrinsic
 
 from . import cpu
 from .amx import ROW, ROWS, SIDE, TERMS, TILE
 from .half import read
+from .inner import register_jitable
 from .micro import copy, transpose
 from .vector import ELEMENTS, Emitter, as_intrinsic, itemsize, vector, word
 

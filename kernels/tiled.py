@@ -14,12 +14,12 @@ import functools
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from . import cpu
 from .amx import SIDE, TERMS, TILE, closer, opener, parts_of, product
 from .call import Call, In, Out, Work
 from .half import widen_rows, widen_turned
+from .inner import register_jitable
 from .leaf import Leaf
 from .micro import copy, outer, transpose
 from .places import address_of

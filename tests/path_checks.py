@@ -104,9 +104,9 @@ def test_other_products() -> None:
 
 
 def test_half_products(path: cpu.Cpu) -> None:
-    """Sums in float32 and one rounding, B read by rows or laid out; every form of the conversions."""
+    """Sums in float32 and one rounding, B read by rows or laid out."""
     for dtype, kind in HALVES.items():
-        for m, n, k, trans in ((1, 5, 7, 0), (3, 13, 37, 2), (13, 37, 19, 1), (17, 70, 35, 3)):
+        for m, n, k, trans in ((3, 13, 37, 2), (13, 37, 19, 1), (17, 35, 21, 3)):
             p = Problem(m, n, k, bool(trans & 1), bool(trans & 2))
             a, b = normal(*((k, m) if trans & 1 else (m, k))).astype(kind), normal(*((n, k) if trans & 2 else (k, n)), seed=1).astype(kind)
             wanted = (a.T if trans & 1 else a).astype("f8") @ (b.T if trans & 2 else b).astype("f8")
@@ -186,17 +186,16 @@ def test_convolutions_in_both_layouts() -> None:
     check_both(OPERATORS["ConvWeightGrad"](kernel_shape=(3, 3), **channelwise), normal(1, 35, 5, 7), y, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
-def test_half_convolutions(path: cpu.Cpu, kind: str) -> None:
-    """Forward, both gradients, over channels-last images: several phases of the strided one, a run of sums that ends within a tap."""
-    x, w = turned(normal(1, 17, 7, 9)).astype(kind), normal(19, 17, 3, 3, seed=1).astype(kind)
-    forward, over_input, over_weights = forms(OPERATORS["Conv"](pads=(1, 1, 1, 1), strides=(2, 1)), (1, 17, 7, 9), w.shape)
-    tolerance = 2e-3 if kind == "float16" else 1e-2
-    y, = run_kernel(forward, x, w, normal(19).astype(kind), workers=2)
-    for op, arrays in ((forward, (x, w, normal(19).astype(kind))), (over_input, (y, w)), (over_weights, (x, y))):
+@pytest.mark.parametrize("group", [1, 17])
+def test_half_convolutions(path: cpu.Cpu, group: int) -> None:
+    """Forward and both gradients of float16 over channels-last images, the one over strides in several phases."""
+    x, w, bias = turned(normal(1, 17, 7, 9)).astype("f2"), normal(17, 17 // group, 3, 3, seed=1).astype("f2"), normal(17).astype("f2")
+    forward, over_input, over_weights = forms(OPERATORS["Conv"](pads=(1, 1, 1, 1), strides=(2, 1), group=group), (1, 17, 7, 9), w.shape)
+    y, = run_kernel(forward, x, w, bias, workers=2)
+    for op, arrays in ((forward, (x, w, bias)), (over_input, (y, w)), (over_weights, (x, y))):
         wanted = op.reference(*[a.astype("f8") for a in arrays])
         for got, exact in zip(run_kernel(op, *arrays, workers=2), wanted, strict=True):
-            np.testing.assert_allclose(got.astype("f8"), exact, rtol=tolerance, atol=tolerance)
+            np.testing.assert_allclose(got.astype("f8"), exact, rtol=2e-3, atol=2e-3)
 
 
 def test_pointwise_weight_gradients(path: cpu.Cpu) -> None:

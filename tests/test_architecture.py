@@ -137,7 +137,7 @@ def compiled_bodies() -> Iterator[tuple[Path, ast.FunctionDef]]:
     """Functions of the kernels that machine code is made of."""
     for path in files_of("kernels"):
         for node in ast.walk(tree(path)):
-            if isinstance(node, ast.FunctionDef) and {n for n, _ in decorators(node)} & {"leaf", "generic", "njit"}:
+            if isinstance(node, ast.FunctionDef) and {n for n, _ in decorators(node)} & {"leaf", "generic", "njit", "register_jitable"}:
                 yield path, node
 
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import types
@@ -331,3 +332,18 @@ def test_train_infer_inspect_compile(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_bytes(b"")
     assert run("train", "digits_cnn.onnx", "--data", "digits", "--out", "file/run") == 2
     assert "file/run" in capsys.readouterr().err
+
+
+def test_the_command_imports_nothing_that_only_numba_knows_a_use_for(tmp_path):
+    """SciPy costs most of a second; a kernel that is compiled would make Numba import it where it is installed."""
+    for name in ("scipy", "coverage"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(f'imported {__name__}')\n")
+    script = ("import contextlib, sys\n"
+              "from tileflow.__main__ import command\n"
+              "sys.argv[1:] = ['--version']\n"
+              "with contextlib.suppress(SystemExit):\n    command()\n"
+              "from tileflow.kernels.guard import clear\n"
+              "clear.compile()\n")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])})
+    assert done.returncode == 0, done.stderr

@@ -309,7 +309,7 @@ def train_eight(options: dict[str, Any]) -> tuple[dict[str, np.ndarray], list[An
     draw = np.random.default_rng(0)
     for _ in range(3):
         model(draw.standard_normal((8, 7)).astype(np.float32), draw.integers(0, 3, 8))
-    update = bind(model.engine.plan.update.rows, model.engine._resolve(model.engine._lanes[0].arena))
+    update = bind(model.engine.plan.update.rows, model.engine.resolve(model.engine._lanes[0].arena))
     return net.state_dict(), [b for b in update if b.n > 1]
 
 

@@ -63,6 +63,33 @@ def test_layers_are_pytorchs(index: int):
     np.testing.assert_allclose(outputs(ours, x, precision="float64"), y, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize(("key_heads", "causal", "masked"), [(4, False, True), (2, True, True), (1, True, False)])
+def test_attention_is_pytorchs(key_heads: int, causal: bool, masked: bool):
+    torch = pytest.importorskip("torch")
+    q, k, v = rng.standard_normal((2, 4, 5, 6)), *rng.standard_normal((2, 2, key_heads, 7, 6))
+    mask = rng.standard_normal((2, 4, 5, 7)).astype(np.float32) if masked else None
+
+    class Net(nn.Module):
+        def forward(self, q: nn.Tensor, k: nn.Tensor, v: nn.Tensor) -> nn.Tensor:      # type: ignore[override]
+            return nn.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=0.4)
+    seen = torch.zeros(5, 7, dtype=torch.float64) if mask is None else torch.from_numpy(mask).double()
+    if causal:
+        seen = seen.masked_fill(torch.ones(5, 7, dtype=torch.bool).triu(1), -np.inf)
+    wanted = torch.nn.functional.scaled_dot_product_attention(*map(torch.from_numpy, (q, k, v)), seen, scale=0.4, enable_gqa=True)
+    np.testing.assert_allclose(outputs(Net(), q, k, v, precision="float64"), wanted, rtol=1e-9, atol=1e-10)
+
+
+def test_multihead_attention_with_shared_keys():
+    """Two heads with one key head are two heads whose key and value weights are the same."""
+    shared, plain = nn.MultiheadAttention(8, 2, kv_heads=1), nn.MultiheadAttention(8, 2)
+    weights = shared.state_dict()
+    plain.load_state_dict({n: np.concatenate([a, a]) if n.startswith(("key", "value")) else a for n, a in weights.items()})
+    x = rng.standard_normal((2, 5, 8))
+    np.testing.assert_allclose(*(outputs(net, x, precision="float64") for net in (shared, plain)), rtol=1e-9, atol=1e-12)
+    with pytest.raises(OptionError, match="kv_heads=3 must divide num_heads=4"):
+        nn.MultiheadAttention(8, 4, kv_heads=3)
+
+
 def test_global_average_pool():
     x = rng.standard_normal((2, 3, 4, 5)).astype(np.float32)
     np.testing.assert_allclose(outputs(nn.GlobalAvgPool(), x), x.mean((2, 3), keepdims=True), rtol=1e-5, atol=1e-6)

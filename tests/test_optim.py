@@ -212,3 +212,45 @@ def test_states_per_weight():
     model = tileflow.training_model(net, optimizer=optim.AdamW(), loss="mse")
     model.compile(X[:10].astype(np.float32), Y[:10].astype(np.float32))
     assert set(model.source.session.names("optimizer")) == {"optimizer.step", *(f"{n}.exp_avg{s}" for n in net.state_dict() for s in ("", "_sq"))}
+
+
+class WithUnused(nn.Module):
+    """A linear layer that the loss reads, between two of which it does not: one is never called, the other's result is dropped."""
+
+    def __init__(self) -> None:
+        nn.manual_seed(5)
+        self.never, self.used, self.dropped = nn.Linear(4, 3), nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:                  # type: ignore[override]
+        self.dropped(x)
+        return self.used(x)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_weights_without_gradient_stay(accumulation: int):
+    """Decay and moments leave them alone, as in PyTorch and PopART; the weights around them are trained as ever."""
+    torch = pytest.importorskip("torch")
+    net = WithUnused()
+    before = net.state_dict()
+    weights = {n: torch.from_numpy(a.astype(np.float64)).requires_grad_() for n, a in before.items()}
+    model = tileflow.training_model(net, optimizer=optim.AdamW(lr=0.05, weight_decay=0.3), loss="mse", precision="float64",
+                                    gradient_accumulation=accumulation, device_iterations=3)
+    model(X[:60], Y[:60])
+    after = net.state_dict()
+    peer = torch.optim.AdamW(weights.values(), lr=0.05, weight_decay=0.3)
+    for i in range(0, 60, 20):
+        peer.zero_grad()
+        scores = torch.from_numpy(X[i:i + 20]) @ weights["used.weight"].T + weights["used.bias"]
+        torch.nn.functional.mse_loss(scores, torch.from_numpy(Y[i:i + 20])).backward()
+        peer.step()
+    agree({n: a.astype(np.float64) for n, a in after.items()}, {n: w.detach().numpy() for n, w in weights.items()}, 1e-6)
+    for name in before:
+        assert np.array_equal(before[name], after[name]) == ("used" not in name), name
+
+
+def test_a_loss_that_depends_on_no_weight_is_refused():
+    class Constant(WithUnused):
+        def forward(self, x: nn.Tensor) -> nn.Tensor:              # type: ignore[override]
+            return x.mean(1, keepdims=True) * np.ones((1, 3))
+    with pytest.raises(OptionError, match="depends on no weight that is trained"):
+        tileflow.training_model(Constant(), loss="mse")(X[:10], Y[:10])

@@ -53,6 +53,12 @@ def gradients(graph: Graph, loss: Value, wrt: Sequence[Value], seed: float = 1.0
     return results
 
 
+def reached(graph: Graph, loss: Value, values: Sequence[Value]) -> list[bool]:
+    """Whether the loss depends on each of the values."""
+    read = {loss, *(v for node in _between(graph, loss, set(values)) for v in node.operands)}
+    return [v in read for v in values]
+
+
 def _between(graph: Graph, loss: Value, sources: set[Value]) -> list[Node]:
     """Nodes on a path from a source to the loss, in graph order."""
     reached = set(sources)

@@ -4,8 +4,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 
-from .autograd import gradients
+from .autograd import gradients, reached
 from .errors import OptionError
 from .graph import Builder, Graph, Origin, State, Value, verify
 from .optim import Optimizer
@@ -93,6 +94,10 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
         if not trained:
             raise OptionError("The model has no weight to train; check the options frozen and trainable.")
         assert p.loss is not None
+        # A weight without gradient is not updated: neither decayed nor moved by what its moments remember (PyTorch and PopART skip it, too).
+        trained = list(compress(trained, reached(p.micro, p.loss, [s.input for s in trained])))
+        if not trained:
+            raise OptionError("The loss depends on no weight that is trained; check the model's outputs and the options frozen and trainable.")
         grads = gradients(p.micro, p.loss, [s.input for s in trained], loss_scaling)
         _add_update(p, trained, grads, optimizer, reduction, loss_scaling)
 

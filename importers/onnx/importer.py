@@ -12,6 +12,7 @@ from tileflow.errors import ModelError, ShapeError, TileflowError, UnsupportedEr
 from tileflow.graph import FLOATS, OPS, Builder, Graph, Origin, TensorType, Value, type_of, verify
 
 from . import attention as _attention  # noqa: F401  (registers its form)
+from . import pool as _pool  # noqa: F401  (registers its form)
 from .bind import Binding, bind_inputs
 from .fold import FOLDERS, LIMIT, fold
 from .functions import body_of, inlined

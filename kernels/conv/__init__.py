@@ -2,7 +2,7 @@
 
 Channels-last images [n, *spatial, c] of up to three axes are read where they lie: see sites.py, brgemm.py, last.py, last_weights.py, depthwise.py;
 winograd.py where a 3x3 kernel of stride 1 meets channels enough.
-Where the CPU has tiles, and for 16-bit floats, pixels are gathered a run of sums at a time: gathered.py, ways.py, gathered_weights.py.
+Those of 16-bit floats are widened a part at a time: last_half.py. Where the CPU has tiles, pixels are gathered: gathered.py, gathered_weights.py.
 Planar images with few channels may become channels-last ones on the way (stem.py).
 Other planar images (one or two axes, few channels above all) are unfolded along their width.
 
@@ -22,7 +22,7 @@ Depthwise convolutions need no unfolding either: planes.py has vectors along the
 One-dimensional convolutions run along the height, with width 1. Every output element is summed in an order that depends on the shapes
 and the CPU path alone.
 """
-from . import depthwise, gathered, gathered_weights, last, last_weights, planes, pointwise, stem, winograd
+from . import depthwise, gathered, gathered_weights, last, last_half, last_weights, planes, pointwise, stem, winograd
 from .brgemm import width as panel_width
 from .correlate import weight_gradient
 from .geometry import FLOPS_PER_NS, Geometry
@@ -32,5 +32,5 @@ from .sites import Axis, Sites
 from .transpose import gradient_panels, input_gradient
 
 __all__ = ["FLOPS_PER_NS", "Axis", "Geometry", "Panels", "Sites", "depthwise", "forward", "forward_panels", "gathered", "gathered_weights",
-           "gradient_panels", "input_gradient", "last", "last_weights", "panel_width", "planes", "pointwise", "pools", "stem",
+           "gradient_panels", "input_gradient", "last", "last_half", "last_weights", "panel_width", "planes", "pointwise", "pools", "stem",
            "weight_gradient", "winograd"]

@@ -5,10 +5,10 @@ import functools
 from typing import Any
 
 from llvmlite import ir
-from numba.extending import register_jitable
 
 from .. import cpu
 from ..call import Call, In, Out, Work
+from ..inner import register_jitable
 from ..leaf import Leaf, generic
 from ..micro import add_dots, dot_totals
 from ..places import address_of

@@ -13,13 +13,14 @@ from llvmlite import ir
 from .. import cpu
 from ..call import Call, In, Out, Work
 from ..epilogue import Epilogue, Form, finisher, name, tail
+from ..half import HALVES, narrow, read, stored, summed
 from ..leaf import Leaf, generic
 from ..places import address_of
 from ..vector import WORD, Emitter, as_intrinsic, itemsize, vector, word
 from .correlate import add_shares
 from .geometry import FLOPS_PER_NS, UNITS
 from .last_weights import sum_rows
-from .panels import Panels
+from .panels import Panels, converted, rounded_results
 from .sites import Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, tap_order, taps_before
 
 PIXELS = 64               # pixels of a unit of range, about
@@ -28,9 +29,8 @@ BLOCK = (4, 2)            # pixels and vectors of channels of a register block
 SPEED = 0.5               # of `FLOPS_PER_NS`: a load for each product
 
 
-def _chunks(e: Emitter, dtype: str, vectors: int, channels: Any, chunk: Any) -> None:
-    """`chunk(k, masks)` for the channels from k on, `vectors` of them at a time, the last ones masked or one by one."""
-    lanes = e.path.lanes(itemsize(dtype))
+def _chunks(e: Emitter, lanes: int, vectors: int, channels: Any, chunk: Any) -> None:
+    """`chunk(k, masks)` for the channels from k on, `vectors` of `lanes` at a time, the last ones masked or one by one."""
     wide = vectors * lanes
     whole = e.b.sdiv(channels, word(wide))
     whole = e.times(whole, wide)
@@ -39,61 +39,65 @@ def _chunks(e: Emitter, dtype: str, vectors: int, channels: Any, chunk: Any) -> 
 
 
 def _depthwise(dtype: str, path: cpu.Cpu) -> Any:
-    (rows, vectors), size, lanes = BLOCK, itemsize(dtype), path.lanes(itemsize(dtype))
-    kind = vector(dtype, lanes)
+    (rows, vectors), given, made = BLOCK, itemsize(dtype), summed(dtype)
+    size, lanes = itemsize(made), path.lanes(itemsize(made))
+    kind = vector(made, lanes)
 
     def emit(e: Emitter, channels: Any, taps: Any, sources: Any, tap_step: Any, w: Any, bias: Any, biased: Any, places: Any) -> None:
         targets = [e.load(e.address(places, 8 * i), WORD) for i in range(rows)]
         w_step = e.times(channels, size)
 
         def chunk(k: Any, masks: list[Any]) -> None:
-            offsets = [e.address(e.times(k, size), v * lanes * size) for v in range(len(masks))]
+            offsets = [e.address(e.times(k, given), v * lanes * given) for v in range(len(masks))]
+            rows_of_w = [e.address(e.times(k, size), v * lanes * size) for v in range(len(masks))]
             none = ir.Constant(kind, None)
             start = []
             for offset, mask in zip(offsets, masks, strict=True):
-                value = e.load(e.address(bias, offset), kind, mask)
+                value = read(e, dtype, e.address(bias, offset), lanes, mask)
                 start.append(e.b.select(e.b.icmp_signed("!=", biased, word(0)), value, none))
 
             def tap(_t: Any, state: list[Any]) -> list[Any]:
                 table, at_w, *sums = state
-                factors = [e.load(e.address(at_w, o), kind, m) for o, m in zip(offsets, masks, strict=True)]
+                factors = [e.load(e.address(at_w, o), kind, m) for o, m in zip(rows_of_w, masks, strict=True)]
                 for i in range(rows):
                     row = e.load(e.address(table, 8 * i), WORD)
                     for v, (offset, mask) in enumerate(zip(offsets, masks, strict=True)):
                         at = i * len(masks) + v
-                        sums[at] = e.fma(e.load(e.address(row, offset), kind, mask), factors[v], sums[at])
+                        sums[at] = e.fma(read(e, dtype, e.address(row, offset), lanes, mask), factors[v], sums[at])
                 return [e.address(table, tap_step), e.address(at_w, w_step), *sums]
 
             _, _, *sums = e.loop(0, taps, 1, [sources, w, *(start * rows)], tap)
             for i in range(rows):
                 for v, (offset, mask) in enumerate(zip(offsets, masks, strict=True)):
-                    e.store(sums[i * len(masks) + v], e.address(targets[i], offset), mask)
-        _chunks(e, dtype, vectors, channels, chunk)
+                    total = sums[i * len(masks) + v]
+                    e.store(narrow(e, dtype, total) if dtype in HALVES else total, e.address(targets[i], offset), mask)
+        _chunks(e, lanes, vectors, channels, chunk)
     return emit
 
 
 def _depthwise_weights(dtype: str, path: cpu.Cpu, taps: int) -> Any:
-    vectors, size, lanes = 4, itemsize(dtype), path.lanes(itemsize(dtype))
-    kind = vector(dtype, lanes)
+    vectors, given, made = 4, itemsize(dtype), summed(dtype)
+    size, lanes = itemsize(made), path.lanes(itemsize(made))
+    kind = vector(made, lanes)
 
     def emit(e: Emitter, channels: Any, pixels: Any, sources: Any, tap_step: Any, g: Any, dw: Any, accumulate: Any) -> None:
-        row_step = e.times(channels, size)
+        row_step, sums_step = e.times(channels, given), e.times(channels, size)
         adding = e.b.icmp_signed("!=", accumulate, word(0))
 
         def chunk(k: Any, masks: list[Any]) -> None:
             count = len(masks)
-            offsets = [e.address(e.times(k, size), v * lanes * size) for v in range(count)]
+            offsets = [e.address(e.times(k, given), v * lanes * given) for v in range(count)]
             zero = ir.Constant(kind, None)
-            before = [e.address(dw, e.times(row_step, t), offset) for t in range(taps) for offset in offsets]
+            before = [e.address(dw, e.times(sums_step, t), e.times(k, size), v * lanes * size) for t in range(taps) for v in range(count)]
 
             def pixel(_p: Any, state: list[Any]) -> list[Any]:
                 table, at_g, *sums = state
-                right = [e.load(e.address(at_g, o), kind, m) for o, m in zip(offsets, masks, strict=True)]
+                right = [read(e, dtype, e.address(at_g, o), lanes, m) for o, m in zip(offsets, masks, strict=True)]
                 for t in range(taps):
                     row = e.load(e.address(table, e.times(tap_step, t)), WORD)
                     for v in range(count):
                         at = t * count + v
-                        sums[at] = e.fma(e.load(e.address(row, offsets[v]), kind, masks[v]), right[v], sums[at])
+                        sums[at] = e.fma(read(e, dtype, e.address(row, offsets[v]), lanes, masks[v]), right[v], sums[at])
                 return [e.address(table, 8), e.address(at_g, row_step), *sums]
 
             _, _, *sums = e.loop(0, pixels, 1, [sources, g, *([zero] * (taps * count))], pixel)
@@ -104,13 +108,13 @@ def _depthwise_weights(dtype: str, path: cpu.Cpu, taps: int) -> Any:
                 with write:
                     for at, (total, place) in enumerate(zip(sums, before, strict=True)):
                         e.store(total, place, masks[at % count])
-        _chunks(e, dtype, vectors, channels, chunk)
+        _chunks(e, lanes, vectors, channels, chunk)
     return emit
 
 
 @functools.cache
 def _leaf(dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
-    size, rows = itemsize(dtype), BLOCK[0]
+    size, rows, wide = itemsize(dtype), BLOCK[0], itemsize(summed(dtype))
     multiply = as_intrinsic(f"tileflow_depthwise_{dtype}_{path.name}", "channels, taps, sources, tap_step, w, bias, biased, places", path,
                             _depthwise(dtype, path))
     finish = finisher(form)
@@ -127,12 +131,12 @@ def _leaf(dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
             if count <= 0:
                 continue
             fill_table(sites, phase, first, count, address_of(x), c * size, address_of(y), c * size, zero, zero + c * size, table, pitch)
-            taps, factors = phase_taps(sites, phase), address_of(w) + taps_before(sites, phase) * c * size
+            taps, factors = phase_taps(sites, phase), address_of(w) + taps_before(sites, phase) * c * wide
             for p in range(0, count, rows):
                 multiply(c, taps, addresses + (pitch + p) * 8, pitch * 8, factors, address_of(bias), biased, addresses + p * 8)
             finish(rest, count, c, address_of(y), first * c, c, 0)
 
-    signature = f"T[:], T[:], T[:], T[:], i8[:], i8[w,:], T[w,:], i8, i8, i8, i8, lo, hi{tail(form)}"
+    signature = f"T[:], {summed(dtype)}[:], T[:], T[:], i8[:], i8[w,:], T[w,:], i8, i8, i8, i8, lo, hi{tail(form)}"
     return Leaf(conv_depthwise, signature.replace("T", dtype), key=f"{path.name} {name(form)}")
 
 
@@ -151,16 +155,17 @@ def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogu
 
     With `packed`, input 1 is what `forward_panels` made of the weights.
     """
-    size, c = itemsize(dtype), s.groups
+    c = s.groups
     pixels = max(BLOCK[0], min(PIXELS, -(-s.phase_pixels // UNITS)))
     pitch = -(-pixels // BLOCK[0]) * BLOCK[0]
     panels = None if packed else forward_panels(s, dtype, path)
-    rows = In(1, (s.taps * c,)) if panels is None else panels.work(dtype)
-    args = (In(0, (s.n * s.pixels_in * c,)), rows, In(2, (c,)) if biased else rows, Out(0, (s.n * s.pixels_out * c,)), sites_work(),
-            Work("table", ((1 + s.taps) * pitch,), "i8"), Work("spare", (2 * c,), dtype), s.n, c, pixels, int(biased),
+    rows = In(1, (s.taps * c,)) if panels is None else panels.work(summed(dtype))
+    x = In(0, (s.n * s.pixels_in * c,))
+    args = (x, rows, In(2, (c,)) if biased else x, Out(0, (s.n * s.pixels_out * c,)), sites_work(),
+            Work("table", ((1 + s.taps) * pitch,), "i8"), Work("spare", (2 * c,), stored(dtype)), s.n, c, pixels, int(biased),
             *(epilogue.args if epilogue else []))
-    cost = s.flops / (SPEED * FLOPS_PER_NS[path.name] * 4 / size) + (epilogue.cost if epilogue else 0.0)
-    before = [sites_call(s)] if panels is None else panels.inside(dtype)
+    cost = s.flops / (SPEED * FLOPS_PER_NS[path.name] * 4 / itemsize(summed(dtype))) + (epilogue.cost if epilogue else 0.0)
+    before = [sites_call(s)] if panels is None else panels.inside(summed(dtype))
     return [*before, Call(_leaf(dtype, path, epilogue.form if epilogue else None), args, -(-s.phase_pixels // pixels) * s.phases, 1, cost)]
 
 
@@ -171,8 +176,12 @@ def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: int = 0) -> list
 
 def forward_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
     """How the weights of `s` are laid out for `forward`: a row of channels to each tap."""
-    args = (In(0, (s.taps * s.groups,)), Out(0, (s.taps * s.groups,)), sites_work(), Work("order", (s.taps,), "i8"), s.groups)
-    return Panels(s.taps * s.groups, (sites_call(s), Call(conv_depthwise_rows[dtype], args, s.taps, 1, s.taps * s.groups * 1.0)))
+    count, made = s.taps * s.groups, summed(dtype)
+    given = In(0, (count,))
+    weights: In | Work = given if made == dtype else Work("wide", (count,), made)
+    args = (weights, Out(0, (count,)), sites_work(), Work("order", (s.taps,), "i8"), s.groups)
+    calls = (sites_call(s), Call(conv_depthwise_rows[made], args, s.taps, 1, count * 1.0))
+    return Panels(count, calls if isinstance(weights, In) else (converted(given, dtype, weights, made), *calls))
 
 
 def gradient_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
@@ -182,7 +191,7 @@ def gradient_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
 
 @functools.cache
 def _weights_leaf(dtype: str, path: cpu.Cpu, together: int) -> Leaf:
-    size = itemsize(dtype)
+    size, wide = itemsize(dtype), itemsize(summed(dtype))
     multiply = as_intrinsic(f"tileflow_depthwise_weights_{dtype}_{path.name}_{together}",
                             "channels, pixels, sources, tap_step, g, dw, accumulate", path, _depthwise_weights(dtype, path, together))
 
@@ -201,10 +210,10 @@ def _weights_leaf(dtype: str, path: cpu.Cpu, together: int) -> Leaf:
                     add_rows(g, first * c, count, c, c, db[share * c:], accumulate, spare[c:])
                 for tap in range(0, taps, together):
                     multiply(c, count, address_of(table) + (1 + tap) * count * 8, count * 8, address_of(g) + first * c * size,
-                             address_of(dw) + (share * taps + tap) * c * size, accumulate)
+                             address_of(dw) + (share * taps + tap) * c * wide, accumulate)
 
-    signature = "T[:], T[:], T[:], T[:], i8[:], i8[w,:], T[w,:]" + ", i8" * 7 + ", lo, hi"
-    return Leaf(conv_depthwise_weights, signature.replace("T", dtype), key=f"{path.name} {together}")
+    signature = f"{dtype}[:], {dtype}[:], T[:], T[:], i8[:], i8[w,:], T[w,:]" + ", i8" * 7 + ", lo, hi"
+    return Leaf(conv_depthwise_weights, signature.replace("T", summed(dtype)), key=f"{path.name} {together}")
 
 
 @generic("T[:,:,:], T[r,:], lo, hi")
@@ -220,18 +229,18 @@ def conv_depthwise_turn(work, dw, lo, hi):                                      
 
 def weight_gradient(s: Sites, dtype: str, path: cpu.Cpu, biased: bool) -> list[Call]:
     """dw [c, 1, *taps] (output 0) and, when `biased`, db (1) of the depthwise convolution `s` from x (input 0) and dy (1)."""
-    size, c, total = itemsize(dtype), s.groups, s.n * s.pixels_out
+    made, c, total = summed(dtype), s.groups, s.n * s.pixels_out
     blocks = -(-total // SUMMED)
     pixels = -(-total // blocks)
     shares = min(blocks, UNITS)
     together = 3 if s.taps % 3 == 0 else 1
-    dw = Work("weights", (shares * s.taps * c,), dtype)
-    db: Any = dw if not biased else Work("bias", (shares * c,), dtype) if shares > 1 else Out(1, (c,))
+    dw = Work("weights", (shares * s.taps * c,), made)
+    db: Any = dw if not biased else Work("bias", (shares * c,), made) if shares > 1 else Out(1, (c,))
     args = (In(0, (s.n * s.pixels_in * c,)), In(1, (total * c,)), dw, db, sites_work(), Work("table", ((1 + s.taps) * pixels,), "i8"),
-            Work("spare", (3 * c,), dtype), s.n, c, s.taps, shares, blocks, pixels, int(biased))
-    cost = s.flops / (SPEED * FLOPS_PER_NS[path.name] * 4 / size)
-    turn = Call(conv_depthwise_turn[dtype], (Work("weights", (shares, s.taps, c), dtype), Out(0, (c, s.taps))), c, 64, shares * s.taps * c * 1.0)
+            Work("spare", (3 * c,), made), s.n, c, s.taps, shares, blocks, pixels, int(biased))
+    cost = s.flops / (SPEED * FLOPS_PER_NS[path.name] * 4 / itemsize(made))
+    turn = Call(conv_depthwise_turn[made], (Work("weights", (shares, s.taps, c), made), Out(0, (c, s.taps))), c, 64, shares * s.taps * c * 1.0)
     calls = [sites_call(s), Call(_weights_leaf(dtype, path, together), args, shares, 1, cost), turn]
     if biased and shares > 1:
-        calls.append(Call(add_shares[dtype], (Work("bias", (shares, c), dtype), Out(1, (c,))), c, 1024, shares * c * 0.1))
-    return calls
+        calls.append(Call(add_shares[made], (Work("bias", (shares, c), made), Out(1, (c,))), c, 1024, shares * c * 0.1))
+    return rounded_results(calls, dtype)

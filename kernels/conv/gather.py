@@ -1,6 +1,6 @@
 """What brings pixels together for the kernels of channels-last convolution: copies of rows read through addresses, and of columns.
 
-16-bit numbers become float32 on the way where the kernel sums them in vectors.
+16-bit numbers become float32 on the way to a kernel that sums in vectors.
 """
 from __future__ import annotations
 
@@ -11,21 +11,18 @@ from llvmlite import ir
 
 from .. import cpu
 from ..half import BITS16, HALVES, read, summed
-from ..vector import WORD, Emitter, as_intrinsic, itemsize, word
+from ..vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, word
 from .brgemm import TILES
 
 
 @functools.cache
-def gather_rows(dtype: str, path: cpu.Cpu, widened: bool) -> Any:
+def gather_rows(dtype: str, path: cpu.Cpu) -> Any:
     """Numba-callable `gather_rows(rows, count, sources, shift, target, row)`: [rows, count] elements, `row` bytes apart, from the rows
-    whose addresses are the words at sources + 8 * i, plus `shift`; 16-bit numbers are copied, or `widened` to float32."""
-    given, made = itemsize(dtype), itemsize(summed(dtype) if widened else dtype)
-    lanes = path.lanes(made)
-
-    def load(e: Emitter, address: Any, count: int, mask: Any = None) -> Any:
-        if widened or dtype not in HALVES:
-            return read(e, dtype, address, count, mask)
-        return e.load(address, ir.VectorType(BITS16, count), mask)
+    whose addresses are the words at sources + 8 * i, plus `shift`."""
+    size = itemsize(dtype)
+    lanes = path.lanes(size)
+    element = BITS16 if dtype in HALVES else ELEMENTS[dtype]
+    kind = ir.VectorType(element, lanes)
 
     def emit(e: Emitter, rows: Any, count: Any, sources: Any, shift: Any, target: Any, row: Any) -> None:
         whole = e.b.and_(count, word(-lanes))
@@ -34,12 +31,13 @@ def gather_rows(dtype: str, path: cpu.Cpu, widened: bool) -> Any:
         def line(_i: Any, state: list[Any]) -> list[Any]:
             table, to = state
             at = e.address(e.load(table, WORD), shift)
-            e.loop(0, whole, lanes, [], lambda j, _s: e.store(load(e, e.address(at, e.times(j, given)), lanes), e.address(to, e.times(j, made))))
+            e.loop(0, whole, lanes, [], lambda j, _s: e.store(e.load(e.address(at, e.times(j, size)), kind), e.address(to, e.times(j, size))))
             with e.when(e.b.icmp_signed("!=", whole, count)):
-                e.store(load(e, e.address(at, e.times(whole, given)), lanes, mask), e.address(to, e.times(whole, made)), mask)
+                end = e.times(whole, size)
+                e.store(e.load(e.address(at, end), kind, mask), e.address(to, end), mask)
             return [e.address(table, 8), e.address(to, row)]
         e.loop(0, rows, 1, [sources, target], line)
-    return as_intrinsic(f"tileflow_gather_rows_{dtype}_{made}_{path.name}", "rows, count, sources, shift, target, row", path, emit)
+    return as_intrinsic(f"tileflow_gather_rows_{size}_{path.name}", "rows, count, sources, shift, target, row", path, emit)
 
 
 @functools.cache

@@ -8,11 +8,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from numba.extending import register_jitable
-
 from .. import cpu, tiled
 from ..amx import ROWS, SIDE, TERMS, closer, opener
 from ..call import Call, In, Out, Work
+from ..inner import register_jitable
 from ..leaf import Leaf, generic
 from ..places import address_of
 from ..tiled import DEPTH
@@ -38,7 +37,7 @@ def pays(s: Sites, dtype: str, path: cpu.Cpu) -> bool:
 @functools.cache
 def _leaf(dtype: str, path: cpu.Cpu) -> Leaf:
     begin, end, run, add_rows = opener(), closer(), register_jitable(tiled.tile_run(dtype)), sum_rows(dtype, path)
-    gather, step, size = gather_rows(dtype, path, False), tiled.step_bytes(dtype, path), itemsize(dtype)
+    gather, step, size = gather_rows(dtype, path), tiled.step_bytes(dtype, path), itemsize(dtype)
 
     def conv_tiles_weights(x, g, packed, dw, db, sites, table, spare, scratch, total, c, oc, groups, taps, shares, channels, panel, header,  # type: ignore
                            space, plain, biased, lo, hi):

@@ -107,7 +107,7 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
     return Leaf(conv_last, signature.replace("T", dtype) + tail(form), key=f"{path.name} {rows} {name(form)}")
 
 
-def _deep(s: Sites) -> tuple[int, int]:
+def sums_at_a_time(s: Sites) -> tuple[int, int]:
     """Taps and channels of one block of sums."""
     if s.taps == 1 and s.c > POINTWISE:
         return 1, -(-s.c // -(-s.c // POINTWISE))
@@ -117,7 +117,7 @@ def _deep(s: Sites) -> tuple[int, int]:
     return -(-s.taps // blocks), s.c
 
 
-def _pixels(s: Sites, size: int, rows: int, tiles: int) -> tuple[int, int]:
+def unit_of_range(s: Sites, size: int, rows: int, tiles: int) -> tuple[int, int]:
     """Pixels and panels of one unit: pixels that fit the cache with all their channels, and units enough to share."""
     most = max(8 * rows, min(MOST, IMAGE // (s.c * size)))
     blocks = -(-s.phase_pixels // most)
@@ -169,8 +169,8 @@ def products(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, panels: Panels |
     size, wide, rows = itemsize(dtype), width(dtype, path), TILES[path.name][0]
     tiles = -(-s.oc // wide)
     weights = In(1, (s.groups * tiles * wide * s.c * s.taps,)) if panels is None else panels.work(dtype)
-    pixels, part = _pixels(s, size, rows, tiles)
-    taps_deep, deep = _deep(s)
+    pixels, part = unit_of_range(s, size, rows, tiles)
+    taps_deep, deep = sums_at_a_time(s)
     pitch = -(-pixels // rows) * rows
     args = (image or In(0, (s.n * s.pixels_in * s.groups * s.c,)), weights, In(2, (s.groups * s.oc,)) if biased else weights,
             Out(0, (s.n * s.pixels_out * s.groups * s.oc,)), sites_work(), Work("table", ((1 + s.taps) * pitch,), "i8"),

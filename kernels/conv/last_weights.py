@@ -9,11 +9,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from numba.extending import register_jitable
-
 from .. import cpu
 from ..call import Call, In, Out, Work
 from ..half import HALVES, summed, widen_rows
+from ..inner import register_jitable
 from ..leaf import Leaf, generic
 from ..micro import copy
 from ..places import address_of

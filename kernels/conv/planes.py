@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llvmlite import ir
-from numba.extending import register_jitable
 
 from .. import cpu
 from ..call import Call, In, Out, Work
 from ..epilogue import Epilogue, Form, finisher, name, tail
+from ..inner import register_jitable
 from ..leaf import Leaf
 from ..places import address_of
 from ..vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, vector, word

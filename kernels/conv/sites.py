@@ -9,9 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from numba.extending import register_jitable
-
 from ..call import Call, Work
+from ..inner import register_jitable
 from ..leaf import leaf
 from ..places import within
 
@@ -80,6 +79,18 @@ class Sites:
     def phase_pixels(self) -> int:
         """Output pixels of the largest phase over all images."""
         return self.n * math.prod(-(-a.out // a.out_step) for a in self.axes)
+
+    def reach(self, pixels: int) -> int:
+        """Input pixels, in memory's order, from the first to the last that `pixels` outputs of a phase in a row meet, at most."""
+        planes, lines, columns = self.axes
+        deep, high, wide = (max(1, a.out // a.out_step) for a in self.axes)          # outputs of the smallest phase
+        halo = [-(-(a.taps - 1) * abs(a.tap_step) // a.out_step) + (a.out_step > 1) for a in self.axes]
+        down = (pixels + wide - 2) // wide                                           # steps from line to line, some of them to the next plane
+        over = (down + high - 1) // high if self.n * planes.out > 1 else 0
+        next_plane = max(planes.in_step, abs(planes.size - (deep - 1) * planes.in_step)) * lines.size
+        step = max(next_plane, (high + 1) * lines.in_step)
+        reached = down * lines.in_step + over * step + halo[1] + halo[0] * lines.size + 1
+        return min(reached, self.n * planes.size * lines.size) * columns.size
 
     @property
     def flops(self) -> float:

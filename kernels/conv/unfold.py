@@ -5,10 +5,10 @@ import functools
 from typing import Any
 
 from llvmlite import ir
-from numba.extending import register_jitable
 
 from .. import cpu
 from ..call import Call, Work
+from ..inner import register_jitable
 from ..leaf import leaf
 from ..places import address_of, within
 from ..vector import ELEMENTS, Emitter, as_intrinsic, itemsize, vector, word

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import functools
 
-from numba.extending import register_jitable
-
 from .. import cpu
 from ..call import Call, In, Out, Work
 from ..epilogue import Epilogue, Form, finisher, name, tail
+from ..inner import register_jitable
 from ..leaf import Leaf
 from ..micro import outer, transpose
 from ..places import address_of
@@ -28,6 +27,7 @@ from .winograd_transforms import ELEMENTS, pixels_in, pixels_out, weights_in
 
 TILES = 24                # tiles of a unit at least: fewer would read the weights too often
 PIXELS = 400 * 1024       # bytes of the transformed pixels of a unit, about
+DEPTH = 256               # channels whose weights, of one panel, stay in the first-level cache for all tiles
 UNITS = 4                 # units of range wanted at least
 CHANNELS = 32             # channels on both sides from which the transformations cost little
 REUSED, ANEW = 12, 96
@@ -141,9 +141,10 @@ def _leaf(dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
                 enter(c, address_of(table) + (count + t) * 8, count * 8, address_of(pixels) + t * pitch * size, count * pitch * size)
             for element in range(16):
                 for panel in range(panel_count):
-                    multiply(some, wide, c, address_of(pixels) + element * count * pitch * size, pitch * size, size,
-                             address_of(panels) + (element * all_panels + first_panel + panel) * c * wide * size, wide * size,
-                             address_of(products) + element * count * row + panel * wide * size, row, 0)
+                    for k in range(0, c, DEPTH):
+                        multiply(some, wide, min(DEPTH, c - k), address_of(pixels) + (element * count * pitch + k) * size, pitch * size, size,
+                                 address_of(panels) + ((element * all_panels + first_panel + panel) * c + k) * wide * size, wide * size,
+                                 address_of(products) + element * count * row + panel * wide * size, row, k)
             done = 0
             while done < some:                                  # tiles of one row of tiles at a time
                 at = first + done

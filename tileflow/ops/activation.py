@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import ShapeError
 from ..graph import TensorType, op
-from ..kernels.expr import Expr, abs_, erf, exp, expm1, log1p, maximum, minimum, sigmoid, tanh, where
+from ..kernels.expr import Expr, abs_, erf, exp, expm1, gelu, log1p, maximum, minimum, sigmoid, tanh, where
 from .elementwise import NUMBERS, Elementwise
 
 
@@ -209,7 +209,7 @@ class Gelu(Elementwise):
         if self.approximate == "tanh":
             cube = x[0] * x[0] * x[0]
             return 0.5 * x[0] * (1 + tanh(math.sqrt(2 / math.pi) * (x[0] + 0.044715 * cube)))
-        return 0.5 * x[0] * (1 + erf(x[0] * math.sqrt(0.5)))
+        return gelu(x[0])
 
     def pullback(self, index: int, x: Sequence[Expr], y: Expr, g: Expr) -> Expr:
         if self.approximate == "tanh":

@@ -163,7 +163,8 @@ class Conv(Op):
         return ConvLast(self, len(inputs)).last(gain(sites, "forward", x.code, current()))
 
     def takes_halves(self, inputs: Types, outputs: Sequence[TensorType]) -> bool:
-        return takes_halves(self.sites(present(inputs[0]).shape, present(inputs[1]).shape), "forward")
+        x, w = present(inputs[0]), present(inputs[1])
+        return takes_halves(self.sites(x.shape, w.shape), "forward", x.code, current())
 
     def pools(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
         x, w = present(inputs[0]), present(inputs[1])
@@ -258,7 +259,8 @@ class ConvInputGrad(Op):
         return ConvInputGradLast(self).last(gain(self.sites(x.shape, w.shape), "input", x.code, current()))
 
     def takes_halves(self, inputs: Types, outputs: Sequence[TensorType]) -> bool:
-        return takes_halves(self.sites(outputs[0].shape, present(inputs[1]).shape), "input")
+        w, x = present(inputs[1]), outputs[0]
+        return takes_halves(self.sites(x.shape, w.shape), "input", x.code, current())
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         return self.calls(inputs, outputs, cpu, None, packed=0)
@@ -349,7 +351,8 @@ class ConvWeightGrad(Op):
         return ConvWeightGradLast(self).last(gain(self.sites(x.shape, w.shape), "weights", x.code, current()))
 
     def takes_halves(self, inputs: Types, outputs: Sequence[TensorType]) -> bool:
-        return takes_halves(self.sites(present(inputs[0]).shape, outputs[0].shape), "weights")
+        x, w = present(inputs[0]), outputs[0]
+        return takes_halves(self.sites(x.shape, w.shape), "weights", x.code, current())
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, g, w = present(inputs[0]), present(inputs[1]), outputs[0]

@@ -31,6 +31,8 @@ LAST = {"forward": 1.4, "input": 1.35, "weights": 1.25}
 """Speed of the two forms, as parts of `FLOPS_PER_NS`: ResNet's shapes on one AVX2 core."""
 POINTWISE = {"forward": 1.2, "input": 1.2, "weights": 0.9}
 """Likewise of planar 1x1 convolutions without strides whose rows of pixels fill whole vectors."""
+FEW = 512
+"""Input times output channels from which widening an image part by part is no slower than widening it whole (16 x 16: 0.90, 16 x 32: 0.99)."""
 TURN = 0.15
 """Nanoseconds a byte to turn a tensor, as the layout pass counts them."""
 DEPTHWISE = (0.45, 0.4)
@@ -55,9 +57,17 @@ def _in_tiles(s: Sites, what: str, code: str, path: Cpu) -> bool:
     return kernels.gathered.pays(s if what == "forward" else s.gradient, code, path)
 
 
-def takes_halves(s: Sites, what: str) -> bool:
-    """Whether a `forward`, `input` or `weights` reads and writes 16-bit floats itself: few channels are better widened, as are depthwise ones."""
-    return not s.depthwise and (s.oc if what == "input" else s.c) >= kernels.gathered.NARROWEST
+def takes_halves(s: Sites, what: str, code: str, path: Cpu) -> bool:
+    """Whether a `forward`, `input` or `weights` of 16-bit floats reads and writes these itself.
+
+    With few channels float32 does better, widened before, and so it does where it needs fewer products (winograd.py).
+    """
+    if s.depthwise or what == "weights":
+        return (s.groups if s.depthwise else s.c) >= kernels.gathered.NARROWEST
+    problem = s if what == "forward" else s.gradient
+    if _in_tiles(s, what, code, path):
+        return True
+    return s.c * s.oc >= FEW and problem.c >= kernels.gathered.NARROWEST and not kernels.winograd.pays(problem, "f4", path)
 
 
 def gain(s: Sites, what: str, code: str, path: Cpu) -> float:
@@ -212,8 +222,10 @@ def _way(s: Sites, what: str, code: str, path: Cpu) -> Any:
     """The kernels of a convolution (`forward`) and of its input gradient (`input`)."""
     if s.depthwise:
         return kernels.depthwise
-    if code in HALVES or _in_tiles(s, what, code, path):
+    if _in_tiles(s, what, code, path):
         return kernels.gathered
+    if code in HALVES:
+        return kernels.last_half
     return kernels.winograd if kernels.winograd.pays(s if what == "forward" else s.gradient, code, path) else kernels.last
 
 

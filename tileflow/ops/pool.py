@@ -137,6 +137,7 @@ class Windowed(Op):
 class MaxPool(Windowed):
     """The largest element of each window; padding never wins. With `indices` also its place in the whole tensor (int64).
 
+    Places count the elements in row-major order; with storage_order=1 those of each plane column by column.
     NaN wins over every number, and of equal elements the first.
     """
 
@@ -146,8 +147,6 @@ class MaxPool(Windowed):
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
         _check(x, "MaxPool")
-        if self.indices and self.storage_order:
-            raise UnsupportedError("MaxPool counts its indices in row-major order only; set storage_order to 0.")
         y = x.with_shape((*x.shape[:2], *self.windows(x.shape).out))
         return (y, y.with_dtype("int64")) if self.indices else (y,)
 
@@ -156,7 +155,11 @@ class MaxPool(Windowed):
         win = self.windows(x.shape)
         best, where = _winners(x, win)
         shape = (*x.shape[:2], *win.out)
-        where += np.arange(len(where))[:, None] * math.prod(win.size)
+        planes = np.arange(len(where))[:, None] * math.prod(win.size)
+        if self.storage_order and len(win.size) == 2:
+            h, w = win.size
+            where = np.where(where < 0, -1, where % w * h + where // w)
+        where = np.where(where < 0, -1, where + planes)
         return (best.reshape(shape), where.reshape(shape)) if self.indices else (best.reshape(shape),)
 
     def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
@@ -186,7 +189,8 @@ class MaxPool(Windowed):
         if outputs[0].size == 0:
             return []
         p = _pool(self.windows(x.shape))
-        return max_pool_with_indices(p, _planes(x), x.code, cpu) if self.indices else max_pool(p, _planes(x), x.code, cpu)
+        by_columns = self.storage_order == 1 and x.rank == 4
+        return max_pool_with_indices(p, _planes(x), x.code, cpu, by_columns) if self.indices else max_pool(p, _planes(x), x.code, cpu)
 
 
 @op("MaxPoolGrad", onnx=False)

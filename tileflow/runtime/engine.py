@@ -71,7 +71,8 @@ class Engine:
         memory[:array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         return memory
 
-    def _resolve(self, lane: np.ndarray | None) -> Callable[[Place], int | Moving]:
+    def resolve(self, lane: np.ndarray | None) -> Callable[[Place], int | Moving]:
+        """What gives a place its address; `lane` is the arena of the micro-batch that it belongs to."""
         types = {v.name: v for v in [*self.program.inputs, *self.outputs]}
 
         def resolve(place: Place) -> int | Moving:
@@ -99,7 +100,7 @@ class Engine:
     def _make_lane(self) -> Lane:
         arena = aligned(self.plan.micro.arena_bytes)
         blocks = Blocks(seed=self.seed)
-        bound = bind(self.plan.micro.rows, self._resolve(arena))
+        bound = bind(self.plan.micro.rows, self.resolve(arena))
         starts = [blocks.add(b) for b in bound]
         blocks.seal()
         table = np.array([call_row(b, blocks.address(s), self.plan.lanes == 1) for b, s in zip(bound, starts, strict=True)],
@@ -145,7 +146,8 @@ class Engine:
         self._iteration_patches = Patches(self._blocks, self._blocks.moving)
         self._rows[iteration_patch][2], self._rows[iteration_patch][3] = self._iteration_patches.address, self._iteration_patches.count
         table = np.array(self._rows, np.int64).reshape(-1, driver.ROW_WORDS)
-        self._table, self._prologue_table = table[:prologue_from].copy(), table[prologue_from:].copy()
+        self.table, self.prologue_table = table[:prologue_from].copy(), table[prologue_from:].copy()
+        """The rows of a call, and of what depends on weights only; `drive` runs them with the addresses of the last `run`."""
 
     def _counter(self, index: int) -> int:
         return int(self._counters.ctypes.data + 8 * index)
@@ -157,7 +159,7 @@ class Engine:
     def _calls(self, rows: list[Row], lane: int = 0) -> None:
         """Rows that run once for all lanes, or for what one lane's micro-batch left."""
         arena = self._lanes[lane].arena
-        for bound in bind(rows, self._resolve(arena)):
+        for bound in bind(rows, self.resolve(arena)):
             self._pieces.append((len(self._rows), self._blocks.add(bound)))
             self._rows.append(call_row(bound, 0, self.plan.workers > 1))
             self._owners.append((bound.row.node, lane))
@@ -257,7 +259,7 @@ class Engine:
         numba.set_num_threads(self.plan.workers)
         results = {v.name: np.zeros((self._slots(v), *v.shape), v.type.numpy) for v in self.outputs}
         addresses = {name: int(a.ctypes.data) for name, a in {**dict(inputs), **results}.items()}
-        addresses[HYPER] = int(self._scalar_memory.ctypes.data)
+        addresses[HYPER] = self.scalars_address
         self._first_update = first_update
         first_micro = first_update * self.batching.gradient_accumulation
         for lane in self._lanes:
@@ -265,18 +267,26 @@ class Engine:
         self._iteration_patches.set_bases(addresses, 0)
         if scalars is not None:
             for i in range(first_update, self.batching.device_iterations):
-                values = scalars(self.session.updates + i - first_update)
-                for k, s in enumerate(self._scalars):
-                    self._scalar_memory[i, k] = values[s.name.removeprefix("optimizer.")]
-        if self._seen_version != self.session.version and len(self._prologue_table):
-            self._drive(self._prologue_table)
+                self.set_scalars(i, scalars(self.session.updates + i - first_update))
+        if self._seen_version != self.session.version and len(self.prologue_table):
+            self.drive(self.prologue_table)
         self._control[driver.MICRO], self._control[driver.ITERATION] = first_micro, first_update
         self._counters[0] = self.batching.device_iterations - first_update
         try:
-            self._drive(self._table, stop)
+            self.drive(self.table, stop)
         finally:
             self._finish(first_update)
         return results
+
+    @property
+    def scalars_address(self) -> int:
+        """Where the optimizer's variable hyper-parameters lie: the base of what moves by `HYPER`."""
+        return int(self._scalar_memory.ctypes.data)
+
+    def set_scalars(self, iteration: int, values: Mapping[str, float]) -> None:
+        """The optimizer's variable hyper-parameters, by name, for one update of a call."""
+        for k, s in enumerate(self._scalars):
+            self._scalar_memory[iteration, k] = values[s.name.removeprefix("optimizer.")]
 
     def _slots(self, value: Value) -> int:
         return self.plan.lanes if value.name in self._final else self.batching.micro_batches
@@ -297,8 +307,12 @@ class Engine:
                 self._counters[1] = row[3]
         self._control[driver.HELD] = 0
 
-    def _drive(self, table: np.ndarray, stop: Callable[[], bool] | None = None) -> None:
-        """Run a table in slices; between two slices Python handles signals."""
+    def drive(self, table: np.ndarray, stop: Callable[[], bool] | None = None) -> None:
+        """Run a table in slices; between two slices Python handles signals.
+
+        Raises:
+            TrainingError: a row failed.
+        """
         control, run, pc = self._control, driver.drive(), 0
         control[driver.STATUS] = 0
         while pc >= 0:

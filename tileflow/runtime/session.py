@@ -86,9 +86,13 @@ class Session:
         target[...] = array
         self.version += 1
 
+    def lasting(self) -> dict[str, np.ndarray]:
+        """Everything that a checkpoint must hold, as it stands: the arrays themselves."""
+        return {n: self._arrays[n] for n in self.names("parameter", "buffer", "optimizer")}
+
     def snapshot(self) -> dict[str, np.ndarray]:
         """Copies of everything that a checkpoint must hold."""
-        return {n: self._arrays[n].copy() for n in self.names("parameter", "buffer", "optimizer")}
+        return {n: a.copy() for n, a in self.lasting().items()}
 
     def restore(self, tensors: Mapping[str, np.ndarray], *, updates: int, micro_batches: int) -> None:
         """Take a checkpoint's tensors over; nothing changes unless all of them fit.

@@ -267,7 +267,7 @@ class Trainer:
         state = {"format": FORMAT, "updates": self.session.updates, "micro_batches": self.session.micro_batches, "epoch": self.epoch,
                  "updates_in_epoch": self.updates_in_epoch, "running": asdict(self.running), "history": [asdict(e) for e in self.history],
                  "run": self._fingerprint()}
-        save_tensors(path, self.session.snapshot(), {"tileflow": json.dumps(state)})
+        save_tensors(path, self.session.lasting(), {"tileflow": json.dumps(state)})
         self._write_metrics()
         return path
 
