@@ -12,7 +12,7 @@ from . import cpu, tiled
 from .micro import TILES, WIDE, columns
 from .vector import itemsize
 
-VERSION = 6
+VERSION = 7
 """Counts the changes of the table."""
 CACHE = 1 << 20
 """Bytes of second-level cache the blocking counts on."""
@@ -97,7 +97,7 @@ def blocking(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking:
         # Few rows stream B from memory: long rows keep the hardware's prefetching going.
         return Blocking("dots", 48, 16, depth if p.m > 8 else 8 * depth)
     strided = p.trans_a and p.m * p.k * size >= CACHE               # 0.2 of torch where it lies, 1.1 copied: 30522 x 256 x 640
-    if path.name == "avx2" and (p.trans_b or strided or (p.m >= 64 and bytes_b >= SMALL_B)):
+    if path.name == "avx2" and (p.trans_b or strided or (min(p.m, p.k) >= 64 and bytes_b >= SMALL_B)):
         return _short(p, dtype, path)
     outgrown = bytes_b >= (2 * CACHE if panel * size >= 128 and not p.trans_a else CACHE)
     if p.trans_b or (p.m >= 192 and outgrown):
@@ -125,23 +125,32 @@ def blocking(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking:
 
 
 def _short(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking:
-    """Blocks for 512 KB of second-level cache: 12 register blocks of rows, an even number of them for two workers.
+    """Blocks for 512 KB of second-level cache, an even number of rows of them for two workers. Ratios to PyTorch 2.13, one thread.
 
-    Long sums: C is read and written half as often. 1.06 instead of 0.99 at 3072 x 768 x 512 with A transposed, 0.98 instead of 0.91 at 1000^3.
+    12 register blocks of rows and long sums, so that C is read and written half as often: 1.06 at 3072 x 768 x 512 with A transposed, where
+    192 rows and short sums give 0.99; 512^3 1.07, 1.01. Four times as many rows, and short sums, where long columns of A^T lie far apart in
+    memory (1024 x 256 x 4096: 1.03, else 0.86), or where the columns of B outgrow the third-level cache (640 x 256 x 30522: 0.96, else 0.87).
     """
     panel, size, tall = columns(dtype, path), itemsize(dtype), TILES[path.name].rows
-    depth, blocks = 2048 // size, -(-p.m // (12 * tall))
-    rows = _split(p.m, -(-p.m // (blocks + blocks % 2 * (blocks > 1))), tall)
+    depth, wide = 2048 // size, 64 * panel
+    many = (p.trans_a and p.k > depth) or p.k * min(p.n, wide) * size >= 16 * CACHE
+    blocks = -(-p.m // ((48 if many else 12) * tall))
+    # A large product that would be one block is two: else its columns are cut finer, and each cut copies A again.
+    blocks += blocks % 2 * (blocks > 1 or p.m > 12 * tall)
+    rows = _split(p.m, -(-p.m // blocks), tall)
     # One run of sums over rows that do not fall into the same sets of the cache: A is read where it lies.
     stays = not p.trans_a and p.k <= depth and p.k * size % 2048 != 0
-    return Blocking("panels" if stays else "packed", rows, _across(p, rows, panel), depth)
+    return Blocking("panels" if stays else "packed", rows, _across(p, rows, panel, wide), depth // 2 if many else depth)
 
 
-def _across(p: Problem, rows: int, panel: int) -> int:
-    """Columns of a unit such that there are 6 units, if there are two panels for each. Every further unit copies its rows of A again."""
+def _across(p: Problem, rows: int, panel: int, most: int = 0) -> int:
+    """Columns of a unit, `most` or less, such that there are 6 units, if there are two panels for each.
+
+    Every further unit copies its rows of A again.
+    """
     down = -(-p.m // rows)
     across = min(-(-6 // down), max(1, p.n // (2 * panel)))
-    return _split(p.n, min(32 * panel, -(-p.n // across)), panel)
+    return _split(p.n, min(most or 32 * panel, -(-p.n // across)), panel)
 
 
 def prepacked(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking | None:

@@ -3,8 +3,8 @@
 The products hold blocks of C in registers: `outer` runs vectors along the columns of C (B is read by rows), `dot` along the summed
 axis (A and B^T are read by rows).
 Neither packs nor blocks for caches: that is the caller's part (gemm.py, conv). Every element of C is summed over k
-in ascending order, CHAIN products at a time (`outer`), or in `lanes` interleaved chains (`dot`), whatever block it falls into, so
-results do not depend on how a caller cuts m and n.
+in ascending order, CHAIN products at a time, in one chain (`outer`) or in `lanes` interleaved ones (`dot`), whatever block it falls
+into, so results do not depend on how a caller cuts m and n.
 """
 from __future__ import annotations
 
@@ -183,8 +183,15 @@ def _dot_block(dtype: str, lanes: int, rows: int, cols: int) -> Any:
     def emit(e: Emitter, k: Any, a: Any, a_row: Any, b: Any, b_row: Any, c: Any, c_row: Any, accumulate: Any) -> None:
         a_rows = [e.address(a, e.times(a_row, i)) for i in range(rows)]
         b_rows = [e.address(b, e.times(b_row, j)) for j in range(cols)]
-        zero = ir.Constant(vector(summed(dtype), lanes), None)
-        totals = dot_totals(e, add_dots(e, dtype, k, a_rows, b_rows, [zero] * (rows * cols)))
+        zeros = [ir.Constant(vector(summed(dtype), lanes), None)] * (rows * cols)
+
+        def run(done: Any, state: list[Any]) -> list[Any]:
+            """CHAIN products in each lane."""
+            lefts, rights = ([e.address(row, e.times(done, itemsize(dtype))) for row in side] for side in (a_rows, b_rows))
+            sums = add_dots(e, dtype, e.minimum(e.b.sub(k, done), word(CHAIN * lanes)), lefts, rights, zeros)
+            return [e.b.fadd(x, y) for x, y in zip(state, sums, strict=True)]
+
+        totals = dot_totals(e, e.loop(0, k, CHAIN * lanes, zeros, run))
         chunk = min(cols, lanes)
         adding = e.b.icmp_signed("!=", accumulate, word(0))
         for at in range(0, rows * cols, chunk):

@@ -15,9 +15,9 @@ from ..kernels.leaf import scalar_word
 from ..lower.memory import padded
 from ..lower.rows import Operand, Place, Row
 
-FORK_COST = 20_000.0
-"""Nanoseconds of one-core work above which a call is split over the workers: a parallel region costs about 2 us, and more
-when the cores are shared."""
+FORK_COST = 30_000.0
+"""Nanoseconds of one-core work above which a call is split over the workers: a parallel region costs about 2 us, more when the cores are
+shared, and hundreds when a worker has fallen asleep. A product 96^3 (25 us) takes 25 us on one thread, on two 16 at best and often 40."""
 
 
 @dataclass(frozen=True)
