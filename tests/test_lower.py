@@ -224,6 +224,25 @@ def state_graph() -> tuple[Graph, Builder, Any]:
     return graph, b, state
 
 
+def test_an_elementwise_result_takes_over_the_memory_of_an_operand_that_nobody_reads_afterwards():
+    graph = Graph("g")
+    b = Builder(graph)
+    x = b.input("x", TensorType("float32", (8, 8)))
+    first = b.MatMul(x, x)
+    second = b.Relu(first)                                   # the last one to read `first`
+    third = b.MatMul(second, x)
+    fourth = b.Add(second, third)                            # `second` is read once more
+    row = b.ReduceSum(fourth, axes=(0,))
+    fifth = b.Mul(fourth, row)                               # the row of sums is too small for a result
+    graph.outputs.append(b.Add(b.MatMul(fifth, x), fifth))
+    places = lowered(graph).places
+    assert places[second] == places[first]
+    assert places[third] != places[second]
+    assert places[fourth] in (places[second], places[third])
+    assert places[fifth] == places[fourth] != places[row]
+    assert all(places[v] != Place(("io", "x")) for v in (first, second, third, fourth, row, fifth))
+
+
 def test_a_state_is_written_in_place_where_that_is_safe():
     graph, b, state = state_graph()
     state.output = b.Mul(state.input, b.scalar(0.5, state.input))

@@ -165,10 +165,11 @@ class _Lowering:
         for v in [*self.graph.results(), *self.keep, *self.direct]:
             last[self._root(v)] = end
         places = dict(pinned)
-        intervals: list[Interval] = []
-        for v, begin in first.items():
-            if v not in pinned:
-                intervals.append(Interval(v, v.type.nbytes, begin, last[v]))
+        home = self._in_place(pinned, first, last)
+        ends: dict[Value, int] = {}
+        for v in first:
+            ends[home.get(v, v)] = last[v]                 # in the order of making: the last one to live there says how long
+        intervals = [Interval(v, v.type.nbytes, first[v], end) for v, end in ends.items() if v not in pinned]
         for i, (_, calls) in enumerate(self.rows):
             for name, size in self._scratch(calls).items():
                 intervals.append(Interval((i, name), size, i, i))
@@ -181,6 +182,7 @@ class _Lowering:
                 places[key] = place
             else:
                 scratch[key] = place
+        places.update({v: places[at] for v, at in home.items()})
         for node, _ in self.rows:
             for v in node.operands:
                 root = self._root(v)
@@ -190,6 +192,24 @@ class _Lowering:
             if self._root(v) not in places:
                 places[self._root(v)] = self._outside(self._root(v))
         return places, scratch, arena.size
+
+    def _in_place(self, pinned: dict[Value, Place], first: dict[Value, int], last: dict[Value, int]) -> dict[Value, Value]:
+        """Results of elementwise rows to the root whose memory they take over: an operand of their shape that nobody reads afterwards.
+
+        Memory that was just read needs no second fetch to be written.
+        """
+        home: dict[Value, Value] = {}
+        for i, (node, _) in enumerate(self.rows):
+            if node.op.expression([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs]) is None:
+                continue
+            dying = [self._root(v) for v in node.operands if v.shape == node.outputs[0].shape]
+            free = [u for u in dict.fromkeys(dying) if u in first and u not in pinned and last[u] == i]
+            for v in node.outputs:
+                taken = next((u for u in free if u.type.itemsize == v.type.itemsize), None)
+                if taken is not None and v not in pinned:
+                    free.remove(taken)
+                    home[v] = home.get(taken, taken)
+        return home
 
     def _scratch(self, calls: list[Call]) -> dict[str, int]:
         """Bytes of each named scratch buffer of a node."""
