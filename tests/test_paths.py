@@ -22,7 +22,7 @@ CHECKS = ("path_checks.py", "test_epilogue.py", "test_pack.py")
 ONLY = {"amx": "compiled_for or products or micro", "fp16": "compiled_for or half",
         "generic": "compiled_for or products or micro or primes or pools or functions or rows"}
 """What a path has of its own; the rest of it is the code of the path above or below, compiled again."""
-TILED = "denormal or ends_of_the_range or (conv_tiles and (cannot_be_split or strides))"
+TILED = "denormal or ends_of_the_range or (conv_tiles and cannot_be_split)"
 emulated = pytest.mark.skipif(not emulator.available(), reason="needs Linux on x86-64, the package bochscpu-python and a C compiler")
 
 
@@ -57,7 +57,7 @@ def test_emulated_path(path: str) -> None:
 @emulated
 @pytest.mark.skipif("amx" in cpu.available(), reason="those tests run here as they are")
 def test_emulated_tiles() -> None:
-    """A product and a convolution of each kind by the tile instructions, one over strides, and the blocks that go to the vectors instead."""
+    """A product and a convolution of each kind by the tile instructions, and the blocks that go to the vectors instead."""
     checks = ("test_amx.py", "test_half_gemm.py", "test_conv_tiles.py", "test_conv_half.py")
     passed(pytest_in_a_process("emulator.plugin", checks, TILED, **emulator.environment("amx")))
 
