@@ -37,17 +37,23 @@ def prepare(name: str, folder: Path) -> list[str]:
 
 
 def first_step(arguments: list[str], cache: Path, out: Path) -> float:
-    """Seconds of a whole process that trains one call.
+    """Seconds from the start of a process that trains an epoch of one call to the line that the epoch ends with.
 
     Raises:
         RuntimeError: it failed; the message holds its own.
     """
-    began = time.perf_counter()
-    done = subprocess.run([sys.executable, "-m", "tileflow", "train", *arguments, "--out", str(out)], capture_output=True, text=True, check=False,
-                          env={**os.environ, "TILEFLOW_CACHE_DIR": str(cache)})
-    if done.returncode:
-        raise RuntimeError(f"tileflow train failed: {done.stderr.strip()[-300:]}")
-    return time.perf_counter() - began
+    command = [sys.executable, "-m", "tileflow", "train", *arguments, "--out", str(out)]
+    began, ended = time.perf_counter(), None
+    with tempfile.TemporaryFile() as said, subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=said, env={**os.environ, "TILEFLOW_CACHE_DIR": str(cache)}) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if ended is None and line.startswith(b"epoch"):
+                ended = time.perf_counter()
+        if process.wait() or ended is None:
+            said.seek(0)
+            raise RuntimeError(f"tileflow train failed: {said.read().decode(errors='replace').strip()[-300:]}")
+    return ended - began
 
 
 def run(threads: int | None, runs: int) -> Iterator[Result]:

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from bench import __main__ as bench
-from bench import compare, pairs, table
+from bench import compare, pairs, startup, table
 from bench.cases import cases
 from bench.kinds import KINDS, Unsupported, problem
 from bench.kinds.base import some
 from bench.report import Result, load, to_json
 from bench.side import Missing, Side
 from bench.verdict import geometric_mean, verdicts
-from tileflow.kernels import cpu
+from tileflow.kernels import cache, cpu
 
 PROMISES = {"gemm": (1.45, 0.92, 1.9), "gemm-small": (1.2, 1.0, 1.6), "half": (2.3, 1.0, 3.5), "conv3x3": (1.7, 0.85, 2.3),
             "conv-weight": (1.2, 0.85, 1.8), "conv1x1": (1.1, 0.8, 1.6), "depthwise": (1.6, 1.6, 2.7), "batchnorm": (3, 3, 5),
@@ -277,3 +277,12 @@ def test_bert_file_runs_and_agrees_with_onnxs_evaluator() -> None:
     runner = subject.ours(1)
     runner.run(1)
     assert runner.error() < 1e-4
+
+
+def test_a_first_step_is_measured_to_its_end_or_says_why_not(tmp_path: Path) -> None:
+    np.savez(tmp_path / "one.npz", x=np.zeros((16, 1, 8, 8), np.float32), y=np.zeros(16, np.int64))
+    model = ["digits_cnn.onnx", "--data", str(tmp_path / "one.npz"), "--micro-batch-size", "16"]
+    assert startup.first_step([*model, "--epochs", "1"], cache.root(), tmp_path / "run") > 0
+    assert (tmp_path / "run" / "model.onnx").exists()
+    with pytest.raises(RuntimeError, match=r"none\.npz"):
+        startup.first_step(["digits_cnn.onnx", "--data", "none.npz", "--epochs", "1"], cache.root(), tmp_path / "other")

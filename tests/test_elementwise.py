@@ -108,10 +108,12 @@ FUNCTIONS: dict[str, tuple[Callable[[Expr], Expr], Callable[[np.ndarray], Any], 
     "exp": (E.exp, np.exp, 1.1), "expm1": (E.expm1, np.expm1, 1.6), "log": (E.log, np.log, 1.2), "log1p": (E.log1p, np.log1p, 1.8),
     "tanh": (E.tanh, np.tanh, 1.8), "erf": (E.erf, np.vectorize(math.erf, otypes=["f8"]), 1.9),
     "sin": (E.sin, np.sin, 0.6), "cos": (E.cos, np.cos, 0.6), "sqrt": (E.sqrt, np.sqrt, 0.501),
-    "gelu": (E.gelu, np.vectorize(lambda x: -0.0 if x == -np.inf else 0.5 * x * math.erfc(-x * math.sqrt(0.5)), otypes=["f8"]), 4.5),
+    "gelu": (E.gelu, np.vectorize(lambda x: -0.0 if x == -np.inf else 0.5 * x * math.erfc(-x * math.sqrt(0.5)), otypes=["f8"]), 2.5),
     "sigmoid": (E.sigmoid, lambda x: np.where(x < 0, np.exp(-abs(x)), 1.0) / (1.0 + np.exp(-abs(x))), 2.0),
 }
 """Expression, float64 oracle, largest error in units in the last place of float32."""
+UNFUSED = {"gelu": 4.6}
+"""Errors where the CPU has no fused multiply-add to find what a product has lost."""
 
 
 def units(got: np.ndarray, exact: np.ndarray) -> np.ndarray:
@@ -145,7 +147,7 @@ def test_functions_are_accurate(path: str) -> None:
     for (name, (_, _, bound)), y in zip(FUNCTIONS.items(), got, strict=True):
         error = units(y, exact[name])
         worst = int(error.argmax())
-        assert error[worst] <= bound, f"{name}({x[worst]!r}) = {y[worst]!r}: {error[worst]} ulp"
+        assert error[worst] <= (bound if cpu.current().fma else UNFUSED.get(name, bound)), f"{name}({x[worst]!r}) = {y[worst]!r}: {error[worst]} ulp"
 
 
 def test_special_values(path: str) -> None:
