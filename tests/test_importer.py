@@ -542,9 +542,10 @@ def test_unsupported_attributes_outputs_and_types() -> None:
                        {"a": f4(2)}, 7)
     with pytest.raises(UnsupportedError, match=r"BatchNormalization.*spatial=0"):
         imported(spatial)
-    pool = model_of([node("MaxPool", ["x"], ["y", "i"], kernel_shape=[2, 2])], [port("x", [1, 1, 4, 4])], ["y", "i"])
-    with pytest.raises(UnsupportedError, match=r"reads output 1 of MaxPool node 'MaxPool\(y\)'"):
-        imported(pool)
+    norm = model_of([node("BatchNormalization", ["x", "a", "a", "a", "a"], ["y", "mean", "b", "c", "d"])], [port("x", [1, 2])],
+                    ["y", "c"], {"a": f4(2)}, 9)
+    with pytest.raises(UnsupportedError, match=r"reads output 3 of BatchNormalization node 'BatchNormalization\(y\)'"):
+        imported(norm)
     text = model_of([node("Identity", ["x"], ["y"])], [helper.make_tensor_value_info("x", TensorProto.STRING, [1])], ["y"])
     with pytest.raises(UnsupportedError, match=r"'x: STRING\[1\]' has a type that tileflow does not have"):
         imported(text)

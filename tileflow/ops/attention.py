@@ -225,7 +225,10 @@ class FusedAttentionGrad(_Attention):
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         q, k, v = map(present, types[1:4])
-        self.sizes(q, k, v, types[4])
+        s = self.sizes(q, k, v, types[4])
+        lse = statistic(q).with_shape((s.batch, s.heads, s.queries))
+        if present(types[6]) != lse:
+            raise ShapeError(f"FusedAttentionGrad: the log-sum-exp of each query is {lse}, got {types[6]}.")
         return q, k, v
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
