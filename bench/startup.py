@@ -43,9 +43,10 @@ def first_step(arguments: list[str], cache: Path, out: Path) -> float:
         RuntimeError: it failed; the message holds its own.
     """
     command = [sys.executable, "-m", "tileflow", "train", *arguments, "--out", str(out)]
+    environment = {**os.environ, "TILEFLOW_CACHE_DIR": str(cache)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)                   # installed packages have their bytecode on disk
     began, ended = time.perf_counter(), None
-    with tempfile.TemporaryFile() as said, subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=said, env={**os.environ, "TILEFLOW_CACHE_DIR": str(cache)}) as process:
+    with tempfile.TemporaryFile() as said, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, env=environment) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if ended is None and line.startswith(b"epoch"):
