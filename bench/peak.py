@@ -22,7 +22,8 @@ CHAINS = 12
 """Independent sums: enough to hide the latency of a multiply-add on two ports, few enough for 16 registers."""
 STREAM = 1 << 24
 """float32 elements of each array of a stream: far out of the caches."""
-ROUNDS = 7
+ROUNDS = 60
+"""The best of so many: a second thread may share a core with the first one for several."""
 TILE_FLOPS = 2 * 16 * 16 * 32
 """Of one product of bfloat16 tiles."""
 PRODUCTS = {"float32": 6, "float16": 4, "bfloat16": 1}

@@ -34,7 +34,8 @@ def errors(results: Sequence[Result]) -> str:
 
 
 def share(results: Sequence[Result]) -> str:
-    """The best fraction of the machine's peak that a shape of the row reaches."""
+    """The best fraction of the peak that a shape of the row reaches on one thread, if it was measured."""
+    results = [r for r in results if r.threads == 1] or results
     flops = [r.fraction_of_peak for r in results if r.fraction_of_peak is not None]
     bytes_ = [r.fraction_of_bandwidth for r in results if r.fraction_of_bandwidth is not None]
     if flops:
