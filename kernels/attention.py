@@ -153,9 +153,9 @@ def _block_pass(name: str, dtype: str, path: cpu.Cpu) -> Any:
 
 # ---- what both leaves do
 
-def _named(function: Any, dtype: str, path: cpu.Cpu) -> Any:
-    """A helper of the leaves under a name that tells what shapes it: machine code from the disk merges by name."""
-    function.__qualname__ = f"{function.__name__}_{dtype}_{path.name}"
+def named(function: Any, *what: object) -> Any:
+    """A part of the leaves under a name that tells what shapes it: machine code from the disk merges by name."""
+    function.__qualname__ = "_".join(map(str, (function.__name__, *what)))
     return register_jitable(function)
 
 
@@ -173,7 +173,7 @@ def _packer(dtype: str, path: cpu.Cpu) -> Any:
             if factor != 1:
                 for c in range(filled):
                     line[c] *= factor
-    return _named(pack, dtype, path)
+    return named(pack, dtype, path.name)
 
 
 @functools.cache
@@ -201,8 +201,7 @@ def _masker(dtype: str, mask_dtype: str, path: cpu.Cpu) -> Any:
             line = scratch[scores + j * row:scores + j * row + min(rows, first + j - limit)]
             for i in range(line.shape[0]):
                 line[i] = -math.inf
-    apply.__qualname__ = f"apply_mask_{dtype}_{mask_dtype}_{path.name}"
-    return register_jitable(apply)
+    return named(apply, "mask", dtype, mask_dtype, path.name)
 
 
 @functools.cache
@@ -213,7 +212,7 @@ def _multiplier(dtype: str, path: cpu.Cpu) -> Any:
             line, times = scratch[block + j * row:block + j * row + count], scratch[factors + j * row:factors + j * row + count]
             for i in range(count):
                 line[i] *= times[i]
-    return _named(multiply, dtype, path)
+    return named(multiply, dtype, path.name)
 
 
 @register_jitable

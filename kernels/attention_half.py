@@ -9,9 +9,8 @@ import functools
 from typing import Any
 
 from . import cpu
-from .attention import QUERIES, SIZES, backward_body, forward_body, geometry, scratch_elements
+from .attention import QUERIES, SIZES, backward_body, forward_body, geometry, named, scratch_elements
 from .half import narrow_rows, widen_rows
-from .inner import register_jitable
 from .leaf import Leaf
 
 
@@ -33,12 +32,6 @@ def attention_half_grad_leaf(dtype: str, capped: bool = False) -> Leaf:
     return _backward_leaf(dtype, capped, cpu.current())
 
 
-def _named(function: Any, *what: object) -> Any:
-    """A part of the leaves under a name that tells what shapes it: machine code from the disk merges by name."""
-    function.__qualname__ = "_".join(map(str, (function.__name__, *what)))
-    return register_jitable(function)
-
-
 def _converters(dtype: str, path: cpu.Cpu) -> tuple[Any, Any]:
     """widened(count, n, x, at, row, scratch, to): rows of x to rows in scratch; rounded(...) the other way."""
     widen, narrow = widen_rows(dtype), narrow_rows(dtype)
@@ -48,12 +41,12 @@ def _converters(dtype: str, path: cpu.Cpu) -> tuple[Any, Any]:
 
     def rounded(count, n, scratch, at, x, to, row):  # type: ignore[no-untyped-def]
         narrow(count, n, scratch.ctypes.data + 4 * at, 4 * n, x.ctypes.data + 2 * to, 2 * row)
-    return _named(widened, dtype, path.name), _named(rounded, dtype, path.name)
+    return named(widened, dtype, path.name), named(rounded, dtype, path.name)
 
 
 @functools.cache
 def _forward_leaf(dtype: str, capped: bool, path: cpu.Cpu) -> Leaf:
-    attend = _named(forward_body("f4", dtype, capped, path), dtype, capped, path.name)
+    attend = named(forward_body("f4", dtype, capped, path), dtype, capped, path.name)
     widened, rounded = _converters(dtype, path)
 
     def attention_half(q, k, v, mask, y, lse, scratch, inner, scale, cap, heads, group, queries, keys, d, e, causal,  # type: ignore[no-untyped-def]
@@ -83,7 +76,7 @@ def _forward_leaf(dtype: str, capped: bool, path: cpu.Cpu) -> Leaf:
 
 @functools.cache
 def _backward_leaf(dtype: str, capped: bool, path: cpu.Cpu) -> Leaf:
-    pull = _named(backward_body("f4", dtype, capped, path), dtype, capped, path.name)
+    pull = named(backward_body("f4", dtype, capped, path), dtype, capped, path.name)
     widened, rounded = _converters(dtype, path)
 
     def attention_half_grad(g, q, k, v, mask, y, lse, dq, dk, dv, scratch, inner, scale, cap, heads, group, queries,  # type: ignore[no-untyped-def]
