@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from evaluate import run_kernel
 from test_amx import EMULATED, PATHS
-from test_conv_last import Placed, forms, last
+from test_conv_last import check_laid_out, forms, last
 from test_conv_tiles import leaves
 
 from tileflow.graph import Builder, Graph, TensorType, type_of
@@ -19,7 +19,6 @@ from tileflow.kernels.conv.sites import fill_table, phase_pixels
 from tileflow.kernels.expr import Var, maximum
 from tileflow.lower.attach import Finished
 from tileflow.lower.layout import arrange
-from tileflow.lower.pack import Pack
 from tileflow.lower.widen import widen
 from tileflow.ops.conv import Conv, ConvInputGrad, ConvWeightGrad
 
@@ -116,13 +115,7 @@ def test_weights_laid_out_beforehand(path: cpu.Cpu, name: str) -> None:
     x, w, bias = last(draw("float16", *x_shape)), draw("float16", *w_shape, seed=1), draw("float16", w_shape[0])
     y, = run_kernel(forward, x, w)
     for op, arrays in ((forward, (x, w, bias)), (over_input, (y, w))):
-        types = [type_of(a) for a in arrays]
-        results = op.infer(*types)
-        packed = op.packed(types, results, path)
-        assert packed is not None
-        laid, = run_kernel(Pack(packed), w)                                                                 # type: ignore[arg-type]
-        got, = run_kernel(Placed(packed.op, results[0]), arrays[0], laid, *arrays[2:])                     # type: ignore[arg-type]
-        assert got.tobytes() == run_kernel(op, *arrays)[0].tobytes()
+        check_laid_out(op, *arrays)
 
 
 def test_epilogues_read_the_rounded_result(path: cpu.Cpu) -> None:

@@ -210,6 +210,18 @@ class Placed:
         return self.op.kernel(*args)
 
 
+def check_laid_out(op: Any, *arrays: np.ndarray) -> None:
+    """With its weights (operand 1) laid out beforehand an operator has the same bits."""
+    types = [type_of(a) for a in arrays]
+    results = op.infer(*types)
+    packed = op.packed(types, results, cpu.current())
+    assert packed is not None
+    assert packed.calls == op.packed(types, results, cpu.current()).calls
+    laid, = run_kernel(Pack(packed), arrays[1])                                                             # type: ignore[arg-type]
+    got, = run_kernel(Placed(packed.op, results[0]), arrays[0], laid, *arrays[2:])                         # type: ignore[arg-type]
+    assert got.tobytes() == run_kernel(op, *arrays)[0].tobytes()
+
+
 @pytest.mark.parametrize("name", ["strides", "primes", "depthwise", "pointwise"])
 def test_weights_laid_out_beforehand(name: str) -> None:
     x_shape, w_shape, attributes = CASES[name]
@@ -219,12 +231,7 @@ def test_weights_laid_out_beforehand(name: str) -> None:
     y, = op.reference(x, w)
     for chosen, arrays in ((op, (x, w, bias)), (forward, (last(x), w, bias)), (over_input.op, (y, w)), (over_input, (last(y), w))):
         types = [type_of(a) for a in arrays]
-        results = chosen.infer(*types)
-        packed = chosen.packed(types, results, cpu.current())
-        if name in ("depthwise", "pointwise") and chosen in (op, over_input.op) and packed is None:        # read where they lie
+        lies = name in ("depthwise", "pointwise") and chosen in (op, over_input.op)
+        if lies and chosen.packed(types, chosen.infer(*types), cpu.current()) is None:                      # read where they lie
             continue
-        assert packed is not None
-        assert packed.calls == chosen.packed(types, results, cpu.current()).calls                           # type: ignore[union-attr]
-        laid, = run_kernel(Pack(packed), w)                                                                 # type: ignore[arg-type]
-        got, = run_kernel(Placed(packed.op, results[0]), arrays[0], laid, *arrays[2:])                     # type: ignore[arg-type]
-        assert got.tobytes() == run_kernel(chosen, *arrays)[0].tobytes()
+        check_laid_out(chosen, *arrays)

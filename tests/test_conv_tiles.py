@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from evaluate import check_kernel, run_kernel
 from test_amx import EMULATED, PATHS, UNIT, VECTORS
-from test_conv_last import Placed, forms, last, normal
+from test_conv_last import check_laid_out, forms, last, normal
 
 from tileflow.graph import type_of
 from tileflow.kernels import cpu, tiled
@@ -16,7 +16,6 @@ from tileflow.kernels.call import In
 from tileflow.kernels.conv import gathered, gathered_weights
 from tileflow.kernels.epilogue import Along, Epilogue
 from tileflow.kernels.expr import Var, maximum
-from tileflow.lower.pack import Pack
 from tileflow.ops.conv import Conv
 from tileflow.ops.conv_last import gain
 
@@ -84,13 +83,7 @@ def test_weights_laid_out_beforehand(path: cpu.Cpu, name: str) -> None:
     x, w, bias = last(normal(*x_shape)), normal(*w_shape, seed=1), normal(w_shape[0])
     y, = run_kernel(forward, x, w)
     for op, arrays in ((forward, (x, w, bias)), (over_input, (y, w))):
-        types = [type_of(a) for a in arrays]
-        results = op.infer(*types)
-        packed = op.packed(types, results, path)
-        assert packed is not None
-        laid, = run_kernel(Pack(packed), w)                                                                 # type: ignore[arg-type]
-        got, = run_kernel(Placed(packed.op, results[0]), arrays[0], laid, *arrays[2:])                     # type: ignore[arg-type]
-        assert got.tobytes() == run_kernel(op, *arrays)[0].tobytes()
+        check_laid_out(op, *arrays)
 
 
 @pytest.mark.usefixtures("always")
