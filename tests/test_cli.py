@@ -14,7 +14,7 @@ import pytest
 from tileflow import cli, doctor, progress
 from tileflow.errors import Interrupted, ModelError, TrainingError
 from tileflow.options import Options, declarations
-from tileflow.runtime.trainer import Epoch
+from tileflow.runtime.history import Epoch
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = {

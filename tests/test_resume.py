@@ -19,7 +19,8 @@ import tileflow
 from tileflow import nn
 from tileflow.errors import CheckpointError, Interrupted, TrainingError
 from tileflow.runtime.checkpoint import load_tensors
-from tileflow.runtime.trainer import CHECKPOINT, Trainer
+from tileflow.runtime.run_folder import CHECKPOINT
+from tileflow.runtime.trainer import Trainer
 
 ROOT = Path(__file__).parent.parent
 MODEL = Path(tileflow.__file__).parent / "data" / "digits_cnn.onnx"

@@ -23,10 +23,12 @@ from .optim import Optimizer, from_options
 from .options import Options
 from .program import Batching, Program
 from .runtime.data import Data, DataLoader, Dataset, open_data
+from .runtime.history import Epoch
 from .runtime.model import InferenceModel, Progress, TrainingModel
+from .runtime.run_folder import CHECKPOINT
 from .runtime.session import Session
 from .runtime.source import NetSource, OnnxSource, Source, as_array
-from .runtime.trainer import CHECKPOINT, CLASS_LOSSES, Epoch, Reporter, Silent, Trainer, label_type
+from .runtime.trainer import CLASS_LOSSES, Reporter, Silent, Trainer, label_type
 
 if TYPE_CHECKING:
     from .simulate import TuneResult

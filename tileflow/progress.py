@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from tqdm import tqdm
 
 if TYPE_CHECKING:
-    from .runtime.trainer import Epoch
+    from .runtime.history import Epoch
 
 BAR_DELAY = 0.5
 """Seconds that compiling takes before it gets a bar: reading kernels from the cache does not."""

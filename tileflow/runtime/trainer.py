@@ -1,64 +1,25 @@
 """The training loop: epochs over a DataLoader, evaluation, checkpoints, metrics; resumable bit for bit."""
 from __future__ import annotations
 
-import json
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import CheckpointError, DataError, Interrupted, TrainingError
-from ..files import atomic_write_bytes
+from ..errors import DataError, Interrupted, TrainingError
 from ..graph import TensorType
 from ..loss import CLASS_LOSSES
 from ..options import Options
-from .checkpoint import load_tensors, save_tensors
 from .data import DataLoader, Dataset
+from .history import Epoch, Running
 from .model import InferenceModel, TrainingModel
-
-CHECKPOINT = "checkpoint.safetensors"
-METRICS = "metrics.json"
-FORMAT = "1"
-
-
-@dataclass
-class Epoch:
-    """One epoch's figures. Losses are means over micro-batches, accuracies shares in 0..1 (None where there are no classes)."""
-
-    epoch: int
-    loss: float
-    accuracy: float | None
-    test_loss: float | None = None
-    test_accuracy: float | None = None
-    samples: int = 0
-    seconds: float = 0.0
-    unit: str = "samples"
-
-    @property
-    def samples_per_second(self) -> float:
-        return self.samples / self.seconds if self.seconds else 0.0
-
-
-@dataclass
-class Running:
-    """Sums of an unfinished epoch."""
-
-    loss: float = 0.0
-    micro_batches: int = 0
-    correct: int = 0
-    predictions: int = 0
-    samples: int = 0
-    seconds: float = 0.0
-
-    def record(self, epoch: int) -> Epoch:
-        accuracy = self.correct / self.predictions if self.predictions else None
-        return Epoch(epoch, self.loss / max(1, self.micro_batches), accuracy, samples=self.samples, seconds=self.seconds)
+from .run_folder import CHECKPOINT, Position, load_run, save_run, write_metrics
 
 
 class Reporter(Protocol):
@@ -263,11 +224,9 @@ class Trainer:
 
     def save(self) -> Path:
         """Write weights, optimizer states and the position in the data; returns the checkpoint's path."""
+        at = Position(self.session.updates, self.session.micro_batches, self.epoch, self.updates_in_epoch, self.running, self.history)
         path = self.folder / CHECKPOINT
-        state = {"format": FORMAT, "updates": self.session.updates, "micro_batches": self.session.micro_batches, "epoch": self.epoch,
-                 "updates_in_epoch": self.updates_in_epoch, "running": asdict(self.running), "history": [asdict(e) for e in self.history],
-                 "run": self._fingerprint()}
-        save_tensors(path, self.session.lasting(), {"tileflow": json.dumps(state)})
+        save_run(path, self.session.lasting(), at, self._fingerprint())
         self._write_metrics()
         return path
 
@@ -277,22 +236,10 @@ class Trainer:
         Raises:
             CheckpointError: damaged, of another model, or of a run with other settings that shape the result.
         """
-        tensors, metadata = load_tensors(path)
-        try:
-            state = json.loads(metadata["tileflow"])
-            running = Running(**state["running"])
-            history = [Epoch(**e) for e in state["history"]]
-            numbers = {k: int(state[k]) for k in ("updates", "micro_batches", "epoch", "updates_in_epoch")}
-            made = state["run"]
-        except (KeyError, TypeError, ValueError):
-            raise CheckpointError(f"{path} is no checkpoint of a training run; give the {CHECKPOINT} that train wrote.") from None
-        for name, value in self._fingerprint().items():
-            if made.get(name) != value:
-                raise CheckpointError(f"{path} was made with {name} = {made.get(name)}, this run has {value}; resume with the same settings, "
-                                      "or start anew in another folder.")
-        self.session.restore(tensors, updates=numbers["updates"], micro_batches=numbers["micro_batches"])
-        self.epoch, self.updates_in_epoch = numbers["epoch"], numbers["updates_in_epoch"]
-        self.history, self.running = history, running
+        tensors, at = load_run(path, self._fingerprint())
+        self.session.restore(tensors, updates=at.updates, micro_batches=at.micro_batches)
+        self.epoch, self.updates_in_epoch = at.epoch, at.updates_in_epoch
+        self.history, self.running = at.history, at.running
 
     def _fingerprint(self) -> dict[str, Any]:
         """Settings that shape every number: a resumed run must have the same."""
@@ -303,18 +250,7 @@ class Trainer:
                 "accumulation_reduction": o.accumulation_reduction, "optimizer": described, "rows": len(self.train)}
 
     def _write_metrics(self) -> None:
-        records = [asdict(e) | {"samples_per_second": e.samples_per_second} for e in self.history]
-        text = json.dumps({"schema": 1, "updates": self.session.updates, "epochs": records, "options": _plain(self.options.to_dict())}, indent=2)
-        atomic_write_bytes(self.folder / METRICS, text.encode())
-
-
-def _plain(value: Any) -> Any:
-    """JSON's types only."""
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)
+        write_metrics(self.folder, self.session.updates, self.history, self.options)
 
 
 def _loss(name: str, scores: np.ndarray, labels: np.ndarray) -> float:
