@@ -1,6 +1,58 @@
-"""What all tests need before the first of them imports Numba."""
+"""What all tests need before the first of them imports Numba; and what a run skipped: said in words at its end, kept for `pytest --last-skipped`."""
 from __future__ import annotations
 
 import os
+from collections import Counter
+
+import pytest
 
 os.environ.setdefault("NUMBA_NUM_THREADS", str(max(2, os.cpu_count() or 1)))      # two threads are told from one on one core too
+
+SKIPPED = "tileflow/skipped"
+"""Key of pytest's cache: the tests (or whole files) that the last run skipped."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--last-skipped", action="store_true", help="run only what the last run skipped, for example after installing a peer")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    cache = getattr(config, "cache", None)                                          # there is none with -p no:cacheprovider
+    if not config.getoption("--last-skipped") or cache is None:
+        return
+    wanted = set(cache.get(SKIPPED, []))
+    kept = {item.nodeid for item in items if item.nodeid in wanted or item.nodeid.partition("::")[0] in wanted}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
+    items[:] = [item for item in items if item.nodeid in kept]
+
+
+class Skips:
+    """The skips of a run: by the id of the test or file, why."""
+
+    def __init__(self) -> None:
+        self.why: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._note(report)
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.skipped and isinstance(report.longrepr, tuple):
+            self.why[report.nodeid] = report.longrepr[2].removeprefix("Skipped: ")
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for reason, count in Counter(self.why.values()).most_common():
+            terminalreporter.write_line(f"skipped {count}: {reason}")
+        if self.why:
+            terminalreporter.write_line("Once they can run, `python -m pytest --last-skipped` runs only these.")
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        cache = getattr(session.config, "cache", None)
+        if cache is not None and not hasattr(session.config, "workerinput"):        # the workers of pytest-xdist report to it
+            cache.set(SKIPPED, sorted(self.why))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Skips(), "tileflow-skips")

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from evaluate import check_gradient, check_kernel, evaluate, run_kernel
+from peers import needs
 
 from tileflow import nn
 from tileflow.autograd import gradients
@@ -84,7 +85,7 @@ def test_half(path: str, dtype: str, softcap: float) -> None:
 
 def test_half_against_torch() -> None:
     """No further from float64 than PyTorch's own 16-bit attention, forward and backward."""
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     q, k, v, g = (a.astype("float16") for a in operands(2, 2, 2, 70, 300, 32, 32))
     op = FusedAttention(scale=32 ** -0.5)
     y, lse = run_kernel(op, q, k, v)
@@ -114,7 +115,7 @@ def test_nothing_to_see(shape: Any) -> None:
 
 @pytest.mark.parametrize(("causal", "key_heads", "masked"), [(False, 4, False), (True, 4, False), (False, 2, True), (True, 1, False)])
 def test_against_torch(causal: bool, key_heads: int, masked: bool) -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     q, k, v, g = operands(2, 4, key_heads, 150, 150, 24, 24)
     mask = np.where(rng.random((2, 1, 150, 150)) < 0.3, -np.inf, 0).astype("float32") if masked else None
     there = [torch.tensor(a, requires_grad=True) for a in (q, k, v)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from peers import needs
 
 from bench import __main__ as bench
 from bench import compare, pairs, startup, table
@@ -91,7 +92,7 @@ def test_our_side_agrees_with_float64(kind: str, shape: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("kind", "shape"), SMALL, ids=lambda x: str(x)[:60])
 def test_pytorchs_side_agrees_with_float64(kind: str, shape: dict[str, Any]) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     runner = problem(kind, shape).torch(1, "")
     runner.run(3)
     assert runner.error() <= tolerance(kind)
@@ -255,7 +256,7 @@ def test_a_model_from_a_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     import onnx
 
     from bench.models import initial_weights, tutorial_cnn
-    pytest.importorskip("onnxruntime")
+    needs("onnxruntime")
     onnx.save(tutorial_cnn(initial_weights(0)), tmp_path / "cnn.onnx")
     np.savez(tmp_path / "cnn.npz", in0=np.random.default_rng(0).standard_normal((2, 1, 28, 28)).astype(np.float32))
     bench.main(["models", "--models", str(tmp_path), "--threads", "1", "--runs", "1", "--json"])

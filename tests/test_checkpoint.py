@@ -9,6 +9,7 @@ import stat
 
 import numpy as np
 import pytest
+from peers import needs
 
 from tileflow.errors import CheckpointError
 from tileflow.files import atomic_write_bytes
@@ -46,7 +47,7 @@ def test_round_trip(tmp_path):
 
 
 def test_the_reference_implementation_agrees(tmp_path):
-    reference = pytest.importorskip("safetensors.numpy")
+    reference = needs("safetensors.numpy")
     tensors = {name: array for name, array in some_tensors().items() if name != "big-endian"}
     save_tensors(tmp_path / "ours", tensors, {"a": "b"})
     theirs = reference.load_file(tmp_path / "ours")

@@ -245,7 +245,7 @@ def test_bars_on_a_terminal_only():
 
 
 def test_the_compile_bar_says_what_was_compiled(monkeypatch):
-    cache = pytest.importorskip("tileflow.kernels.cache")
+    from tileflow.kernels import cache
     monkeypatch.setattr(progress, "BAR_DELAY", 0)
     before, err = list(cache.on_compile), io.StringIO()
     bar = progress.CompileBar(True, err)

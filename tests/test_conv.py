@@ -8,6 +8,7 @@ import pytest
 from evaluate import check_gradient, check_kernel, evaluate, gradient_graph, run_kernel
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from peers import needs
 
 from tileflow.errors import ShapeError, TypeMismatchError, UnsupportedError
 from tileflow.graph import TensorType
@@ -76,7 +77,7 @@ def test_kernels(path: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", DOUBLE)
 def test_as_torch(name: str) -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     x_shape, w_shape, attributes = CASES[name]
     op = Conv(**attributes)
     win = windows(x_shape[2:], w_shape[2:], op.strides, op.pads, op.dilations, op.auto_pad)

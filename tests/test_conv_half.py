@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from evaluate import run_kernel
+from peers import needs
 from test_amx import EMULATED, PATHS
 from test_conv_last import check_laid_out, forms, last
 from test_conv_tiles import leaves
@@ -91,11 +92,18 @@ def check(op: Any, *arrays: Array) -> Array:
     return got[0]
 
 
-@pytest.mark.parametrize(("dtype", "name"), [(dtype, name) for dtype in NUMPY for name in CASES
-                                             if name in QUICK or (dtype == "float16" and not EMULATED)])
+def runs() -> Iterator[Any]:
+    """Paths, types and cases: one path in vectors and one in tiles run everything, the others what is quick."""
+    for path in dict.fromkeys([*([] if EMULATED else VECTOR_PATHS), *PATHS]):
+        everything = not EMULATED and path in (VECTOR_PATHS[0], PATHS[-1])
+        for dtype in NUMPY:
+            for name in CASES:
+                if name in QUICK or (dtype == "float16" and everything):
+                    yield pytest.param(path, dtype, name, id=f"{path.label}-{dtype}-{name}")
+
+
+@pytest.mark.parametrize(("path", "dtype", "name"), list(runs()), indirect=["path"])
 def test_kernels(path: cpu.Cpu, dtype: str, name: str) -> None:
-    if name not in QUICK and path not in (VECTOR_PATHS[0], PATHS[-1]):
-        pytest.skip("one path in vectors and one in tiles run everything")
     x_shape, w_shape, attributes = CASES[name]
     forward, over_input, over_weights = forms(Conv(**attributes), x_shape, w_shape)
     x, w, bias = last(draw(dtype, *x_shape)), draw(dtype, *w_shape, seed=1), draw(dtype, w_shape[0])
@@ -151,7 +159,7 @@ def test_infinity_nan_and_the_ends_of_the_range(path: cpu.Cpu, dtype: str) -> No
 @pytest.mark.skipif(EMULATED, reason="too long to emulate")
 @pytest.mark.parametrize("dtype", NUMPY)
 def test_no_less_accurate_than_torch(dtype: str) -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     x, w, g = draw(dtype, 2, 64, 12, 12), draw(dtype, 48, 64, 3, 3, seed=1), draw(dtype, 2, 48, 12, 12, seed=2)
     forward, over_input, over_weights = forms(Conv(pads=(1, 1, 1, 1)), x.shape, w.shape)
 

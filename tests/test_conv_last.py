@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluate import check_kernel, run_kernel
+from peers import needs
 
 from tileflow.graph import TensorType, type_of
 from tileflow.kernels import cpu
@@ -80,7 +81,7 @@ def test_kernels(path: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["primes", "strides", "volume", "depthwise, stride 2"])
 def test_as_torch_in_double(name: str) -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     x_shape, w_shape, attributes = CASES[name]
     op = Conv(**attributes)
     win = windows(x_shape[2:], w_shape[2:], op.strides, op.pads, op.dilations)
@@ -114,7 +115,7 @@ def test_planar_volumes(name: str) -> None:
 
 
 def test_no_less_accurate_than_torch() -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     x, w = normal(4, 96, 14, 14), normal(80, 96, 3, 3, seed=1)
     op = Conv(pads=(1, 1, 1, 1))
     forward, over_input, over_weights = forms(op, x.shape, w.shape)

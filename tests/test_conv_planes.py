@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluate import check_kernel, run_kernel
+from peers import needs
 from test_conv import gradients_of, normal
 
 from tileflow.kernels import cpu
@@ -49,7 +50,7 @@ def test_kernels(path: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_as_torch_in_double(name: str) -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     x_shape, kernel, attributes = CASES[name]
     op, c = operator(x_shape, attributes), x_shape[1]
     arrays = normal(*x_shape, dtype="float64"), normal(c, 1, *kernel, dtype="float64", seed=1), normal(c, dtype="float64")
@@ -75,7 +76,7 @@ POINTWISE = {"more filters": (3, 5, 18, 17, 13), "more channels": (2, 19, 6, 17,
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", POINTWISE)
 def test_pointwise(name: str, dtype: str) -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     n, c, o, h, width = POINTWISE[name]
     arrays = [normal(n, c, h, width, dtype=dtype), normal(o, c, 1, 1, dtype=dtype, seed=1), normal(o, dtype=dtype, seed=2)]
     x, w, bias = (torch.tensor(a.astype("float64"), requires_grad=True) for a in arrays)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluate import run_kernel
+from peers import needs
 
 import tileflow
 from tileflow import nn, optim
@@ -97,7 +98,7 @@ def test_bits_are_those_of_separate_kernels(name: str, dtype: str, winners: bool
 
 @pytest.mark.parametrize(("name", "dtype"), [("tutorial 1", "float32"), ("odd", "float64")])
 def test_maxima_are_those_of_torch(name: str, dtype: str):
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     graph, given = build(name, dtype, False, False, False)
     rng = np.random.default_rng(0)
     given = [rng.standard_normal(a.shape).astype(dtype) for a in given]

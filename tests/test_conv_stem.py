@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluate import check_kernel, run_kernel
+from peers import needs
 
 from tileflow.graph import Builder, Graph, TensorType, type_of
 from tileflow.kernels import cpu
@@ -43,7 +44,7 @@ def test_kernels(path: str, name: str) -> None:
 
 
 def test_as_torch_in_double() -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     x, w, bias = normal(2, 3, 37, 29, dtype="float64"), normal(20, 3, 7, 7, dtype="float64", seed=1), normal(20, dtype="float64")
     wanted = torch.nn.functional.conv2d(torch.tensor(x), torch.tensor(w), torch.tensor(bias), stride=2, padding=3)
     y, = run_kernel(ConvStem(Conv(strides=(2, 2), pads=(3, 3, 3, 3))), x, w, bias)

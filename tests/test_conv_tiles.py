@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluate import check_kernel, run_kernel
+from peers import needs
 from test_amx import EMULATED, PATHS, UNIT, VECTORS
 from test_conv_last import check_laid_out, forms, last, normal
 
@@ -108,7 +109,7 @@ def test_epilogue_on_finished_blocks(path: cpu.Cpu) -> None:
 
 def torch_in_double(op: Conv, x: Array, w: Array, g: Array) -> list[Array]:
     """y, dx and dw over planar images, without padding of different sizes."""
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     tensors = [torch.tensor(a.astype("f8"), requires_grad=True) for a in (x, w)]
     rank = len(op.pads) // 2
     y = torch.nn.functional.conv2d(*tensors, padding=op.pads[:rank], stride=op.strides, dilation=op.dilations, groups=op.group)
@@ -120,7 +121,7 @@ def torch_in_double(op: Conv, x: Array, w: Array, g: Array) -> list[Array]:
 @pytest.mark.parametrize("kind", ["normal", "positive", "wide"])
 def test_as_accurate_as_the_vector_kernels(path: cpu.Cpu, kind: str) -> None:
     """At a size at which tiles are chosen."""
-    pytest.importorskip("torch")
+    needs("torch")
     op = Conv(pads=(1, 1, 1, 1), strides=(1, 1), dilations=(1, 1))
     x, w = normal(2, 96, 14, 13), normal(80, 96, 3, 3, seed=1)
     if kind == "positive":

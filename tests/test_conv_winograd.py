@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluate import check_kernel, run_kernel
+from peers import needs
 
 from tileflow.graph import type_of
 from tileflow.kernels import conv as kernels
@@ -17,7 +18,7 @@ from tileflow.ops.conv import Conv, ConvInputGrad
 from tileflow.ops.conv_last import ConvInputGradLast, ConvLast
 
 Array = np.ndarray
-pytestmark = pytest.mark.skipif(not cpu.current().fma, reason="only with fused multiply-add does it pay")
+pytestmark = pytest.mark.skipif(not cpu.current().fma, reason="needs a CPU with fused multiply-add: only there does it pay")
 
 CASES = {
     "odd sides": ((2, 37, 15, 17), 45, (1, 1, 1, 1)),
@@ -41,7 +42,7 @@ def forms(x: tuple[int, ...], pads: tuple[int, ...]) -> tuple[ConvLast, ConvInpu
 
 def by_torch(x: Array, w: Array, g: Array | None, pads: tuple[int, ...], dtype: str) -> list[Array]:
     """The output and the gradient of the input, channels last."""
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     tx, tw = torch.tensor(x.astype(dtype), requires_grad=True), torch.tensor(w.astype(dtype))
     y = torch.nn.functional.conv2d(torch.nn.functional.pad(tx, (pads[1], pads[3], pads[0], pads[2])), tw)
     y.backward(torch.tensor((normal(*y.shape, seed=2) if g is None else g).astype(dtype)))

@@ -9,6 +9,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from peers import needs
 
 from tileflow.errors import DataError
 from tileflow.graph.types import TensorType
@@ -241,7 +242,7 @@ def test_digits():
     assert (image.shape, image.dtype, image.max()) == ((1438, 8, 8), np.uint8, 16)
     assert data.train.labels is not None
     assert np.bincount(data.train.labels).min() > 120
-    sklearn = pytest.importorskip("sklearn.datasets")
+    sklearn = needs("sklearn.datasets")
     x, y = sklearn.load_digits(return_X_y=True)
     order = permutation(len(x), 0, 0)
     assert np.array_equal(np.concatenate([image, data.test.inputs["x"]]).reshape(len(x), -1), x[order])

@@ -13,6 +13,7 @@ import onnx
 import pytest
 from evaluate import check_gradient, check_kernel, evaluate, gradient_graph, run_kernel
 from onnx.reference import ReferenceEvaluator
+from peers import needs
 
 from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import OPS, Builder, Graph, Op, TensorType, type_of
@@ -619,7 +620,7 @@ KINKS: list[tuple[Op, str]] = [
 
 @pytest.mark.parametrize(("op", "code"), KINKS, ids=[str(o) for o, _ in KINKS])
 def test_gradients_at_kinks_follow_torch(op: Op, code: str) -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     points = np.array([0.0, 1, -1, 3, -3, 40, -40])
     graph, (upper,), (g,) = gradient_graph(op, [points])
     assert g is not None
@@ -629,7 +630,7 @@ def test_gradients_at_kinks_follow_torch(op: Op, code: str) -> None:
 
 
 def test_ties_of_max_follow_torch() -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     a, b = np.array([1.0, 2, 3]), np.array([1.0, 3, 2])
     for op, function in ((ops.Max(), torch.maximum), (ops.Min(), torch.minimum)):
         graph, (upper,), results = gradient_graph(op, [a, b])

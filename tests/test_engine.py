@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from peers import needs
 
 import tileflow
 from tileflow import nn, optim
@@ -232,7 +233,7 @@ def test_an_exception_between_slices(monkeypatch: pytest.MonkeyPatch):
 # ---- statistics and random streams
 
 def test_running_statistics_are_pytorchs():
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
 
     class Net(nn.Module):
         def __init__(self) -> None:

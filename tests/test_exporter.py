@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx_models import expected, imported, mnist_cnn, model_of, node, port, run
+from peers import needs
 
 from tileflow.errors import CheckpointError, ModelError
 from tileflow.importers.onnx import export_model, import_graph, load_model, wrap_model
@@ -63,7 +64,7 @@ def test_only_weights_change(tmp_path: Path) -> None:
 
 
 def test_onnxruntime_agrees(tmp_path: Path) -> None:
-    ort = pytest.importorskip("onnxruntime")
+    ort = needs("onnxruntime")
     model = wrap_model(mnist_cnn(13))
     graph = import_graph(model, batch=3)
     graph.weights.update({n: a * np.float32(0.9) for n, a in graph.weights.items()})

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from peers import needs
 
 from tileflow.kernels import cpu
 from tileflow.kernels import gemm as products
@@ -264,7 +265,7 @@ def test_blocking_depends_on_shapes_only_and_packs_what_outgrows_the_cache() -> 
 @pytest.mark.parametrize("path", cpu.available())
 def test_dot_products_are_as_exact_as_torch(path: str) -> None:
     """Several runs of CHAIN products in each lane, of numbers whose sums only grow."""
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     rng = np.random.default_rng(9)
     a, b = rng.random((4, 4096)).astype("f4"), rng.random((64, 4096)).astype("f4")
     p = Problem(4, 64, 4096, trans_b=True)

@@ -12,6 +12,7 @@ import pytest
 from evaluate import evaluate
 from onnx import ModelProto, TensorProto, helper
 from onnx_models import NEWEST, compare, expected, imported, mnist_cnn, model_of, node, port, run, tensor
+from peers import needs
 
 from tileflow.errors import ModelError, OptionError, ShapeError, TileflowError, TypeMismatchError, UnsupportedError
 from tileflow.graph import TensorType
@@ -51,7 +52,7 @@ def test_mnist_cnn(opset: int) -> None:
 
 
 def test_mnist_cnn_like_onnxruntime() -> None:
-    ort = pytest.importorskip("onnxruntime")
+    ort = needs("onnxruntime")
     x = f4(5, 1, 28, 28)
     for proto in (mnist_cnn(13), mnist_cnn(13, flatten=True)):
         wanted, = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"image": x})

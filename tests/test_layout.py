@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluate import check_kernel, evaluate, run_kernel
+from peers import needs
 
 import tileflow
 from tileflow import nn, optim
@@ -355,7 +356,7 @@ def test_bits_do_not_depend_on_threads_or_fusion(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("planar", [False, True])
 def test_normalisation_residual_and_activation_of_inference_join_their_convolution(monkeypatch: pytest.MonkeyPatch, planar: bool) -> None:
     """Elementwise passes of their own are left for the factors per channel only; the results are torch's."""
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     if planar:
         monkeypatch.setattr("tileflow.lower.plan.arrange", lambda graph, keep: graph)
     monkeypatch.setattr("tileflow.lower.layout.TURN", 1e-9)

@@ -46,7 +46,7 @@ def check_arena(intervals: Sequence[Interval], base: int) -> Arena:
 
 
 def test_live_buffers_never_overlap():
-    hypothesis = pytest.importorskip("hypothesis")
+    import hypothesis
     st = hypothesis.strategies
     interval = st.tuples(st.integers(0, 300), st.integers(0, 20), st.integers(0, 8))
 
@@ -94,7 +94,7 @@ def random_graph(choices: Sequence[tuple[int, int, int]]) -> Graph:
 
 
 def test_fused_graphs_are_ordered_and_complete():
-    hypothesis = pytest.importorskip("hypothesis")
+    import hypothesis
     st = hypothesis.strategies
 
     @hypothesis.settings(max_examples=150, deadline=None, derandomize=True)

@@ -13,7 +13,7 @@ from bench.fetch import SHA256
 from bench.models import TutorialNet, initial_weights, tutorial_cnn
 
 pytestmark = pytest.mark.skipif(not all((FOLDER / name).is_file() for name in SHA256),
-                                reason=f"MNIST is not in {FOLDER}; python -m bench.fetch {FOLDER} fetches it")
+                                reason="needs MNIST: python -m bench.fetch .cache/mnist")
 
 
 def test_from_the_file(tmp_path: Path):

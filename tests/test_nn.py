@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from peers import needs
 
 import tileflow
 from tileflow import nn, optim
@@ -47,7 +48,7 @@ class OurLayers:
 
 @pytest.mark.parametrize("index", range(len(LAYERS)))
 def test_layers_are_pytorchs(index: int):
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     make, shape = LAYERS[index]
     theirs, ours = make(torch.nn).double(), make(OurLayers())
     wanted = theirs.state_dict()
@@ -65,7 +66,7 @@ def test_layers_are_pytorchs(index: int):
 
 @pytest.mark.parametrize(("key_heads", "causal", "masked"), [(4, False, True), (2, True, True), (1, True, False)])
 def test_attention_is_pytorchs(key_heads: int, causal: bool, masked: bool):
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     q, k, v = rng.standard_normal((2, 4, 5, 6)), *rng.standard_normal((2, 2, key_heads, 7, 6))
     mask = rng.standard_normal((2, 4, 5, 7)).astype(np.float32) if masked else None
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluate import KernelFailed, check_gradient, check_gradient_kernels, check_kernel, run_kernel
+from peers import needs
 
 from tileflow.errors import DataError, OptionError, ShapeError, TypeMismatchError
 from tileflow.graph import Op, TensorType
@@ -52,7 +53,7 @@ def test_label_losses(kind: Any, reduction: str, shape: tuple[int, ...], label: 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("shape", [(6, 5), (2, 3, 4)])
 def test_against_torch(reduction: str, shape: tuple[int, ...]) -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     scores, labels, weights = scores_and_labels(*shape)
     labels.flat[1] = -100
     for function, kind in zip((torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss), LABEL_LOSSES, strict=True):
@@ -67,7 +68,7 @@ def test_against_torch(reduction: str, shape: tuple[int, ...]) -> None:
 
 
 def test_against_onnx_reference() -> None:
-    onnx = pytest.importorskip("onnx")
+    import onnx
     from onnx.reference import ReferenceEvaluator
     scores, labels, weights = scores_and_labels(4, 5, 3)
     helper, float_, int_ = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
@@ -135,7 +136,7 @@ ELEMENTWISE = {"mse_loss": MSELoss, "l1_loss": L1Loss, "binary_cross_entropy_wit
 @pytest.mark.parametrize("name", ELEMENTWISE)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_elementwise_losses(name: str, reduction: str) -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     op = ELEMENTWISE[name](reduction=reduction)
     x, t = (rng.standard_normal((37, 53)) * 20).astype("float32"), rng.random((37, 53)).astype("float32")
     y, = check_kernel(op, x, t, rtol=2e-6)

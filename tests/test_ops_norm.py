@@ -4,6 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from evaluate import check_gradient, check_gradient_kernels, check_kernel, run_kernel
+from peers import needs
 
 from tileflow.errors import ShapeError, TypeMismatchError, UnsupportedError
 from tileflow.graph import Builder, Graph, TensorType
@@ -38,7 +39,7 @@ def test_batch_norm(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("shape", [(8, 3, 5, 7), (40, 10)])
 def test_batch_norm_against_torch(shape: tuple[int, ...]) -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     arrays = batch(shape)
     t = [torch.tensor(a, requires_grad=i < 3) for i, a in enumerate(arrays)]
     wanted = torch.nn.functional.batch_norm(t[0], None, None, t[1], t[2], training=True, eps=1e-3)
@@ -89,7 +90,7 @@ def test_instance_norm(shape: tuple[int, ...]) -> None:
     x, scale, shift = batch(shape)[:3]
     y, = check_kernel(InstanceNormalization(), x, scale, shift, rtol=1e-5, atol=1e-5)
     if len(shape) > 2 and x.size:
-        torch = pytest.importorskip("torch")
+        torch = needs("torch")
         wanted = torch.nn.functional.instance_norm(*map(torch.tensor, (x,)), weight=torch.tensor(scale), bias=torch.tensor(shift))
         np.testing.assert_allclose(y, wanted.numpy(), rtol=1e-5, atol=1e-5)
         check_gradient(InstanceNormalization(), *[a.astype("float64") for a in (x, scale, shift)], rtol=1e-5)
@@ -110,7 +111,7 @@ def test_layer_norm(shape: tuple[int, ...], axis: int) -> None:
 
 
 def test_layer_norm_against_torch() -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     x = (rng.standard_normal((6, 4, 50)) + 100).astype("float32")
     scale, shift, g = rng.random(50).astype("float32"), rng.random(50).astype("float32"), rng.standard_normal(x.shape).astype("float32")
     t = [torch.tensor(a, requires_grad=True) for a in (x, scale, shift)]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluate import check_gradient, check_gradient_kernels, check_kernel, run_kernel
+from peers import needs
 
 from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import TensorType
@@ -90,7 +91,7 @@ def test_gradients(kind: Any, shape: tuple[int, ...], axes: tuple[int, ...] | No
 
 
 def test_ties_share_the_gradient_as_torch_does() -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     from evaluate import evaluate, gradient_graph
     x = np.array([[1.0, 3, 3], [2, 2, 2], [5, 1, 0]])
     graph, grads, (dx,) = gradient_graph(ReduceMax(axes=(1,), keepdims=0), [x])

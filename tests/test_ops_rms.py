@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from evaluate import check_gradient, check_kernel, run_kernel
 from onnx_models import model_of, node, port
+from peers import needs
 
 from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import TensorType
@@ -38,7 +39,7 @@ def test_gradients() -> None:
 
 
 def test_against_torch() -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     x, g = (rng.standard_normal((6, 4, 50)).astype("float32") for _ in range(2))
     scale = rng.random(50).astype("float32")
     t = [torch.tensor(a, requires_grad=True) for a in (x, scale)]

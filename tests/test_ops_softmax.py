@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluate import check_gradient, check_gradient_kernels, check_kernel, run_kernel
+from peers import needs
 
 from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import TensorType
@@ -31,7 +32,7 @@ def test_against_references(kind: Any, shape: tuple[int, ...], axis: int) -> Non
 
 @pytest.mark.parametrize("kind", [Softmax, LogSoftmax])
 def test_against_torch(kind: Any) -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     function = torch.nn.functional.softmax if kind is Softmax else torch.nn.functional.log_softmax
     x = (rng.standard_normal((9, 77)) * 10).astype("float32")
     np.testing.assert_allclose(run_kernel(kind(), x)[0], function(torch.tensor(x), -1).numpy(), rtol=2e-6, atol=1e-6)

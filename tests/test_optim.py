@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from peers import needs
 
 import tileflow
 from tileflow import Options, nn, optim
@@ -40,7 +41,7 @@ def trained(optimizer: optim.Optimizer, steps: int = STEPS, precision: str = "fl
 
 def peer(make: Any, steps: int = STEPS, lr: Any = None, **options: Any) -> dict[str, np.ndarray]:
     """The same in PyTorch; `lr` gives the rate per update."""
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     weights = {n: torch.from_numpy(p.data.copy()).requires_grad_() for n, p in Net().named_parameters()}
     optimizer = make(weights.values(), **options)
     for i in range(steps):
@@ -65,14 +66,14 @@ SGD = [dict(), dict(weight_decay=0.1), dict(momentum=0.9), dict(momentum=0.9, we
 
 @pytest.mark.parametrize("options", SGD, ids=str)
 def test_sgd(options: dict[str, Any]):
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     agree(trained(optim.SGD(lr=0.1, **options)), peer(torch.optim.SGD, lr=lambda i: 0.1, **options))
 
 
 @pytest.mark.parametrize("options", [dict(momentum=0.9, dampening=0.3), dict(dampening=0.5), dict(momentum=0.5, dampening=0.9, weight_decay=0.1)],
                          ids=str)
 def test_sgd_with_dampening_as_pytorch_has_it(options: dict[str, Any]):
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     agree(trained(optim.SGD(lr=0.1, torch_compat=True, **options)), peer(torch.optim.SGD, lr=lambda i: 0.1, **options))
 
 
@@ -104,7 +105,7 @@ def test_sgd_with_dampening_as_popart_has_it(momentum: float):
 @pytest.mark.parametrize("options", [dict(), dict(weight_decay=0.1), dict(betas=(0.5, 0.7), eps=1e-3)], ids=str)
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
 def test_adam(name: str, options: dict[str, Any]):
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     agree(trained(getattr(optim, name)(lr=0.05, **options)), peer(getattr(torch.optim, name), lr=lambda i: 0.05, **options))
 
 
@@ -120,7 +121,7 @@ def test_adam_without_bias_correction():
 # ---- rates
 
 def test_a_schedule_is_read_per_update_within_a_call():
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
 
     def rate(i: int) -> float:
         return 0.05 / (1 + i)
@@ -131,7 +132,7 @@ def test_a_schedule_is_read_per_update_within_a_call():
 
 
 def test_a_rate_set_by_hand_holds_for_the_whole_next_call():
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     net, optimizer = Net(), optim.AdamW(lr=0.1)
     model = tileflow.training_model(net, optimizer=optimizer, loss="mse", precision="float64", device_iterations=4)
     for call, (lr, decay) in enumerate([(0.1, 0.01), (0.01, 0.5), (0.0, 0.0)]):
@@ -229,7 +230,7 @@ class WithUnused(nn.Module):
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_weights_without_gradient_stay(accumulation: int):
     """Decay and moments leave them alone, as in PyTorch and PopART; the weights around them are trained as ever."""
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     net = WithUnused()
     before = net.state_dict()
     weights = {n: torch.from_numpy(a.astype(np.float64)).requires_grad_() for n, a in before.items()}

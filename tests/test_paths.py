@@ -23,7 +23,7 @@ ONLY = {"amx": "compiled_for or products or micro", "fp16": "compiled_for or hal
         "generic": "compiled_for or products or micro or primes or pools or functions or rows"}
 """What a path has of its own; the rest of it is the code of the path above or below, compiled again."""
 TILED = "denormal or ends_of_the_range or (conv_tiles and cannot_be_split)"
-emulated = pytest.mark.skipif(not emulator.available(), reason="needs Linux on x86-64, the package bochscpu-python and a C compiler")
+emulated = pytest.mark.skipif(not emulator.available(), reason="needs Linux on x86-64, a C compiler and an emulator: pip install bochscpu-python")
 
 
 def pytest_in_a_process(plugin: str, checks: Sequence[str], only: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -55,14 +55,14 @@ def test_emulated_path(path: str) -> None:
 
 
 @emulated
-@pytest.mark.skipif("amx" in cpu.available(), reason="those tests run here as they are")
+@pytest.mark.skipif("amx" in cpu.available(), reason="runs on a CPU without AMX; this one runs those tests as they are")
 def test_emulated_tiles() -> None:
     """A product and a convolution of each kind by the tile instructions, and the blocks that go to the vectors instead."""
     checks = ("test_amx.py", "test_half_gemm.py", "test_conv_tiles.py", "test_conv_half.py")
     passed(pytest_in_a_process("emulator.plugin", checks, TILED, **emulator.environment("amx")))
 
 
-linux = pytest.mark.skipif(platform.system() != "Linux", reason="takes memory away by mprotect, and reads how a process ended")
+linux = pytest.mark.skipif(platform.system() != "Linux", reason="needs Linux: takes memory away by mprotect, and reads how a process ended")
 
 
 @linux

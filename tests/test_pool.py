@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from evaluate import check_gradient, check_kernel, evaluate, gradient_graph, run_kernel
 from onnx import TensorProto, helper
+from peers import needs
 
 from tileflow.errors import ShapeError, TypeMismatchError, UnsupportedError
 from tileflow.graph import Op, TensorType
@@ -51,7 +52,7 @@ def levels(*shape: int, dtype: str = "float32") -> Array:
 
 def runtime(op: Op, x: Array, outputs: int = 1) -> list[Array]:
     """The ONNX operator by onnxruntime."""
-    ort = pytest.importorskip("onnxruntime")
+    ort = needs("onnxruntime")
     attributes = {k: v for k, v in op.attributes().items() if k != "indices" and v is not None}
     kinds = [("y", TensorProto.FLOAT), ("z", TensorProto.INT64)][:outputs]
     names = [n for n, _ in kinds]
@@ -106,7 +107,7 @@ def test_as_onnxruntime(shape: tuple[int, ...], attributes: dict) -> None:
 @pytest.mark.parametrize("ceil_mode", [0, 1])
 @pytest.mark.parametrize(("kernel", "stride", "pad", "dilation"), [(2, 2, 0, 1), (3, 2, 1, 1), (3, 1, 1, 2), (2, 3, 1, 1)])
 def test_as_torch(kernel: int, stride: int, pad: int, dilation: int, ceil_mode: int) -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     x = levels(2, 3, 11, 14, dtype="float64")
     x[0, 0, 3, 4] = np.nan
     x[1, 1, 5, 6] = np.inf

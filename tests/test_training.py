@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from peers import needs
 
 import tileflow
 from tileflow import nn, optim
 from tileflow.importers.onnx import wrap_model
 
-torch = pytest.importorskip("torch")
+torch = needs("torch")
 
 from bench.models import TutorialNet, initial_weights, tutorial_cnn  # noqa: E402  (imports torch's network too)
 from bench.peer_torch import call, network  # noqa: E402

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from peers import needs
 
 import tileflow
 from tileflow import nn
 from tileflow.errors import OptionError
 
-torch = pytest.importorskip("torch")
+torch = needs("torch")
 
 
 class Wrap(nn.Module):
