@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tileflow import cli, doctor, progress
+from tileflow.cli.infer import accuracy
 from tileflow.errors import Interrupted, ModelError, TrainingError
 from tileflow.options import Options, declarations
 from tileflow.runtime.history import Epoch
@@ -39,7 +40,7 @@ def sample(name: str) -> tuple[str, object]:
 
 
 def parsed(*words: str) -> Options:
-    return cli.options_of(cli._parse(["train", "m.onnx", *words]))
+    return cli.options_of(cli.parse(["train", "m.onnx", *words]))
 
 
 @pytest.mark.parametrize("name", [d.name for d in declarations().values()])
@@ -209,7 +210,7 @@ def test_infer_writes_outputs_and_says_the_accuracy(fake_api, tmp_path, capsys):
     (np.stack([np.zeros((2, 4)), np.ones((2, 4))], axis=1), np.ones((2, 4), int), 1.0),
 ])
 def test_accuracy(scores, labels, expected):
-    assert cli.accuracy(scores, labels) == expected
+    assert accuracy(scores, labels) == expected
 
 
 def test_models_that_come_with_tileflow(tmp_path, monkeypatch):

@@ -1,0 +1,84 @@
+"""Models to call, and what all verbs share: where a model comes from, the options that hold."""
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+from .. import compiler
+from ..errors import OptionError
+from ..importers.onnx import OnnxModel, load_model
+from ..nn import Module
+from ..optim import Optimizer
+from ..options import Options
+from ..runtime.model import InferenceModel, Progress, TrainingModel
+from ..runtime.session import Session
+from ..runtime.source import NetSource, OnnxSource, Source
+
+Modelish = Module | OnnxModel | str | os.PathLike[str]
+
+
+def load(path: str | os.PathLike[str]) -> OnnxModel:
+    """Read and check an ONNX file (ModelError where it cannot be read or is not valid)."""
+    return load_model(path)
+
+
+def chosen_options(options: Options | None, changes: Mapping[str, Any]) -> Options:
+    """A copy of the options with keyword changes (OptionError for an unknown name or a bad value)."""
+    if options is not None and not isinstance(options, Options):
+        raise OptionError(f"options must be a tileflow.Options, got {type(options).__name__}.")
+    result = options.clone() if options is not None else Options()
+    for name, value in changes.items():
+        setattr(result, name, value)
+    return result
+
+
+def source_of(model: Modelish, options: Options) -> Source:
+    """The source of a model; one per OnnxModel object, so that its models share weights."""
+    if isinstance(model, Module):
+        return NetSource(model, options)
+    loaded = model if isinstance(model, OnnxModel) else load_model(model)
+    source = OnnxSource(loaded, options, _sessions.get(id(loaded.proto)))
+    source.session.owner = loaded.proto
+    _sessions[id(loaded.proto)] = source.session
+    return source
+
+
+_sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
+"""Sessions in use by the identity of the ONNX model, which each keeps alive."""
+
+
+def given_loss(options: Options) -> str:
+    """The option loss without data to look at."""
+    return "cross_entropy" if options.loss == "auto" else options.loss
+
+
+def model_name(model: Modelish) -> str:
+    if isinstance(model, Module):
+        return type(model).__name__
+    return model.proto.graph.name if isinstance(model, OnnxModel) else Path(model).name
+
+
+def training_model(model: Modelish, options: Options | None = None, *, optimizer: Optimizer | None = None,
+                   loss: str | compiler.Loss | None = None, progress: Progress | None = None, **changes: Any) -> TrainingModel:
+    """A model to train: call it on `micro_batch * gradient_accumulation * device_iterations` rows of inputs and labels.
+
+        net = tileflow.nn.Sequential(tileflow.nn.Linear(4, 3))
+        model = tileflow.training_model(net, optimizer=tileflow.optim.SGD(lr=0.1), gradient_accumulation=2)
+        prediction, loss = model(x, labels)
+
+    Args:
+        loss: cross_entropy, nll, mse, l1, bce_with_logits, identity, or a function (builder, outputs) -> loss value; by default
+            the option loss, where auto means cross_entropy.
+        changes: single options by keyword.
+    """
+    chosen = chosen_options(options, changes)
+    return TrainingModel(source_of(model, chosen), chosen, optimizer, given_loss(chosen) if loss is None else loss, progress)
+
+
+def inference_model(model: Modelish, options: Options | None = None, *, progress: Progress | None = None, **changes: Any) -> InferenceModel:
+    """A model to run: call it on `micro_batch * device_iterations` rows of inputs. Weights are those of every other model of `model`."""
+    chosen = chosen_options(options, changes)
+    return InferenceModel(source_of(model, chosen), chosen, progress)

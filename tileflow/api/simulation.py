@@ -1,0 +1,109 @@
+"""Programs without running them: compile, and tune for the tile machine."""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import compiler
+from ..errors import DataError, OptionError
+from ..graph import Graph, TensorType, type_of
+from ..importers.onnx import OnnxModel, load_model
+from ..loss import find
+from ..nn import Module
+from ..optim import from_options
+from ..options import Options
+from ..program import Batching
+from ..runtime.source import NetSource, OnnxSource, as_array
+from .models import Modelish, chosen_options, given_loss, model_name
+
+if TYPE_CHECKING:
+    from ..simulate import TuneResult
+
+DEFAULT_MACHINE = "gc200"
+
+
+def compile(model: Modelish, options: Options | None = None, *, training: bool = False, inputs: Sequence[Any] | None = None,
+            stop_after: str | None = None, report: str | os.PathLike[str] | None = None, allow_out_of_memory: bool = False,
+            **changes: Any) -> compiler.Compilation:
+    """Compile a model to a Program without running it: `print(tileflow.compile("model.onnx").to_text())`.
+
+    With `machine` set the tile machine partitions the program and counts its bytes and cycles; the result is a TileCompilation,
+    whose text is the report:
+
+        print(tileflow.compile("model.onnx", machine="gc200", available_memory_proportion=0.3, report="out").to_text())
+
+    Args:
+        inputs: for a network of layers: its inputs for one micro-batch, as arrays, or as shapes of arrays of `precision`.
+        report: folder for report.json, page.html and trace.json.
+        allow_out_of_memory: return a program that does not fit the chip instead of raising.
+
+    Raises:
+        OutOfTileMemoryError: the program does not fit; the report is written first.
+    """
+    chosen = chosen_options(options, changes)
+    if report is not None and chosen.machine is None:
+        raise OptionError("A report is made by the tile machine; name a machine, for example machine='gc200'.")
+    if report is not None and stop_after is not None:
+        raise OptionError(f"stop_after={stop_after!r} ends the compilation before the tile machine, so there is no report; leave one of them out.")
+    compiled = _compile(model, chosen, training, inputs, stop_after)
+    if chosen.machine is None or stop_after is not None:
+        return compiled
+    from .. import simulate
+    return simulate.compile_tiles(compiled, chosen, model=model_name(model), folder=report, allow_out_of_memory=allow_out_of_memory)
+
+
+def tune_available_memory(model: Modelish, options: Options | None = None, *, training: bool = False, inputs: Sequence[Any] | None = None,
+                          report: str | os.PathLike[str] | None = None, evaluations: int = 96,
+                          progress: Callable[[int, int, str], None] | None = None, **changes: Any) -> TuneResult:
+    """Search for the available-memory proportions, one for all and then one per operator, that make the model fastest on a chip.
+
+        found = tileflow.tune_available_memory("model.onnx", machine="gc200")
+        found.save("tuned.toml")                         # tileflow compile model.onnx --options tuned.toml
+
+    Args:
+        options: `machine` is gc200 unless set; proportions by name pattern are kept, the others are searched.
+        inputs: as for `compile`.
+        report: folder for the report of the fastest program, with the frontier of cycles against memory.
+        evaluations: programs to analyse after the sweep, at most.
+        progress: called with programs analysed, how many at most, and the best setting so far.
+
+    Raises:
+        OutOfTileMemoryError: no setting fits the chip; the report is written first.
+    """
+    chosen = chosen_options(options, changes)
+    if chosen.machine is None:
+        chosen = chosen.clone(machine=DEFAULT_MACHINE)
+    from .. import simulate
+    simulate.machine(chosen)
+    compiled = _compile(model, chosen, training, inputs, None)
+    return simulate.tune(compiled, chosen, model=model_name(model), folder=report, evaluations=evaluations, progress=progress)
+
+
+def _compile(model: Modelish, chosen: Options, training: bool, inputs: Sequence[Any] | None, stop_after: str | None) -> compiler.Compilation:
+    graph = _graph(model, chosen, training, inputs)
+    batching = Batching(chosen.micro_batch_size, chosen.gradient_accumulation, chosen.device_iterations)
+    if not training:
+        return compiler.inference(graph, batching, stop_after, chosen.serial_splits)
+    return compiler.training(graph, find(given_loss(chosen)), from_options(chosen), batching, reduction=chosen.accumulation_reduction,
+                             loss_scaling=chosen.loss_scaling, stop_after=stop_after, serialised=chosen.serial_splits)
+
+
+def _graph(model: Modelish, chosen: Options, training: bool, inputs: Sequence[Any] | None) -> Graph:
+    """The forward graph for one micro-batch."""
+    if not isinstance(model, Module):
+        source = OnnxSource(model if isinstance(model, OnnxModel) else load_model(model), chosen)
+        return source.graph_for_batch(chosen.micro_batch_size, training).graph
+    if inputs is None:
+        raise DataError("A network of layers does not say what it takes; give inputs, for example inputs=[(16, 784)].")
+    net = NetSource(model, chosen)
+    types = []
+    for i, given in enumerate(inputs):
+        if isinstance(given, tuple):
+            types.append(TensorType(chosen.precision, given))
+        else:
+            array = np.asarray(given)
+            types.append(type_of(as_array(array, net.input_dtype(i, array), f"Input {i}")))
+    return net.graph(types, training)[0]

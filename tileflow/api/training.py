@@ -1,0 +1,222 @@
+"""train: from a model and data to a run folder, and what comes of it."""
+from __future__ import annotations
+
+import html
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import CheckpointError, DataError, ModelError, OptionError
+from ..graph import TensorType
+from ..importers.onnx import OnnxModel
+from ..importers.onnx.export import export_model
+from ..loss import LABELS
+from ..optim import Optimizer
+from ..options import Options
+from ..program import Program
+from ..runtime.data import Dataset, open_data
+from ..runtime.history import Epoch
+from ..runtime.model import TrainingModel
+from ..runtime.run_folder import CHECKPOINT
+from ..runtime.source import OnnxSource, Source
+from ..runtime.trainer import CLASS_LOSSES, Reporter, Silent, Trainer, label_type
+from .inference import input_types, measured
+from .models import Modelish, chosen_options, source_of
+
+
+@dataclass
+class TrainResult:
+    """What `train` returns. `history` has one array per figure, one element per epoch (NaN where there is none)."""
+
+    epochs: list[Epoch]
+    folder: Path
+    _trainer: Trainer
+    _model: OnnxModel | None
+
+    @property
+    def history(self) -> dict[str, np.ndarray]:
+        """epoch, loss, accuracy, test_loss, test_accuracy, samples_per_second as float64 arrays."""
+        names = ("epoch", "loss", "accuracy", "test_loss", "test_accuracy", "samples_per_second")
+        return {n: np.array([np.nan if getattr(e, n) is None else getattr(e, n) for e in self.epochs], np.float64) for n in names}
+
+    @property
+    def weights(self) -> dict[str, np.ndarray]:
+        """Copies of the trained parameters and buffers by name."""
+        session = self._trainer.session
+        return {n: session[n].copy() for n in session.names("parameter", "buffer")}
+
+    @property
+    def model(self) -> TrainingModel:
+        return self._trainer.model
+
+    def save_onnx(self, path: str | os.PathLike[str]) -> Path:
+        """Write the original ONNX model with the trained weights, atomically.
+
+        Raises:
+            ModelError: the model did not come from an ONNX file.
+        """
+        if self._model is None:
+            raise ModelError("This network was built from layers and has no ONNX file to write back; use state_dict().")
+        export_model(self._model, self.weights, path)
+        return Path(path)
+
+    def evaluate(self, data: Any = None) -> dict[str, float | None]:
+        """Mean loss and accuracy of the trained weights on data (anything `train` takes; by default the run's test part)."""
+        dataset = self._trainer.test if data is None else _adapted(measured(open_data(data, self._trainer.options)), self._trainer)
+        if dataset is None:
+            raise DataError("The run has no test data; give some to evaluate on.")
+        loss, accuracy = self._trainer.evaluate(dataset)
+        return {"loss": loss, "accuracy": accuracy}
+
+    def __repr__(self) -> str:
+        if not self.epochs:
+            return f"TrainResult(no epochs, {self.folder})"
+        last = self.epochs[-1]
+        shown = last.test_accuracy if last.test_accuracy is not None else last.accuracy
+        accuracy = "" if shown is None else f", accuracy {100 * shown:.2f} %"
+        return f"TrainResult({len(self.epochs)} epochs, loss {last.loss:.4f}{accuracy}, {self.folder})"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        def cell(x: float | None, form: str) -> str:
+            return "" if x is None or np.isnan(x) else format(x, form)
+        rows = "".join(f"<tr><td>{e.epoch}</td><td>{cell(e.loss, '.4f')}</td><td>{cell(e.accuracy, '.2%')}</td><td>{cell(e.test_loss, '.4f')}</td>"
+                       f"<td>{cell(e.test_accuracy, '.2%')}</td><td>{e.samples_per_second:,.0f}</td></tr>" for e in self.epochs)
+        return ("<table><thead><tr><th>epoch</th><th>loss</th><th>accuracy</th><th>test loss</th><th>test accuracy</th><th>samples/s</th></tr>"
+                f"</thead><tbody>{rows}</tbody></table><p>{html.escape(str(self.folder))}</p>")
+
+
+def train(model: Modelish, options: Options | None = None, *, data: Any = None, optimizer: Optimizer | None = None,
+          reporter: Reporter | None = None, **changes: Any) -> TrainResult:
+    """Train a model on data and write trained ONNX file, metrics and checkpoint into a run folder.
+
+        result = tileflow.train("model.onnx", data=(x, y), epochs=3, micro_batch_size=32)
+        result.save_onnx("trained.onnx")
+
+    Args:
+        model: an ONNX file, a loaded one, or a network of layers.
+        data: overrides `options.data`: arrays (x, y), a dict, a path, or "digits".
+        optimizer: overrides the optimizer that the options describe.
+        reporter: gets progress; None: silent.
+        changes: single options by keyword.
+
+    Raises:
+        TileflowError: in one of its kinds, with a sentence that says how to mend it.
+        Interrupted: Ctrl-C; the state is saved and `resume=True` goes on bit for bit.
+    """
+    chosen = chosen_options(options, {k: v for k, v in changes.items()})
+    reporter = reporter or Silent()
+    source = source_of(model, chosen)
+    given = data if data is not None else chosen.data
+    if given is None:
+        raise DataError("There is no data to train on; give data=(x, y), a path, or the name digits.")
+    opened = open_data(given, chosen)
+    test = measured(open_data(chosen.test_data, chosen)) if chosen.test_data else opened.test
+    _check_remainder(chosen, len(opened.train))
+    wanted = input_types(source, chosen, opened.train)
+    loss = _loss_name(chosen, opened.train)
+    label = _label_type(source, wanted, loss)
+    train_set = opened.train.adapt_to(wanted, label, chosen)
+    test_set = None if test is None else test.adapt_to(wanted, label, chosen)
+    for note in train_set.notes:
+        reporter.say(note)
+    if isinstance(source, OnnxSource) and source.imported is not None:
+        for warning in source.imported.warnings:
+            reporter.say(warning)
+    loop_options = chosen.clone()
+    loop_options.output_mode = "all"
+    folder = _run_folder(chosen)
+    training = TrainingModel(source, loop_options, optimizer, loss, reporter.compiling)
+    trainer = Trainer(training, train_set, test_set, loop_options, folder, reporter)
+    training.compile(*_example(trainer))
+    training.compile_seconds = 0.0
+    for part in (train_set, test_set):
+        if part is not None and loss in CLASS_LOSSES:
+            _check_labels(part, training.program.micro.outputs[0].shape[1])
+    if chosen.resume:
+        trainer.resume(Path(chosen.resume) if isinstance(chosen.resume, (str, os.PathLike)) else folder / CHECKPOINT)
+    trainer.run()
+    result = TrainResult(trainer.history, folder, trainer, source.model if isinstance(source, OnnxSource) else None)
+    if result._model is not None:
+        result.save_onnx(folder / "model.onnx")
+    return result
+
+
+def _check_remainder(options: Options, rows: int) -> None:
+    """Refuse a shorter last batch: the engine's calls have one size."""
+    size = options.micro_batch_size * options.gradient_accumulation * options.device_iterations
+    if not options.drop_last and rows % size:
+        raise OptionError(f"The {rows:,} training rows do not divide into calls of {size:,} (micro_batch_size * gradient_accumulation * "
+                          f"device_iterations), and drop_last is off; set drop_last, or choose sizes that divide {rows:,}.")
+
+
+def _check_labels(dataset: Dataset, classes: int) -> None:
+    """Refuse labels that are no class of the model before anything is trained."""
+    labels = dataset.labels
+    if labels is None:
+        return
+    rows = labels.reshape(len(labels), -1)
+    wrong = (rows < 0) | (rows >= classes)
+    if wrong.any():
+        at = int(np.flatnonzero(wrong.any(axis=1))[0])
+        raise DataError(f"Data {dataset.name}: the label {rows[at][wrong[at]][0]} of row {at} is outside of the model's classes 0..{classes - 1}; "
+                        "check the label column or the number of classes of the model.")
+
+
+def _example(trainer: Trainer) -> tuple[np.ndarray, ...]:
+    """Arrays of a whole call, to compile for before anything is read."""
+    rows = np.zeros(trainer.loader.combined_batch_size, np.int64)
+    return trainer.train.gather(rows)
+
+
+def _adapted(dataset: Dataset, trainer: Trainer) -> Dataset:
+    """Data of a later evaluation, made to fit like the training data."""
+    program: Program = trainer.model.program
+    types = {v.name: v.type for v in program.inputs}
+    label = types.pop(LABELS, None)
+    return dataset.adapt_to(types, label, trainer.options)
+
+
+def _loss_name(options: Options, dataset: Dataset) -> str:
+    """`auto` by the labels: classes for whole numbers, squared error otherwise."""
+    if options.loss != "auto":
+        return options.loss
+    if dataset.label is None:
+        raise DataError("The data have no labels: name them with the option label, or set loss='identity' for a model that computes its loss.")
+    values = dataset.label.array
+    if values.dtype.kind in "iub":
+        return "cross_entropy"
+    one = values.ndim == 1 and values.size and bool(np.all(np.mod(values[:65536], 1) == 0)) and float(np.min(values)) >= 0
+    return "cross_entropy" if one else "mse"
+
+
+def _label_type(source: Source, wanted: Mapping[str, TensorType], loss: str) -> TensorType | None:
+    """The element type and shape that the loss takes; None where the model computes its loss itself."""
+    if loss == "identity":
+        return None
+    graph, _ = source.graph(list(wanted.values()), True)
+    return label_type(loss, graph.outputs[0].type)
+
+
+def _run_folder(options: Options) -> Path:
+    """The run's folder, made if need be.
+
+    Raises:
+        CheckpointError: it cannot be made or written to, or holds an earlier run that is not to be resumed.
+    """
+    folder = Path(options.out) if options.out else Path("runs") / time.strftime("%Y%m%d-%H%M%S")
+    if not options.resume and (folder / CHECKPOINT).exists():
+        raise CheckpointError(f"The folder {folder} already holds a run; go on from it with resume, or choose another one with out.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise CheckpointError(f"Cannot write to the folder {folder} ({error.strerror}); choose another one with out.") from None
+    return folder

@@ -1,0 +1,71 @@
+"""What the commands share: the model, the flags of options, and what they come to."""
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import ModelError
+from ..options import GROUPS, Declaration, Flag, Options, declarations, read_options_file
+
+PACKAGED_MODELS = ("digits_cnn.onnx",)
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help=f"an ONNX file, or one that comes with tileflow: {', '.join(PACKAGED_MODELS)}")
+
+
+def add_simulation(parser: argparse.ArgumentParser) -> None:
+    """Flags of the commands that use the tile machine."""
+    parser.add_argument("--training", action="store_true", default=False, help="compile it for training")
+    parser.add_argument("--report", metavar="DIR", default=None, help="write report.json, page.html and trace.json to this folder")
+    parser.add_argument("--verbose", action="store_true", default=False, help="list every operator")
+
+
+def add_options(parser: argparse.ArgumentParser, groups: Sequence[str]) -> None:
+    """One flag per option of these groups, and --options for a file of them."""
+    parser.add_argument("--options", dest="options_file", metavar="FILE", help="a TOML or JSON file of options; flags override it")
+    sections = {group: parser.add_argument_group(GROUPS[group]) for group in groups}
+    for declaration in declarations().values():
+        if declaration.group in sections:
+            _add_flag(sections[declaration.group], declaration)
+
+
+def _add_flag(section: Any, declaration: Declaration) -> None:
+    help_text = declaration.help.replace("%", "%%")
+    if declaration.default not in (None, (), False) and declaration.default != {}:
+        shown = declaration.default
+        help_text += f" (default: {','.join(map(str, shown)) if isinstance(shown, tuple) else shown})"
+    if isinstance(declaration.kind, Flag):
+        section.add_argument(declaration.flag, action=argparse.BooleanOptionalAction, help=help_text, default=argparse.SUPPRESS)
+    elif declaration.default is False:          # a path that may be left out
+        section.add_argument(declaration.flag, nargs="?", const=True, metavar=declaration.kind.metavar, help=help_text)
+    else:
+        section.add_argument(declaration.flag, metavar=declaration.kind.metavar, help=help_text)
+
+
+def options_of(chosen: argparse.Namespace) -> Options:
+    """The options of a parsed command line: the file's, overridden by the flags."""
+    values = read_options_file(chosen.options_file) if hasattr(chosen, "options_file") else {}
+    for name, declaration in declarations().items():
+        if hasattr(chosen, name):
+            given = getattr(chosen, name)
+            values[name] = declaration.parse(given) if isinstance(given, str) else given
+    return Options(**values)
+
+
+def model_path(text: str) -> Path:
+    """The model's path; the name of a packaged model counts where there is no such file."""
+    path = Path(text)
+    if not path.exists() and text in PACKAGED_MODELS:
+        return Path(__file__).parent.parent / "data" / text
+    if not path.exists():
+        raise ModelError(f"There is no model file {text}; give an .onnx file, or one that comes with tileflow: "
+                         f"{', '.join(PACKAGED_MODELS)}.")
+    return path
+
+
+def say_where(folder: Path | None) -> None:
+    if folder is not None:
+        print(f"\nThe report is in {folder}: open page.html in a browser and trace.json at https://ui.perfetto.dev.")

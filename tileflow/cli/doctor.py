@@ -1,0 +1,21 @@
+"""`tileflow doctor`."""
+from __future__ import annotations
+
+import argparse
+
+from .exit import OK, USER_ERROR
+
+HELP = "check this installation and say how to mend what is wrong"
+EPILOG = None
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """It takes no arguments."""
+
+
+def run(_chosen: argparse.Namespace) -> int:
+    """`tileflow doctor`."""
+    from ..doctor import examine
+    examination = examine()
+    print(examination.text())
+    return USER_ERROR if examination.broken else OK

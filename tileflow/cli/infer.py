@@ -1,0 +1,82 @@
+"""`tileflow infer`: outputs into a file, accuracy onto the terminal."""
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import OptionError
+from .arguments import add_model, add_options, model_path, options_of
+from .exit import OK
+
+if TYPE_CHECKING:
+    import numpy as np
+
+GROUPS = ("batching", "data", "run")
+PREDICTIONS = "predictions.npz"
+
+HELP = "run an ONNX model on data and write its outputs as an .npz file"
+EPILOG = f"Without --out the outputs go to {PREDICTIONS}."
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_model(parser)
+    add_options(parser, GROUPS)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """`tileflow infer`."""
+    options, path = options_of(chosen), model_path(chosen.model)
+    out = Path(options.out or PREDICTIONS)
+    if out.suffix != ".npz":
+        raise OptionError(f"Option out must end in .npz, not {str(out)!r}: infer writes the outputs as one .npz file.")
+    from .. import api
+    from ..errors import DataError
+    from ..files import atomic_write_bytes
+    from ..progress import CompileBar
+    from ..runtime.data import open_data
+    if options.data is None:
+        raise DataError("There is no data to run on; give --data with a path, or the name digits.")
+    data = open_data(options.data, options)
+    bar = CompileBar(sys.stderr.isatty() if options.progress is None else options.progress)
+    try:
+        outputs = api.infer(path, options, data=data, progress=bar)
+    finally:
+        bar.close()
+    atomic_write_bytes(out, npz_bytes(outputs))
+    for name, array in outputs.items():
+        print(f"{name}: {array.dtype}{list(array.shape)}")
+    labels = (data.test or data.train).labels
+    right = accuracy(next(iter(outputs.values())), labels) if labels is not None else None
+    if right is not None:
+        print(f"accuracy {right:.2%} of {len(labels):,} rows" if labels is not None else "")
+    print(f"Outputs are in {out}.")
+    return OK
+
+
+def accuracy(scores: np.ndarray, labels: np.ndarray) -> float | None:
+    """The share of rows whose largest score [rows, classes, ...] is at the label; None where scores and labels are not of that kind."""
+    import numpy as np
+    whole = labels.dtype.kind in "iu" or (labels.dtype.kind == "f" and bool(np.all(labels == np.trunc(labels))))
+    if not whole or scores.ndim < 2 or scores.shape[1] < 2:
+        return None
+    if labels.ndim == scores.ndim and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.shape != (scores.shape[0], *scores.shape[2:]):
+        return None
+    return float(np.mean(scores.argmax(axis=1) == labels))
+
+
+def npz_bytes(arrays: dict[str, np.ndarray]) -> bytes:
+    """An `.npz` file of these arrays; any name will do."""
+    import io
+    import zipfile
+
+    from numpy.lib import format as npy_format
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                npy_format.write_array(file, array, allow_pickle=False)
+    return buffer.getvalue()

@@ -1,0 +1,47 @@
+"""The parser of the whole command line: one room per command adds its own arguments."""
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from typing import NoReturn
+
+from .. import __version__
+from ..errors import OptionError
+from ..options import declarations
+from . import compile, doctor, infer, inspect, report, train, tune
+
+COMMANDS = {"train": train, "infer": infer, "inspect": inspect, "compile": compile, "tune": tune, "report": report, "doctor": doctor}
+"""Rooms by command: HELP is its sentence, EPILOG what stands below its help, `add` makes its arguments, `run` does it."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are OptionErrors, so that every error looks the same."""
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(f"{message[:1].upper()}{message[1:]}; see {self.prog} --help.")
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = make_parser()
+    chosen, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        word = unknown[0].split("=")[0]
+        flags = [f"--{d.name.replace('_', '-')}" for d in declarations().values()]
+        near = difflib.get_close_matches(word.replace("_", "-"), flags, n=3) if word.startswith("--") else []
+        hint = f"did you mean {' or '.join(near)}?" if near else f"see tileflow {chosen.command} --help."
+        raise OptionError(f"Unknown argument {word!r}; {hint}")
+    return chosen
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = _Parser(prog="tileflow", description="Train and run the ONNX file you already have, on a plain CPU.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"tileflow {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    for name, room in COMMANDS.items():
+        sub = commands.add_parser(name, help=room.HELP, description=f"{room.HELP[0].upper()}{room.HELP[1:]}.", epilog=room.EPILOG,
+                                  allow_abbrev=False, argument_default=argparse.SUPPRESS)
+        sub.set_defaults(run=room.run)
+        room.add(sub)
+    return parser
