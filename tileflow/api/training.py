@@ -15,16 +15,17 @@ from ..errors import CheckpointError, DataError, ModelError, OptionError
 from ..graph import TensorType
 from ..importers.onnx import OnnxModel
 from ..importers.onnx.export import export_model
-from ..loss import LABELS
+from ..loss import CLASS_LOSSES, LABELS
 from ..optim import Optimizer
 from ..options import Options
 from ..program import Program
 from ..runtime.data import Dataset, open_data
+from ..runtime.evaluate import label_type
 from ..runtime.history import Epoch
 from ..runtime.model import TrainingModel
 from ..runtime.run_folder import CHECKPOINT
 from ..runtime.source import OnnxSource, Source
-from ..runtime.trainer import CLASS_LOSSES, Reporter, Silent, Trainer, label_type
+from ..runtime.trainer import Reporter, Silent, Trainer
 from .inference import input_types, measured
 from .models import Modelish, chosen_options, source_of
 
@@ -70,7 +71,7 @@ class TrainResult:
         dataset = self._trainer.test if data is None else _adapted(measured(open_data(data, self._trainer.options)), self._trainer)
         if dataset is None:
             raise DataError("The run has no test data; give some to evaluate on.")
-        loss, accuracy = self._trainer.evaluate(dataset)
+        loss, accuracy = self._trainer.evaluator.measure(dataset)
         return {"loss": loss, "accuracy": accuracy}
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The training loop: epochs over a DataLoader, evaluation, checkpoints, metrics; resumable bit for bit."""
+"""The training loop: epochs over a DataLoader, checkpoints, metrics; resumable bit for bit."""
 from __future__ import annotations
 
 import signal
@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import DataError, Interrupted, TrainingError
-from ..graph import TensorType
 from ..loss import CLASS_LOSSES
 from ..options import Options
 from .data import DataLoader, Dataset
+from .evaluate import Evaluator
 from .history import Epoch, Running
-from .model import InferenceModel, TrainingModel
+from .model import TrainingModel
 from .run_folder import CHECKPOINT, Position, load_run, save_run, write_metrics
 
 
@@ -68,8 +68,8 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.loader = DataLoader(self.options, self.train, drop_last=self.options.drop_last)
-        self._evaluator: InferenceModel | None = None
         self._stop = threading.Event()
+        self.evaluator = Evaluator(self.model, self.options, self.reporter.compiling, lambda: self._stop.is_set())
 
     @property
     def session(self) -> Any:
@@ -124,7 +124,7 @@ class Trainer:
         record = self.running.record(self.epoch + 1)
         record.unit = "images" if len(next(iter(self.train.fields.values())).sample) >= 2 else "samples"
         if self.test is not None:
-            record.test_loss, record.test_accuracy = self.evaluate(self.test)
+            record.test_loss, record.test_accuracy = self.evaluator.measure(self.test)
             if self._stop.is_set():
                 return                  # the epoch is not over before it is measured
         self.history.append(record)
@@ -191,35 +191,6 @@ class Trainer:
         finally:
             signal.signal(signal.SIGINT, before)
 
-    # ---- evaluation
-
-    def evaluate(self, data: Dataset) -> tuple[float | None, float | None]:
-        """(mean loss over samples, accuracy) of the current weights, without changing anything; None where not defined."""
-        if self._evaluator is None:
-            options = self.options.clone()
-            options.gradient_accumulation, options.output_mode = 1, "all"
-            options.device_iterations = max(1, min(64, len(data) // max(1, self.loader.batch_size)))
-            options.on_new_shape = "compile"
-            self._evaluator = InferenceModel(self.model.source, options, self.reporter.compiling)
-            self._evaluator.stop = self._stop.is_set
-        evaluator = self._evaluator
-        loader = DataLoader(evaluator.options, data, shuffle=False, pad_last=True)
-        total = loss = 0.0
-        correct, seen = 0, 0
-        for batch in loader:
-            outputs = evaluator(*batch[:-1])
-            scores = outputs[0] if isinstance(outputs, tuple) else outputs
-            real = min(len(batch[-1]), len(data) - seen)
-            seen += real
-            loss += _loss(self.model.loss_name, scores[:real], batch[-1][:real]) * real
-            total += real
-            if self.model.loss_name in CLASS_LOSSES:
-                correct += int(np.count_nonzero(scores[:real].argmax(axis=1) == batch[-1][:real]))
-            if self._stop.is_set():
-                return None, None
-        mean = loss / total if total else None
-        return (None if mean is None or np.isnan(mean) else mean), (correct / total if self.model.loss_name in CLASS_LOSSES and total else None)
-
     # ---- what survives
 
     def save(self) -> Path:
@@ -251,27 +222,3 @@ class Trainer:
 
     def _write_metrics(self) -> None:
         write_metrics(self.folder, self.session.updates, self.history, self.options)
-
-
-def _loss(name: str, scores: np.ndarray, labels: np.ndarray) -> float:
-    """The mean loss of outputs in float64, for reports; NaN for a loss that the model computes itself."""
-    x = scores.astype(np.float64)
-    if name in CLASS_LOSSES:
-        if name == "cross_entropy":
-            x = x - x.max(axis=1, keepdims=True)
-            x = x - np.log(np.exp(x).sum(axis=1, keepdims=True))
-        return float(-np.take_along_axis(x, np.expand_dims(labels, 1), axis=1).mean())
-    if name == "mse":
-        return float(np.mean((x - labels) ** 2))
-    if name == "l1":
-        return float(np.mean(np.abs(x - labels)))
-    if name == "bce_with_logits":
-        return float(np.mean(np.maximum(x, 0) - x * labels + np.log1p(np.exp(-np.abs(x)))))
-    return float("nan")
-
-
-def label_type(loss: str, output: TensorType) -> TensorType:
-    """What the labels of a micro-batch must be for a loss over `output`."""
-    if loss in CLASS_LOSSES:
-        return TensorType("int64", (output.shape[0], *output.shape[2:]))
-    return output
