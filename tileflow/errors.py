@@ -1,9 +1,21 @@
 """The error tree. Every message says what is wrong, where (node, layer, ONNX operator), with which values, and how to mend it."""
 from __future__ import annotations
 
+from .text import one_line
+
+LONGEST = 20_000
+"""Characters of an error's sentence: one may list many nodes."""
+
 
 class TileflowError(Exception):
-    """Anything a user can mend: the command line prints its sentence and exits with code 2."""
+    """Anything a user can mend: the command line prints its sentence and exits with code 2. The sentence is one line of printable
+    characters, whatever the names in it hold."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(one_line(a, LONGEST) if isinstance(a, str) else a for a in args))
+
+    def add_note(self, note: str) -> None:
+        super().add_note(one_line(note, LONGEST))
 
 
 class OptionError(TileflowError, ValueError):

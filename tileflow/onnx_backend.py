@@ -21,13 +21,13 @@ from . import compiler
 from .errors import DataError, ModelError, TypeMismatchError, UnsupportedError
 from .graph import CODES, type_of
 from .importers.onnx import OLDEST_OPSET, DynamicOperandError, OnnxModel, import_graph, load_model, unsupported_nodes, wrap_model
-from .importers.onnx.load import one_line
 from .kernels import driver
 from .kernels.warm import compile_all
 from .lower.plan import make_plan
 from .program import Batching
 from .runtime.engine import Engine
 from .runtime.session import Session
+from .text import one_line
 
 MOST_PROGRAMS = 8
 """Compiled programs that a model keeps, one for each set of input types; the least recently used goes first."""

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from tqdm import tqdm
 
+from .terminal import encodable, say
+from .text import one_line, printable
+
 if TYPE_CHECKING:
     from .runtime.history import Epoch
 
@@ -27,7 +30,7 @@ class CompileBar:
     def __call__(self, kernel: str, done: int, total: int) -> None:
         if self._bar is None:
             self._open(total)
-        self._bar.set_description(f"Compiling {kernel}", refresh=False)
+        self._bar.set_description(f"Compiling {one_line(kernel)}", refresh=False)
         self._bar.update(done - self._bar.n)
         if done >= total:
             self.close()
@@ -49,8 +52,7 @@ class CompileBar:
         self._bar = None
         seconds = time.monotonic() - self._began
         if self._compiled and self.bars and seconds > BAR_DELAY:
-            print(f"Compiled {len(self._compiled)} kernels in {seconds:.1f} s; the next start reads them from {cache.folder()}.",
-                  file=self.stream)
+            say(f"Compiled {len(self._compiled)} kernels in {seconds:.1f} s; the next start reads them from {cache.folder()}.", self.stream)
         self._compiled = []
 
 
@@ -63,7 +65,7 @@ class TuneBar:
 
     def __call__(self, done: int, most: int, best: str) -> None:
         self._bar.total = most
-        self._bar.set_postfix_str(f"best {best}", refresh=False)
+        self._bar.set_postfix_str(f"best {one_line(best)}", refresh=False)
         self._bar.update(done - self._bar.n)
 
     def close(self) -> None:
@@ -107,11 +109,11 @@ class TrainPrinter:
     def end_epoch(self, record: Epoch) -> None:
         """The epoch is measured."""
         self.close()
-        print(epoch_line(record, self._epochs), file=self.out, flush=True)
+        say(epoch_line(record, self._epochs), self.out)
 
     def say(self, sentence: str) -> None:
         """A note on the run."""
-        tqdm.write(sentence, file=self.err)
+        tqdm.write(encodable(printable(sentence), self.err), file=self.err)
 
     def close(self) -> None:
         """Take the bars away; harmless where there are none."""

@@ -15,6 +15,7 @@ from .compiler import Compilation
 from .errors import OptionError, OutOfTileMemoryError, ReportError
 from .options import Options
 from .report import Report
+from .text import one_line
 from .tiles.chip import Chip, chip
 from .tiles.machine import TileProgram, analyze
 from .tiles.plan import TileOptions, step_names
@@ -165,8 +166,8 @@ class TuneResult:
         """Write the options as a TOML file that `train`, `compile` and `tune` accept; OptionError where it cannot be written."""
         chosen = self.options.clone(out=None, resume=False, progress=None)
         chip_name = self.compilation.report["chip"]["name"]
-        chosen.save(path, f"Found by tileflow tune for {self.compilation.report['model'] or 'a model'} on {chip_name}: "
-                          f"{self.best.cycles:,} cycles, worst tile {self.best.bytes:,} bytes.")
+        chosen.save(path, one_line(f"Found by tileflow tune for {self.compilation.report['model'] or 'a model'} on {chip_name}: "
+                          f"{self.best.cycles:,} cycles, worst tile {self.best.bytes:,} bytes."))
 
 
 def tune(compilation: Compilation, options: Options, *, model: str = "", folder: str | os.PathLike[str] | None = None,

@@ -24,7 +24,7 @@ def value(item: Any) -> str:
     if isinstance(item, float):
         return repr(item)
     if isinstance(item, str):
-        return json.dumps(item, ensure_ascii=False).replace("\x7f", "\\u007f")
+        return "".join(c if c.isprintable() or "\ud800" <= c <= "\udfff" else f"\\U{ord(c):08x}" for c in json.dumps(item, ensure_ascii=False))
     if isinstance(item, Mapping):
         inner = ", ".join(f"{_key(k)} = {value(v)}" for k, v in item.items())
         return f"{{ {inner} }}" if inner else "{}"

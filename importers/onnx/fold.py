@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tileflow.errors import ModelError
-
-from .load import one_line
+from tileflow.text import one_line
 
 if TYPE_CHECKING:
     from .site import Site

@@ -10,13 +10,14 @@ from onnx import GraphProto, NodeProto
 import tileflow.ops  # noqa: F401  (fills the registry)
 from tileflow.errors import ModelError, ShapeError, TileflowError, UnsupportedError
 from tileflow.graph import FLOATS, OPS, Builder, Graph, Origin, TensorType, Value, type_of, verify
+from tileflow.text import one_line
 
 from . import attention as _attention  # noqa: F401  (registers its form)
 from . import pool as _pool  # noqa: F401  (registers its form)
 from .bind import Binding, bind_inputs
 from .fold import FOLDERS, LIMIT, fold
 from .functions import body_of, inlined
-from .load import OnnxModel, label, one_line, schema_of, title
+from .load import OnnxModel, label, schema_of, title
 from .site import DynamicOperandError, Site
 from .tensors import DTYPES, tensor_array
 from .versions import form_of

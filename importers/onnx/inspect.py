@@ -10,6 +10,7 @@ import numpy as np
 
 from tileflow.errors import TileflowError
 from tileflow.graph import CODES, FLOATS, Graph
+from tileflow.text import one_line
 
 from .importer import UnsupportedNodesError, import_graph, unsupported
 from .load import OnnxModel, title
@@ -42,18 +43,19 @@ class Report:
 
     def text(self, verbose: bool = False) -> str:
         """The summary as lines; `verbose` adds the nodes with their types."""
-        lines = [self.file, f"  producer    {self.producer}", f"  IR version  {self.ir_version}",
-                 f"  opset       {', '.join(f'{domain or DEFAULT_DOMAIN} {version}' for domain, version in self.opset.items())}"]
-        lines += [f"  input       {text}" for text in self.inputs] + [f"  output      {text}" for text in self.outputs]
+        lines = [one_line(self.file), f"  producer    {one_line(self.producer)}", f"  IR version  {self.ir_version}",
+                 f"  opset       {', '.join(f'{one_line(domain) or DEFAULT_DOMAIN} {version}' for domain, version in self.opset.items())}"]
+        lines += [f"  input       {one_line(text)}" for text in self.inputs] + [f"  output      {one_line(text)}" for text in self.outputs]
         lines.append(f"  parameters  {self.parameters:,} ({self.parameter_bytes:,} bytes)")
-        width = max(map(len, self.operators), default=0)
+        operators = [(one_line(name), count) for name, count in self.operators.items()]
+        width = max((len(name) for name, _ in operators), default=0)
         lines += ["", f"Operators ({sum(self.operators.values())} nodes)"]
-        lines += [f"  {name:{width}}  {count:6}" for name, count in self.operators.items()]
+        lines += [f"  {name:{width}}  {count:6}" for name, count in operators]
         if self.unsupported:
-            lines += ["", f"Unsupported ({len(self.unsupported)})"] + [f"  {node}: {why}" for node, why in self.unsupported]
+            lines += ["", f"Unsupported ({len(self.unsupported)})"] + [f"  {one_line(f'{node}: {why}')}" for node, why in self.unsupported]
         else:
             lines += ["", "Every operator is supported."]
-        lines += [f"Note: {note}" for note in self.notes]
+        lines += [f"Note: {one_line(note)}" for note in self.notes]
         if verbose and self.graph is not None:
             lines += ["", "Nodes as imported"] + [f"  {node!r}    # {node.origin}" for node in self.graph.nodes]
         return "\n".join(lines)

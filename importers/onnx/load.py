@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from tileflow.errors import ModelError
+from tileflow.text import one_line
 
 from .tensors import check_tensor, dtype_name, is_external, named_tensors, tensor_array, tensors_of
 
@@ -24,14 +25,6 @@ MISSING_SHAPE = "Field 'shape' of"
 """What onnx.checker says of things that do not stop an import."""
 SHOWN = 300
 """Characters of a foreign message that ours repeat."""
-LONGEST = 2000
-"""Characters of a message of ours: names in a hostile file can be of any length."""
-
-
-def one_line(text: object, longest: int = LONGEST) -> str:
-    """Foreign text as one line of printable characters, shortened."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in str(text)[:10 * longest]).split())
-    return line if len(line) <= longest else line[:longest] + " ..."
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from ..runtime.model import TrainingModel
 from ..runtime.run_folder import CHECKPOINT
 from ..runtime.source import OnnxSource, Source
 from ..runtime.trainer import Reporter, Silent, Trainer
+from ..text import one_line
 from .inference import input_types, measured
 from .models import Modelish, chosen_options, source_of
 
@@ -76,11 +77,11 @@ class TrainResult:
 
     def __repr__(self) -> str:
         if not self.epochs:
-            return f"TrainResult(no epochs, {self.folder})"
+            return f"TrainResult(no epochs, {one_line(self.folder)})"
         last = self.epochs[-1]
         shown = last.test_accuracy if last.test_accuracy is not None else last.accuracy
         accuracy = "" if shown is None else f", accuracy {100 * shown:.2f} %"
-        return f"TrainResult({len(self.epochs)} epochs, loss {last.loss:.4f}{accuracy}, {self.folder})"
+        return f"TrainResult({len(self.epochs)} epochs, loss {last.loss:.4f}{accuracy}, {one_line(self.folder)})"
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
@@ -89,7 +90,7 @@ class TrainResult:
         rows = "".join(f"<tr><td>{e.epoch}</td><td>{cell(e.loss, '.4f')}</td><td>{cell(e.accuracy, '.2%')}</td><td>{cell(e.test_loss, '.4f')}</td>"
                        f"<td>{cell(e.test_accuracy, '.2%')}</td><td>{e.samples_per_second:,.0f}</td></tr>" for e in self.epochs)
         return ("<table><thead><tr><th>epoch</th><th>loss</th><th>accuracy</th><th>test loss</th><th>test accuracy</th><th>samples/s</th></tr>"
-                f"</thead><tbody>{rows}</tbody></table><p>{html.escape(str(self.folder))}</p>")
+                f"</thead><tbody>{rows}</tbody></table><p>{html.escape(one_line(self.folder))}</p>")
 
 
 def train(model: Modelish, options: Options | None = None, *, data: Any = None, optimizer: Optimizer | None = None,

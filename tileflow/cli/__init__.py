@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import TileflowError
+from ..terminal import say
+from ..text import one_line
 from .arguments import model_path, options_of
 from .exit import INTERRUPTED, OK, USER_ERROR
 from .parser import make_parser, parse
@@ -27,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except MemoryError as error:
             return _fail("There is not enough memory for this run; lower micro_batch_size or gradient_accumulation.", error)
         except KeyboardInterrupt as stop:
-            print(f"\ntileflow: {str(stop) or 'Interrupted.'}", file=sys.stderr)
+            say(f"\ntileflow: {one_line(stop) or 'Interrupted.'}", sys.stderr)
             return INTERRUPTED
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())          # the reader went away; so may the rest
@@ -36,9 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _fail(sentence: str, error: BaseException) -> int:
     notes = getattr(error, "__notes__", [])
-    print("\n".join([f"tileflow: error: {sentence}", *notes]), file=sys.stderr)
+    say("\n".join([f"tileflow: error: {sentence}", *notes]), sys.stderr)
     return USER_ERROR
 
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
-    print(f"tileflow: warning: {message}", file=sys.stderr)
+    say(f"tileflow: warning: {one_line(message)}", sys.stderr)

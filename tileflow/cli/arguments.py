@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import ModelError
 from ..options import GROUPS, Declaration, Flag, Options, declarations, read_options_file
+from ..terminal import say
 
 PACKAGED_MODELS = ("digits_cnn.onnx",)
 
@@ -68,4 +69,4 @@ def model_path(text: str) -> Path:
 
 def say_where(folder: Path | None) -> None:
     if folder is not None:
-        print(f"\nThe report is in {folder}: open page.html in a browser and trace.json at https://ui.perfetto.dev.")
+        say(f"\nThe report is in {folder}: open page.html in a browser and trace.json at https://ui.perfetto.dev.")

@@ -5,6 +5,7 @@ import argparse
 from typing import Any
 
 from ..options import GROUPS, Options
+from ..terminal import say
 from .arguments import add_model, add_options, add_simulation, model_path, options_of, say_where
 from .exit import OK, USER_ERROR
 
@@ -26,10 +27,10 @@ def run(chosen: argparse.Namespace) -> int:
     options, path = options_of(chosen), model_path(chosen.model)
     from .. import api
     if options.machine is None or chosen.stop_after is not None:
-        print(api.compile(path, options, training=chosen.training, stop_after=chosen.stop_after, report=chosen.report).to_text())
+        say(api.compile(path, options, training=chosen.training, stop_after=chosen.stop_after, report=chosen.report).to_text())
         return OK
     result: Any = api.compile(path, options, training=chosen.training, report=chosen.report, allow_out_of_memory=True)
-    print(result.to_text(chosen.verbose))
+    say(result.to_text(chosen.verbose))
     say_where(result.folder)
     result.require_fit()
     return _tile_exact(result, options) if chosen.tile_exact else OK
@@ -38,5 +39,5 @@ def run(chosen: argparse.Namespace) -> int:
 def _tile_exact(result: Any, options: Options) -> int:
     """Run the partition tile by tile and print how it compares."""
     found = result.tile_exact(options.seed)
-    print(f"\n{found.to_text()}")
+    say(f"\n{found.to_text()}")
     return OK if found.ok else USER_ERROR

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 
+from ..terminal import say
 from .exit import OK, USER_ERROR
 
 HELP = "check this installation and say how to mend what is wrong"
@@ -17,5 +18,5 @@ def run(_chosen: argparse.Namespace) -> int:
     """`tileflow doctor`."""
     from ..doctor import examine
     examination = examine()
-    print(examination.text())
+    say(examination.text())
     return USER_ERROR if examination.broken else OK

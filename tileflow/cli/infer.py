@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import OptionError
+from ..terminal import say
+from ..text import one_line
 from .arguments import add_model, add_options, model_path, options_of
 from .exit import OK
 
@@ -46,12 +48,12 @@ def run(chosen: argparse.Namespace) -> int:
         bar.close()
     atomic_write_bytes(out, npz_bytes(outputs))
     for name, array in outputs.items():
-        print(f"{name}: {array.dtype}{list(array.shape)}")
+        say(f"{one_line(name)}: {array.dtype}{list(array.shape)}")
     labels = (data.test or data.train).labels
     right = accuracy(next(iter(outputs.values())), labels) if labels is not None else None
     if right is not None:
-        print(f"accuracy {right:.2%} of {len(labels):,} rows" if labels is not None else "")
-    print(f"Outputs are in {out}.")
+        say(f"accuracy {right:.2%} of {len(labels):,} rows" if labels is not None else "")
+    say(f"Outputs are in {out}.")
     return OK
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 
 from ..options import declarations
+from ..terminal import say
 from .arguments import add_model, model_path, options_of
 from .exit import OK
 
@@ -27,5 +28,5 @@ def run(chosen: argparse.Namespace) -> int:
     from ..importers.onnx import inspect_model, load_model
     batch = options.micro_batch_size if hasattr(chosen, "micro_batch_size") else None
     report = inspect_model(load_model(path), dims=options.dims, batch=batch, training=chosen.training)
-    print(report.text(chosen.verbose))
+    say(report.text(chosen.verbose))
     return OK

@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..terminal import say
 from .arguments import say_where
 from .exit import OK
 
@@ -21,7 +22,7 @@ def run(chosen: argparse.Namespace) -> int:
     """`tileflow report`."""
     from .. import report
     found = report.load(chosen.folder)
-    print(report.text.render(found, chosen.verbose))
+    say(report.text.render(found, chosen.verbose))
     if chosen.render:
         folder = Path(chosen.folder)
         say_where(report.write(found, folder if folder.is_dir() else folder.parent))

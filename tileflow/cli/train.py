@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 
 from ..options import GROUPS
+from ..terminal import say
 from .arguments import add_model, add_options, model_path, options_of
 from .exit import OK
 
@@ -27,7 +28,7 @@ def run(chosen: argparse.Namespace) -> int:
     finally:
         printer.close()
     data, more = options.data or "DATA", 2 * max(1, options.epochs)
-    print(f"Trained model, metrics and checkpoint are in {result.folder}. Try next:\n"
+    say(f"Trained model, metrics and checkpoint are in {result.folder}. Try next:\n"
           f"  tileflow infer {result.folder}/model.onnx --data {data}        its predictions and accuracy\n"
           f"  tileflow train {chosen.model} --data {data} --out {result.folder} --epochs {more} --resume        go on from here\n"
           f"  tileflow inspect {chosen.model}        what is in the file")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..errors import OptionError
 from ..options import GROUPS
+from ..terminal import say
 from .arguments import add_model, add_options, add_simulation, model_path, options_of, say_where
 from .exit import OK
 
@@ -38,8 +39,8 @@ def run(chosen: argparse.Namespace) -> int:
     finally:
         bar.close()
     found.save(out)
-    print(found.compilation.to_text(chosen.verbose))
+    say(found.compilation.to_text(chosen.verbose))
     say_where(found.compilation.folder)
     flags = " --training" if chosen.training else ""
-    print(f"The settings are in {out}. Try next:\n  tileflow compile {chosen.model}{flags} --options {out}")
+    say(f"The settings are in {out}. Try next:\n  tileflow compile {chosen.model}{flags} --options {out}")
     return OK

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from ..text import one_line
 from .hints import Hints
 from .op import Op
 from .types import TensorType
@@ -29,7 +30,7 @@ class Origin:
                       self.hints or other.hints)
 
     def __str__(self) -> str:
-        return ", ".join(self.sources) or "unnamed"
+        return one_line(", ".join(self.sources)) or "unnamed"
 
 
 class Value:
@@ -48,8 +49,13 @@ class Value:
     def dtype(self) -> str:
         return self.type.dtype
 
+    @property
+    def shown(self) -> str:
+        """How listings call it."""
+        return f"%{one_line(self.name)}"
+
     def __repr__(self) -> str:
-        return f"%{self.name}: {self.type}"
+        return f"{self.shown}: {self.type}"
 
 
 class Node:
@@ -67,7 +73,7 @@ class Node:
 
     def __repr__(self) -> str:
         left = ", ".join(map(repr, self.outputs))
-        return f"{left} = {self.op}({', '.join('-' if v is None else '%' + v.name for v in self.inputs)})"
+        return f"{left} = {self.op}({', '.join('-' if v is None else v.shown for v in self.inputs)})"
 
 
 @dataclass

@@ -1,14 +1,15 @@
 """A graph as text, one node a line."""
 from __future__ import annotations
 
+from ..text import one_line
 from .graph import Graph
 
 
 def to_text(graph: Graph) -> str:
     """A readable listing: inputs, states, constants, nodes with types, outputs."""
-    lines = [f"{graph.name}({', '.join(map(repr, graph.inputs))})"]
-    lines += [f"  {s.kind} {s.input!r}" + (f" -> %{s.output.name} per {s.when}" if s.output else "") for s in graph.states]
+    lines = [f"{one_line(graph.name)}({', '.join(map(repr, graph.inputs))})"]
+    lines += [f"  {s.kind} {s.input!r}" + (f" -> {s.output.shown} per {s.when}" if s.output else "") for s in graph.states]
     lines += [f"  constant {v!r}" for v in graph.constants]
     lines += [f"  {node!r}    # {node.origin.role} {node.origin}" for node in graph.nodes]
-    lines.append("  return " + ", ".join("%" + v.name for v in graph.outputs))
+    lines.append("  return " + ", ".join(v.shown for v in graph.outputs))
     return "\n".join(lines)

@@ -41,6 +41,7 @@ import numpy as np
 
 from .. import __version__
 from ..errors import ReportError
+from ..text import one_line
 from ..tiles.plan import step_names
 
 if TYPE_CHECKING:
@@ -148,9 +149,11 @@ def _error(error: BaseException) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy and dataclasses to what JSON has. Numbers that are not finite become null: JSON has none."""
+    """NumPy and dataclasses to what JSON has, texts without what is not printable. Numbers that are not finite become null: JSON has none."""
+    if isinstance(value, str):
+        return one_line(value)
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {one_line(k): _plain(v) for k, v in value.items()}
     if hasattr(value, "__dataclass_fields__"):
         return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, np.ndarray):
@@ -260,4 +263,4 @@ def load(path: str | os.PathLike[str]) -> Report:
                           "gc200 --report DIR.") from None
     except (ValueError, RecursionError) as error:
         raise ReportError(f"Report {file} is not valid JSON ({error}); compile the model again.") from None
-    return validate(content, f"Report {file}")
+    return validate(_plain(content), f"Report {file}")

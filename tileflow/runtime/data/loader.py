@@ -11,6 +11,7 @@ import numpy as np
 
 from ...errors import DataError
 from ...options import Options
+from ...text import one_line
 from .dataset import Dataset, permutation
 from .sources import open_data
 
@@ -100,7 +101,7 @@ class DataLoader:
                 f"Data {self.dataset.name} have {rows:,} rows, fewer than one batch of {size:,} ({self.batch_size} x gradient_accumulation "
                 f"{self.options.gradient_accumulation} x device_iterations {self.options.device_iterations}); lower one of them.")
         if not self.drop_last and not self.pad_last and rows % size:
-            warnings.warn(f"The last batch of data {self.dataset.name} has {rows % size} rows instead of {size}: {rows:,} rows do not "
+            warnings.warn(f"The last batch of data {one_line(self.dataset.name)} has {rows % size} rows instead of {size}: {rows:,} rows do not "
                           f"divide into batches of {size}.", stacklevel=3)
 
 

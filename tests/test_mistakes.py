@@ -1,0 +1,159 @@
+"""Mistakes that people make at the command line and in Python, and exactly what they are told.
+
+A row of COMMANDS is a command (what stands after `tileflow`), its exit code and its sentence. Every word of the command that is a name in FILES
+is made in an empty folder first, and the command runs there, so that a row is all there is to write:
+
+    Row(16, "inspect giant.onnx", "giant.onnx: ...", 2)
+
+- Exit code 2: the sentence is the whole of standard error, without the leading `tileflow: error: `.
+- Other exit codes: the sentence is one whole line of what is printed (standard output or standard error).
+- `***` in a sentence stands for any text.
+- Commands before the last of `&&` must succeed; `process=True` runs the last one in a process of its own.
+
+A row of CALLS is the same for Python: a function that makes the mistake, the error's type and sentence.
+The first column is the point of the list of mistakes ("Right, or said aloud") that the row is about; 0: none of it.
+"""
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx_models import model_of, node, port
+
+import tileflow
+from tileflow import cli, nn
+from tileflow.errors import DataError, OptionError, TileflowError
+
+ROOT = Path(__file__).parent.parent
+
+
+# ---- files by name
+
+
+def linear(path: Path) -> None:
+    """x [N, 4] -> y [N, 3]: one Gemm with a weight."""
+    weight = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    onnx.save(model_of([node("Gemm", ["x", "w", "b"], ["y"], "fc")], [port("x", ["N", 4])], [port("y", ["N", 3])],
+                       {"w": weight, "b": np.zeros(3, np.float32)}), path)
+
+
+def flowers(path: Path) -> None:
+    """64 rows of 4 numbers, classes 0..2."""
+    rng = np.random.default_rng(1)
+    np.savez(path, x=rng.standard_normal((64, 4)).astype(np.float32), y=rng.integers(0, 3, 64))
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+FILES: dict[str, Callable[[Path], None]] = {
+    "linear.onnx": linear,
+    "flowers.npz": flowers,
+    "empty.onnx": lambda path: path.write_bytes(b""),                    # type: ignore[dict-item,return-value]
+    "text.onnx": lambda path: path.write_text("not a model\n"),          # type: ignore[dict-item,return-value]
+    "fifo.npz": fifo,
+}
+"""Makers by the file's name; each gets the path to make."""
+
+
+# ---- the table
+
+
+@dataclass(frozen=True)
+class Row:
+    """One command, what it says and its exit code."""
+
+    point: int
+    command: str
+    says: str
+    code: int = 2
+    process: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.point}: {self.command}"
+
+
+COMMANDS = [
+    Row(0, "train none.onnx --data flowers.npz",
+        "There is no model file none.onnx; give an .onnx file, or one that comes with tileflow: digits_cnn.onnx.", process=True),
+    Row(0, "train empty.onnx --data flowers.npz", "empty.onnx is empty: export or download the model again."),
+    Row(0, "train text.onnx --data flowers.npz", "text.onnx is not an ONNX model, or it is cut off: export or download it again."),
+    Row(0, "train linear.onnx", "There is no data to train on; give data=(x, y), a path, or the name digits."),
+    Row(0, "train linear.onnx --data flowers.npz --epohcs 3", "Unknown argument '--epohcs'; did you mean --epochs or --eps?"),
+    Row(0, "train linear.onnx --data flowers.npz --out run && infer run/model.onnx --data flowers.npz", "Outputs are in predictions.npz.", 0),
+]
+
+
+def make_files(command: str, folder: Path) -> None:
+    """Make the files that a command names."""
+    for word in shlex.split(command):
+        if word in FILES and not (folder / word).exists():
+            FILES[word](folder / word)
+
+
+def fits(sentence: str, line: str) -> bool:
+    """The sentence is the whole line; *** stands for anything."""
+    return re.fullmatch(".*".join(map(re.escape, sentence.split("***"))), line) is not None
+
+
+@pytest.mark.parametrize("row", COMMANDS, ids=str)
+def test_what_a_command_says(row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_files(row.command, tmp_path)
+    *before, last = [shlex.split(part) for part in row.command.split("&&")]
+    for words in before:
+        assert cli.main(words) == 0, capsys.readouterr().err
+    capsys.readouterr()
+    if row.process:
+        done = subprocess.run([sys.executable, "-m", "tileflow", *last], capture_output=True, text=True, timeout=120, check=False,
+                              env={**os.environ, "PYTHONPATH": str(ROOT)})
+        code, out, err = done.returncode, done.stdout, done.stderr
+    else:
+        code = cli.main(last)
+        out, err = capsys.readouterr()
+    assert code == row.code, err
+    if row.code == cli.USER_ERROR:
+        assert fits(f"tileflow: error: {row.says}\n", err), err
+    else:
+        assert any(fits(row.says, line) for line in (out + err).splitlines()), out + err
+
+
+# ---- Python
+
+
+@dataclass(frozen=True)
+class Call:
+    """One mistake in Python: what is called, and the error with its sentence."""
+
+    point: int
+    mistake: Callable[[], object]
+    error: type[TileflowError]
+    says: str
+
+
+CALLS = [
+    Call(0, lambda: tileflow.train("linear.onnx"), DataError, "There is no data to train on; give data=(x, y), a path, or the name digits."),
+    Call(0, lambda: tileflow.Options(epohcs=3), OptionError, "There is no option 'epohcs'; did you mean epochs or eps?"),
+    Call(0, lambda: tileflow.compile(nn.Linear(4, 3)), DataError,
+         "A network of layers does not say what it takes; give inputs, for example inputs=[(16, 784)]."),
+]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.point}: {call.says[:50]}")
+def test_what_a_call_says(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("linear.onnx", "flowers.npz"):
+        FILES[name](tmp_path / name)
+    with pytest.raises(call.error) as caught:
+        call.mistake()
+    assert fits(call.says, str(caught.value)), caught.value

@@ -1,0 +1,23 @@
+"""Text from files made fit to be shown: no control, NUL, bidirectional or otherwise invisible character reaches a terminal or a page.
+
+A name in a model, a column of a table or a path may hold any character. What is not printable (Unicode's categories Cc, Cf, Cs, Co, Cn, Zl, Zp
+and every space but U+0020) is taken out here and nowhere else: by `one_line` where a foreign name or sentence becomes part of a text of ours, by
+`printable` where a whole text leaves us.
+"""
+from __future__ import annotations
+
+LONGEST = 2000
+"""Characters of a sentence of ours: names in a hostile file can be of any length."""
+
+
+def one_line(text: object, longest: int = LONGEST) -> str:
+    """Foreign text as one line of printable characters, shortened."""
+    line = str(text)
+    if not line.isprintable():
+        line = " ".join("".join(c if c.isprintable() else " " for c in line[:10 * longest]).split())
+    return line if len(line) <= longest else line[:longest] + " ..."
+
+
+def printable(text: object) -> str:
+    """A text of ours, its lines and columns as they are, with a space for each character that is not printable."""
+    return "\n".join(line if line.isprintable() else "".join(c if c.isprintable() else " " for c in line) for line in str(text).split("\n"))
