@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tileflow
 from tileflow import cli, doctor, progress
 from tileflow.cli.infer import accuracy
-from tileflow.errors import Interrupted, ModelError, TrainingError
+from tileflow.errors import Interrupted, ModelError, OptionError, TrainingError
 from tileflow.options import Options, declarations
 from tileflow.runtime.history import Epoch
 
@@ -264,6 +265,38 @@ def test_the_compile_bar_says_what_was_compiled(monkeypatch):
     assert cache.on_compile == before
     assert quiet.stream is not None
     assert "Compiled" not in quiet.stream.getvalue()          # type: ignore[attr-defined]
+
+
+# What should never happen
+
+
+def test_the_last_resort_is_one_line(monkeypatch, capsys):
+    """A mistake of tileflow's own: a line that says what and where, another exit code, the traceback only with --debug."""
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("two\nlines")
+    monkeypatch.setattr("tileflow.importers.onnx.load_model", broken)
+    assert run("inspect", "digits_cnn.onnx") == cli.INTERNAL_ERROR == 70
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    assert shown.startswith("tileflow: internal error KeyError('two\\nlines') (cli/inspect.py, line ")
+    assert shown.endswith("): please report it; run with --debug for the traceback.\n")
+    for words in (("inspect", "digits_cnn.onnx", "--debug"), ("--debug", "inspect", "digits_cnn.onnx")):
+        assert run(*words) == 70
+        shown = capsys.readouterr().err
+        assert "Traceback (most recent call last)" in shown
+        assert shown.endswith("): please report it.\n")
+
+
+def test_without_a_compiler_a_sentence_at_the_start(monkeypatch, capsys):
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    says = "The environment sets NUMBA_DISABLE_JIT=1, and tileflow's kernels exist as compiled code only: unset it."
+    for words in (("train", "digits_cnn.onnx", "--data", "digits"), ("infer", "digits_cnn.onnx", "--data", "digits")):
+        assert run(*words) == 2
+        assert capsys.readouterr().err == f"tileflow: error: {says}\n"
+    assert run("doctor") == 2
+    assert f"Broken: the environment keeps kernels from being compiled.\n  Mend it: {says}" in capsys.readouterr().out
+    with pytest.raises(OptionError, match="unset it"):
+        tileflow.inference_model(ROOT / "tileflow" / "data" / "digits_cnn.onnx")(np.zeros((1, 1, 8, 8), np.float32))
 
 
 # The doctor

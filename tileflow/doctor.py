@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
+from .environment import obstacle
 
 REQUIRED = ("numba", "llvmlite", "numpy", "onnx", "tqdm")
 OPTIONAL = ("onnxruntime", "torch", "safetensors")
@@ -51,7 +52,9 @@ def examine() -> Examination:
     """Look at everything that tileflow depends on."""
     found = Examination()
     checks: list[Callable[[Examination], None]] = [_versions]
-    if all(_version(name) for name in REQUIRED):
+    if (why := obstacle()) is not None:
+        found.problems.append(Problem("the environment keeps kernels from being compiled.", why, broken=True))
+    elif all(_version(name) for name in REQUIRED):
         checks += [_cpu, _threads, _threading_layer, _cache, _kernels]
     for check in [*checks, _memory, _peers]:
         check(found)

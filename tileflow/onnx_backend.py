@@ -18,6 +18,7 @@ from onnx.backend.base import BackendRep
 from onnx.version_converter import convert_version
 
 from . import compiler
+from .environment import check_environment
 from .errors import DataError, ModelError, TypeMismatchError, UnsupportedError
 from .graph import CODES, type_of
 from .importers.onnx import OLDEST_OPSET, DynamicOperandError, OnnxModel, import_graph, load_model, unsupported_nodes, wrap_model
@@ -134,6 +135,7 @@ class Prepared(BackendRep):
             return self._engines[key]
 
     def _compile(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> Engine:
+        check_environment()
         types = {name: type_of(a) for name, a in arrays.items() if name not in values}
         imported = import_graph(self.model, input_types=types, values=values, training=None)
         program = compiler.inference(imported.graph, Batching(1)).program

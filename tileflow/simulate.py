@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import report as reports
 from .compiler import Compilation
+from .environment import check_environment
 from .errors import OptionError, OutOfTileMemoryError, ReportError
 from .options import Options
 from .report import Report
@@ -60,6 +61,7 @@ class TileCompilation(Compilation):
         Raises:
             TileMemoryError: a part does not fit a tile.
         """
+        check_environment()
         from . import exact
         return exact.check(self.tiled, seed)
 

@@ -3,26 +3,30 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ..errors import TileflowError
 from ..terminal import say
 from ..text import one_line
 from .arguments import model_path, options_of
-from .exit import INTERRUPTED, OK, USER_ERROR
-from .parser import make_parser, parse
+from .exit import INTERNAL_ERROR, INTERRUPTED, OK, USER_ERROR
+from .parser import DEBUG, make_parser, parse
 
-__all__ = ["INTERRUPTED", "OK", "USER_ERROR", "main", "make_parser", "model_path", "options_of", "parse"]
+__all__ = ["INTERNAL_ERROR", "INTERRUPTED", "OK", "USER_ERROR", "main", "make_parser", "model_path", "options_of", "parse"]
+PACKAGE = Path(__file__).parent.parent
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code: 0, 2 after an error a user can mend, 130 after Ctrl-C."""
+    """Run a command; returns the exit code: 0, 2 after an error a user can mend, 70 after a mistake of tileflow's own, 130 after Ctrl-C."""
+    words = sys.argv[1:] if arguments is None else arguments
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
-            chosen = parse(sys.argv[1:] if arguments is None else arguments)
+            chosen = parse(words)
             return int(chosen.run(chosen))
         except TileflowError as error:
             return _fail(str(error), error)
@@ -34,6 +38,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())          # the reader went away; so may the rest
             return OK
+        except Exception as error:
+            return _report(error, DEBUG in words)
+
+
+def _report(error: Exception, debug: bool) -> int:
+    """The last resort, for a mistake of our own: one line that says what and where, and the traceback only for who asks for it."""
+    if debug:
+        traceback.print_exception(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = next((f for f in reversed(frames) if Path(f.filename).is_relative_to(PACKAGE)), frames[-1])
+    place = f"{'/'.join(Path(inside.filename).parts[-2:])}, line {inside.lineno}"
+    more = "" if debug else f"; run with {DEBUG} for the traceback"
+    print(f"tileflow: internal error {repr(error)[:300]} ({place}): please report it{more}.", file=sys.stderr)
+    return INTERNAL_ERROR
 
 
 def _fail(sentence: str, error: BaseException) -> int:

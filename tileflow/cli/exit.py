@@ -1,2 +1,2 @@
 """Exit codes of the command."""
-OK, USER_ERROR, INTERRUPTED = 0, 2, 130
+OK, USER_ERROR, INTERNAL_ERROR, INTERRUPTED = 0, 2, 70, 130

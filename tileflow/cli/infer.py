@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..environment import check_environment
 from ..errors import OptionError
 from ..terminal import say
 from ..text import one_line
@@ -29,6 +30,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     """`tileflow infer`."""
+    check_environment()
     options, path = options_of(chosen), model_path(chosen.model)
     out = Path(options.out or PREDICTIONS)
     if out.suffix != ".npz":

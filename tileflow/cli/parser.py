@@ -13,6 +13,7 @@ from . import compile, doctor, infer, inspect, report, train, tune
 
 COMMANDS = {"train": train, "infer": infer, "inspect": inspect, "compile": compile, "tune": tune, "report": report, "doctor": doctor}
 """Rooms by command: HELP is its sentence, EPILOG what stands below its help, `add` makes its arguments, `run` does it."""
+DEBUG = "--debug"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -37,11 +38,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def make_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
     parser = _Parser(prog="tileflow", description="Train and run the ONNX file you already have, on a plain CPU.", allow_abbrev=False)
+    parser.add_argument(DEBUG, action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--version", action="version", version=f"tileflow {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     for name, room in COMMANDS.items():
         sub = commands.add_parser(name, help=room.HELP, description=f"{room.HELP[0].upper()}{room.HELP[1:]}.", epilog=room.EPILOG,
                                   allow_abbrev=False, argument_default=argparse.SUPPRESS)
         sub.set_defaults(run=room.run)
+        sub.add_argument(DEBUG, action="store_true", help="after a mistake of tileflow's own show its traceback, to report it")
         room.add(sub)
     return parser

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 
+from ..environment import check_environment
 from ..options import GROUPS
 from ..terminal import say
 from .arguments import add_model, add_options, model_path, options_of
@@ -19,6 +20,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     """`tileflow train`."""
+    check_environment()
     options, path = options_of(chosen), model_path(chosen.model)
     from .. import api
     from ..progress import TrainPrinter

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import compiler
+from ..environment import check_environment
 from ..errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
 from ..graph import Graph, TensorType, kind_of
 from ..kernels import driver
@@ -112,6 +113,7 @@ class Model:
                 raise ShapeError(f"Shape mismatch for {name}: expected {list(want.shape)} but got {list(got.shape)}; {hint}")
 
     def _compile(self, types: tuple[TensorType, ...]) -> _Compiled:
+        check_environment()
         micro = self._micro_types(types)
         own = self._own_inputs(micro)
         graph, initial = self.source.graph(own, self.training)
