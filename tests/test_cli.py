@@ -175,14 +175,6 @@ def test_how_a_run_ends(fake_api, capsys, error, code, says):
     assert says in capsys.readouterr().err
 
 
-def test_a_bug_keeps_its_traceback(fake_api):
-    def train(*_args, **_more):
-        raise AssertionError("ours")
-    fake_api.train = train
-    with pytest.raises(AssertionError):
-        run("train", "digits_cnn.onnx")
-
-
 def test_infer_writes_outputs_and_says_the_accuracy(fake_api, tmp_path, capsys):
     x, y = np.zeros((4, 2), np.float32), np.array([0, 1, 1, 0])
     np.savez(tmp_path / "d.npz", x=x, y=y)
