@@ -18,6 +18,8 @@ from .parser import DEBUG, make_parser, parse
 
 __all__ = ["INTERNAL_ERROR", "INTERRUPTED", "OK", "USER_ERROR", "main", "make_parser", "model_path", "options_of", "parse"]
 PACKAGE = Path(__file__).parent.parent
+LONGEST = 300
+"""Characters of an internal error that are shown."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,12 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _report(error: Exception, debug: bool) -> int:
     """The last resort, for a mistake of our own: one line that says what and where, and the traceback only for who asks for it."""
     if debug:
-        traceback.print_exception(error)
+        say("".join(traceback.format_exception(error)), sys.stderr)
     frames = traceback.extract_tb(error.__traceback__)
     inside = next((f for f in reversed(frames) if Path(f.filename).is_relative_to(PACKAGE)), frames[-1])
     place = f"{'/'.join(Path(inside.filename).parts[-2:])}, line {inside.lineno}"
     more = "" if debug else f"; run with {DEBUG} for the traceback"
-    print(f"tileflow: internal error {repr(error)[:300]} ({place}): please report it{more}.", file=sys.stderr)
+    say(f"tileflow: internal error {one_line(repr(error), LONGEST)} ({place}): please report it{more}.", sys.stderr)
     return INTERNAL_ERROR
 
 
