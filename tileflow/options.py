@@ -117,6 +117,8 @@ class Options:
         "mean", Choice(("mean", "sum")), "training", "how the micro-batches' gradients are combined")
     frozen: tuple[str, ...] = _option((), Names(), "training", "name patterns (* and ?) of parameters to leave as they are")
     trainable: tuple[str, ...] = _option((), Names(), "training", "name patterns of the only parameters to train")
+    keep_training_mode: bool = _option(
+        False, Flag(), "training", "write the trained file with batch normalisation and dropout as the model has them, not in the form for inference")
 
     optimizer: Literal["sgd", "adam", "adamw"] = _option("adamw", Choice(("sgd", "adam", "adamw")), "optimizer", "update rule")
     learning_rate: float = _option(1e-3, _NOT_NEGATIVE, "optimizer", "step size")

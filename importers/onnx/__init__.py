@@ -1,9 +1,10 @@
 """ONNX: reading and checking files, import into graphs, export of trained weights, inspection."""
 from .export import export_model
+from .folded import folded_norms
 from .importer import Imported, UnsupportedNodesError, import_graph
 from .inspect import Report, inspect_model, unsupported_nodes
 from .load import OLDEST_OPSET, OnnxModel, Port, load_model, wrap_model
 from .site import DynamicOperandError
 
 __all__ = ["OLDEST_OPSET", "DynamicOperandError", "Imported", "OnnxModel", "Port", "Report", "UnsupportedNodesError", "export_model",
-           "import_graph", "inspect_model", "load_model", "unsupported_nodes", "wrap_model"]
+           "folded_norms", "import_graph", "inspect_model", "load_model", "unsupported_nodes", "wrap_model"]

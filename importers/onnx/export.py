@@ -1,11 +1,11 @@
-"""Writing trained weights back: the original ModelProto with new initializer payloads and nothing else changed."""
+"""Writing trained weights back: the original ModelProto with new initializer payloads, in the form for inference, else unchanged."""
 from __future__ import annotations
 
 import errno
 import math
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,6 +16,7 @@ from onnx import ModelProto, StringStringEntryProto, TensorProto
 from tileflow.errors import CheckpointError, ModelError, TileflowError
 from tileflow.files import remedy, sync, sync_folder
 
+from .inference_form import to_inference
 from .load import PROTOBUF_LIMIT, OnnxModel, check_by_onnx
 from .tensors import DTYPES, TYPED_FIELDS, describe, external_location, is_external, named_tensors, tensors_of
 
@@ -30,12 +31,14 @@ COPIED = 1 << 24
 TYPED = {*TYPED_FIELDS.values(), "int32_data", "string_data"}
 
 
-def export_model(model: OnnxModel, weights: Mapping[str, np.ndarray], path: str | os.PathLike[str]) -> None:
+def export_model(model: OnnxModel, weights: Mapping[str, np.ndarray], path: str | os.PathLike[str], *, keep_training_mode: bool = False,
+                 check: Callable[[Path], None] | None = None) -> None:
     """Write `model` with `weights` (by the names of initializers or Constant nodes' outputs) to `path`.
 
+    A batch normalisation or dropout that the file has in training mode is written as it is for inference, unless `keep_training_mode`.
     Everything else stays as it was: names, element types, opset, metadata, the order of things. Weights that were external data,
-    or that make the file longer than 2 GiB, go into `<file name>.data` beside it. onnx.checker sees the result before it takes the
-    place of an older file.
+    or that make the file longer than 2 GiB, go into `<file name>.data` beside it. onnx.checker, and then `check`, see the new file
+    before it takes the place of an older one; `check` raises where it is not to.
 
     Raises:
         ModelError: a weight is not an initializer of the model or has another shape, or the result is not valid.
@@ -45,6 +48,8 @@ def export_model(model: OnnxModel, weights: Mapping[str, np.ndarray], path: str 
     _check_weights(model, weights)
     proto = ModelProto()
     proto.CopyFrom(model.proto)
+    if not keep_training_mode:
+        to_inference(proto)
     external = any(is_external(t) for t in tensors_of(proto)) or _raw_bytes(proto) > PROTOBUF_LIMIT - MARGIN
     try:
         if path.is_dir():
@@ -62,6 +67,8 @@ def export_model(model: OnnxModel, weights: Mapping[str, np.ndarray], path: str 
                 file.write(proto.SerializeToString())
                 sync(file)
             check_by_onnx(proto, new, f"the model for {path}")
+            if check is not None:
+                check(new)
             if external:
                 os.replace(data, path.with_name(data.name))
             os.replace(new, path)

@@ -13,8 +13,7 @@ import numpy as np
 
 from ..errors import CheckpointError, DataError, ModelError, OptionError
 from ..graph import TensorType
-from ..importers.onnx import OnnxModel
-from ..importers.onnx.export import export_model
+from ..importers.onnx import OnnxModel, folded_norms
 from ..loss import CLASS_LOSSES, LABELS
 from ..optim import Optimizer
 from ..options import Options
@@ -25,6 +24,7 @@ from ..runtime.history import Epoch
 from ..runtime.model import TrainingModel
 from ..runtime.run_folder import CHECKPOINT
 from ..runtime.source import OnnxSource, Source
+from ..runtime.trained_file import write_trained
 from ..runtime.trainer import Reporter, Silent, Trainer
 from ..text import one_line
 from .inference import input_types, measured
@@ -56,15 +56,23 @@ class TrainResult:
     def model(self) -> TrainingModel:
         return self._trainer.model
 
-    def save_onnx(self, path: str | os.PathLike[str]) -> Path:
-        """Write the original ONNX model with the trained weights, atomically.
+    def save_onnx(self, path: str | os.PathLike[str], keep_training_mode: bool | None = None) -> Path:
+        """Write the original ONNX model with the trained weights, atomically, if read again it computes what the engine does.
+
+        Args:
+            keep_training_mode: leave batch normalisation and dropout as the model has them, instead of writing the form for inference;
+                by default the run's option.
 
         Raises:
-            ModelError: the model did not come from an ONNX file.
+            ModelError: the model did not come from an ONNX file, or the written one computes something else.
         """
-        if self._model is None:
+        trainer, source = self._trainer, self._trainer.model.source
+        if not isinstance(source, OnnxSource):
             raise ModelError("This network was built from layers and has no ONNX file to write back; use state_dict().")
-        export_model(self._model, self.weights, path)
+        options = trainer.options if keep_training_mode is None else trainer.options.clone(keep_training_mode=keep_training_mode)
+        rows = np.arange(trainer.loader.batch_size) % len(trainer.train)
+        inputs = trainer.train.gather(rows)[:source.input_count]
+        write_trained(source, self.weights, Path(path), options, inputs, trainer.reporter.compiling)
         return Path(path)
 
     def evaluate(self, data: Any = None) -> dict[str, float | None]:
@@ -128,7 +136,7 @@ def train(model: Modelish, options: Options | None = None, *, data: Any = None, 
     for note in train_set.notes:
         reporter.say(note)
     if isinstance(source, OnnxSource) and source.imported is not None:
-        for warning in source.imported.warnings:
+        for warning in (*source.imported.warnings, *filter(None, [folded_norms(source.model)])):
             reporter.say(warning)
     loop_options = chosen.clone()
     loop_options.output_mode = "all"

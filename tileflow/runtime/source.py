@@ -35,10 +35,13 @@ class Source(Protocol):
 
 
 class OnnxSource:
-    """A loaded ONNX model. The last import is kept: `imported.binding` and `imported.warnings` are for messages."""
+    """A loaded ONNX model. The last import is kept: `imported.binding` and `imported.warnings` are for messages.
 
-    def __init__(self, model: OnnxModel, options: Options, session: Session | None = None) -> None:
-        self.model, self.options = model, options
+    `as_written`: for inference, too, batch normalisation and dropout are what the file says they are.
+    """
+
+    def __init__(self, model: OnnxModel, options: Options, session: Session | None = None, as_written: bool = False) -> None:
+        self.model, self.options, self.as_written = model, options, as_written
         self.session = session or Session()
         self.imported: Imported | None = None
 
@@ -67,7 +70,8 @@ class OnnxSource:
         return self.imported
 
     def _import(self, types: Mapping[str, TensorType], training: bool) -> Imported:
-        return import_graph(self.model, dims=self.options.dims, input_types=types, training=training, float_dtype=self._float(),
+        mode = None if self.as_written and not training else training
+        return import_graph(self.model, dims=self.options.dims, input_types=types, training=mode, float_dtype=self._float(),
                             freeze=self._frozen(), trainable=self.options.trainable)
 
     def _frozen(self) -> Sequence[str]:

@@ -1,0 +1,69 @@
+"""The trained ONNX file: written, read again as it stands, and kept if it computes what the engine does."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import ModelError
+from ..importers.onnx import export_model, load_model
+from ..options import Options
+from .model import InferenceModel, Progress
+from .source import OnnxSource
+
+TOLERANCE = 1e-3
+"""Largest difference of an output over its largest element. In float32 there is none at all where both files fold the same constants;
+weights trained in float64 are rounded to the types of the file."""
+HALF_TOLERANCE = 3e-2
+"""The same for outputs of 16-bit floats."""
+FLIPPED = 0.01
+"""Share of whole-number outputs (the place of a maximum, say) that rounding may change."""
+
+
+def write_trained(source: OnnxSource, weights: Mapping[str, np.ndarray], path: Path, options: Options, inputs: Sequence[np.ndarray],
+                  progress: Progress | None = None) -> None:
+    """Write the model of `source` with `weights` to `path`, in the form that `options.keep_training_mode` asks for, and check it.
+
+    The new file is read again, and its outputs for `inputs` (a micro-batch) are compared with the engine's before it takes the place of an
+    older one. In the form for inference it is imported as it stands: what is left in training mode would show.
+
+    Raises:
+        ModelError: the file computes something else; nothing is written.
+        CheckpointError: the file cannot be written.
+    """
+    run = options.clone(gradient_accumulation=1, device_iterations=1, output_mode="all", frozen=(), trainable=())
+    expected = _outputs(InferenceModel(OnnxSource(source.model, source.options, source.session), run, progress), inputs)
+
+    def check(new: Path) -> None:
+        written = OnnxSource(load_model(new), run, as_written=not options.keep_training_mode)
+        for name, found in _outputs(InferenceModel(written, run, progress), inputs).items():
+            _compare(name, expected[name], found, path)
+    export_model(source.model, weights, path, keep_training_mode=options.keep_training_mode, check=check)
+
+
+def _outputs(model: InferenceModel, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    results = model(*inputs)
+    arrays = results if isinstance(results, tuple) else (results,)
+    return {v.name: a for v, a in zip(model.engine.outputs, arrays, strict=True)}
+
+
+def _compare(name: str, expected: np.ndarray, found: np.ndarray, path: Path) -> None:
+    """Raise ModelError where the outputs differ by more than rounding."""
+    if found.dtype.kind in "biu":
+        far = float(np.mean(found != expected)) if found.size else 0.0
+        if far > FLIPPED:
+            raise _mismatch(name, f"{far:.0%} of its elements differ", path)
+        return
+    a, b = expected.astype(np.float64), found.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        difference = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+    scale = float(np.max(np.abs(a), initial=0.0, where=np.isfinite(a)))
+    largest = float(np.max(difference, initial=0.0))
+    if not largest <= (HALF_TOLERANCE if found.dtype.itemsize == 2 else TOLERANCE) * scale:
+        raise _mismatch(name, f"it differs by {largest:.3g}, and its largest element is {scale:.3g}", path)
+
+
+def _mismatch(name: str, how: str, path: Path) -> ModelError:
+    return ModelError(f"The trained file {path} was not written: read again, it does not compute what the engine does for the output '{name}' "
+                      f"({how}). The trained weights are safe in the checkpoint; please report this with the model.")
