@@ -6,15 +6,20 @@ import json
 import os
 import random
 import stat
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from peers import needs
 
 from tileflow.errors import CheckpointError
-from tileflow.files import atomic_write_bytes
+from tileflow.files import atomic_write_bytes, remove_stale, temporary_prefix
 from tileflow.runtime import checkpoint
-from tileflow.runtime.checkpoint import DTYPES, load_tensors, save_tensors
+from tileflow.runtime.checkpoint import DTYPES, load_checkpoint, load_tensors, save_tensors
+from tileflow.runtime.history import Epoch, Running
+from tileflow.runtime.run_folder import CHECKPOINT, Position, load_run, save_run
 
 
 def some_tensors() -> dict[str, np.ndarray]:
@@ -126,6 +131,116 @@ def test_any_flipped_or_missing_byte_gives_tensors_or_a_sentence(tmp_path):
             load_tensors(path)
         except CheckpointError:
             continue
+
+
+def a_run(path: Path) -> None:
+    """A small checkpoint of a training run."""
+    save_run(path, {"w": np.arange(3, dtype=np.float32), "b": np.zeros(1)}, Position(3, 6, 1, 1, Running(0.5, 6), [Epoch(1, 0.25, None)]),
+             {"seed": 1})
+
+
+def test_every_flipped_bit_of_a_run_is_found(tmp_path):
+    path = tmp_path / CHECKPOINT
+    a_run(path)
+    good = path.read_bytes()
+    assert load_run(path, {"seed": 1})[1].history == [Epoch(1, 0.25, None)]
+    for at in range(len(good)):
+        for bit in range(8):
+            path.write_bytes(good[:at] + bytes([good[at] ^ 1 << bit]) + good[at + 1:])
+            with pytest.raises(CheckpointError):
+                load_run(path, {"seed": 1})
+    for end in range(len(good)):
+        path.write_bytes(good[:end])
+        with pytest.raises(CheckpointError):
+            load_run(path, {"seed": 1})
+
+
+def test_a_flipped_bit_of_the_data_is_said_to_be_one(tmp_path):
+    path = tmp_path / "a.safetensors"
+    save_tensors(path, {"a": np.ones(4)})
+    whole = bytearray(path.read_bytes())
+    whole[-3] ^= 16
+    path.write_bytes(whole)
+    with pytest.raises(CheckpointError, match=r"a\.safetensors is damaged.*it differs from its digest; restore it from a copy"):
+        load_tensors(path)
+
+
+def test_files_of_other_tools_have_no_digest(tmp_path):
+    path = tmp_path / "theirs.safetensors"
+    path.write_bytes(file_of({"__metadata__": {"k": "v"}, "a": F4}, bytes(8)))
+    assert not load_checkpoint(path).proven
+    save_tensors(path, load_tensors(path)[0])
+    assert load_checkpoint(path).proven
+    path.write_bytes(file_of({"__metadata__": {"tileflow.sha256": "\ud800"}, "a": F4}, bytes(8)))
+    with pytest.raises(CheckpointError, match="differs from its digest"):
+        load_tensors(path)
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    ({"format": 3}, r"was written by a newer tileflow \(format 3; this one reads 2\); update tileflow\."),
+    ({"format": 1}, "has no digest of its contents"),
+    ({"format": "two"}, "is no checkpoint of a training run"),
+    ({"updates": -1}, "does not say how far its run has come"),
+    ({"epoch": 2**70}, "does not say how far"),
+    ({"running": {"loss": "x"}}, "does not say how far"),
+    ({"running": {"lost": 1}}, "does not say how far"),
+    ({"history": [{"epoch": 1, "loss": None, "accuracy": None}]}, "does not say how far"),
+    ({"history": 5}, "does not say how far"),
+    ({"run": 5}, "does not say how far"),
+])
+def test_the_version_and_crafted_states(tmp_path, change, says):
+    a_run(tmp_path / CHECKPOINT)
+    tensors, metadata = load_tensors(tmp_path / CHECKPOINT)
+    save_tensors(tmp_path / CHECKPOINT, tensors, {"tileflow": json.dumps(json.loads(metadata["tileflow"]) | change)})
+    with pytest.raises(CheckpointError, match=says):
+        load_run(tmp_path / CHECKPOINT, {"seed": 1})
+
+
+def test_a_run_without_its_digest_is_refused(tmp_path):
+    path = tmp_path / CHECKPOINT
+    a_run(path)
+    path.write_bytes(path.read_bytes().replace(b"tileflow.sha256", b"tileflow.sha255"))
+    with pytest.raises(CheckpointError, match="has no digest of its contents, so that it cannot be told from a damaged one"):
+        load_run(path, {"seed": 1})
+
+
+def test_what_cannot_be_read_back_takes_no_place(tmp_path, monkeypatch):
+    """The disk damages what is written; the checkpoint there before stays."""
+    path = tmp_path / "a.safetensors"
+    save_tensors(path, {"a": np.ones(3)})
+    prove = checkpoint.proven
+
+    def after_damage(new: Path) -> bool:
+        whole = bytearray(new.read_bytes())
+        whole[-1] ^= 1
+        new.write_bytes(whole)
+        return prove(new)
+    monkeypatch.setattr(checkpoint, "proven", after_damage)
+    with pytest.raises(CheckpointError, match=r"what is read back differs from what was written.*unchanged"):
+        save_tensors(path, {"a": np.zeros(3)})
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    assert np.array_equal(load_tensors(path)[0]["a"], np.ones(3))
+
+
+def test_temporary_files_of_killed_processes_go(tmp_path):
+    """A process is killed while it writes; what a living one writes, and what only looks alike, stays."""
+    script = ("import os, signal, sys\nfrom tileflow.files import atomic_write, temporary_prefix\nfrom pathlib import Path\n"
+              "folder = Path(sys.argv[1])\n"
+              "(folder / (temporary_prefix(folder / 'model.onnx') + 'abc.tmp')).mkdir()\n"
+              "atomic_write(folder / 'a', (os.kill(os.getpid(), signal.SIGKILL) for _ in range(1)))\n")
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, cwd=Path(__file__).parent.parent)
+    left = sorted(p.name for p in tmp_path.iterdir())
+    assert len(left) == 2, left
+    other_host = left[0].split("-")[0][:-8] + f"{int(left[0].split('-')[0][-8:], 16) ^ 1:08x}-1-00.tmp"
+    mine = temporary_prefix(tmp_path / "b") + "00.tmp"
+    stay = [other_host, mine, ".a.tmp", "a.tmp", left[0].removesuffix(".tmp"), left[0][1:]]
+    for name in stay:
+        (tmp_path / name).write_bytes(b"")
+    remove_stale(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(stay)
+    os.utime(tmp_path / other_host, (0, 0))
+    remove_stale(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(stay[1:])
 
 
 def test_unreadable_paths(tmp_path):

@@ -19,7 +19,8 @@ import tileflow
 from tileflow import nn
 from tileflow.errors import CheckpointError, Interrupted, TrainingError
 from tileflow.runtime.checkpoint import load_tensors
-from tileflow.runtime.run_folder import CHECKPOINT
+from tileflow.runtime.run_folder import CHECKPOINT, FAILED
+from tileflow.runtime.stop import asked_by_signals
 from tileflow.runtime.trainer import Trainer
 
 ROOT = Path(__file__).parent.parent
@@ -53,9 +54,9 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, poll: int) -> None:
     monkeypatch.setattr("tileflow.runtime.engine.SLICE_NS", 0)
 
 
-def position(folder: Path) -> dict[str, Any]:
+def position(folder: Path, name: str = CHECKPOINT) -> dict[str, Any]:
     """What the checkpoint says about the run."""
-    return json.loads(load_tensors(folder / CHECKPOINT)[1]["tileflow"])
+    return json.loads(load_tensors(folder / name)[1]["tileflow"])
 
 
 @pytest.fixture(scope="module")
@@ -128,10 +129,12 @@ def command(folder: Path, checkpoint_every: int = 10) -> list[str]:
     return ["-m", "tileflow", "train", str(MODEL), "--out", str(folder), "--epochs", "1000000", f"--checkpoint-every={checkpoint_every}", *flags]
 
 
-def test_ctrl_c_in_a_terminal(tmp_path: Path, uninterrupted: Callable[[int], bytes]):
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_in_a_terminal(tmp_path: Path, uninterrupted: Callable[[int], bytes], asked: signal.Signals):
+    """SIGTERM, by which process managers ask, ends a run as Ctrl-C does."""
     process = started(command(tmp_path), (tmp_path / CHECKPOINT).exists)
     began = time.monotonic()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(asked)
     _, errors = process.communicate(timeout=30)
     assert time.monotonic() - began < 2          # a second and what a busy machine adds
     assert process.returncode == 130
@@ -139,6 +142,17 @@ def test_ctrl_c_in_a_terminal(tmp_path: Path, uninterrupted: Callable[[int], byt
     assert "tileflow: Stopped after" in errors
     epochs = position(tmp_path)["epoch"] + 1
     assert finish(tmp_path, epochs, resume=True) == uninterrupted(epochs)
+
+
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_at_once(asked: signal.Signals):
+    stop, before = threading.Event(), signal.getsignal(asked)
+    with asked_by_signals(stop):
+        signal.raise_signal(asked)
+        assert stop.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(asked)
+    assert signal.getsignal(asked) is before
 
 
 def test_ctrl_c_in_a_script(tmp_path: Path):
@@ -190,11 +204,21 @@ def test_a_failed_run_goes_on_from_before_the_failure(tmp_path: Path):
     """Update 4, the second of the second call, fails; with mended data the run goes on as if nothing had been."""
     with pytest.raises(TrainingError, match=r"not finite at micro-batch 3 of the call \(update 4\)") as failure:
         train_net(tmp_path, rows(bad=37), epochs=2)
-    assert "The state before the failure is saved in" in failure.value.__notes__[0]
-    assert (position(tmp_path)["updates"], position(tmp_path)["updates_in_epoch"]) == (4, 4)
-    resumed, _ = train_net(tmp_path, rows(), epochs=2, resume=True)
+    assert f"The state before the failure is saved in {tmp_path / FAILED}; --resume" in failure.value.__notes__[0]
+    assert (position(tmp_path, FAILED)["updates"], position(tmp_path, FAILED)["updates_in_epoch"]) == (4, 4)
+    resumed, _ = train_net(tmp_path, rows(), epochs=2, resume=str(tmp_path / FAILED))
     whole, _ = train_net(tmp_path / "whole", rows(), epochs=2)
     assert {n: a.tobytes() for n, a in resumed.state_dict().items()} == {n: a.tobytes() for n, a in whole.state_dict().items()}
+
+
+def test_a_failure_leaves_the_last_checkpoint_alone(tmp_path: Path):
+    with pytest.raises(TrainingError):
+        train_net(tmp_path, rows(bad=37), epochs=2, save_every_updates=3)
+    good = (tmp_path / CHECKPOINT).read_bytes()
+    assert (position(tmp_path)["updates"], position(tmp_path, FAILED)["updates"]) == (3, 4)
+    with pytest.raises(TrainingError):
+        train_net(tmp_path, rows(bad=37), epochs=2, resume=True)
+    assert (tmp_path / CHECKPOINT).read_bytes() == good
 
 
 def test_layers_with_statistics_and_dropout_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -4,8 +4,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import platform
+import re
 import secrets
-from collections.abc import Iterable
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,25 +28,33 @@ REMEDIES = {
     errno.ENAMETOOLONG: "choose a shorter name",
 }
 OTHER_REMEDY = "choose another folder"
+TEMPORARY = re.compile(r"\..+\.(?P<host>[0-9a-f]{8})-(?P<process>\d{1,9})-\w+\.tmp", re.DOTALL)
+"""Names of files (and folders) that are being written: `.<name>.<host>-<process>-<random>.tmp`."""
+STALE = 24 * 3600.0
+"""Seconds after which nobody is writing a temporary file of another host any more."""
 
 
-def atomic_write(path: str | os.PathLike[str], parts: Iterable[Any]) -> None:
+def atomic_write(path: str | os.PathLike[str], parts: Iterable[Any], check: Callable[[Path], bool] | None = None) -> None:
     """Write the parts (buffers of bytes) to `path`, all or nothing.
 
-    They go to a new file beside it that is flushed to disk and moved into place; a symbolic link stays one.
+    They go to a new file beside it that is flushed to disk and moved into place; a symbolic link stays one. `check` reads the new file
+    before it is moved and says whether it is as it should be.
 
     Raises:
         CheckpointError: that fails; the file there before is intact and nothing else is left behind.
     """
     path = Path(path)
     target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
+    temporary = target.with_name(temporary_prefix(target) + secrets.token_hex(6) + ".tmp")
     try:
         try:
             with temporary.open("xb") as file:
                 for part in parts:
                     file.write(part)
                 sync(file)
+            if check is not None and not check(temporary):
+                raise CheckpointError(f"Cannot write {path}: what is read back differs from what was written, so the disk or the memory fails; "
+                                      f"{OTHER_REMEDY}. A file that stood there before is unchanged.")
             os.replace(temporary, target)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -56,6 +69,44 @@ def atomic_write(path: str | os.PathLike[str], parts: Iterable[Any]) -> None:
 def atomic_write_bytes(path: str | os.PathLike[str], data: bytes | bytearray | memoryview) -> None:
     """Write `data` to `path`, all or nothing; CheckpointError where that fails, with the file there before intact."""
     atomic_write(path, [data])
+
+
+def temporary_prefix(target: Path) -> str:
+    """How the name begins under which this process writes `target`; it ends in `.tmp`."""
+    return f".{target.name[:100]}.{_host()}-{os.getpid()}-"
+
+
+def remove_stale(folder: Path) -> None:
+    """Remove what killed processes were writing in `folder`: temporary files of ours whose process is gone, or that are a day old where
+    another host wrote them. What cannot be removed stays."""
+    with contextlib.suppress(OSError):
+        for path in list(folder.iterdir()):
+            found = TEMPORARY.fullmatch(path.name)
+            if found and _abandoned(path, found["host"], int(found["process"])):
+                with contextlib.suppress(OSError):
+                    if path.is_dir() and not path.is_symlink():
+                        shutil.rmtree(path)
+                    else:
+                        path.unlink()
+
+
+def _abandoned(path: Path, host: str, process: int) -> bool:
+    if host != _host() or os.name == "nt":          # Windows has no signal that only asks
+        with contextlib.suppress(OSError):
+            return time.time() - path.lstat().st_mtime > STALE
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False                    # it runs, for somebody else
+    return False
+
+
+def _host() -> str:
+    """This machine, or container, in eight letters: a process number says nothing anywhere else."""
+    return f"{zlib.crc32(platform.node().encode()):08x}"
 
 
 def sync(file: BinaryIO) -> None:

@@ -14,7 +14,7 @@ from google.protobuf.message import EncodeError
 from onnx import ModelProto, StringStringEntryProto, TensorProto
 
 from tileflow.errors import CheckpointError, ModelError, TileflowError
-from tileflow.files import remedy, sync, sync_folder
+from tileflow.files import remedy, sync, sync_folder, temporary_prefix
 
 from .inference_form import to_inference
 from .load import PROTOBUF_LIMIT, OnnxModel, check_by_onnx
@@ -54,7 +54,7 @@ def export_model(model: OnnxModel, weights: Mapping[str, np.ndarray], path: str 
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        with tempfile.TemporaryDirectory(prefix=f".{path.name[:100]}.", dir=path.parent) as folder:
+        with tempfile.TemporaryDirectory(prefix=temporary_prefix(path), suffix=".tmp", dir=path.parent) as folder:
             new = Path(folder, path.name)
             data = new.with_name(new.name + ".data")
             if external:

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import html
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CheckpointError, DataError, ModelError, OptionError
+from ..errors import DataError, ModelError, OptionError
 from ..graph import TensorType
 from ..importers.onnx import OnnxModel, folded_norms
 from ..loss import CLASS_LOSSES, LABELS
@@ -22,7 +21,7 @@ from ..runtime.data import Dataset, open_data
 from ..runtime.evaluate import label_type
 from ..runtime.history import Epoch
 from ..runtime.model import TrainingModel
-from ..runtime.run_folder import CHECKPOINT
+from ..runtime.run_folder import CHECKPOINT, run_folder
 from ..runtime.source import OnnxSource, Source
 from ..runtime.trained_file import write_trained
 from ..runtime.trainer import Reporter, Silent, Trainer
@@ -140,7 +139,7 @@ def train(model: Modelish, options: Options | None = None, *, data: Any = None, 
             reporter.say(warning)
     loop_options = chosen.clone()
     loop_options.output_mode = "all"
-    folder = _run_folder(chosen)
+    folder = run_folder(chosen.out, chosen.resume)
     training = TrainingModel(source, loop_options, optimizer, loss, reporter.compiling)
     trainer = Trainer(training, train_set, test_set, loop_options, folder, reporter)
     training.compile(*_example(trainer))
@@ -211,22 +210,3 @@ def _label_type(source: Source, wanted: Mapping[str, TensorType], loss: str) -> 
         return None
     graph, _ = source.graph(list(wanted.values()), True)
     return label_type(loss, graph.outputs[0].type)
-
-
-def _run_folder(options: Options) -> Path:
-    """The run's folder, made if need be.
-
-    Raises:
-        CheckpointError: it cannot be made or written to, or holds an earlier run that is not to be resumed.
-    """
-    folder = Path(options.out) if options.out else Path("runs") / time.strftime("%Y%m%d-%H%M%S")
-    if not options.resume and (folder / CHECKPOINT).exists():
-        raise CheckpointError(f"The folder {folder} already holds a run; go on from it with resume, or choose another one with out.")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError as error:
-        raise CheckpointError(f"Cannot write to the folder {folder} ({error.strerror}); choose another one with out.") from None
-    return folder

@@ -3,16 +3,20 @@
 Format (https://github.com/huggingface/safetensors): eight bytes with the header's length (little-endian), a JSON header
 {name: {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {text: text}}, then the data. The tensors lie
 end to end in row-major order, little-endian, with no gap and no overlap.
+
+Files of ours carry a digest in their metadata: the SHA-256 of the whole file with zeros in the digest's own place. One bit of
+the file that changes is found; files of other tools, which have none, are read all the same and come out as not proven.
 """
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import ml_dtypes  # noqa: F401  (teaches NumPy the name bfloat16)
 import numpy as np
@@ -30,15 +34,28 @@ MAX_HEADER = 100_000_000
 """Bytes a header may have at most, as in the reference implementation."""
 ALIGNMENT = 8
 METADATA = "__metadata__"
+DIGEST = "tileflow.sha256"
+"""The key in the metadata whose value is the file's digest."""
+BLANK = "0" * 64
+READ_AT_ONCE = 1 << 22
+
+
+class Checkpoint(NamedTuple):
+    """What a file holds: tensors (fresh, writable, native byte order), metadata, and whether it had a digest, which then was right."""
+
+    tensors: dict[str, np.ndarray]
+    metadata: dict[str, str]
+    proven: bool
 
 
 def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
-    """Write `tensors` and `metadata` to `path`, all or nothing: on any failure the file there before stays as it was.
+    """Write `tensors` and `metadata` with their digest to `path`. The new file is read back and takes the place of an older one only
+    when its digest is right: on any failure the file there before stays as it was.
 
     Raises CheckpointError where an element type has no name in the format or the file cannot be written.
     """
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
-    header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    header: dict[str, Any] = {METADATA: {**(metadata or {}), DIGEST: BLANK}}
     offset = 0
     for name, array in ordered:
         assert name != METADATA, "a tensor takes the name of the metadata"
@@ -52,26 +69,62 @@ def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray]
     text += b" " * (-len(text) % ALIGNMENT)
     if len(text) > MAX_HEADER:
         raise CheckpointError(f"The header of checkpoint {path} would have {len(text):,} bytes; the format allows {MAX_HEADER:,}.")
-    atomic_write(path, [len(text).to_bytes(8, "little") + text, *(_bytes_of(array) for _, array in ordered)])
+    parts = [_bytes_of(array) for _, array in ordered]
+    start = len(text).to_bytes(8, "little") + text
+    found = hashlib.sha256(start)
+    for part in parts:
+        found.update(part.data)
+    atomic_write(path, [start.replace(_entry_of(BLANK), _entry_of(found.hexdigest())), *parts], check=proven)
 
 
 def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The tensors (fresh, writable, native byte order) and the metadata in `path`.
+    """The tensors and the metadata in `path`, as `load_checkpoint` reads them."""
+    found = load_checkpoint(path)
+    return found.tensors, found.metadata
 
-    Raises CheckpointError where the file cannot be read, is cut short or does not keep to the format. Every size is
-    checked against the file's before memory is taken.
+
+def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """What is in `path`.
+
+    Raises CheckpointError where the file cannot be read, is cut short, does not keep to the format or differs from its digest. Every
+    size is checked against the file's before memory is taken.
     """
     where = Path(path)
     try:
         with where.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            header = _read_header(where, file, size)
+            header, found, digest = _read_header(where, file, size)
             start = file.tell()
             metadata = _metadata(where, header)
-            tensors = {entry.name: _read_tensor(where, file, start, entry) for entry in _entries(where, header, size - start)}
+            tensors = {}
+            for entry in _entries(where, header, size - start):
+                raw, tensors[entry.name] = _read_tensor(where, file, start, entry)
+                found.update(raw)
     except OSError as error:
         raise CheckpointError(f"Checkpoint {where} cannot be read: {error.strerror or error}.") from None
-    return tensors, metadata
+    if digest is not None and found.hexdigest() != digest:
+        raise _broken(where, "it differs from its digest")
+    metadata.pop(DIGEST, None)
+    return Checkpoint(tensors, metadata, digest is not None)
+
+
+def proven(path: Path) -> bool:
+    """A file of ours, read from the disk, has the digest that it names. OSError where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)          # not from the memory that it was written from
+            _, found, digest = _read_header(path, file, os.fstat(file.fileno()).st_size)
+            while part := file.read(READ_AT_ONCE):
+                found.update(part)
+    except CheckpointError:
+        return False
+    return found.hexdigest() == digest
+
+
+def _entry_of(digest: str) -> bytes:
+    """The bytes in a header that hold a digest. Quotes within other texts of a JSON header have a backslash, so they stand there once."""
+    return f'"{DIGEST}":"{digest}"'.encode(errors="replace")
 
 
 @dataclass(frozen=True)
@@ -89,7 +142,8 @@ def _broken(path: Path, what: str) -> CheckpointError:
     return CheckpointError(f"Checkpoint {path} is damaged or not a safetensors file: {what}; restore it from a copy or train anew.")
 
 
-def _read_header(path: Path, file: BinaryIO, size: int) -> dict[str, Any]:
+def _read_header(path: Path, file: BinaryIO, size: int) -> tuple[dict[str, Any], Any, str | None]:
+    """The header as a table, the digest of the bytes up to its end, and the digest that the whole file should have; None: it names none."""
     prefix = file.read(8)
     length = int.from_bytes(prefix, "little")
     if len(prefix) < 8:
@@ -97,12 +151,17 @@ def _read_header(path: Path, file: BinaryIO, size: int) -> dict[str, Any]:
     if length > min(MAX_HEADER, size - 8):
         raise _broken(path, f"its header claims {length:,} bytes, the file has {size:,}")
     try:
-        header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=_unique)
+        text = file.read(length)
+        header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise _broken(path, f"its header is not valid JSON ({error})") from None
     if not isinstance(header, dict):
         raise _broken(path, "its header is not a table")
-    return header
+    metadata = header.get(METADATA)
+    digest = metadata.get(DIGEST) if isinstance(metadata, dict) else None
+    if digest is not None:
+        text = text.replace(_entry_of(str(digest)), _entry_of(BLANK))
+    return header, hashlib.sha256(prefix + text), None if digest is None else str(digest)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -154,7 +213,8 @@ def _counts(value: Any) -> bool:
     return isinstance(value, list) and all(type(n) is int and 0 <= n < 2**63 for n in value)
 
 
-def _read_tensor(path: Path, file: BinaryIO, start: int, entry: _Entry) -> np.ndarray:
+def _read_tensor(path: Path, file: BinaryIO, start: int, entry: _Entry) -> tuple[np.ndarray, np.ndarray]:
+    """The bytes of a tensor, and the tensor."""
     try:
         array = np.empty(entry.shape, entry.dtype)
     except ValueError as error:
@@ -165,7 +225,7 @@ def _read_tensor(path: Path, file: BinaryIO, start: int, entry: _Entry) -> np.nd
         raise _broken(path, f"the data of tensor {entry.name} end too early")
     if entry.dtype == np.bool_ and raw.max(initial=0) > 1:
         raise _broken(path, f"tensor {entry.name} is BOOL and holds other bytes than 0 and 1")
-    return array.astype(entry.dtype.newbyteorder("="), copy=False)
+    return raw, array.astype(entry.dtype.newbyteorder("="), copy=False)
 
 
 def _bytes_of(array: np.ndarray) -> np.ndarray:

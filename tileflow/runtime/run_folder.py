@@ -2,22 +2,41 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..errors import CheckpointError
-from ..files import atomic_write_bytes
+from ..files import atomic_write_bytes, remove_stale
 from ..options import Options
-from .checkpoint import load_tensors, save_tensors
+from .checkpoint import load_checkpoint, save_tensors
 from .history import Epoch, Running
 
+T = TypeVar("T")
 CHECKPOINT = "checkpoint.safetensors"
+FAILED = "checkpoint.failed"
+"""The state before a failure: kept apart, since it may be why the run failed."""
 METRICS = "metrics.json"
-FORMAT = "1"
+FORMAT = 2
+"""Of the state in a checkpoint's metadata. 1 (tileflow 0.1) had no digest."""
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+FIGURES: dict[str, Callable[[Any], bool]] = {
+    "int": _is_count, "float": _is_number, "float | None": lambda value: value is None or _is_number(value),
+    "str": lambda value: isinstance(value, str)}
+"""What a figure of an epoch may be, by its annotation: a checkpoint may come from anywhere."""
 
 
 @dataclass
@@ -32,6 +51,26 @@ class Position:
     history: list[Epoch] = field(default_factory=list)
 
 
+def run_folder(out: str | None, resume: str | bool) -> Path:
+    """The run's folder, made if need be, without what killed runs left half written.
+
+    Raises:
+        CheckpointError: it cannot be made or written to, or holds an earlier run that is not to be resumed.
+    """
+    folder = Path(out) if out else Path("runs") / time.strftime("%Y%m%d-%H%M%S")
+    if not resume and (folder / CHECKPOINT).exists():
+        raise CheckpointError(f"The folder {folder} already holds a run; go on from it with resume, or choose another one with out.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise CheckpointError(f"Cannot write to the folder {folder} ({error.strerror}); choose another one with out.") from None
+    remove_stale(folder)
+    return folder
+
+
 def save_run(path: Path, tensors: Mapping[str, np.ndarray], at: Position, fingerprint: Mapping[str, Any]) -> None:
     """Write the checkpoint of a run; CheckpointError where that fails, with the one there before intact."""
     save_tensors(path, tensors, {"tileflow": json.dumps({"format": FORMAT, **asdict(at), "run": fingerprint})})
@@ -43,19 +82,39 @@ def load_run(path: Path, fingerprint: Mapping[str, Any]) -> tuple[dict[str, np.n
     Raises:
         CheckpointError: damaged, no checkpoint, or of a run whose fingerprint is another.
     """
-    tensors, metadata = load_tensors(path)
+    found = load_checkpoint(path)
     try:
-        state = json.loads(metadata["tileflow"])
-        numbers = {k: int(state[k]) for k in ("updates", "micro_batches", "epoch", "updates_in_epoch")}
-        at = Position(**numbers, running=Running(**state["running"]), history=[Epoch(**e) for e in state["history"]])
-        made = state["run"]
-    except (KeyError, TypeError, ValueError):
+        state = json.loads(found.metadata["tileflow"])
+        version = int(state["format"])
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise CheckpointError(f"{path} is no checkpoint of a training run; give the {CHECKPOINT} that train wrote.") from None
+    if version > FORMAT:
+        raise CheckpointError(f"{path} was written by a newer tileflow (format {version}; this one reads {FORMAT}); update tileflow.")
+    if version < FORMAT or not found.proven:
+        raise CheckpointError(f"{path} has no digest of its contents, so that it cannot be told from a damaged one: tileflow 0.1 wrote it, or it "
+                              "is damaged; go on with the tileflow that wrote it, or train anew.")
+    try:
+        numbers = [state[k] for k in ("updates", "micro_batches", "epoch", "updates_in_epoch")]
+        if not all(map(_is_count, numbers)):
+            raise ValueError("position")
+        at = Position(*numbers, running=_record(Running, state["running"]), history=[_record(Epoch, e) for e in state["history"]])
+        made = dict(state["run"])
+    except (KeyError, TypeError, ValueError):
+        raise CheckpointError(f"{path} does not say how far its run has come; give the {CHECKPOINT} that train wrote.") from None
     for name, value in fingerprint.items():
         if made.get(name) != value:
             raise CheckpointError(f"{path} was made with {name} = {made.get(name)}, this run has {value}; resume with the same settings, "
                                   "or start anew in another folder.")
-    return tensors, at
+    return found.tensors, at
+
+
+def _record(made: type[T], table: Any) -> T:
+    """A record of figures out of a table; ValueError, KeyError or TypeError where one is not of its kind."""
+    kinds = {f.name: str(f.type) for f in fields(made)}                 # type: ignore[arg-type]
+    for name, value in table.items():
+        if not FIGURES[kinds[name]](value):
+            raise ValueError(name)
+    return made(**table)
 
 
 def write_metrics(folder: Path, updates: int, history: Sequence[Epoch], options: Options) -> None:

@@ -1,25 +1,24 @@
 """The training loop: epochs over a DataLoader, checkpoints, metrics; resumable bit for bit."""
 from __future__ import annotations
 
-import signal
+import shlex
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import DataError, Interrupted, TrainingError
+from ..errors import CheckpointError, DataError, Interrupted, TrainingError
 from ..loss import CLASS_LOSSES
 from ..options import Options
 from .data import DataLoader, Dataset
 from .evaluate import Evaluator
 from .history import Epoch, Running
 from .model import TrainingModel
-from .run_folder import CHECKPOINT, Position, load_run, save_run, write_metrics
+from .run_folder import CHECKPOINT, FAILED, Position, load_run, save_run, write_metrics
+from .stop import asked_by_signals
 
 
 class Reporter(Protocol):
@@ -81,11 +80,12 @@ class Trainer:
         """Train until `options.epochs` epochs are done.
 
         Raises:
-            Interrupted: Ctrl-C came; the state is saved.
-            TrainingError: the loss is not finite or a label is out of range; the state before that update is saved.
+            Interrupted: Ctrl-C or SIGTERM came; the state is saved.
+            TrainingError: the loss is not finite or a label is out of range; the state before that update is in `checkpoint.failed`, and
+                the last checkpoint is as it was.
         """
         self.model.stop = self._stop.is_set
-        with self._signals():
+        with asked_by_signals(self._stop):
             try:
                 while self.epoch < self.options.epochs:
                     self._epoch()
@@ -95,13 +95,11 @@ class Trainer:
                 raise
             except Exception as error:
                 if self.session.updates:
-                    path = self.save()
-                    error.add_note(f"The state before the failure is saved in {path}.")
+                    error.add_note(self._save_failed())
                 raise
-        if self._stop.is_set():
             path = self.save()
+        if self._stop.is_set() and self.epoch < self.options.epochs:
             raise Interrupted(f"Stopped after {self.session.updates} updates; saved {path}. Go on with the same command and --resume.")
-        self.save()
         return self.history
 
     def _epoch(self) -> None:
@@ -174,32 +172,23 @@ class Trainer:
         if every and self.updates_in_epoch % every < self.options.device_iterations:
             self.save()
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """The first Ctrl-C ends training after the current update; a second one raises KeyboardInterrupt at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def on_interrupt(number: int, frame: Any) -> None:
-            if self._stop.is_set():
-                raise KeyboardInterrupt
-            self._stop.set()
-        before = signal.signal(signal.SIGINT, on_interrupt)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
-
     # ---- what survives
 
-    def save(self) -> Path:
+    def save(self, name: str = CHECKPOINT) -> Path:
         """Write weights, optimizer states and the position in the data; returns the checkpoint's path."""
         at = Position(self.session.updates, self.session.micro_batches, self.epoch, self.updates_in_epoch, self.running, self.history)
-        path = self.folder / CHECKPOINT
+        path = self.folder / name
         save_run(path, self.session.lasting(), at, self._fingerprint())
         self._write_metrics()
         return path
+
+    def _save_failed(self) -> str:
+        """Keep the state of a failed run apart from the last checkpoint; what to tell the user."""
+        try:
+            path = self.save(FAILED)
+        except CheckpointError as error:
+            return f"The state before the failure could not be saved: {error}"
+        return f"The state before the failure is saved in {path}; --resume {shlex.quote(str(path))} goes on from it."
 
     def resume(self, path: Path) -> None:
         """Take over a checkpoint.
