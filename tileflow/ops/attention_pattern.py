@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from ..graph.graph import Node, Origin, Value
 from ..graph.rewrite import View
+from ..kernels.expr import Const, Expr, Var, substitute
 from .activation import Tanh
 from .arithmetic import Add
-from .elementwise import Elementwise, Map
+from .elementwise import Elementwise
+from .linear import is_moderate, linear_factor
 from .matmul import FusedMatMul, MatMul, Product
 from .reduce import ReduceSum
 from .shape import normal_axis
@@ -79,21 +79,25 @@ def product_flags(node: Node) -> tuple[bool, bool, float]:
     return node.op.flags()
 
 
+def _expression(view: View, node: Node, order: tuple[Value, ...]) -> Expr | None:
+    """What an elementwise node computes of `order` (variable i being its value i) and constants; None where it reads anything else."""
+    if not isinstance(node.op, Elementwise) or len(node.outputs) != 1:
+        return None
+    known: dict[int, Expr] = {}
+    for i, v in enumerate(node.operands):
+        if v in order:
+            known[i] = Var(order.index(v), v.dtype)
+        elif v.type.size == 1 and v in view.graph.constants:
+            known[i] = Const(view.graph.constants[v].reshape(()).item(), v.dtype)
+        else:
+            return None
+    return substitute(node.op.expressions([v.type for v in node.operands])[0], known)
+
+
 def _factor(view: View, node: Node, value: Value) -> float | None:
     """The number by which an elementwise node with constants multiplies `value`; None where it does something else."""
-    if not isinstance(node.op, Elementwise) or len(node.outputs) != 1 or node.outputs[0].type != value.type:
-        return None
-    # Powers of two find a factor without rounding; 16-bit numbers would round the factor itself, and a Map takes no others.
-    wide = value.type.is_half and not isinstance(node.op, Map)
-    probe = np.array([1.0, -4.0, 8.0, -0.5], np.float32 if wide else value.type.numpy)
-    arrays = [probe if v is value else None if v is None or v.type.size != 1 else view.graph.constants.get(v) for v in node.inputs]
-    if any(a is None for a in arrays):
-        return None
-    with np.errstate(all="ignore"):
-        scaled, = node.op.reference(*[a if a is probe or a is None else a.reshape(()).astype(probe.dtype) for a in arrays])
-    scaled = scaled.reshape(-1).astype(np.float64)
-    factor = float(scaled[0])
-    return factor if math.isfinite(factor) and np.allclose(scaled, probe.astype(np.float64) * factor, rtol=1e-5, atol=0) else None
+    expr = _expression(view, node, (value,)) if node.outputs[0].type == value.type else None
+    return None if expr is None else linear_factor(expr)
 
 
 # ---- forward
@@ -117,7 +121,7 @@ def find_forward(view: View, softmax: Node) -> Forward | None:
         if _plain_product(node):
             found.scores = node
             found.factor *= product_flags(node)[2]
-            return found
+            return found if is_moderate(found.factor, value.dtype) else None
         value = _step(view, node, found)
         found.chain.insert(0, node)
 
@@ -136,7 +140,7 @@ def _step(view: View, node: Node, found: Forward) -> Value | None:
     whole = [v for v in node.operands if v.shape == node.outputs[0].shape]
     for value in whole:
         factor = _factor(view, node, value)
-        if factor is not None:
+        if factor is not None and is_moderate(found.factor * factor, value.dtype):
             found.factor *= factor
             return value
     if not isinstance(node.op, Add) or len(node.operands) != 2 or found.factor != 1 or found.softcap:
@@ -206,7 +210,7 @@ def _down(view: View, value: Value, f: Forward) -> tuple[Value, list[Node]] | No
         scale = _factor(view, node, value)
         if scale is not None:
             factors[0 if before else 1] *= scale
-        elif before and f.turn is not None and _is_turn_gradient(node, value, f.turn.outputs[0]):
+        elif before and f.turn is not None and _is_turn_gradient(view, node, value, f.turn.outputs[0]):
             before = False
         else:
             break
@@ -220,13 +224,10 @@ def _down(view: View, value: Value, f: Forward) -> tuple[Value, list[Node]] | No
     return (value, nodes) if inside else None
 
 
-def _is_turn_gradient(node: Node, g: Value, y: Value) -> bool:
-    """Whether an elementwise node makes g * (1 - y^2), the gradient through y = tanh(x)."""
-    if not isinstance(node.op, Elementwise) or len(node.outputs) != 1 or {*node.inputs} != {g, y} or len(node.inputs) != 2:
-        return False
-    probes = {g: np.array([1.0, -3.0, 8.0, 0.5], g.type.numpy), y: np.array([0.5, -0.25, 0.0, 1.0], y.type.numpy)}
-    pulled, = node.op.reference(*[probes[v] for v in node.inputs if v is not None])
-    return pulled.astype(np.float64).tolist() == [0.75, -2.8125, 8.0, 0.0]
+def _is_turn_gradient(view: View, node: Node, g: Value, y: Value) -> bool:
+    """Whether an elementwise node makes of g what Tanh's own gradient makes of it, with the very same expression."""
+    pulled = Tanh().pullback(0, (), Var(1, y.dtype), Var(0, g.dtype)) if g.dtype == y.dtype else None
+    return pulled is not None and _expression(view, node, (g, y)) is pulled
 
 
 def _summed(view: View, node: Node, like: Value, nodes: list[Node]) -> Value | None:
