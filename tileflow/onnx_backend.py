@@ -28,6 +28,7 @@ from .lower.plan import make_plan
 from .program import Batching
 from .runtime.engine import Engine
 from .runtime.session import Session
+from .runtime.turns import Turn, building
 from .text import one_line
 
 MOST_PROGRAMS = 8
@@ -81,10 +82,11 @@ def _loaded(model: ModelProto | str | os.PathLike[str]) -> OnnxModel:
 
 
 class Prepared(BackendRep):
-    """A checked model and the programs compiled for it so far."""
+    """A checked model and the programs compiled for it so far. Threads that run it take turns."""
 
     def __init__(self, model: OnnxModel, threads: int | None = None) -> None:
         self.model, self._threads = model, threads
+        self._turn = Turn()
         self._baked: frozenset[str] = frozenset()
         self._engines: OrderedDict[tuple[Any, ...], Engine] = OrderedDict()
 
@@ -94,9 +96,12 @@ class Prepared(BackendRep):
         Inputs that decide a shape are compiled into the program: other values of them make another program.
         """
         arrays = self._arrays(inputs)
-        engine = self._engine(arrays)
-        results = engine.run({name: a for name, a in arrays.items() if name not in self._baked})
-        return tuple(results[v.name][0] for v in engine.outputs)
+
+        def run() -> tuple[np.ndarray, ...]:
+            engine = self._engine(arrays)
+            results = engine.run({name: a for name, a in arrays.items() if name not in self._baked})
+            return tuple(results[v.name][0] for v in engine.outputs)
+        return self._turn.call(run)
 
     def _arrays(self, inputs: Any) -> dict[str, np.ndarray]:
         names = [p.name for p in self.model.inputs]
@@ -123,7 +128,8 @@ class Prepared(BackendRep):
             key = (*((n, type_of(a)) for n, a in arrays.items()), *(a.tobytes() for a in values.values()))
             if key not in self._engines:
                 try:
-                    self._engines[key] = self._compile(arrays, values)
+                    with building:
+                        self._engines[key] = self._compile(arrays, values)
                 except DynamicOperandError as error:
                     if not error.names - self._baked:
                         raise

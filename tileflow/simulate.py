@@ -16,6 +16,7 @@ from .environment import check_environment
 from .errors import OptionError, OutOfTileMemoryError, ReportError
 from .options import Options
 from .report import Report
+from .runtime.turns import building
 from .text import one_line
 from .tiles.chip import Chip, chip
 from .tiles.machine import TileProgram, analyze
@@ -63,7 +64,8 @@ class TileCompilation(Compilation):
         """
         check_environment()
         from . import exact
-        return exact.check(self.tiled, seed)
+        with building:                             # it makes kernels and runs them in this thread
+            return exact.check(self.tiled, seed)
 
     def to_text(self, every_operator: bool = False) -> str:
         """The report as text."""

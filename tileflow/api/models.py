@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,14 +41,16 @@ def source_of(model: Modelish, options: Options) -> Source:
     if isinstance(model, Module):
         return NetSource(model, options)
     loaded = model if isinstance(model, OnnxModel) else load_model(model)
-    source = OnnxSource(loaded, options, _sessions.get(id(loaded.proto)))
-    source.session.owner = loaded.proto
-    _sessions[id(loaded.proto)] = source.session
+    with _opening:
+        source = OnnxSource(loaded, options, _sessions.get(id(loaded.proto)))
+        source.session.owner = loaded.proto
+        _sessions[id(loaded.proto)] = source.session
     return source
 
 
 _sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
 """Sessions in use by the identity of the ONNX model, which each keeps alive."""
+_opening = threading.Lock()
 
 
 def given_loss(options: Options) -> str:
@@ -73,12 +76,18 @@ def training_model(model: Modelish, options: Options | None = None, *, optimizer
         loss: cross_entropy, nll, mse, l1, bce_with_logits, identity, or a function (builder, outputs) -> loss value; by default
             the option loss, where auto means cross_entropy.
         changes: single options by keyword.
+
+    Threads may share the model: its calls, and those of all other models of `model`, take turns.
     """
     chosen = chosen_options(options, changes)
     return TrainingModel(source_of(model, chosen), chosen, optimizer, given_loss(chosen) if loss is None else loss, progress)
 
 
 def inference_model(model: Modelish, options: Options | None = None, *, progress: Progress | None = None, **changes: Any) -> InferenceModel:
-    """A model to run: call it on `micro_batch * device_iterations` rows of inputs. Weights are those of every other model of `model`."""
+    """A model to run: call it on `micro_batch * device_iterations` rows of inputs. Weights are those of every other model of `model`.
+
+    Threads may share the model: its calls, and those of all other models of `model`, take turns, and each call is computed by
+    all workers. While a training model of the same network is called elsewhere, a call sees the weights after a whole call of it.
+    """
     chosen = chosen_options(options, changes)
     return InferenceModel(source_of(model, chosen), chosen, progress)

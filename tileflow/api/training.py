@@ -48,8 +48,8 @@ class TrainResult:
     @property
     def weights(self) -> dict[str, np.ndarray]:
         """Copies of the trained parameters and buffers by name."""
-        session = self._trainer.session
-        return {n: session[n].copy() for n in session.names("parameter", "buffer")}
+        weights: dict[str, np.ndarray] = self._trainer.session.snapshot("parameter", "buffer")
+        return weights
 
     @property
     def model(self) -> TrainingModel:

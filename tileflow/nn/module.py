@@ -64,8 +64,8 @@ class Module:
         return [p for _, p in self.named_parameters() if not isinstance(p, Buffer)]
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of all parameters and buffers by path."""
-        return {name: p.data.copy() for name, p in self.named_parameters()}
+        """Copies of all parameters and buffers by path, all after the same whole update."""
+        return self.session.turn.hold(lambda: {name: p.data.copy() for name, p in self.named_parameters()})
 
     def load_state_dict(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Overwrite all parameters and buffers; nothing changes unless every name and shape fits.
@@ -80,15 +80,17 @@ class Module:
         for name, p in own.items():
             if np.shape(tensors[name]) != p.shape:
                 raise DataError(f"Weight {name!r} has shape {list(p.shape)}, got {list(np.shape(tensors[name]))}.")
-        for name, p in own.items():
-            p.data = np.asarray(tensors[name])
+
+        def write() -> None:
+            for name, p in own.items():
+                p.data = np.asarray(tensors[name])
+        self.session.turn.change(write)
 
     @property
     def session(self) -> Session:
         """Where the weights live once a model of this network is compiled."""
-        if not hasattr(self, "_session"):
-            self._session = Session()
-        return self._session
+        found: Session = self.__dict__.get("_session") or self.__dict__.setdefault("_session", Session())          # one, whoever asks first
+        return found
 
 
 def record(net: Module, inputs: Sequence[tuple[str, TensorType]], *, training: bool, dtype: str) -> Graph:

@@ -1,6 +1,8 @@
-"""The engine: a bound Plan that runs whole calls in the native driver, one process-wide thread opening parallel regions."""
+"""The engine: a bound Plan that runs whole calls in the native driver. Whoever calls it has the session's turn."""
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,8 +24,15 @@ from .session import Session, aligned
 
 SLICE_NS = 20_000_000
 """The driver gives Python the word about this often: the reaction time to Ctrl-C and the grain of progress."""
+_regions = threading.Lock()
+"""Held by the thread that is in the driver where the threading layer cannot serve two at once."""
 HYPER = "\0hyper-parameters"
 """What the hyper-parameters' memory is called among the inputs and outputs: a name that no tensor has."""
+
+
+def _alone() -> contextlib.AbstractContextManager[object]:
+    """For parallel regions: Numba's workqueue ends the process where two threads open them at once; OpenMP gives each a team of its own."""
+    return _regions if numba.threading_layer() == "workqueue" else contextlib.nullcontext()
 
 
 @dataclass
@@ -317,7 +326,8 @@ class Engine:
         control[driver.STATUS] = 0
         while pc >= 0:
             control[driver.DEADLINE] = time.monotonic_ns() + SLICE_NS
-            pc = run(table.ctypes.data, len(table), pc, self.plan.workers, control.ctypes.data)
+            with _alone():
+                pc = run(table.ctypes.data, len(table), pc, self.plan.workers, control.ctypes.data)
             if control[driver.STATUS]:
                 raise self._failure(int(control[driver.STATUS]), pc)
             if stop is not None and stop():

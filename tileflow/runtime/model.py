@@ -22,6 +22,7 @@ from ..options import Options
 from ..program import Batching, Program
 from .engine import Engine
 from .source import Source, as_array
+from .turns import building
 
 MOST_PROGRAMS = 8
 """Programs kept when `on_new_shape="compile"` meets new shapes; the least recently used goes first."""
@@ -38,7 +39,10 @@ class _Compiled:
 
 
 class Model:
-    """What training and inference models share: arrays in, the engine's call, arrays out in the output mode."""
+    """What training and inference models share: arrays in, the engine's call, arrays out in the output mode.
+
+    Threads may share a model, and models may share a network: whole calls take turns, so none sees half an update of another.
+    """
 
     training = False
 
@@ -75,12 +79,15 @@ class Model:
 
     def compile(self, *arrays: Any) -> None:
         """Compile for arrays of these shapes and types without running."""
-        self._prepare(self._arrays(arrays))
+        given = self._arrays(arrays)
+        self.source.session.turn.call(lambda: self._prepare(given))
 
     def destroy(self) -> None:
         """Forget the compiled programs, so that the next call may have other shapes. Weights and optimizer states stay."""
-        self._programs.clear()
-        self._current = None
+        def forget() -> None:
+            self._programs.clear()
+            self._current = None
+        self.source.session.turn.change(forget)
 
     def _prepare(self, arrays: Sequence[np.ndarray]) -> _Compiled:
         """The program for these arrays, compiled if need be."""
@@ -91,7 +98,8 @@ class Model:
             began = time.perf_counter()
             if self._current is not None and self.options.on_new_shape == "error":
                 self._refuse(types)
-            self._programs[types] = self._compile(types)
+            with building:
+                self._programs[types] = self._compile(types)
             self.compile_seconds += time.perf_counter() - began
             while len(self._programs) > MOST_PROGRAMS:
                 self._programs.popitem(last=False)
@@ -200,8 +208,15 @@ class Model:
 
         Every array has `micro_batch * gradient_accumulation * device_iterations` rows; the micro-batch follows from the
         first call. Returns one array, or a tuple: the model's outputs in the output mode and, when training, the loss last.
+
+        Any thread may call; while another thread is in a call of the same network (training or inference), this one waits for
+        it, and Ctrl-C ends the waiting. Arrays must not change until the call returns.
+
+        Raises:
+            TileflowError: called from within a call of the same network (a progress or stop function).
         """
-        shown = self._outputs(self._run(self._arrays(arrays)))
+        given = self._arrays(arrays)
+        shown = self.source.session.turn.call(lambda: self._outputs(self._run(given)))
         return shown[0] if len(shown) == 1 else tuple(shown)
 
 
@@ -292,8 +307,12 @@ class TrainingModel(Model):
 
         Needs output_mode "all". `first_update` skips updates that were done before; `engine.completed` says how far it came.
         """
-        results = self._run(self._arrays(arrays), first_update)
-        return [results[v.name] for v in self.engine.outputs]
+        given = self._arrays(arrays)
+
+        def run() -> list[np.ndarray]:
+            results = self._run(given, first_update)
+            return [results[v.name] for v in self.engine.outputs]
+        return self.source.session.turn.call(run)
 
     def _run(self, arrays: Sequence[np.ndarray], first_update: int = 0) -> dict[str, np.ndarray]:
         results = super()._run(arrays, first_update)

@@ -8,6 +8,7 @@ import numpy as np
 from ..errors import CheckpointError, OptionError
 from ..graph import State
 from ..lower.memory import ALIGN, padded
+from .turns import Turn
 
 
 def aligned(nbytes: int) -> np.ndarray:
@@ -22,12 +23,15 @@ class Session:
 
     States of one group lie side by side in one buffer (each padded to a cache line), in the same order in every group, so
     that an update of many weights is one pass over memory.
+
+    Threads take turns (`turn`): the calls of all models of a session, and everything here that copies or sets states, one at a time.
     """
 
     def __init__(self) -> None:
         self.version = 0          # changes whenever a weight does: programs rerun what they derived from the old ones
         self.updates = 0          # weight updates done
         self.micro_batches = 0    # training micro-batches done: random streams count them
+        self.turn = Turn()
         self.owner: object = None  # what must live as long as the session
         self._arrays: dict[str, np.ndarray] = {}
         self._kinds: dict[str, str] = {}
@@ -65,7 +69,7 @@ class Session:
         return name in self._arrays
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The live memory of a state: it changes as training goes on; copy it to keep it."""
+        """The live memory of a state: it changes as training goes on, in another thread even while it is read; `snapshot` copies."""
         return self._arrays[name]
 
     def names(self, *kinds: str) -> list[str]:
@@ -78,21 +82,26 @@ class Session:
         Raises:
             KeyError: no such state.
             ValueError: another shape.
+            TileflowError: from within a call of this thread.
         """
         target = self._arrays[name]
         array = np.asarray(array)
         if array.shape != target.shape:
             raise ValueError(f"State {name!r} has shape {list(target.shape)}, got {list(array.shape)}.")
-        target[...] = array
-        self.version += 1
+
+        def write() -> None:
+            target[...] = array
+            self.version += 1
+        self.turn.change(write)
 
     def lasting(self) -> dict[str, np.ndarray]:
-        """Everything that a checkpoint must hold, as it stands: the arrays themselves."""
+        """Everything that a checkpoint must hold: the arrays themselves, which stand still within `turn.hold`."""
         return {n: self._arrays[n] for n in self.names("parameter", "buffer", "optimizer")}
 
-    def snapshot(self) -> dict[str, np.ndarray]:
-        """Copies of everything that a checkpoint must hold."""
-        return {n: a.copy() for n, a in self.lasting().items()}
+    def snapshot(self, *kinds: str) -> dict[str, np.ndarray]:
+        """Copies of the states of these kinds (by default of all that a checkpoint must hold), all after the same whole update."""
+        names = self.names(*(kinds or ("parameter", "buffer", "optimizer")))
+        return self.turn.hold(lambda: {n: self._arrays[n].copy() for n in names})
 
     def restore(self, tensors: Mapping[str, np.ndarray], *, updates: int, micro_batches: int) -> None:
         """Take a checkpoint's tensors over; nothing changes unless all of them fit.
@@ -108,7 +117,10 @@ class Session:
             if have.shape != need.shape or have.dtype != need.dtype:
                 raise CheckpointError(f"Checkpoint tensor {name!r} is {have.dtype}{list(have.shape)}, the model needs "
                                       f"{need.dtype}{list(need.shape)}: it belongs to another model or precision.")
-        for name in wanted:
-            self._arrays[name][...] = tensors[name]
-        self.updates, self.micro_batches = updates, micro_batches
-        self.version += 1
+
+        def write() -> None:
+            for name in wanted:
+                self._arrays[name][...] = tensors[name]
+            self.updates, self.micro_batches = updates, micro_batches
+            self.version += 1
+        self.turn.change(write)

@@ -176,9 +176,12 @@ class Trainer:
 
     def save(self, name: str = CHECKPOINT) -> Path:
         """Write weights, optimizer states and the position in the data; returns the checkpoint's path."""
-        at = Position(self.session.updates, self.session.micro_batches, self.epoch, self.updates_in_epoch, self.running, self.history)
         path = self.folder / name
-        save_run(path, self.session.lasting(), at, self._fingerprint())
+
+        def write() -> None:
+            at = Position(self.session.updates, self.session.micro_batches, self.epoch, self.updates_in_epoch, self.running, self.history)
+            save_run(path, self.session.lasting(), at, self._fingerprint())
+        self.session.turn.hold(write)
         self._write_metrics()
         return path
 

@@ -1,0 +1,114 @@
+"""Whose turn it is. Threads that use one session take turns, whole call by whole call; so do threads that compile."""
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+from weakref import WeakSet
+
+from ..errors import TileflowError
+
+T = TypeVar("T")
+
+building = threading.RLock()
+"""Held while a program is lowered and its kernels are made: the compiler and the tables of kernels made so far are the process's."""
+
+
+class _Thread(threading.local):
+    holds = 0
+    """Turns that this thread has."""
+
+
+_thread = _Thread()
+_turns: WeakSet[Turn] = WeakSet()
+
+
+class Turn:
+    """A lock that knows its holder. Work is given as a function, so that no Ctrl-C can come between taking the turn and giving it back.
+
+    Waiting for a turn can be interrupted. Who has one and wants another (a model called from a function that a call of another
+    network calls back) does not wait for it, so that no two threads can wait for each other.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+        self._calling = False
+        self._torn = False
+        _turns.add(self)
+
+    def __reduce__(self) -> tuple[type[Turn], tuple[()]]:
+        """A copy of what is locked is locked by a turn of its own."""
+        return Turn, ()
+
+    def call(self, work: Callable[[], T]) -> T:
+        """`work()`, a model's whole call, while no other thread has the turn.
+
+        Raises:
+            TileflowError: this thread is within a call already.
+        """
+        self._refuse_within()
+
+        def calling() -> T:
+            self._calling = True
+            try:
+                return work()
+            finally:
+                self._calling = False
+        return self.hold(calling)
+
+    def change(self, work: Callable[[], T]) -> T:
+        """`work()`, which changes what calls rely on, between two calls.
+
+        Raises:
+            TileflowError: this thread is within a call.
+        """
+        self._refuse_within()
+        return self.hold(work)
+
+    def hold(self, work: Callable[[], T]) -> T:
+        """`work()`, which looks at what calls change, between two calls or within this thread's own."""
+        if self._holder == threading.get_ident():
+            return work()
+        if not _thread.holds:
+            with self._lock:
+                return self._marked(work)
+        if not self._lock.acquire(blocking=False):
+            raise TileflowError("A model is called from a function that a call of another network calls back, while another thread uses it; "
+                                "waiting here could last for ever: call it when that call has returned.")
+        try:
+            return self._marked(work)
+        finally:
+            self._lock.release()
+
+    def _marked(self, work: Callable[[], T]) -> T:
+        if self._torn:
+            raise TileflowError("This process was forked while another thread was in a call of this model, so its memory is half way through "
+                                "that call here: load the model anew in the new process, or fork before the threads start.")
+        self._holder = threading.get_ident()
+        _thread.holds += 1
+        try:
+            return work()
+        finally:
+            self._holder = None
+            _thread.holds -= 1
+
+    def _refuse_within(self) -> None:
+        if self._calling and self._holder == threading.get_ident():
+            raise TileflowError("A model is called, or its weights are set, from within a call of its own network (by a progress or stop "
+                                "function, a loss, or forward()); do that when the call has returned.")
+
+    def _forked(self) -> None:
+        """In a forked child the other threads are gone, whatever they were doing."""
+        if self._holder not in (None, threading.get_ident()):
+            self._lock, self._holder, self._torn = threading.Lock(), None, True
+
+
+def _forked() -> None:
+    for turn in list(_turns):
+        turn._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
