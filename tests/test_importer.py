@@ -383,7 +383,11 @@ FOLDED = [
     ("ReduceProd", [i8(2, 3)], {"keepdims": 0}), ("ReduceSum", [i8([1, 2], [3, 4]), i8(1)], {}), ("Split", [i8(1, 2, 3), i8(1, 2)], {}),
     ("Size", [i8(1, 2)], {}), ("Shape", [i8([1, 2])], {"start": -1}),
     ("Floor", [np.array([1.5], np.float32)], {}), ("Sqrt", [np.array([4], np.float32)], {}),
-    ("Flatten", [i8([1, 2])], {"axis": 0}), ("ScatterND", [i8(1, 2, 3), i8([1]), i8(9)], {}), ("CastLike", [i8(1), np.array([0], np.float32)], {}),
+    ("Flatten", [i8([1, 2])], {"axis": 0}), ("ScatterND", [i8(1, 2, 3), i8([1]), i8(9)], {}),
+    ("GatherElements", [i8([1, 2, 3], [4, 5, 6]), i8([1, 0, -1], [2, 2, 0])], {"axis": 1}),
+    ("GatherND", [i8([1, 2], [3, 4]), i8([0, 1], [-1, 0])], {}), ("GatherND", [i8([1, 2], [3, 4]), i8([1], [0])], {}),
+    ("CumSum", [i8([1, 2, 3], [4, 5, 6]), np.array(1)], {}), ("CumSum", [i8([1, 2, 3]), np.array(-1)], {"exclusive": 1, "reverse": 1}),
+    ("CastLike", [i8(1), np.array([0], np.float32)], {}),
 ]
 
 
@@ -398,6 +402,27 @@ def test_folding(op: str, arrays: list[np.ndarray], attributes: dict[str, Any]) 
     for got, wanted in zip(run(result, {"x": f4(1)}), expected(proto, {"x": f4(1)}), strict=True):
         assert got.dtype == wanted.dtype
         np.testing.assert_array_equal(got, wanted)
+
+
+def test_gather_elements_of_a_part() -> None:
+    """Indices may span less of the other axes than the data (ONNX's own evaluator does not know)."""
+    proto = model_of([node("GatherElements", ["data", "index"], ["y"])], [port("x", [1])], ["y"],
+                     {"data": i8([1, 2, 3], [4, 5, 6]), "index": i8([1, 0])})
+    np.testing.assert_array_equal(run(imported(proto), {"x": f4(1)})[0], [[4, 2]])
+
+
+@pytest.mark.parametrize("index", [i8([0, 1], [-1, 0], [1, -1]), i8([1], [0]), i8([[0, 1, 3], [1, 1, 0]], [[0, 0, 0], [1, 0, 1]])])
+def test_gather_nd_of_known_places(index: np.ndarray) -> None:
+    """A weight is read through plain rows, which have a gradient."""
+    proto = model_of([node("GatherND", ["w", "index"], ["g"]), node("Mul", ["g", "x"], ["y"])], [port("x", [1])], ["y"],
+                     {"w": f4(2, 2, 4), "index": index})
+    assert compare(proto, {"x": f4(1)}).graph.parameters
+
+
+def test_gather_nd_outside_of_its_data() -> None:
+    proto = model_of([node("GatherND", ["x", "index"], ["y"])], [port("x", [2, 3])], ["y"], {"index": i8([0, 3])})
+    with pytest.raises(ShapeError, match=r"indices outside of float32\[2, 3\]"):
+        imported(proto)
 
 
 @pytest.mark.parametrize("nodes", [

@@ -263,3 +263,31 @@ def scatter_nd(site: Site, a: Arrays) -> np.ndarray:
 def trilu(site: Site, a: Sequence[Any]) -> np.ndarray:
     k = int(a[1].reshape(-1)[0]) if len(a) > 1 and a[1] is not None else 0
     return np.triu(a[0], k) if site.attrs.get("upper", 1) else np.tril(a[0], k)
+
+
+@folder("GatherElements")
+def gather_elements(site: Site, a: Arrays) -> np.ndarray:
+    """Indices may span less of the other axes than the data."""
+    axis = site.attrs.get("axis", 0) % max(a[0].ndim, 1)
+    fits(site, a[1].shape, a[0].dtype)
+    data = a[0][tuple(slice(None) if i == axis else slice(n) for i, n in enumerate(a[1].shape))]
+    return np.take_along_axis(data, a[1], axis)
+
+
+@folder("GatherND")
+def gather_nd(site: Site, a: Arrays) -> np.ndarray:
+    if site.attrs.get("batch_dims"):
+        raise site.unsupported(f"batch_dims={site.attrs['batch_dims']} on a value that is needed at import")
+    depth = a[1].shape[-1]
+    fits(site, (*a[1].shape[:-1], *a[0].shape[depth:]), a[0].dtype)
+    return a[0][tuple(np.moveaxis(a[1], -1, 0))]
+
+
+@folder("CumSum")
+def cumsum(site: Site, a: Arrays) -> np.ndarray:
+    axis = int(a[1].reshape(-1)[0])
+    data = np.flip(a[0], axis) if site.attrs.get("reverse") else a[0]
+    result = np.cumsum(data, axis, dtype=data.dtype)
+    if site.attrs.get("exclusive"):
+        result = result - data
+    return np.flip(result, axis) if site.attrs.get("reverse") else result

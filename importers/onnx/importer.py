@@ -13,6 +13,7 @@ from tileflow.graph import FLOATS, OPS, Builder, Graph, Origin, TensorType, Valu
 from tileflow.text import one_line
 
 from . import attention as _attention  # noqa: F401  (registers its form)
+from . import gather as _gather  # noqa: F401  (registers its form)
 from . import pool as _pool  # noqa: F401  (registers its form)
 from .bind import Binding, bind_inputs
 from .fold import FOLDERS, LIMIT, fold
