@@ -820,3 +820,15 @@ def test_inspect_names_what_is_missing() -> None:
     assert any("'seq'" in note for note in report.notes)
     assert "Unsupported (2)" in report.text()
     assert inspect_model(wrap_model(proto), dims={"seq": 3}).unsupported == report.unsupported
+
+
+@pytest.mark.parametrize(("kernel", "strides"), [((9, 9), (9, 9)), ((4, 5), (2, 1))])
+def test_one_window_over_everything(kernel: tuple[int, int], strides: tuple[int, int]) -> None:
+    """ceil_mode lets a window reach past the end, as transformers' EfficientNet pools: it is the mean of what is there."""
+    proto = model_of([node("AveragePool", ["x"], ["y"], ceil_mode=1, count_include_pad=1, kernel_shape=kernel, strides=strides)],
+                     [port("x", [2, 3, 4, 5])], ["y"], opset=20)
+    x = f4(2, 3, 4, 5)
+    np.testing.assert_allclose(run(imported(proto), {"x": x})[0], x.mean((2, 3), keepdims=True), rtol=1e-5, atol=1e-7)
+    torch = needs("torch")
+    np.testing.assert_allclose(torch.nn.functional.avg_pool2d(torch.from_numpy(x), kernel, strides, ceil_mode=True).numpy(),
+                               x.mean((2, 3), keepdims=True), rtol=1e-5, atol=1e-7)

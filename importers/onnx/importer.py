@@ -15,6 +15,7 @@ from tileflow.text import one_line
 from . import attention as _attention  # noqa: F401  (registers its form)
 from . import gather as _gather  # noqa: F401  (registers its form)
 from . import pool as _pool  # noqa: F401  (registers its form)
+from . import sequences as _sequences  # noqa: F401  (registers its forms)
 from .bind import Binding, bind_inputs
 from .fold import FOLDERS, LIMIT, fold
 from .functions import body_of, inlined
@@ -106,6 +107,8 @@ class Importer:
         self._values: dict[str, Value] = {}
         self._known: dict[str, np.ndarray] = {}
         self._absent: dict[str, str] = {}
+        self.sequences: dict[str, tuple[Value, ...]] = {}
+        """What sequences of a known length hold."""
         self._poisoned: set[str] = set()
         self._count = self._folded_bytes = 0
         self._refused: list[tuple[str, UnsupportedError]] = []

@@ -17,12 +17,23 @@ PLACED = ("kernel_shape", "strides", "dilations")
 def pool(site: Site) -> Sequence[Value] | None:
     """Pools over three axes go over the last two of them, then over the first: maxima and means of means are the same."""
     x, places = site.value(0), site.wants(1)
+    if site.op_type == "AveragePool" and _covers(site, x):
+        return site.finish("GlobalAveragePool", x)
     if x.type.rank == 5 and not places:
         return _three_axes(site, x)
     if site.op_type == "MaxPool" and x.dtype in ("int8", "uint8"):     # float32 holds them exactly
         maxima, *rest = _emit(site, site.emit("Cast", x, to="float32"), _attributes(site), indices=places)
         return site.finish("Cast", maxima, to=x.dtype, names=site.outputs[:1])[0], *rest
     return site.generic(indices=True) if places else None
+
+
+def _covers(site: Site, x: Value) -> bool:
+    """One window that reaches past the end of every axis, as ceil_mode lets it: the mean of what is there (transformers' EfficientNet)."""
+    given, size = site.given, x.shape[2:]
+    kernel, strides = given.get("kernel_shape", []), given.get("strides", [1] * len(size))
+    plain = not any(given.get("pads", ())) and given.get("auto_pad", "NOTSET") == "NOTSET" and all(d == 1 for d in given.get("dilations", ()))
+    return bool(given.get("ceil_mode") and plain and len(kernel) == len(strides) == len(size)
+                and all(n <= k < n + s for n, k, s in zip(size, kernel, strides, strict=True)))
 
 
 def _attributes(site: Site) -> dict[str, Any]:

@@ -179,6 +179,8 @@ class Site:
                 if formal.option != OpSchema.FormalParameterOption.Optional:
                     raise ModelError(f"{self.title} lacks its input {formal.name}; export the model again")
                 continue
+            if self.inputs[i] in self.importer.sequences:
+                continue
             dtype = self.importer.type(self.inputs[i]).dtype
             if f"tensor({ONNX_NAMES.get(dtype, dtype)})" not in formal.types and not self._changed_float(dtype, formal):
                 raise TypeMismatchError(f"{self.title}: its input {formal.name} ('{self.inputs[i]}') is {dtype}, which the operator does not take "

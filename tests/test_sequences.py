@@ -1,0 +1,51 @@
+"""Sequences of a known length: lists at import, nothing in the graph."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import NodeProto
+from onnx_models import compare, imported, model_of, node, port
+
+from tileflow.errors import ShapeError, UnsupportedError
+
+RNG = np.random.default_rng(0)
+
+
+def split(inputs: list[str], places: list[int], weights: dict[str, Any], **attributes: Any) -> Any:
+    """x [2, 5] is split; the outputs are elements of the sequence."""
+    nodes: list[NodeProto] = [node("SplitToSequence", inputs, ["s"], axis=1, **attributes)]
+    constants = {f"i{k}": np.int64(k) for k in places}
+    nodes += [node("SequenceAt", ["s", f"i{k}"], [f"y{n}"]) for n, k in enumerate(places)]
+    nodes.append(node("SequenceLength", ["s"], ["n"]))
+    return model_of(nodes, [port("x", [2, 5])], [*(f"y{n}" for n in range(len(places))), "n"], {**constants, **weights})
+
+
+@pytest.mark.parametrize(("inputs", "weights", "places", "attributes"), [
+    (["x", "size"], {"size": np.int64(2)}, [0, -1], {}), (["x", "size"], {"size": np.int64(9)}, [0], {}),
+    (["x", "sizes"], {"sizes": np.array([1, 3, 1])}, [1, 2], {}), (["x"], {}, [4], {}), (["x"], {}, [1, 3], {"keepdims": 0})])
+def test_parts(inputs: list[str], weights: dict[str, Any], places: list[int], attributes: dict[str, Any]) -> None:
+    compare(split(inputs, places, weights, **attributes), {"x": RNG.standard_normal((2, 5)).astype(np.float32)})
+
+
+def test_constructed() -> None:
+    proto = model_of([node("SequenceConstruct", ["x", "w"], ["s"]), node("SequenceAt", ["s", "one"], ["a"]), node("Add", ["x", "a"], ["y"])],
+                     [port("x", [2])], ["y"], {"w": np.ones(2, np.float32), "one": np.int64(1)})
+    assert compare(proto, {"x": np.ones(2, np.float32)}).graph.parameters
+
+
+def test_what_does_not_fit() -> None:
+    with pytest.raises(ShapeError, match=r"splits 5 elements into parts of \[1, 3\]"):
+        imported(split(["x", "sizes"], [0], {"sizes": np.array([1, 3])}))
+    with pytest.raises(ShapeError, match="takes element 3 of a sequence of 3"):
+        imported(split(["x", "size"], [3], {"size": np.int64(2)}))
+    proto = model_of([node("SequenceEmpty", [], ["s"]), node("SequenceAt", ["s", "i"], ["y"])], [port("x", [2])], ["y"], {"i": np.int64(0)})
+    with pytest.raises(UnsupportedError, match="SequenceEmpty"):
+        imported(proto)
+
+
+def test_endless_sequences_are_refused() -> None:
+    proto = model_of([node("SplitToSequence", ["x"], ["s"], axis=0), node("SequenceLength", ["s"], ["y"])], [port("x", [10**12, 1])], ["y"])
+    with pytest.raises(UnsupportedError, match="a sequence of more than 4096 parts"):
+        imported(proto)
