@@ -18,10 +18,11 @@ from tileflow.kernels.epilogue import Epilogue
 from tileflow.kernels.expr import Var
 from tileflow.kernels.guard import clear, copy
 from tileflow.kernels.reduce import reduce_calls
-from tileflow.lower import fuse as fusing
+from tileflow.lower import groups
 from tileflow.lower.attach import attach
 from tileflow.lower.expand import expand
-from tileflow.lower.fuse import MOST_OPERANDS, Fused, fuse
+from tileflow.lower.fuse import Fused, fuse
+from tileflow.lower.groups import MOST_OPERANDS
 from tileflow.lower.memory import ALIGN, Arena, Interval, padded
 from tileflow.lower.rows import Operand, Place, Row, lower
 from tileflow.runtime import binding
@@ -175,7 +176,7 @@ def test_fusion_never_changes_bits(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_expression_limit(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fusing, "MOST_OPERATIONS", 4)
+    monkeypatch.setattr(groups, "MOST_OPERATIONS", 4)
     graph = Graph()
     b = Builder(graph)
     x = b.input("x", TensorType("float32", (4,)))

@@ -73,6 +73,7 @@ class Builder:
         for i, t in enumerate(types):
             stem = names[i] if i < len(names) and names[i] else op.name.lower()
             node.outputs.append(Value(self.name(stem), t, node))
+        node.set_inferred()
         self.graph.nodes.append(node)
         return tuple(node.outputs)
 

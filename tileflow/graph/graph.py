@@ -61,10 +61,22 @@ class Value:
 class Node:
     """An operator applied to values."""
 
-    __slots__ = ("inputs", "op", "origin", "outputs")
+    __slots__ = ("_inferred", "inputs", "op", "origin", "outputs")
 
     def __init__(self, op: Op, inputs: list[Value | None], outputs: list[Value], origin: Origin) -> None:
         self.op, self.inputs, self.outputs, self.origin = op, inputs, outputs, origin
+        self._inferred: list[object] = []
+
+    def set_inferred(self) -> None:
+        """The types of the outputs are what the operator infers from those of the inputs."""
+        self._inferred = self._typing()
+
+    def is_inferred(self) -> bool:
+        """Nothing has changed since `set_inferred`."""
+        return self._inferred == self._typing()
+
+    def _typing(self) -> list[object]:
+        return [self.op, *[None if v is None else v.type for v in self.inputs], None, *[v.type for v in self.outputs]]
 
     @property
     def operands(self) -> list[Value]:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -51,6 +52,8 @@ class Elementwise(Op):
 
     def expressions(self, inputs: Types) -> tuple[Expr, ...]:
         """The expressions of all outputs over variables typed as `inputs`."""
+        if not self.__dict__:                             # no attributes: one answer for all such nodes
+            return (_expression(type(self), tuple(None if t is None else t.dtype for t in inputs)),)
         return (self.expr(*_variables(inputs)),)
 
     def gradient(self, index: int, x: Sequence[Expr], y: Sequence[Expr], g: Sequence[Expr | None]) -> Expr:
@@ -111,6 +114,12 @@ class Elementwise(Op):
     def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Expr | None:
         found = self.expressions(inputs)
         return found[0] if len(found) == 1 else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _expression(operator: type[Elementwise], dtypes: tuple[str | None, ...]) -> Expr:
+    """The expression of an operator without attributes."""
+    return operator().expr(*[Var(i, dtype) for i, dtype in enumerate(dtypes) if dtype is not None])
 
 
 def _variables(types: Types) -> tuple[Expr, ...]:

@@ -1,0 +1,172 @@
+"""Groups for fusion: elementwise nodes joined where no path leaves a group and comes back, found in a time that is nearly linear in the graph.
+
+Groups are the nodes of a graph without cycles. A node may join the group of an operand unless another group lies between the two. Whether one
+does is searched from both ends at once, between the levels of the two (a group's level is above those of all it reads), so that the search ends
+as soon as either side has nothing left; in a chain that is at once.
+"""
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from ..graph import Graph, Node, Value
+
+MOST_OPERANDS = 14
+"""Arrays that one leaf reads and writes: more would spill address registers."""
+MOST_OPERATIONS = 96
+"""Expression nodes of one leaf: bounds its compile time."""
+STEPS = 200
+"""Groups looked at for each node, on average: a graph that needs more is fused less, and takes no longer."""
+
+
+class Group:
+    """Nodes that become one.
+
+    nodes: (position in the graph, node, its expression), in no order. made, read: values made inside, and read from outside, without numbers.
+    sources, readers: the groups this one reads, and those that read it (ordered sets).
+    """
+
+    __slots__ = ("level", "made", "nodes", "read", "readers", "shape", "sources")
+
+    def __init__(self, position: int, node: Node, expression: Any) -> None:
+        self.nodes: list[tuple[int, Node, Any]] = [(position, node, expression)]
+        self.shape = node.outputs[0].shape if expression is not None else None
+        self.made: set[Value] = set()
+        self.read: set[Value] = set()
+        self.sources: dict[Group, None] = {}
+        self.readers: dict[Group, None] = {}
+        self.level = 0
+
+
+def grow(graph: Graph) -> list[Group]:
+    """Greedily join each elementwise node to the groups of its inputs; the groups, their nodes in order, in an order that respects their
+    dependences, else as their first nodes stood."""
+    return _Growth(graph).run()
+
+
+def is_number(value: Value, graph: Graph) -> bool:
+    """A constant that becomes a part of the code."""
+    return value in graph.constants and value.type.size == 1
+
+
+def expression_of(node: Node) -> Any:
+    """The scalar expression of a node that can be fused, else None."""
+    if len(node.outputs) != 1 or node.outputs[0].type.size == 0:
+        return None
+    return node.op.expression([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs])
+
+
+class _Growth:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.home: dict[Value, Group] = {}
+        self.groups: dict[Group, None] = {}
+        self.steps = STEPS * len(graph.nodes)
+
+    def run(self) -> list[Group]:
+        for position, node in enumerate(self.graph.nodes):
+            own = self._alone(position, node)
+            for source in list(own.sources):
+                if own.shape is not None and source.shape == own.shape and self._fit(source, own) and self._apart(source, own):
+                    own = self._join(source, own)
+        for group in self.groups:
+            group.nodes.sort(key=lambda item: item[0])
+        return _in_order(self.groups)
+
+    def _alone(self, position: int, node: Node) -> Group:
+        own = Group(position, node, expression_of(node))
+        operands = dict.fromkeys(node.operands)
+        own.sources = dict.fromkeys(self.home[v] for v in operands if v in self.home)
+        if own.shape is not None:
+            own.made.update(node.outputs)
+            own.read.update(v for v in operands if not is_number(v, self.graph))
+        for source in own.sources:
+            source.readers[own] = None
+        own.level = _level(own)
+        self.home.update(dict.fromkeys(node.outputs, own))
+        self.groups[own] = None
+        return own
+
+    def _fit(self, source: Group, own: Group) -> bool:
+        """The two together stay small."""
+        made, read = len(source.made) + len(own.made), len((source.read | own.read) - source.made - own.made)
+        return read + made <= 2 * MOST_OPERANDS and read <= MOST_OPERANDS and made <= MOST_OPERATIONS // 2
+
+    def _apart(self, source: Group, own: Group) -> bool:
+        """No third group lies between the two. Beyond the steps that a graph may take, only where that is plain."""
+        if len(own.sources) == 1 or len(source.readers) == 1:
+            return True
+        above = dict.fromkeys(g for g in own.sources if g is not source and g.level > source.level)
+        below = dict.fromkeys(g for g in source.readers if g is not own and g.level < own.level)
+        self.steps -= len(own.sources) + len(source.readers)
+        up, down = deque(above), deque(below)
+        met = any(g in below for g in above)
+        while up and down and not met and self.steps >= 0:
+            for waiting, seen, others, near in ((up, above, below, up.popleft().sources), (down, below, above, down.popleft().readers)):
+                self.steps -= len(near)
+                for g in near:
+                    if source.level < g.level < own.level and g not in seen:
+                        met = met or g in others
+                        seen[g] = None
+                        waiting.append(g)
+        return not met and self.steps >= 0
+
+    def _join(self, source: Group, own: Group) -> Group:
+        """The two as one: the group with more neighbours takes the other one over."""
+        kept, gone = (source, own) if len(source.readers) + len(source.sources) >= len(own.readers) + len(own.sources) else (own, source)
+        kept.nodes += gone.nodes
+        kept.made |= gone.made
+        kept.read = (kept.read | gone.read) - kept.made
+        for v in gone.made:
+            self.home[v] = kept
+        del self.groups[gone]
+        for g in gone.sources:
+            del g.readers[gone]
+            g.readers[kept] = None
+        for g in gone.readers:
+            del g.sources[gone]
+            g.sources[kept] = None
+        kept.sources |= gone.sources
+        kept.readers |= gone.readers
+        for side in (kept.sources, kept.readers):
+            side.pop(kept, None)
+            side.pop(gone, None)
+        kept.level = _level(kept)
+        self._lift(kept)
+        return kept
+
+    def _lift(self, group: Group) -> None:
+        """Bring the levels above `group` in order again, each group after all that it reads."""
+        waiting = [(0, 0, group)]
+        lifted = {group}
+        while waiting:
+            g = heapq.heappop(waiting)[-1]
+            self.steps -= len(g.readers)
+            for reader in g.readers:
+                if reader.level <= g.level:
+                    if reader not in lifted:
+                        lifted.add(reader)
+                        heapq.heappush(waiting, (reader.level, len(lifted), reader))
+                    reader.level = g.level + 1
+
+
+def _level(group: Group) -> int:
+    return 1 + max((g.level for g in group.sources), default=0)
+
+
+def _in_order(groups: Iterable[Group]) -> list[Group]:
+    left = {group: len(group.sources) for group in groups}
+    ready = [(group.nodes[0][0], i, group) for i, group in enumerate(left) if not left[group]]
+    heapq.heapify(ready)
+    order: list[Group] = []
+    while ready:
+        _, _, group = heapq.heappop(ready)
+        order.append(group)
+        for reader in group.readers:
+            left[reader] -= 1
+            if not left[reader]:
+                heapq.heappush(ready, (reader.nodes[0][0], len(left), reader))
+    assert len(order) == len(left), "groups lie in a circle"
+    return order
