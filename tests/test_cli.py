@@ -179,7 +179,7 @@ def test_infer_writes_outputs_and_says_the_accuracy(fake_api, tmp_path, capsys):
     x, y = np.zeros((4, 2), np.float32), np.array([0, 1, 1, 0])
     np.savez(tmp_path / "d.npz", x=x, y=y)
     scores = np.eye(2, dtype=np.float32)[[0, 1, 0, 0]]
-    fake_api.infer = lambda path, options, data, progress: {"scores/0": scores, "file": x}
+    fake_api.infer = lambda model, options, data, progress, say: {"scores/0": scores, "file": x}
     out = tmp_path / "p.npz"
     assert run("infer", "digits_cnn.onnx", "--data", str(tmp_path / "d.npz"), "--out", str(out)) == 0
     with np.load(out) as saved:

@@ -32,11 +32,12 @@ TYPED = {*TYPED_FIELDS.values(), "int32_data", "string_data"}
 
 
 def export_model(model: OnnxModel, weights: Mapping[str, np.ndarray], path: str | os.PathLike[str], *, keep_training_mode: bool = False,
-                 check: Callable[[Path], None] | None = None) -> None:
+                 metadata: Mapping[str, str] | None = None, check: Callable[[Path], None] | None = None) -> None:
     """Write `model` with `weights` (by the names of initializers or Constant nodes' outputs) to `path`.
 
     A batch normalisation or dropout that the file has in training mode is written as it is for inference, unless `keep_training_mode`.
-    Everything else stays as it was: names, element types, opset, metadata, the order of things. Weights that were external data,
+    `metadata` takes the place of the file's entries with the same keys. Everything else stays as it was: names, element types, opset,
+    the order of things. Weights that were external data,
     or that make the file longer than 2 GiB, go into `<file name>.data` beside it. onnx.checker, and then `check`, see the new file
     before it takes the place of an older one; `check` raises where it is not to.
 
@@ -50,6 +51,7 @@ def export_model(model: OnnxModel, weights: Mapping[str, np.ndarray], path: str 
     proto.CopyFrom(model.proto)
     if not keep_training_mode:
         to_inference(proto)
+    _add_metadata(proto, metadata or {})
     external = any(is_external(t) for t in tensors_of(proto)) or _raw_bytes(proto) > PROTOBUF_LIMIT - MARGIN
     try:
         if path.is_dir():
@@ -90,6 +92,13 @@ def _check_weights(model: OnnxModel, weights: Mapping[str, np.ndarray]) -> None:
         if tuple(tensor.dims) != np.shape(array):
             raise ModelError(f"{model.where}: the initializer '{name}' is {describe(tensor)}, but the weight has shape "
                              f"{list(np.shape(array))}; export the weights of the same model.")
+
+
+def _add_metadata(proto: ModelProto, metadata: Mapping[str, str]) -> None:
+    kept = [entry for entry in proto.metadata_props if entry.key not in metadata]
+    added = [StringStringEntryProto(key=key, value=value) for key, value in metadata.items()]
+    del proto.metadata_props[:]
+    proto.metadata_props.extend([*kept, *added])
 
 
 def _raw_bytes(proto: ModelProto) -> int:

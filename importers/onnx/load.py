@@ -68,6 +68,11 @@ class OnnxModel:
     def folder(self) -> Path | None:
         return self.path.parent if self.path else None
 
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The model's metadata; the last entry of a name counts."""
+        return {entry.key: entry.value for entry in self.proto.metadata_props}
+
     def array(self, name: str) -> np.ndarray:
         """The elements of an initializer or Constant node, read only. KeyError where there is none of that name."""
         return tensor_array(self.tensors[name], self.folder, self.where)

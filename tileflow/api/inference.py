@@ -1,6 +1,8 @@
 """infer: a model over all rows of data."""
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,13 +12,22 @@ from ..graph import TensorType, kind_of
 from ..options import Options
 from ..runtime.data import Data, DataLoader, Dataset, open_data
 from ..runtime.model import InferenceModel, Progress
+from ..runtime.preprocessing import Preprocessing
 from ..runtime.source import NetSource, OnnxSource, Source
 from .models import Modelish, chosen_options, source_of
 
 
 def infer(model: Modelish, options: Options | None = None, *, data: Any = None, progress: Progress | None = None,
-          **changes: Any) -> dict[str, np.ndarray]:
+          say: Callable[[str], None] | None = None, **changes: Any) -> dict[str, np.ndarray]:
     """Run a model over all rows of data (labels, if any, are not used).
+
+    A file that `train` wrote knows how its inputs were scaled and which columns they were: that is done here as well, unless options
+    say otherwise, and data far from those it was trained on give a warning. (`inference_model` takes arrays as they are.)
+
+    Args:
+        data: overrides `options.data`: anything that `train` takes.
+        progress: called with (kernel, done, total) while kernels are compiled.
+        say: gets sentences on how the data are made to fit.
 
     Returns:
         the model's outputs by name, [rows, ...] each.
@@ -26,13 +37,16 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
     given = data if data is not None else chosen.data
     if given is None:
         raise DataError("There is no data to run on; give data=x, a path, or the name digits.")
-    opened = open_data(given, chosen)
-    dataset = measured(opened)
+    known = preprocessing_of(source)
+    dataset = measured(open_data(given, chosen, known.roles))
     if isinstance(source, OnnxSource):
         wanted = source.graph_for_batch(chosen.micro_batch_size, False).binding.types
     else:
         wanted = input_types(source, chosen, dataset)
-    dataset = dataset.adapt_to(wanted, None, chosen)
+    dataset = dataset.adapt_to(wanted, None, chosen, known.scalings)
+    for sentence in (*dataset.notes, *(() if known.scalings else dataset.unscaled_bytes())):
+        (say or _unheard)(sentence)
+    report_foreign(known, dataset)
     run_options = chosen.clone()
     run_options.gradient_accumulation, run_options.output_mode = 1, "all"
     model_ = InferenceModel(source, run_options, progress)
@@ -43,6 +57,21 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
         parts.append(list(outputs) if isinstance(outputs, tuple) else [outputs])
     names = [v.name for v in model_.program.micro.outputs]
     return {name: np.concatenate([p[i] for p in parts])[:len(dataset)] for i, name in enumerate(names)}
+
+
+def _unheard(sentence: str) -> None:
+    """Nobody asked for sentences."""
+
+
+def preprocessing_of(source: Source) -> Preprocessing:
+    """What the model's file says about the data it was trained on."""
+    return Preprocessing.of_file(source.model) if isinstance(source, OnnxSource) else Preprocessing()
+
+
+def report_foreign(known: Preprocessing, dataset: Dataset) -> None:
+    """Warn of data that are far from those the model was trained on."""
+    for sentence in known.foreign(dataset):
+        warnings.warn(sentence, stacklevel=3)
 
 
 def measured(data: Data) -> Dataset:

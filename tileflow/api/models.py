@@ -88,6 +88,8 @@ def inference_model(model: Modelish, options: Options | None = None, *, progress
 
     Threads may share the model: its calls, and those of all other models of `model`, take turns, and each call is computed by
     all workers. While a training model of the same network is called elsewhere, a call sees the weights after a whole call of it.
+
+    Arrays are taken as they are: scaling and columns that a trained file knows are applied by `infer` and by `evaluate` of a run only.
     """
     chosen = chosen_options(options, changes)
     return InferenceModel(source_of(model, chosen), chosen, progress)

@@ -16,17 +16,17 @@ from ..importers.onnx import OnnxModel, folded_norms
 from ..loss import CLASS_LOSSES, LABELS
 from ..optim import Optimizer
 from ..options import Options
-from ..program import Program
 from ..runtime.data import Dataset, open_data
 from ..runtime.evaluate import label_type
 from ..runtime.history import Epoch
 from ..runtime.model import TrainingModel
+from ..runtime.preprocessing import Preprocessing
 from ..runtime.run_folder import CHECKPOINT, run_folder
 from ..runtime.source import OnnxSource, Source
 from ..runtime.trained_file import write_trained
 from ..runtime.trainer import Reporter, Silent, Trainer
 from ..text import one_line
-from .inference import input_types, measured
+from .inference import input_types, measured, preprocessing_of, report_foreign
 from .models import Modelish, chosen_options, source_of
 
 
@@ -38,6 +38,7 @@ class TrainResult:
     folder: Path
     _trainer: Trainer
     _model: OnnxModel | None
+    _preprocessing: Preprocessing
 
     @property
     def history(self) -> dict[str, np.ndarray]:
@@ -71,16 +72,26 @@ class TrainResult:
         options = trainer.options if keep_training_mode is None else trainer.options.clone(keep_training_mode=keep_training_mode)
         rows = np.arange(trainer.loader.batch_size) % len(trainer.train)
         inputs = trainer.train.gather(rows)[:source.input_count]
-        write_trained(source, self.weights, Path(path), options, inputs, trainer.reporter.compiling)
+        write_trained(source, self.weights, Path(path), options, inputs, self._preprocessing.to_metadata(), trainer.reporter.compiling)
         return Path(path)
 
     def evaluate(self, data: Any = None) -> dict[str, float | None]:
-        """Mean loss and accuracy of the trained weights on data (anything `train` takes; by default the run's test part)."""
-        dataset = self._trainer.test if data is None else _adapted(measured(open_data(data, self._trainer.options)), self._trainer)
+        """Mean loss and accuracy of the trained weights on data (anything `train` takes; by default the run's test part), scaled as the
+        training data were."""
+        dataset = self._trainer.test if data is None else self._adapted(data)
         if dataset is None:
             raise DataError("The run has no test data; give some to evaluate on.")
         loss, accuracy = self._trainer.evaluator.measure(dataset)
         return {"loss": loss, "accuracy": accuracy}
+
+    def _adapted(self, data: Any) -> Dataset:
+        """Data of a later evaluation, made to fit like the training data."""
+        options, known = self._trainer.options, self._preprocessing
+        types = {v.name: v.type for v in self._trainer.model.program.inputs}
+        label = types.pop(LABELS, None)
+        dataset = measured(open_data(data, options, known.roles)).adapt_to(types, label, options, known.scalings)
+        report_foreign(known, dataset)
+        return dataset
 
     def __repr__(self) -> str:
         if not self.epochs:
@@ -124,16 +135,21 @@ def train(model: Modelish, options: Options | None = None, *, data: Any = None, 
     given = data if data is not None else chosen.data
     if given is None:
         raise DataError("There is no data to train on; give data=(x, y), a path, or the name digits.")
-    opened = open_data(given, chosen)
-    test = measured(open_data(chosen.test_data, chosen)) if chosen.test_data else opened.test
+    known = preprocessing_of(source)
+    opened = open_data(given, chosen, known.roles)
+    test = measured(open_data(chosen.test_data, chosen, known.roles)) if chosen.test_data else opened.test
     _check_remainder(chosen, len(opened.train))
     wanted = input_types(source, chosen, opened.train)
     loss = _loss_name(chosen, opened.train)
     label = _label_type(source, wanted, loss)
-    train_set = opened.train.adapt_to(wanted, label, chosen)
-    test_set = None if test is None else test.adapt_to(wanted, label, chosen)
-    for note in train_set.notes:
+    train_set = opened.train.images_as_bytes(wanted).adapt_to(wanted, label, chosen, known.scalings)
+    found = Preprocessing.of(opened.train, train_set)
+    test_set = None if test is None else test.adapt_to(wanted, label, chosen, found.scalings)
+    for note in (*train_set.notes, *(() if known.scalings else train_set.unscaled_bytes())):
         reporter.say(note)
+    report_foreign(known, train_set)
+    if test_set is not None:
+        report_foreign(found, test_set)
     if isinstance(source, OnnxSource) and source.imported is not None:
         for warning in (*source.imported.warnings, *filter(None, [folded_norms(source.model)])):
             reporter.say(warning)
@@ -150,7 +166,7 @@ def train(model: Modelish, options: Options | None = None, *, data: Any = None, 
     if chosen.resume:
         trainer.resume(Path(chosen.resume) if isinstance(chosen.resume, (str, os.PathLike)) else folder / CHECKPOINT)
     trainer.run()
-    result = TrainResult(trainer.history, folder, trainer, source.model if isinstance(source, OnnxSource) else None)
+    result = TrainResult(trainer.history, folder, trainer, source.model if isinstance(source, OnnxSource) else None, found)
     if result._model is not None:
         result.save_onnx(folder / "model.onnx")
     return result
@@ -181,14 +197,6 @@ def _example(trainer: Trainer) -> tuple[np.ndarray, ...]:
     """Arrays of a whole call, to compile for before anything is read."""
     rows = np.zeros(trainer.loader.combined_batch_size, np.int64)
     return trainer.train.gather(rows)
-
-
-def _adapted(dataset: Dataset, trainer: Trainer) -> Dataset:
-    """Data of a later evaluation, made to fit like the training data."""
-    program: Program = trainer.model.program
-    types = {v.name: v.type for v in program.inputs}
-    label = types.pop(LABELS, None)
-    return dataset.adapt_to(types, label, trainer.options)
 
 
 def _loss_name(options: Options, dataset: Dataset) -> str:

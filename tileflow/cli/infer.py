@@ -38,14 +38,17 @@ def run(chosen: argparse.Namespace) -> int:
     from .. import api
     from ..errors import DataError
     from ..files import atomic_write_bytes
+    from ..importers.onnx import load_model
     from ..progress import CompileBar
     from ..runtime.data import open_data
+    from ..runtime.preprocessing import Preprocessing
     if options.data is None:
         raise DataError("There is no data to run on; give --data with a path, or the name digits.")
-    data = open_data(options.data, options)
+    model = load_model(path)
+    data = open_data(options.data, options, Preprocessing.of_file(model).roles)
     bar = CompileBar(sys.stderr.isatty() if options.progress is None else options.progress)
     try:
-        outputs = api.infer(path, options, data=data, progress=bar)
+        outputs = api.infer(model, options, data=data, progress=bar, say=lambda sentence: say(sentence, sys.stderr))
     finally:
         bar.close()
     atomic_write_bytes(out, npz_bytes(outputs))

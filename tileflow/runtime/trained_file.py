@@ -22,8 +22,8 @@ FLIPPED = 0.01
 
 
 def write_trained(source: OnnxSource, weights: Mapping[str, np.ndarray], path: Path, options: Options, inputs: Sequence[np.ndarray],
-                  progress: Progress | None = None) -> None:
-    """Write the model of `source` with `weights` to `path`, in the form that `options.keep_training_mode` asks for, and check it.
+                  metadata: Mapping[str, str] | None = None, progress: Progress | None = None) -> None:
+    """Write the model of `source` with `weights` and `metadata` to `path`, in the form that `options.keep_training_mode` asks for, and check it.
 
     The new file is read again, and its outputs for `inputs` (a micro-batch) are compared with the engine's before it takes the place of an
     older one. In the form for inference it is imported as it stands: what is left in training mode would show.
@@ -39,7 +39,7 @@ def write_trained(source: OnnxSource, weights: Mapping[str, np.ndarray], path: P
         written = OnnxSource(load_model(new), run, as_written=not options.keep_training_mode)
         for name, found in _outputs(InferenceModel(written, run, progress), inputs).items():
             _compare(name, expected[name], found, path)
-    export_model(source.model, weights, path, keep_training_mode=options.keep_training_mode, check=check)
+    export_model(source.model, weights, path, keep_training_mode=options.keep_training_mode, metadata=metadata, check=check)
 
 
 def _outputs(model: InferenceModel, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:

@@ -1,6 +1,7 @@
 """Data: named arrays of equal length out of files or memory, fitted to a model, read in batches by a background thread."""
 from .dataset import Dataset, Field
 from .loader import DataLoader
-from .sources import Data, open_data
+from .scaling import Scaling, Statistics
+from .sources import Data, Roles, open_data
 
-__all__ = ["Data", "DataLoader", "Dataset", "Field", "open_data"]
+__all__ = ["Data", "DataLoader", "Dataset", "Field", "Roles", "Scaling", "Statistics", "open_data"]

@@ -11,8 +11,12 @@ import numpy as np
 from ...errors import DataError
 from ...graph.types import TensorType, kind_of
 from ...options import Options
+from .scaling import Scaling, Statistics, resolve
 
 _CHUNK = 1 << 16          # rows looked at together when values are checked
+SAMPLED_ROWS = 4096
+SAMPLED_BYTES = 1 << 24
+"""At most so much of the data is looked at to say what they are like."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,11 @@ class Field:
         native = found.dtype.newbyteorder("=")
         return cls(found, found.shape[1:], native)
 
+    @property
+    def scaling(self) -> Scaling:
+        """What is done to the numbers."""
+        return Scaling(self.scale, _listed(self.mean), _listed(self.std))
+
     def gather(self, rows: np.ndarray) -> np.ndarray:
         """A fresh C-contiguous batch [len(rows), *sample] of `dtype`."""
         taken = np.asarray(self.array[rows])
@@ -60,6 +69,7 @@ class Dataset:
 
     rows: indices into the arrays where the dataset is a part of them; None: all.
     columns: names of the columns of a table's only field.
+    label_name: the array or column that the labels come from, where it has a name.
     byte_scale: factor that brings this source's bytes to 0..1.
     notes: sentences about what was adapted, for the user.
     """
@@ -69,6 +79,7 @@ class Dataset:
     label: Field | None = None
     rows: np.ndarray | None = None
     columns: tuple[str, ...] = ()
+    label_name: str | None = None
     byte_scale: float = 1 / 255
     notes: tuple[str, ...] = ()
 
@@ -117,6 +128,20 @@ class Dataset:
         at = rows if self.rows is None else self.rows[rows]
         return tuple(f.gather(at) for f in self.tensors)
 
+    def sample(self, most: int = SAMPLED_ROWS) -> list[tuple[np.ndarray, ...]]:
+        """Batches of up to `most` rows that lie evenly in the data, fewer where rows are large."""
+        row = sum(math.prod(f.sample) * f.dtype.itemsize for f in self.tensors)
+        count = min(len(self), most, max(1, SAMPLED_BYTES // max(1, row)))
+        rows = np.arange(count) * len(self) // count
+        step = max(1, SAMPLED_BYTES // 16 // max(1, row))
+        return [self.gather(rows[at:at + step]) for at in range(0, count, step)]
+
+    def statistics(self) -> dict[str, Statistics]:
+        """What the inputs of floating-point numbers look like as they are fed to the model, by a sample of rows."""
+        batches = self.sample()
+        found = {name: Statistics.of([b[i] for b in batches]) for i, (name, f) in enumerate(self.fields.items()) if kind_of(f.dtype) == "f"}
+        return {name: s for name, s in found.items() if s is not None}
+
     def part(self, rows: np.ndarray, name: str = "") -> Dataset:
         """The dataset of these rows only; nothing is copied."""
         return replace(self, rows=rows if self.rows is None else self.rows[rows], name=name or self.name)
@@ -130,24 +155,40 @@ class Dataset:
         order = permutation(n, seed, 2**64 - 1)
         return self.part(np.sort(order[kept:])), self.part(np.sort(order[:kept]), f"{self.name} (validation)")
 
-    def adapt_to(self, inputs: Mapping[str, TensorType], label: TensorType | None = None, options: Options | None = None) -> Dataset:
+    def images_as_bytes(self, inputs: Mapping[str, TensorType]) -> Dataset:
+        """A table that holds an image's pixels in every row, whole numbers from 0 to 255, as the bytes they are: what a file of images
+        with the same pixels gives. Any other data as they are."""
+        (name, field), *more = self.fields.items()
+        if more or not self.columns or any(t.rank < 3 for t in inputs.values()) or not _holds_bytes(field.array):
+            return self
+        return replace(self, fields={name: replace(field, array=field.array.astype(np.uint8), dtype=np.dtype(np.uint8))})
+
+    def unscaled_bytes(self) -> list[str]:
+        """A sentence for each input that is fed whole numbers from 0 to 255 as they are."""
+        return [f"Input {name}: whole numbers from {np.min(f.array):g} to {np.max(f.array):g} are fed as they are; if they are the bytes of images, "
+                f"--scale {1 / 255!r} brings them to 0..1." for name, f in self.fields.items()
+                if kind_of(f.dtype) == "f" and f.scaling == Scaling() and _holds_bytes(f.array[:SAMPLED_ROWS])]
+
+    def adapt_to(self, inputs: Mapping[str, TensorType], label: TensorType | None = None, options: Options | None = None,
+                 known: Mapping[str, Scaling] | None = None) -> Dataset:
         """The dataset whose batches are what a model takes.
 
         Args:
             inputs: the model's inputs, [batch, ...] each. They are found by name, else in order.
             label: the type that the loss takes; None leaves the labels as they are.
             options: its scale, mean and std apply to the float inputs.
+            known: by input the scaling that the model was trained with, for what the options leave open.
 
         Raises DataError where inputs are missing, shapes do not fit or numbers do not fit into whole-number types.
         """
         options = options or Options()
         fields, notes = self._matched(list(inputs))
         for name, wanted in inputs.items():
-            fields[name], said = _fit(f"Input {name}", fields[name], wanted, self.byte_scale, options, scaled=True)
+            fields[name], said = _fit(f"Input {name}", fields[name], wanted, self.byte_scale, options, (known or {}).get(name), scaled=True)
             notes += said
         target = self.label
         if label is not None and target is not None:
-            target, said = _fit("The label", target, label, 1.0, options, scaled=False)
+            target, said = _fit("The label", target, label, 1.0, options, None, scaled=False)
             notes += said
         return replace(self, fields=fields, label=target, columns=(), notes=(*self.notes, *notes))
 
@@ -167,13 +208,19 @@ class Dataset:
                         "Name the arrays or columns to use with the option inputs.")
 
 
+def _holds_bytes(array: np.ndarray) -> bool:
+    """Whole numbers from 0 to 255, not all of them in the lower half."""
+    return bool(array.size) and 127 < np.max(array) <= 255 and np.min(array) >= 0 and bool(np.all(array == np.trunc(array)))
+
+
 def permutation(n: int, seed: int, epoch: int) -> np.ndarray:
     """A random order of 0..n-1 that depends on (seed, epoch) only: the ranks of Philox draws, stable across NumPy versions."""
     draws = np.random.Philox(key=np.array([seed, epoch], np.uint64)).random_raw(n)
     return np.argsort(np.asarray(draws), kind="stable")
 
 
-def _fit(what: str, field: Field, wanted: TensorType, byte_scale: float, options: Options, scaled: bool) -> tuple[Field, list[str]]:
+def _fit(what: str, field: Field, wanted: TensorType, byte_scale: float, options: Options, known: Scaling | None,
+         scaled: bool) -> tuple[Field, list[str]]:
     """The field that gives batches of type `wanted`, and what was done for it."""
     if wanted.rank == 0:
         raise DataError(f"{what} of the model has no batch axis, so rows of data cannot be fed to it.")
@@ -183,14 +230,10 @@ def _fit(what: str, field: Field, wanted: TensorType, byte_scale: float, options
         return replace(field, dtype=wanted.numpy), notes
     if not scaled:
         return replace(field, dtype=wanted.numpy), notes
-    scale = options.scale
-    if scale is None:
-        scale = byte_scale if field.array.dtype == np.uint8 else 1.0
-        if scale != 1.0:
-            notes.append(f"{what}: bytes are scaled by 1/{1 / scale:g}.")
-    mean = _per_channel(what, "mean", options.mean, field.sample, wanted.numpy)
-    std = _per_channel(what, "std", options.std, field.sample, wanted.numpy)
-    return replace(field, dtype=wanted.numpy, scale=scale, mean=mean, std=std), notes
+    scaling, said = resolve(what, options, known, byte_scale if field.array.dtype == np.uint8 else 1.0)
+    mean = _per_channel(what, "mean", scaling.mean, field.sample, wanted.numpy)
+    std = _per_channel(what, "std", scaling.std, field.sample, wanted.numpy)
+    return replace(field, dtype=wanted.numpy, scale=scaling.scale, mean=mean, std=std), [*notes, *said]
 
 
 def _shaped(what: str, field: Field, sample: tuple[int, ...]) -> tuple[Field, list[str]]:
@@ -239,3 +282,8 @@ def _per_channel(what: str, option: str, values: tuple[float, ...], sample: tupl
         return numbers
     raise DataError(f"Option {option} has {len(values)} numbers; {what.lower()} has rows of shape {list(sample)}. "
                     "Give one number, or one per channel.")
+
+
+def _listed(values: np.ndarray | None) -> tuple[float, ...]:
+    """The numbers as short as their type allows: 0.1307, not 0.13070000708103180."""
+    return () if values is None else tuple(float(str(v)) for v in values.ravel())

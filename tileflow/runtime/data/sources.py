@@ -26,6 +26,13 @@ _PART_FIRST = re.compile(r"(train|test|val|valid|validation)[_-](.+)", re.IGNORE
 Arrays = Mapping[str, Callable[[], np.ndarray]]
 
 
+class Roles(NamedTuple):
+    """Names of the arrays or columns that are the inputs and the label."""
+
+    inputs: tuple[str, ...] = ()
+    label: str | None = None
+
+
 class Data(NamedTuple):
     """What a source holds: rows to train with and, where it has a test part or a validation_split is set, rows to measure with."""
 
@@ -33,7 +40,7 @@ class Data(NamedTuple):
     test: Dataset | None
 
 
-def open_data(spec: Any, options: Options | None = None) -> Data:
+def open_data(spec: Any, options: Options | None = None, trained: Roles | None = None) -> Data:
     """Open data.
 
     Args:
@@ -47,17 +54,19 @@ def open_data(spec: Any, options: Options | None = None) -> Data:
             Named arrays are sorted into train and test by their names (x_train, y_test, test_images ...); the label is
             the array `options.label`, else one called y, label, labels, target or targets.
         options: data_format, inputs, label and validation_split (with seed) count.
+        trained: for what the options leave open: the names of inputs and label when the model was trained. A table without that label
+            column has no labels.
 
     Raises DataError where something is missing or malformed.
     """
     options = options or Options()
-    data = _open(spec, options)
+    data = _open(spec, options, trained or Roles())
     if data.test is None and options.validation_split > 0:
         return Data(*data.train.split(options.validation_split, options.seed))
     return data
 
 
-def _open(spec: Any, options: Options) -> Data:
+def _open(spec: Any, options: Options, trained: Roles) -> Data:
     if isinstance(spec, Data):
         return spec
     if isinstance(spec, Dataset):
@@ -65,9 +74,9 @@ def _open(spec: Any, options: Options) -> Data:
     if isinstance(spec, str) and spec in BUILT_IN:
         return _built_in(spec, options)
     if isinstance(spec, (str, os.PathLike)):
-        return _open_path(Path(spec), options)
+        return _open_path(Path(spec), options, trained)
     if isinstance(spec, Mapping):
-        return _named({str(name): _holding(array) for name, array in spec.items()}, "in memory", options)
+        return _named({str(name): _holding(array) for name, array in spec.items()}, "in memory", options, trained)
     if isinstance(spec, tuple):
         return _open_tuple(spec)
     return Data(Dataset.of({"x": spec}), None)
@@ -93,22 +102,22 @@ def _of_tuple(parts: tuple[Any, ...]) -> Dataset:
 
 def _built_in(name: str, options: Options) -> Data:
     with resources.as_file(resources.files("tileflow") / "data" / f"{name}.npz") as path:
-        data = _named(open_npz(path), name, options)
+        data = _named(open_npz(path), name, options, Roles())
     assert data.test is not None, "built-in data have a test part"
     return Data(replace(data.train, byte_scale=1 / 16), replace(data.test, byte_scale=1 / 16))
 
 
-def _open_path(path: Path, options: Options) -> Data:
+def _open_path(path: Path, options: Options, trained: Roles) -> Data:
     if not path.exists():
         raise DataError(f"There are no data at {path}; give a file, a folder or a built-in name ({', '.join(BUILT_IN)}).")
     form = options.data_format if options.data_format != "auto" else _format(path)
     if form == "npz":
-        return _named(open_npz(path), str(path), options)
+        return _named(open_npz(path), str(path), options, trained)
     if form == "npy":
-        return _named(open_npy(path), str(path), options)
+        return _named(open_npy(path), str(path), options, trained)
     if form == "idx":
-        return _named({name: _reading(file) for name, file in find_idx(path).items()}, str(path), options)
-    return _table(path, options)
+        return _named({name: _reading(file) for name, file in find_idx(path).items()}, str(path), options, trained)
+    return _table(path, options, trained)
 
 
 def _reading(path: Path) -> Callable[[], np.ndarray]:
@@ -133,19 +142,31 @@ def _format(path: Path) -> str:
     raise DataError(f"Data file {path} has no known ending (.npz, .npy, .csv, .tsv or IDX); set the option data_format.")
 
 
-def _table(path: Path, options: Options) -> Data:
+def _table(path: Path, options: Options, trained: Roles) -> Data:
     table = read_table(path)
-    label = _column(table.columns, options.label, path) if options.label else len(table.columns) - 1
-    chosen = ([_column(table.columns, name, path) for name in options.inputs] if options.inputs
+    label = _label_column(table.columns, options, trained, path)
+    names = options.inputs or (trained.inputs if set(trained.inputs) <= set(table.columns) else ())
+    chosen = ([_column(table.columns, name, path) for name in names] if names
               else [i for i in range(len(table.columns)) if i != label])
     if not chosen:
-        raise DataError(f"Table {path} has no column but the label {table.columns[label]}.")
+        raise DataError(f"Table {path} has no column but the label {table.columns[label or 0]}.")
     inputs = table.values[:, chosen]
+    columns = tuple(table.columns[i] for i in chosen)
+    if label is None:
+        return Data(Dataset.of({"x": inputs}, None, str(path), columns=columns), None)
     target = table.values[:, label]
     if np.all(np.isfinite(target)) and np.array_equal(target, np.trunc(target)):
         target = target.astype(np.int64)
-    names = tuple(table.columns[i] for i in chosen)
-    return Data(Dataset.of({"x": inputs}, target, str(path), columns=names), None)
+    return Data(Dataset.of({"x": inputs}, target, str(path), columns=columns, label_name=table.columns[label]), None)
+
+
+def _label_column(columns: tuple[str, ...], options: Options, trained: Roles, path: Path) -> int | None:
+    """The column with the labels: the option's, else the one of the training, which the table may lack, else the last."""
+    if options.label:
+        return _column(columns, options.label, path)
+    if trained.label is not None:
+        return columns.index(trained.label) if trained.label in columns else None
+    return len(columns) - 1
 
 
 def _column(columns: tuple[str, ...], name: str, path: Path) -> int:
@@ -154,7 +175,7 @@ def _column(columns: tuple[str, ...], name: str, path: Path) -> int:
     return columns.index(name)
 
 
-def _named(arrays: Arrays, name: str, options: Options) -> Data:
+def _named(arrays: Arrays, name: str, options: Options, trained: Roles) -> Data:
     """Sort named arrays into train and test, inputs and label."""
     parts: dict[str, dict[str, str]] = {}
     for full in arrays:
@@ -162,9 +183,9 @@ def _named(arrays: Arrays, name: str, options: Options) -> Data:
         parts.setdefault(part, {})[base] = full
     if not arrays:
         raise DataError(f"Data {name} hold no arrays.")
-    train = _dataset(arrays, parts.get("train") or next(iter(parts.values())), name, options)
+    train = _dataset(arrays, parts.get("train") or next(iter(parts.values())), name, options, trained)
     measured = parts.get("test") or parts.get("val") if "train" in parts else None
-    return Data(train, _dataset(arrays, measured, f"{name} (test)", options) if measured else None)
+    return Data(train, _dataset(arrays, measured, f"{name} (test)", options, trained) if measured else None)
 
 
 def _part_of(full: str) -> tuple[str, str]:
@@ -178,15 +199,15 @@ def _part_of(full: str) -> tuple[str, str]:
     return base, "val" if part.startswith("val") else part
 
 
-def _dataset(arrays: Arrays, bases: Mapping[str, str], name: str, options: Options) -> Dataset:
+def _dataset(arrays: Arrays, bases: Mapping[str, str], name: str, options: Options, trained: Roles) -> Dataset:
     """The dataset of one part; `bases` maps names without the part to the arrays' full names."""
     lowered = {base.lower(): base for base in bases}
-    label = (_chosen(options.label, bases, name) if options.label
+    label = (_chosen(options.label, bases, name) if options.label else trained.label if trained.label in bases
              else next((lowered[word] for word in LABEL_NAMES if word in lowered), None))
-    inputs: Iterable[str] = ([_chosen(wanted, bases, name) for wanted in options.inputs] if options.inputs
-                             else [base for base in bases if base != label])
+    names = options.inputs or (trained.inputs if set(trained.inputs) <= bases.keys() else ())
+    inputs: Iterable[str] = [_chosen(wanted, bases, name) for wanted in names] if names else [base for base in bases if base != label]
     found = {base: arrays[bases[base]]() for base in inputs}
-    return Dataset.of(found, None if label is None else arrays[bases[label]](), name)
+    return Dataset.of(found, None if label is None else arrays[bases[label]](), name, label_name=label)
 
 
 def _chosen(wanted: str, bases: Mapping[str, str], name: str) -> str:

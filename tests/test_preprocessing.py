@@ -1,0 +1,221 @@
+"""Scaling and columns are remembered: the same images give the same numbers from every kind of file, and a trained file knows what it was fed."""
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto
+from onnx_models import model_of, node, port
+from test_data import idx
+
+import tileflow
+from tileflow.errors import DataError, ModelError
+from tileflow.importers.onnx import load_model, wrap_model
+from tileflow.runtime.data import Scaling, Statistics, open_data
+from tileflow.runtime.preprocessing import Preprocessing
+from tileflow.runtime.trainer import Silent
+
+MODEL = Path(tileflow.__file__).parent / "data" / "digits_cnn.onnx"
+OPTIONS: dict[str, Any] = dict(epochs=4, learning_rate=3e-3, micro_batch_size=16)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Byte images 0..240 as IDX files, as tables with the label in front (with and without test rows), and without labels."""
+    folder = tmp_path_factory.mktemp("images")
+    data = open_data("digits").train
+    pixels, labels = data.inputs["x"][:480] * np.uint8(15), np.asarray(data.labels)[:480].astype(np.uint8)
+    (folder / "idx").mkdir()
+    for part, at in (("train", slice(0, 320)), ("t10k", slice(320, 480))):
+        (folder / "idx" / f"{part}-images-idx3-ubyte").write_bytes(idx(pixels[at]))
+        (folder / "idx" / f"{part}-labels-idx1-ubyte").write_bytes(idx(labels[at]))
+    header = ",".join(["digit", *(f"p{i}" for i in range(64))])
+    table = np.column_stack([labels, pixels.reshape(480, 64)])
+    for name, rows in (("train", table[:320]), ("test", table[320:])):
+        np.savetxt(folder / f"{name}.csv", rows, "%d", ",", header=header, comments="")
+    order = [3, *range(3), *range(4, 65)]
+    np.savetxt(folder / "other order.csv", table[320:, order], "%d", ",", header=",".join(np.array(header.split(","))[order]), comments="")
+    np.savetxt(folder / "unlabelled.csv", table[320:, 1:], "%d", ",", header=header.removeprefix("digit,"), comments="")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(images: Path, tmp_path_factory: pytest.TempPathFactory) -> tileflow.TrainResult:
+    return tileflow.train(MODEL, data=str(images / "idx"), out=str(tmp_path_factory.mktemp("idx")), **OPTIONS)
+
+
+def same_weights(one: tileflow.TrainResult, other: tileflow.TrainResult) -> bool:
+    return all(np.array_equal(a, other.weights[n]) for n, a in one.weights.items())
+
+
+def test_a_table_of_images_trains_as_their_file_does(images: Path, trained: tileflow.TrainResult, tmp_path: Path):
+    """No 1/255 for the table's numbers: 21 % of the images were right instead of 86 %."""
+    table = tileflow.train(MODEL, data=str(images / "train.csv"), test_data=str(images / "test.csv"), label="digit", out=str(tmp_path), **OPTIONS)
+    assert same_weights(table, trained)
+    assert table.epochs[-1].test_accuracy == trained.epochs[-1].test_accuracy
+    assert table.epochs[-1].test_accuracy > 0.7
+
+
+def test_tables_are_measured_as_the_images_of_the_training_are(images: Path, trained: tileflow.TrainResult, tmp_path: Path):
+    """--test-data as a table, a later evaluation on one; where it has one column too many there is a sentence, not a wrong figure."""
+    table = open_data(str(images / "test.csv"), tileflow.Options(label="digit"))
+    assert trained.evaluate(table)["accuracy"] == trained.epochs[-1].test_accuracy
+    mixed = tileflow.train(MODEL, data=open_data(str(images / "idx")).train, test_data=str(images / "test.csv"), label="digit",
+                           out=str(tmp_path), **OPTIONS)
+    assert mixed.epochs[-1].test_accuracy == trained.epochs[-1].test_accuracy
+    with pytest.raises(DataError, match=r"takes rows of shape \[1, 8, 8\] \(64 values\); the data's rows have shape \[65\]"):
+        trained.evaluate(str(images / "test.csv"))
+
+
+def test_infer_scales_as_the_training_did(images: Path, trained: tileflow.TrainResult):
+    """From the file alone: IDX and tables give the same outputs, in any order of columns, with and without labels."""
+    path = trained.folder / "model.onnx"
+    said: list[str] = []
+    expected = tileflow.infer(path, data=str(images / "idx"), say=said.append)["logits"]
+    assert said[-1] == "Input image: scale 1/255, as the model was trained."
+    for name, label in (("unlabelled.csv", None), ("test.csv", "digit"), ("other order.csv", "digit")):
+        got = tileflow.infer(path, data=str(images / name), label=label)["logits"]
+        assert np.array_equal(got, expected) == (name != "other order.csv"), name          # columns of images have no names
+    table = trained.folder / "from-table"
+    again = tileflow.train(MODEL, data=str(images / "train.csv"), label="digit", out=str(table), **OPTIONS)
+    assert same_weights(again, trained)
+    for name in ("test.csv", "other order.csv", "unlabelled.csv"):
+        assert np.array_equal(tileflow.infer(table / "model.onnx", data=str(images / name))["logits"], expected), name
+
+
+def test_a_trained_file_is_trained_on_as_it_was(images: Path, trained: tileflow.TrainResult, tmp_path: Path):
+    said = Said()
+    again = tileflow.train(trained.folder / "model.onnx", data=open_data(str(images / "train.csv"), tileflow.Options(label="digit")),
+                           out=str(tmp_path), reporter=said, **OPTIONS | {"epochs": 0})
+    assert again._trainer.train.fields["image"].scaling == Scaling(1 / 255)
+    assert "Input image: scale 1/255, as the model was trained." in said.sentences
+
+
+class Said(Silent):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    def say(self, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+
+# ---- a model of two float inputs
+
+def linear() -> ModelProto:
+    weights = {"a": np.full((3, 2), 0.5, np.float32), "b": np.full((2, 2), 0.25, np.float32)}
+    nodes = [node("MatMul", ["x", "a"], ["u"]), node("MatMul", ["z", "b"], ["v"]), node("Add", ["u", "v"], ["y"])]
+    return model_of(nodes, [port("x", ["N", 3]), port("z", ["N", 2])], [port("y", ["N", 2])], weights)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, dict[str, np.ndarray]]:
+    """A trained file, and the data it was trained on."""
+    onnx.save(linear(), tmp_path / "m.onnx")
+    rng = np.random.default_rng(0)
+    data = {"x": rng.uniform(0, 1, (64, 3)).astype(np.float32), "z": rng.uniform(0, 1, (64, 2)).astype(np.float32)}
+    tileflow.train(tmp_path / "m.onnx", data=data | {"y": np.zeros((64, 2), np.float32)}, loss="mse", mean=0.1307, std=0.3081, epochs=0,
+                   out=str(tmp_path / "run"))
+    return tmp_path / "run" / "model.onnx", data
+
+
+def test_mean_and_std_are_in_the_file(two: tuple[Path, dict[str, np.ndarray]]):
+    path, data = two
+    known = Preprocessing.of_file(load_model(path))
+    assert known.scalings == dict.fromkeys("xz", Scaling(1.0, (0.1307,), (0.3081,)))
+    assert known.roles == (("x", "z"), "y")
+    a = (data["x"] - np.float32(0.1307)) / np.float32(0.3081)
+    assert known.statistics["x"].mean == pytest.approx(a.mean(dtype=np.float64), rel=1e-6)
+    assert (known.statistics["x"].min, known.statistics["x"].max) == (a.min(), a.max())
+    b = (data["z"] - np.float32(0.1307)) / np.float32(0.3081)
+    by_hand = tileflow.inference_model(path)(a[:16], b[:16])                          # takes arrays as they are
+    assert np.array_equal(tileflow.infer(path, data=data)["y"][:16], by_hand)
+
+
+def test_options_win_over_the_file_aloud(two: tuple[Path, dict[str, np.ndarray]]):
+    path, data = two
+    said: list[str] = []
+    scaled = {n: (a - np.float32(0.1307)) / np.float32(0.3081) for n, a in data.items()}
+    raw = tileflow.infer(path, data=scaled, mean=0, std=1, say=said.append)["y"]
+    assert np.array_equal(raw, tileflow.infer(path, data=data)["y"])
+    assert said == [f"Input {n}: mean 0, std 1 from the options that are given, although the model was trained with mean 0.1307, std 0.3081."
+                    for n in "xz"]
+
+
+def test_data_far_from_the_training_are_reported(two: tuple[Path, dict[str, np.ndarray]]):
+    path, data = two
+    for wrong in ({n: a * 255 for n, a in data.items()}, {n: a / 255 for n, a in data.items()}, {n: a + 3 for n, a in data.items()}):
+        with pytest.warns(UserWarning, match=r"Input [xz]: the data that are fed range from .*; did you forget --scale, --mean or --std\?") as found:
+            tileflow.infer(path, data=wrong)
+        assert len(found) == 2
+    tileflow.infer(path, data={n: a[:1] for n, a in data.items()})                 # a few rows may be as they are
+    proto = onnx.load(path)
+    for entry in [e for e in proto.metadata_props if e.key.endswith("statistics")]:
+        proto.metadata_props.remove(entry)
+    tileflow.infer(wrap_model(proto), data={n: a * 255 for n, a in data.items()})      # without statistics nothing is guessed
+    assert "metadata" not in str(tileflow.load(path))
+
+
+def test_the_mean_forgotten():
+    """Images scaled to 0..1 that a model takes normalised: the range fits, the spread does not."""
+    pixels = np.clip(np.random.default_rng(0).normal(0.13, 0.31, (100, 784)), 0, 1).astype(np.float32)
+    normalised = Statistics.of([(pixels - 0.1307) / 0.3081])
+    raw = Statistics.of([pixels])
+    assert normalised is not None
+    assert raw is not None
+    assert raw.far_from(normalised)
+    assert normalised.far_from(raw)
+    half = Statistics.of([(pixels[:50] - 0.1307) / 0.3081])
+    assert half is not None
+    assert not half.far_from(normalised)
+
+
+def test_statistics_of_what_is_not_finite_or_not_there():
+    assert Statistics.of([np.array([[np.nan, np.inf]])]) is None
+    assert Statistics.of([np.zeros((0, 3))]) is None
+    assert Statistics.of([np.array([[np.nan, 1.0], [3.0, -np.inf]])]) == Statistics(1.0, 3.0, 2.0, 1.0, 2)
+
+
+KEY = "tileflow.input.x."
+
+
+@pytest.mark.parametrize(("key", "text"), [
+    (KEY + "scale", "NaN"), (KEY + "scale", "1e999"), (KEY + "scale", "true"), (KEY + "scale", "[1]"), (KEY + "scale", ""), (KEY + "scale", "0x10"),
+    (KEY + "scale", "__import__('os')"), (KEY + "scale", "1" * 5000), (KEY + "mean", "0.5"), (KEY + "mean", "[[0.5]]"), (KEY + "mean", '["a"]'),
+    (KEY + "mean", "[" * 100_000), (KEY + "std", "[0]"), (KEY + "std", "[1, -1]"), (KEY + "std", "[1e-400]"), (KEY + "statistics", "{}"),
+    (KEY + "statistics", '{"min": 1, "max": 0, "mean": 0, "std": 0, "rows": 1}'), (KEY + "statistics", "[1, 2, 3, 4, 5]"),
+    (KEY + "statistics", '{"min": 0, "max": Infinity, "mean": 0, "std": 0, "rows": 1}'), ("tileflow.label", "3"), ("tileflow.label", '""'),
+    ("tileflow.inputs", '"x"'), ("tileflow.inputs", "[1]"), ("tileflow.label", '"' + "a" * (1 << 20) + '"'),
+])
+def test_metadata_is_parsed_strictly(key: str, text: str):
+    proto = linear()
+    onnx.helper.set_model_props(proto, {KEY + "scale": "1", key: text})
+    with pytest.raises(ModelError, match=r"the metadata entry tileflow\.\S+ is '.*', which is not what it stands for; take the entry out"):
+        tileflow.infer(wrap_model(proto), data={"x": np.zeros((4, 3)), "z": np.zeros((4, 2))})
+
+
+def test_other_metadata_are_kept_and_not_looked_at(tmp_path: Path):
+    proto = linear()
+    onnx.helper.set_model_props(proto, {"author": "me", "tileflow.input.w.scale": "?", KEY + "scale": "2"})
+    onnx.save(proto, tmp_path / "m.onnx")
+    data = {"x": np.ones((16, 3), np.float32), "z": np.ones((16, 2), np.float32), "y": np.zeros((16, 2), np.float32)}
+    tileflow.train(tmp_path / "m.onnx", data=data, loss="mse", scale=3, epochs=0, out=str(tmp_path / "run"))
+    found = {e.key: e.value for e in onnx.load(tmp_path / "run" / "model.onnx").metadata_props}
+    assert (found["author"], found[KEY + "scale"], found["tileflow.input.w.scale"]) == ("me", "3.0", "?")
+
+
+def test_whole_numbers_that_may_be_bytes_are_named(tmp_path: Path):
+    """No image comes of the rows, so nothing is guessed; the sentence says what would be done to bytes."""
+    onnx.save(linear(), tmp_path / "m.onnx")
+    data = {"x": np.full((16, 3), 200), "z": np.ones((16, 2)), "y": np.zeros((16, 2))}
+    said = Said()
+    with warnings.catch_warnings():
+        tileflow.train(tmp_path / "m.onnx", data=data, loss="mse", epochs=0, out=str(tmp_path / "run"), reporter=said)
+    assert ("Input x: whole numbers from 200 to 200 are fed as they are; if they are the bytes of images, "
+            "--scale 0.00392156862745098 brings them to 0..1.") in said.sentences
+    assert not [s for s in said.sentences if s.startswith("Input z")]

@@ -1,0 +1,119 @@
+"""What a trained file says about the data it was trained on: as JSON texts in the model's metadata, parsed strictly, never executed.
+
+    tileflow.input.<name>.scale         0.00392156862745098
+    tileflow.input.<name>.mean          [0.1307]
+    tileflow.input.<name>.std           [0.3081]
+    tileflow.input.<name>.statistics    {"min": 0.0, "max": 1.0, "mean": 0.13, "std": 0.31, "rows": 4096}
+    tileflow.inputs                     ["height", "width"]          names of arrays or columns
+    tileflow.label                      "digit"
+"""
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NoReturn
+
+from ..errors import ModelError
+from ..importers.onnx import OnnxModel
+from ..text import one_line
+from .data import Dataset, Roles, Scaling, Statistics
+
+PREFIX = "tileflow."
+INPUTS, LABEL = PREFIX + "inputs", PREFIX + "label"
+LONGEST = 1 << 20
+"""Characters of one text."""
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """By input of the model: its scaling, and statistics of what it was fed; and the names of the arrays or columns in the data."""
+
+    scalings: Mapping[str, Scaling] = field(default_factory=dict)
+    statistics: Mapping[str, Statistics] = field(default_factory=dict)
+    roles: Roles = field(default_factory=Roles)
+
+    @classmethod
+    def of(cls, opened: Dataset, fitted: Dataset) -> Preprocessing:
+        """What training on data leaves in the file: `opened`, and as it is fitted to the model."""
+        statistics = fitted.statistics()
+        roles = Roles(opened.columns or tuple(opened.fields), opened.label_name) if opened.label_name is not None else Roles()
+        return cls({name: fitted.fields[name].scaling for name in statistics}, statistics, roles)
+
+    def to_metadata(self) -> dict[str, str]:
+        texts: dict[str, Any] = {}
+        for name, scaling in self.scalings.items():
+            texts |= {_key(name, "scale"): scaling.scale, _key(name, "mean"): scaling.mean or None, _key(name, "std"): scaling.std or None}
+        texts |= {_key(name, "statistics"): asdict(s) for name, s in self.statistics.items()}
+        texts |= {INPUTS: self.roles.inputs or None, LABEL: self.roles.label}
+        found = {key: json.dumps(value, ensure_ascii=False) for key, value in texts.items() if value is not None}
+        return {key: text for key, text in found.items() if len(text) <= LONGEST}
+
+    @classmethod
+    def of_file(cls, model: OnnxModel) -> Preprocessing:
+        """What a model's metadata say about its inputs; other entries are not looked at.
+
+        Raises:
+            ModelError: a text is not what its key stands for.
+        """
+        metadata, where = model.metadata, model.where
+        scalings, statistics = {}, {}
+        for name in (port.name for port in model.inputs):
+            said = {what: _value(metadata, _key(name, what), where, check) for what, check in CHECKS.items()}
+            if said["scale"] is not None:
+                scalings[name] = Scaling(float(said["scale"]), *(tuple(map(float, said[what] or ())) for what in ("mean", "std")))
+            if said["statistics"] is not None:
+                statistics[name] = Statistics(rows=said["statistics"].pop("rows"), **{k: float(v) for k, v in said["statistics"].items()})
+        names = _value(metadata, INPUTS, where, lambda value: isinstance(value, list) and all(map(_is_name, value)))
+        return cls(scalings, statistics, Roles(tuple(names or ()), _value(metadata, LABEL, where, _is_name)))
+
+    def foreign(self, data: Dataset) -> list[str]:
+        """A sentence for each input whose data, fitted to the model, are far from those it was trained on."""
+        found = data.statistics() if self.statistics else {}
+        return [f"Input {one_line(name)}: the data that are fed range from {s}, the model was trained on {self.statistics[name]}; "
+                "did you forget --scale, --mean or --std?"
+                for name, s in found.items() if name in self.statistics and s.far_from(self.statistics[name])]
+
+
+def _key(name: str, what: str) -> str:
+    return f"{PREFIX}input.{name}.{what}"
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e300
+
+
+def _are_statistics(value: Any) -> bool:
+    return (isinstance(value, dict) and value.keys() == {"min", "max", "mean", "std", "rows"} and all(map(_is_number, value.values()))
+            and type(value["rows"]) is int and value["min"] <= value["max"] and value["std"] >= 0)
+
+
+CHECKS = {
+    "scale": _is_number,
+    "mean": lambda value: isinstance(value, list) and all(map(_is_number, value)),
+    "std": lambda value: isinstance(value, list) and all(_is_number(v) and v > 0 for v in value),
+    "statistics": _are_statistics,
+}
+
+
+def _value(metadata: Mapping[str, str], key: str, where: str, check: Any) -> Any:
+    """The value of a text; None where there is none."""
+    text = metadata.get(key)
+    if text is None:
+        return None
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(constant)
+    try:
+        value = json.loads(text, parse_constant=refuse) if len(text) <= LONGEST else None
+        if check(value):
+            return value
+    except (ValueError, OverflowError, RecursionError):
+        pass
+    raise ModelError(f"{where}: the metadata entry {one_line(key)} is '{one_line(text, 100)}', which is not what it stands for; "
+                     "take the entry out of the file, or train again.")
