@@ -5,6 +5,7 @@ table, so a whole training call runs without Python; Ctrl-C, progress and errors
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -17,7 +18,7 @@ from numba import njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from . import cache
+from . import cache, limits
 from .leaf import WORD, invoke
 
 CALL, FORK, WAVE, PATCH, LOOP, ADVANCE, HOLD = range(7)
@@ -115,7 +116,10 @@ def _wave(lanes: int, count: int, counter: int, deadline: int, control: int) -> 
 
 
 def _drive(table: int, rows: int, pc: int, workers: int, control: int) -> int:
-    """Run rows from pc until the end, a failure, a stop or the deadline; the row to resume from, or -1 at the end."""
+    """Run rows from pc until the end, a failure, a stop or the deadline; the row to resume from, or -1 at the end.
+
+    With one worker no parallel region is opened, whatever the table was made for.
+    """
     deadline = _load(control + DEADLINE * 8)
     steps = 0
     while pc < rows:
@@ -130,10 +134,18 @@ def _drive(table: int, rows: int, pc: int, workers: int, control: int) -> int:
             steps += 1
             look = steps % 16 == 0
         elif kind == FORK:
-            bad = _fork(function, block, n, grain, workers)
+            if workers == 1:
+                bad = invoke(function, block, 0, n, 0)
+            else:
+                bad = _fork(function, block, n, grain, workers)
             look = True
         elif kind == WAVE:
-            bad = _wave(block, n, _load(control + MICRO * 8), deadline, control)
+            counter = _load(control + MICRO * 8)
+            if workers == 1:
+                for i in range(n):
+                    bad = max(bad, _lane(block + i * LANE_WORDS * 8, counter + i, deadline, control))
+            else:
+                bad = _wave(block, n, counter, deadline, control)
             look = True
             if bad == 0:
                 done = True
@@ -187,11 +199,32 @@ def drive() -> Any:
     lane = _compiled(_lane, "intp(intp,intp,intp,intp)", {"_patch": patch}, False)
     fork = _compiled(_fork, "intp(intp,intp,intp,intp,intp)", {}, True)
     wave = _compiled(_wave, "intp(intp,intp,intp,intp,intp)", {"_lane": lane}, True)
-    return _compiled(_drive, "intp(intp,intp,intp,intp,intp)", {"_fork": fork, "_wave": wave, "_patch": patch}, False)
+    return _compiled(_drive, "intp(intp,intp,intp,intp,intp)", {"_fork": fork, "_wave": wave, "_lane": lane, "_patch": patch}, False)
+
+
+_orphaned = False
+"""Whether this process is the fork of one that had started worker threads, so that they are not here."""
+
+
+def _after_fork() -> None:
+    global _orphaned
+    with contextlib.suppress(ValueError):                 # none is started yet
+        _orphaned = numba.threading_layer() != ""
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def workers(wanted: int) -> int:
+    """How many of `wanted` workers may be used: one in a forked child, where OpenMP ends the process at its first parallel region."""
+    return 1 if _orphaned else wanted
 
 
 def start_threads(threads: int | None = None) -> int:
     """Choose the threading layer (OpenMP where it can be loaded) and the number of workers; returns that number.
+
+    By default as many as can run at once (`limits.processors`), or NUMBA_NUM_THREADS where that is set.
 
     GNU OpenMP reads its spin count when it is loaded. Its default (300,000) spins for up to 7 ms at the end of a region: on a
     machine with other work that made small training calls a hundred times slower. 0.2 ms are too few: once a virtual
@@ -201,6 +234,8 @@ def start_threads(threads: int | None = None) -> int:
         os.environ.setdefault("GOMP_SPINCOUNT", "50000")
     numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
     most = numba.config.NUMBA_NUM_THREADS
-    count = max(1, min(threads or most, most))
-    numba.set_num_threads(count)
+    usual = most if "NUMBA_NUM_THREADS" in os.environ else min(most, limits.processors())
+    count = workers(max(1, min(threads or usual, most)))
+    if not _orphaned:
+        numba.set_num_threads(count)
     return count

@@ -7,6 +7,7 @@ it leaves undone this process compiles itself.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import struct
@@ -16,12 +17,14 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from . import cache, driver
+from . import cache, driver, limits
 
 FEWEST = 4
 """Missing kernels for which a copy of the process is worth its while."""
 MOST_COPIES = 7
 _INDEX = struct.Struct("<H")
+_PARENT_DEATH = 1
+"""Linux: prctl's number for the signal that a process gets when its parent ends."""
 
 Tell = Callable[[str, int, int], None]
 
@@ -62,7 +65,7 @@ def compile_all(leaves: Sequence[Any], tell: Tell | None = None) -> None:
 
 def _may_fork() -> bool:
     """One Python thread (a lock of another one would stay shut in the copy), a second core, a cache that can be written."""
-    return sys.platform == "linux" and threading.active_count() == 1 and len(os.sched_getaffinity(0)) > 1 and cache.writable()
+    return sys.platform == "linux" and threading.active_count() == 1 and limits.processors() > 1 and cache.writable()
 
 
 class _Copies:
@@ -75,7 +78,8 @@ class _Copies:
         os.write(fill, b"".join(_INDEX.pack(i) for i in range(min(len(missing), 4096 // _INDEX.size))))
         os.close(fill)
         self._children = []
-        for _ in range(min(len(os.sched_getaffinity(0)) - 1, MOST_COPIES, len(missing) - 1)):
+        self._parent, self._prctl = os.getpid(), ctypes.CDLL(None).prctl
+        for _ in range(min(limits.processors() - 1, MOST_COPIES, len(missing) - 1)):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)       # threads of libraries (BLAS) hold nothing a compiler needs
                 child = os.fork()
@@ -85,10 +89,14 @@ class _Copies:
         os.close(report)
 
     def _serve(self, report: int) -> NoReturn:
-        """What a copy does: compile until the queue is empty; never come back."""
+        """What a copy does: compile until the queue is empty or its parent has ended; never come back."""
         status = 1
         try:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            self._prctl(_PARENT_DEATH, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != self._parent:                       # it ended before that
+                os._exit(status)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
             cache.on_compile.clear()
             for leaf in self._named_by(self._queue):
                 leaf.compile()

@@ -320,13 +320,6 @@ def test_the_doctor_names_problems_first(monkeypatch, tmp_path, capsys):
     assert capsys.readouterr().out.count("Broken: the package numba is missing.\n  Mend it: python -m pip install numba") == 1
 
 
-def test_cpu_quota(tmp_path):
-    assert doctor.cpu_quota(tmp_path) is None
-    for text, quota in (("max 100000\n", None), ("150000 100000\n", 1.5), ("nonsense", None)):
-        (tmp_path / "cpu.max").write_text(text)
-        assert doctor.cpu_quota(tmp_path) == quota
-
-
 # Whole runs
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,36 @@ def _run(cache: Path, how: str) -> str:
 def test_every_kernel_is_compiled_once_and_kept(tmp_path: Path, how: str) -> None:
     assert _run(tmp_path, how) == "compiled 6"
     assert _run(tmp_path, "copies") == "compiled 0"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="copies compile on Linux only: running there makes it run")
+def test_copies_end_with_their_parent(tmp_path: Path) -> None:
+    """Killed itself, the parent cannot tell its copies: they compiled on for half a minute."""
+    script = SCRIPT.replace("warm.compile_all(leaves", """
+def endless(self):
+    os.write(1, f"{os.getpid()}\\n".encode())
+    time.sleep(600)
+Leaf.compile = endless
+import time
+from tileflow.kernels import limits
+limits.processors = lambda: 3
+warm.compile_all(leaves""")
+    with subprocess.Popen([sys.executable, "-c", script, "copies"], cwd=ROOT, stdout=subprocess.PIPE, text=True,
+                          env={**os.environ, "TILEFLOW_CACHE_DIR": str(tmp_path)}) as parent:
+        assert parent.stdout is not None
+        at_work = {int(parent.stdout.readline()) for _ in range(3)}
+        parent.kill()
+    copies = at_work - {parent.pid}
+    assert len(copies) == 2
+    deadline = time.monotonic() + 20
+    while any(alive(pid) for pid in copies):
+        assert time.monotonic() < deadline, "a copy outlives its parent"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and is not just waiting to be asked how it ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -103,23 +103,18 @@ def _cpu_name() -> str:
 def _threads(found: Examination) -> None:
     import numba
     config: Any = numba.config
+    from .kernels import limits
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    found.facts.append(("threads", f"{config.NUMBA_NUM_THREADS} of {os.cpu_count()} processors ({usable} usable)"))
-    quota = cpu_quota()
-    if quota is not None and quota + 0.5 < config.NUMBA_NUM_THREADS:
-        found.problems.append(Problem(f"{config.NUMBA_NUM_THREADS} threads would share the {quota:g} CPUs this container may use.",
-                                      f"set the option threads to {max(1, round(quota))}, or NUMBA_NUM_THREADS."))
+    quota, together = limits.quota(), limits.processors()
+    most, told = config.NUMBA_NUM_THREADS, "NUMBA_NUM_THREADS" in os.environ
+    shared = "" if quota is None else f", the control group allows {quota:g} of their time"
+    found.facts.append(("threads", f"{most if told else min(most, together)} by default{' (NUMBA_NUM_THREADS)' if told else ''}; "
+                        f"{usable} of {os.cpu_count()} processors usable{shared}"))
+    if told and quota is not None and together < most:
+        found.problems.append(Problem(f"{most} threads (NUMBA_NUM_THREADS) would share the {quota:g} processors this container may use.",
+                                      f"unset NUMBA_NUM_THREADS, or set it or the option threads to {together}."))
     if config.DISABLE_JIT:
         found.problems.append(Problem("NUMBA_DISABLE_JIT is set, so no kernel can be compiled.", "unset NUMBA_DISABLE_JIT.", broken=True))
-
-
-def cpu_quota(folder: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """CPUs that the control group allows (cgroup v2's cpu.max); None without a limit."""
-    try:
-        limit, period = (folder / "cpu.max").read_text(encoding="ascii").split()
-        return None if limit == "max" else int(limit) / int(period)
-    except (OSError, ValueError):
-        return None
 
 
 def _threading_layer(found: Examination) -> None:
@@ -144,10 +139,16 @@ def _loads(module: str) -> bool:
 def _cache(found: Examination) -> None:
     from .kernels import cache
     root, current = cache.root(), cache.folder()
+    if why := cache.refusal():
+        found.problems.append(Problem(f"the kernel cache {root} is not used, because {why}; every start compiles anew.",
+                                      "mend the permissions (chmod go-w) or set TILEFLOW_CACHE_DIR to a folder of your own."))
+        return
     size, files = _size(root)
     others = [path for path in root.glob("kernels-*") if path != current] if root.is_dir() else []
     found.facts.append(("kernel cache", f"{root}, {_bytes(size)} in {files} files"
                         + (f", {len(others)} folders of other versions" if others else "") + f"; clear it by deleting {root}"))
+    if hurt := cache.damaged():
+        found.facts.append(("damaged kernels", f"{len(hurt)} of {current.name}, deleted and compiled anew when they are needed next"))
     try:
         current.mkdir(parents=True, exist_ok=True)
         probe = current / f".doctor-{os.getpid()}"

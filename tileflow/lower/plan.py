@@ -1,12 +1,12 @@
 """The Plan: all graphs of a Program as rows over named regions, still without addresses, so that sessions can share it."""
 from __future__ import annotations
 
-import os
+import math
 from dataclasses import dataclass, replace
 
 from ..graph import Graph, Value
 from ..graph.rewrite import rewrite
-from ..kernels import cpu
+from ..kernels import cpu, limits
 from ..kernels.leaf import Leaf
 from ..program import Program
 from .attach import attach
@@ -21,7 +21,7 @@ from .rows import Lowered, Place, lower
 from .widen import widen
 
 LANE_MEMORY_SHARE = 0.25
-"""Lanes side by side may take this share of the machine's memory; a larger model runs one micro-batch over all workers."""
+"""Lanes side by side may take this share of the memory that can be had; a larger model runs one micro-batch over all workers."""
 
 
 @dataclass
@@ -66,7 +66,7 @@ def _choose(program: Program, workers: int) -> Plan:
     lanes = min(workers, together)
     if lanes > 1:
         plan = _lower(program, lanes, workers)
-        if lanes * plan.micro.arena_bytes <= LANE_MEMORY_SHARE * _physical_memory():
+        if lanes * plan.micro.arena_bytes <= LANE_MEMORY_SHARE * _memory():
             return plan
     return _lower(program, 1, workers)
 
@@ -131,5 +131,6 @@ def _kept_offsets(keep: list[Value]) -> dict[Value, int]:
     return offsets
 
 
-def _physical_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def _memory() -> float:
+    room = limits.memory()
+    return math.inf if room is None else room.nbytes

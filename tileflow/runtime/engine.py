@@ -30,9 +30,9 @@ HYPER = "\0hyper-parameters"
 """What the hyper-parameters' memory is called among the inputs and outputs: a name that no tensor has."""
 
 
-def _alone() -> contextlib.AbstractContextManager[object]:
+def _alone(workers: int) -> contextlib.AbstractContextManager[object]:
     """For parallel regions: Numba's workqueue ends the process where two threads open them at once; OpenMP gives each a team of its own."""
-    return _regions if numba.threading_layer() == "workqueue" else contextlib.nullcontext()
+    return _regions if workers > 1 and numba.threading_layer() == "workqueue" else contextlib.nullcontext()
 
 
 @dataclass
@@ -71,6 +71,7 @@ class Engine:
         self._lanes = [self._make_lane() for _ in range(plan.lanes)]
         self._control = np.zeros(driver.CONTROL_WORDS, np.int64)
         self.completed = self._first_update = 0
+        self._workers = plan.workers
         self._assemble()
 
     # ---- memory
@@ -265,7 +266,9 @@ class Engine:
         Raises:
             TrainingError: a loss that is not finite or a label out of range; weights stand as after the last whole update.
         """
-        numba.set_num_threads(self.plan.workers)
+        self._workers = driver.workers(self.plan.workers)
+        if self._workers > 1:
+            numba.set_num_threads(self._workers)
         results = {v.name: np.zeros((self._slots(v), *v.shape), v.type.numpy) for v in self.outputs}
         addresses = {name: int(a.ctypes.data) for name, a in {**dict(inputs), **results}.items()}
         addresses[HYPER] = self.scalars_address
@@ -326,8 +329,8 @@ class Engine:
         control[driver.STATUS] = 0
         while pc >= 0:
             control[driver.DEADLINE] = time.monotonic_ns() + SLICE_NS
-            with _alone():
-                pc = run(table.ctypes.data, len(table), pc, self.plan.workers, control.ctypes.data)
+            with _alone(self._workers):
+                pc = run(table.ctypes.data, len(table), pc, self._workers, control.ctypes.data)
             if control[driver.STATUS]:
                 raise self._failure(int(control[driver.STATUS]), pc)
             if stop is not None and stop():
