@@ -17,6 +17,7 @@ from tileflow.cli.infer import accuracy
 from tileflow.errors import Interrupted, ModelError, OptionError, TrainingError
 from tileflow.options import Options, declarations
 from tileflow.runtime.history import Epoch
+from tileflow.uses import COMMANDS, FOR_TRAINING, verbs_of
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = {
@@ -40,21 +41,62 @@ def sample(name: str) -> tuple[str, object]:
     return {"Integer": ("3", 3), "Number": ("0.75", 0.75), "Text": ("abc", "abc"), "FilePath": ("a/b", "a/b"), "Machine": ("bow", "bow")}[kind]
 
 
-def parsed(*words: str) -> Options:
-    return cli.options_of(cli.parse(["train", "m.onnx", *words]))
+def parsed(*words: str, command: str = "train") -> Options:
+    return cli.options_of(cli.parse([command, "m.onnx", *words]))
+
+
+PARTNERS = {"nesterov": ["--momentum", "0.9", "--optimizer", "sgd"], "momentum": ["--optimizer", "sgd"], "dampening": ["--optimizer", "sgd"]}
+"""What else has to be said for an option to have an effect."""
 
 
 @pytest.mark.parametrize("name", [d.name for d in declarations().values()])
-def test_every_option_has_its_flag(name):
+def test_every_option_has_its_flag_where_it_has_an_effect(name):
     declaration = declarations()[name]
-    partners = {"output_mode": ["--output-return-period", "1"], "nesterov": ["--momentum", "0.9"]}.get(name, [])
-    if type(declaration.kind).__name__ == "Flag":
-        assert getattr(parsed(declaration.flag, *partners), name) is True
-        assert getattr(parsed("--no-" + declaration.flag[2:]), name) is False
-        return
-    text, value = sample(name)
-    assert getattr(parsed(f"{declaration.flag}={text}", *partners), name) == value
+    verbs = verbs_of(declaration)
+    assert verbs, "nobody uses it"
+    for command in COMMANDS:
+        if command not in verbs:
+            with pytest.raises(OptionError, match=rf"Option {name} .* has no effect on {command}; it is for "):
+                parsed(declaration.flag, command=command)
+            continue
+        partners = list(PARTNERS.get(name, []))
+        if command in ("compile", "tune") and (declaration.group in FOR_TRAINING or name == "gradient_accumulation"):
+            partners.append("--training")
+        if declaration.group == "machine" and name != "machine" and command not in ("train", "infer"):
+            partners.append("--machine=gc200")
+        if type(declaration.kind).__name__ == "Flag":
+            assert getattr(parsed(declaration.flag, *partners, command=command), name) is True
+            assert getattr(parsed("--no-" + declaration.flag[2:], *partners, command=command), name) is False
+            continue
+        text, value = sample(name)
+        assert getattr(parsed(f"{declaration.flag}={text}", *partners, command=command), name) == value
     assert parsed() == Options()
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (["compile", "--epochs", "2"], "Option epochs (--epochs) has no effect on compile; it is for train."),
+    (["compile", "--loss", "mse"], "Option loss (--loss) counts for training only; add --training, or leave it out."),
+    (["compile", "--recompute"], "Option recompute (--recompute) is about the tile machine; name one, for example --machine gc200, or leave it out."),
+    (["train", "--momentum", "0.9"], "Option momentum (--momentum) has no effect with the optimizer adamw; it is for sgd."),
+    (["train", "--optimizer", "sgd", "--eps", "0.1"], "Option eps (--eps) has no effect with the optimizer sgd; it is for adam and adamw."),
+    (["infer", "--seed", "1", "--shuffle"], "Option shuffle (--shuffle) has no effect on infer; it is for train."),
+    (["infer", "--output-mode", "sum"], "Option output_mode (--output-mode) has no effect on infer; it is for training_model and inference_model."),
+])
+def test_flags_without_an_effect_are_refused(words, says):
+    with pytest.raises(OptionError) as error:
+        parsed(*words[1:], command=words[0])
+    assert str(error.value) == says
+
+
+def test_a_file_of_options_may_hold_more_than_a_command_uses(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("epochs = 3\nmomentum = 0.9\nmachine = 'gc200'\noutput_mode = 'sum'\n")
+    for command in ("train", "infer", "compile"):
+        options = parsed("--options", str(path), command=command)
+        assert (options.epochs, options.momentum, options.machine) == (3, 0.9, "gc200")
+        assert options.given("epochs")
+        assert not options.given("epochs", files=False)
+    assert parsed("--options", str(path), "--epochs", "5").given("epochs", files=False)
 
 
 def test_resume_with_and_without_a_path():
@@ -96,7 +138,7 @@ def run(*words: str) -> int:
     (["train", "m.onnx", "--dims", "batch"], "(--dims) must be a table of dimension names"),
     (["train", "m.onnx", "--options", "none.toml"], "Options file none.toml cannot be read: No such file or directory."),
     (["train", "none.onnx"], "There is no model file none.onnx"),
-    (["infer", "m.onnx", "--epochs", "3"], "Unknown argument '--epochs'"),
+    (["infer", "m.onnx", "--epochs", "3"], "Option epochs (--epochs) has no effect on infer; it is for train."),
     (["infer", "digits_cnn.onnx", "--out", "a.csv"], "Option out must end in .npz, not 'a.csv'"),
     (["inspect", "none.onnx"], "There is no model file none.onnx"),
     (["inspect", "digits_cnn.onnx", "--dims", "batch"], "(--dims) must be a table of dimension names"),

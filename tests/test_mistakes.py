@@ -31,7 +31,7 @@ from onnx_models import model_of, node, port
 
 import tileflow
 from tileflow import cli, nn
-from tileflow.errors import DataError, OptionError, TileflowError
+from tileflow.errors import DataError, OptionError, ShapeError, TileflowError
 
 ROOT = Path(__file__).parent.parent
 
@@ -90,6 +90,18 @@ COMMANDS = [
     Row(0, "train text.onnx --data flowers.npz", "text.onnx is not an ONNX model, or it is cut off: export or download it again."),
     Row(0, "train linear.onnx", "There is no data to train on; give data=(x, y), a path, or the name digits."),
     Row(0, "train linear.onnx --data flowers.npz --epohcs 3", "Unknown argument '--epohcs'; did you mean --epochs or --eps?"),
+    Row(10, "train linear.onnx --data flowers.npz --lr 0.1", "Unknown argument '--lr'; did you mean --learning-rate?"),
+    Row(10, "train linear.onnx --data flowers.npz --batch-size 8", "Unknown argument '--batch-size'; did you mean --micro-batch-size?"),
+    Row(10, "report folder --verbos", "Unknown argument '--verbos'; did you mean --verbose?"),
+    Row(10, "infer linear.onnx --data flowers.npz --epochs 2", "Option epochs (--epochs) has no effect on infer; it is for train."),
+    Row(10, "train linear.onnx --data flowers.npz --machine gc200",
+        "Option machine (--machine) has no effect on train; it is for compile and tune."),
+    Row(10, "train linear.onnx --data flowers.npz --momentum 0.9",
+        "Option momentum (--momentum) has no effect with the optimizer adamw; it is for sgd."),
+    Row(10, "compile linear.onnx --micro-batch-size 4 --loss mse",
+        "Option loss (--loss) counts for training only; add --training, or leave it out."),
+    Row(10, "compile linear.onnx --recompute",
+        "Option recompute (--recompute) is about the tile machine; name one, for example --machine gc200, or leave it out."),
     Row(0, "train linear.onnx --data flowers.npz --out run && infer run/model.onnx --data flowers.npz", "Outputs are in predictions.npz.", 0),
 ]
 
@@ -141,7 +153,23 @@ class Call:
     says: str
 
 
+XY = (np.zeros((32, 4), np.float32), np.zeros(32, np.int64))
 CALLS = [
+    Call(10, lambda: tileflow.train("linear.onnx", data=XY, optimizer=tileflow.optim.SGD(lr=0.1), learning_rate=0.2), OptionError,
+         "The optimizer SGD(...) and the option learning_rate=0.2 contradict each other, for SGD has settings of its own; "
+         "give SGD what it should use, or leave one of them out."),
+    Call(10, lambda: tileflow.training_model(nn.Linear(4, 3), micro_batch_size=5)(*XY), ShapeError,
+         "Invalid batch dimension: the input [32, 4] has 32 rows, but micro_batch_size was set, so that a call takes 5: micro_batch_size (5) * "
+         "device_iterations (1) * gradient_accumulation (1); give as many, or leave micro_batch_size out, and it follows from the first call."),
+    Call(10, lambda: tileflow.train("linear.onnx", data=XY, optimizer=tileflow.optim.SGD), OptionError,
+         "optimizer must be a name (sgd, adam, adamw) or an optimizer such as tileflow.optim.SGD(lr=0.1), not the class SGD."),
+    Call(10, lambda: tileflow.train("linear.onnx", data=XY, optimizer="adamax"), OptionError,
+         "Option optimizer must be one of 'sgd', 'adam', 'adamw', not 'adamax'."),
+    Call(10, lambda: tileflow.train("linear.onnx", data=XY, lr=0.1), OptionError, "There is no option 'lr'; did you mean learning_rate?"),
+    Call(10, lambda: tileflow.infer("linear.onnx", data=XY, out="p.npz"), OptionError,
+         "Option out has no effect on the function infer, which returns its results; it is for train and the command line."),
+    Call(10, lambda: tileflow.train("linear.onnx", data=XY, output_mode="sum"), OptionError,
+         "Option output_mode has no effect on train; it is for training_model and inference_model."),
     Call(0, lambda: tileflow.train("linear.onnx"), DataError, "There is no data to train on; give data=(x, y), a path, or the name digits."),
     Call(0, lambda: tileflow.Options(epohcs=3), OptionError, "There is no option 'epohcs'; did you mean epochs or eps?"),
     Call(0, lambda: tileflow.compile(nn.Linear(4, 3)), DataError,

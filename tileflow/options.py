@@ -37,6 +37,14 @@ GROUPS = {
     "run": "Run",
 }
 """Groups of options and their titles; an options file may use them as tables."""
+KNOWN_AS = {
+    "lr": "learning_rate", "batch_size": "micro_batch_size", "batch": "micro_batch_size", "dim": "dims", "wd": "weight_decay", "num_epochs": "epochs",
+    "n_epochs": "epochs", "criterion": "loss", "optim": "optimizer", "freeze": "frozen", "accumulate": "gradient_accumulation",
+    "val_data": "test_data", "validation_data": "test_data", "eval_data": "test_data", "val_split": "validation_split", "target": "label",
+    "labels": "label", "y": "label", "num_threads": "threads", "n_jobs": "threads", "num_workers": "prefetch", "random_state": "seed",
+    "dtype": "precision", "output": "out", "output_dir": "out", "chip": "machine",
+}
+"""What other tools and people call an option."""
 
 
 class FrozenOptionsError(OptionError, AttributeError):
@@ -189,10 +197,13 @@ class Options:
     def __new__(cls, **values: Any) -> Options:
         for name in values:
             _declaration(name)
-        return super().__new__(cls)
+        made = super().__new__(cls)
+        made.__dict__["_given"] = dict.fromkeys(values, "code")
+        return made
 
     def __post_init__(self) -> None:
         self.validate()
+        self.__dict__["_made"] = True
 
     def __setattr__(self, name: str, value: Any) -> None:
         declaration = _declaration(name)
@@ -200,6 +211,8 @@ class Options:
             raise FrozenOptionsError(
                 f"Can't modify frozen Options: {name} was set after a model or data loader took the options; change a clone() of them.")
         object.__setattr__(self, name, declaration.check(value))
+        if "_made" in self.__dict__:
+            self.__dict__["_given"][name] = "code"
 
     def __delattr__(self, name: str) -> None:
         raise OptionError(f"Option {name} cannot be deleted.")
@@ -207,6 +220,10 @@ class Options:
     @property
     def is_frozen(self) -> bool:
         return bool(self.__dict__.get("_frozen", False))
+
+    def given(self, name: str, files: bool = True) -> bool:
+        """Whether somebody set the option, be it to its default. `files`: a value out of an options file counts."""
+        return self.__dict__["_given"].get(name) in (("code", "file") if files else ("code",))
 
     def freeze(self) -> Options:
         """Check the combination and let nobody change the options any more; returns them."""
@@ -263,7 +280,9 @@ class Options:
 
     def clone(self, **changes: Any) -> Options:
         """A copy that can change, with `changes` made."""
-        return Options(**{**{d.name: getattr(self, d.name) for d in declarations().values()}, **changes})
+        copy = Options(**{**{d.name: getattr(self, d.name) for d in declarations().values()}, **changes})
+        copy.__dict__["_given"] = {**self.__dict__["_given"], **dict.fromkeys(changes, "code")}
+        return copy
 
     def __copy__(self) -> Options:
         return self.clone()
@@ -288,8 +307,10 @@ class Options:
 
         Raises OptionError where the file cannot be read or parsed, or holds an unknown or wrong option.
         """
-        return cls(**{**read_options_file(path), **changes})
-
+        content = read_options_file(path)
+        made = cls(**{**content, **changes})
+        made.__dict__["_given"].update(dict.fromkeys(content.keys() - changes.keys(), "file"))
+        return made
 
     def save(self, path: str | os.PathLike[str], comment: str = "") -> None:
         """Write the options that differ from their defaults as a TOML file that `load` and --options read; OptionError where it cannot be."""
@@ -310,11 +331,17 @@ def declarations() -> Mapping[str, Declaration]:
     return MappingProxyType({f.name: Declaration(f.name, **f.metadata) for f in dataclasses.fields(Options)})
 
 
+def near_names(name: str) -> list[str]:
+    """Options that somebody may have meant by a name that is none: what others call it, else what is spelled alike."""
+    known = KNOWN_AS.get(name.lower())
+    return [known] if known is not None else difflib.get_close_matches(name, declarations(), n=3)
+
+
 def _declaration(name: str) -> Declaration:
     """The declaration of `name`; OptionError with the nearest names where there is none."""
     found = declarations()
     if name not in found:
-        near = difflib.get_close_matches(name, found, n=3)
+        near = near_names(name)
         hint = f"did you mean {' or '.join(near)}?" if near else f"the options are {', '.join(found)}."
         raise OptionError(f"There is no option {name!r}; {hint}")
     return found[name]

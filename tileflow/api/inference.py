@@ -32,7 +32,7 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
     Returns:
         the model's outputs by name, [rows, ...] each.
     """
-    chosen = chosen_options(options, changes)
+    chosen = chosen_options("infer", options, changes)
     source = source_of(model, chosen)
     given = data if data is not None else chosen.data
     if given is None:

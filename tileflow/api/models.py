@@ -13,10 +13,11 @@ from ..errors import OptionError
 from ..importers.onnx import OnnxModel, load_model
 from ..nn import Module
 from ..optim import Optimizer
-from ..options import Options
+from ..options import Options, declarations
 from ..runtime.model import InferenceModel, Progress, TrainingModel
 from ..runtime.session import Session
 from ..runtime.source import NetSource, OnnxSource, Source
+from ..uses import check_use
 
 Modelish = Module | OnnxModel | str | os.PathLike[str]
 
@@ -26,14 +27,41 @@ def load(path: str | os.PathLike[str]) -> OnnxModel:
     return load_model(path)
 
 
-def chosen_options(options: Options | None, changes: Mapping[str, Any]) -> Options:
-    """A copy of the options with keyword changes (OptionError for an unknown name or a bad value)."""
+def chosen_options(verb: str, options: Options | None, changes: Mapping[str, Any], training: bool = True) -> Options:
+    """A copy of the options with keyword changes.
+
+    Raises:
+        OptionError: a name is unknown, a value is wrong, or a keyword would have no effect on the verb.
+    """
     if options is not None and not isinstance(options, Options):
         raise OptionError(f"options must be a tileflow.Options, got {type(options).__name__}.")
     result = options.clone() if options is not None else Options()
     for name, value in changes.items():
         setattr(result, name, value)
+    check_use(verb, changes, result, training=training)
     return result
+
+
+def chosen_optimizer(optimizer: Optimizer | str | None, options: Options) -> Optimizer | None:
+    """The optimizer given beside the options, whose place it takes; a name is the option optimizer.
+
+    Raises:
+        OptionError: it is neither, or options say how to update as well.
+    """
+    if optimizer is None:
+        return None
+    if isinstance(optimizer, str):
+        options.optimizer = optimizer          # type: ignore[assignment]        # checked there
+        return None
+    if not isinstance(optimizer, Optimizer):
+        what = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else type(optimizer).__name__
+        raise OptionError(f"optimizer must be a name (sgd, adam, adamw) or an optimizer such as tileflow.optim.SGD(lr=0.1), not {what}.")
+    told = [d.name for d in declarations().values() if d.group == "optimizer" and d.name != "loss_scaling" and options.given(d.name, files=False)]
+    if told:
+        kind = type(optimizer).__name__
+        raise OptionError(f"The optimizer {kind}(...) and the option {told[0]}={getattr(options, told[0])!r} contradict each other, for {kind} "
+                          f"has settings of its own; give {kind} what it should use, or leave one of them out.")
+    return optimizer
 
 
 def source_of(model: Modelish, options: Options) -> Source:
@@ -64,7 +92,7 @@ def model_name(model: Modelish) -> str:
     return model.proto.graph.name if isinstance(model, OnnxModel) else Path(model).name
 
 
-def training_model(model: Modelish, options: Options | None = None, *, optimizer: Optimizer | None = None,
+def training_model(model: Modelish, options: Options | None = None, *, optimizer: Optimizer | str | None = None,
                    loss: str | compiler.Loss | None = None, progress: Progress | None = None, **changes: Any) -> TrainingModel:
     """A model to train: call it on `micro_batch * gradient_accumulation * device_iterations` rows of inputs and labels.
 
@@ -79,7 +107,8 @@ def training_model(model: Modelish, options: Options | None = None, *, optimizer
 
     Threads may share the model: its calls, and those of all other models of `model`, take turns.
     """
-    chosen = chosen_options(options, changes)
+    chosen = chosen_options("training_model", options, changes)
+    optimizer = chosen_optimizer(optimizer, chosen)
     return TrainingModel(source_of(model, chosen), chosen, optimizer, given_loss(chosen) if loss is None else loss, progress)
 
 
@@ -91,5 +120,5 @@ def inference_model(model: Modelish, options: Options | None = None, *, progress
 
     Arrays are taken as they are: scaling and columns that a trained file knows are applied by `infer` and by `evaluate` of a run only.
     """
-    chosen = chosen_options(options, changes)
+    chosen = chosen_options("inference_model", options, changes)
     return InferenceModel(source_of(model, chosen), chosen, progress)

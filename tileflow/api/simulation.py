@@ -43,7 +43,7 @@ def compile(model: Modelish, options: Options | None = None, *, training: bool =
     Raises:
         OutOfTileMemoryError: the program does not fit; the report is written first.
     """
-    chosen = chosen_options(options, changes)
+    chosen = chosen_options("compile", options, changes, training)
     if report is not None and chosen.machine is None:
         raise OptionError("A report is made by the tile machine; name a machine, for example machine='gc200'.")
     if report is not None and stop_after is not None:
@@ -73,7 +73,7 @@ def tune_available_memory(model: Modelish, options: Options | None = None, *, tr
     Raises:
         OutOfTileMemoryError: no setting fits the chip; the report is written first.
     """
-    chosen = chosen_options(options, changes)
+    chosen = chosen_options("tune", options, changes, training)
     if chosen.machine is None:
         chosen = chosen.clone(machine=DEFAULT_MACHINE)
     from .. import simulate

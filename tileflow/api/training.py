@@ -27,7 +27,7 @@ from ..runtime.trained_file import write_trained
 from ..runtime.trainer import Reporter, Silent, Trainer
 from ..text import one_line
 from .inference import input_types, measured, preprocessing_of, report_foreign
-from .models import Modelish, chosen_options, source_of
+from .models import Modelish, chosen_optimizer, chosen_options, source_of
 
 
 @dataclass
@@ -111,7 +111,7 @@ class TrainResult:
                 f"</thead><tbody>{rows}</tbody></table><p>{html.escape(one_line(self.folder))}</p>")
 
 
-def train(model: Modelish, options: Options | None = None, *, data: Any = None, optimizer: Optimizer | None = None,
+def train(model: Modelish, options: Options | None = None, *, data: Any = None, optimizer: Optimizer | str | None = None,
           reporter: Reporter | None = None, **changes: Any) -> TrainResult:
     """Train a model on data and write trained ONNX file, metrics and checkpoint into a run folder.
 
@@ -121,7 +121,7 @@ def train(model: Modelish, options: Options | None = None, *, data: Any = None, 
     Args:
         model: an ONNX file, a loaded one, or a network of layers.
         data: overrides `options.data`: arrays (x, y), a dict, a path, or "digits".
-        optimizer: overrides the optimizer that the options describe.
+        optimizer: a name, or an optimizer in place of the one that the options describe.
         reporter: gets progress; None: silent.
         changes: single options by keyword.
 
@@ -129,7 +129,8 @@ def train(model: Modelish, options: Options | None = None, *, data: Any = None, 
         TileflowError: in one of its kinds, with a sentence that says how to mend it.
         Interrupted: Ctrl-C; the state is saved and `resume=True` goes on bit for bit.
     """
-    chosen = chosen_options(options, {k: v for k, v in changes.items()})
+    chosen = chosen_options("train", options, changes)
+    optimizer = chosen_optimizer(optimizer, chosen)
     reporter = reporter or Silent()
     source = source_of(model, chosen)
     given = data if data is not None else chosen.data

@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
-from ..options import GROUPS, Declaration, Flag, Options, declarations, read_options_file
+from ..options import GROUPS, Declaration, Flag, Options, declarations
 from ..terminal import say
+from ..uses import check_use, used_by
 
 PACKAGED_MODELS = ("digits_cnn.onnx",)
 
@@ -24,13 +24,13 @@ def add_simulation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verbose", action="store_true", default=False, help="list every operator")
 
 
-def add_options(parser: argparse.ArgumentParser, groups: Sequence[str]) -> None:
-    """One flag per option of these groups, and --options for a file of them."""
+def add_options(parser: argparse.ArgumentParser, command: str) -> None:
+    """One flag per option that the command uses, and --options for a file of them."""
     parser.add_argument("--options", dest="options_file", metavar="FILE", help="a TOML or JSON file of options; flags override it")
-    sections = {group: parser.add_argument_group(GROUPS[group]) for group in groups}
-    for declaration in declarations().values():
-        if declaration.group in sections:
-            _add_flag(sections[declaration.group], declaration)
+    used = used_by(command)
+    sections = {group: parser.add_argument_group(title) for group, title in GROUPS.items() if any(d.group == group for d in used)}
+    for declaration in used:
+        _add_flag(sections[declaration.group], declaration)
 
 
 def _add_flag(section: Any, declaration: Declaration) -> None:
@@ -47,13 +47,19 @@ def _add_flag(section: Any, declaration: Declaration) -> None:
 
 
 def options_of(chosen: argparse.Namespace) -> Options:
-    """The options of a parsed command line: the file's, overridden by the flags."""
-    values = read_options_file(chosen.options_file) if hasattr(chosen, "options_file") else {}
+    """The options of a parsed command line: the file's, overridden by the flags.
+
+    Raises:
+        OptionError: a value is wrong, or a flag has no effect on the command.
+    """
+    flags: dict[str, Any] = {}
     for name, declaration in declarations().items():
         if hasattr(chosen, name):
             given = getattr(chosen, name)
-            values[name] = declaration.parse(given) if isinstance(given, str) else given
-    return Options(**values)
+            flags[name] = declaration.parse(given) if isinstance(given, str) else given
+    options = Options.load(chosen.options_file, **flags) if hasattr(chosen, "options_file") else Options(**flags)
+    check_use(chosen.command, flags, options, training=getattr(chosen, "training", True), command=True)
+    return options
 
 
 def model_path(text: str) -> Path:

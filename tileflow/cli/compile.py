@@ -4,7 +4,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..options import GROUPS, Options
+from ..options import Options
 from ..terminal import say
 from .arguments import add_model, add_options, add_simulation, model_path, options_of, say_where
 from .exit import OK, USER_ERROR
@@ -19,7 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tile-exact", action="store_true", default=False,
                         help="run the partition tile by tile on random data and compare every operator with the fast path")
     parser.add_argument("--stop-after", metavar="STEP", default=None, help="stop after this step of the compilation")
-    add_options(parser, tuple(GROUPS))
+    add_options(parser, "compile")
 
 
 def run(chosen: argparse.Namespace) -> int:

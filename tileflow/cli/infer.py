@@ -16,7 +16,6 @@ from .exit import OK
 if TYPE_CHECKING:
     import numpy as np
 
-GROUPS = ("batching", "data", "run")
 PREDICTIONS = "predictions.npz"
 
 HELP = "run an ONNX model on data and write its outputs as an .npz file"
@@ -25,7 +24,7 @@ EPILOG = f"Without --out the outputs go to {PREDICTIONS}."
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    add_options(parser, GROUPS)
+    add_options(parser, "infer")
 
 
 def run(chosen: argparse.Namespace) -> int:

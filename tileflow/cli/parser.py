@@ -8,7 +8,9 @@ from typing import NoReturn
 
 from .. import __version__
 from ..errors import OptionError
-from ..options import declarations
+from ..options import Options, declarations, near_names
+from ..uses import COMMANDS as VERBS
+from ..uses import check_use
 from . import compile, doctor, infer, inspect, report, train, tune
 
 COMMANDS = {"train": train, "infer": infer, "inspect": inspect, "compile": compile, "tune": tune, "report": report, "doctor": doctor}
@@ -27,12 +29,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = make_parser()
     chosen, unknown = parser.parse_known_args(arguments)
     if unknown:
-        word = unknown[0].split("=")[0]
-        flags = [f"--{d.name.replace('_', '-')}" for d in declarations().values()]
-        near = difflib.get_close_matches(word.replace("_", "-"), flags, n=3) if word.startswith("--") else []
-        hint = f"did you mean {' or '.join(near)}?" if near else f"see tileflow {chosen.command} --help."
-        raise OptionError(f"Unknown argument {word!r}; {hint}")
+        raise OptionError(_unknown(unknown[0].split("=")[0], chosen))
     return chosen
+
+
+def _unknown(word: str, chosen: argparse.Namespace) -> str:
+    """The sentence on an argument that the command does not have."""
+    name = word.removeprefix("--").removeprefix("no-").replace("-", "_")
+    if word.startswith("--") and name in declarations() and chosen.command in VERBS:
+        check_use(chosen.command, [name], Options(), command=True)          # it is another command's
+    near = [flag for n in near_names(name) if (flag := declarations()[n].flag) in chosen.flags] if word.startswith("--") else []
+    if word.startswith("--") and not near:
+        near = difflib.get_close_matches(word.replace("_", "-"), chosen.flags, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"see tileflow {chosen.command} --help."
+    return f"Unknown argument {word!r}; {hint}"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -47,4 +57,5 @@ def make_parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=room.run)
         sub.add_argument(DEBUG, action="store_true", help="after a mistake of tileflow's own show its traceback, to report it")
         room.add(sub)
+        sub.set_defaults(flags=[flag for action in sub._actions for flag in action.option_strings])
     return parser

@@ -4,7 +4,6 @@ from __future__ import annotations
 import argparse
 
 from ..environment import check_environment
-from ..options import GROUPS
 from ..terminal import say
 from .arguments import add_model, add_options, model_path, options_of
 from .exit import OK
@@ -15,7 +14,7 @@ EPILOG = "example: tileflow train digits_cnn.onnx --data digits --epochs 5"
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    add_options(parser, tuple(GROUPS))
+    add_options(parser, "train")
 
 
 def run(chosen: argparse.Namespace) -> int:

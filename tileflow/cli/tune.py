@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from ..errors import OptionError
-from ..options import GROUPS
 from ..terminal import say
 from .arguments import add_model, add_options, add_simulation, model_path, options_of, say_where
 from .exit import OK
@@ -21,7 +20,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_simulation(parser)
     parser.add_argument("--evaluations", metavar="N", type=int, default=96, help="programs to analyse after the sweep, at most (default: 96)")
-    add_options(parser, tuple(GROUPS))
+    add_options(parser, "tune")
 
 
 def run(chosen: argparse.Namespace) -> int:

@@ -158,9 +158,16 @@ class Model:
     def _micro_types(self, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
         """Types of one micro-batch: dimension 0 of every input divided by the micro-batches of a call."""
         di, ga = self.options.device_iterations, self.options.gradient_accumulation
+        micro = self.options.micro_batch_size
+        fixed = self.options.given("micro_batch_size", files=self.training)        # inference may use other sizes than a run's file of options
         result = []
         for t in types:
             rows = t.shape[0] if t.rank else 1
+            if fixed and t.rank and rows != micro * di * ga:
+                raise ShapeError(
+                    f"Invalid batch dimension: the input {list(t.shape)} has {rows} rows, but micro_batch_size was set, so that a call takes "
+                    f"{micro * di * ga}: micro_batch_size ({micro}) * device_iterations ({di}) * gradient_accumulation ({ga}); "
+                    "give as many, or leave micro_batch_size out, and it follows from the first call.")
             if rows % (di * ga) or (rows == 0 and di * ga > 0):
                 raise ShapeError(
                     f"Invalid batch dimension: in the input {list(t.shape)}, the batch dimension ({rows}) must be a positive multiple of "
@@ -206,8 +213,9 @@ class Model:
     def __call__(self, *arrays: Any) -> Any:
         """Run one call.
 
-        Every array has `micro_batch * gradient_accumulation * device_iterations` rows; the micro-batch follows from the
-        first call. Returns one array, or a tuple: the model's outputs in the output mode and, when training, the loss last.
+        Every array has `micro_batch * gradient_accumulation * device_iterations` rows; the micro-batch is the option micro_batch_size
+        where that was set, else it follows from the first call. Returns one array, or a tuple: the model's outputs in the output mode
+        and, when training, the loss last.
 
         Any thread may call; while another thread is in a call of the same network (training or inference), this one waits for
         it, and Ctrl-C ends the waiting. Arrays must not change until the call returns.

@@ -1,0 +1,100 @@
+"""Which verb uses which option, and what is said of one that would have no effect where it was given.
+
+An options file or an Options object describes a whole project and may say more than one verb needs; what somebody writes into a call or behind a
+command is meant for that verb, so it has an effect there or is refused.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .errors import OptionError
+from .options import Declaration, Options, declarations
+
+MODELS = ("training_model", "inference_model")
+COMMANDS = ("train", "infer", "inspect", "compile", "tune")
+TRAINING = ("train", "training_model", "compile", "tune")
+RUNS = ("train", "infer", *MODELS)
+
+OF_GROUP: dict[str, tuple[str, ...]] = {
+    "batching": ("train", "infer", "compile", "tune", *MODELS),
+    "training": TRAINING,
+    "optimizer": TRAINING,
+    "data": ("train", "infer"),
+    "machine": ("compile", "tune"),
+    "run": RUNS,
+}
+OF_OPTION: dict[str, tuple[str, ...]] = {
+    "micro_batch_size": (*COMMANDS, *MODELS),
+    "gradient_accumulation": (*TRAINING, "inference_model"),          # where it must be 1, and that is said
+    "output_mode": MODELS, "output_return_period": MODELS,
+    "epochs": ("train",),
+    "test_data": ("train",), "shuffle": ("train",), "drop_last": ("train",), "max_batches": ("train",),
+    "serialised_matmul": (*RUNS, "compile", "tune"),
+    "seed": (*RUNS, "compile"),
+    "precision": (*RUNS, "compile", "tune"),
+    "dims": (*COMMANDS, *MODELS),
+    "on_new_shape": MODELS,
+    "out": ("train", "infer", "tune"),
+    "resume": ("train",), "checkpoint_every": ("train",), "save_every_updates": ("train",),
+    "progress": ("train", "infer", "tune"),
+}
+"""Options that other verbs use than the rest of their group."""
+FOR_TRAINING = ("training", "optimizer")
+"""Groups that count with training=True (--training) only, where a verb has that choice."""
+OF_COMMAND = {"infer": ("out", "progress"), "tune": ("out", "progress")}
+"""What is for the command alone: the functions return their results, and call what they are given as progress."""
+OF_OPTIMIZER = {"momentum": ("sgd",), "dampening": ("sgd",), "nesterov": ("sgd",), "betas": ("adam", "adamw"), "eps": ("adam", "adamw")}
+
+
+def verbs_of(declaration: Declaration) -> tuple[str, ...]:
+    """The verbs that use an option."""
+    return OF_OPTION.get(declaration.name, OF_GROUP[declaration.group])
+
+
+def used_by(verb: str) -> list[Declaration]:
+    """The options that a verb uses, in their order."""
+    return [d for d in declarations().values() if verb in verbs_of(d)]
+
+
+def check_use(verb: str, given: Iterable[str], options: Options, *, training: bool = True, command: bool = False) -> None:
+    """Refuse what was given to a verb and would have no effect.
+
+    Args:
+        given: names of the options that were written for this very call or command, among all of `options`.
+        training: whether a verb that may or may not train does.
+        command: sentences are for the command line.
+
+    Raises:
+        OptionError: one of them has no effect; the sentence says where it would.
+    """
+    for name in given:
+        reason = _no_effect(verb, declarations()[name], options, training, command)
+        if reason is not None:
+            raise OptionError(f"Option {name}{f' ({declarations()[name].flag})' if command else ''} {reason}")
+
+
+def _no_effect(verb: str, declaration: Declaration, options: Options, training: bool, command: bool) -> str | None:
+    """Why an option has no effect on a verb; None where it has one."""
+    name, verbs = declaration.name, verbs_of(declaration)
+    if verb not in verbs:
+        shown = [v for v in verbs if v in COMMANDS] if command else verbs
+        return f"has no effect on {verb}; it is for {_and(shown or verbs)}."
+    if not command and name in OF_COMMAND.get(verb, ()):
+        return f"has no effect on the function {verb}, which returns its results; it is for {_and([v for v in verbs if v not in OF_COMMAND])} " \
+               "and the command line."
+    if verb in ("compile", "tune") and not training and (declaration.group in FOR_TRAINING or name == "gradient_accumulation"):
+        return f"counts for training only; add {'--training' if command else 'training=True'}, or leave it out."
+    if verb == "compile" and options.machine is None and declaration.group == "machine" and name != "serialised_matmul":
+        machine = "--machine gc200" if command else "machine='gc200'"
+        return f"is about the tile machine; name one, for example {machine}, or leave it out."
+    if options.optimizer not in OF_OPTIMIZER.get(name, (options.optimizer,)):
+        return f"has no effect with the optimizer {options.optimizer}; it is for {_and(OF_OPTIMIZER[name])}."
+    if name == "output_return_period" and options.output_mode != "every_n":
+        return f"has no effect with the output_mode {options.output_mode}; it is for every_n."
+    return None
+
+
+def _and(words: Iterable[str]) -> str:
+    """a, b and c."""
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
