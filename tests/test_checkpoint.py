@@ -143,16 +143,16 @@ def test_every_flipped_bit_of_a_run_is_found(tmp_path):
     path = tmp_path / CHECKPOINT
     a_run(path)
     good = path.read_bytes()
-    assert load_run(path, {"seed": 1})[1].history == [Epoch(1, 0.25, None)]
+    assert load_run(path)[1].history == [Epoch(1, 0.25, None)]
     for at in range(len(good)):
         for bit in range(8):
             path.write_bytes(good[:at] + bytes([good[at] ^ 1 << bit]) + good[at + 1:])
             with pytest.raises(CheckpointError):
-                load_run(path, {"seed": 1})
+                load_run(path)
     for end in range(len(good)):
         path.write_bytes(good[:end])
         with pytest.raises(CheckpointError):
-            load_run(path, {"seed": 1})
+            load_run(path)
 
 
 def test_a_flipped_bit_of_the_data_is_said_to_be_one(tmp_path):
@@ -193,7 +193,7 @@ def test_the_version_and_crafted_states(tmp_path, change, says):
     tensors, metadata = load_tensors(tmp_path / CHECKPOINT)
     save_tensors(tmp_path / CHECKPOINT, tensors, {"tileflow": json.dumps(json.loads(metadata["tileflow"]) | change)})
     with pytest.raises(CheckpointError, match=says):
-        load_run(tmp_path / CHECKPOINT, {"seed": 1})
+        load_run(tmp_path / CHECKPOINT)
 
 
 def test_a_run_without_its_digest_is_refused(tmp_path):
@@ -201,7 +201,7 @@ def test_a_run_without_its_digest_is_refused(tmp_path):
     a_run(path)
     path.write_bytes(path.read_bytes().replace(b"tileflow.sha256", b"tileflow.sha255"))
     with pytest.raises(CheckpointError, match="has no digest of its contents, so that it cannot be told from a damaged one"):
-        load_run(path, {"seed": 1})
+        load_run(path)
 
 
 def test_what_cannot_be_read_back_takes_no_place(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from tileflow.errors import CheckpointError, Interrupted, TrainingError
 from tileflow.runtime.checkpoint import load_tensors
 from tileflow.runtime.run_folder import CHECKPOINT, FAILED
 from tileflow.runtime.stop import asked_by_signals
-from tileflow.runtime.trainer import Trainer
+from tileflow.runtime.trainer import Silent, Trainer
 
 ROOT = Path(__file__).parent.parent
 MODEL = Path(tileflow.__file__).parent / "data" / "digits_cnn.onnx"
@@ -206,7 +206,7 @@ def test_a_failed_run_goes_on_from_before_the_failure(tmp_path: Path):
         train_net(tmp_path, rows(bad=37), epochs=2)
     assert f"The state before the failure is saved in {tmp_path / FAILED}; --resume" in failure.value.__notes__[0]
     assert (position(tmp_path, FAILED)["updates"], position(tmp_path, FAILED)["updates_in_epoch"]) == (4, 4)
-    resumed, _ = train_net(tmp_path, rows(), epochs=2, resume=str(tmp_path / FAILED))
+    resumed, _ = train_net(tmp_path, rows(), epochs=2, resume=str(tmp_path / FAILED), allow_other_data=True)
     whole, _ = train_net(tmp_path / "whole", rows(), epochs=2)
     assert {n: a.tobytes() for n, a in resumed.state_dict().items()} == {n: a.tobytes() for n, a in whole.state_dict().items()}
 
@@ -241,16 +241,103 @@ def test_a_finished_run_can_be_prolonged(tmp_path: Path):
     assert [e.epoch for e in result.epochs] == [1, 2, 3, 4]
 
 
-def test_resuming_needs_the_same_run(tmp_path: Path):
+class Said(Silent):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    def say(self, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"seed": 1}, "was made with seed = 0, this run has 1; resume with the same settings"),
+    ({"gradient_accumulation": 1}, "was made with gradient_accumulation = 2, this run has 1"),
+    ({"device_iterations": 2}, "was made with device_iterations = 3, this run has 2"),
+    ({"frozen": "one*"}, r"was made with frozen = \[\], this run has \['one\*'\]"),
+    ({"loss": "nll"}, "was made with loss = cross_entropy, this run has nll"),
+    ({"optimizer": "sgd"}, "was made with the optimizer AdamW, this run has SGD"),
+    ({"betas": (0.8, 0.9)}, r"was made with the optimizer's betas = \[0.9, 0.999\], this run has \[0.8, 0.9\]"),
+    ({"scale": 2.0}, r"was made with scale 1.0, mean \[\], std \[\] for input x, this run has scale 2.0, mean \[\], std \[\] for input x"),
+    ({"mean": 0.5}, r"this run has scale 1.0, mean \[0.5\]"),
+])
+def test_resuming_needs_the_same_run(tmp_path: Path, changes: dict[str, Any], says: str):
     train_net(tmp_path, rows(), epochs=1)
-    with pytest.raises(CheckpointError, match="was made with seed = 0, this run has 1"):
-        train_net(tmp_path, rows(), epochs=2, resume=True, seed=1)
-    with pytest.raises(CheckpointError, match="optimizer"):
-        train_net(tmp_path, rows(), epochs=2, resume=True, learning_rate=0.02)
+    with pytest.raises(CheckpointError, match=says):
+        train_net(tmp_path, rows(), epochs=2, resume=True, **changes)
+
+
+def test_resuming_needs_a_checkpoint_that_is_named_to_be_there(tmp_path: Path):
+    train_net(tmp_path, rows(), epochs=1)
     with pytest.raises(CheckpointError, match=r"no-checkpoint"):
         train_net(tmp_path, rows(), epochs=2, resume=str(tmp_path / "no-checkpoint"))
     with pytest.raises(CheckpointError, match="already holds a run"):
         train_net(tmp_path, rows(), epochs=2)
+    with pytest.raises(CheckpointError, match="name its folder with out"):
+        tileflow.train(Net(), data=rows(), resume=True)
+
+
+class Other(Net):
+    """The same parameters, another function."""
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:                  # type: ignore[override]
+        return self.two(self.drop(self.norm(self.one(x)).tanh()))
+
+
+def test_resuming_needs_the_same_model(tmp_path: Path):
+    train_net(tmp_path, rows(), epochs=1)
+    options = dict(micro_batch_size=4, gradient_accumulation=2, device_iterations=3, shuffle=False, learning_rate=0.01, epochs=2)
+    with pytest.raises(CheckpointError, match="belongs to another model: operators, attributes, names or sizes of its graph"):
+        tileflow.train(Other(), data=rows(), out=str(tmp_path), resume=True, **options)          # type: ignore[arg-type]
+
+
+def test_resuming_needs_the_same_data(tmp_path: Path):
+    x, y = rows()
+    train_net(tmp_path, (x, y), epochs=1)
+    for other in ((x[::-1], y), (x, y[::-1]), (x.astype(np.float64), y), (x[:90], y[:90])):
+        with pytest.raises(CheckpointError, match=rf"made with other data \(96 rows, this run has {len(other[0])}; .*--allow-other-data"):
+            train_net(tmp_path, other, epochs=2, resume=True)
+    said = Said()
+    train_net(tmp_path, (x[:90], y[:90]), epochs=2, resume=True, allow_other_data=True, reporter=said)
+    assert "Going on with other data: 90 rows, 96 before." in said.sentences
+
+
+def test_rates_and_epochs_may_change_aloud(tmp_path: Path):
+    train_net(tmp_path, rows(), epochs=1)
+    said = Said()
+    _, result = train_net(tmp_path, rows(), epochs=2, learning_rate=0.02, weight_decay=0.5, resume=True, reporter=said)
+    assert [s for s in said.sentences if s.startswith("Going on")] == [
+        "Going on with lr = 0.02 in place of 0.01.", "Going on with weight_decay = 0.5 in place of 0.01.",
+        "Going on to epoch 2; the run was to end with 1."]
+    same, _ = train_net(tmp_path / "same", rows(), epochs=1)
+    same, _ = train_net(tmp_path / "same", rows(), epochs=2, resume=True)
+    assert not np.array_equal(result.weights["one.weight"], same.state_dict()["one.weight"])
+    assert len(result.epochs) == 2
+
+
+def test_one_command_repeated_brings_a_run_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """--resume where nothing is there begins, and says so; where everything is done it says that."""
+    said = Said()
+    with monkeypatch.context() as patch:
+        stop_at(patch, 30)
+        with pytest.raises(Interrupted):
+            train_net(tmp_path, rows(), epochs=3, resume=True, reporter=said)
+    assert f"There is no checkpoint in {tmp_path} yet: the run begins anew." in said.sentences
+    train_net(tmp_path, rows(), epochs=3, resume=True, reporter=said)
+    again, result = train_net(tmp_path, rows(), epochs=3, resume=True, reporter=said)
+    assert "The run has done 3 epochs, so there is nothing left to train; ask for more with epochs." in said.sentences
+    whole, _ = train_net(tmp_path / "whole", rows(), epochs=3)
+    assert {n: a.tobytes() for n, a in again.state_dict().items()} == {n: a.tobytes() for n, a in whole.state_dict().items()}
+    assert len(result.epochs) == 3
+
+
+def test_a_failed_run_is_named_where_it_left_no_checkpoint(tmp_path: Path):
+    with pytest.raises(TrainingError):
+        train_net(tmp_path, rows(bad=37), epochs=2)
+    said = Said()
+    train_net(tmp_path, rows(), epochs=1, resume=True, reporter=said)
+    assert f"A run that failed left its state in {tmp_path / FAILED}: resume that file to go on from it." in said.sentences[-1]
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path):

@@ -189,6 +189,7 @@ class Options:
         None, FilePath(), "run", "where results go: a folder for train (by default a new one under runs/), a file for infer and tune", optional=True)
     resume: str | bool = _option(
         False, FilePath(flag=True), "run", "go on from this checkpoint, or from the one in the out folder")
+    allow_other_data: bool = _option(False, Flag(), "run", "resume on data that differ from those the run began with")
     checkpoint_every: int = _option(1, Integer(Range(least=0)), "run", "epochs between checkpoints; 0 writes one at the end only")
     save_every_updates: int | None = _option(
         None, _COUNT, "run", "write a checkpoint after this many weight updates as well", optional=True)

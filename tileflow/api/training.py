@@ -21,7 +21,7 @@ from ..runtime.evaluate import label_type
 from ..runtime.history import Epoch
 from ..runtime.model import TrainingModel
 from ..runtime.preprocessing import Preprocessing
-from ..runtime.run_folder import CHECKPOINT, run_folder
+from ..runtime.run_folder import checkpoint_of, run_folder
 from ..runtime.source import OnnxSource, Source
 from ..runtime.trained_file import write_trained
 from ..runtime.trainer import Reporter, Silent, Trainer
@@ -164,8 +164,8 @@ def train(model: Modelish, options: Options | None = None, *, data: Any = None, 
     for part in (train_set, test_set):
         if part is not None and loss in CLASS_LOSSES:
             _check_labels(part, training.program.micro.outputs[0].shape[1])
-    if chosen.resume:
-        trainer.resume(Path(chosen.resume) if isinstance(chosen.resume, (str, os.PathLike)) else folder / CHECKPOINT)
+    if checkpoint := checkpoint_of(folder, chosen.resume, reporter.say):
+        trainer.resume(checkpoint)
     trainer.run()
     result = TrainResult(trainer.history, folder, trainer, source.model if isinstance(source, OnnxSource) else None, found)
     if result._model is not None:

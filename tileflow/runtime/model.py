@@ -13,6 +13,7 @@ from .. import compiler
 from ..environment import check_environment
 from ..errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
 from ..graph import Graph, TensorType, kind_of
+from ..graph.digest import digest
 from ..kernels import driver
 from ..kernels.warm import compile_all
 from ..loss import CLASS_LOSSES, LABELS, LOSSES, find
@@ -275,6 +276,8 @@ class TrainingModel(Model):
         self.optimizer = optimizer if optimizer is not None else from_options(options)
         self.loss_name = loss if isinstance(loss, str) else f"{getattr(loss, '__name__', 'loss')}()"
         self._loss = find(loss)
+        self.fingerprint = ""
+        """The digest of the graph that is trained."""
         self.last_losses: np.ndarray | None = None
         """The loss of every micro-batch of the last call, whatever the output mode."""
 
@@ -289,6 +292,7 @@ class TrainingModel(Model):
         return given - 1 if known is None else known
 
     def _build(self, graph: Graph, batching: Batching) -> compiler.Compilation:
+        self.fingerprint = digest(graph)
         return compiler.training(graph, self._loss, self.optimizer, batching, reduction=self.options.accumulation_reduction,
                                  loss_scaling=self.options.loss_scaling, serialised=self.options.serial_splits)
 

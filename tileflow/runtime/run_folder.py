@@ -57,6 +57,8 @@ def run_folder(out: str | None, resume: str | bool) -> Path:
     Raises:
         CheckpointError: it cannot be made or written to, or holds an earlier run that is not to be resumed.
     """
+    if resume is True and not out:
+        raise CheckpointError("To resume a run, name its folder with out.")
     folder = Path(out) if out else Path("runs") / time.strftime("%Y%m%d-%H%M%S")
     if not resume and (folder / CHECKPOINT).exists():
         raise CheckpointError(f"The folder {folder} already holds a run; go on from it with resume, or choose another one with out.")
@@ -71,16 +73,30 @@ def run_folder(out: str | None, resume: str | bool) -> Path:
     return folder
 
 
+def checkpoint_of(folder: Path, resume: str | bool, say: Callable[[str], None]) -> Path | None:
+    """The checkpoint to go on from; None where the run begins, which is said where it was to be resumed: so one command, repeated, starts
+    a run and brings it to its end."""
+    if isinstance(resume, str):
+        return Path(resume)
+    if not resume:
+        return None
+    if (folder / CHECKPOINT).exists():
+        return folder / CHECKPOINT
+    failed = f" A run that failed left its state in {folder / FAILED}: resume that file to go on from it." if (folder / FAILED).exists() else ""
+    say(f"There is no checkpoint in {folder} yet: the run begins anew.{failed}")
+    return None
+
+
 def save_run(path: Path, tensors: Mapping[str, np.ndarray], at: Position, fingerprint: Mapping[str, Any]) -> None:
     """Write the checkpoint of a run; CheckpointError where that fails, with the one there before intact."""
     save_tensors(path, tensors, {"tileflow": json.dumps({"format": FORMAT, **asdict(at), "run": fingerprint})})
 
 
-def load_run(path: Path, fingerprint: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], Position]:
-    """The tensors of a checkpoint and where its run was.
+def load_run(path: Path) -> tuple[dict[str, np.ndarray], Position, dict[str, Any]]:
+    """The tensors of a checkpoint, where its run was, and the fingerprint of the run.
 
     Raises:
-        CheckpointError: damaged, no checkpoint, or of a run whose fingerprint is another.
+        CheckpointError: damaged, or no checkpoint of a run.
     """
     found = load_checkpoint(path)
     try:
@@ -101,11 +117,7 @@ def load_run(path: Path, fingerprint: Mapping[str, Any]) -> tuple[dict[str, np.n
         made = dict(state["run"])
     except (KeyError, TypeError, ValueError):
         raise CheckpointError(f"{path} does not say how far its run has come; give the {CHECKPOINT} that train wrote.") from None
-    for name, value in fingerprint.items():
-        if made.get(name) != value:
-            raise CheckpointError(f"{path} was made with {name} = {made.get(name)}, this run has {value}; resume with the same settings, "
-                                  "or start anew in another folder.")
-    return found.tensors, at
+    return found.tensors, at, made
 
 
 def _record(made: type[T], table: Any) -> T:

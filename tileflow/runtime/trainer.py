@@ -15,6 +15,7 @@ from ..loss import CLASS_LOSSES
 from ..options import Options
 from .data import DataLoader, Dataset
 from .evaluate import Evaluator
+from .fingerprint import differences, fingerprint
 from .history import Epoch, Running
 from .model import TrainingModel
 from .run_folder import CHECKPOINT, FAILED, Position, load_run, save_run, write_metrics
@@ -194,23 +195,23 @@ class Trainer:
         return f"The state before the failure is saved in {path}; --resume {shlex.quote(str(path))} goes on from it."
 
     def resume(self, path: Path) -> None:
-        """Take over a checkpoint.
+        """Take over a checkpoint, and say what has changed since it was made.
 
         Raises:
-            CheckpointError: damaged, of another model, or of a run with other settings that shape the result.
+            CheckpointError: damaged, of another model or other data, or of a run with other settings that shape the result.
         """
-        tensors, at = load_run(path, self._fingerprint())
+        tensors, at, made = load_run(path)
+        changed = differences(path, made, self._fingerprint(), self.model, self.options)
         self.session.restore(tensors, updates=at.updates, micro_batches=at.micro_batches)
         self.epoch, self.updates_in_epoch = at.epoch, at.updates_in_epoch
         self.history, self.running = at.history, at.running
+        for sentence in changed:
+            self.reporter.say(sentence)
+        if self.epoch >= self.options.epochs:
+            self.reporter.say(f"The run has done {self.epoch} epochs, so there is nothing left to train; ask for more with epochs.")
 
     def _fingerprint(self) -> dict[str, Any]:
-        """Settings that shape every number: a resumed run must have the same."""
-        o = self.options
-        described = {k: v if isinstance(v, (bool, int, float, str)) else list(v) for k, v in self.model.optimizer.describe().items()}
-        return {"seed": o.seed, "micro_batch_size": self.loader.batch_size, "gradient_accumulation": o.gradient_accumulation,
-                "shuffle": o.shuffle, "precision": o.precision, "loss": self.model.loss_name, "loss_scaling": o.loss_scaling,
-                "accumulation_reduction": o.accumulation_reduction, "optimizer": described, "rows": len(self.train)}
+        return fingerprint(self.model, self.train, self.options)
 
     def _write_metrics(self) -> None:
         write_metrics(self.folder, self.session.updates, self.history, self.options)

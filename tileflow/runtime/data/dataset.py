@@ -1,6 +1,7 @@
 """Dataset: the rows of named arrays, and how a batch of them becomes what the model takes."""
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -141,6 +142,18 @@ class Dataset:
         batches = self.sample()
         found = {name: Statistics.of([b[i] for b in batches]) for i, (name, f) in enumerate(self.fields.items()) if kind_of(f.dtype) == "f"}
         return {name: s for name, s in found.items() if s is not None}
+
+    def digest(self) -> str:
+        """SHA-256 of names, sizes, types and, where the data are large, of rows that lie evenly in them."""
+        found = hashlib.sha256()
+        for name, f in [*self.fields.items(), *([("", self.label)] if self.label is not None else [])]:
+            found.update(f"{name}\0{f.array.dtype.str}{list(f.array.shape[1:])}{len(self)}".encode("utf-8", "surrogatepass"))
+            count = min(len(self), max(1, SAMPLED_BYTES // max(1, f.array.dtype.itemsize * math.prod(f.array.shape[1:]))))
+            rows = np.arange(count) * len(self) // count
+            for start in range(0, count, _CHUNK):
+                at = rows[start:start + _CHUNK]
+                found.update(np.ascontiguousarray(f.array[at if self.rows is None else self.rows[at]]).tobytes())
+        return found.hexdigest()
 
     def part(self, rows: np.ndarray, name: str = "") -> Dataset:
         """The dataset of these rows only; nothing is copied."""

@@ -1,0 +1,88 @@
+"""What makes two runs the same run: model, data, scaling, settings. A checkpoint goes on with the ones it was made with only."""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..errors import CheckpointError
+from ..options import Options, declarations
+from .data import Dataset
+from .model import TrainingModel
+
+FREE = frozenset({
+    "output_mode", "output_return_period", "test_data", "prefetch", "threads", "on_new_shape", "out", "resume", "allow_other_data",
+    "checkpoint_every", "save_every_updates", "progress", "keep_training_mode",
+    "machine", "available_memory_proportion", "machine_precision", "joint_plans", "optimizer_off_chip", "recompute", "tile_plans",
+    "epochs", "loss", "optimizer", "learning_rate", "weight_decay", "momentum", "dampening", "nesterov", "betas", "eps", "dims", "data",
+    "data_format", "inputs", "label", "validation_split", "scale", "mean", "std"})
+"""Options that need not be the same: the numbers do not follow from those in the first lines, and what follows from the others, the
+optimizer, the graph, the rows and their scaling, is compared itself."""
+REMEDY = "resume with the same settings, or start anew in another folder"
+
+
+def fingerprint(model: TrainingModel, data: Dataset, options: Options) -> dict[str, Any]:
+    """Everything that shapes the numbers, in JSON's types."""
+    settings = {d.name: getattr(options, d.name) for d in declarations().values() if d.name not in FREE}
+    scaling = {name: asdict(f.scaling) for name, f in data.fields.items()}
+    found = {"settings": settings, "loss": model.loss_name, "optimizer": model.optimizer.describe(), "epochs": options.epochs,
+             "model": model.fingerprint, "data": data.digest(), "rows": len(data), "scaling": scaling}
+    return dict(json.loads(json.dumps(found, default=_plain)))
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def differences(path: Path, made: Mapping[str, Any], now: Mapping[str, Any], model: TrainingModel, options: Options) -> list[str]:
+    """What has changed since the checkpoint at `path` was made and may: sentences.
+
+    Raises:
+        CheckpointError: what has changed shapes the numbers, so that this would be another run.
+    """
+    defaults = json.loads(json.dumps({d.name: d.default for d in declarations().values()}, default=_plain))
+    settings = _table(made, "settings")
+    for name, value in _table(now, "settings").items():
+        if (old := settings.get(name, defaults[name])) != value:
+            raise CheckpointError(f"{path} was made with {name} = {old}, this run has {value}; {REMEDY}.")
+    if made.get("loss") != now["loss"]:
+        raise CheckpointError(f"{path} was made with loss = {made.get('loss')}, this run has {now['loss']}; {REMEDY}.")
+    if made.get("model") != now["model"]:
+        raise CheckpointError(f"{path} belongs to another model: operators, attributes, names or sizes of its graph, or what of it is trained, "
+                              "differ; give the model that the run began with, or start anew in another folder.")
+    said = _optimizer(path, _table(made, "optimizer"), _table(now, "optimizer"), model.optimizer.variable)
+    if made.get("scaling") != now["scaling"]:
+        raise CheckpointError(f"{path} was made with {_scaling(made)}, this run has {_scaling(now)}; {REMEDY}.")
+    if made.get("data") != now["data"]:
+        if not options.allow_other_data:
+            raise CheckpointError(f"{path} was made with other data ({made.get('rows')} rows, this run has {now['rows']}; shapes, types or values "
+                                  "differ); give the data that the run began with, start anew in another folder, or go on all the same with "
+                                  "allow_other_data (--allow-other-data).")
+        said.append(f"Going on with other data: {now['rows']} rows, {made.get('rows')} before.")
+    if made.get("epochs") != now["epochs"]:
+        said.append(f"Going on to epoch {now['epochs']}; the run was to end with {made.get('epochs')}.")
+    return said
+
+
+def _optimizer(path: Path, made: Mapping[str, Any], now: Mapping[str, Any], variable: tuple[str, ...]) -> list[str]:
+    """What has changed of the optimizer: rates may, what is compiled in may not."""
+    if made.get("name") != now["name"]:
+        raise CheckpointError(f"{path} was made with the optimizer {made.get('name')}, this run has {now['name']}; {REMEDY}.")
+    changed = [name for name in now if made.get(name) != now[name]]
+    for name in changed:
+        if name not in variable:
+            raise CheckpointError(f"{path} was made with the optimizer's {name} = {made.get(name)}, this run has {now[name]}; {REMEDY}.")
+    return [f"Going on with {name} = {now[name]} in place of {made.get(name)}." for name in changed]
+
+
+def _scaling(found: Mapping[str, Any]) -> str:
+    return "; ".join(", ".join(f"{what} {value}" for what, value in _table(_table(found, "scaling"), name).items()) + f" for input {name}"
+                     for name in _table(found, "scaling"))
+
+
+def _table(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of a fingerprint that may come from anywhere."""
+    part = found.get(name)
+    return part if isinstance(part, dict) else {}
