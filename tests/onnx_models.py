@@ -35,7 +35,7 @@ def model_of(nodes: Sequence[NodeProto], inputs: Sequence[onnx.ValueInfoProto], 
     named = [port(o, None) if isinstance(o, str) else o for o in outputs]
     graph = helper.make_graph(list(nodes), "test", list(inputs), named, [tensor(n, a) for n, a in (weights or {}).items()])
     opsets = [helper.make_opsetid("", opset)] + [helper.make_opsetid(d, 1) for d in domains]
-    return helper.make_model(graph, opset_imports=opsets, producer_name="tests", **{"ir_version": 8, **fields})
+    return helper.make_model(graph, opset_imports=opsets, **{"producer_name": "tests", "ir_version": 8, **fields})
 
 
 def mnist_cnn(opset: int = 17, batch: int | str = "N", flatten: bool = False, seed: int = 0) -> ModelProto:

@@ -22,7 +22,8 @@ from tileflow.uses import COMMANDS, FOR_TRAINING, verbs_of
 ROOT = Path(__file__).parent.parent
 SAMPLES = {
     "betas": ("0.5,0.9", (0.5, 0.9)), "mean": ("0.5", (0.5,)), "std": ("0.1,0.2", (0.1, 0.2)), "frozen": ("a*,b", ("a*", "b")),
-    "trainable": ("c", ("c",)), "inputs": ("u, v", ("u", "v")), "dims": ("batch=4,seq=8", {"batch": 4, "seq": 8}),
+    "trainable": ("c", ("c",)), "tie": ("d*", ("d*",)), "untie": ("e", ("e",)),
+    "inputs": ("u, v", ("u", "v")), "dims": ("batch=4,seq=8", {"batch": 4, "seq": 8}),
     "available_memory_proportion": ("conv*=0.1,*=0.3", {"conv*": 0.1, "*": 0.3}),
     "serialised_matmul": ("fc1=output_channels:4", {"fc1": "output_channels:4"}),
     "learning_rate": ("1e-2", 0.01), "scale": ("-0.5", -0.5), "validation_split": ("0.25", 0.25),

@@ -124,7 +124,11 @@ class Options:
     accumulation_reduction: Literal["mean", "sum"] = _option(
         "mean", Choice(("mean", "sum")), "training", "how the micro-batches' gradients are combined")
     frozen: tuple[str, ...] = _option((), Names(), "training", "name patterns (* and ?) of parameters to leave as they are")
-    trainable: tuple[str, ...] = _option((), Names(), "training", "name patterns of the only parameters to train")
+    trainable: tuple[str, ...] = _option(
+        (), Names(), "training", "name patterns of the only parameters to train; one that fits constants only makes parameters of them")
+    tie: tuple[str, ...] = _option((), Names(), "training", "name patterns of parameters to train as one where their values are equal")
+    untie: tuple[str, ...] = _option(
+        (), Names(), "training", "name patterns of parameters to train as one for each module, or each node, that reads them")
     keep_training_mode: bool = _option(
         False, Flag(), "training", "write the trained file with batch normalisation and dropout as the model has them, not in the form for inference")
 

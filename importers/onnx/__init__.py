@@ -4,7 +4,8 @@ from .folded import folded_norms
 from .importer import Imported, UnsupportedNodesError, import_graph
 from .inspect import Report, inspect_model, unsupported_nodes
 from .load import OLDEST_OPSET, OnnxModel, Port, load_model, wrap_model
+from .parameters import resolved
 from .site import DynamicOperandError
 
 __all__ = ["OLDEST_OPSET", "DynamicOperandError", "Imported", "OnnxModel", "Port", "Report", "UnsupportedNodesError", "export_model",
-           "folded_norms", "import_graph", "inspect_model", "load_model", "unsupported_nodes", "wrap_model"]
+           "folded_norms", "import_graph", "inspect_model", "load_model", "resolved", "unsupported_nodes", "wrap_model"]

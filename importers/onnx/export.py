@@ -18,6 +18,7 @@ from tileflow.files import remedy, sync, sync_folder, temporary_prefix
 
 from .inference_form import to_inference
 from .load import PROTOBUF_LIMIT, OnnxModel, check_by_onnx
+from .parameters.written import tell_apart, with_views
 from .tensors import DTYPES, TYPED_FIELDS, describe, external_location, is_external, named_tensors, tensors_of
 
 ALIGNMENT = 4096
@@ -36,7 +37,8 @@ def export_model(model: OnnxModel, weights: Mapping[str, np.ndarray], path: str 
     """Write `model` with `weights` (by the names of initializers or Constant nodes' outputs) to `path`.
 
     A batch normalisation or dropout that the file has in training mode is written as it is for inference, unless `keep_training_mode`.
-    `metadata` takes the place of the file's entries with the same keys. Everything else stays as it was: names, element types, opset,
+    `metadata` takes the place of the file's entries with the same keys. Parameters that were told apart become initializers of
+    their own (`parameters/written.py`). Everything else stays as it was: names, element types, opset,
     the order of things. Weights that were external data,
     or that make the file longer than 2 GiB, go into `<file name>.data` beside it. onnx.checker, and then `check`, see the new file
     before it takes the place of an older one; `check` raises where it is not to.
@@ -47,8 +49,10 @@ def export_model(model: OnnxModel, weights: Mapping[str, np.ndarray], path: str 
     """
     path = Path(os.path.realpath(path))
     _check_weights(model, weights)
+    weights = with_views(model, weights)
     proto = ModelProto()
     proto.CopyFrom(model.proto)
+    tell_apart(proto, model)
     if not keep_training_mode:
         to_inference(proto)
     _add_metadata(proto, metadata or {})

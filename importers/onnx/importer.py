@@ -10,6 +10,7 @@ from onnx import GraphProto, NodeProto
 import tileflow.ops  # noqa: F401  (fills the registry)
 from tileflow.errors import ModelError, ShapeError, TileflowError, UnsupportedError
 from tileflow.graph import FLOATS, OPS, Builder, Graph, Origin, TensorType, Value, type_of, verify
+from tileflow.ops.shape import Transpose
 from tileflow.text import one_line
 
 from . import attention as _attention  # noqa: F401  (registers its form)
@@ -20,6 +21,7 @@ from .bind import Binding, bind_inputs
 from .fold import FOLDERS, LIMIT, fold
 from .functions import body_of, inlined
 from .load import OnnxModel, label, schema_of, title
+from .parameters import Verdict, notes, resolved
 from .site import DynamicOperandError, Site
 from .tensors import DTYPES, tensor_array
 from .versions import form_of
@@ -53,25 +55,29 @@ class UnsupportedNodesError(DynamicOperandError):
 class Imported:
     """What a model became.
 
-    weights: the elements of every state by name, as the graph types them. names: state name -> initializer name in the file.
+    weights: the elements of every state by name, as the graph types them. names: state name -> the initializer of the file that it starts as.
+    model: the file with its parameters told apart, which can take the weights back. verdicts: what became of every floating tensor, and why.
     """
 
     graph: Graph
     names: dict[str, str]
     weights: dict[str, np.ndarray]
     binding: Binding
+    model: OnnxModel
+    verdicts: Mapping[str, Verdict]
     warnings: list[str] = field(default_factory=list)
 
 
 def import_graph(model: OnnxModel, *, dims: Mapping[str, int] | None = None, batch: int | None = None, training: bool | None = False,
                  input_types: Mapping[str, TensorType] | None = None, float_dtype: str | None = None,
-                 freeze: Sequence[str] = (), trainable: Sequence[str] = (), values: Mapping[str, np.ndarray] | None = None) -> Imported:
+                 freeze: Sequence[str] = (), trainable: Sequence[str] = (), tie: Sequence[str] = (), untie: Sequence[str] = (),
+                 values: Mapping[str, np.ndarray] | None = None) -> Imported:
     """Translate a model into a graph with static shapes.
 
-    Every floating initializer becomes a trainable parameter state of the same name, except running statistics (buffers), 0-d scalars
-    and operands that must be known at import (constants). `freeze` and `trainable` are name patterns (`fc*.weight`): frozen parameters
-    are not trained, and `trainable` wins over `freeze`. Outputs of Constant nodes are constants, unless `trainable` names them (some
-    exporters keep all weights there).
+    The rules of `parameters/rules.py` say which floating tensors become trainable parameters, buffers (running statistics) and constants;
+    tensors that the exporter merged because their values are equal become parameters of their own (`parameters/ties.py`). The options are
+    name patterns (`fc*.weight`): frozen parameters are not trained, `trainable` wins over `freeze` and makes parameters of constants that it
+    names, `tie` and `untie` overrule what the file says of ties. A model that was resolved before keeps its ties.
 
     Args:
         dims, batch, input_types: sizes of what the file leaves open; see `bind_inputs`.
@@ -83,6 +89,7 @@ def import_graph(model: OnnxModel, *, dims: Mapping[str, int] | None = None, bat
         UnsupportedError: naming all nodes tileflow has no operator for.
         ModelError, OptionError, ShapeError, TypeMismatchError: the file or the sizes do not fit together.
     """
+    model = resolved(model, tie, untie)
     types = {**dict(input_types or {}), **{name: type_of(np.asarray(a)) for name, a in (values or {}).items()}}
     binding = bind_inputs(model, dims, batch, types, float_dtype)
     first = None
@@ -142,7 +149,7 @@ class Importer:
                                  f"it is imported with batch {self.binding.batch}.")
         for sparse in self.model.proto.graph.sparse_initializer:
             self._absent[sparse.values.name] = f"it reads the sparse initializer '{sparse.values.name}'; store it as a plain one"
-        self.nodes(self.model.proto.graph.node, self.model.opset)
+        self.nodes(self.model.nodes, self.model.opset)
         self._raise_refused()
         self.graph.outputs = [self._output(port.name) for port in self.model.outputs]
         order = {name: i for i, name in enumerate(self.model.tensors)}
@@ -152,7 +159,12 @@ class Importer:
         self._weights.check_patterns()
         verify(self.graph)
         names = [s.name for s in self.graph.states]
-        return Imported(self.graph, {n: n for n in names}, {n: self._weights.arrays[n] for n in names}, self.binding, self.warnings)
+        assert self.model.ties is not None
+        if self.training:
+            self.warnings += notes(self.model.ties, self._weights.verdicts, names)
+        starts = self.model.ties.copies
+        return Imported(self.graph, {n: starts.get(n, n) for n in names}, {n: self._weights.arrays[n] for n in names}, self.binding, self.model,
+                        self._weights.verdicts, self.warnings)
 
     def _drop_unread_states(self) -> None:
         """Weights of nodes that no result needs: training must not decay them."""
@@ -348,7 +360,11 @@ class Importer:
         return frozenset(p.name for p in self.model.inputs if p.name in seen)
 
     def _weight(self, name: str) -> Value:
-        """A tensor of the file as a state."""
+        """A tensor of the file as a state, or as another state's elements."""
+        view = self._weights.views.get(name)
+        if view is not None:
+            base = self.value(view.base)
+            return self.builder.emit(Transpose(perm=(1, 0)), base, names=(name,))[0] if view.transposed else base
         array = self.converted(self.model.array(name))
         value = Value(self.builder.name(name), type_of(array))
         self.graph.states.append(self._weights.state(name, value, array))

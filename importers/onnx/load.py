@@ -3,9 +3,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -16,6 +17,9 @@ from tileflow.errors import ModelError
 from tileflow.text import one_line
 
 from .tensors import check_tensor, dtype_name, is_external, named_tensors, tensor_array, tensors_of
+
+if TYPE_CHECKING:
+    from .parameters import Ties
 
 OLDEST_OPSET = 7
 PROTOBUF_LIMIT = 2**31 - 1
@@ -58,6 +62,13 @@ class OnnxModel:
     initializers: dict[str, TensorProto] = field(repr=False)
     tensors: dict[str, TensorProto] = field(repr=False)
     """The initializers, and by output name the tensors of Constant nodes."""
+    ties: Ties | None = field(default=None, repr=False, compare=False)
+    """Once parameters are told apart: `initializers` and `tensors` then hold the new ones, under the names by which `nodes` read them."""
+
+    @property
+    def nodes(self) -> Sequence[NodeProto]:
+        """The nodes of the main graph."""
+        return self.proto.graph.node if self.ties is None else self.ties.nodes
 
     @property
     def where(self) -> str:

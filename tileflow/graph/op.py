@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from .graph import Value
 
 Types = Sequence["TensorType | None"]
+TRAINED = ("table", "weight", "scale", "slope", "bias")
+"""Roles of operands that a file stores in order to train them."""
+STATISTIC, MOVED, DATA = "statistic", "moved", "data"
 OPS: dict[str, type[Op]] = {}
 """Every operator by name; the operator files register themselves when imported."""
 
@@ -66,6 +69,9 @@ class Op:
     """The kernels read and write 16-bit floats themselves; for others the host computes in float32 and rounds once."""
     onnx: ClassVar[bool] = True
     """An ONNX operator of the same name with the same attribute names exists in the default domain."""
+    roles: ClassVar[tuple[str, ...]] = ()
+    """What the operands are for, in order, should a file store them: one of TRAINED, STATISTIC (running statistics, which the operator's
+    own training keeps), MOVED (what the output is for) or DATA, an operand among others, as are those that are not named here."""
     epilogues: ClassVar[int | None] = None
     """Elementwise work may be appended to the kernel: the axis of output 0 along which operands per output channel lie (-1: the
     last one). `kernel` then takes a fourth argument, `epilogue: Epilogue | None = None`, whose operands are inputs after its own."""

@@ -40,6 +40,8 @@ class LeakyRelu(Elementwise):
 class PRelu(Elementwise):
     """x, or slope x below 0; the slope broadcasts to x."""
 
+    roles = ("data", "slope")
+
     def expr(self, *x: Expr) -> Expr:
         return where(x[0] < 0, x[1] * x[0], x[0])
 

@@ -16,6 +16,7 @@ class Cast(Elementwise):
     Float to integer truncates, saturates out of range and makes NaN 0; a wider integer wraps; bool is `x != 0`.
     """
 
+    roles = ("moved",)
     accepts = ANY
     to: str
 

@@ -98,6 +98,7 @@ class Conv(Op):
     Inputs x [n, c, *spatial], weights [o, c / group, *kernel], optionally a bias [o]; output [n, o, *out].
     """
 
+    roles = ("data", "weight", "bias")
     auto_pad: str = "NOTSET"
     dilations: Shape | None = None
     group: int = 1

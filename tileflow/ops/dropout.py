@@ -90,6 +90,7 @@ class Dropout(_Masked):
     says what was kept.
     """
 
+    roles = ("moved",)
     training_mode: int = 0
     mask: int = 0
 

@@ -83,6 +83,8 @@ def _numpy_slices(slices: tuple[slice, ...]) -> tuple[slice, ...]:
 class Slice(_Cut):
     """Elements starts, starts + steps … before ends along each of `axes` (None: the first axes), clamped as NumPy does."""
 
+    roles = ("moved",)
+
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
         return (x.with_shape(self.taken(x.shape)),)
@@ -156,6 +158,7 @@ class Gather(Op):
     An index out of range stops the run with status INDEX_OUT_OF_RANGE.
     """
 
+    roles = ("table",)
     halves = True
 
     axis: int = 0

@@ -247,6 +247,8 @@ class Product(Op):
 class MatMul(Product):
     """A @ B with NumPy's rules: batch axes broadcast, a 1-D A is a row, a 1-D B a column, and that axis goes from the result."""
 
+    roles = ("data", "weight")
+
 
 @op("FusedMatMul", onnx=False)
 class FusedMatMul(Product):
@@ -264,6 +266,7 @@ class FusedMatMul(Product):
 class Gemm(Op):
     """alpha * A' @ B' + beta * C of matrices; ' transposes where the flag says so; C (optional) broadcasts to [m, n]."""
 
+    roles = ("data", "weight", "bias")
     epilogues: ClassVar[int | None] = -1
     halves = True
     alpha: float = 1.0

@@ -85,6 +85,7 @@ class BatchNormalization(Op):
     `momentum` belongs to.
     """
 
+    roles = ("data", "scale", "bias", "statistic", "statistic")
     epsilon: float = 1e-5
     momentum: float = 0.9
     training_mode: int = 0
@@ -237,6 +238,7 @@ class BatchNormalizationGrad(Op):
 class InstanceNormalization(Op):
     """scale * (x - mean) / sqrt(variance + epsilon) + B with the statistics of each sample's each channel; x [N, C, d…]."""
 
+    roles = ("data", "scale", "bias")
     epsilon: float = 1e-5
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
@@ -323,6 +325,7 @@ class LayerNormalization(RowNorm):
     the reduced axes as size 1.
     """
 
+    roles = ("data", "scale", "bias")
     epsilon: float = 1e-5
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:

@@ -40,6 +40,7 @@ class RMSNormalization(RowNorm):
     Inputs: x and scale of shape x.shape[axis:]. Outputs: y, and 1 / sqrt(mean(x^2) + epsilon) with the reduced axes as size 1.
     """
 
+    roles = ("data", "scale")
     epsilon: float = 1e-5
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:

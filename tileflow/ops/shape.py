@@ -60,6 +60,7 @@ class View(Op):
     """Base of the operators whose output is the input's memory under another shape: subclasses say which (`result`)."""
 
     alias = 0
+    roles = ("moved",)
 
     def result(self, shape: Shape) -> Shape:
         """The output's shape."""
@@ -169,6 +170,7 @@ class Unsqueeze(View):
 class Transpose(Op):
     """Axis i of the output is axis `perm[i]` of the input (None: reversed)."""
 
+    roles = ("moved",)
     halves = True
 
     perm: Shape | None = None
@@ -264,6 +266,7 @@ class Concat(Op):
 class Split(Op):
     """The input cut along `axis` into parts of `sizes`, one output each."""
 
+    roles = ("moved",)
     halves = True
 
     axis: int = 0
@@ -313,6 +316,7 @@ class Split(Op):
 class Expand(Op):
     """The input broadcast with `shape`, both ways as NumPy does."""
 
+    roles = ("moved",)
     halves = True
 
     shape: Shape = ()
@@ -365,6 +369,7 @@ def sum_to(b: Builder, g: Value, shape: Shape) -> Value:
 class Tile(Op):
     """The input `repeats[i]` times along each axis i."""
 
+    roles = ("moved",)
     halves = True
 
     repeats: Shape = ()

@@ -33,6 +33,8 @@ class Session:
         self.micro_batches = 0    # training micro-batches done: random streams count them
         self.turn = Turn()
         self.owner: object = None  # what must live as long as the session
+        self.ties: tuple[tuple[str, ...], tuple[str, ...]] | None = None   # options tie and untie, which say what the parameters are
+        self.trainable: tuple[str, ...] = ()            # option trainable of all trainings, which may make parameters of constants
         self._arrays: dict[str, np.ndarray] = {}
         self._kinds: dict[str, str] = {}
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import DataError, OptionError, TypeMismatchError
 from ..graph import CODES, Graph, TensorType, kind_of
-from ..importers.onnx import Imported, OnnxModel, import_graph
+from ..importers.onnx import Imported, OnnxModel, import_graph, resolved
 from ..nn import Module, record
 from ..options import Options
 from .session import Session
@@ -41,9 +41,21 @@ class OnnxSource:
     """
 
     def __init__(self, model: OnnxModel, options: Options, session: Session | None = None, as_written: bool = False) -> None:
-        self.model, self.options, self.as_written = model, options, as_written
+        self.options, self.as_written = options, as_written
         self.session = session or Session()
+        self.model = resolved(model, *self._ties())
+        self.session.trainable = tuple(dict.fromkeys((*self.session.trainable, *options.trainable)))
         self.imported: Imported | None = None
+
+    def _ties(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The options tie and untie, which say what the parameters are: the same for all models of a session."""
+        given, known = (self.options.tie, self.options.untie), self.session.ties
+        if known is None:
+            self.session.ties = known = given
+        elif any(given) and given != known:
+            raise OptionError(f"The model is in use with tie={list(known[0])} and untie={list(known[1])}, which say what its parameters are; "
+                              f"give the same to all models of it, or load the file anew.")
+        return known
 
     @property
     def input_count(self) -> int | None:
@@ -66,17 +78,21 @@ class OnnxSource:
     def graph_for_batch(self, batch: int, training: bool) -> Imported:
         """Import with sizes from the options and this batch instead of from arrays."""
         self.imported = import_graph(self.model, dims=self.options.dims, batch=batch, training=training, float_dtype=self._float(),
-                                     freeze=self._frozen(), trainable=self.options.trainable)
+                                     freeze=self._frozen(), trainable=self._trainable(training))
         return self.imported
 
     def _import(self, types: Mapping[str, TensorType], training: bool) -> Imported:
         mode = None if self.as_written and not training else training
         return import_graph(self.model, dims=self.options.dims, input_types=types, training=mode, float_dtype=self._float(),
-                            freeze=self._frozen(), trainable=self.options.trainable)
+                            freeze=self._frozen(), trainable=self._trainable(training))
 
     def _frozen(self) -> Sequence[str]:
         """Patterns of the parameters to leave alone: `trainable` alone means all others are frozen."""
         return ("*",) if self.options.trainable and not self.options.frozen else self.options.frozen
+
+    def _trainable(self, training: bool) -> Sequence[str]:
+        """Patterns of what is trained in any case; for inference those of all trained models of the session, as they made parameters of constants."""
+        return self.options.trainable if training else self.session.trainable
 
     def _float(self) -> str | None:
         return "float64" if self.options.precision == "float64" else None

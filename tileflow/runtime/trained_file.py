@@ -32,7 +32,7 @@ def write_trained(source: OnnxSource, weights: Mapping[str, np.ndarray], path: P
         ModelError: the file computes something else; nothing is written.
         CheckpointError: the file cannot be written.
     """
-    run = options.clone(gradient_accumulation=1, device_iterations=1, output_mode="all", frozen=(), trainable=())
+    run = options.clone(gradient_accumulation=1, device_iterations=1, output_mode="all", frozen=(), trainable=(), tie=(), untie=())
     expected = _outputs(InferenceModel(OnnxSource(source.model, source.options, source.session), run, progress), inputs)
 
     def check(new: Path) -> None:

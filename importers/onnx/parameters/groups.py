@@ -1,0 +1,102 @@
+"""Which parameter each reader of a stored tensor reads. The evidence, best first:
+
+1. PyTorch's metadata name the parameter (`Placeholders`).
+2. TorchScript keeps the name of a parameter that it merged with another one as that of an Identity of the stored tensor.
+3. The reader's module: the same role in different modules means different parameters, a table that is a product's weight too is one.
+
+Readers of whom the file says nothing read what the others read.
+"""
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from tileflow.graph import STATISTIC
+
+from ..load import OnnxModel
+from .placeholders import Placeholders, call_of
+from .scopes import Scopes, is_made_up, parent
+from .uses import Use, uses_of
+
+Key = tuple[str, str]
+"""The kind of evidence and what it says."""
+UNKNOWN: Key = ("unknown", "")
+ROLE = "|"
+"""Stands between a module and the role of what it reads."""
+MATRICES = {"table", "weight"}
+"""Roles that share a parameter on purpose: an embedding and the head tied to it."""
+
+
+@dataclass
+class Group:
+    """Uses of one tensor that read one parameter, by which evidence, and what the parameter is called."""
+
+    tensor: str
+    key: Key
+    uses: list[Use]
+    name: str = ""
+
+
+class Evidence:
+    """What a file says about who reads what."""
+
+    def __init__(self, model: OnnxModel) -> None:
+        self.model, self.nodes = model, model.proto.graph.node
+        self.uses = uses_of(model)
+        self.scopes = Scopes(model)
+        called = [node for node in self.nodes if call_of(node) is not None]
+        self.placeholders = Placeholders((u for uses in self.uses.values() for u in uses), (v.name for v in model.proto.graph.input), called)
+        self.by_torchscript = not called and model.proto.producer_name == "pytorch"
+        """Stored tensors have the names of the network's parameters and buffers, unless the exporter numbered them."""
+        self._filled: dict[str, bool] = {}
+
+    def groups(self, tensor: str) -> list[Group]:
+        """The uses of one tensor by parameter, in the order of the file; none where nobody reads it."""
+        uses = self.uses[tensor]
+        found: dict[Key, list[Use]] = defaultdict(list)
+        for use in uses:
+            found[self._key(tensor, use, len(uses) > 1)].append(use)
+        if len(found) > 1 and self._is_tie(tensor, found):
+            found = {next(iter(found)): uses}
+        unknown = found.pop(UNKNOWN, []) if len(found) > 1 else []
+        if unknown:
+            found[next(iter(found))] += unknown
+        return [Group(tensor, key, members) for key, members in found.items()]
+
+    def _key(self, tensor: str, use: Use, shared: bool) -> Key:
+        if use.place is None:
+            return UNKNOWN
+        given = self.placeholders.given.get((use.place, use.index))
+        if given is not None:
+            return ("placeholder", given)
+        module = self.scopes.module(use.node)
+        alias = use.name != tensor
+        named = self.by_torchscript and not is_made_up(use.name)
+        if named and (alias or not shared or module == parent(tensor) or (module is not None and not self.is_filled(tensor))):
+            return ("name", use.name)
+        if module is None:
+            return UNKNOWN
+        several = shared and (use.role == STATISTIC or self.is_filled(tensor))           # a module's scale and its running variance start as ones
+        return ("module", f"{module}{ROLE}{use.role}" if several else module)
+
+    def _is_tie(self, tensor: str, found: dict[Key, list[Use]]) -> bool:
+        roles = {use.role for uses in found.values() for use in uses}
+        return roles >= MATRICES and all(kind in ("module", "unknown") for kind, _ in found) and not self.is_filled(tensor)
+
+    def is_filled(self, tensor: str) -> bool:
+        """All elements are one number, as those of biases and scales before training: equal values say nothing."""
+        if tensor not in self._filled:
+            array = self.model.array(tensor)
+            self._filled[tensor] = bool(array.size) and bool(np.all(array == array.reshape(-1)[0]))
+        return self._filled[tensor]
+
+    def equal(self, one: str, other: str, transposed: bool = False) -> bool:
+        """Two tensors have the same elements, bit for bit; `transposed`: a matrix and its transpose have."""
+        first, second = self.model.tensors[one], self.model.tensors[other]
+        dims = list(first.dims)[::-1] if transposed else list(first.dims)
+        if dims != list(second.dims) or first.data_type != second.data_type or (transposed and len(dims) != 2):
+            return False
+        a, b = self.model.array(one), self.model.array(other)
+        return (a.T if transposed else a).tobytes() == b.tobytes()

@@ -1,0 +1,122 @@
+"""What parameters are called that a file holds in one tensor with others: as a user of the exported network would call them."""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from onnx import GraphProto
+
+from ..load import OnnxModel, label
+from .groups import ROLE, Group
+from .placeholders import RESULT, flattened
+from .scopes import Scopes, is_made_up, last_word, parent
+from .uses import most_important
+
+WORDS = {"weight": "weight", "scale": "weight", "slope": "weight", "table": "weight", "bias": "bias"}
+"""The usual name of a module's parameter by its role."""
+
+
+class Names:
+    """Hands out names that are new in the file."""
+
+    def __init__(self, model: OnnxModel, scopes: Scopes, free: set[str]) -> None:
+        """free: names of the file that are to be new."""
+        self._scopes = scopes
+        self._taken = _names_in(model.proto.graph) - free
+
+    def give(self, parts: Sequence[Group]) -> None:
+        """Name the parameters of one tensor: one has the tensor's name, see `keeper`."""
+        first = keeper(parts)
+        for part in parts:
+            part.name = part.tensor if part is first else self.new(self._called(part))
+
+    def new(self, name: str) -> str:
+        """The name, numbered where there is one already."""
+        name = re.sub(r"\s", "_", str(name))
+        free = next(n for n in _numbered(name) if n not in self._taken)
+        self._taken.add(free)
+        return free
+
+    def _called(self, part: Group) -> str:
+        use, (kind, said) = part.uses[0], part.key
+        if kind == "name":
+            return said
+        module = self._scopes.module(use.node)
+        if (kind, said) == ("placeholder", RESULT):
+            return f"{part.tensor}.constant"
+        if kind == "placeholder":
+            return _as_stored(from_placeholder(said, module or "", part.tensor), part)
+        if kind != "module" or module is None:
+            return f"{part.tensor}.{label(use.node)}"
+        if not is_made_up(part.tensor) and "/" not in str(part.tensor):
+            return f"{module}.{last_word(part.tensor)}"
+        word = WORDS.get(most_important([u.role for u in part.uses]))
+        return _as_stored(f"{module}.{word}", part) if word else f"{part.tensor}.{module}"
+
+
+def keeper(parts: Sequence[Group]) -> Group:
+    """The part that keeps the tensor's name: the parameter of that name, else the first one."""
+    return next((p for p in parts if _is_own(p)), parts[0])
+
+
+def freed(model: OnnxModel, groups: Mapping[str, Sequence[Group]]) -> set[str]:
+    """Outputs of Identity nodes all of whose readers will read a parameter instead, so that the nodes may go."""
+    kept = {v.name for v in model.proto.graph.output}
+    moved: set[str] = set()
+    for parts in groups.values():
+        for part in parts:
+            stays = part is keeper(parts)
+            for use in part.uses:
+                (kept if stays or use.place is None else moved).add(use.name)
+    gone: set[str] = set()
+    for node in reversed(model.proto.graph.node):
+        if node.op_type == "Identity" and node.output and node.output[0] in moved - kept:
+            gone.add(node.output[0])
+            moved.update(node.input)
+        elif node.op_type == "Identity":
+            kept.update(node.input)
+    return gone
+
+
+def _is_own(part: Group) -> bool:
+    kind, said = part.key
+    return any(use.place is None for use in part.uses) or part.key == ("name", part.tensor) \
+        or (kind == "placeholder" and said[2:] == flattened(part.tensor)) or (kind == "module" and said.partition(ROLE)[0] == parent(part.tensor))
+
+
+def from_placeholder(placeholder: str, module: str, tensor: str) -> str:
+    """'p_encoder_layer_1_fc_bias' read in the module encoder.layer.1.fc -> 'encoder.layer.1.fc.bias'."""
+    flat = placeholder[2:]
+    while module and not flat.startswith(f"{flattened(module)}_"):
+        module = parent(module)
+    rest = flat[len(module) + 1:] if module else flat
+    tails = (".".join(str(tensor).split(".")[-n:]) for n in (1, 2, 3))
+    rest = next((tail for tail in tails if flattened(tail) == rest), rest)
+    return f"{module}.{rest}" if module else rest
+
+
+def _as_stored(name: str, part: Group) -> str:
+    """What exporters fold into a MatMul is not the module's weight but its transpose."""
+    use = part.uses[0]
+    return f"{name}.T" if is_made_up(part.tensor) and use.node.op_type == "MatMul" and use.role == "weight" else name
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    number = 1
+    while True:
+        yield f"{name}_{number}"
+        number += 1
+
+
+def _names_in(graph: GraphProto) -> set[str]:
+    """Every name of a graph and of the bodies in it."""
+    names: set[str] = set()
+    stack = [graph]
+    while stack:
+        inner = stack.pop()
+        names |= {t.name for t in inner.initializer} | {v.name for v in inner.input}
+        for node in inner.node:
+            names.update(node.output)
+            stack += [g for a in node.attribute for g in ([a.g] if a.HasField("g") else a.graphs)]
+    return names

@@ -1,0 +1,89 @@
+"""What PyTorch's exporter (torch.export) wrote down about parameters: each node's metadata hold the call it was made from, and in its arguments
+`%p_encoder_fc_weight` is a parameter, `%b_…` a buffer, `%c_…` a constant of the code, anything else a result."""
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from onnx import NodeProto
+
+from tileflow.graph import DATA, TRAINED
+
+from .scopes import metadata
+from .uses import Use
+
+CALL = "pkg.torch.onnx.fx_node"
+ARGUMENT = re.compile(r"%((?:p|b|c)_\w+)")
+TARGET = re.compile(r"target=torch\.ops\.(?:aten\.)?(\w+)")
+BIAS_FIRST = ("addmm", "baddbmm", "addmv", "addbmm")
+"""Calls whose bias is their first argument; all others take it last."""
+LONGEST = 1 << 14
+"""Characters of a call that are read."""
+RESULT = ""
+"""The operand of a call that is no parameter, buffer or constant of the code: the exporter computed it, or made it up."""
+
+Key = tuple[int, int]
+
+
+def call_of(node: NodeProto) -> str | None:
+    """The call that a node was made from."""
+    call = metadata(node, CALL)
+    return None if call is None else call[:LONGEST]
+
+
+def flattened(name: str) -> str:
+    """A parameter's name as torch.export writes it: 'encoder.LayerNorm.bias' -> 'encoder_layernorm_bias'."""
+    return re.sub(r"\W", "_", str(name)).lower()
+
+
+class Placeholders:
+    """What the calls say about the stored operands of the file's nodes.
+
+    known: all parameters that calls take. given: (place of the node, operand) -> 'p_…', 'b_…', 'c_…', or RESULT; nothing where there are no metadata.
+    lost: the parameters that calls take and no node reads, each with a node of such a call: the exporter dropped or folded them.
+    """
+
+    def __init__(self, uses: Iterable[Use], inputs: Iterable[str], nodes: Iterable[NodeProto]) -> None:
+        """inputs: names of the graph's inputs, which look like placeholders by accident. nodes: those that have metadata."""
+        self.given: dict[Key, str] = {}
+        self._inputs = set(inputs)
+        groups: dict[str, list[Use]] = defaultdict(list)
+        for use in uses:
+            call = call_of(use.node)
+            if call is not None and use.place is not None:
+                groups[call].append(use)
+        for call, members in groups.items():
+            self._match(sorted(members, key=lambda u: (u.place or 0, u.index)), self.arguments(call))
+        found = set(self.given.values())
+        calls = {call_of(node) or "": node for node in nodes}
+        wanted = {a: node for call, node in calls.items() for a in self.arguments(call) if a.startswith("p_")}
+        self.known = frozenset(wanted)
+        self.lost = {name: node for name, node in wanted.items() if name not in found}
+
+    def restore(self, name: str, use: Use) -> None:
+        """A lost parameter is read again."""
+        self.lost.pop(name, None)
+        self.given[(use.place or 0, use.index)] = name
+
+    def arguments(self, call: str) -> list[str]:
+        """The placeholders of a call, weights before biases."""
+        found = [a for a in ARGUMENT.findall(call.partition("](")[2]) if a not in self._inputs]
+        target = TARGET.search(call)
+        return found[1:] + found[:1] if target is not None and target[1] in BIAS_FIRST and len(found) > 1 else found
+
+    def _match(self, uses: Sequence[Use], arguments: Sequence[str]) -> None:
+        """Give each operand of one call its argument: by name, then trained roles in order, then others in order; numbers only by name."""
+        left = list(dict.fromkeys(arguments))
+        by_name = {a[2:]: a for a in left}
+        matched: dict[str, str] = {}
+        for stage in (lambda u: flattened(u.name) in by_name, lambda u: u.role in TRAINED, lambda u: u.role != DATA, lambda u: bool(u.dims)):
+            for use in uses:
+                key = (use.place or 0, use.index)
+                if key in self.given or not stage(use):
+                    continue
+                argument = by_name.get(flattened(use.name)) or (left[0] if left else matched.get(use.name, RESULT))
+                self.given[key] = matched[use.name] = argument
+                left = [a for a in left if a != argument]
+        for use in uses:
+            self.given.setdefault((use.place or 0, use.index), RESULT)

@@ -1,0 +1,190 @@
+"""What is trained: one table of rules, asked in order; the first that knows decides, and says why.
+
+Where an operator declares what its operand is for (a product's weight, an embedding's table), that decides. Plain arithmetic is the doubtful class:
+a bias, a layer's scale and a position embedding are parameters, an attention's scale, a mask and a rotary table are constants, and all are operands
+of Add and Mul. There PyTorch's metadata decide, then contents, names and neighbours; what is still doubtful is said.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from onnx import NodeProto
+
+from tileflow.graph import MOVED, OPS, STATISTIC, TRAINED
+
+from ..load import OnnxModel
+from .placeholders import RESULT, TARGET, call_of, flattened
+from .scopes import is_made_up, last_word
+from .ties import Ties
+from .uses import Use, declared_role, most_important
+
+VERY_NEGATIVE = -9999.0
+"""What masks add to scores that shall not count: at most this."""
+BUFFERS = {"inv_freq", "freqs", "freqs_cis", "cos", "sin", "cos_cached", "sin_cached", "mask", "attn_mask", "attention_mask", "causal_mask",
+           "mean", "std", "pixel_mean", "pixel_std", "running_mean", "running_var", "anchors", "grid", "pe"}
+"""The last word of names that modules give tensors which are not trained."""
+COMPUTED = "the exporter computed it, perhaps from parameters"
+LOOKED_BEHIND = 4
+"""Operators that only move elements between a product and the Add of its bias."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of a stored tensor, and why, in a phrase; `doubt`: why it could be otherwise."""
+
+    kind: Literal["parameter", "buffer", "constant"]
+    why: str
+    doubt: str = ""
+
+
+class Facts:
+    """What is known of one stored tensor."""
+
+    def __init__(self, model: OnnxModel, ties: Ties, name: str, makers: Mapping[str, NodeProto]) -> None:
+        self.model, self.ties, self.name, self._makers = model, ties, name, makers
+        self.uses = ties.uses.get(name, ())
+        self.tensor = model.tensors[name]
+        self.size = math.prod(self.tensor.dims)
+        self.role = most_important([use.role for use in self.uses])
+        found = ties.evidence.placeholders.given
+        self.given = {given for use in self.uses if use.place is not None and (given := found.get((use.place, use.index))) is not None}
+        self.made_up = is_made_up(name)
+
+    @cached_property
+    def array(self) -> np.ndarray:
+        return self.model.array(self.name)
+
+    @cached_property
+    def first(self) -> Use:
+        """A use in the role that decides."""
+        return next(use for use in self.uses if use.role == self.role)
+
+    @cached_property
+    def is_mask(self) -> bool:
+        """Zeros, or ones, and what blocks; or zeros and ones."""
+        if self.size < 2:
+            return False
+        low = self.array <= VERY_NEGATIVE
+        rest = self.array[~low]
+        return bool(low.any() and np.all(rest == 0)) or bool((rest == 0).any() and (rest == 1).any() and np.all((rest == 0) | (rest == 1)))
+
+    @cached_property
+    def looks_trained(self) -> bool:
+        """Many different numbers: no mask, no constant that is spread."""
+        return self.size > 1 and not self.is_mask and not self.ties.evidence.is_filled(self.ties.copies.get(self.name, self.name))
+
+    @cached_property
+    def call(self) -> str:
+        """'aten.gelu': the call of PyTorch that the reader was made from."""
+        found = TARGET.search(call_of(self.first.node) or "")
+        return found[1] if found else self.first.node.op_type
+
+    @cached_property
+    def product(self) -> str | None:
+        """The operator whose result this tensor is added to, if that has a weight."""
+        use = self.first
+        if use.node.op_type != "Add" or len(use.node.input) != 2:
+            return None
+        name = use.node.input[1 - use.index]
+        for _ in range(LOOKED_BEHIND):
+            maker = self._makers.get(name)
+            if maker is None:
+                return None
+            op = OPS.get(maker.op_type)
+            if op is not None and "weight" in op.roles:
+                return maker.op_type
+            if not maker.input or declared_role(maker, 0, self.model.opset) != MOVED:
+                return None
+            name = maker.input[0]
+        return None
+
+
+Rule = Callable[[Facts], Verdict | None]
+
+
+def statistics(f: Facts) -> Verdict | None:
+    return Verdict("buffer", f"running statistics of {f.first.node.op_type}") if f.role == STATISTIC else None
+
+
+def constant_nodes(f: Facts) -> Verdict | None:
+    return None if f.name in f.model.initializers else Verdict("constant", "a Constant node")
+
+
+def pytorch_says(f: Facts) -> Verdict | None:
+    if any(given.startswith("p_") for given in f.given) or f"p_{flattened(f.name)}" in f.ties.evidence.placeholders.known:
+        return Verdict("parameter", f"PyTorch's parameter of {f.call}")
+    if f.given and all(given != RESULT for given in f.given):
+        return Verdict("constant", f"PyTorch's buffer or constant in {f.call}")
+    return None
+
+
+def called_like_a_buffer(f: Facts) -> Verdict | None:
+    if last_word(f.name) not in BUFFERS:
+        return None
+    return Verdict("constant", "called like a buffer", "a parameter of that name is possible")
+
+
+def declared_by_the_operator(f: Facts) -> Verdict | None:
+    return Verdict("parameter", f"the {f.role} of {f.first.node.op_type}") if f.role in TRAINED else None
+
+
+def computed_by_the_exporter(f: Facts) -> Verdict | None:
+    placeholders = f.ties.evidence.placeholders
+    if not placeholders.known or not f.given <= {RESULT}:
+        return None
+    folded = f.looks_trained and not str(f.name).startswith("val_")
+    return Verdict("constant", f"no parameter of {f.call}", COMPUTED if folded else "")
+
+
+def bias_of_a_product(f: Facts) -> Verdict | None:
+    return Verdict("parameter", f"the bias of {f.product}") if f.product and not f.is_mask and not f.made_up else None
+
+
+def masks(f: Facts) -> Verdict | None:
+    return Verdict("constant", "a mask by its elements") if f.is_mask else None
+
+
+def named_by_a_module(f: Facts) -> Verdict | None:
+    if f.ties.evidence.by_torchscript and not f.made_up:
+        return Verdict("parameter", "a tensor of the module by its name")
+    return None
+
+
+def single_numbers(f: Facts) -> Verdict | None:
+    return Verdict("constant", f"one number in {f.first.node.op_type}") if not f.tensor.dims else None
+
+
+def numbered_by_the_exporter(f: Facts) -> Verdict | None:
+    if not f.made_up:
+        return None
+    return Verdict("constant", "named by the exporter, not by a module", COMPUTED if f.looks_trained else "")
+
+
+def one_number_per_channel(f: Facts) -> Verdict | None:
+    per_channel = sum(n > 1 for n in f.tensor.dims) <= 1
+    return Verdict("parameter", f"a number per channel in {f.first.node.op_type}") if per_channel else None
+
+
+def other_arithmetic(f: Facts) -> Verdict | None:
+    return Verdict("parameter", f"an operand of {f.first.node.op_type}", "nothing tells it from a constant")
+
+
+RULES: tuple[Rule, ...] = (
+    statistics, constant_nodes, pytorch_says, called_like_a_buffer, declared_by_the_operator, computed_by_the_exporter, bias_of_a_product, masks,
+    named_by_a_module, single_numbers, numbered_by_the_exporter, one_number_per_channel, other_arithmetic)
+
+
+def verdicts(model: OnnxModel, ties: Ties) -> dict[str, Verdict]:
+    """What becomes of every floating tensor that a node reads, by its name."""
+    makers = {output: node for node in ties.nodes for output in node.output}
+    result = {}
+    for name, uses in ties.uses.items():
+        if uses and name not in ties.views:
+            facts = Facts(model, ties, name, makers)
+            result[name] = next(verdict for rule in RULES if (verdict := rule(facts)) is not None)
+    return result

@@ -1,0 +1,180 @@
+"""Which of a file's tensors are one parameter, and which are several.
+
+Exporters store equal tensors once: all biases that start as zeros, all scales that start as ones, the matrices of cloned layers. Trained as one they
+follow another path than the network that was exported. Here each parameter gets a name, and the nodes read it by that name.
+"""
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import NodeProto, TensorProto
+
+from tileflow.errors import OptionError
+
+from ..load import OnnxModel
+from .groups import MATRICES, UNKNOWN, Evidence, Group, Key
+from .names import Names, freed
+from .patterns import matches
+from .restored import dropped_biases
+from .uses import Use
+from .views import View, find_views, placed
+
+LISTED = 10
+
+
+@dataclass(frozen=True)
+class Ties:
+    """The parameters of a file.
+
+    nodes: the file's, reading each parameter by its name. copies: parameters that are new, and the tensors whose elements they start with.
+    uses: of every parameter and every other floating tensor, by name. views: tensors that hold another parameter.
+    restored: parameters that the exporter dropped, and their elements.
+    kept: parameters read by several nodes of which the file does not say whether they share it.
+    apart: tensors that hold one parameter in forms that differ, each with another one of that parameter.
+    """
+
+    evidence: Evidence
+    nodes: Sequence[NodeProto]
+    uses: Mapping[str, Sequence[Use]]
+    copies: Mapping[str, str]
+    views: Mapping[str, View]
+    restored: Mapping[str, TensorProto]
+    kept: Sequence[str]
+    apart: Mapping[str, str]
+
+
+def find_ties(model: OnnxModel, tie: Sequence[str] = (), untie: Sequence[str] = ()) -> Ties:
+    """Look at all readers of the file's floating tensors.
+
+    Args:
+        tie: name patterns of parameters that are one where they hold the same elements.
+        untie: name patterns of parameters that are one for each module that reads them, or for each reader where modules are not known.
+
+    Raises OptionError for a pattern that changes nothing.
+    """
+    evidence = Evidence(model)
+    groups = {name: evidence.groups(name) if name in model.initializers else [Group(name, UNKNOWN, uses)]
+              for name, uses in evidence.uses.items() if uses}
+    gone = freed(model, groups)
+    names = Names(model, evidence.scopes, gone)
+    for members in groups.values():
+        names.give(members)
+    changed = _untie(model, groups, evidence, names, untie)
+    views = dict(find_views(_flat(groups), evidence))
+    changed |= {name for name in views if matches(name, untie)}
+    views = {name: view for name, view in views.items() if name not in changed}
+    _check(untie, changed, "untie", "that several nodes read", _flat(groups))
+    _tie(groups, evidence, views, tie)
+    restored, biases = _restored(evidence, names)
+    parts = _flat(groups)
+    told = (*tie, *untie)
+    return Ties(evidence=evidence, nodes=_renamed(model, groups, biases), uses={p.name: p.uses for p in parts} | biases, views=views,
+                copies={p.name: p.tensor for p in parts if p.name != p.tensor}, restored=restored,
+                kept=[p.name for p in parts if _is_unclear(p) and not matches(p.name, told)],
+                apart={p.name: same[0].name for same in placed(parts) for p in same[1:] if p.name not in views and not matches(p.name, told)})
+
+
+def _restored(evidence: Evidence, names: Names) -> tuple[dict[str, TensorProto], dict[str, list[Use]]]:
+    """Dropped biases under new names, with their elements and their readers."""
+    by_placeholder: dict[str, str] = {}
+    elements: dict[str, TensorProto] = {}
+    uses: dict[str, list[Use]] = defaultdict(list)
+    for dropped in list(dropped_biases(evidence)):
+        if dropped.placeholder not in by_placeholder:
+            by_placeholder[dropped.placeholder] = names.new(dropped.name)
+        name = by_placeholder[dropped.placeholder]
+        elements[name] = dropped.zeros
+        uses[name].append(dropped.use)
+        evidence.placeholders.restore(dropped.placeholder, dropped.use)
+    return elements, dict(uses)
+
+
+def _flat(groups: Mapping[str, Sequence[Group]]) -> list[Group]:
+    return [part for parts in groups.values() for part in parts]
+
+
+def _is_unclear(part: Group) -> bool:
+    """Several nodes read the parameter, and the file does not say whether on purpose."""
+    return part.key == UNKNOWN and len(part.uses) > 1 and not {use.role for use in part.uses} >= MATRICES
+
+
+def _untie(model: OnnxModel, groups: Mapping[str, list[Group]], evidence: Evidence, names: Names, patterns: Sequence[str]) -> set[str]:
+    """Split the parameters that a pattern fits; their names."""
+    changed = set()
+    for tensor, parts in groups.items():
+        for part in [p for p in parts if tensor in model.initializers and matches(p.name, patterns)]:
+            modules = {evidence.scopes.module(use.node) for use in part.uses}
+            by_module = len(modules) > 1 and None not in modules
+            split: dict[Key, list[Use]] = defaultdict(list)
+            for use in part.uses:
+                split[("module", str(evidence.scopes.module(use.node))) if by_module else ("reader", str(use.place))].append(use)
+            new = [Group(tensor, key, uses) for key, uses in list(split.items())[1:] if all(use.place is not None for use in uses)]
+            names.give([Group(tensor, ("name", tensor), []), *new])
+            part.uses = [use for use in part.uses if not any(use in n.uses for n in new)]
+            parts += new
+            changed |= {part.name for _ in new}
+    return changed
+
+
+def _tie(groups: Mapping[str, list[Group]], evidence: Evidence, views: dict[str, View], patterns: Sequence[str]) -> None:
+    """Make one parameter of those that one pattern fits and that hold the same elements."""
+    changed = set()
+    for pattern in patterns:
+        fitting = sorted((p for p in _flat(groups) if matches(p.name, (pattern,)) and p.name not in views), key=lambda p: p.name != p.tensor)
+        for i, part in enumerate(fitting):
+            first = next((p for p in fitting[:i] if p.name not in views and evidence.equal(p.tensor, part.tensor)), None)
+            if first is None:
+                continue
+            changed |= {first.name, part.name}
+            views[part.name] = View(first.name)
+    _check(patterns, changed, "tie", "that holds the same elements as another one it fits", _flat(groups))
+    for part in _flat(groups):
+        base = views.get(part.name)
+        if base is not None and part.name != part.tensor:                    # no tensor of its own is needed
+            first = next(p for p in _flat(groups) if p.name == base.base)
+            if first.tensor == part.tensor:
+                first.uses = [*first.uses, *part.uses]
+                groups[part.tensor].remove(part)
+                del views[part.name]
+
+
+def _check(patterns: Sequence[str], changed: Iterable[str], option: str, what: str, parts: Sequence[Group]) -> None:
+    shown = [p.name for p in parts if len(p.uses) > 1] if option == "untie" else [p.name for p in parts]
+    for pattern in patterns:
+        if not any(matches(name, (pattern,)) for name in changed):
+            raise OptionError(f"The pattern '{pattern}' of {option} fits no weight {what}; "
+                              f"{'those that several nodes read' if option == 'untie' else 'the weights'} are {listed(shown)}.")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Some names, and how many more there are."""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return (", ".join(map(str, names[:LISTED])) or "none") + more
+
+
+def _renamed(model: OnnxModel, groups: Mapping[str, Sequence[Group]], biases: Mapping[str, Sequence[Use]]) -> list[NodeProto]:
+    """The file's nodes, reading parameters by their names; Identity nodes that stood for a parameter are left out."""
+    edits: dict[int, dict[int, str]] = defaultdict(dict)
+    for name, uses in biases.items():
+        for use in uses:
+            edits[use.place or 0][use.index] = name
+    for part in _flat(groups):
+        for use in part.uses:
+            if use.place is not None and part.name not in (part.tensor, use.name):
+                edits[use.place][use.index] = part.name
+    gone = freed(model, groups)
+    result = []
+    for place, node in enumerate(model.proto.graph.node):
+        if node.op_type == "Identity" and node.output and node.output[0] in gone:
+            continue
+        if place in edits:
+            copy = NodeProto()
+            copy.CopyFrom(node)
+            for index, name in edits[place].items():
+                copy.input.extend([""] * (index + 1 - len(copy.input)))
+                copy.input[index] = name
+            node = copy
+        result.append(node)
+    return result
