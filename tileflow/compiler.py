@@ -157,9 +157,11 @@ def _add_update(p: Program, trained: list[State], grads: list[Value], optimizer:
     factor = 1.0 / (loss_scaling * (count if reduction == "mean" else 1))
     b = Builder(p.micro)
     distinct: list[Value] = []
+    taken = set(p.micro.outputs)
     for g in grads:
-        if g in distinct or g in p.micro.outputs or g.producer is None:
+        if g in taken or g.producer is None:
             g = b.Identity(g)
+        taken.add(g)
         distinct.append(g)
     p.micro.outputs.extend(distinct)
     accumulated = count > 1

@@ -1,7 +1,7 @@
 """The graph: values in single assignment, nodes in execution order, constants, states."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -24,10 +24,12 @@ class Origin:
     block: str | None = None
     hints: Hints | None = None
 
-    def merged(self, other: Origin) -> Origin:
-        """The origin of a node that replaces two."""
-        return Origin(tuple(dict.fromkeys(self.sources + other.sources)), self.role, self.block or other.block,
-                      self.hints or other.hints)
+    def merged(self, *others: Origin) -> Origin:
+        """The origin of a node that replaces several."""
+        every = (self, *others)
+        sources = dict.fromkeys(name for origin in every for name in origin.sources)
+        block, hints = (next((x for x in found if x), None) for found in ([o.block for o in every], [o.hints for o in every]))
+        return Origin(tuple(sources), self.role, block, hints)
 
     def __str__(self) -> str:
         return one_line(", ".join(self.sources)) or "unnamed"
@@ -148,16 +150,17 @@ class Graph:
             count[v] = count.get(v, 0) + 1
         return count
 
-    def replace(self, old: Value, new: Value) -> None:
-        """Let every reader of `old` read `new`. An output keeps its public name."""
+    def replace(self, new: Mapping[Value, Value]) -> None:
+        """Let every reader of a key read what it maps to. An output keeps its public name."""
         for node in self.nodes:
-            node.inputs = [new if v is old else v for v in node.inputs]
+            node.inputs = [v if v is None else new.get(v, v) for v in node.inputs]
         for state in self.states:
-            if state.output is old:
-                state.output = new
-        if any(v is old for v in self.outputs):
-            new.name = old.name
-            self.outputs = [new if v is old else v for v in self.outputs]
+            if state.output is not None:
+                state.output = new.get(state.output, state.output)
+        for old in self.outputs:
+            if old in new:
+                new[old].name = old.name
+        self.outputs = [new.get(v, v) for v in self.outputs]
 
     def prune(self) -> None:
         """Drop nodes and constants that no result needs."""

@@ -63,8 +63,9 @@ class _Uses:
 
     def join(self, joined: Node, source: int, position: int, place: int) -> None:
         """The nodes at `source` and `position` are one at `place` now."""
-        for v in joined.operands:
-            self.readers[v] = self.readers[v] - {source, position} | {place}
+        for v in dict.fromkeys(joined.operands):
+            self.readers[v] -= {source, position}
+            self.readers[v].add(place)
         self.maker |= dict.fromkeys(joined.outputs, place)
 
 
@@ -84,8 +85,8 @@ def attach(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
                 continue
             result = product.outputs[0]
             early = all(uses.maker.get(v, -1) < source for v in node.operands if v is not result)
-            late = all(reader >= position for v in product.outputs for reader in uses.readers.get(v, ()))
-            joined = _joined(product, node, exprs, uses) if early or late else None
+            late = early or all(reader >= position for v in product.outputs for reader in uses.readers.get(v, ()))
+            joined = _joined(product, node, exprs, uses) if late else None
             if joined is not None:
                 nodes[source] = nodes[position] = None
                 nodes[source if early else position] = joined

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
+
 from ..graph import Graph, Node, Op, Packed, State, TensorType, Value
 from ..graph.op import Types
 from ..kernels import cpu
@@ -47,11 +49,19 @@ def pack(program: Program) -> Program:
     prologue = replace(program.prologue, outputs=list(program.prologue.outputs), nodes=list(program.prologue.nodes),
                        constants=dict(program.prologue.constants), states=list(program.prologue.states))
     links = dict(program.links)
+    leaves = _leaves(program.micro)
+    own = {s.input for s in prologue.states}
     crossings: list[Value] = []
     laid: dict[Node, tuple[Packed, Value]] = {}
     for value, packed, readers in wanted:
         inside = links.get(value, value)
-        _share_leaf(inside, program.micro, prologue)
+        leaf = leaves.get(inside)
+        if isinstance(leaf, State):
+            if inside not in own:
+                own.add(inside)
+                prologue.states.append(State(leaf.name, leaf.kind, inside, None, leaf.when, leaf.trainable, leaf.group))
+        elif leaf is not None:
+            prologue.constants[inside] = leaf
         node = Node(Pack(packed), [inside], [], readers[0].origin)
         made = Value(f"{value.name}.packed", packed.type, node)
         node.outputs.append(made)
@@ -70,25 +80,26 @@ def pack(program: Program) -> Program:
 def _drop_unread(micro: Graph, prologue: Graph, links: dict[Value, Value]) -> None:
     """What only packings read need not be kept in its own layout."""
     read = {v for node in micro.nodes for v in node.operands} | set(micro.results())
-    for value in [v for v in micro.inputs if v in links and v not in read]:
-        micro.inputs.remove(value)
-        made = links.pop(value)
-        if made not in links.values():
-            prologue.outputs.remove(made)
+    unread = {v: links.pop(v) for v in micro.inputs if v in links and v not in read}
+    micro.inputs = [v for v in micro.inputs if v not in unread]
+    done = set(unread.values()) - set(links.values())
+    prologue.outputs = [v for v in prologue.outputs if v not in done]
 
 
 def _choose(program: Program) -> list[tuple[Value, Packed, list[Node]]]:
     """Operands to lay out, each with the nodes that read it so, within the bounds on memory."""
     fixed = _fixed(program)
     asked: list[tuple[Value, Packed, list[Node]]] = []
+    layouts: dict[Value, list[tuple[Packed, list[Node]]]] = {}
     for node in program.micro.nodes:
         packed = node.op.packed([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs], cpu.current())
         value = None if packed is None else node.inputs[packed.index]
         if packed is None or value is None or value not in fixed:
             continue
-        same = next((readers for v, p, readers in asked if v is value and p.type == packed.type and p.calls == packed.calls), None)
+        same = next((readers for p, readers in layouts.get(value, ()) if p.type == packed.type and p.calls == packed.calls), None)
         if same is None:
             asked.append((value, packed, [node]))
+            layouts.setdefault(value, []).append((packed, asked[-1][-1]))
         else:
             same.append(node)
     runs = program.batching.gradient_accumulation if program.training else 2        # a weight serves many inferences
@@ -108,13 +119,9 @@ def _fixed(program: Program) -> set[Value]:
     return states | set(program.micro.constants) | {v for v in program.micro.inputs if program.links.get(v) in made}
 
 
-def _share_leaf(value: Value, source: Graph, target: Graph) -> None:
-    """Let `target` read a constant or a state of `source`."""
-    if value in source.constants:
-        target.constants[value] = source.constants[value]
-    for s in source.states:
-        if s.input is value and all(own.input is not value for own in target.states):
-            target.states.append(State(s.name, s.kind, s.input, None, s.when, s.trainable, s.group))
+def _leaves(graph: Graph) -> dict[Value, np.ndarray | State]:
+    """The constants and the states of a graph by their values."""
+    return {**{s.input: s for s in graph.states}, **graph.constants}
 
 
 def _packed_node(node: Node, packed: Packed, crossing: Value) -> Node:

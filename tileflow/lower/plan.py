@@ -107,7 +107,8 @@ def _lower(program: Program, lanes: int, workers: int) -> Plan:
     linked = {v for v in program.links.values()}
     made = [v for node in program.micro.nodes for v in node.outputs]
     carried = program.micro.outputs[user_outputs(program):]
-    keep = carried + [v for v in made if v in linked and v not in carried]
+    present = set(carried)
+    keep = carried + [v for v in made if v in linked and v not in present]
     if program.loss is not None and program.training and program.loss not in keep:
         keep.append(program.loss)
     micro = part(program.micro, "micro", keep, workers if lanes == 1 else 1)

@@ -4,7 +4,7 @@ The winners of a max pooling are such a record: a byte each, where the gradient 
 """
 from __future__ import annotations
 
-from ..graph import Graph, Node, Record, Value
+from ..graph import Graph, Node, Op, Record, Value
 
 
 def record(graph: Graph) -> Graph:
@@ -12,14 +12,13 @@ def record(graph: Graph) -> Graph:
 
     A maker keeps one record: the readers that follow the first one get it if their forms are the same, else they stay as they are.
     """
-    readers: dict[Value, list[Node]] = {}
-    for node in graph.nodes:
-        if node.inputs and node.inputs[0] is not None:
-            readers.setdefault(node.inputs[0], []).append(node)
+    makers: dict[Value, dict[Op, Node]] = {}        # of the nodes so far, the first of each operator that has the value as its input 0
     made: dict[Node, tuple[Record, Value]] = {}
     replaced: dict[Node, Node] = {}
     for node in graph.nodes:
-        found = _maker(node, readers)
+        found = _maker(node, makers)
+        if node.inputs and node.inputs[0] is not None:
+            makers.setdefault(node.inputs[0], {}).setdefault(node.op, node)
         if found is None:
             continue
         maker, wanted = found
@@ -34,13 +33,11 @@ def record(graph: Graph) -> Graph:
     return Graph(graph.name, graph.inputs, graph.outputs, nodes, graph.constants, graph.states)
 
 
-def _maker(node: Node, readers: dict[Value, list[Node]]) -> tuple[Node, Record] | None:
+def _maker(node: Node, makers: dict[Value, dict[Op, Node]]) -> tuple[Node, Record] | None:
     """The earlier node whose record this one wants."""
     for index, value in enumerate(node.inputs):
-        for other in readers.get(value, ()) if value is not None else ():
-            if other is node:
-                break                                        # those after it come too late
-            wanted = node.op.recorded(index, other.op, [None if v is None else v.type for v in node.inputs])
+        for op, other in makers.get(value, {}).items() if value is not None else ():
+            wanted = node.op.recorded(index, op, [None if v is None else v.type for v in node.inputs])
             if wanted is not None:
                 return other, wanted
     return None

@@ -1,8 +1,9 @@
 """Rows: leaf calls whose operands have places instead of addresses."""
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,9 +126,9 @@ class _Lowering:
         self.kept_bytes = offset
         for value, place in self.direct.items():
             self._pin(value, place, made, pinned, copies)
-        for state in self.graph.states:
-            if state.output is not None and state.output is not state.input:
-                self._write_state(state, made, pinned, copies)
+        written = [s for s in self.graph.states if s.output is not None and s.output is not s.input]
+        if written:
+            self._write_states(written, pinned, copies)
         return pinned, copies
 
     def _pin(self, value: Value, place: Place, made: set[Value], pinned: dict[Value, Place], copies: list[tuple[Value, Place]]) -> None:
@@ -137,20 +138,20 @@ class _Lowering:
         else:
             copies.append((value, place))
 
-    def _write_state(self, state: State, made: set[Value], pinned: dict[Value, Place], copies: list[tuple[Value, Place]]) -> None:
+    def _write_states(self, states: Sequence[State], pinned: dict[Value, Place], copies: list[tuple[Value, Place]]) -> None:
         """A new state goes straight to the state's memory when nobody reads the old one after (or, elementwise, while) it is made."""
         last = {self._root(v) for v in [*self.graph.results(), *self.keep, *self.direct]}
-        assert state.output is not None
-        place, root = self._outside(state.input), self._root(state.output)
-        makers = [i for i, (node, _) in enumerate(self.rows) if root in node.outputs]
-        readers = [i for i, (node, _) in enumerate(self.rows) if any(self._root(v) is state.input for v in node.operands)]
-        if makers and root not in pinned and state.input not in last:
-            node = self.rows[makers[0]][0]
-            together = node.op.expression([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs]) is not None
-            if all(r < makers[0] or (r == makers[0] and together) for r in readers):
-                pinned[root] = place
-                return
-        copies.append((state.output, place))
+        maker = {v: i for i, (node, _) in enumerate(self.rows) for v in node.outputs}
+        reader = {self._root(v): i for i, (node, _) in enumerate(self.rows) for v in node.operands}          # the last one
+        for state in states:
+            assert state.output is not None
+            place, root = self._outside(state.input), self._root(state.output)
+            if root in maker and root not in pinned and state.input not in last:
+                node, made, read = self.rows[maker[root]][0], maker[root], reader.get(state.input, -1)
+                if read < made or (read == made and _is_elementwise(node)):
+                    pinned[root] = place
+                    continue
+            copies.append((state.output, place))
 
     def _allocate(self, pinned: dict[Value, Place]) -> tuple[dict[Value, Place], dict[tuple[int, str], Place], int]:
         """Places for all roots and for the nodes' scratch."""
@@ -200,7 +201,7 @@ class _Lowering:
         """
         home: dict[Value, Value] = {}
         for i, (node, _) in enumerate(self.rows):
-            if node.op.expression([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs]) is None:
+            if not _is_elementwise(node):
                 continue
             dying = [self._root(v) for v in node.operands if v.shape == node.outputs[0].shape]
             free = [u for u in dict.fromkeys(dying) if u in first and u not in pinned and last[u] == i]
@@ -241,14 +242,30 @@ class _Lowering:
         return Row(call.leaf, args, call.n, call.grain, call.cost, call.flat, node)
 
 
+def _is_elementwise(node: Node) -> bool:
+    return node.op.expression([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs]) is not None
+
+
 def _in_order(moves: list[tuple[Place, Place, Value]]) -> list[tuple[Place, Place, Value]]:
-    """Moves (from, to, value) in an order in which none overwrites what a later one reads."""
-    left, order = list(moves), []
-    while left:
-        free = [m for m in left if not any(other[0] == m[1] for other in left if other is not m)]
-        assert free, "states exchange their values in a circle"
-        left.remove(free[0])
-        order.append(free[0])
+    """Moves (from, to, value) in an order in which none overwrites what a later one reads; else as they are."""
+    readers: dict[Place, int] = {}
+    writers: dict[Place, list[int]] = {}
+    for i, (start, to, _) in enumerate(moves):
+        if start != to:
+            readers[start] = readers.get(start, 0) + 1
+        writers.setdefault(to, []).append(i)
+    free = [i for to, waiting in writers.items() if not readers.get(to) for i in waiting]
+    heapq.heapify(free)
+    order = []
+    while free:
+        start, to, _ = move = moves[heapq.heappop(free)]
+        order.append(move)
+        if start != to:
+            readers[start] -= 1
+            if not readers[start]:
+                for i in writers.get(start, ()):
+                    heapq.heappush(free, i)
+    assert len(order) == len(moves), "states exchange their values in a circle"
     return order
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph import Graph, Node, Value
+from ..graph import Graph, Node, Origin, Value
 
 LARGEST_CONSTANT = 1 << 10
 
@@ -19,6 +19,7 @@ def cse(graph: Graph) -> Graph:
                 canonical[value] = first
     protected = set(graph.outputs)
     kept: list[Node] = []
+    twins: dict[Node, list[Origin]] = {}
     for node in graph.nodes:
         node.inputs = [v if v is None else canonical.get(v, v) for v in node.inputs]
         key = (node.op, tuple(node.inputs), node.origin.block)
@@ -27,8 +28,10 @@ def cse(graph: Graph) -> Graph:
             seen.setdefault(key, node)
             kept.append(node)
             continue
-        twin.origin = twin.origin.merged(node.origin)
+        twins.setdefault(twin, []).append(node.origin)
         canonical.update(zip(node.outputs, twin.outputs, strict=True))
+    for twin, origins in twins.items():
+        twin.origin = twin.origin.merged(*origins)
     graph.nodes = kept
     for state in graph.states:
         if state.output is not None:

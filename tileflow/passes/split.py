@@ -26,10 +26,8 @@ def hoist(graph: Graph, links: dict[Value, Value]) -> Graph:
     if not prologue.nodes:
         return prologue
     needed = {v for node in stay for v in node.operands}
-    for value in [v for node in prologue.nodes for v in node.outputs if v in needed]:
-        crossing = _link(value, graph, links)
-        prologue.outputs.append(value)
-        graph.replace(value, crossing)
+    prologue.outputs = [v for node in prologue.nodes for v in node.outputs if v in needed]
+    graph.replace({v: _link(v, graph, links) for v in prologue.outputs})
     _share_leaves(graph, prologue)
     return prologue
 
@@ -59,14 +57,10 @@ def split_fold(graph: Graph, links: dict[Value, Value]) -> Graph:
     graph.states = [s for s in graph.states if s not in states]
     fold.states = states
     made = {v for node in stay for v in node.outputs} | set(graph.inputs)
-    for value in dict.fromkeys([v for node in fold.nodes for v in node.operands] + [s.output for s in states if s.output]):
-        if value in made:
-            carried = value if value.producer is not None else Builder(graph).Identity(value)     # an input's memory is the caller's
-            crossing = _link(carried, fold, links)
-            fold.replace(value, crossing)
-            for state in states:
-                if state.output is value:
-                    state.output = crossing
+    read = dict.fromkeys([v for node in fold.nodes for v in node.operands] + [s.output for s in states if s.output])
+    b = Builder(graph)
+    carried = {v: v if v.producer is not None else b.Identity(v) for v in read if v in made}       # an input's memory is the caller's
+    fold.replace({v: _link(c, fold, links) for v, c in carried.items()})
     _share_leaves(graph, fold)
     return fold
 
