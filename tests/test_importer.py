@@ -126,7 +126,7 @@ def test_symbolic_dimensions() -> None:
     assert imported(proto, dims={"seq": 5, "N": 3}).graph.outputs[0].shape == (3, 5)
     given = imported(proto, input_types={"x": TensorType("float32", (4, 7))})
     assert [v.shape for v in given.graph.inputs] == [(4, 7), (4, 1)]
-    with pytest.raises(ModelError, match=r"'N' .*'seq' .*dims=\{\"N\": 128\}.*--dim N=128") as caught:
+    with pytest.raises(ModelError, match=r"'N' .*'seq' .*dims=\{\"N\": 128\}.*--dims N=128") as caught:
         imported(proto)
     one_sentence(caught.value)
     with pytest.raises(ModelError, match=r"the sizes of 'seq' \(x: float32\[N, seq\]\) are open"):

@@ -52,6 +52,17 @@ def flowers(path: Path) -> None:
     np.savez(path, x=rng.standard_normal((64, 4)).astype(np.float32), y=rng.integers(0, 3, 64))
 
 
+def open_sized(path: Path) -> None:
+    """x [N, T, 4] -> the mean over T -> y [N, 3], T open."""
+    onnx.save(model_of([node("ReduceMean", ["x"], ["m"], "mean", axes=[1], keepdims=0), node("MatMul", ["m", "w"], ["y"], "fc")],
+                       [port("x", ["N", "T", 4])], [port("y", ["N", 3])], {"w": np.ones((4, 3), np.float32)}), path)
+
+
+def sequences(path: Path) -> None:
+    """32 rows of 7 steps of 4 numbers, classes 0..2."""
+    np.savez(path, x=np.random.default_rng(2).standard_normal((32, 7, 4)).astype(np.float32), y=np.arange(32) % 3)
+
+
 def fifo(path: Path) -> None:
     os.mkfifo(path)
 
@@ -61,6 +72,8 @@ FILES: dict[str, Callable[[Path], None]] = {
     "flowers.npz": flowers,
     "empty.onnx": lambda path: path.write_bytes(b""),                    # type: ignore[dict-item,return-value]
     "text.onnx": lambda path: path.write_text("not a model\n"),          # type: ignore[dict-item,return-value]
+    "open.onnx": open_sized,
+    "sequences.npz": sequences,
     "fifo.npz": fifo,
 }
 """Makers by the file's name; each gets the path to make."""
@@ -92,6 +105,10 @@ COMMANDS = [
     Row(0, "train linear.onnx --data flowers.npz --epohcs 3", "Unknown argument '--epohcs'; did you mean --epochs or --eps?"),
     Row(10, "train linear.onnx --data flowers.npz --lr 0.1", "Unknown argument '--lr'; did you mean --learning-rate?"),
     Row(10, "train linear.onnx --data flowers.npz --batch-size 8", "Unknown argument '--batch-size'; did you mean --micro-batch-size?"),
+    Row(10, "compile open.onnx --training --micro-batch-size 4",
+        "open.onnx: the sizes of 'T' (x: float32[N, T, 4]) are open; give them: dims={\"T\": 128}, on the command line --dims T=128."),
+    Row(10, "train open.onnx --dim T=7", "Unknown argument '--dim'; did you mean --dims?"),
+    Row(10, "train open.onnx --data sequences.npz --out run && infer run/model.onnx --data sequences.npz", "Outputs are in predictions.npz.", 0),
     Row(10, "report folder --verbos", "Unknown argument '--verbos'; did you mean --verbose?"),
     Row(10, "infer linear.onnx --data flowers.npz --epochs 2", "Option epochs (--epochs) has no effect on infer; it is for train."),
     Row(10, "train linear.onnx --data flowers.npz --machine gc200",

@@ -45,6 +45,9 @@ OF_COMMAND = {"infer": ("out", "progress"), "tune": ("out", "progress")}
 """What is for the command alone: the functions return their results, and call what they are given as progress."""
 OF_OPTIMIZER = {"momentum": ("sgd",), "dampening": ("sgd",), "nesterov": ("sgd",), "betas": ("adam", "adamw"), "eps": ("adam", "adamw")}
 
+OF_FILES = ("dims", "tie", "untie", "keep_training_mode")
+"""What says how an ONNX file is read or written, and nothing of a network of layers."""
+
 
 def verbs_of(declaration: Declaration) -> tuple[str, ...]:
     """The verbs that use an option."""
@@ -71,6 +74,13 @@ def check_use(verb: str, given: Iterable[str], options: Options, *, training: bo
         reason = _no_effect(verb, declarations()[name], options, training, command)
         if reason is not None:
             raise OptionError(f"Option {name}{f' ({declarations()[name].flag})' if command else ''} {reason}")
+
+
+def check_layers(options: Options) -> None:
+    """Refuse what is set for an ONNX file where the model is a network of layers; OptionError."""
+    for name in OF_FILES:
+        if options.given(name, files=False):
+            raise OptionError(f"Option {name} has no effect on a network of layers; it is for ONNX files.")
 
 
 def _no_effect(verb: str, declaration: Declaration, options: Options, training: bool, command: bool) -> str | None:

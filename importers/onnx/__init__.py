@@ -1,4 +1,5 @@
 """ONNX: reading and checking files, import into graphs, export of trained weights, inspection."""
+from .bind import open_sizes
 from .export import export_model
 from .folded import folded_norms
 from .importer import Imported, UnsupportedNodesError, import_graph
@@ -8,4 +9,4 @@ from .parameters import resolved
 from .site import DynamicOperandError
 
 __all__ = ["OLDEST_OPSET", "DynamicOperandError", "Imported", "OnnxModel", "Port", "Report", "UnsupportedNodesError", "export_model",
-           "folded_norms", "import_graph", "inspect_model", "load_model", "resolved", "unsupported_nodes", "wrap_model"]
+           "folded_norms", "import_graph", "inspect_model", "load_model", "open_sizes", "resolved", "unsupported_nodes", "wrap_model"]

@@ -64,11 +64,39 @@ def bind_inputs(model: OnnxModel, dims: Mapping[str, int] | None = None, batch: 
     if unbound:
         first = next(iter(unbound))
         raise ModelError(f"{model.where}: the sizes of {', '.join(f'{s!r} ({p})' for s, p in unbound.items())} are open; "
-                         f"give them: dims={{\"{first}\": 128}}, on the command line --dim {first}=128"
+                         f"give them: dims={{\"{first}\": 128}}, on the command line --dims {first}=128"
                          + (", or the batch size." if any(s.endswith("[0]") for s in unbound) or batch is None else "."))
     if float_dtype is not None:
         binding.types = {n: t.with_dtype(float_dtype) if t.is_float else t for n, t in binding.types.items()}
     return binding
+
+
+def open_sizes(model: OnnxModel, samples: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Sizes of open dimensions behind the batch, by symbol, that rows of these shapes (by input) settle.
+
+    A row may have its channels last where the file declares them first, and sizes of 1 more or less; what then does not fit settles nothing.
+    """
+    batches = {_symbol(port, 0, port.dims[0]) for port in model.inputs if port.dims}
+    sizes: dict[str, int] = {}
+    for port in model.inputs:
+        if port.name not in samples or not port.dims:
+            continue
+        named = [(dim, _symbol(port, axis, dim)) for axis, dim in enumerate(port.dims)][1:]
+        for sample in _arrangements(samples[port.name], len(named)):
+            dims = named if len(named) == len(sample) else [(dim, symbol) for dim, symbol in named if dim != 1]
+            if len(dims) == len(sample) and all(symbol is not None or dim == size for (dim, symbol), size in zip(dims, sample, strict=True)):
+                for (_, symbol), size in zip(dims, sample, strict=True):
+                    if symbol is not None and symbol not in batches and size > 0:
+                        sizes.setdefault(symbol, size)
+                break
+    return sizes
+
+
+def _arrangements(sample: tuple[int, ...], rank: int) -> list[tuple[int, ...]]:
+    """A row's shape as it is; with its channels moved to the front; without sizes of 1 where the rank is another."""
+    if len(sample) != rank:
+        return [tuple(n for n in sample if n != 1)]
+    return [sample, (sample[-1], *sample[:-1])] if rank == 3 else [sample]
 
 
 def _check_given(model: OnnxModel, given: Mapping[str, TensorType], dims: Mapping[str, int]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import DataError
 from ..graph import TensorType, kind_of
+from ..importers.onnx import open_sizes
 from ..options import Options
 from ..runtime.data import Data, DataLoader, Dataset, open_data
 from ..runtime.model import InferenceModel, Progress
@@ -39,10 +40,7 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
         raise DataError("There is no data to run on; give data=x, a path, or the name digits.")
     known = preprocessing_of(source)
     dataset = measured(open_data(given, chosen, known.roles))
-    if isinstance(source, OnnxSource):
-        wanted = source.graph_for_batch(chosen.micro_batch_size, False).binding.types
-    else:
-        wanted = input_types(source, chosen, dataset)
+    wanted = input_types(source, chosen, dataset, False)
     dataset = dataset.adapt_to(wanted, None, chosen, known.scalings)
     for sentence in (*dataset.notes, *(() if known.scalings else dataset.unscaled_bytes())):
         (say or _unheard)(sentence)
@@ -79,10 +77,12 @@ def measured(data: Data) -> Dataset:
     return data.train if data.test is None else data.test
 
 
-def input_types(source: Source, options: Options, dataset: Dataset) -> dict[str, TensorType]:
-    """The model's inputs for a micro-batch: an ONNX file declares them, a network takes the data's shapes in its precision."""
+def input_types(source: Source, options: Options, dataset: Dataset, training: bool) -> dict[str, TensorType]:
+    """The model's inputs for a micro-batch: an ONNX file declares them, with the data's sizes where it leaves them open; a network takes
+    the data's shapes in its precision."""
     if isinstance(source, OnnxSource):
-        return source.graph_for_batch(options.micro_batch_size, True).binding.types
+        sizes = open_sizes(source.model, dataset.samples([port.name for port in source.model.inputs]))
+        return source.graph_for_batch(options.micro_batch_size, training, sizes).binding.types
     assert isinstance(source, NetSource)
     wanted = {}
     for name, field in zip(source.input_names, dataset.fields.values(), strict=False):

@@ -14,17 +14,18 @@ from ..importers.onnx import OnnxModel, load_model
 from ..nn import Module
 from ..optim import Optimizer
 from ..options import Options, declarations
+from ..packaged import model_path
 from ..runtime.model import InferenceModel, Progress, TrainingModel
 from ..runtime.session import Session
 from ..runtime.source import NetSource, OnnxSource, Source
-from ..uses import check_use
+from ..uses import check_layers, check_use
 
 Modelish = Module | OnnxModel | str | os.PathLike[str]
 
 
 def load(path: str | os.PathLike[str]) -> OnnxModel:
-    """Read and check an ONNX file (ModelError where it cannot be read or is not valid)."""
-    return load_model(path)
+    """Read and check an ONNX file, or a model that comes with tileflow by its name (ModelError where it cannot be read or is not valid)."""
+    return load_model(model_path(path))
 
 
 def chosen_options(verb: str, options: Options | None, changes: Mapping[str, Any], training: bool = True) -> Options:
@@ -67,8 +68,9 @@ def chosen_optimizer(optimizer: Optimizer | str | None, options: Options) -> Opt
 def source_of(model: Modelish, options: Options) -> Source:
     """The source of a model; one per OnnxModel object, so that its models share weights."""
     if isinstance(model, Module):
+        check_layers(options)
         return NetSource(model, options)
-    loaded = model if isinstance(model, OnnxModel) else load_model(model)
+    loaded = model if isinstance(model, OnnxModel) else load(model)
     with _opening:
         source = OnnxSource(loaded, options, _sessions.get(id(loaded.proto)))
         source.session.owner = loaded.proto

@@ -10,14 +10,14 @@ import numpy as np
 from .. import compiler
 from ..errors import DataError, OptionError
 from ..graph import Graph, TensorType, type_of
-from ..importers.onnx import OnnxModel, load_model
+from ..importers.onnx import OnnxModel
 from ..loss import find
 from ..nn import Module
 from ..optim import from_options
 from ..options import Options
 from ..program import Batching
 from ..runtime.source import NetSource, OnnxSource, as_array
-from .models import Modelish, chosen_options, given_loss, model_name
+from .models import Modelish, chosen_options, given_loss, load, model_name
 
 if TYPE_CHECKING:
     from ..simulate import TuneResult
@@ -94,7 +94,7 @@ def _compile(model: Modelish, chosen: Options, training: bool, inputs: Sequence[
 def _graph(model: Modelish, chosen: Options, training: bool, inputs: Sequence[Any] | None) -> Graph:
     """The forward graph for one micro-batch."""
     if not isinstance(model, Module):
-        source = OnnxSource(model if isinstance(model, OnnxModel) else load_model(model), chosen)
+        source = OnnxSource(model if isinstance(model, OnnxModel) else load(model), chosen)
         return source.graph_for_batch(chosen.micro_batch_size, training).graph
     if inputs is None:
         raise DataError("A network of layers does not say what it takes; give inputs, for example inputs=[(16, 784)].")

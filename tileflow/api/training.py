@@ -140,7 +140,7 @@ def train(model: Modelish, options: Options | None = None, *, data: Any = None, 
     opened = open_data(given, chosen, known.roles)
     test = measured(open_data(chosen.test_data, chosen, known.roles)) if chosen.test_data else opened.test
     _check_remainder(chosen, len(opened.train))
-    wanted = input_types(source, chosen, opened.train)
+    wanted = input_types(source, chosen, opened.train, True)
     loss = _loss_name(chosen, opened.train)
     label = _label_type(source, wanted, loss)
     train_set = opened.train.images_as_bytes(wanted).adapt_to(wanted, label, chosen, known.scalings)

@@ -5,12 +5,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..errors import ModelError
 from ..options import GROUPS, Declaration, Flag, Options, declarations
+from ..packaged import PACKAGED_MODELS, model_path
 from ..terminal import say
 from ..uses import check_use, used_by
 
-PACKAGED_MODELS = ("digits_cnn.onnx",)
+__all__ = ["add_model", "add_options", "add_simulation", "model_path", "options_of", "say_where"]
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -60,17 +60,6 @@ def options_of(chosen: argparse.Namespace) -> Options:
     options = Options.load(chosen.options_file, **flags) if hasattr(chosen, "options_file") else Options(**flags)
     check_use(chosen.command, flags, options, training=getattr(chosen, "training", True), command=True)
     return options
-
-
-def model_path(text: str) -> Path:
-    """The model's path; the name of a packaged model counts where there is no such file."""
-    path = Path(text)
-    if not path.exists() and text in PACKAGED_MODELS:
-        return Path(__file__).parent.parent / "data" / text
-    if not path.exists():
-        raise ModelError(f"There is no model file {text}; give an .onnx file, or one that comes with tileflow: "
-                         f"{', '.join(PACKAGED_MODELS)}.")
-    return path
 
 
 def say_where(folder: Path | None) -> None:

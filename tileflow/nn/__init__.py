@@ -24,7 +24,7 @@ from .layers import (
 from .module import Module, record
 from .parameter import Buffer, Parameter
 from .planning import MultiConv, serialized_matmul, set_available_memory
-from .tensor import Tensor
+from .tensor import Tensor, where
 from .transformer import GELU, Embedding, LayerNorm, MultiheadAttention, RMSNorm, scaled_dot_product_attention
 
 __all__ = [
@@ -63,4 +63,5 @@ __all__ = [
     "serialized_matmul",
     "set_available_memory",
     "skip_init",
+    "where",
 ]

@@ -91,7 +91,8 @@ class Tensor:
         return f"Tensor({self.value!r})"
 
     def __bool__(self) -> bool:
-        raise TypeMismatchError("A tensor has no value while the network is recorded, so it cannot steer an if or while; use where().")
+        raise TypeMismatchError("A tensor has no value while the network is recorded, so it cannot steer an if or while; "
+                                "use nn.where(condition, a, b).")
 
     def apply(self, operator: str, *others: Any, **attributes: Any) -> Any:
         """Apply an operator of the registry to this tensor and others (tensors, parameters, arrays or numbers)."""
@@ -145,6 +146,26 @@ class Tensor:
     def __matmul__(self, other: Any) -> Tensor:
         return self.apply("MatMul", other)
 
+    def __lt__(self, other: Any) -> Tensor:
+        return self.apply("Less", other)
+
+    def __le__(self, other: Any) -> Tensor:
+        return self.apply("LessOrEqual", other)
+
+    def __gt__(self, other: Any) -> Tensor:
+        return self.apply("Greater", other)
+
+    def __ge__(self, other: Any) -> Tensor:
+        return self.apply("GreaterOrEqual", other)
+
+    def __eq__(self, other: Any) -> Tensor:          # type: ignore[override]
+        return self.apply("Equal", other)
+
+    def __ne__(self, other: Any) -> Tensor:          # type: ignore[override]
+        return (self == other).apply("Not")
+
+    __hash__ = object.__hash__
+
     def reshape(self, *shape: int) -> Tensor:
         """The same elements in another shape; one size may be -1."""
         return self.apply("Reshape", shape=tuple(shape))
@@ -182,3 +203,16 @@ class Tensor:
 
     def sqrt(self) -> Tensor:
         return self.apply("Sqrt")
+
+
+def where(condition: Tensor, a: Any, b: Any) -> Tensor:
+    """`a` where the condition holds and `b` elsewhere: tensors, parameters, arrays or numbers.
+
+    Raises:
+        TypeMismatchError: both are numbers, which leaves the element type open.
+    """
+    typed = [x for x in (a, b) if not isinstance(x, (bool, int, float))]
+    if not typed:
+        raise TypeMismatchError(f"where() has the numbers {a} and {b} and no element type; make one of them an array.")
+    like = condition.lift(typed[0])
+    return condition.apply("Where", like.lift(a), like.lift(b))

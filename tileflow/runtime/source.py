@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 import numpy as np
@@ -75,9 +76,10 @@ class OnnxSource:
         self.imported = self._import(types, training)
         return self.imported.graph, self.imported.weights
 
-    def graph_for_batch(self, batch: int, training: bool) -> Imported:
-        """Import with sizes from the options and this batch instead of from arrays."""
-        self.imported = import_graph(self.model, dims=self.options.dims, batch=batch, training=training, float_dtype=self._float(),
+    def graph_for_batch(self, batch: int, training: bool, sizes: Mapping[str, int] | None = None) -> Imported:
+        """Import with sizes from the options and this batch instead of from arrays; `sizes` of open dimensions where the options say none."""
+        dims = {**(sizes or {}), **self.options.dims}
+        self.imported = import_graph(self.model, dims=dims, batch=batch, training=training, float_dtype=self._float(),
                                      freeze=self._frozen(), trainable=self._trainable(training))
         return self.imported
 
@@ -126,7 +128,20 @@ class NetSource:
         if len(inputs) < self._required:
             raise DataError(f"{type(self.net).__name__}.forward() needs {self._required} inputs, got {len(inputs)} arrays.")
         graph = record(self.net, list(zip(names, inputs, strict=False)), training=training, dtype=self.options.precision)
+        self._choose_trained(graph)
         return graph, {name: p.data for name, p in self.net.named_parameters()}
+
+    def _choose_trained(self, graph: Graph) -> None:
+        """Apply the options frozen and trainable to the states (OptionError for a pattern that fits no parameter)."""
+        frozen, trainable = self.options.frozen, self.options.trainable
+        parameters = [s for s in graph.states if s.kind == "parameter"]
+        for pattern in (*frozen, *trainable):
+            if not any(fnmatchcase(s.name, pattern) for s in parameters):
+                raise OptionError(f"The pattern {pattern!r} fits no parameter of {type(self.net).__name__}; they are "
+                                  f"{', '.join(s.name for s in parameters)}.")
+        for state in parameters:
+            chosen = not any(fnmatchcase(state.name, p) for p in frozen) and (not trainable or any(fnmatchcase(state.name, p) for p in trainable))
+            state.trainable = state.trainable and chosen
 
     def attach(self) -> None:
         for name, p in self.net.named_parameters():

@@ -205,6 +205,10 @@ class Dataset:
             notes += said
         return replace(self, fields=fields, label=target, columns=(), notes=(*self.notes, *notes))
 
+    def samples(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        """The shape of a row for each input of a model (DataError where the inputs cannot be told)."""
+        return {name: field.sample for name, field in self._matched(names)[0].items()}
+
     def _matched(self, names: Sequence[str]) -> tuple[dict[str, Field], list[str]]:
         """A field for each model input."""
         if all(name in self.fields for name in names):

@@ -1,0 +1,183 @@
+"""What is given to a verb has an effect there: optimizers by name, packaged models, sizes that the data determine, patterns of parameters."""
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx_models import model_of, node, port
+
+import tileflow
+from tileflow import nn
+from tileflow.errors import DataError, ModelError, OptionError, TypeMismatchError
+from tileflow.importers.onnx import open_sizes, wrap_model
+from tileflow.options import declarations
+from tileflow.uses import OF_COMMAND, OF_FILES, OF_OPTIMIZER, OF_OPTION, check_use
+
+X = np.random.default_rng(0).standard_normal((32, 4)).astype(np.float32)
+Y = np.arange(32) % 3
+
+
+def weights(**settings):
+    nn.manual_seed(0)
+    net = nn.Linear(4, 3)
+    tileflow.training_model(net, **settings)(X, Y)
+    return net.state_dict()
+
+
+def test_an_optimizer_by_name_is_the_option():
+    for name in ("sgd", "adamw"):
+        by_name, by_option = weights(optimizer=name, learning_rate=0.1), weights(options=tileflow.Options(optimizer=name, learning_rate=0.1))
+        assert all(np.array_equal(by_name[k], by_option[k]) for k in by_name)
+    assert not np.array_equal(weights(optimizer="sgd")["weight"], weights(optimizer="adamw")["weight"])
+
+
+def test_an_optimizer_in_place_of_a_files_options(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("learning_rate = 0.5\n")
+    assert weights(options=tileflow.Options.load(path), optimizer=tileflow.optim.SGD(lr=0.1))
+    with pytest.raises(OptionError, match="contradict"):
+        weights(options=tileflow.Options(learning_rate=0.5), optimizer=tileflow.optim.SGD(lr=0.1))
+
+
+def test_a_micro_batch_size_that_was_set_fixes_the_rows_of_a_call(tmp_path):
+    model = tileflow.training_model(nn.Linear(4, 3), micro_batch_size=8, gradient_accumulation=2, device_iterations=2)
+    model(X, Y)
+    assert model.program.batching.micro_batch == 8
+    path = tmp_path / "run.toml"
+    path.write_text("micro_batch_size = 5\n")
+    with pytest.raises(tileflow.TileflowError, match=r"a call takes 5: micro_batch_size \(5\)"):
+        tileflow.training_model(nn.Linear(4, 3), tileflow.Options.load(path))(X, Y)
+    assert tileflow.inference_model(nn.Linear(4, 3), tileflow.Options.load(path))(X).shape == (32, 3)
+    with pytest.raises(tileflow.TileflowError, match="a call takes 5"):
+        tileflow.inference_model(nn.Linear(4, 3), micro_batch_size=5)(X)
+
+
+def test_packaged_models_by_name_everywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert tileflow.load("digits_cnn.onnx").inputs[0].name == "image"
+    assert tileflow.compile("digits_cnn.onnx").program.inputs[0].name == "image"
+    assert tileflow.inference_model("digits_cnn.onnx")(np.zeros((1, 1, 8, 8), np.float32)).shape == (1, 10)
+    for verb in (tileflow.load, tileflow.compile, tileflow.training_model, lambda path: tileflow.train(path, data=(X, Y))):
+        with pytest.raises(ModelError, match=r"^There is no model file none.onnx; give an .onnx file, or one that comes with tileflow: digits_cnn"):
+            verb("none.onnx")
+
+
+# ---- sizes that the data determine
+
+
+def sequence(dims):
+    """[N, T, 4] -> the mean over T -> a Gemm."""
+    return model_of([node("ReduceMean", ["x"], ["m"], axes=[1], keepdims=0), node("MatMul", ["m", "w"], ["y"], "fc")],
+                    [port("x", dims)], [port("y", None)], {"w": np.ones((4, 3), np.float32)})
+
+
+@pytest.mark.parametrize("dims", [["N", "T", 4], ["N", None, 4], ["N", "T", "C"]])
+def test_open_sizes_are_the_datas(tmp_path, dims):
+    x = np.zeros((32, 7, 4), np.float32)
+    path = tmp_path / "sequence.onnx"
+    onnx.save(sequence(dims), path)
+    tileflow.train(path, data=(x, Y), out=str(tmp_path / "run"))
+    assert tileflow.infer(path, data=x)["y"].shape == (32, 3)
+    with pytest.raises(DataError, match=r"takes rows of shape \[5, 4\]"):
+        tileflow.infer(path, data=x, dims={"x[1]" if dims[1] is None else "T": 5, **({"C": 4} if dims[2] == "C" else {})})
+
+
+@pytest.mark.parametrize(("dims", "sample", "sizes"), [
+    (["N", 3, "H", "W"], (32, 24, 3), {"H": 32, "W": 24}),          # channels last
+    (["N", 3, "H", "W"], (3, 32, 24), {"H": 32, "W": 24}),
+    (["N", 1, "H", "W"], (32, 24), {"H": 32, "W": 24}),
+    (["N", "T"], (7, 1), {"T": 7}),
+    (["N", "T", "N"], (7, 5), {"T": 7}),
+    (["N", 3, "H", "W"], (5, 32, 24), {}),
+    (["N", "T"], (7, 5), {}),
+    (["N", "T"], (0,), {}),
+])
+def test_which_sizes_rows_settle(dims, sample, sizes):
+    model = wrap_model(model_of([node("Relu", ["x"], ["y"])], [port("x", dims)], ["y"]))
+    assert open_sizes(model, {"x": sample}) == sizes
+
+
+# ---- layers
+
+
+class Net(nn.Module):
+    def __init__(self):
+        nn.manual_seed(0)
+        self.fc1, self.fc2 = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.fc2(self.fc1(x))
+
+
+@pytest.mark.parametrize(("patterns", "changed"), [
+    ({}, {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}), ({"frozen": "fc1*"}, {"fc2.weight", "fc2.bias"}),
+    ({"trainable": "*.bias"}, {"fc1.bias", "fc2.bias"}),
+])
+def test_patterns_choose_the_parameters_of_layers(patterns, changed):
+    net = Net()
+    before = net.state_dict()
+    tileflow.training_model(net, optimizer="sgd", learning_rate=0.1, **patterns)(X, Y)
+    assert {name for name, array in net.state_dict().items() if not np.array_equal(array, before[name])} == changed
+
+
+def test_what_is_for_files_is_refused_for_layers():
+    with pytest.raises(OptionError, match="Option dims has no effect on a network of layers; it is for ONNX files"):
+        tileflow.inference_model(Net(), dims={"T": 3})
+
+
+def test_a_pattern_that_fits_nothing():
+    with pytest.raises(OptionError, match=r"The pattern 'fc3\*' fits no parameter of Net; they are fc1.weight, fc1.bias"):
+        tileflow.training_model(Net(), frozen="fc3*")(X, Y)
+
+
+@pytest.mark.parametrize(("forward", "expected"), [
+    (lambda x: nn.where(x > 0.5, 0.5, x), lambda x: np.where(x > 0.5, np.float32(0.5), x)),
+    (lambda x: nn.where(x <= 0, x, -x), lambda x: -np.abs(x)),
+    (lambda x: nn.where(x != 0, x, 1.0), lambda x: np.where(x != 0, x, 1)),
+    (lambda x: nn.where(x >= 0, np.array([1.0, 2.0, 3.0, 4.0]), 0.0), lambda x: np.where(x >= 0, np.arange(1, 5, dtype=np.float32), 0)),
+    (lambda x: nn.where(x < 0, x * 0, x), lambda x: np.maximum(x, 0)),
+])
+def test_where_and_comparisons(forward, expected):
+    class Net(nn.Module):
+        def forward(self, x):
+            return forward(x)
+
+    x = np.where(X > 1.5, np.float32(0), X)
+    assert np.array_equal(tileflow.inference_model(Net())(x), expected(x))
+
+
+def test_where_needs_an_element_type():
+    class Net(nn.Module):
+        def forward(self, x):
+            return nn.where(x > 0, 1.0, 0.0)
+
+    with pytest.raises(TypeMismatchError, match="no element type"):
+        tileflow.inference_model(Net())(X)
+
+
+def test_selection_where_a_message_sends_people():
+    class Branches(nn.Module):
+        def forward(self, x):
+            return x if x > 0 else -x
+
+    with pytest.raises(TypeMismatchError, match=r"use nn.where\(condition, a, b\)"):
+        tileflow.inference_model(Branches())(X)
+
+
+# ---- the table
+
+
+def test_the_table_of_uses_names_options_that_exist():
+    known = set(declarations())
+    assert set(OF_OPTION) <= known
+    assert set(OF_OPTIMIZER) <= known
+    assert set(OF_FILES) <= known
+    assert {name for names in OF_COMMAND.values() for name in names} <= known
+
+
+def test_options_objects_may_hold_more_than_a_verb_uses():
+    options = tileflow.Options(epochs=3, machine="gc200", momentum=0.9)
+    check_use("infer", [], options)
+    assert tileflow.inference_model(nn.Linear(4, 3), options)(X).shape == (32, 3)
+    with pytest.raises(OptionError, match="has no effect on inference_model; it is for train"):
+        tileflow.inference_model(nn.Linear(4, 3), options, epochs=3)
