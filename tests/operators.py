@@ -115,5 +115,5 @@ def sums(x: TensorType) -> Iterator[Example]:
     for name in ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"):
         yield OPS[name](), (f(20, 48), labels)
         yield OPS[name + "Grad"](), (f(), f(20, 48), labels)
-    for name in ("MSELoss", "L1Loss", "BCEWithLogitsLoss"):
+    for name in ("MSELoss", "L1Loss", "BCELoss", "BCEWithLogitsLoss"):
         yield OPS[name](), (f(20, 48), f(20, 48))

@@ -27,6 +27,7 @@ SAMPLES = {
     "available_memory_proportion": ("conv*=0.1,*=0.3", {"conv*": 0.1, "*": 0.3}),
     "serialised_matmul": ("fc1=output_channels:4", {"fc1": "output_channels:4"}),
     "learning_rate": ("1e-2", 0.01), "scale": ("-0.5", -0.5), "validation_split": ("0.25", 0.25),
+    "class_weights": ("1,2.5", (1.0, 2.5)), "class_axis": ("-1", -1), "metrics": ("f1,auc", ("f1", "auc")),
 }
 
 

@@ -50,7 +50,7 @@ SAMPLES: dict[str, list[tuple[dict[str, Any], list[Any]]]] = {
     "NegativeLogLikelihoodLoss": [({}, [x34, labels]), ({"reduction": "sum"}, [x34, labels])],
     "SoftmaxCrossEntropyLossGrad": [({}, [(), x34, labels])], "NegativeLogLikelihoodLossGrad": [({}, [(), x34, labels])],
     "MSELoss": [({}, [x34, x34]), ({"reduction": "none"}, [x34, x34])], "L1Loss": [({"reduction": "sum"}, [x34, x34])],
-    "BCEWithLogitsLoss": [({}, [x34, x34])], "IdentityLoss": [({}, [x34]), ({"reduction": "none"}, [x34])],
+    "BCELoss": [({}, [(3, 4), (3, 4)])], "BCEWithLogitsLoss": [({}, [x34, x34])], "IdentityLoss": [({}, [x34]), ({"reduction": "none"}, [x34])],
     "MatMul": [({}, [(2, 3, 4), (4, 5)]), ({}, [(4,), (4, 5)])], "FusedMatMul": [({"transB": 1, "alpha": 0.5}, [(2, 3, 4), (2, 5, 4)])],
     "Gemm": [({"transB": 1}, [x34, (5, 4), (5,)]), ({"transA": 1}, [(4, 3), (4, 5)])],
     "BatchNormalization": [({}, [image, *[(4,)] * 4]), ({"training_mode": 1}, [image, (4,), (4,), None, None])],

@@ -62,9 +62,21 @@ Serial = Mapping[str, tuple[str, int]]
 """Source-name patterns of matmuls to do in pieces -> mode and factor."""
 
 
-def inference(graph: Graph, batching: Batching, stop_after: str | None = None, serialised: Serial | None = None) -> Compilation:
-    """Compile a forward graph for inference."""
-    return run_steps(Program(graph, batching), [("fold", _fold), ("cse", _cse), *_serialise(serialised), ("split", _hoist)], stop_after)
+Measures = Callable[[Builder, Sequence[Value]], Sequence[Value]]
+"""Builds what is to be measured (losses) from the model's outputs, with the inputs that it needs."""
+
+
+def inference(graph: Graph, batching: Batching, stop_after: str | None = None, serialised: Serial | None = None,
+              measures: Measures | None = None) -> Compilation:
+    """Compile a forward graph for inference; `measures` gives outputs that follow the model's own."""
+    def measure(p: Program) -> None:
+        assert measures is not None
+        b = Builder(p.micro, Origin(("loss",)))
+        for value in measures(b, list(p.micro.outputs)):
+            p.micro.outputs.append(b.Identity(value) if value.producer is None or value in p.micro.outputs else value)
+
+    more: list[Step] = [("loss", measure), ("simplify", _simplify)] if measures is not None else []
+    return run_steps(Program(graph, batching), [("fold", _fold), ("cse", _cse), *_serialise(serialised), *more, ("split", _hoist)], stop_after)
 
 
 def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching, *, reduction: str = "mean",

@@ -78,6 +78,30 @@ class Integer(Kind):
 
 
 @dataclass(frozen=True)
+class OneOf(Kind):
+    """One of a few whole numbers."""
+
+    numbers: tuple[int, ...]
+
+    @property
+    def metavar(self) -> str:          # type: ignore[override]
+        return "{" + ",".join(map(str, self.numbers)) + "}"
+
+    @property
+    def expected(self) -> str:
+        return " or ".join(map(str, self.numbers))
+
+    def check(self, value: Any) -> int:
+        number = Integer().check(value)
+        if number not in self.numbers:
+            raise ValueError
+        return number
+
+    def parse(self, text: str) -> Any:
+        return int(text)
+
+
+@dataclass(frozen=True)
 class Number(Kind):
     """A finite real number."""
 

@@ -24,9 +24,26 @@ from typing import Any, Literal
 
 from . import toml
 from .errors import OptionError
-from .kinds import Choice, FilePath, Flag, Integer, Kind, Machine, Names, Number, Numbers, Proportions, Range, SerialSplits, Sizes, Text, serial_split
+from .kinds import (
+    Choice,
+    FilePath,
+    Flag,
+    Integer,
+    Kind,
+    Machine,
+    Names,
+    Number,
+    Numbers,
+    OneOf,
+    Proportions,
+    Range,
+    SerialSplits,
+    Sizes,
+    Text,
+    serial_split,
+)
 
-Loss = Literal["auto", "cross_entropy", "nll", "mse", "l1", "bce_with_logits", "identity"]
+Loss = Literal["auto", "cross_entropy", "nll", "mse", "l1", "bce", "bce_with_logits", "identity"]
 OutputMode = Literal["default", "all", "final", "sum", "every_n"]
 GROUPS = {
     "batching": "Batching",
@@ -119,8 +136,20 @@ class Options:
 
     epochs: int = _option(1, Integer(Range(least=0)), "training", "passes over the training data")
     loss: Loss = _option(
-        "auto", Choice(("auto", "cross_entropy", "nll", "mse", "l1", "bce_with_logits", "identity")), "training",
+        "auto", Choice(("auto", "cross_entropy", "nll", "mse", "l1", "bce", "bce_with_logits", "identity")), "training",
         "loss function; auto is cross_entropy for whole-number labels and mse otherwise; identity takes the model's output as the loss")
+    ignore_index: int | None = _option(
+        None, Integer(), "training", "class number of labels that do not count (cross_entropy, nll)", optional=True)
+    class_weights: tuple[float, ...] = _option(
+        (), Numbers(Number(Range(least=0))), "training", "weight of each class in the loss (cross_entropy, nll)")
+    label_smoothing: float = _option(
+        0.0, Number(Range(least=0, most=1)), "training", "share of each label that is spread evenly over all classes (cross_entropy)")
+    class_axis: Literal[1, -1] | None = _option(
+        None, OneOf((1, -1)), "training", "axis of the classes in scores of three and more dimensions (cross_entropy, nll); by default by the shapes",
+        optional=True)
+    metrics: tuple[str, ...] = _option(
+        (), Names(), "training", "what to measure on the test data besides the loss: accuracy, top5, f1, f1_macro, f1_micro, f1_weighted, auc and "
+        "perplexity of classes, mae, rmse and r2 of numbers; accuracy is measured anyway")
     accumulation_reduction: Literal["mean", "sum"] = _option(
         "mean", Choice(("mean", "sum")), "training", "how the micro-batches' gradients are combined")
     frozen: tuple[str, ...] = _option((), Names(), "training", "name patterns (* and ?) of parameters to leave as they are")

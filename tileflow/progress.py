@@ -130,4 +130,5 @@ def epoch_line(record: Epoch, epochs: int) -> str:
                               ("test accuracy", record.test_accuracy, ".2%")):
         if value is not None:
             parts.append(f"{name} {value:{form}}")
+    parts += [f"test {name} {value:.4f}" for name, value in record.test_metrics.items() if value is not None]
     return "  ".join([*parts, f"{record.samples_per_second:,.0f} {record.unit}/s"])

@@ -27,7 +27,7 @@ OF_OPTION: dict[str, tuple[str, ...]] = {
     "micro_batch_size": (*COMMANDS, *MODELS),
     "gradient_accumulation": (*TRAINING, "inference_model"),          # where it must be 1, and that is said
     "output_mode": MODELS, "output_return_period": MODELS,
-    "epochs": ("train",),
+    "epochs": ("train",), "metrics": ("train",),
     "test_data": ("train",), "shuffle": ("train",), "drop_last": ("train",), "max_batches": ("train",),
     "serialised_matmul": (*RUNS, "compile", "tune"),
     "seed": (*RUNS, "compile"),

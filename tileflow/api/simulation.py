@@ -87,7 +87,7 @@ def _compile(model: Modelish, chosen: Options, training: bool, inputs: Sequence[
     batching = Batching(chosen.micro_batch_size, chosen.gradient_accumulation, chosen.device_iterations)
     if not training:
         return compiler.inference(graph, batching, stop_after, chosen.serial_splits)
-    return compiler.training(graph, find(given_loss(chosen)), from_options(chosen), batching, reduction=chosen.accumulation_reduction,
+    return compiler.training(graph, find(given_loss(chosen), chosen), from_options(chosen), batching, reduction=chosen.accumulation_reduction,
                              loss_scaling=chosen.loss_scaling, stop_after=stop_after, serialised=chosen.serial_splits)
 
 

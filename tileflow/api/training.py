@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,18 +11,19 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError, ModelError, OptionError
-from ..graph import TensorType
 from ..importers.onnx import OnnxModel, folded_norms
-from ..loss import CLASS_LOSSES, LABELS
+from ..loss import choose
+from ..metrics import check_names, defaults
+from ..metrics.named import Function
 from ..optim import Optimizer
 from ..options import Options
 from ..runtime.data import Dataset, open_data
-from ..runtime.evaluate import label_type
 from ..runtime.history import Epoch
+from ..runtime.labels import Fit, is_hard, look
 from ..runtime.model import TrainingModel
 from ..runtime.preprocessing import Preprocessing
 from ..runtime.run_folder import checkpoint_of, run_folder
-from ..runtime.source import OnnxSource, Source
+from ..runtime.source import OnnxSource
 from ..runtime.trained_file import write_trained
 from ..runtime.trainer import Reporter, Silent, Trainer
 from ..text import one_line
@@ -39,12 +40,26 @@ class TrainResult:
     _trainer: Trainer
     _model: OnnxModel | None
     _preprocessing: Preprocessing
+    _fit: Fit
 
     @property
     def history(self) -> dict[str, np.ndarray]:
-        """epoch, loss, accuracy, test_loss, test_accuracy, samples_per_second as float64 arrays."""
+        """epoch, loss, accuracy, test_loss, test_accuracy, samples_per_second and the other metrics (test_f1 ...) as float64 arrays."""
         names = ("epoch", "loss", "accuracy", "test_loss", "test_accuracy", "samples_per_second")
-        return {n: np.array([np.nan if getattr(e, n) is None else getattr(e, n) for e in self.epochs], np.float64) for n in names}
+        columns = {n: [getattr(e, n) for e in self.epochs] for n in names}
+        measured = dict.fromkeys(n for e in self.epochs for n in e.test_metrics)
+        columns |= {f"test_{n}": [e.test_metrics.get(n) for e in self.epochs] for n in measured}
+        return {n: np.array([np.nan if x is None else x for x in column], np.float64) for n, column in columns.items()}
+
+    @property
+    def loss(self) -> str:
+        """The loss that was minimised, by name."""
+        return self._trainer.model.loss_name
+
+    @property
+    def loss_reason(self) -> str:
+        """Why it was that one: `as chosen`, or what decided where the option was auto."""
+        return self._fit.choice.reason
 
     @property
     def weights(self) -> dict[str, np.ndarray]:
@@ -76,20 +91,20 @@ class TrainResult:
         return Path(path)
 
     def evaluate(self, data: Any = None) -> dict[str, float | None]:
-        """Mean loss and accuracy of the trained weights on data (anything `train` takes; by default the run's test part), scaled as the
-        training data were."""
+        """The loss and the metrics by name of the trained weights on data (anything `train` takes; by default the run's test part), scaled as the
+        training data were.
+
+        Every row counts. None stands for what is not defined: the accuracy of a loss without classes, the area under the curve of one class.
+        """
         dataset = self._trainer.test if data is None else self._adapted(data)
         if dataset is None:
             raise DataError("The run has no test data; give some to evaluate on.")
-        loss, accuracy = self._trainer.evaluator.measure(dataset)
-        return {"loss": loss, "accuracy": accuracy}
+        return {"loss": None, "accuracy": None, **(self._trainer.evaluator.measure(dataset) or {})}
 
     def _adapted(self, data: Any) -> Dataset:
         """Data of a later evaluation, made to fit like the training data."""
-        options, known = self._trainer.options, self._preprocessing
-        types = {v.name: v.type for v in self._trainer.model.program.inputs}
-        label = types.pop(LABELS, None)
-        dataset = measured(open_data(data, options, known.roles)).adapt_to(types, label, options, known.scalings)
+        known = self._preprocessing
+        dataset = self._fit(measured(open_data(data, self._trainer.options, known.roles)), known.scalings)
         report_foreign(known, dataset)
         return dataset
 
@@ -112,7 +127,7 @@ class TrainResult:
 
 
 def train(model: Modelish, options: Options | None = None, *, data: Any = None, optimizer: Optimizer | str | None = None,
-          reporter: Reporter | None = None, **changes: Any) -> TrainResult:
+          metrics: str | Function | Sequence[str | Function] | None = None, reporter: Reporter | None = None, **changes: Any) -> TrainResult:
     """Train a model on data and write trained ONNX file, metrics and checkpoint into a run folder.
 
         result = tileflow.train("model.onnx", data=(x, y), epochs=3, micro_batch_size=32)
@@ -122,6 +137,7 @@ def train(model: Modelish, options: Options | None = None, *, data: Any = None, 
         model: an ONNX file, a loaded one, or a network of layers.
         data: overrides `options.data`: arrays (x, y), a dict, a path, or "digits".
         optimizer: a name, or an optimizer in place of the one that the options describe.
+        metrics: overrides `options.metrics`: names, or functions (the model's first output over all rows, labels) -> number.
         reporter: gets progress; None: silent.
         changes: single options by keyword.
 
@@ -141,12 +157,15 @@ def train(model: Modelish, options: Options | None = None, *, data: Any = None, 
     test = measured(open_data(chosen.test_data, chosen, known.roles)) if chosen.test_data else opened.test
     _check_remainder(chosen, len(opened.train))
     wanted = input_types(source, chosen, opened.train, True)
-    loss = _loss_name(chosen, opened.train)
-    label = _label_type(source, wanted, loss)
-    train_set = opened.train.images_as_bytes(wanted).adapt_to(wanted, label, chosen, known.scalings)
+    outputs = source.graph(list(wanted.values()), True)[0].outputs
+    choice = choose(chosen.loss, chosen, outputs, look(opened.train, chosen.ignore_index))
+    fit = Fit(wanted, outputs[0].type, choice.loss.label_type([v.type for v in outputs]), choice, opened.train.classes, chosen)
+    train_set = fit(opened.train.images_as_bytes(wanted), known.scalings)
     found = Preprocessing.of(opened.train, train_set)
-    test_set = None if test is None else test.adapt_to(wanted, label, chosen, found.scalings)
-    for note in (*train_set.notes, *(() if known.scalings else train_set.unscaled_bytes())):
+    test_set = None if test is None else fit(test, found.scalings)
+    if chosen.loss == "auto":
+        reporter.say(f"Loss {choice.loss.name}: {choice.reason}.")
+    for note in (*choice.notes, *train_set.notes, *(() if known.scalings else train_set.unscaled_bytes())):
         reporter.say(note)
     report_foreign(known, train_set)
     if test_set is not None:
@@ -157,17 +176,15 @@ def train(model: Modelish, options: Options | None = None, *, data: Any = None, 
     loop_options = chosen.clone()
     loop_options.output_mode = "all"
     folder = run_folder(chosen.out, chosen.resume)
-    training = TrainingModel(source, loop_options, optimizer, loss, reporter.compiling)
+    training = TrainingModel(source, loop_options, optimizer, choice.loss, reporter.compiling)
     trainer = Trainer(training, train_set, test_set, loop_options, folder, reporter)
     training.compile(*_example(trainer))
     training.compile_seconds = 0.0
-    for part in (train_set, test_set):
-        if part is not None and loss in CLASS_LOSSES:
-            _check_labels(part, training.program.micro.outputs[0].shape[1])
+    trainer.measure(_metrics(chosen.metrics if metrics is None else metrics, training, [part for part in (train_set, test_set) if part is not None]))
     if checkpoint := checkpoint_of(folder, chosen.resume, reporter.say):
         trainer.resume(checkpoint)
     trainer.run()
-    result = TrainResult(trainer.history, folder, trainer, source.model if isinstance(source, OnnxSource) else None, found)
+    result = TrainResult(trainer.history, folder, trainer, source.model if isinstance(source, OnnxSource) else None, found, fit)
     if result._model is not None:
         result.save_onnx(folder / "model.onnx")
     return result
@@ -181,41 +198,15 @@ def _check_remainder(options: Options, rows: int) -> None:
                           f"device_iterations), and drop_last is off; set drop_last, or choose sizes that divide {rows:,}.")
 
 
-def _check_labels(dataset: Dataset, classes: int) -> None:
-    """Refuse labels that are no class of the model before anything is trained."""
-    labels = dataset.labels
-    if labels is None:
-        return
-    rows = labels.reshape(len(labels), -1)
-    wrong = (rows < 0) | (rows >= classes)
-    if wrong.any():
-        at = int(np.flatnonzero(wrong.any(axis=1))[0])
-        raise DataError(f"Data {dataset.name}: the label {rows[at][wrong[at]][0]} of row {at} is outside of the model's classes 0..{classes - 1}; "
-                        "check the label column or the number of classes of the model.")
+def _metrics(given: str | Function | Sequence[str | Function], training: TrainingModel, parts: Sequence[Dataset]) -> tuple[str | Function, ...]:
+    """What is measured: what was asked for, checked before anything is trained, and what fits the loss anyway."""
+    asked = (given,) if isinstance(given, str) or callable(given) else tuple(given)
+    check_names(asked, training.view, training.loss_name)
+    soft = training.view is not None and training.view.task == "binary" and not all(part.label is None or is_hard(part) for part in parts)
+    return (*asked, *(m for m in defaults(training.view) if m not in asked and not soft))
 
 
 def _example(trainer: Trainer) -> tuple[np.ndarray, ...]:
     """Arrays of a whole call, to compile for before anything is read."""
     rows = np.zeros(trainer.loader.combined_batch_size, np.int64)
     return trainer.train.gather(rows)
-
-
-def _loss_name(options: Options, dataset: Dataset) -> str:
-    """`auto` by the labels: classes for whole numbers, squared error otherwise."""
-    if options.loss != "auto":
-        return options.loss
-    if dataset.label is None:
-        raise DataError("The data have no labels: name them with the option label, or set loss='identity' for a model that computes its loss.")
-    values = dataset.label.array
-    if values.dtype.kind in "iub":
-        return "cross_entropy"
-    one = values.ndim == 1 and values.size and bool(np.all(np.mod(values[:65536], 1) == 0)) and float(np.min(values)) >= 0
-    return "cross_entropy" if one else "mse"
-
-
-def _label_type(source: Source, wanted: Mapping[str, TensorType], loss: str) -> TensorType | None:
-    """The element type and shape that the loss takes; None where the model computes its loss itself."""
-    if loss == "identity":
-        return None
-    graph, _ = source.graph(list(wanted.values()), True)
-    return label_type(loss, graph.outputs[0].type)

@@ -14,7 +14,7 @@ from ..graph.types import FLOATS, TensorType
 from ..kernels.call import Call, In, Out
 from ..kernels.call import Work as Scratch
 from ..kernels.elementwise import elementwise_call
-from ..kernels.expr import Const, Expr, Var, abs_, exp, log1p, sigmoid, sign, where
+from ..kernels.expr import Const, Expr, Var, abs_, exp, log, log1p, maximum, sigmoid, sign, where
 from ..kernels.expr import evaluate as evaluate_expr
 from ..kernels.expr import flops as flops_of
 from ..kernels.loss import Labels
@@ -412,6 +412,20 @@ class BCEWithLogitsLoss(_Elementwise):
 
     def slope(self, x: Expr, t: Expr) -> tuple[Expr, Expr]:
         return sigmoid(x) - t, -x
+
+
+@op("BCELoss", onnx=False)
+class BCELoss(_Elementwise):
+    """-t log(p) - (1 - t) log(1 - p) for probabilities p and targets t in 0..1; the mean is over all elements.
+
+    Logarithms are at least -100 and the slope's denominator at least 1e-12, as in PyTorch. A p outside of 0..1 gives NaN.
+    """
+
+    def error(self, x: Expr, t: Expr) -> Expr:
+        return (t - 1) * maximum(log1p(-x), -100) - t * maximum(log(x), -100)
+
+    def slope(self, x: Expr, t: Expr) -> tuple[Expr, Expr]:
+        return (x - t) / maximum((1 - x) * x, 1e-12), maximum(log1p(-x), -100) - maximum(log(x), -100)
 
 
 @op("IdentityLoss", onnx=False)

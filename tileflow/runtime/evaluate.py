@@ -1,15 +1,59 @@
-"""Measuring: the mean loss and the accuracy of a model's current weights over a whole data set."""
+"""Measuring: the loss and the metrics of a model's current weights over a whole data set, by a compiled program with the loss in it."""
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from ..graph import TensorType
-from ..loss import CLASS_LOSSES
+from .. import compiler
+from ..graph import Builder, Graph, TensorType, Value
+from ..loss import Loss
+from ..metrics import Collector
+from ..metrics.named import Function
 from ..options import Options
+from ..program import Batching
 from .data import DataLoader, Dataset
-from .model import InferenceModel, Progress, TrainingModel
+from .model import LossModel, Progress, TrainingModel
+from .source import Source
+
+MOST_MICRO_BATCHES = 64
+"""Micro-batches of one call."""
+
+
+class EvaluationModel(LossModel):
+    """The model in inference form, with the loss of each row as a further output; or of each micro-batch, where a row alone has none."""
+
+    def __init__(self, source: Source, options: Options, loss: Loss, progress: Progress | None = None) -> None:
+        super().__init__(source, options.clone(gradient_accumulation=1, output_mode="all", on_new_shape="compile"), loss, progress)
+        self.by_rows = True
+        self._weight: float | None = None
+
+    def _rows_are_fixed(self) -> bool:
+        return False                    # the last batch may be shorter
+
+    def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
+        loss = self._fitted(graph, more)
+
+        def measures(b: Builder, outputs: Sequence[Value]) -> list[Value]:
+            rows = loss.rows(b, outputs)
+            self.by_rows = rows is not None
+            if rows is None:
+                return [loss(b, outputs)]
+            self._weight = rows.weight if isinstance(rows.weight, float) else None
+            return [rows.total, *([rows.weight] if isinstance(rows.weight, Value) else [])]
+        return compiler.inference(graph, batching, serialised=self.options.serial_splits, measures=measures)
+
+    def measure(self, *arrays: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """One call: the model's first output [rows, ...], the losses and what they weigh, float64 [rows] (or [1]: of all rows together)."""
+        shown = self._outputs(self._run(self._arrays(arrays)))
+        rows = len(arrays[0])
+        if not self.by_rows:
+            return shown[0], np.reshape(shown[-1], -1).astype(np.float64) * rows, np.array([rows], np.float64)
+        if self._weight is not None:
+            return shown[0], shown[-1].astype(np.float64), np.full(rows, self._weight)
+        return shown[0], shown[-2].astype(np.float64), shown[-1].astype(np.float64)
 
 
 class Evaluator:
@@ -17,55 +61,42 @@ class Evaluator:
 
     def __init__(self, model: TrainingModel, options: Options, progress: Progress | None = None, stop: Callable[[], bool] | None = None) -> None:
         self.model, self.options, self.progress, self.stop = model, options, progress, stop
-        self._evaluator: InferenceModel | None = None
+        self.metrics: tuple[str | Function, ...] = ()
+        self._evaluation: EvaluationModel | None = None
 
-    def measure(self, data: Dataset) -> tuple[float | None, float | None]:
-        """(mean loss over samples, accuracy); None where not defined, and where `stop` became true."""
-        if self._evaluator is None:
-            options = self.options.clone()
-            options.gradient_accumulation, options.output_mode = 1, "all"
-            options.device_iterations = max(1, min(64, len(data) // options.micro_batch_size))
-            options.on_new_shape = "compile"
-            self._evaluator = InferenceModel(self.model.source, options, self.progress)
-            self._evaluator.stop = self.stop
-        evaluator = self._evaluator
-        loader = DataLoader(evaluator.options, data, shuffle=False, pad_last=True)
-        total = loss = 0.0
-        correct, seen = 0, 0
+    def measure(self, data: Dataset) -> dict[str, float | None] | None:
+        """`loss` (the mean over all that counts) and the metrics by name, None where not defined; None where `stop` became true.
+
+        Every row counts: the last batch is filled up where the loss has a value for each row, and a shorter one where it has not.
+        """
+        evaluation = self._ready(data)
+        loader = DataLoader(evaluation.options, data, shuffle=False, pad_last=evaluation.by_rows, drop_last=False)
+        collector = Collector(self.metrics, evaluation.view, self.model.loss_name)
+        total = weight = 0.0
+        seen = 0
         for batch in loader:
-            outputs = evaluator(*batch[:-1])
-            scores = outputs[0] if isinstance(outputs, tuple) else outputs
-            real = min(len(batch[-1]), len(data) - seen)
+            real = min(len(batch[0]), len(data) - seen)
             seen += real
-            loss += _loss(self.model.loss_name, scores[:real], batch[-1][:real]) * real
-            total += real
-            if self.model.loss_name in CLASS_LOSSES:
-                correct += int(np.count_nonzero(scores[:real].argmax(axis=1) == batch[-1][:real]))
+            output, losses, weights = evaluation.measure(*batch)
+            total += float(losses[:real].sum())
+            weight += float(weights[:real].sum())
+            collector.update(output[:real], batch[-1][:real])
             if self.stop is not None and self.stop():
-                return None, None
-        mean = loss / total if total else None
-        return (None if mean is None or np.isnan(mean) else mean), (correct / total if self.model.loss_name in CLASS_LOSSES and total else None)
+                return None
+        mean = total / weight if weight else math.nan
+        return {"loss": None if math.isnan(mean) else mean, **collector.values()}
 
+    def _ready(self, data: Dataset) -> EvaluationModel:
+        if self._evaluation is None:
+            self._evaluation = self._make(max(1, min(MOST_MICRO_BATCHES, len(data) // self.options.micro_batch_size)), data)
+            if not self._evaluation.by_rows:
+                self._evaluation = self._make(1, data)
+        return self._evaluation
 
-def _loss(name: str, scores: np.ndarray, labels: np.ndarray) -> float:
-    """The mean loss of outputs in float64, for reports; NaN for a loss that the model computes itself."""
-    x = scores.astype(np.float64)
-    if name in CLASS_LOSSES:
-        if name == "cross_entropy":
-            x = x - x.max(axis=1, keepdims=True)
-            x = x - np.log(np.exp(x).sum(axis=1, keepdims=True))
-        return float(-np.take_along_axis(x, np.expand_dims(labels, 1), axis=1).mean())
-    if name == "mse":
-        return float(np.mean((x - labels) ** 2))
-    if name == "l1":
-        return float(np.mean(np.abs(x - labels)))
-    if name == "bce_with_logits":
-        return float(np.mean(np.maximum(x, 0) - x * labels + np.log1p(np.exp(-np.abs(x)))))
-    return float("nan")
-
-
-def label_type(loss: str, output: TensorType) -> TensorType:
-    """What the labels of a micro-batch must be for a loss over `output`."""
-    if loss in CLASS_LOSSES:
-        return TensorType("int64", (output.shape[0], *output.shape[2:]))
-    return output
+    def _make(self, micro_batches: int, data: Dataset) -> EvaluationModel:
+        options = self.options.clone(device_iterations=micro_batches, max_batches=None)
+        made = EvaluationModel(self.model.source, options, self.model.loss, self.progress)
+        made.stop = self.stop
+        example: Any = data.gather(np.zeros(micro_batches * self.options.micro_batch_size, np.int64))
+        made.compile(*example)
+        return made

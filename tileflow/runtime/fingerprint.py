@@ -14,7 +14,7 @@ from .model import TrainingModel
 
 FREE = frozenset({
     "output_mode", "output_return_period", "test_data", "prefetch", "threads", "on_new_shape", "out", "resume", "allow_other_data",
-    "checkpoint_every", "save_every_updates", "progress", "keep_training_mode",
+    "checkpoint_every", "save_every_updates", "progress", "keep_training_mode", "metrics",
     "machine", "available_memory_proportion", "machine_precision", "joint_plans", "optimizer_off_chip", "recompute", "tile_plans",
     "epochs", "loss", "optimizer", "learning_rate", "weight_decay", "momentum", "dampening", "nesterov", "betas", "eps", "dims", "data",
     "data_format", "inputs", "label", "validation_split", "scale", "mean", "std"})

@@ -1,7 +1,7 @@
 """What training measures: the sums of an unfinished epoch and the figures of finished ones."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -16,6 +16,8 @@ class Epoch:
     samples: int = 0
     seconds: float = 0.0
     unit: str = "samples"
+    test_metrics: dict[str, float | None] = field(default_factory=dict)
+    """What else was measured on the test data, by name; None where it is not defined."""
 
     @property
     def samples_per_second(self) -> float:

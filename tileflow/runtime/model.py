@@ -16,8 +16,9 @@ from ..graph import Graph, TensorType, kind_of
 from ..graph.digest import digest
 from ..kernels import driver
 from ..kernels.warm import compile_all
-from ..loss import CLASS_LOSSES, LABELS, LOSSES, find
+from ..loss import LABELS, Loss, find
 from ..lower.plan import make_plan
+from ..metrics.view import View
 from ..optim import Optimizer, from_options
 from ..options import Options
 from ..program import Batching, Program
@@ -127,7 +128,7 @@ class Model:
         own = self._own_inputs(micro)
         graph, initial = self.source.graph(own, self.training)
         batching = Batching(micro[0].shape[0] if micro and micro[0].shape else 1, self.options.gradient_accumulation, self.options.device_iterations)
-        compilation = self._build(graph, batching)
+        compilation = self._build(graph, batching, micro[len(own):])
         program = compilation.program
         self._check_inputs(program, micro)
         session = self.source.session
@@ -140,7 +141,8 @@ class Model:
         final = frozenset(v.name for v in program.micro.outputs if v is not program.loss) if self.mode == "final" else frozenset()
         return _Compiled(Engine(plan, session, final, self.options.seed), program, compilation, types)
 
-    def _build(self, graph: Graph, batching: Batching) -> compiler.Compilation:
+    def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
+        """Compile the graph; `more` are the types of the inputs that follow the model's own."""
         raise NotImplementedError
 
     def _own_inputs(self, micro: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
@@ -160,7 +162,7 @@ class Model:
         """Types of one micro-batch: dimension 0 of every input divided by the micro-batches of a call."""
         di, ga = self.options.device_iterations, self.options.gradient_accumulation
         micro = self.options.micro_batch_size
-        fixed = self.options.given("micro_batch_size", files=self.training)        # inference may use other sizes than a run's file of options
+        fixed = self._rows_are_fixed()
         result = []
         for t in types:
             rows = t.shape[0] if t.rank else 1
@@ -175,6 +177,10 @@ class Model:
                     f"device_iterations ({di}) * gradient_accumulation ({ga}) = {di * ga}, because it is divided by that to give the micro-batch.")
             result.append(t if not t.rank else t.with_shape((rows // (di * ga), *t.shape[1:])))
         return tuple(result)
+
+    def _rows_are_fixed(self) -> bool:
+        """A micro-batch size was set for this model: inference may use other sizes than a run's file of options."""
+        return self.options.given("micro_batch_size", files=self.training)
 
     def _check_inputs(self, program: Program, micro: tuple[TensorType, ...]) -> None:
         """The graph's inputs are what the arrays give, in number, type and shape."""
@@ -261,58 +267,76 @@ class InferenceModel(Model):
             raise OptionError("You must set gradient_accumulation to 1 or leave it as its default value (1) when running an inference model.")
         super().__init__(source, options, progress)
 
-    def _build(self, graph: Graph, batching: Batching) -> compiler.Compilation:
+    def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
         return compiler.inference(graph, batching, serialised=self.options.serial_splits)
 
 
-class TrainingModel(Model):
-    """A model with a loss and an optimizer: each call does `device_iterations` weight updates and returns outputs and loss."""
+class LossModel(Model):
+    """A model with a loss: labels follow its own inputs."""
 
-    training = True
-
-    def __init__(self, source: Source, options: Options, optimizer: Optimizer | None = None, loss: str | compiler.Loss = "cross_entropy",
-                 progress: Progress | None = None) -> None:
+    def __init__(self, source: Source, options: Options, loss: str | compiler.Loss | Loss, progress: Progress | None = None) -> None:
         super().__init__(source, options, progress)
-        self.optimizer = optimizer if optimizer is not None else from_options(options)
-        self.loss_name = loss if isinstance(loss, str) else f"{getattr(loss, '__name__', 'loss')}()"
-        self._loss = find(loss)
-        self.fingerprint = ""
-        """The digest of the graph that is trained."""
-        self.last_losses: np.ndarray | None = None
-        """The loss of every micro-batch of the last call, whatever the output mode."""
+        self.loss = find(loss, options)
+        self.view: View | None = None
+        """How metrics read the first output; known once a program is compiled."""
+
+    @property
+    def loss_name(self) -> str:
+        return self.loss.name
 
     def _own_inputs(self, micro: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
         return micro[:self._own_count(len(micro))]
 
     def _own_count(self, given: int) -> int:
         """How many of the arrays of a call are the model's own inputs; the loss takes the rest."""
-        if self.loss_name == "identity":
+        if self.loss.takes == "nothing":
             return given
         known = self.source.input_count
         return given - 1 if known is None else known
 
-    def _build(self, graph: Graph, batching: Batching) -> compiler.Compilation:
-        self.fingerprint = digest(graph)
-        return compiler.training(graph, self._loss, self.optimizer, batching, reduction=self.options.accumulation_reduction,
-                                 loss_scaling=self.options.loss_scaling, serialised=self.options.serial_splits)
-
-    def _scalars(self) -> Callable[[int], Mapping[str, float]]:
-        return self.optimizer.values
+    def _fitted(self, graph: Graph, labels: tuple[TensorType, ...]) -> Loss:
+        """The loss for this graph's outputs and these labels."""
+        loss = self.loss.fitted(graph.outputs, labels[0] if labels else None)
+        self.view = loss.view(graph.outputs)
+        return loss
 
     def _arrays(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         count = self._own_count(len(arrays))
-        if self.loss_name in LOSSES and len(arrays) == count and self.loss_name != "identity":
+        if self.loss.takes in ("classes", "numbers") and len(arrays) == count:
             raise DataError(f"The loss {self.loss_name} needs {LABELS} after the model's inputs: call model(x, {LABELS}).")
         return [*super()._arrays(arrays[:count]), *(self._label(np.asarray(a)) for a in arrays[count:])]
 
     def _label(self, labels: np.ndarray) -> np.ndarray:
         """Class numbers as int64, targets in the model's precision; for a loss of one's own by what they are."""
         kind = kind_of(labels.dtype)
-        if kind in "biu" and (self.loss_name in CLASS_LOSSES or self.loss_name not in LOSSES):
+        if kind in "biu" and self.loss.takes in ("classes", "anything"):
             labels = labels.astype(np.int64)
-        elif kind in "biuf" and self.loss_name not in CLASS_LOSSES:
+        elif kind in "biuf" and self.loss.takes != "classes":
             labels = labels.astype(self.options.precision)
         return as_array(labels, None, LABELS)
+
+
+class TrainingModel(LossModel):
+    """A model with a loss and an optimizer: each call does `device_iterations` weight updates and returns outputs and loss."""
+
+    training = True
+
+    def __init__(self, source: Source, options: Options, optimizer: Optimizer | None = None, loss: str | compiler.Loss | Loss = "cross_entropy",
+                 progress: Progress | None = None) -> None:
+        super().__init__(source, options, loss, progress)
+        self.optimizer = optimizer if optimizer is not None else from_options(options)
+        self.fingerprint = ""
+        """The digest of the graph that is trained."""
+        self.last_losses: np.ndarray | None = None
+        """The loss of every micro-batch of the last call, whatever the output mode."""
+
+    def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
+        self.fingerprint = digest(graph)
+        return compiler.training(graph, self._fitted(graph, more), self.optimizer, batching, reduction=self.options.accumulation_reduction,
+                                 loss_scaling=self.options.loss_scaling, serialised=self.options.serial_splits)
+
+    def _scalars(self) -> Callable[[int], Mapping[str, float]]:
+        return self.optimizer.values
 
     def run_call(self, *arrays: Any, first_update: int = 0) -> list[np.ndarray]:
         """One call for a training loop: every output of every micro-batch, [micro-batches, *micro-batch shape] each.

@@ -35,7 +35,8 @@ def _is_number(value: Any) -> bool:
 
 FIGURES: dict[str, Callable[[Any], bool]] = {
     "int": _is_count, "float": _is_number, "float | None": lambda value: value is None or _is_number(value),
-    "str": lambda value: isinstance(value, str)}
+    "str": lambda value: isinstance(value, str),
+    "dict[str, float | None]": lambda table: isinstance(table, dict) and all(x is None or _is_number(x) for x in table.values())}
 """What a figure of an epoch may be, by its annotation: a checkpoint may come from anywhere."""
 
 
@@ -131,7 +132,10 @@ def _record(made: type[T], table: Any) -> T:
 
 def write_metrics(folder: Path, updates: int, history: Sequence[Epoch], options: Options) -> None:
     """Write the figures of all finished epochs."""
-    records = [asdict(e) | {"samples_per_second": e.samples_per_second} for e in history]
+    records = []
+    for e in history:
+        record = asdict(e) | {"samples_per_second": e.samples_per_second}
+        records.append(record | {f"test_{name}": value for name, value in record.pop("test_metrics").items()})
     text = json.dumps({"schema": 1, "updates": updates, "epochs": records, "options": _plain(options.to_dict())}, indent=2)
     atomic_write_bytes(folder / METRICS, text.encode())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import shlex
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,7 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import CheckpointError, DataError, Interrupted, TrainingError
-from ..loss import CLASS_LOSSES
+from ..metrics import accuracy_counts
+from ..metrics.named import Function
 from ..options import Options
 from .data import DataLoader, Dataset
 from .evaluate import Evaluator
@@ -75,6 +77,10 @@ class Trainer:
     def session(self) -> Any:
         return self.model.source.session
 
+    def measure(self, metrics: Sequence[str | Function]) -> None:
+        """Let these be measured on the test data after each epoch; `accuracy` on the training batches as well."""
+        self.evaluator.metrics = tuple(metrics)
+
     # ---- the loop
 
     def run(self) -> list[Epoch]:
@@ -123,9 +129,11 @@ class Trainer:
         record = self.running.record(self.epoch + 1)
         record.unit = "images" if len(next(iter(self.train.fields.values())).sample) >= 2 else "samples"
         if self.test is not None:
-            record.test_loss, record.test_accuracy = self.evaluator.measure(self.test)
-            if self._stop.is_set():
+            figures = self.evaluator.measure(self.test)
+            if figures is None or self._stop.is_set():
                 return                  # the epoch is not over before it is measured
+            record.test_loss, record.test_accuracy = figures.pop("loss"), figures.pop("accuracy", None)
+            record.test_metrics = figures
         self.history.append(record)
         self.epoch, self.running, self.updates_in_epoch = self.epoch + 1, Running(), 0
         if self.options.checkpoint_every and self.epoch % self.options.checkpoint_every == 0 and self.epoch < self.options.epochs:
@@ -162,11 +170,12 @@ class Trainer:
 
     def _correct(self, outputs: list[np.ndarray], labels: np.ndarray, done: slice) -> tuple[int, int]:
         """Right predictions and predictions of the micro-batches `done`; scores [M, mb, C, ...]."""
-        if self.model.loss_name not in CLASS_LOSSES:
+        view = self.model.view
+        if "accuracy" not in self.evaluator.metrics or view is None:
             return 0, 0
-        scores = outputs[0]
-        wanted = labels.reshape(len(scores), -1, *labels.shape[1:])[done]
-        return int(np.count_nonzero(scores[done].argmax(axis=2) == wanted)), wanted.size
+        scores = outputs[0][done]
+        wanted = labels.reshape(len(outputs[0]), -1, *labels.shape[1:])[done]
+        return accuracy_counts(view, scores.reshape(-1, *scores.shape[2:]), wanted.reshape(-1, *wanted.shape[2:]))
 
     def _save_between(self) -> None:
         every = self.options.save_every_updates

@@ -12,6 +12,7 @@ import numpy as np
 from ...errors import DataError
 from ...graph.types import TensorType, kind_of
 from ...options import Options
+from .classes import numbered
 from .scaling import Scaling, Statistics, resolve
 
 _CHUNK = 1 << 16          # rows looked at together when values are checked
@@ -73,6 +74,7 @@ class Dataset:
     label_name: the array or column that the labels come from, where it has a name.
     byte_scale: factor that brings this source's bytes to 0..1.
     notes: sentences about what was adapted, for the user.
+    classes: names of the classes in the order of their numbers, where the labels were strings.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Dataset:
     label_name: str | None = None
     byte_scale: float = 1 / 255
     notes: tuple[str, ...] = ()
+    classes: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.fields:
@@ -98,9 +101,15 @@ class Dataset:
 
     @classmethod
     def of(cls, inputs: Mapping[str, Any], label: Any = None, name: str = "in memory", **more: Any) -> Dataset:
-        """A dataset of arrays whose first axes are the rows."""
+        """A dataset of arrays whose first axes are the rows. Labels that are strings become class numbers in their sorted order."""
         fields = {key: Field.of(value, f"Input {key} of data {name}") for key, value in inputs.items()}
-        return cls(name, fields, None if label is None else Field.of(label, f"The labels of data {name}"), **more)
+        what = f"The labels of data {name}"
+        numbers, classes = numbered(label, what)
+        return cls(name, fields, None if label is None else Field.of(numbers, what), classes=classes, **more)
+
+    def with_labels(self, array: np.ndarray, classes: tuple[str, ...] | None) -> Dataset:
+        """The dataset with other labels for all rows of its arrays."""
+        return replace(self, label=Field.of(array, f"The labels of data {self.name}"), classes=classes)
 
     def __len__(self) -> int:
         if self.rows is not None:

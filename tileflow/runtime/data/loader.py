@@ -32,7 +32,7 @@ class DataLoader:
             options: frozen from here on; the other arguments default to them.
             dataset: a Dataset, or anything that `open_data` takes (its training part is read).
             batch_size: rows of a micro-batch.
-            drop_last: leave out the rows that do not fill a batch; else the last batch is shorter, with a warning.
+            drop_last: leave out the rows that do not fill a batch; else the last batch is shorter, with a warning where only the options say so.
             pad_last: read every row, with the last batch filled up by copies of its last row; drop_last and max_batches do not count.
 
         Raises DataError where there are fewer rows than one batch and drop_last is on.
@@ -47,7 +47,7 @@ class DataLoader:
         self.epoch, self.offset = 0, 0
         if self.batch_size < 1:
             raise DataError(f"batch_size must be at least 1, not {self.batch_size}.")
-        self._check_remainder()
+        self._check_remainder(asked=drop_last is not None)
 
     @property
     def combined_batch_size(self) -> int:
@@ -94,13 +94,13 @@ class DataLoader:
                 rows = np.pad(rows, (0, size - len(rows)), mode="edge")
             yield self.dataset.gather(rows)
 
-    def _check_remainder(self) -> None:
+    def _check_remainder(self, asked: bool) -> None:
         rows, size = len(self.dataset), self.combined_batch_size
         if self.drop_last and rows < size:
             raise DataError(
                 f"Data {self.dataset.name} have {rows:,} rows, fewer than one batch of {size:,} ({self.batch_size} x gradient_accumulation "
                 f"{self.options.gradient_accumulation} x device_iterations {self.options.device_iterations}); lower one of them.")
-        if not self.drop_last and not self.pad_last and rows % size:
+        if not (asked or self.drop_last or self.pad_last) and rows % size:
             warnings.warn(f"The last batch of data {one_line(self.dataset.name)} has {rows % size} rows instead of {size}: {rows:,} rows do not "
                           f"divide into batches of {size}.", stacklevel=3)
 

@@ -1,0 +1,138 @@
+"""Which loss `auto` means: decided by what the model ends in and by the labels, with the reason; asked for where that leaves a doubt."""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+from ..errors import DataError, OptionError
+from ..graph import TensorType, Value
+from ..options import Options
+from .base import Build, Loss
+from .classes import ClassLoss, class_axes
+from .head import Head, head_of
+from .labels import Labels
+from .named import find
+from .numbers import NumberLoss
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A loss, why it is that one, and what to say about it.
+
+    one_hot: the axis of a row's label along which one-hot labels become class numbers; None: the labels stay as they are.
+    """
+
+    loss: Loss
+    reason: str
+    notes: tuple[str, ...] = ()
+    one_hot: int | None = None
+
+
+_MEANINGS = {
+    "mse": "mse for numbers to be predicted",
+    "l1": "l1 for numbers with outliers",
+    "bce": "bce for yes or no",
+    "bce_with_logits": "bce_with_logits for yes or no",
+    "cross_entropy": "cross_entropy for one class of several",
+}
+
+
+def choose(loss: str | Build | Loss, options: Options, outputs: Sequence[Value], labels: Labels | None) -> Choice:
+    """The loss for a model with these outputs and these labels.
+
+    Raises:
+        OptionError: `auto`, and more than one loss would do; the sentence names them.
+        DataError: no labels where there must be some, or labels that fit no loss.
+    """
+    if loss != "auto":
+        return _fitted(find(loss, options), "as chosen", options, outputs, labels)
+    if labels is None:
+        raise DataError("The data have no labels: name them with the option label, or set loss='identity' for a model that computes its loss.")
+    name, reason = _auto(outputs[0], labels)
+    return _fitted(find(name, options), reason, options, outputs, labels)
+
+
+def _auto(output: Value, labels: Labels) -> tuple[str, str]:
+    """The loss by name, and the reason."""
+    head = head_of(output)
+    ends = f"the model ends in {head.function}" if head else ""
+    if not output.type.rank:
+        _ask("the model's first output is a single number per batch, not one per row", labels, ("identity",))
+    sample = output.shape[1:]
+    if math.prod(sample) != math.prod(labels.sample):
+        return _of_classes(output, labels, head)
+    what = "one number per row" if math.prod(sample) == 1 else f"{list(sample)} numbers per row"
+    given = f"the model gives {what} and the labels are {labels}"
+    if labels.classes is not None and len(labels.classes) > 2:
+        raise DataError(f"Data {labels.data}: the labels are {labels}, and {what} cannot tell them apart; the model needs an output for each.")
+    if labels.classes is not None and head is None:
+        return "bce_with_logits", f"{given}, of which {labels.classes[-1]} counts as yes"
+    if labels.one_hot is not None and (head is None or head.kind != "sigmoid"):
+        return "cross_entropy", f"the labels are one-hot, one of {labels.sample[labels.one_hot]} classes each{f', and {ends}' if head else ''}"
+    if head is None:
+        if labels.binary:
+            _ask(f"{given}, which may be yes and no or numbers", labels, ("bce_with_logits", "mse"))
+        return "mse", given
+    if head.kind == "sigmoid":
+        if labels.binary:
+            return "bce", f"{ends} and the labels are {labels}"
+        among = ("bce", "mse") if labels.low >= 0 and labels.high <= 1 else ("mse", "l1")
+        _ask(f"{ends}, whose outputs lie between 0 and 1, and the labels are {labels}", labels, among)
+    _ask(f"{ends}, whose outputs are the probabilities of classes, and the labels have the output's shape but are not one-hot", labels, ("mse", "l1"))
+
+
+def _of_classes(output: Value, labels: Labels, head: Head | None) -> tuple[str, str]:
+    """For labels that have fewer elements than the output."""
+    fitting = class_axes(output.type, labels.sample)
+    if not fitting:
+        raise DataError(f"Data {labels.data}: labels of shape {list(labels.sample)} per row fit no loss for an output of shape "
+                        f"{list(output.shape[1:])} per row; class numbers have its shape without the axis of the classes, other labels all of it.")
+    if not labels.whole or not labels.finite:
+        raise DataError(f"Data {labels.data}: the labels are {labels} and have no axis for the model's {output.shape[fitting[0]]} outputs, so they "
+                        f"must be class numbers; give whole numbers, or labels of shape {list(output.shape[1:])} per row for mse.")
+    classes = output.shape[fitting[0]]
+    if head is not None and head.kind == "sigmoid":
+        _ask(f"the model ends in Sigmoid, which says yes or no for each of {classes} columns by itself, and the labels are class numbers", labels,
+             ("cross_entropy",), "; or give one-hot labels for bce")
+    named = f" and the model ends in {head.function}" if head else f" and the model gives {classes} scores for each"
+    return "cross_entropy", f"the labels are {labels}{named}"
+
+
+def _fitted(loss: Loss, reason: str, options: Options, outputs: Sequence[Value], labels: Labels | None) -> Choice:
+    """The loss for these outputs and labels: the axis of the classes, one-hot labels, what the model ends in."""
+    output = outputs[0]
+    head = head_of(output)
+    if isinstance(loss, NumberLoss):
+        if loss.binary and head is not None and head.kind == "sigmoid":
+            return Choice(loss, reason, (f"The loss {loss.name} is computed from the scores before the Sigmoid that the model ends in.",))
+        return Choice(loss, reason)
+    if not isinstance(loss, ClassLoss) or labels is None:
+        return Choice(loss, reason)
+    sample, one_hot = labels.sample, None
+    if labels.one_hot is not None and math.prod(output.shape[1:]) == math.prod(sample):
+        one_hot, last = labels.one_hot, len(sample) - 1
+        if one_hot not in (0, last):
+            raise DataError(f"Data {labels.data}: the labels are one-hot along axis {one_hot + 1}; the classes must be on axis 1 or on the last one.")
+        sample = sample[:one_hot] + sample[one_hot + 1:]
+        if loss.class_axis is None and last:
+            loss = replace(loss, class_axis=1 if one_hot == 0 else -1)
+    loss = loss.fitted(outputs, TensorType("int64", (output.shape[0], *sample)))
+    return Choice(loss, reason, tuple(_notes(loss, head)), one_hot)
+
+
+def _notes(loss: ClassLoss, head: Head | None) -> Iterator[str]:
+    """What the graph says about a loss of classes."""
+    if head is not None and head.kind == "softmax":
+        yield f"The loss {loss.name} is computed from the scores before the Softmax that the model ends in."
+    elif loss.log_probabilities and (head is None or head.kind == "sigmoid"):
+        yield "The loss nll takes log-probabilities, and the model does not end in LogSoftmax; for scores choose --loss cross_entropy."
+    elif head is not None and head.kind == "sigmoid":
+        yield "The loss cross_entropy takes the outputs of the Sigmoid that the model ends in as scores."
+
+
+def _ask(why: str, labels: Labels, among: Sequence[str], more: str = "") -> NoReturn:
+    """Ask for the option."""
+    choices = " or ".join(_MEANINGS.get(name, name) for name in among)
+    raise OptionError(f"The loss cannot be decided: {why}. Choose it with --loss: {choices}{more}.")

@@ -1,0 +1,101 @@
+"""What a model ends in: the softmax or sigmoid that makes its output, found through the graph.
+
+A loss of probabilities is computed from the scores before them, which is the same number with all its digits. That holds only where the
+graph says so: between the function and the output there may be nodes that move elements and no others.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..graph import Builder, Node, Value
+
+Kind = Literal["softmax", "log_softmax", "sigmoid"]
+_KINDS: dict[str, Kind] = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid"}
+
+
+@dataclass(frozen=True)
+class Head:
+    """`kind` applied to `scores`, then `moves` (first to last), gives the output.
+
+    axis: the axis of the output that the probabilities of one choice lie along; None for sigmoid, and where they lie along several or none.
+    """
+
+    kind: Kind
+    scores: Value
+    moves: tuple[Node, ...]
+    axis: int | None
+
+    @property
+    def function(self) -> str:
+        """What it is called in a file."""
+        return next(name for name, kind in _KINDS.items() if kind == self.kind)
+
+    def before(self, b: Builder) -> Value:
+        """The scores where the probabilities stand in the output."""
+        x = self.scores
+        for node in self.moves:
+            x, = b.emit(node.op, x, *node.inputs[1:])
+        return x
+
+
+def head_of(output: Value) -> Head | None:
+    """The function that makes `output`, or None."""
+    moves: list[Node] = []
+    node = output.producer
+    while node is not None and _moves(node):
+        moves.insert(0, node)
+        node = _made(node)
+    if node is None:
+        return None
+    kind = _KINDS.get(node.op.name)
+    if node.op.name == "Log" and (inner := _made(node)) is not None and inner.op.name == "Softmax":
+        node, kind = inner, "log_softmax"
+    if kind is None:
+        return None
+    scores = node.inputs[0]
+    assert scores is not None
+    if kind == "sigmoid":
+        return Head(kind, scores, tuple(moves), None)
+    return Head(kind, scores, tuple(moves), _follow(node.op.attributes()["axis"] % max(1, scores.type.rank), moves))
+
+
+def _made(node: Node) -> Node | None:
+    """What makes a node's first input."""
+    return None if node.inputs[0] is None else node.inputs[0].producer
+
+
+def _moves(node: Node) -> bool:
+    """A node whose output has the very elements of its first input, perhaps in another order."""
+    return node.op.alias == 0 or node.op.name == "Transpose"
+
+
+def _follow(axis: int, moves: Sequence[Node]) -> int | None:
+    """Where an axis of the first node's input is in the last one's output; None where it is not one axis there."""
+    for node in moves:
+        source, target = node.inputs[0], node.outputs[0]
+        assert source is not None
+        if node.op.name == "Transpose":
+            axis = list(node.op.attributes()["perm"] or reversed(range(source.type.rank))).index(axis)
+        elif source.shape != target.shape:
+            kept = _same_place(source.shape, target.shape, axis)
+            if kept is None:
+                return None
+            axis = kept
+    return axis
+
+
+def _same_place(source: tuple[int, ...], target: tuple[int, ...], axis: int) -> int | None:
+    """The axis of `target` with the same elements before, in and after it as `axis` has in `source`."""
+    before, size = _product(source[:axis]), source[axis]
+    if size == 1:
+        return None
+    return next((i for i, n in enumerate(target) if n == size and _product(target[:i]) == before), None)
+
+
+def _product(sizes: Sequence[int]) -> int:
+    total = 1
+    for n in sizes:
+        total *= n
+    return total

@@ -1,0 +1,76 @@
+"""Losses whose labels are numbers beside the output's: squared and absolute errors, binary cross entropy; and a model's own loss."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from ..graph import Builder, TensorType, Value
+from ..metrics.view import View
+from .base import LABELS, Loss, RowLosses, per_row
+from .head import head_of
+
+
+@dataclass(frozen=True)
+class NumberLoss(Loss):
+    """The mean over all elements of an operator's loss of output and target, both of one type and shape.
+
+    probabilities: the operator takes probabilities; where the model ends in Sigmoid, `scores_operator` is computed from the scores before it.
+    """
+
+    name: str
+    operator: str
+    scores_operator: str = ""
+
+    takes: ClassVar[Literal["numbers"]] = "numbers"
+
+    @property
+    def binary(self) -> bool:
+        """The targets are probabilities, 0..1."""
+        return bool(self.scores_operator)
+
+    def label_type(self, outputs: Sequence[TensorType]) -> TensorType:
+        return outputs[0]
+
+    def __call__(self, b: Builder, outputs: Sequence[Value]) -> Value:
+        return self._loss(b, outputs[0], "mean")
+
+    def rows(self, b: Builder, outputs: Sequence[Value]) -> RowLosses | None:
+        output = outputs[0]
+        if not output.type.rank:
+            return None
+        return RowLosses(per_row(b, self._loss(b, output, "none"), output.shape[0]), float(output.type.size // max(1, output.shape[0])))
+
+    def view(self, outputs: Sequence[Value]) -> View:
+        if not self.binary:
+            return View("numbers")
+        head = head_of(outputs[0])
+        probabilities = self.operator != self.scores_operator or (head is not None and head.kind == "sigmoid")
+        return View("binary", "probabilities" if probabilities else "scores")
+
+    def _loss(self, b: Builder, output: Value, reduction: str) -> Value:
+        targets, operator = b.input(LABELS, output.type), self.operator
+        head = head_of(output) if self.binary else None
+        if head is not None and head.kind == "sigmoid":
+            output, operator = head.before(b), self.scores_operator
+        return getattr(b, operator)(output, targets, reduction=reduction)
+
+
+@dataclass(frozen=True)
+class IdentityLoss(Loss):
+    """The model computes its loss itself: the mean of its last output."""
+
+    name: str = "identity"
+    takes: ClassVar[Literal["nothing"]] = "nothing"
+
+    def label_type(self, outputs: Sequence[TensorType]) -> None:
+        return None
+
+    def __call__(self, b: Builder, outputs: Sequence[Value]) -> Value:
+        return b.IdentityLoss(outputs[-1], reduction="mean")
+
+    def rows(self, b: Builder, outputs: Sequence[Value]) -> RowLosses | None:
+        own, inputs = outputs[-1], b.graph.inputs
+        if not own.type.rank or not inputs or not inputs[0].type.rank or own.shape[0] != inputs[0].shape[0]:
+            return None
+        return RowLosses(per_row(b, own, own.shape[0]), float(own.type.size // max(1, own.shape[0])))

@@ -1,0 +1,149 @@
+"""Metrics of classes and of yes-or-no columns: accuracy, top k, F1, area under the ROC curve, perplexity."""
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..errors import DataError
+from .view import View, accuracy_counts, truth
+
+
+class Accuracy:
+    """The share of right predictions; of several yes-or-no columns, the share of rows where all are right."""
+
+    def __init__(self, view: View) -> None:
+        self.view, self.right, self.all = view, 0, 0
+
+    def update(self, output: np.ndarray, labels: np.ndarray) -> None:
+        right, count = accuracy_counts(self.view, output, labels)
+        self.right, self.all = self.right + right, self.all + count
+
+    def value(self) -> float:
+        return self.right / self.all if self.all else math.nan
+
+
+class Top:
+    """The share of labels among the k classes of largest value; of equal values, later classes go first, as in scikit-learn."""
+
+    def __init__(self, view: View, k: int) -> None:
+        self.view, self.k, self.right, self.all = view, k, 0, 0
+
+    def update(self, output: np.ndarray, labels: np.ndarray) -> None:
+        values, wanted = self.view.read(output, labels)
+        own = np.take_along_axis(values, wanted[:, None], axis=1)
+        later = np.arange(values.shape[1]) > wanted[:, None]
+        ahead = np.count_nonzero((values > own) | ((values == own) & later), axis=1)
+        self.right, self.all = self.right + int(np.count_nonzero(ahead < self.k)), self.all + len(wanted)
+
+    def value(self) -> float:
+        return self.right / self.all if self.all else math.nan
+
+
+class F1:
+    """2 TP / (2 TP + FP + FN), 0 where nothing is predicted and nothing there.
+
+    average: binary (class 1 of two, or the only column), macro (the mean over classes that occur or are predicted, or over columns),
+    weighted (by how often each occurs), micro (of all counts together), or "" for binary where there are two classes and macro otherwise.
+    """
+
+    def __init__(self, view: View, average: str) -> None:
+        self.view, self.average = view, average
+        self.hits = self.predicted = self.there = np.zeros(0, np.int64)
+
+    def update(self, output: np.ndarray, labels: np.ndarray) -> None:
+        values, wanted = self.view.read(output, labels)
+        chosen = self.view.chosen(values)
+        if self.view.task == "binary":
+            wanted = truth(wanted)
+            counts = [np.count_nonzero(x, axis=0) for x in (chosen & wanted, chosen, wanted)]
+        else:
+            classes = values.shape[1]
+            counts = [np.bincount(x, minlength=classes) for x in (wanted[chosen == wanted], chosen, wanted)]
+        if not self.hits.size:
+            self.hits, self.predicted, self.there = (np.zeros(len(c), np.int64) for c in counts)
+        self.hits, self.predicted, self.there = self.hits + counts[0], self.predicted + counts[1], self.there + counts[2]
+
+    def value(self) -> float:
+        if not self.hits.size:
+            return math.nan
+        one = self.view.task == "binary" and len(self.hits) == 1
+        two = self.view.task == "classes" and len(self.hits) == 2
+        average = self.average or ("binary" if one or two else "macro")
+        each = _ratio(2.0 * self.hits, self.predicted + self.there)
+        if average == "binary":
+            if not (one or two):
+                raise DataError(f"The metric f1_binary is for two classes; there are {len(self.hits)}. Choose f1_macro, f1_micro or f1_weighted.")
+            return float(each[-1])
+        if average == "micro":
+            return float(_ratio(2.0 * self.hits.sum(keepdims=True), (self.predicted + self.there).sum(keepdims=True))[0])
+        if average == "weighted":
+            return float(_ratio((each * self.there).sum(keepdims=True), self.there.sum(keepdims=True))[0])
+        counted = np.ones(len(each), bool) if self.view.task == "binary" else self.predicted + self.there > 0
+        return float(each[counted].mean()) if counted.any() else math.nan
+
+
+def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a / b, 0 where b is 0."""
+    return np.divide(a, b, out=np.zeros(len(a)), where=b != 0)
+
+
+class Auc:
+    """The probability that a row of a class has a larger value for it than a row of another one; equal values count half.
+
+    Two classes or one column: of class 1. Several: the mean over classes, each against the rest, of probabilities. Several columns: their
+    mean. NaN where a class has no row or all. Needs 8 bytes of memory per row and class.
+    """
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.values: list[np.ndarray] = []
+        self.wanted: list[np.ndarray] = []
+
+    def update(self, output: np.ndarray, labels: np.ndarray) -> None:
+        values, wanted = self.view.read(output, labels)
+        if self.view.task == "binary":
+            self.values.append(values.astype(np.float64))
+            self.wanted.append(truth(wanted))
+        else:
+            self.values.append(self.view.probabilities(values))
+            self.wanted.append(wanted)
+
+    def value(self) -> float:
+        if not self.values:
+            return math.nan
+        values, wanted = np.concatenate(self.values), np.concatenate(self.wanted)
+        if self.view.task == "binary":
+            return float(np.mean([area(values[:, i], wanted[:, i]) for i in range(values.shape[1])]))
+        if values.shape[1] == 2:
+            return area(values[:, 1], wanted == 1)
+        return float(np.mean([area(values[:, c], wanted == c) for c in range(values.shape[1])]))
+
+
+def area(values: np.ndarray, yes: np.ndarray) -> float:
+    """The area under the ROC curve by the rank statistic, exact up to one division; NaN where all rows are alike."""
+    positives = int(np.count_nonzero(yes))
+    negatives = len(yes) - positives
+    if not positives or not negatives or np.isnan(values).any():
+        return math.nan
+    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    ours = np.bincount(group, weights=yes, minlength=len(sizes)).astype(np.int64)
+    others = sizes - ours
+    below = np.cumsum(others) - others
+    return int(np.sum(ours * (2 * below + others))) / (2 * positives * negatives)
+
+
+class Perplexity:
+    """e to the mean of -log(probability of the label)."""
+
+    def __init__(self, view: View) -> None:
+        self.view, self.total, self.all = view, 0.0, 0
+
+    def update(self, output: np.ndarray, labels: np.ndarray) -> None:
+        values, wanted = self.view.read(output, labels)
+        self.total -= float(np.take_along_axis(self.view.log_probabilities(values), wanted[:, None], axis=1).sum())
+        self.all += len(wanted)
+
+    def value(self) -> float:
+        with np.errstate(over="ignore"):
+            return float(np.exp(self.total / self.all)) if self.all else math.nan

@@ -1,0 +1,118 @@
+"""Metrics by name, and the collector that measures several of them in one pass over the data."""
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import OptionError
+from .classes import F1, Accuracy, Auc, Perplexity, Top
+from .numbers import R2, MeanAbsoluteError, RootMeanSquaredError
+from .view import Task, View
+
+Function = Callable[[np.ndarray, np.ndarray], Any]
+"""A metric of the user's own: (the model's first output over all rows, the labels) -> a number."""
+
+
+class Metric(Protocol):
+    """Takes the data batch by batch."""
+
+    def update(self, output: np.ndarray, labels: np.ndarray) -> None: ...
+    def value(self) -> float: ...
+
+
+_ANY_CLASS: tuple[Task, ...] = ("classes", "binary")
+METRICS: dict[str, tuple[tuple[Task, ...], Callable[[View], Metric]]] = {
+    "accuracy": (_ANY_CLASS, Accuracy),
+    "f1": (_ANY_CLASS, lambda v: F1(v, "")),
+    "f1_binary": (_ANY_CLASS, lambda v: F1(v, "binary")),
+    "f1_macro": (_ANY_CLASS, lambda v: F1(v, "macro")),
+    "f1_micro": (_ANY_CLASS, lambda v: F1(v, "micro")),
+    "f1_weighted": (_ANY_CLASS, lambda v: F1(v, "weighted")),
+    "auc": (_ANY_CLASS, Auc),
+    "perplexity": (("classes",), Perplexity),
+    "mae": (("numbers",), MeanAbsoluteError),
+    "rmse": (("numbers",), RootMeanSquaredError),
+    "r2": (("numbers",), R2),
+}
+"""What each metric is for, and how it is made; `top5` and the like are further ones, of classes."""
+_TOP = re.compile(r"top_?([1-9]\d{0,5})")
+
+
+class _Whole:
+    """A user's function of everything: keeps outputs and labels."""
+
+    def __init__(self, name: str, function: Function) -> None:
+        self.name, self.function = name, function
+        self.outputs: list[np.ndarray] = []
+        self.labels: list[np.ndarray] = []
+
+    def update(self, output: np.ndarray, labels: np.ndarray) -> None:
+        self.outputs.append(output.copy())
+        self.labels.append(labels.copy())
+
+    def value(self) -> float:
+        result = np.asarray(self.function(np.concatenate(self.outputs), np.concatenate(self.labels)))
+        if result.size != 1 or result.dtype.kind not in "biuf":
+            raise OptionError(f"The metric {self.name} must return one number, not {result.dtype}{list(result.shape)}.")
+        return float(result.reshape(-1)[0])
+
+
+def check_names(metrics: Sequence[str | Function], view: View | None, loss: str) -> None:
+    """OptionError for a metric that does not exist, does not fit the loss, or comes twice."""
+    names = [name_of(m) for m in metrics]
+    for metric, name in zip(metrics, names, strict=True):
+        if names.count(name) > 1:
+            raise OptionError(f"The metric {name} is named twice.")
+        if isinstance(metric, str):
+            _maker(metric, view, loss)
+
+
+def name_of(metric: str | Function) -> str:
+    """What a metric is called in the results."""
+    return metric if isinstance(metric, str) else getattr(metric, "__name__", "metric").strip("<>")
+
+
+def _maker(name: str, view: View | None, loss: str) -> Callable[[View], Metric]:
+    top = _TOP.fullmatch(name)
+    tasks, make = (("classes",), lambda v: Top(v, int(top[1]))) if top else METRICS.get(name, ((), None))
+    if make is None:
+        raise OptionError(f"There is no metric {name!r}; choose from {', '.join(METRICS)} and top5 (or another number), "
+                          "or give a function (outputs, labels) -> number.")
+    if view is None or view.task not in tasks:
+        fitting = [n for n, (t, _) in METRICS.items() if view is not None and view.task in t]
+        hint = f"those that do are {', '.join(fitting)}" if fitting else "only functions (outputs, labels) do"
+        raise OptionError(f"The metric {name} does not fit the loss {loss}; {hint}.")
+    return make
+
+
+def defaults(view: View | None) -> tuple[str, ...]:
+    """What is measured without being asked for."""
+    return ("accuracy",) if view is not None and view.task in _ANY_CLASS else ()
+
+
+class Collector:
+    """Measures several metrics in one pass."""
+
+    def __init__(self, metrics: Sequence[str | Function], view: View | None, loss: str) -> None:
+        check_names(metrics, view, loss)
+        self.metrics: dict[str, Metric] = {}
+        for m in metrics:
+            if isinstance(m, str):
+                assert view is not None
+                self.metrics[m] = _maker(m, view, loss)(view)
+            else:
+                self.metrics[name_of(m)] = _Whole(name_of(m), m)
+
+    def update(self, output: np.ndarray, labels: np.ndarray) -> None:
+        """One batch: the model's first output and the labels."""
+        for metric in self.metrics.values():
+            metric.update(output, labels)
+
+    def values(self) -> dict[str, float | None]:
+        """The metrics by name; None where one is not defined for these data."""
+        found = {name: metric.value() for name, metric in self.metrics.items()}
+        return {name: None if math.isnan(x) else x for name, x in found.items()}

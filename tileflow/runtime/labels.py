@@ -1,0 +1,91 @@
+"""Labels of data sets as the loss takes them: looked at before anything is trained, numbered, and checked for every row."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from ..errors import DataError
+from ..graph import TensorType
+from ..loss import Choice, ClassLoss
+from ..loss.labels import Labels, facts, is_wrong, refuse
+from ..options import Options
+from .data import Dataset, Scaling
+from .data.classes import CHUNK, from_one_hot, renumbered
+
+
+def look(dataset: Dataset, ignore_index: int | None) -> Labels | None:
+    """What is known of a data set's labels; None where it has none."""
+    if dataset.label is None:
+        return None
+    return facts(dataset.name, dataset.label.sample, (x for _, x in _chunks(dataset)), ignore_index, dataset.classes)
+
+
+def is_hard(dataset: Dataset) -> bool:
+    """All targets are 0 or 1."""
+    found = look(dataset, None)
+    return found is None or found.binary
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How any data set becomes what a training takes: its inputs, its labels, those checked for every row."""
+
+    inputs: Mapping[str, TensorType]
+    output: TensorType
+    label: TensorType | None
+    choice: Choice
+    classes: tuple[str, ...] | None
+    options: Options
+
+    def __call__(self, dataset: Dataset, known: Mapping[str, Scaling]) -> Dataset:
+        """`known`: by input the scaling of the data that the model was trained on."""
+        return ready(dataset, self.choice, self.output, self.classes).adapt_to(self.inputs, self.label, self.options, known)
+
+
+def ready(dataset: Dataset, choice: Choice, output: TensorType, classes: tuple[str, ...] | None) -> Dataset:
+    """The data set with labels that the loss takes: one-hot ones as class numbers, strings numbered as the training data's `classes`.
+
+    Raises:
+        DataError: a label that the loss cannot take, with its row.
+    """
+    if choice.loss.takes == "nothing":
+        return replace(dataset, label=None)
+    if dataset.label is None:
+        raise DataError(f"Data {dataset.name} have no labels, which the loss {choice.loss.name} needs; name them with the option label.")
+    if dataset.classes != classes:
+        if dataset.classes is None or classes is None:
+            have, other = ("numbers", "strings") if dataset.classes is None else ("strings", "numbers")
+            raise DataError(f"The labels of data {dataset.name} are {have}, those of the training data {other}; give both in one form.")
+        dataset = dataset.with_labels(renumbered(dataset.label.array, dataset.classes, classes, f"Data {dataset.name}"), classes)
+    assert dataset.label is not None
+    if choice.one_hot is not None and prod(dataset.label.sample) == prod(output.shape[1:]):
+        found = look(dataset, None)
+        if found is None or found.one_hot != choice.one_hot:
+            raise DataError(f"The labels of data {dataset.name} are not one-hot as those of the training data are.")
+        dataset = dataset.with_labels(from_one_hot(dataset.label.array, choice.one_hot), dataset.classes)
+    count = choice.loss.classes(output) if isinstance(choice.loss, ClassLoss) else None
+    if choice.loss.takes != "anything":
+        _check(dataset, choice, count)
+    return dataset
+
+
+def _check(dataset: Dataset, choice: Choice, classes: int | None) -> None:
+    """Refuse labels that the loss cannot take."""
+    for first, chunk in _chunks(dataset):
+        wrong = is_wrong(choice.loss, chunk, classes)
+        if wrong.any():
+            at = np.unravel_index(int(wrong.argmax()), wrong.shape)
+            found = look(dataset, choice.loss.ignore_index if isinstance(choice.loss, ClassLoss) else None)
+            assert found is not None
+            raise refuse(choice.loss, found, classes, first + int(at[0]), chunk[at])
+
+
+def _chunks(dataset: Dataset) -> Iterator[tuple[int, np.ndarray]]:
+    """Labels in parts, each with the number of its first row."""
+    assert dataset.label is not None
+    array, step = dataset.label.array, max(1, CHUNK // max(1, prod(dataset.label.sample)))
+    for start in range(0, len(dataset), step):
+        yield start, np.asarray(array[start:start + step] if dataset.rows is None else array[dataset.rows[start:start + step]])
