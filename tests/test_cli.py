@@ -15,6 +15,7 @@ import tileflow
 from tileflow import cli, doctor, progress
 from tileflow.cli.infer import accuracy
 from tileflow.errors import Interrupted, ModelError, OptionError, TrainingError
+from tileflow.kernels.limits import Room
 from tileflow.options import Options, declarations
 from tileflow.runtime.history import Epoch
 from tileflow.uses import COMMANDS, FOR_TRAINING, verbs_of
@@ -351,7 +352,7 @@ def test_the_doctor_names_problems_first(monkeypatch, tmp_path, capsys):
     blocked.write_bytes(b"")
     monkeypatch.setenv("TILEFLOW_CACHE_DIR", str(blocked))
     monkeypatch.setattr(doctor, "_loads", lambda module: module.endswith("workqueue"))
-    monkeypatch.setattr("tileflow.runtime.data.limits.available_memory", lambda: 1000)
+    monkeypatch.setattr("tileflow.kernels.limits.memory", lambda: Room(1000, "a test"))
     found = doctor.examine()
     text = found.text()
     assert not found.broken

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from peers import needs
 
-from tileflow.errors import DataError
+from tileflow.errors import DataError, OutOfMemoryError
 from tileflow.graph.types import TensorType
+from tileflow.kernels import limits as limits_module
 from tileflow.options import Options
 from tileflow.runtime.data import Data, DataLoader, Dataset, open_data
-from tileflow.runtime.data import limits as limits_module
 from tileflow.runtime.data.dataset import permutation
 from tileflow.runtime.data.loader import ahead
 
@@ -110,9 +110,9 @@ def test_bad_npz(tmp_path):
 
 
 def test_a_claim_of_too_much_memory(tmp_path, monkeypatch):
-    np.savez_compressed(tmp_path / "a.npz", x=np.zeros(10_000))
-    monkeypatch.setattr(limits_module, "available_memory", lambda: 50_000)
-    with pytest.raises(DataError, match=r"needs 80,128 bytes of memory, 50,000 are available"):
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros(3_000_000))
+    monkeypatch.setattr(limits_module, "memory", lambda: limits_module.Room(84 << 20, "a test"))
+    with pytest.raises(OutOfMemoryError, match=r"needs 24 MB of memory, and 21 MB can be had \(a test\); use .npy files"):
         open_data(tmp_path / "a.npz")
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import __version__
+from . import __version__, memory
 from .environment import obstacle
+from .kernels import limits
 
 REQUIRED = ("numba", "llvmlite", "numpy", "onnx", "tqdm")
 OPTIONAL = ("onnxruntime", "torch", "safetensors")
@@ -103,7 +104,6 @@ def _cpu_name() -> str:
 def _threads(found: Examination) -> None:
     import numba
     config: Any = numba.config
-    from .kernels import limits
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota, together = limits.quota(), limits.processors()
     most, told = config.NUMBA_NUM_THREADS, "NUMBA_NUM_THREADS" in os.environ
@@ -145,7 +145,7 @@ def _cache(found: Examination) -> None:
         return
     size, files = _size(root)
     others = [path for path in root.glob("kernels-*") if path != current] if root.is_dir() else []
-    found.facts.append(("kernel cache", f"{root}, {_bytes(size)} in {files} files"
+    found.facts.append(("kernel cache", f"{root}, {memory.size(size)} in {files} files"
                         + (f", {len(others)} folders of other versions" if others else "") + f"; clear it by deleting {root}"))
     if hurt := cache.damaged():
         found.facts.append(("damaged kernels", f"{len(hurt)} of {current.name}, deleted and compiled anew when they are needed next"))
@@ -160,7 +160,7 @@ def _cache(found: Examination) -> None:
         return
     free = shutil.disk_usage(current).free
     if free < LOW_DISK:
-        found.problems.append(Problem(f"the disk of the kernel cache has {_bytes(free)} left.",
+        found.problems.append(Problem(f"the disk of the kernel cache has {memory.size(free)} left.",
                                       f"free some space (clear the cache by deleting {root}) or set TILEFLOW_CACHE_DIR."))
 
 
@@ -174,14 +174,6 @@ def _size(folder: Path) -> tuple[int, int]:
         except OSError:
             continue          # deleted meanwhile
     return sum(sizes), len(sizes)
-
-
-def _bytes(n: float) -> str:
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if n < 1000:
-            return f"{n:.0f} {unit}"
-        n /= 1000
-    return f"{n:.1f} TB"
 
 
 def _twice(x, y):          # type: ignore[no-untyped-def]          # a kernel's body
@@ -208,11 +200,11 @@ def _kernels(found: Examination) -> None:
 
 
 def _memory(found: Examination) -> None:
-    from .runtime.data.limits import available_memory
-    free = available_memory()
-    found.facts.append(("memory", "unknown" if free is None else f"{_bytes(free)} available"))
+    room = limits.memory()
+    free = None if room is None else room.nbytes
+    found.facts.append(("memory", "unknown" if room is None else f"{memory.size(room.nbytes)} available ({room.limit})"))
     if free is not None and free < LOW_MEMORY:
-        found.problems.append(Problem(f"only {_bytes(free)} of memory are available.", "close other programs or lower micro_batch_size."))
+        found.problems.append(Problem(f"only {memory.size(free)} of memory are available.", "close other programs or lower micro_batch_size."))
 
 
 def _peers(found: Examination) -> None:

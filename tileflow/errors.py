@@ -73,5 +73,9 @@ class OutOfTileMemoryError(TileflowError, MemoryError):
                          f"The most of it, by layer: {most}. {tried}")
 
 
+class OutOfMemoryError(TileflowError, MemoryError):
+    """A step needs more memory than the machine, its container or the process's limits leave; nothing was taken."""
+
+
 class TileMemoryError(TileflowError, MemoryError):
     """Running tile by tile, a part of an operator needs more bytes than a tile has."""

@@ -26,6 +26,7 @@ from .kernels import driver
 from .kernels.warm import compile_all
 from .lower.plan import make_plan
 from .program import Batching
+from .runtime import budget
 from .runtime.engine import Engine
 from .runtime.session import Session
 from .runtime.turns import Turn, building
@@ -146,8 +147,9 @@ class Prepared(BackendRep):
         imported = import_graph(self.model, input_types=types, values=values, training=None)
         program = compiler.inference(imported.graph, Batching(1)).program
         session = Session()
+        plan = make_plan(program, driver.start_threads(self._threads))
+        budget.require(plan, session)
         for graph in program.graphs:
             session.declare(graph.states, imported.weights)
-        plan = make_plan(program, driver.start_threads(self._threads))
         compile_all(plan.leaves())
         return Engine(plan, session)

@@ -42,6 +42,7 @@ from .kinds import (
     Text,
     serial_split,
 )
+from .reading import read_text
 
 Loss = Literal["auto", "cross_entropy", "nll", "mse", "l1", "bce", "bce_with_logits", "identity"]
 OutputMode = Literal["default", "all", "final", "sum", "every_n"]
@@ -396,7 +397,7 @@ def read_options_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     if where.suffix.lower() not in readers:
         raise OptionError(f"Options file {where} must end in .toml or .json.")
     try:
-        content = readers[where.suffix.lower()](where.read_text(encoding="utf-8"))
+        content = readers[where.suffix.lower()](read_text(where))
     except OSError as error:
         raise OptionError(f"Options file {where} cannot be read: {error.strerror or error}.") from None
     except (ValueError, RecursionError) as error:

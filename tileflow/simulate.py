@@ -15,6 +15,7 @@ from .compiler import Compilation
 from .environment import check_environment
 from .errors import OptionError, OutOfTileMemoryError, ReportError
 from .options import Options
+from .reading import read_text
 from .report import Report
 from .runtime.turns import building
 from .text import one_line
@@ -102,7 +103,7 @@ def tile_options(options: Options) -> TileOptions:
 def read_plans(path: str | os.PathLike[str]) -> Mapping[str, Mapping[str, Any]]:
     """Pinned plans by name pattern from a JSON file; OptionError where it cannot be read or holds something else."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(read_text(path))
     except OSError as error:
         raise OptionError(f"Plans file {path} cannot be read: {error.strerror or error}.") from None
     except (ValueError, RecursionError) as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tileflow import memory
 from tileflow.errors import ModelError
 from tileflow.text import one_line
 
@@ -40,6 +41,8 @@ def fits(site: Site, shape: Sequence[int], dtype: np.dtype) -> tuple[int, ...]:
     if not site.importer.claim(math.prod(sizes) * dtype.itemsize):
         raise ModelError(f"{site.title} gives a constant of shape {list(sizes)}; "
                          f"constants that are evaluated at import may take {LIMIT >> 20} MiB in all")
+    memory.require(math.prod(sizes) * dtype.itemsize, f"The constant of shape {list(sizes)} that {site.title} gives",
+                   "export the model with smaller sizes")
     return sizes
 
 

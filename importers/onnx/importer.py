@@ -8,6 +8,7 @@ import numpy as np
 from onnx import GraphProto, NodeProto
 
 import tileflow.ops  # noqa: F401  (fills the registry)
+from tileflow import memory
 from tileflow.errors import ModelError, ShapeError, TileflowError, UnsupportedError
 from tileflow.graph import FLOATS, OPS, Builder, Graph, Origin, TensorType, Value, type_of, verify
 from tileflow.ops.shape import Transpose
@@ -23,7 +24,7 @@ from .functions import body_of, inlined
 from .load import OnnxModel, label, schema_of, title
 from .parameters import Verdict, notes, resolved
 from .site import DynamicOperandError, Site
-from .tensors import DTYPES, tensor_array
+from .tensors import DTYPES, elements_bytes, tensor_array
 from .versions import form_of
 from .weights import Weights
 
@@ -90,6 +91,8 @@ def import_graph(model: OnnxModel, *, dims: Mapping[str, int] | None = None, bat
         ModelError, OptionError, ShapeError, TypeMismatchError: the file or the sizes do not fit together.
     """
     model = resolved(model, tie, untie)
+    needed = sum(elements_bytes(t) for t in model.tensors.values())
+    memory.require(needed, f"{model.where}: its weights and constants", "use a smaller model, or a machine with more memory")
     types = {**dict(input_types or {}), **{name: type_of(np.asarray(a)) for name, a in (values or {}).items()}}
     binding = bind_inputs(model, dims, batch, types, float_dtype)
     first = None

@@ -13,7 +13,9 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
+from tileflow import memory
 from tileflow.errors import ModelError
+from tileflow.reading import open_regular
 from tileflow.text import one_line
 
 from .tensors import check_tensor, dtype_name, is_external, named_tensors, tensor_array, tensors_of
@@ -140,7 +142,9 @@ def _read(path: Path) -> bytes:
             raise ModelError(f"{path} is empty: export or download the model again.")
         if status.st_size > PROTOBUF_LIMIT:
             raise ModelError(f"{path} has {status.st_size} bytes and ONNX files end at 2 GiB: save the model with external data.")
-        return path.read_bytes()
+        memory.require(2 * status.st_size, str(path), "close other programs, or use a machine with more memory")
+        with open_regular(path) as file:
+            return file.read()
     except FileNotFoundError:
         raise ModelError(f"{path} does not exist: check the path of the ONNX file.") from None
     except OSError as error:

@@ -37,6 +37,11 @@ def describe(tensor: TensorProto) -> str:
     return f"{dtype_name(tensor.data_type)}{list(tensor.dims)}"
 
 
+def elements_bytes(tensor: TensorProto) -> int:
+    """Bytes of a tensor's elements as it declares them; 0 for types the engine does not have."""
+    return math.prod(tensor.dims) * np.dtype(DTYPES[tensor.data_type]).itemsize if tensor.data_type in DTYPES else 0
+
+
 def named_tensors(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
     """Every tensor of a model. Those that can be weights come with the value's name: initializers of the graph and the tensors of its
     Constant nodes; others ('') are in other attributes, subgraphs and functions."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import memory
 from ..errors import DataError
 from ..graph import TensorType, kind_of
 from ..importers.onnx import open_sizes
@@ -53,6 +54,9 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
     for batch in loader:
         outputs = model_(*batch[:len(dataset.fields)])
         parts.append(list(outputs) if isinstance(outputs, tuple) else [outputs])
+        if len(parts) == 1:                                       # all parts, and then what they are joined to
+            memory.require(2 * len(loader) * sum(a.nbytes for a in parts[0]), f"What the model gives for {len(dataset):,} rows",
+                           "run it on fewer rows at a time")
     names = [v.name for v in model_.program.micro.outputs]
     return {name: np.concatenate([p[i] for p in parts])[:len(dataset)] for i, name in enumerate(names)}
 

@@ -41,6 +41,7 @@ import numpy as np
 
 from .. import __version__
 from ..errors import ReportError
+from ..reading import read_text
 from ..text import one_line
 from ..tiles.plan import step_names
 
@@ -257,7 +258,7 @@ def load(path: str | os.PathLike[str]) -> Report:
     where = Path(path)
     file = where / FILE if where.is_dir() else where
     try:
-        content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse)
+        content = json.loads(read_text(file), parse_constant=_refuse)
     except OSError as error:
         raise ReportError(f"Report {file} cannot be read: {error.strerror or error}; write one with tileflow compile MODEL --machine "
                           "gc200 --report DIR.") from None

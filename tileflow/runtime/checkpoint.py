@@ -21,8 +21,10 @@ from typing import Any, BinaryIO, NamedTuple
 import ml_dtypes  # noqa: F401  (teaches NumPy the name bfloat16)
 import numpy as np
 
+from .. import memory
 from ..errors import CheckpointError
 from ..files import atomic_write
+from ..reading import open_regular
 
 DTYPES = {
     "BOOL": "?", "U8": "<u1", "I8": "<i1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "BF16": "bfloat16", "I32": "<i4", "U32": "<u4",
@@ -91,11 +93,12 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """
     where = Path(path)
     try:
-        with where.open("rb") as file:
+        with open_regular(where) as file:
             size = os.fstat(file.fileno()).st_size
             header, found, digest = _read_header(where, file, size)
             start = file.tell()
             metadata = _metadata(where, header)
+            memory.require(size, f"Checkpoint {where}", "close other programs, or train on a machine with more memory")
             tensors = {}
             for entry in _entries(where, header, size - start):
                 raw, tensors[entry.name] = _read_tensor(where, file, start, entry)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
+from .. import memory
 from ..errors import TrainingError
 from ..graph import Node, State, TensorType, Value
 from ..kernels import driver
@@ -269,6 +270,8 @@ class Engine:
         self._workers = driver.workers(self.plan.workers)
         if self._workers > 1:
             numba.set_num_threads(self._workers)
+        returned = sum(self._slots(v) * v.type.nbytes for v in self.outputs)
+        memory.require(returned, "What a call returns", "lower device_iterations or micro_batch_size")
         results = {v.name: np.zeros((self._slots(v), *v.shape), v.type.numpy) for v in self.outputs}
         addresses = {name: int(a.ctypes.data) for name, a in {**dict(inputs), **results}.items()}
         addresses[HYPER] = self.scalars_address
@@ -362,11 +365,11 @@ class Engine:
 
     def _gradient_failure(self) -> TrainingError:
         """The sentence for a gradient that is not finite."""
-        def memory(t: TensorType, place: Place) -> np.ndarray:
+        def found(t: TensorType, place: Place) -> np.ndarray:
             if place.region[0] == "state":
                 return self.session[place.region[1]]
             return self._lanes[0].arena[place.offset:place.offset + t.nbytes].view(t.numpy)
-        names = [name.removesuffix(".grad") for name, t, place in self._gradients() if not np.isfinite(memory(t, place)).all()]
+        names = [name.removesuffix(".grad") for name, t, place in self._gradients() if not np.isfinite(found(t, place)).all()]
         update = self.session.updates + int(self._control[driver.ITERATION]) - self._first_update
         listed = ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")
         return TrainingError(f"The loss is finite but the gradient of {listed} is not, at update {update}; the weights are kept as they were "

@@ -22,6 +22,7 @@ from ..metrics.view import View
 from ..optim import Optimizer, from_options
 from ..options import Options
 from ..program import Batching, Program
+from . import budget
 from .engine import Engine
 from .source import Source, as_array
 from .turns import building
@@ -132,13 +133,14 @@ class Model:
         program = compilation.program
         self._check_inputs(program, micro)
         session = self.source.session
+        workers = driver.start_threads(self.options.threads)
+        plan = make_plan(program, workers, self.options.matmul_precision)
+        final = frozenset(v.name for v in program.micro.outputs if v is not program.loss) if self.mode == "final" else frozenset()
+        budget.require(plan, session, final)
         for g in (program.micro, program.prologue, program.fold, program.update):          # the order of states in memory is the model's
             session.declare(g.states, initial)
         self.source.attach()
-        workers = driver.start_threads(self.options.threads)
-        plan = make_plan(program, workers, self.options.matmul_precision)
         compile_all(plan.leaves(), self.progress)
-        final = frozenset(v.name for v in program.micro.outputs if v is not program.loss) if self.mode == "final" else frozenset()
         return _Compiled(Engine(plan, session, final, self.options.seed), program, compilation, types)
 
     def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .. import memory
 from ..errors import DataError, OptionError, TypeMismatchError
 from ..graph import CODES, Graph, TensorType, kind_of
 from ..importers.onnx import Imported, OnnxModel, import_graph, resolved
@@ -164,5 +165,8 @@ def as_array(value: Any, dtype: str | None, what: str) -> np.ndarray:
     if array.dtype != target:
         if kind_of(array.dtype) != kind_of(target) and not (array.dtype.kind in "iu" and target.kind in "iu"):
             raise TypeMismatchError(f"Data type mismatch for {what}: expected {target} but got {array.dtype}.")
+        memory.require(array.size * target.itemsize, f"The conversion of {what} to {target}", f"give it as {target}, or give fewer rows")
         array = array.astype(target)
+    if not array.flags.c_contiguous:
+        memory.require(array.nbytes, f"A copy of {what} in row-major order", "give it in row-major order (np.ascontiguousarray), or give fewer rows")
     return np.ascontiguousarray(array).reshape(array.shape)

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import OptionError
+from ..reading import read_text
 
 DEVICE_DTYPES = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
 """Element types the tiles do not have, and what they hold instead."""
@@ -183,7 +184,7 @@ class Chip:
             OptionError: the file cannot be read or is not a chip.
         """
         try:
-            table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            table = tomllib.loads(read_text(path))
         except (OSError, UnicodeDecodeError) as error:
             raise OptionError(f"The chip file {path} cannot be read: {error}.") from error
         except tomllib.TOMLDecodeError as error:

@@ -15,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from ...errors import DataError
+from ...reading import open_regular
 from .limits import DEFLATE_RATIO, check_size
 
 DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -54,8 +55,8 @@ def read_idx(path: Path) -> np.ndarray:
     """The array in an IDX file, in native byte order; DataError where the file is damaged or of another length than it says."""
     packed = path.suffix.lower() == ".gz"
     try:
-        opener: Any = gzip.open if packed else open
-        with opener(path, "rb") as file:
+        with open_regular(path) as whole:
+            file: Any = gzip.GzipFile(fileobj=whole) if packed else whole
             dtype, shape = _read_header(path, file)
             wanted = math.prod(shape) * dtype.itemsize
             check_size(f"IDX file {path}", wanted, path.stat().st_size, DEFLATE_RATIO if packed else 1)

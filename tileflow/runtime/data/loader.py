@@ -1,6 +1,7 @@
 """DataLoader: the dataset's rows in batches, prepared ahead by a thread."""
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ... import memory
 from ...errors import DataError
 from ...options import Options
 from ...text import one_line
@@ -48,6 +50,7 @@ class DataLoader:
         if self.batch_size < 1:
             raise DataError(f"batch_size must be at least 1, not {self.batch_size}.")
         self._check_remainder(asked=drop_last is not None)
+        self._check_memory()
 
     @property
     def combined_batch_size(self) -> int:
@@ -93,6 +96,13 @@ class DataLoader:
             if self.pad_last and len(rows) < size:
                 rows = np.pad(rows, (0, size - len(rows)), mode="edge")
             yield self.dataset.gather(rows)
+
+    def _check_memory(self) -> None:
+        """What is prepared ahead, what is at work, and the rows before they are converted."""
+        batches = self.options.prefetch + 2
+        row = sum(math.prod(field.sample) * field.dtype.itemsize for field in self.dataset.tensors)
+        what = f"Holding {batches} batches of {self.combined_batch_size:,} rows of data {self.dataset.name}"
+        memory.require(batches * self.combined_batch_size * row, what, "lower micro_batch_size, device_iterations or prefetch")
 
     def _check_remainder(self, asked: bool) -> None:
         rows, size = len(self.dataset), self.combined_batch_size

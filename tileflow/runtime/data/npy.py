@@ -11,6 +11,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from ...errors import DataError
+from ...reading import open_regular
 from .limits import DEFLATE_RATIO, check_size
 
 _RATIOS = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: DEFLATE_RATIO}
@@ -19,7 +20,7 @@ _RATIOS = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: DEFLATE_RATIO}
 def open_npz(path: Path) -> dict[str, Callable[[], np.ndarray]]:
     """Readers of the arrays in an `.npz` file by name; each raises DataError where its array is damaged."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist() if info.filename.endswith(".npy")}
     except (OSError, zipfile.BadZipFile) as error:
         raise DataError(f"Data file {path} is not a readable .npz file: {error}.") from None
@@ -31,7 +32,7 @@ def _member(path: Path, name: str, info: zipfile.ZipInfo) -> Callable[[], np.nda
         what = f"Array {name} in {path}"
         check_size(what, info.file_size, info.compress_size, _RATIOS.get(info.compress_type))
         try:
-            with zipfile.ZipFile(path) as archive:
+            with open_regular(path) as whole, zipfile.ZipFile(whole) as archive:
                 with archive.open(info) as file:
                     _check_header(what, file, info.file_size)
                 with archive.open(info) as file:
@@ -66,7 +67,7 @@ def open_npy(path: Path) -> dict[str, Callable[[], np.ndarray]]:
 def _mapped(path: Path) -> Callable[[], np.ndarray]:
     def read() -> np.ndarray:
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 _check_header(f"Data file {path}", file, path.stat().st_size)
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:

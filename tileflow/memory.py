@@ -1,0 +1,52 @@
+"""Memory is budgeted before it is taken: what a step needs, against what can be had on this machine, in its container and by this process."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .errors import OutOfMemoryError
+from .kernels import limits
+
+SMALL = 16 << 20
+"""Bytes for which nobody asks: asking takes as long as filling them."""
+RESERVE = 64 << 20
+"""Bytes that stay free for what is not counted."""
+
+
+def available() -> int | None:
+    """Bytes that can still be taken; None where the system does not say."""
+    room = limits.memory()
+    return None if room is None else room.nbytes
+
+
+def require(nbytes: int, what: str, remedy: str) -> None:
+    """Return if there is room for `nbytes`.
+
+    Args:
+        what: who needs them: the beginning of the sentence.
+        remedy: its end.
+
+    Raises:
+        OutOfMemoryError: there is not.
+    """
+    if nbytes < SMALL:
+        return
+    room = limits.memory()
+    if room is None or nbytes <= room.nbytes - RESERVE:
+        return
+    raise OutOfMemoryError(f"{what} needs {size(nbytes)} of memory, and {size(max(0, room.nbytes - RESERVE))} can be had ({room.limit}); {remedy}.")
+
+
+def require_parts(parts: Mapping[str, int], what: str, remedy: str) -> None:
+    """`require` for the sum of named parts; the sentence says what the most of it is."""
+    total = sum(parts.values())
+    most = sorted(((n, name) for name, n in parts.items() if 100 * n >= total), reverse=True)
+    require(total, f"{what} ({', '.join(f'{name} {size(n)}' for n, name in most)})", remedy)
+
+
+def size(nbytes: float) -> str:
+    """Bytes for people: "6.4 GB"."""
+    for unit, digits in (("bytes", 0), ("KB", 0), ("MB", 0), ("GB", 1)):
+        if nbytes < 1000:
+            return f"{nbytes:.{digits}f} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.1f} TB"

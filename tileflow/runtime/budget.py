@@ -1,0 +1,36 @@
+"""What a program needs in memory, counted before any of it is taken and before its kernels are compiled."""
+from __future__ import annotations
+
+from .. import memory
+from ..lower.memory import padded
+from ..lower.plan import Plan, user_outputs
+from .session import Session
+
+
+def needs(plan: Plan, session: Session, final: frozenset[str] = frozenset()) -> dict[str, int]:
+    """Bytes by what they are for, without the inputs, which are there, and without states that the session has.
+
+    Args:
+        final: outputs of which only the last micro-batch is kept.
+    """
+    program = plan.program
+    states = {s.name: s for graph in program.graphs for s in graph.states}
+    outputs = program.micro.outputs[:user_outputs(program)]
+    return {
+        "activations and gradients": plan.lanes * plan.micro.arena_bytes + plan.fold.arena_bytes + plan.update.arena_bytes,
+        "weights and optimizer states": sum(padded(s.input.type.nbytes) for s in states.values() if s.name not in session and s.kind != "scalar"),
+        "running statistics": sum(padded(s.input.type.nbytes) for s in program.fold.states if s.kind == "buffer"),
+        "weights laid out for the kernels": plan.prologue.arena_bytes,
+        "constants": sum(a.nbytes for graph in program.graphs for a in graph.constants.values()),
+        "outputs of a call": sum(v.type.nbytes * (plan.lanes if v.name in final else program.batching.micro_batches) for v in outputs),
+    }
+
+
+def require(plan: Plan, session: Session, final: frozenset[str] = frozenset()) -> None:
+    """OutOfMemoryError where a program of `plan` on `session` would not fit."""
+    training = plan.program.training
+    levers = "micro_batch_size (gradient_accumulation makes up for it)" if training else "micro_batch_size"
+    if plan.program.batching.device_iterations > 1:
+        levers += " or device_iterations"
+    memory.require_parts(needs(plan, session, final), "The training program" if training else "The program",
+                         f"lower {levers}, or give the model smaller inputs")
