@@ -18,7 +18,7 @@ from tileflow.errors import ModelError
 from tileflow.reading import open_regular
 from tileflow.text import one_line
 
-from .tensors import check_tensor, dtype_name, is_external, named_tensors, tensor_array, tensors_of
+from .tensors import check_tensor, dtype_name, external_location, is_external, named_tensors, tensor_array, tensors_of
 
 if TYPE_CHECKING:
     from .parameters import Ties
@@ -85,6 +85,12 @@ class OnnxModel:
     def metadata(self) -> dict[str, str]:
         """The model's metadata; the last entry of a name counts."""
         return {entry.key: entry.value for entry in self.proto.metadata_props}
+
+    @property
+    def external_files(self) -> tuple[Path, ...]:
+        """The files that tensors lie in outside of the model's own."""
+        files = (external_location(t, self.folder, self.where)[0] for t in tensors_of(self.proto) if is_external(t))
+        return tuple(dict.fromkeys(files))
 
     def array(self, name: str) -> np.ndarray:
         """The elements of an initializer or Constant node, read only. KeyError where there is none of that name."""

@@ -1,8 +1,10 @@
 """Models to call, and what all verbs share: where a model comes from, the options that hold."""
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -66,21 +68,45 @@ def chosen_optimizer(optimizer: Optimizer | str | None, options: Options) -> Opt
 
 
 def source_of(model: Modelish, options: Options) -> Source:
-    """The source of a model; one per OnnxModel object, so that its models share weights."""
+    """The source of a model; one session per OnnxModel object, so that its models share weights. A path is read anew."""
     if isinstance(model, Module):
         check_layers(options)
         return NetSource(model, options)
     loaded = model if isinstance(model, OnnxModel) else load(model)
     with _opening:
         source = OnnxSource(loaded, options, _sessions.get(id(loaded.proto)))
-        source.session.owner = loaded.proto
+        source.session.owner = loaded
         _sessions[id(loaded.proto)] = source.session
     return source
 
 
+def shared_source_of(model: Modelish, options: Options) -> Source:
+    """As `source_of`, but a path stands for one OnnxModel object for as long as a model of it is in use and the file stays as it is."""
+    if isinstance(model, (Module, OnnxModel)):
+        return source_of(model, options)
+    with _opening:
+        loaded = load(model)
+        key = _identity(loaded)
+        session = _of_files.get(key)
+        source = source_of(session.owner if session is not None and isinstance(session.owner, OnnxModel) else loaded, options)
+        _of_files[key] = source.session
+    return source
+
+
+def _identity(model: OnnxModel) -> tuple[Any, ...]:
+    """What tells a file, with the files of its external data, from others and from what was or will be at the same path."""
+    assert model.path is not None
+    with model.path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").digest()
+    external = [os.stat(file) for file in model.external_files]
+    return os.path.realpath(model.path), digest, *((s.st_ino, s.st_size, s.st_mtime_ns) for s in external)
+
+
 _sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
 """Sessions in use by the identity of the ONNX model, which each keeps alive."""
-_opening = threading.Lock()
+_of_files: WeakValueDictionary[tuple[Any, ...], Session] = WeakValueDictionary()
+"""Sessions in use by the identity of the file."""
+_opening = threading.RLock()
 
 
 def given_loss(options: Options) -> str:
@@ -107,15 +133,23 @@ def training_model(model: Modelish, options: Options | None = None, *, optimizer
             the option loss, where auto means cross_entropy.
         changes: single options by keyword.
 
+    Weights are those of every other training or inference model of `model`: of one network, of one object from `tileflow.load`, or of one path
+    while a model of it is in use and the file stays as it is. (`train` and `infer` begin from what is in the file.)
+
     Threads may share the model: its calls, and those of all other models of `model`, take turns.
     """
     chosen = chosen_options("training_model", options, changes)
     optimizer = chosen_optimizer(optimizer, chosen)
-    return TrainingModel(source_of(model, chosen), chosen, optimizer, given_loss(chosen) if loss is None else loss, progress)
+    source = shared_source_of(model, chosen)
+    if isinstance(model, (str, os.PathLike)) and source.session.updates:
+        warnings.warn(f"{model} was trained for {source.session.updates:,} updates by another model in use, and this one goes on from its weights; "
+                      "for weights of its own give it tileflow.load(...).", stacklevel=2)
+    return TrainingModel(source, chosen, optimizer, given_loss(chosen) if loss is None else loss, progress)
 
 
 def inference_model(model: Modelish, options: Options | None = None, *, progress: Progress | None = None, **changes: Any) -> InferenceModel:
-    """A model to run: call it on `micro_batch * device_iterations` rows of inputs. Weights are those of every other model of `model`.
+    """A model to run: call it on `micro_batch * device_iterations` rows of inputs. Weights are those of every other model of `model`,
+    as `training_model` says.
 
     Threads may share the model: its calls, and those of all other models of `model`, take turns, and each call is computed by
     all workers. While a training model of the same network is called elsewhere, a call sees the weights after a whole call of it.
@@ -123,4 +157,4 @@ def inference_model(model: Modelish, options: Options | None = None, *, progress
     Arrays are taken as they are: scaling and columns that a trained file knows are applied by `infer` and by `evaluate` of a run only.
     """
     chosen = chosen_options("inference_model", options, changes)
-    return InferenceModel(source_of(model, chosen), chosen, progress)
+    return InferenceModel(shared_source_of(model, chosen), chosen, progress)

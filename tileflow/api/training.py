@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError, ModelError, OptionError
+from ..errors import DataError, OptionError
 from ..importers.onnx import OnnxModel, folded_norms
 from ..loss import choose
 from ..metrics import check_names, defaults
@@ -82,8 +82,6 @@ class TrainResult:
             ModelError: the model did not come from an ONNX file, or the written one computes something else.
         """
         trainer, source = self._trainer, self._trainer.model.source
-        if not isinstance(source, OnnxSource):
-            raise ModelError("This network was built from layers and has no ONNX file to write back; use state_dict().")
         options = trainer.options if keep_training_mode is None else trainer.options.clone(keep_training_mode=keep_training_mode)
         rows = np.arange(trainer.loader.batch_size) % len(trainer.train)
         inputs = trainer.train.gather(rows)[:source.input_count]

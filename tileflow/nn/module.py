@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError, TileflowError
+from ..errors import TileflowError
 from ..graph import Graph, Hints, Origin, State, TensorType, Value
 from ..runtime.session import Session
+from ..runtime.weights import fitting
 from .parameter import Buffer, Parameter
 from .tensor import Tensor, Trace, recording
 
@@ -67,23 +68,19 @@ class Module:
         """Copies of all parameters and buffers by path, all after the same whole update."""
         return self.session.turn.hold(lambda: {name: p.data.copy() for name, p in self.named_parameters()})
 
-    def load_state_dict(self, tensors: Mapping[str, np.ndarray]) -> None:
-        """Overwrite all parameters and buffers; nothing changes unless every name and shape fits.
+    def load_state_dict(self, tensors: Mapping[str, Any], strict: bool = True) -> None:
+        """Overwrite all parameters and buffers; nothing changes unless every name, shape and type fits. Without `strict` those that are
+        named on both sides.
 
         Raises:
-            DataError: names or shapes differ.
+            DataError: names, shapes or types differ.
         """
         own = dict(self.named_parameters())
-        missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
-        if missing or extra:
-            raise DataError(f"These weights are not this network's: missing {missing or 'none'}, unexpected {extra or 'none'}.")
-        for name, p in own.items():
-            if np.shape(tensors[name]) != p.shape:
-                raise DataError(f"Weight {name!r} has shape {list(p.shape)}, got {list(np.shape(tensors[name]))}.")
+        arrays = fitting({name: p.data for name, p in own.items()}, tensors, strict)
 
         def write() -> None:
-            for name, p in own.items():
-                p.data = np.asarray(tensors[name])
+            for name, array in arrays.items():
+                own[name].data = array
         self.session.turn.change(write)
 
     @property

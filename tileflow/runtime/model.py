@@ -1,10 +1,12 @@
 """Training and inference models: callables that run whole calls of `micro-batch x accumulation x iterations` rows."""
 from __future__ import annotations
 
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,6 +93,47 @@ class Model:
             self._programs.clear()
             self._current = None
         self.source.session.turn.change(forget)
+
+    # ---- weights
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of the parameters and buffers by name, all after the same whole update."""
+        return self.source.state_dict(self.training)
+
+    def load_state_dict(self, tensors: Mapping[str, Any], strict: bool = True) -> None:
+        """Overwrite the parameters and buffers, of all models of this network; nothing changes unless every name, shape and type fits.
+
+        Args:
+            strict: every name must be there; else those that are named on both sides are taken over.
+
+        Raises:
+            DataError: names, shapes or types differ; the sentence says which.
+        """
+        self.source.load_state_dict(tensors, self.training, strict)
+
+    def save_onnx(self, path: str | os.PathLike[str], keep_training_mode: bool | None = None) -> Path:
+        """Write the ONNX model with the weights as they are now, atomically, if read again it computes what the engine does.
+
+        Args:
+            keep_training_mode: leave batch normalisation and dropout as the model has them, instead of writing the form for inference;
+                by default the option of that name.
+
+        Raises:
+            ModelError: the model did not come from an ONNX file, or the written one computes something else.
+        """
+        from .trained_file import write_trained  # it runs models itself
+        options = self.options if keep_training_mode is None else self.options.clone(keep_training_mode=keep_training_mode)
+        write_trained(self.source, self.state_dict(), Path(path), options, self._example(), progress=self.progress)
+        return Path(path)
+
+    def _example(self) -> list[np.ndarray]:
+        """Arrays for one micro-batch of the model's own inputs: of the sizes it was last compiled for, else those of the options."""
+        if self._current is not None:
+            types = list(self._own_inputs(self._micro_types(self._current.inputs)))
+        else:
+            types = self.source.input_types(self.training)
+        draw = np.random.default_rng(0)
+        return [draw.standard_normal(t.shape).astype(t.numpy) if t.is_float else np.zeros(t.shape, t.numpy) for t in types]
 
     def _prepare(self, arrays: Sequence[np.ndarray]) -> _Compiled:
         """The program for these arrays, compiled if need be."""

@@ -65,7 +65,7 @@ class Session:
         have, t = self._arrays[state.name], state.input.type
         if have.dtype != t.numpy or have.shape != t.shape:
             raise OptionError(f"{state.name!r} is {have.dtype}{list(have.shape)} in another model of the same network and would be {t} here; "
-                              "use the same precision for all models of one network.")
+                              "use the same precision for all models of one network, or load its file again with tileflow.load.")
 
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
@@ -93,6 +93,18 @@ class Session:
 
         def write() -> None:
             target[...] = array
+            self.version += 1
+        self.turn.change(write)
+
+    def put(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Overwrite states with arrays that fit, all between the same two calls.
+
+        Raises:
+            TileflowError: from within a call of this thread.
+        """
+        def write() -> None:
+            for name, array in tensors.items():
+                self._arrays[name][...] = array
             self.version += 1
         self.turn.change(write)
 

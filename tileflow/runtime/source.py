@@ -15,6 +15,7 @@ from ..importers.onnx import Imported, OnnxModel, import_graph, resolved
 from ..nn import Module, record
 from ..options import Options
 from .session import Session
+from .weights import fitting
 
 
 class Source(Protocol):
@@ -32,8 +33,17 @@ class Source(Protocol):
     def input_dtype(self, index: int, given: np.ndarray) -> str:
         """The element type that input `index` is converted to."""
 
+    def input_types(self, training: bool) -> list[TensorType]:
+        """The types of the inputs as far as they are known without arrays: for the batch that the options say."""
+
     def attach(self) -> None:
         """The session has the states now: let the model's own parameters show it."""
+
+    def state_dict(self, training: bool) -> dict[str, np.ndarray]:
+        """Copies of the parameters and buffers by name, all after the same whole update."""
+
+    def load_state_dict(self, tensors: Mapping[str, Any], training: bool, strict: bool) -> None:
+        """Overwrite parameters and buffers (DataError where they do not fit: then none is)."""
 
 
 class OnnxSource:
@@ -100,8 +110,28 @@ class OnnxSource:
     def _float(self) -> str | None:
         return "float64" if self.options.precision == "float64" else None
 
+    def input_types(self, training: bool) -> list[TensorType]:
+        """The types of the inputs for the batch and the sizes that the options say (ModelError where some stay open)."""
+        return list(self.graph_for_batch(self.options.micro_batch_size, training).binding.types.values())
+
     def attach(self) -> None:
         """An ONNX model has no parameters of its own to show."""
+
+    def state_dict(self, training: bool) -> dict[str, np.ndarray]:
+        """Copies of the parameters and buffers by name, all after the same whole update."""
+        self._declare(training)
+        return self.session.snapshot("parameter", "buffer")
+
+    def load_state_dict(self, tensors: Mapping[str, Any], training: bool, strict: bool) -> None:
+        """Overwrite parameters and buffers (DataError where they do not fit: then none is)."""
+        self._declare(training)
+        self.session.put(fitting({name: self.session[name] for name in self.session.names("parameter", "buffer")}, tensors, strict))
+
+    def _declare(self, training: bool) -> None:
+        """Let the session have the file's weights, if no compiled model of it has seen to that."""
+        if not self.session.names("parameter", "buffer"):
+            imported = self.graph_for_batch(self.options.micro_batch_size, training)
+            self.session.turn.change(lambda: self.session.declare(imported.graph.states, imported.weights))
 
 
 class NetSource:
@@ -144,12 +174,24 @@ class NetSource:
             chosen = not any(fnmatchcase(state.name, p) for p in frozen) and (not trainable or any(fnmatchcase(state.name, p) for p in trainable))
             state.trainable = state.trainable and chosen
 
+    def input_types(self, training: bool) -> list[TensorType]:
+        """None: a network takes what it is called with."""
+        return []
+
     def attach(self) -> None:
         for name, p in self.net.named_parameters():
             dtype = self.session[name].dtype
             if p.data.dtype != dtype and dtype.name != self.options.precision:
                 raise OptionError(f"{type(self.net).__name__} is already compiled for {dtype}; precision cannot change to {self.options.precision}.")
             p.attach(self.session, name)
+
+    def state_dict(self, training: bool) -> dict[str, np.ndarray]:
+        """Copies of the parameters and buffers by path, all after the same whole update."""
+        return self.net.state_dict()
+
+    def load_state_dict(self, tensors: Mapping[str, Any], training: bool, strict: bool) -> None:
+        """Overwrite parameters and buffers (DataError where they do not fit: then none is)."""
+        self.net.load_state_dict(tensors, strict)
 
 
 def as_array(value: Any, dtype: str | None, what: str) -> np.ndarray:

@@ -10,7 +10,7 @@ from ..errors import ModelError
 from ..importers.onnx import export_model, load_model
 from ..options import Options
 from .model import InferenceModel, Progress
-from .source import OnnxSource
+from .source import OnnxSource, Source
 
 TOLERANCE = 1e-3
 """Largest difference of an output over its largest element. In float32 there is none at all where both files fold the same constants;
@@ -21,7 +21,7 @@ FLIPPED = 0.01
 """Share of whole-number outputs (the place of a maximum, say) that rounding may change."""
 
 
-def write_trained(source: OnnxSource, weights: Mapping[str, np.ndarray], path: Path, options: Options, inputs: Sequence[np.ndarray],
+def write_trained(source: Source, weights: Mapping[str, np.ndarray], path: Path, options: Options, inputs: Sequence[np.ndarray],
                   metadata: Mapping[str, str] | None = None, progress: Progress | None = None) -> None:
     """Write the model of `source` with `weights` and `metadata` to `path`, in the form that `options.keep_training_mode` asks for, and check it.
 
@@ -29,9 +29,11 @@ def write_trained(source: OnnxSource, weights: Mapping[str, np.ndarray], path: P
     older one. In the form for inference it is imported as it stands: what is left in training mode would show.
 
     Raises:
-        ModelError: the file computes something else; nothing is written.
+        ModelError: the model did not come from a file, or the new file computes something else; nothing is written.
         CheckpointError: the file cannot be written.
     """
+    if not isinstance(source, OnnxSource):
+        raise ModelError("This network was built from layers and has no ONNX file to write back; use state_dict().")
     run = options.clone(gradient_accumulation=1, device_iterations=1, output_mode="all", frozen=(), trainable=(), tie=(), untie=())
     expected = _outputs(InferenceModel(OnnxSource(source.model, source.options, source.session), run, progress), inputs)
 
