@@ -186,14 +186,14 @@ def test_train_prints_epochs_and_the_folder(fake_api, capsys):
             reporter.begin_epoch(epoch, 2, 3)
             reporter.batch(0.5, None, 4)
             reporter.end_epoch(record(epoch))
-        return types.SimpleNamespace(folder=Path("runs/1"))
+        return types.SimpleNamespace(folder=Path("runs/1"), options=options)
     fake_api.train = train
     assert run("train", "digits_cnn.onnx", "--epochs", "2") == 0
     out, err = capsys.readouterr()
     assert out.splitlines()[:3] == ["epoch 1/2  loss 0.2500  accuracy 75.00%  test accuracy 80.00%  1,000 samples/s",
                                     "epoch 2/2  loss 0.2500  accuracy 75.00%  test accuracy 80.00%  1,000 samples/s",
                                     "Trained model, metrics and checkpoint are in runs/1. Try next:"]
-    assert "tileflow train digits_cnn.onnx --data DATA --out runs/1 --epochs 4 --resume" in out
+    assert "  tileflow train --resume --out runs/1 --epochs 4    # go on from here\n" in out
     assert err == "a note\n"
 
 

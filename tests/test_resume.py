@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,7 +18,7 @@ import numpy as np
 import pytest
 
 import tileflow
-from tileflow import nn
+from tileflow import cli, nn
 from tileflow.errors import CheckpointError, Interrupted, TrainingError
 from tileflow.runtime.checkpoint import load_tensors
 from tileflow.runtime.run_folder import CHECKPOINT, FAILED
@@ -77,7 +79,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], b
 def test_ctrl_c_anywhere_and_resume(poll: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Callable[[int], bytes]):
     with monkeypatch.context() as patch:
         stop_at(patch, poll)
-        with pytest.raises(Interrupted, match=r"Stopped after \d+ updates.*--resume"):
+        with pytest.raises(Interrupted, match=r"Stopped after \d+ updates; .* Go on with tileflow train --resume --out \S+\."):
             finish(tmp_path, 2)
     stopped = position(tmp_path)
     assert stopped["updates"] == stopped["epoch"] * UPDATES + stopped["updates_in_epoch"]
@@ -139,9 +141,11 @@ def test_ctrl_c_in_a_terminal(tmp_path: Path, uninterrupted: Callable[[int], byt
     assert time.monotonic() - began < 2          # a second and what a busy machine adds
     assert process.returncode == 130
     assert "Traceback" not in errors
-    assert "tileflow: Stopped after" in errors
+    said = re.search(r"tileflow: Stopped after \d+ updates; saved .*\. Go on with (tileflow train --resume --out .*)\.\n", errors)
+    assert said
     epochs = position(tmp_path)["epoch"] + 1
-    assert finish(tmp_path, epochs, resume=True) == uninterrupted(epochs)
+    assert cli.main([*shlex.split(said[1])[1:], "--epochs", str(epochs), "--checkpoint-every", "1"]) == 0
+    assert (tmp_path / "model.onnx").read_bytes() == uninterrupted(epochs)
 
 
 @pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
@@ -204,7 +208,8 @@ def test_a_failed_run_goes_on_from_before_the_failure(tmp_path: Path):
     """Update 4, the second of the second call, fails; with mended data the run goes on as if nothing had been."""
     with pytest.raises(TrainingError, match=r"not finite at micro-batch 3 of the call \(update 4\)") as failure:
         train_net(tmp_path, rows(bad=37), epochs=2)
-    assert f"The state before the failure is saved in {tmp_path / FAILED}; --resume" in failure.value.__notes__[0]
+    assert failure.value.__notes__ == [f"The state before the failure is saved in {tmp_path / FAILED}. Go on from it with the same call and "
+                                       f"resume={str(tmp_path / FAILED)!r}."]
     assert (position(tmp_path, FAILED)["updates"], position(tmp_path, FAILED)["updates_in_epoch"]) == (4, 4)
     resumed, _ = train_net(tmp_path, rows(), epochs=2, resume=str(tmp_path / FAILED), allow_other_data=True)
     whole, _ = train_net(tmp_path / "whole", rows(), epochs=2)

@@ -28,6 +28,14 @@ class Kind:
         """A command-line word to a value; still to be checked."""
         return text
 
+    def text(self, value: Any) -> str:
+        """The word that `parse` takes for a value; a value that has none gives a word for another one, or for none."""
+        if isinstance(value, Mapping):
+            return ",".join(f"{name}={self.text(item)}" for name, item in value.items())
+        if isinstance(value, (list, tuple)):
+            return ",".join(map(self.text, value))
+        return repr(value) if isinstance(value, float) else str(value)
+
 
 @dataclass(frozen=True)
 class Range:

@@ -65,6 +65,10 @@ KNOWN_AS = {
 """What other tools and people call an option."""
 
 
+MODEL_TABLE = "model"
+"""A table that an options file may hold and that is no group: a run folder's file names the run's model there."""
+
+
 class FrozenOptionsError(OptionError, AttributeError):
     """An option is set after a model or a data loader took the options over."""
 
@@ -319,6 +323,13 @@ class Options:
         copy.__dict__["_given"] = {**self.__dict__["_given"], **dict.fromkeys(changes, "code")}
         return copy
 
+    def filled(self, values: Mapping[str, Any]) -> Options:
+        """A copy in which what nobody gave is as `values` say."""
+        taken = {name: value for name, value in values.items() if not self.given(name)}
+        copy = self.clone(**taken)
+        copy.__dict__["_given"].update(dict.fromkeys(taken, "file"))
+        return copy
+
     def __copy__(self) -> Options:
         return self.clone()
 
@@ -347,15 +358,19 @@ class Options:
         made.__dict__["_given"].update(dict.fromkeys(content.keys() - changes.keys(), "file"))
         return made
 
-    def save(self, path: str | os.PathLike[str], comment: str = "") -> None:
-        """Write the options that differ from their defaults as a TOML file that `load` and --options read; OptionError where it cannot be."""
+    def tables(self, complete: bool = False) -> dict[str, dict[str, Any]]:
+        """The options by group as plain values: those that differ from their defaults, or all but those that are None."""
         tables: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
         for d in declarations().values():
             value = getattr(self, d.name)
-            if value != d.default and value is not None:
+            if value is not None and (complete or value != d.default):
                 tables[d.group][d.name] = _plain(value)
+        return tables
+
+    def save(self, path: str | os.PathLike[str], comment: str = "") -> None:
+        """Write the options that differ from their defaults as a TOML file that `load` and --options read; OptionError where it cannot be."""
         try:
-            Path(path).write_text(toml.dumps(tables, comment), encoding="utf-8")
+            Path(path).write_text(toml.dumps(self.tables(), comment), encoding="utf-8")
         except (OSError, UnicodeEncodeError) as error:
             raise OptionError(f"Options file {path} cannot be written ({getattr(error, 'strerror', None) or error}).") from None
 
@@ -414,6 +429,8 @@ def _flatten(content: Mapping[str, Any]) -> dict[str, Any]:
     """Group tables and top-level options to one table."""
     flat: dict[str, Any] = {}
     for key, value in content.items():
+        if key == MODEL_TABLE and isinstance(value, Mapping):
+            continue
         inner = value if key in GROUPS and isinstance(value, Mapping) else {key: value}
         for name, item in inner.items():
             declaration = _declaration(name)

@@ -35,7 +35,7 @@ OF_OPTION: dict[str, tuple[str, ...]] = {
     "dims": (*COMMANDS, *MODELS),
     "on_new_shape": MODELS,
     "out": ("train", "infer", "tune"),
-    "resume": ("train",), "checkpoint_every": ("train",), "save_every_updates": ("train",),
+    "resume": ("train",), "allow_other_data": ("train",), "checkpoint_every": ("train",), "save_every_updates": ("train",),
     "progress": ("train", "infer", "tune"),
 }
 """Options that other verbs use than the rest of their group."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError, OptionError
+from ..errors import CheckpointError, DataError, ModelError, OptionError
 from ..importers.onnx import OnnxModel, folded_norms
 from ..loss import choose
 from ..metrics import check_names, defaults
@@ -23,6 +23,7 @@ from ..runtime.labels import Fit, is_hard, look
 from ..runtime.model import TrainingModel
 from ..runtime.preprocessing import Preprocessing
 from ..runtime.run_folder import checkpoint_of, run_folder
+from ..runtime.run_settings import Recorded, file_digest, record, resumed
 from ..runtime.source import OnnxSource
 from ..runtime.trained_file import write_trained
 from ..runtime.trainer import Reporter, Silent, Trainer
@@ -37,6 +38,7 @@ class TrainResult:
 
     epochs: list[Epoch]
     folder: Path
+    options: Options
     _trainer: Trainer
     _model: OnnxModel | None
     _preprocessing: Preprocessing
@@ -66,6 +68,11 @@ class TrainResult:
         """Copies of the trained parameters and buffers by name."""
         weights: dict[str, np.ndarray] = self._trainer.session.snapshot("parameter", "buffer")
         return weights
+
+    @property
+    def model_path(self) -> Path | None:
+        """The ONNX file that was trained; None where it was none."""
+        return None if self._model is None else self._model.path
 
     @property
     def model(self) -> TrainingModel:
@@ -124,7 +131,7 @@ class TrainResult:
                 f"</thead><tbody>{rows}</tbody></table><p>{html.escape(one_line(self.folder))}</p>")
 
 
-def train(model: Modelish, options: Options | None = None, *, data: Any = None, optimizer: Optimizer | str | None = None,
+def train(model: Modelish | None = None, options: Options | None = None, *, data: Any = None, optimizer: Optimizer | str | None = None,
           metrics: str | Function | Sequence[str | Function] | None = None, reporter: Reporter | None = None, **changes: Any) -> TrainResult:
     """Train a model on data and write trained ONNX file, metrics and checkpoint into a run folder.
 
@@ -132,24 +139,29 @@ def train(model: Modelish, options: Options | None = None, *, data: Any = None, 
         result.save_onnx("trained.onnx")
 
     Args:
-        model: an ONNX file, a loaded one, or a network of layers.
+        model: an ONNX file, a loaded one, or a network of layers; None: the file that the run to resume began with.
         data: overrides `options.data`: arrays (x, y), a dict, a path, or "digits".
         optimizer: a name, or an optimizer in place of the one that the options describe.
         metrics: overrides `options.metrics`: names, or functions (the model's first output over all rows, labels) -> number.
         reporter: gets progress; None: silent.
         changes: single options by keyword.
 
+    The folder's `run.toml` keeps every setting and the model's path: `train(resume=True, out=folder)` goes on with them, and takes
+    from the call what it says otherwise. What shapes the numbers must be the same.
+
     Raises:
         TileflowError: in one of its kinds, with a sentence that says how to mend it.
-        Interrupted: Ctrl-C; the state is saved and `resume=True` goes on bit for bit.
+        Interrupted: Ctrl-C or SIGTERM; the state is saved and `resume=True` goes on bit for bit.
     """
     chosen = chosen_options("train", options, changes)
     optimizer = chosen_optimizer(optimizer, chosen)
     reporter = reporter or Silent()
-    source = source_of(model, chosen)
+    chosen, kept = resumed(chosen)
+    source = source_of(model if model is not None else _kept_model(chosen, kept, reporter), chosen)
     given = data if data is not None else chosen.data
     if given is None:
         raise DataError("There is no data to train on; give data=(x, y), a path, or the name digits.")
+    chosen.data = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
     known = preprocessing_of(source)
     opened = open_data(given, chosen, known.roles)
     test = measured(open_data(chosen.test_data, chosen, known.roles)) if chosen.test_data else opened.test
@@ -176,16 +188,32 @@ def train(model: Modelish, options: Options | None = None, *, data: Any = None, 
     folder = run_folder(chosen.out, chosen.resume)
     training = TrainingModel(source, loop_options, optimizer, choice.loss, reporter.compiling)
     trainer = Trainer(training, train_set, test_set, loop_options, folder, reporter)
+    path = source.model.path if isinstance(source, OnnxSource) else None
+    trainer.has_command = path is not None and chosen.data is not None
     training.compile(*_example(trainer))
     training.compile_seconds = 0.0
     trainer.measure(_metrics(chosen.metrics if metrics is None else metrics, training, [part for part in (train_set, test_set) if part is not None]))
     if checkpoint := checkpoint_of(folder, chosen.resume, reporter.say):
         trainer.resume(checkpoint)
+    record(folder, chosen, path)
     trainer.run()
-    result = TrainResult(trainer.history, folder, trainer, source.model if isinstance(source, OnnxSource) else None, found, fit)
+    result = TrainResult(trainer.history, folder, chosen, trainer, source.model if isinstance(source, OnnxSource) else None, found, fit)
     if result._model is not None:
         result.save_onnx(folder / "model.onnx")
     return result
+
+
+def _kept_model(options: Options, kept: Recorded | None, reporter: Reporter) -> Path:
+    """The model that the run to resume began with."""
+    if not options.resume:
+        raise ModelError("There is no model to train; give an ONNX file, a loaded one or a network of layers.")
+    if kept is None or kept.model is None:
+        raise CheckpointError(f"The folder {options.out or options.resume} does not say which model its run began with; name the model.")
+    if not kept.model.exists():
+        raise ModelError(f"The model {kept.model} that the run in {kept.folder} began with is not there any more; name the model.")
+    if file_digest(kept.model) != kept.sha256:
+        reporter.say(f"The model {kept.model} has changed since the run in {kept.folder} began.")
+    return kept.model
 
 
 def _check_remainder(options: Options, rows: int) -> None:

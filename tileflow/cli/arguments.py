@@ -13,8 +13,9 @@ from ..uses import check_use, used_by
 __all__ = ["add_model", "add_options", "add_simulation", "model_path", "options_of", "say_where"]
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help=f"an ONNX file, or one that comes with tileflow: {', '.join(PACKAGED_MODELS)}")
+def add_model(parser: argparse.ArgumentParser, optional: bool = False) -> None:
+    more: dict[str, Any] = {"nargs": "?", "default": None} if optional else {}
+    parser.add_argument("model", metavar="MODEL", **more, help=f"an ONNX file, or one that comes with tileflow: {', '.join(PACKAGED_MODELS)}")
 
 
 def add_simulation(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 import argparse
 
 from ..environment import check_environment
+from ..errors import OptionError
 from ..terminal import say
+from . import suggest
 from .arguments import add_model, add_options, model_path, options_of
 from .exit import OK
 
@@ -13,14 +15,17 @@ EPILOG = "example: tileflow train digits_cnn.onnx --data digits --epochs 5"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    add_model(parser)
+    add_model(parser, optional=True)
     add_options(parser, "train")
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """`tileflow train`."""
+    """`tileflow train`; to resume a run its folder is enough."""
     check_environment()
-    options, path = options_of(chosen), model_path(chosen.model)
+    options = options_of(chosen)
+    if chosen.model is None and options.resume is False:
+        raise OptionError("The following arguments are required: MODEL; see tileflow train --help.")
+    path = None if chosen.model is None else model_path(chosen.model)
     from .. import api
     from ..progress import TrainPrinter
     printer = TrainPrinter(options.progress)
@@ -28,9 +33,10 @@ def run(chosen: argparse.Namespace) -> int:
         result = api.train(path, options, reporter=printer)
     finally:
         printer.close()
-    data, more = options.data or "DATA", 2 * max(1, options.epochs)
-    say(f"Trained model, metrics and checkpoint are in {result.folder}. Try next:\n"
-          f"  tileflow infer {result.folder}/model.onnx --data {data}        its predictions and accuracy\n"
-          f"  tileflow train {chosen.model} --data {data} --out {result.folder} --epochs {more} --resume        go on from here\n"
-          f"  tileflow inspect {chosen.model}        what is in the file")
+    say(f"Trained model, metrics and checkpoint are in {result.folder}. Try next:")
+    model = chosen.model or str(result.model_path)
+    for line, what in ((suggest.infer(result.folder, result.options), "its predictions and accuracy"),
+                       (suggest.resume(result.folder, 2 * max(1, result.options.epochs)), "go on from here"),
+                       (suggest.command("inspect", model, *(suggest.flags(result.options, ["dims"]) or [])), "what is in the file")):
+        say(f"  {line}    # {what}")
     return OK

@@ -9,6 +9,7 @@ from ..errors import OptionError
 from ..terminal import say
 from .arguments import add_model, add_options, add_simulation, model_path, options_of, say_where
 from .exit import OK
+from .suggest import command
 
 TUNED = "tuned.toml"
 
@@ -40,6 +41,6 @@ def run(chosen: argparse.Namespace) -> int:
     found.save(out)
     say(found.compilation.to_text(chosen.verbose))
     say_where(found.compilation.folder)
-    flags = " --training" if chosen.training else ""
-    say(f"The settings are in {out}. Try next:\n  tileflow compile {chosen.model}{flags} --options {out}")
+    line = command("compile", chosen.model, *(["--training"] if chosen.training else []), "--options", str(out))
+    say(f"The settings are in {out}. Try next:\n  {line}")
     return OK

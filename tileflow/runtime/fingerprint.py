@@ -16,8 +16,8 @@ FREE = frozenset({
     "output_mode", "output_return_period", "test_data", "prefetch", "threads", "on_new_shape", "out", "resume", "allow_other_data",
     "checkpoint_every", "save_every_updates", "progress", "keep_training_mode", "metrics",
     "machine", "available_memory_proportion", "machine_precision", "joint_plans", "optimizer_off_chip", "recompute", "tile_plans",
-    "epochs", "loss", "optimizer", "learning_rate", "weight_decay", "momentum", "dampening", "nesterov", "betas", "eps", "dims", "data",
-    "data_format", "inputs", "label", "validation_split", "scale", "mean", "std"})
+    "epochs", "loss", "optimizer", "learning_rate", "weight_decay", "momentum", "dampening", "nesterov", "betas", "eps", "dims", "tie", "untie",
+    "data", "data_format", "inputs", "label", "validation_split", "scale", "mean", "std"})
 """Options that need not be the same: the numbers do not follow from those in the first lines, and what follows from the others, the
 optimizer, the graph, the rows and their scaling, is compared itself."""
 REMEDY = "resume with the same settings, or start anew in another folder"

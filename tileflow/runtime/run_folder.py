@@ -58,8 +58,6 @@ def run_folder(out: str | None, resume: str | bool) -> Path:
     Raises:
         CheckpointError: it cannot be made or written to, or holds an earlier run that is not to be resumed.
     """
-    if resume is True and not out:
-        raise CheckpointError("To resume a run, name its folder with out.")
     folder = Path(out) if out else Path("runs") / time.strftime("%Y%m%d-%H%M%S")
     if not resume and (folder / CHECKPOINT).exists():
         raise CheckpointError(f"The folder {folder} already holds a run; go on from it with resume, or choose another one with out.")

@@ -1,7 +1,6 @@
 """The training loop: epochs over a DataLoader, checkpoints, metrics; resumable bit for bit."""
 from __future__ import annotations
 
-import shlex
 import threading
 import time
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from .fingerprint import differences, fingerprint
 from .history import Epoch, Running
 from .model import TrainingModel
 from .run_folder import CHECKPOINT, FAILED, Position, load_run, save_run, write_metrics
+from .run_settings import resume_command
 from .stop import asked_by_signals
 
 
@@ -63,6 +63,8 @@ class Trainer:
     options: Options
     folder: Path
     reporter: Reporter
+    has_command: bool = False
+    """The folder says all that the command needs to go on with this run."""
     history: list[Epoch] = field(default_factory=list)
     epoch: int = 0
     running: Running = field(default_factory=Running)
@@ -106,7 +108,7 @@ class Trainer:
                 raise
             path = self.save()
         if self._stop.is_set() and self.epoch < self.options.epochs:
-            raise Interrupted(f"Stopped after {self.session.updates} updates; saved {path}. Go on with the same command and --resume.")
+            raise Interrupted(f"Stopped after {self.session.updates} updates; saved {path}. Go on with {self._go_on()}.")
         return self.history
 
     def _epoch(self) -> None:
@@ -201,7 +203,13 @@ class Trainer:
             path = self.save(FAILED)
         except CheckpointError as error:
             return f"The state before the failure could not be saved: {error}"
-        return f"The state before the failure is saved in {path}; --resume {shlex.quote(str(path))} goes on from it."
+        return f"The state before the failure is saved in {path}. Go on from it with {self._go_on(path)}."
+
+    def _go_on(self, checkpoint: Path | None = None) -> str:
+        """How to go on with a run that has ended early."""
+        if self.has_command:
+            return resume_command(self.folder, checkpoint)
+        return f"the same call and resume={str(checkpoint) if checkpoint else True!r}"
 
     def resume(self, path: Path) -> None:
         """Take over a checkpoint, and say what has changed since it was made.
