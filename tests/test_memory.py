@@ -23,6 +23,7 @@ from tileflow.onnx_backend import Backend
 from tileflow.runtime import budget
 from tileflow.runtime.checkpoint import load_tensors, save_tensors
 from tileflow.runtime.data import DataLoader, Dataset, open_data
+from tileflow.runtime.evaluate import Evaluator
 
 ROOT = Path(__file__).parent.parent
 MB = 1 << 20
@@ -184,6 +185,18 @@ def test_a_table_is_read_where_there_is_room(tmp_path: Path, room: Any):
     path.write_text("a,b,c\n" + "1,2,3\n" * 400_000 + "1,2,x\n", encoding="ascii")
     with pytest.raises(OutOfMemoryError, match=r"Table .*t.csv, read cell by cell, needs 48 MB"):
         open_data(path)
+
+
+def test_what_metrics_keep_is_counted(room: Any):
+    options = tileflow.Options(micro_batch_size=1000)
+    model = tileflow.training_model(Dense(4), options)
+    measure = Evaluator(model, options)
+    measure.metrics = ("auc",)
+    data = Dataset.of({"x": np.zeros((400_000, 8), np.float32)}, np.arange(400_000) % 2)
+    model.compile(*data.gather(np.arange(1000)))
+    room(19 * MB)
+    with pytest.raises(OutOfMemoryError, match=r"Measuring auc on 400,000 rows needs 2\d MB"):
+        measure.measure(data)
 
 
 def test_batches_and_results_are_counted(room: Any):

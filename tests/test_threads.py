@@ -20,7 +20,10 @@ from onnx import TensorProto, helper
 import tileflow
 from tileflow import nn, optim
 from tileflow.errors import TileflowError
+from tileflow.loss.named import find
 from tileflow.onnx_backend import Backend
+from tileflow.runtime.evaluate import EvaluationModel
+from tileflow.runtime.source import NetSource
 from tileflow.runtime.turns import Turn
 
 ROOT = Path(__file__).parent.parent
@@ -95,27 +98,32 @@ def test_networks_of_their_own_in_eight_threads():
     together([lambda i=i: ask(i) for i in range(THREADS)])         # type: ignore[misc]
 
 
+def measuring(net: Net) -> EvaluationModel:
+    options = tileflow.Options(threads=2)
+    return EvaluationModel(NetSource(net, options), options, find("cross_entropy"))
+
+
 def test_no_call_sees_half_an_update():
-    """Training in one thread; inference, weights and checkpoints' tensors in seven: all are those after some whole update."""
+    """Training in one thread; inference, measuring, weights and checkpoints' tensors in seven: all are those after some whole update."""
     y = np.arange(8) % 4
     updates = 60
 
     def trainer(net: Net) -> Any:
-        return tileflow.training_model(net, optimizer=optim.AdamW(lr=0.05), threads=2)
+        return tileflow.training_model(net, optimizer=optim.AdamW(lr=0.003), threads=2)
 
     net = Net()
-    alone, asked = trainer(net), tileflow.inference_model(net, threads=2)
-    asked(XS[0])
-    answers, weights = set(), set()
+    alone, asked, measured = trainer(net), tileflow.inference_model(net, threads=2), measuring(net)
+    answers, weights, losses = set(), set(), set()
     for update in range(updates + 1):
         answers.add(asked(XS[0]).tobytes())
+        losses.add(measured.measure(XS[0], y)[1].tobytes())
         weights.add(b"".join(a.tobytes() for a in net.state_dict().values()))
         if update < updates:
             alone(XS[0], y)
-    assert len(answers) == len(weights) == updates + 1
+    assert len(answers) == len(weights) == len(losses) == updates + 1
 
     net = Net()
-    trained, asked = trainer(net), tileflow.inference_model(net, threads=2)
+    trained, asked, measured = trainer(net), tileflow.inference_model(net, threads=2), measuring(net)
     asked(XS[0])
     trained.compile(XS[0], y)
     over = threading.Event()
@@ -138,7 +146,8 @@ def test_no_call_sees_half_an_update():
         return b"".join(found[name].tobytes() for name in dict(net.named_parameters()))
     infer = ask(lambda: asked(XS[0]).tobytes(), answers)
     state = ask(lambda: b"".join(a.tobytes() for a in net.state_dict().values()), weights)
-    together([train, infer, infer, infer, state, state, ask(snapshot, weights)])
+    measure = ask(lambda: measured.measure(XS[0], y)[1].tobytes(), losses)
+    together([train, infer, infer, measure, measure, state, state, ask(snapshot, weights)])
 
 
 def test_one_file_opened_in_threads_has_one_session(tmp_path: Path):
@@ -214,6 +223,8 @@ def test_a_copied_network_has_a_turn_of_its_own():
 
 WAITING = """
 import threading, time
+from tileflow.runtime.evaluate import EvaluationModel
+from tileflow.runtime.source import NetSource
 from tileflow.runtime.turns import Turn
 turn, there, over = Turn(), threading.Event(), threading.Event()
 def work():

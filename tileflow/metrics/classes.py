@@ -109,6 +109,11 @@ class Auc:
             self.values.append(self.view.probabilities(values))
             self.wanted.append(wanted)
 
+    @property
+    def held(self) -> int:
+        """Bytes of what is kept."""
+        return sum(a.nbytes for a in [*self.values, *self.wanted])
+
     def value(self) -> float:
         if not self.values:
             return math.nan

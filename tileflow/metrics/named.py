@@ -54,6 +54,10 @@ class _Whole:
         self.outputs.append(output.copy())
         self.labels.append(labels.copy())
 
+    @property
+    def held(self) -> int:
+        return sum(a.nbytes for a in [*self.outputs, *self.labels])
+
     def value(self) -> float:
         result = np.asarray(self.function(np.concatenate(self.outputs), np.concatenate(self.labels)))
         if result.size != 1 or result.dtype.kind not in "biuf":
@@ -111,6 +115,11 @@ class Collector:
         """One batch: the model's first output and the labels."""
         for metric in self.metrics.values():
             metric.update(output, labels)
+
+    @property
+    def held(self) -> int:
+        """Bytes that are kept of the data so far."""
+        return sum(metric.held for metric in self.metrics.values() if isinstance(metric, Auc | _Whole))
 
     def values(self) -> dict[str, float | None]:
         """The metrics by name; None where one is not defined for these data."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import compiler
+from .. import compiler, memory
 from ..graph import Builder, Graph, TensorType, Value
 from ..loss import Loss
 from ..metrics import Collector
@@ -47,7 +47,7 @@ class EvaluationModel(LossModel):
 
     def measure(self, *arrays: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """One call: the model's first output [rows, ...], the losses and what they weigh, float64 [rows] (or [1]: of all rows together)."""
-        shown = self._outputs(self._run(self._arrays(arrays)))
+        shown = self._call(arrays)
         rows = len(arrays[0])
         if not self.by_rows:
             return shown[0], np.reshape(shown[-1], -1).astype(np.float64) * rows, np.array([rows], np.float64)
@@ -81,6 +81,9 @@ class Evaluator:
             total += float(losses[:real].sum())
             weight += float(weights[:real].sum())
             collector.update(output[:real], batch[-1][:real])
+            if seen == real:                                             # after the first batch: what is kept of all, and joined
+                memory.require(2 * len(loader) * collector.held, f"Measuring {', '.join(collector.metrics)} on {len(data):,} rows",
+                               "leave out auc and functions of all rows, or measure on fewer rows")
             if self.stop is not None and self.stop():
                 return None
         mean = total / weight if weight else math.nan

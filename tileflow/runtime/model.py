@@ -262,6 +262,11 @@ class Model:
             shown.append(array[last] if final else select(array, self.mode, compiled.program.batching, self.options.output_return_period))
         return shown
 
+    def _call(self, arrays: Sequence[Any]) -> list[np.ndarray]:
+        """A whole call, in this thread's turn: the outputs in the output mode."""
+        given = self._arrays(arrays)
+        return self.source.session.turn.call(lambda: self._outputs(self._run(given)))
+
     def __call__(self, *arrays: Any) -> Any:
         """Run one call.
 
@@ -275,8 +280,7 @@ class Model:
         Raises:
             TileflowError: called from within a call of the same network (a progress or stop function).
         """
-        given = self._arrays(arrays)
-        shown = self.source.session.turn.call(lambda: self._outputs(self._run(given)))
+        shown = self._call(arrays)
         return shown[0] if len(shown) == 1 else tuple(shown)
 
 

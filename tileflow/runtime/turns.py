@@ -86,13 +86,12 @@ class Turn:
         if self._torn:
             raise TileflowError("This process was forked while another thread was in a call of this model, so its memory is half way through "
                                 "that call here: load the model anew in the new process, or fork before the threads start.")
-        self._holder = threading.get_ident()
-        _thread.holds += 1
-        try:
+        before = _thread.holds
+        try:                                                         # whatever a signal interrupts, the marks are taken back
+            self._holder, _thread.holds = threading.get_ident(), before + 1
             return work()
         finally:
-            self._holder = None
-            _thread.holds -= 1
+            self._holder, _thread.holds = None, before
 
     def _refuse_within(self) -> None:
         if self._calling and self._holder == threading.get_ident():
