@@ -10,7 +10,7 @@ from onnx import GraphProto, NodeProto
 import tileflow.ops  # noqa: F401  (fills the registry)
 from tileflow import memory
 from tileflow.errors import ModelError, ShapeError, TileflowError, UnsupportedError
-from tileflow.graph import FLOATS, OPS, Builder, Graph, Origin, TensorType, Value, type_of, verify
+from tileflow.graph import FLOATS, OPS, Builder, Graph, Origin, State, TensorType, Value, type_of, verify
 from tileflow.ops.shape import Transpose
 from tileflow.text import one_line
 
@@ -115,6 +115,7 @@ class Importer:
         self.warnings: list[str] = []
         self._weights = Weights(model, freeze, trainable)
         self._values: dict[str, Value] = {}
+        self._states: dict[Value, State] = {}
         self._known: dict[str, np.ndarray] = {}
         self._absent: dict[str, str] = {}
         self.sequences: dict[str, tuple[Value, ...]] = {}
@@ -154,7 +155,7 @@ class Importer:
             self._absent[sparse.values.name] = f"it reads the sparse initializer '{sparse.values.name}'; store it as a plain one"
         self.nodes(self.model.nodes, self.model.opset)
         self._raise_refused()
-        self.graph.outputs = [self._output(port.name) for port in self.model.outputs]
+        self.graph.outputs = self._outputs()
         order = {name: i for i, name in enumerate(self.model.tensors)}
         self.graph.states.sort(key=lambda s: order[s.name])
         self.graph.prune()
@@ -262,8 +263,7 @@ class Importer:
     def _expanded(self, site: Site) -> Sequence[Value | np.ndarray | None]:
         """The node as the nodes of its function: one of the model's own, or ONNX's definition of the operator."""
         if site.domain == "" and site.op_type in FROM_VALUES:
-            names = frozenset().union(*(self.ancestors(name) for name in site.inputs))
-            raise DynamicOperandError("its output's shape is computed while the model runs; the operands must be constants", names)
+            raise DynamicOperandError("its output's shape is computed while the model runs; the operands must be constants", frozenset(site.inputs))
         body = body_of(site.node, site.opsets, self._functions, [self._proto_type(name) for name in site.inputs])
         if body is None and site.domain == "" and site.schema is not None and site.op_type in FOLDERS:
             raise UnsupportedError("tileflow has this operator for constant operands only")
@@ -293,7 +293,7 @@ class Importer:
             self._depth -= 1
             inner, self._refused = self._refused, before
         if inner:
-            dynamic = frozenset[str]().union(*(e.names for _, e in inner if isinstance(e, DynamicOperandError)))
+            dynamic = self._ancestors([e for _, e in inner])
             why = f"in it: {', '.join(f'{name} ({error})' for name, error in inner[:3])}"
             raise DynamicOperandError(why, dynamic) if dynamic else UnsupportedError(why)
 
@@ -308,9 +308,10 @@ class Importer:
         more = f"; and {len(self._refused) - LISTED} more" if len(self._refused) > LISTED else ""
         count = f"{len(self._refused)} nodes" if len(self._refused) > 1 else "a node"
         message = f"{self.model.where} has {count} that tileflow cannot take ({shown}{more}): export the model with other operators."
-        dynamic = [e.names for _, e in self._refused if isinstance(e, DynamicOperandError)]
+        errors = [e for _, e in self._refused]
         refused = [(name, str(error)) for name, error in self._refused]
-        raise UnsupportedNodesError(message, refused, frozenset().union(*dynamic) if len(dynamic) == len(refused) else frozenset())
+        all_dynamic = all(isinstance(e, DynamicOperandError) for e in errors)
+        raise UnsupportedNodesError(message, refused, self._ancestors(errors) if all_dynamic else frozenset())
 
     # Names
 
@@ -352,9 +353,10 @@ class Importer:
             return self.converted(self.model.array(name))
         return known
 
-    def ancestors(self, name: str) -> frozenset[str]:
-        """The graph inputs that the tensor `name` depends on."""
-        seen, stack = {name}, [name]
+    def _ancestors(self, errors: Iterable[UnsupportedError]) -> frozenset[str]:
+        """The graph inputs that the tensors depend on that had to be known."""
+        seen = {name for error in errors if isinstance(error, DynamicOperandError) for name in error.names}
+        stack = list(seen)
         while stack:
             for parent in self._parents.get(stack.pop(), ()):
                 if parent and parent not in seen:
@@ -370,32 +372,35 @@ class Importer:
             return self.builder.emit(Transpose(perm=(1, 0)), base, names=(name,))[0] if view.transposed else base
         array = self.converted(self.model.array(name))
         value = Value(self.builder.name(name), type_of(array))
-        self.graph.states.append(self._weights.state(name, value, array))
+        state = self._states[value] = self._weights.state(name, value, array)
+        self.graph.states.append(state)
         return value
 
     def update(self, name: str, new: Value) -> None:
         """In training, let `new` replace the state behind the tensor `name` after every micro-batch."""
         if not self.training:
             return
-        target = self.value(name)
-        for state in self.graph.states:
-            if state.input is target and state.kind == "buffer":
-                if state.output is not None:
-                    self.warnings.append(f"The running statistics '{state.name}' are shared by several normalisations; "
-                                         f"the last one keeps them.")
-                state.output, state.when = new, "micro"
+        state = self._states.get(self.value(name))
+        if state is not None and state.kind == "buffer":
+            if state.output is not None:
+                self.warnings.append(f"The running statistics '{state.name}' are shared by several normalisations; "
+                                     f"the last one keeps them.")
+            state.output, state.when = new, "micro"
 
-    def _output(self, name: str) -> Value:
-        """A graph output under its own name: a copy where the tensor is an input, a constant, a weight or another output."""
-        value = self.value(name)
-        if value.producer is not None and value.name == name and value not in self.graph.outputs:
-            return value
-        with self.builder.at(Origin((name,))):
-            copy = self.builder.emit(OPS["Identity"](), value, names=(name,))[0]
-        for other in [*self.graph.constants, *(s.input for s in self.graph.states), *(v for n in self.graph.nodes for v in n.outputs)]:
-            if other is not copy and other.name == name:
-                other.name, copy.name = copy.name, name
-        return copy
+    def _outputs(self) -> list[Value]:
+        """The graph's outputs under their own names: a copy where the tensor is an input, a constant, a weight or has another name."""
+        values = [self.value(port.name) for port in self.model.outputs]
+        named = {v.name: v for v in [*self.graph.constants, *self._states, *(v for n in self.graph.nodes for v in n.outputs)]}
+        results = []
+        for port, value in zip(self.model.outputs, values, strict=True):
+            result = value
+            if value.producer is None or value.name != port.name:
+                with self.builder.at(Origin((port.name,))):
+                    result = self.builder.emit(OPS["Identity"](), value, names=(port.name,))[0]
+                if (other := named.get(port.name)) is not None:
+                    other.name, result.name = result.name, port.name
+            results.append(result)
+        return results
 
     # Small services for the forms
 

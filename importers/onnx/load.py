@@ -19,6 +19,7 @@ from tileflow.reading import open_regular
 from tileflow.text import one_line
 
 from .tensors import check_tensor, dtype_name, external_location, is_external, named_tensors, tensor_array, tensors_of
+from .unfold import check_unfolding
 
 if TYPE_CHECKING:
     from .parameters import Ties
@@ -129,6 +130,7 @@ def _wrapped(proto: ModelProto, path: Path | None) -> OnnxModel:
     for tensor in tensors_of(proto):
         check_tensor(tensor, folder, where)
     _check_names(proto.graph, where)
+    check_unfolding(proto, where)
     check_by_onnx(proto, path, where)
     initializers = {t.name: t for t in proto.graph.initializer}
     skip = initializers.keys() | {s.values.name for s in proto.graph.sparse_initializer}

@@ -30,7 +30,7 @@ ONNX_NAMES = {"float32": "float", "float64": "double"}
 
 
 class DynamicOperandError(UnsupportedError):
-    """An operand must be known at import and is computed; `names` are the graph inputs it depends on."""
+    """An operand must be known at import and is computed; `names` are such operands, or of a whole model the graph inputs they depend on."""
 
     def __init__(self, message: str, names: frozenset[str] = frozenset()) -> None:
         super().__init__(message)
@@ -132,8 +132,7 @@ class Site:
         array = self.importer.static(name)
         if array is None:
             formal = self.schema.inputs[i].name if self.schema and i < len(self.schema.inputs) else f"input {i}"
-            raise DynamicOperandError(f"its operand {formal} ('{name}') is computed while the model runs; it must be a constant",
-                                      self.importer.ancestors(name))
+            raise DynamicOperandError(f"its operand {formal} ('{name}') is computed while the model runs; it must be a constant", frozenset({name}))
         return array
 
     def static_list(self, i: int, attribute: str) -> list[int] | None:

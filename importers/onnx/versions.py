@@ -21,6 +21,8 @@ from .site import Site
 Form = Callable[[Site], Sequence[Value | np.ndarray | None] | None]
 FORMS: dict[str, list[tuple[int, Form]]] = {}
 ALWAYS = 1 << 30
+ABREAST = 12
+"""Operands of one elementwise node."""
 
 
 def form(*names: str, below: int = ALWAYS) -> Callable[[Form], Form]:
@@ -107,6 +109,17 @@ def reduce(site: Site) -> Sequence[Value]:
         return (x,)
     reduced = normal_axes(axes or range(x.type.rank), x.type.rank)
     return site.finish(site.op_type, x, axes=reduced, keepdims=int(site.attrs.get("keepdims", 1)))
+
+
+@form("Sum", "Mean", "Max", "Min")
+def of_any_number(site: Site) -> Sequence[Value] | None:
+    """Many operands are taken a few at a time, from the left: one kernel's code would grow with their number."""
+    if len(site.inputs) <= ABREAST:
+        return None
+    folded, result = "Sum" if site.op_type == "Mean" else site.op_type, site.value(0)
+    for i in range(1, len(site.inputs), ABREAST - 1):
+        result = site.emit(folded, result, *(site.value(k) for k in range(i, min(i + ABREAST - 1, len(site.inputs)))))
+    return (site.emit("Div", result, site.builder.scalar(len(site.inputs), result)),) if site.op_type == "Mean" else (result,)
 
 
 @form("Softmax", "LogSoftmax", below=13)

@@ -39,7 +39,7 @@ def split_fold(graph: Graph, links: dict[Value, Value]) -> Graph:
         UnsupportedError: such a chain also feeds the step's outputs, so micro-batches could not run side by side.
     """
     fold = Graph("fold")
-    states = [s for s in graph.states if s.when == "micro" and s.output is not None]
+    states = [s for s in graph.states if _is_folded(s)]
     if not states:
         return fold
     dependent = {s.input for s in states}
@@ -54,7 +54,7 @@ def split_fold(graph: Graph, links: dict[Value, Value]) -> Graph:
     if leaking:
         raise UnsupportedError(f"Output {leaking[0].name!r} reads a running statistic that the same step updates; read it after the step.")
     graph.nodes = stay
-    graph.states = [s for s in graph.states if s not in states]
+    graph.states = [s for s in graph.states if not _is_folded(s)]
     fold.states = states
     made = {v for node in stay for v in node.outputs} | set(graph.inputs)
     read = dict.fromkeys([v for node in fold.nodes for v in node.operands] + [s.output for s in states if s.output])
@@ -63,6 +63,10 @@ def split_fold(graph: Graph, links: dict[Value, Value]) -> Graph:
     fold.replace({v: _link(c, fold, links) for v, c in carried.items()})
     _share_leaves(graph, fold)
     return fold
+
+
+def _is_folded(state: State) -> bool:
+    return state.when == "micro" and state.output is not None
 
 
 def _link(value: Value, reader: Graph, links: dict[Value, Value]) -> Value:
