@@ -162,7 +162,7 @@ def _bind_batch(model: OnnxModel, given: Mapping[str, TensorType], binding: Bind
         dim = port.dims[0]
         symbol = _symbol(port, 0, dim)
         if symbol is not None:
-            if symbol.isidentifier() or dim is None:
+            if dim is None or (_words(symbol) == {symbol} and evaluate(symbol, {}) is None):        # a name, whatever it holds
                 binding.symbols.setdefault(symbol, binding.batch)
             continue
         assert isinstance(dim, int)

@@ -47,7 +47,7 @@ class Port:
 
     def __str__(self) -> str:
         dims = "?" if self.dims is None else ", ".join("?" if d is None else str(d) for d in self.dims)
-        return f"{self.name}: {self.dtype}[{dims}]"
+        return one_line(f"{self.name}: {self.dtype}[{dims}]")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class OnnxModel:
     `path` is None for a model that did not come from a file; `inputs` are without initializers.
     """
 
-    proto: ModelProto
+    proto: ModelProto = field(repr=False)
     path: Path | None
     opset: dict[str, int]
     inputs: tuple[Port, ...]
