@@ -63,7 +63,7 @@ def test_every_option_has_its_flag_where_it_has_an_effect(name):
                 parsed(declaration.flag, command=command)
             continue
         partners = list(PARTNERS.get(name, []))
-        if command in ("compile", "tune") and (declaration.group in FOR_TRAINING or name == "gradient_accumulation"):
+        if command in ("compile", "tune", "inspect") and (declaration.group in FOR_TRAINING or name == "gradient_accumulation"):
             partners.append("--training")
         if declaration.group == "machine" and name != "machine" and command not in ("train", "infer"):
             partners.append("--machine=gc200")

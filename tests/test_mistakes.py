@@ -63,6 +63,18 @@ def sequences(path: Path) -> None:
     np.savez(path, x=np.random.default_rng(2).standard_normal((32, 7, 4)).astype(np.float32), y=np.arange(32) % 3)
 
 
+def unscoped(path: Path) -> None:
+    """x [2, 4] -> y [2, 4]: one matrix read by two products whose names tell nothing."""
+    onnx.save(model_of([node("MatMul", ["x", "w"], ["h"], "MatMul_1"), node("MatMul", ["h", "w"], ["y"], "MatMul_2")],
+                       [port("x", [2, 4])], [port("y", [2, 4])], {"w": np.eye(4, dtype=np.float32)}), path)
+
+
+def no_such_operator(path: Path) -> None:
+    """A product, and an operator that nobody has."""
+    onnx.save(model_of([node("MatMul", ["x", "w"], ["h"], "fc"), node("Tokenize", ["h"], ["y"], "words", domain="com.example")],
+                       [port("x", [2, 4])], [port("y", [2, 4])], {"w": np.ones((4, 4), np.float32)}, domains=["com.example"]), path)
+
+
 def fifo(path: Path) -> None:
     os.mkfifo(path)
 
@@ -75,6 +87,8 @@ FILES: dict[str, Callable[[Path], None]] = {
     "open.onnx": open_sized,
     "sequences.npz": sequences,
     "fifo.npz": fifo,
+    "unscoped.onnx": unscoped,
+    "foreign.onnx": no_such_operator,
 }
 """Makers by the file's name; each gets the path to make."""
 
@@ -103,6 +117,14 @@ COMMANDS = [
     Row(0, "train text.onnx --data flowers.npz", "text.onnx is not an ONNX model, or it is cut off: export or download it again."),
     Row(0, "train linear.onnx", "There is no data to train on; give data=(x, y), a path, or the name digits."),
     Row(0, "train linear.onnx --data flowers.npz --epohcs 3", "Unknown argument '--epohcs'; did you mean --epochs or --eps?"),
+    Row(1, "train linear.onnx --data flowers.npz --untie w", "The pattern 'w' of untie fits no weight that several nodes read; those that several "
+        "nodes read are none."),
+    Row(1, "train linear.onnx --data flowers.npz --tie w,b", "The pattern 'w' of tie fits no weight that holds the same elements as another one it "
+        "fits; the weights are w, b."),
+    Row(1, "inspect unscoped.onnx --training", "  The file does not say whether the readers of these share one parameter: w. Each is trained as one; "
+        "if it is several, use untie (--untie 'w').", 0),
+    Row(5, "inspect linear.onnx --untie w", "Option untie (--untie) counts for training only; add --training, or leave it out."),
+    Row(5, "inspect linear.onnx --training --frozen fc.*", "linear.onnx: the pattern 'fc.*' matches no weight; the weights are w, b."),
     Row(10, "train linear.onnx --data flowers.npz --lr 0.1", "Unknown argument '--lr'; did you mean --learning-rate?"),
     Row(10, "train linear.onnx --data flowers.npz --batch-size 8", "Unknown argument '--batch-size'; did you mean --micro-batch-size?"),
     Row(10, "compile open.onnx --training --micro-batch-size 4",

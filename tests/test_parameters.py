@@ -9,46 +9,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from exported_files import by_pytorch, called, f4, ones, scales, two_layers, zeros
 from onnx import ModelProto, NodeProto, helper
 from onnx_models import expected, imported, model_of, node, port, run, tensor
 
 import tileflow
 from tileflow.errors import OptionError
 from tileflow.importers.onnx import Imported, export_model, load_model, wrap_model
-
-RNG = np.random.default_rng(3)
-
-
-def f4(*shape: int) -> np.ndarray:
-    return RNG.standard_normal(shape).astype(np.float32)
-
-
-def zeros(*shape: int) -> np.ndarray:
-    return np.zeros(shape, np.float32)
-
-
-def ones(*shape: int) -> np.ndarray:
-    return np.ones(shape, np.float32)
-
-
-def by_pytorch(nodes: Sequence[NodeProto], inputs: Sequence[Any], weights: dict[str, Any], **fields: Any) -> ModelProto:
-    """A file with the one output y."""
-    shape = [d.dim_value for d in inputs[0].type.tensor_type.shape.dim]
-    return model_of(nodes, inputs, [port("y", [*shape[:-1], None])], weights, producer_name="pytorch", **fields)
-
-
-def called(made: NodeProto, module: str, call: str) -> NodeProto:
-    """The node with the metadata of torch.export: the module it belongs to, and the call of PyTorch it was made from."""
-    target, _, arguments = call.partition("(")
-    for key, value in (("pkg.torch.onnx.name_scopes", str(["", *_outer(module), "result"])),
-                       ("pkg.torch.onnx.fx_node", f"%r : call_function[target=torch.ops.aten.{target}.default](args = ({arguments}, kwargs = {{}})")):
-        made.metadata_props.add(key=key, value=value)
-    return made
-
-
-def _outer(module: str) -> list[str]:
-    parts = module.split(".") if module else []
-    return [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
 
 
 def trained(proto: ModelProto, **options: Any) -> dict[str, bool]:
@@ -65,17 +32,6 @@ def written(proto: ModelProto, path: Path, change: float = 0.0, **options: Any) 
 
 
 # ---- merged by the exporter ---------------------------------------------------------------------------------------------
-
-def two_layers() -> ModelProto:
-    """TorchScript, in evaluation: the second bias is an Identity of the first, the second weight an Identity of the first's transpose."""
-    return by_pytorch([
-        node("Identity", ["a.bias"], ["b.bias"], "Identity_1"), node("Identity", ["onnx::MatMul_7"], ["onnx::MatMul_9"], "Identity_2"),
-        node("MatMul", ["x", "onnx::MatMul_7"], ["/a/MatMul_output_0"], "/a/MatMul"),
-        node("Add", ["a.bias", "/a/MatMul_output_0"], ["/a/Add_output_0"], "/a/Add"),
-        node("MatMul", ["/a/Add_output_0", "onnx::MatMul_9"], ["/b/MatMul_output_0"], "/b/MatMul"),
-        node("Add", ["b.bias", "/b/MatMul_output_0"], ["y"], "/b/Add")],
-        [port("x", [2, 4])], {"a.bias": zeros(4), "onnx::MatMul_7": f4(4, 4)})
-
 
 def test_identities_of_a_merged_tensor_are_parameters(tmp_path: Path) -> None:
     proto = two_layers()
@@ -211,17 +167,6 @@ def test_patterns_that_change_nothing(options: dict[str, Any], sentence: str) ->
 
 
 # ---- PyTorch's metadata -------------------------------------------------------------------------------------------------
-
-def scales() -> ModelProto:
-    """Two layer scales of one module, a buffer and an attention's scale, all merged into one tensor where they are equal."""
-    return by_pytorch([
-        called(node("Mul", ["gamma1", "x"], ["a"], "node_mul"), "block", "mul(%p_block_gamma1, %x)"),
-        called(node("Mul", ["gamma1", "a"], ["b"], "node_mul_1"), "block", "mul(%p_block_gamma2, %mul)"),
-        called(node("Add", ["b", "gamma1"], ["c"], "node_add"), "block", "add(%mul_1, %b_block_shift)"),
-        called(node("Mul", ["c", "val_2"], ["d"], "node_Mul_2"), "block.att", "scaled_dot_product_attention(%q, %k, %v)"),
-        called(node("Add", ["d", "gamma1"], ["y"], "node_Add_3"), "block.att", "scaled_dot_product_attention(%q, %k, %v)")],
-        [port("x", [2, 4])], {"gamma1": zeros(4), "val_2": np.float32(0.5)})
-
 
 def test_metadata_tell_parameters_from_buffers_and_constants() -> None:
     result = imported(scales(), training=True)

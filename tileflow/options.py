@@ -292,6 +292,11 @@ class Options:
         return "final" if training else "all"
 
     @property
+    def frozen_patterns(self) -> tuple[str, ...]:
+        """Patterns of the parameters to leave alone: `trainable` alone means all others."""
+        return ("*",) if self.trainable and not self.frozen else self.frozen
+
+    @property
     def serial_splits(self) -> dict[str, tuple[str, int]]:
         """`serialised_matmul` as mode and factor by name pattern."""
         return {name: serial_split(text) for name, text in self.serialised_matmul.items()}

@@ -28,6 +28,7 @@ OF_OPTION: dict[str, tuple[str, ...]] = {
     "gradient_accumulation": (*TRAINING, "inference_model"),          # where it must be 1, and that is said
     "output_mode": MODELS, "output_return_period": MODELS,
     "epochs": ("train",), "metrics": ("train",),
+    **dict.fromkeys(("frozen", "trainable", "tie", "untie"), (*TRAINING, "inspect")),
     "test_data": ("train",), "shuffle": ("train",), "drop_last": ("train",), "max_batches": ("train",),
     "serialised_matmul": (*RUNS, "compile", "tune"),
     "seed": (*RUNS, "compile"),
@@ -92,7 +93,7 @@ def _no_effect(verb: str, declaration: Declaration, options: Options, training: 
     if not command and name in OF_COMMAND.get(verb, ()):
         return f"has no effect on the function {verb}, which returns its results; it is for {_and([v for v in verbs if v not in OF_COMMAND])} " \
                "and the command line."
-    if verb in ("compile", "tune") and not training and (declaration.group in FOR_TRAINING or name == "gradient_accumulation"):
+    if verb in ("compile", "tune", "inspect") and not training and (declaration.group in FOR_TRAINING or name == "gradient_accumulation"):
         return f"counts for training only; add {'--training' if command else 'training=True'}, or leave it out."
     if verb == "compile" and options.machine is None and declaration.group == "machine" and name != "serialised_matmul":
         machine = "--machine gc200" if command else "machine='gc200'"

@@ -165,7 +165,8 @@ class Importer:
         names = [s.name for s in self.graph.states]
         assert self.model.ties is not None
         if self.training:
-            self.warnings += notes(self.model.ties, self._weights.verdicts, names)
+            said = notes(self.model.ties, self._weights.verdicts, names)
+            self.warnings += said.ties + said.doubts
         starts = self.model.ties.copies
         return Imported(self.graph, {n: starts.get(n, n) for n in names}, {n: self._weights.arrays[n] for n in names}, self.binding, self.model,
                         self._weights.verdicts, self.warnings)

@@ -3,16 +3,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from tileflow.errors import TileflowError
+from tileflow.errors import OptionError, TileflowError
 from tileflow.graph import CODES, FLOATS, Graph
 from tileflow.text import one_line
 
 from .importer import UnsupportedNodesError, import_graph, unsupported
+from .inspect_training import TrainingReport, training_report
 from .load import OnnxModel, title
 from .tensors import DTYPES
 
@@ -25,7 +26,7 @@ class Report:
 
     parameters, parameter_bytes: elements and bytes of the floating initializers. operators: how many nodes of each.
     unsupported: (node, why) of everything tileflow cannot take. notes: what else the import says: open sizes, an overridden batch.
-    graph: the imported graph if all sizes were known and everything is supported.
+    graph: the imported graph if all sizes were known and everything is supported. training: what training would do, where that was asked.
     """
 
     file: str
@@ -40,6 +41,7 @@ class Report:
     unsupported: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
     graph: Graph | None
+    training: TrainingReport | None = None
 
     def text(self, verbose: bool = False) -> str:
         """The summary as lines; `verbose` adds the nodes with their types."""
@@ -55,27 +57,41 @@ class Report:
             lines += ["", f"Unsupported ({len(self.unsupported)})"] + [f"  {one_line(f'{node}: {why}')}" for node, why in self.unsupported]
         else:
             lines += ["", "Every operator is supported."]
+        if self.training is not None:
+            lines += self.training.lines(verbose)
         lines += [f"Note: {one_line(note)}" for note in self.notes]
         if verbose and self.graph is not None:
             lines += ["", "Nodes as imported"] + [f"  {node!r}    # {node.origin}" for node in self.graph.nodes]
         return "\n".join(lines)
 
 
-def inspect_model(model: OnnxModel, dims: Mapping[str, int] | None = None, batch: int | None = None, training: bool = False) -> Report:
+def inspect_model(model: OnnxModel, dims: Mapping[str, int] | None = None, batch: int | None = None, training: bool = False, *,
+                  freeze: Sequence[str] = (), trainable: Sequence[str] = (), tie: Sequence[str] = (), untie: Sequence[str] = ()) -> Report:
     """Summarise a model and name everything unsupported in it.
 
     With all sizes known (`dims` and `batch`, or batch 1 where the file leaves it open) the whole import is tried; else operators are
     judged by name. Inputs and outputs are shown as the file declares them, or where `dims` or `batch` is given as they then are.
+
+    Args:
+        training: import it for training, and say what training will do with it.
+        freeze, trainable, tie, untie: name patterns as for `import_graph`.
     """
     proto = model.proto
-    graph, notes, refused = None, [], unsupported_nodes(model)
+    imported, notes, refused = None, [], unsupported_nodes(model)
     try:
-        imported = import_graph(model, dims=dims, batch=_batch(model, batch), training=training)
-        graph, notes = imported.graph, imported.warnings
+        imported = import_graph(model, dims=dims, batch=_batch(model, batch), training=training, freeze=freeze, trainable=trainable, tie=tie,
+                                untie=untie)
+        notes = imported.warnings
     except UnsupportedNodesError as error:
         refused = list(error.refused)
+    except OptionError:
+        raise
     except TileflowError as error:
         notes = [str(error)]
+    graph = imported.graph if imported is not None else None
+    told = training_report(model, imported, freeze=freeze, trainable=trainable, tie=tie, untie=untie) if training else None
+    if told is not None:
+        notes = [note for note in notes if note not in (*told.ties, *told.doubts)]
     known = {v.name: v.type for v in (*graph.inputs, *graph.outputs)} if graph is not None and (dims or batch is not None) else {}
     ports = [tuple(f"{p.name}: {known[p.name]}" if p.name in known else str(p) for p in side) for side in (model.inputs, model.outputs)]
     floats = [t for t in proto.graph.initializer if DTYPES.get(t.data_type) in FLOATS]
@@ -85,7 +101,7 @@ def inspect_model(model: OnnxModel, dims: Mapping[str, int] | None = None, batch
         parameters=sum(math.prod(t.dims) for t in floats),
         parameter_bytes=sum(math.prod(t.dims) * np.dtype(DTYPES[t.data_type]).itemsize for t in floats),
         operators=dict(Counter(_operator(n.domain, n.op_type) for n in proto.graph.node).most_common()),
-        unsupported=tuple(refused), notes=tuple(notes), graph=graph)
+        unsupported=tuple(refused), notes=tuple(notes), graph=graph, training=told)
 
 
 def _operator(domain: str, op_type: str) -> str:

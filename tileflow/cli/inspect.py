@@ -2,24 +2,31 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
+from ..errors import TileflowError
 from ..options import declarations
 from ..terminal import say
 from .arguments import add_model, model_path, options_of
-from .exit import OK
+from .exit import OK, USER_ERROR
 
-HELP = "say what is in an ONNX file and whether tileflow can run it"
-EPILOG = None
+if TYPE_CHECKING:
+    from ..graph import Graph
+
+HELP = "say what is in an ONNX file, whether tileflow can run it, and with --training what training will do with it"
+EPILOG = "With --training the exit code is 2 where something is unsupported."
 OPTIONS = {"dims": "sizes of the model's symbolic dimensions, to show the shapes that follow",
            "micro_batch_size": "the batch to show shapes for (default: the file's, or 1 where it leaves it open)"}
+PATTERNS = ("frozen", "trainable", "tie", "untie")
+"""Options that say what is trained."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("--training", action="store_true", default=False, help="look at it as a model to train")
-    parser.add_argument("--verbose", action="store_true", default=False, help="list the nodes as well")
-    for name, help_text in OPTIONS.items():
-        parser.add_argument(declarations()[name].flag, metavar=declarations()[name].kind.metavar, help=help_text)
+    parser.add_argument("--verbose", action="store_true", default=False, help="list the nodes as well, and constants that are single numbers")
+    for name in (*OPTIONS, *PATTERNS):
+        parser.add_argument(declarations()[name].flag, metavar=declarations()[name].kind.metavar, help=OPTIONS.get(name, declarations()[name].help))
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -27,6 +34,28 @@ def run(chosen: argparse.Namespace) -> int:
     options, path = options_of(chosen), model_path(chosen.model)
     from ..importers.onnx import inspect_model, load_model
     batch = options.micro_batch_size if hasattr(chosen, "micro_batch_size") else None
-    report = inspect_model(load_model(path), dims=options.dims, batch=batch, training=chosen.training)
+    report = inspect_model(load_model(path), dims=options.dims, batch=batch, training=chosen.training, freeze=options.frozen_patterns,
+                           trainable=options.trainable, tie=options.tie, untie=options.untie)
     say(report.text(chosen.verbose))
-    return OK
+    if not chosen.training:
+        return OK
+    obstacle = _obstacle(report.graph) if report.graph is not None else None if report.unsupported else "see the note above."
+    if obstacle is not None:
+        say(f"\nIt cannot be trained like this: {obstacle}")
+    return USER_ERROR if report.unsupported or obstacle is not None else OK
+
+
+def _obstacle(graph: Graph) -> str | None:
+    """Why no loss of the model's first output trains it; None where one does."""
+    from ..autograd import gradients, reached
+    result, trained = graph.outputs[0], [s for s in graph.parameters if s.trainable]
+    if not result.type.is_float:
+        return f"its first output, which a loss reads, is {result!r}; a model to train gives numbers with a gradient."
+    found = [s.input for s, depends in zip(trained, reached(graph, result, [s.input for s in trained]), strict=True) if depends]
+    if not found:
+        return f"its first output, {result!r}, depends on no parameter that is trained; see the options frozen and trainable."
+    try:
+        gradients(graph, result, found)
+    except TileflowError as error:
+        return str(error)
+    return None

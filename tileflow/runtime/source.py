@@ -91,17 +91,13 @@ class OnnxSource:
         """Import with sizes from the options and this batch instead of from arrays; `sizes` of open dimensions where the options say none."""
         dims = {**(sizes or {}), **self.options.dims}
         self.imported = import_graph(self.model, dims=dims, batch=batch, training=training, float_dtype=self._float(),
-                                     freeze=self._frozen(), trainable=self._trainable(training))
+                                     freeze=self.options.frozen_patterns, trainable=self._trainable(training))
         return self.imported
 
     def _import(self, types: Mapping[str, TensorType], training: bool) -> Imported:
         mode = None if self.as_written and not training else training
         return import_graph(self.model, dims=self.options.dims, input_types=types, training=mode, float_dtype=self._float(),
-                            freeze=self._frozen(), trainable=self._trainable(training))
-
-    def _frozen(self) -> Sequence[str]:
-        """Patterns of the parameters to leave alone: `trainable` alone means all others are frozen."""
-        return ("*",) if self.options.trainable and not self.options.frozen else self.options.frozen
+                            freeze=self.options.frozen_patterns, trainable=self._trainable(training))
 
     def _trainable(self, training: bool) -> Sequence[str]:
         """Patterns of what is trained in any case; for inference those of all trained models of the session, as they made parameters of constants."""
@@ -139,6 +135,9 @@ class NetSource:
 
     def __init__(self, net: Module, options: Options) -> None:
         self.net, self.options = net, options
+        if options.tie or options.untie:
+            raise OptionError(f"Options tie and untie are about the tensors of an ONNX file; the layers of {type(net).__name__} share what they "
+                              f"share, so leave them out.")
         self.session = net.session
         parameters = inspect.signature(net.forward).parameters.values()
         self._open = any(p.kind is p.VAR_POSITIONAL for p in parameters)

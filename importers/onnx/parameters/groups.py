@@ -48,7 +48,8 @@ class Evidence:
         self.scopes = Scopes(model)
         called = [node for node in self.nodes if call_of(node) is not None]
         self.placeholders = Placeholders((u for uses in self.uses.values() for u in uses), (v.name for v in model.proto.graph.input), called)
-        self.by_torchscript = not called and model.proto.producer_name == "pytorch"
+        self.by_pytorch = model.proto.producer_name == "pytorch"
+        self.by_torchscript = self.by_pytorch and not called
         """Stored tensors have the names of the network's parameters and buffers, unless the exporter numbered them."""
         self._filled: dict[str, bool] = {}
 

@@ -15,9 +15,10 @@ from typing import Literal
 import numpy as np
 from onnx import NodeProto
 
-from tileflow.graph import MOVED, OPS, STATISTIC, TRAINED
+from tileflow.graph import DATA, MOVED, OPS, STATISTIC, TRAINED
 
 from ..load import OnnxModel
+from .names import from_placeholder
 from .placeholders import RESULT, TARGET, call_of, flattened
 from .scopes import is_made_up, last_word
 from .ties import Ties
@@ -51,9 +52,12 @@ class Facts:
         self.tensor = model.tensors[name]
         self.size = math.prod(self.tensor.dims)
         self.role = most_important([use.role for use in self.uses])
-        found = ties.evidence.placeholders.given
-        self.given = {given for use in self.uses if use.place is not None and (given := found.get((use.place, use.index))) is not None}
+        self.given = {given for use in self.uses if (given := self.given_to(use)) is not None}
         self.made_up = is_made_up(name)
+
+    def given_to(self, use: Use) -> str | None:
+        """What PyTorch's call gave to this operand."""
+        return None if use.place is None else self.ties.evidence.placeholders.given.get((use.place, use.index))
 
     @cached_property
     def array(self) -> np.ndarray:
@@ -112,12 +116,21 @@ def statistics(f: Facts) -> Verdict | None:
 
 
 def constant_nodes(f: Facts) -> Verdict | None:
-    return None if f.name in f.model.initializers else Verdict("constant", "a Constant node")
+    if f.name in f.model.initializers:
+        return None
+    stored = f.role in TRAINED and f.looks_trained and not f.ties.evidence.by_pytorch
+    return Verdict("constant", "in a Constant node", f"as the {f.role} of {f.first.node.op_type} it may be a parameter" if stored else "")
 
 
 def pytorch_says(f: Facts) -> Verdict | None:
-    if any(given.startswith("p_") for given in f.given) or f"p_{flattened(f.name)}" in f.ties.evidence.placeholders.known:
-        return Verdict("parameter", f"PyTorch's parameter of {f.call}")
+    own = f"p_{flattened(f.name)}"
+    if own in f.given or (not f.given and own in f.ties.evidence.placeholders.known):
+        return Verdict("parameter", f"PyTorch's parameter, in {f.call}")
+    placeholder = next((given for given in f.given if given.startswith("p_")), None)
+    if placeholder is not None:
+        use = next(use for use in f.uses if f.given_to(use) == placeholder)
+        called = from_placeholder(placeholder, f.ties.evidence.scopes.module(use.node) or "", f.name)
+        return Verdict("parameter", f"PyTorch's parameter {called}, in {f.call}")
     if f.given and all(given != RESULT for given in f.given):
         return Verdict("constant", f"PyTorch's buffer or constant in {f.call}")
     return None
@@ -130,7 +143,10 @@ def called_like_a_buffer(f: Facts) -> Verdict | None:
 
 
 def declared_by_the_operator(f: Facts) -> Verdict | None:
-    return Verdict("parameter", f"the {f.role} of {f.first.node.op_type}") if f.role in TRAINED else None
+    if f.role not in TRAINED:
+        return None
+    moved = declared_role(f.first.node, f.first.index, f.model.opset) == MOVED
+    return Verdict("parameter", f"the {f.role} {'behind' if moved else 'of'} {f.first.node.op_type}")
 
 
 def computed_by_the_exporter(f: Facts) -> Verdict | None:
@@ -142,11 +158,11 @@ def computed_by_the_exporter(f: Facts) -> Verdict | None:
 
 
 def bias_of_a_product(f: Facts) -> Verdict | None:
-    return Verdict("parameter", f"the bias of {f.product}") if f.product and not f.is_mask and not f.made_up else None
+    return Verdict("parameter", f"the bias of {f.product}") if f.product and not f.made_up else None
 
 
 def masks(f: Facts) -> Verdict | None:
-    return Verdict("constant", "a mask by its elements") if f.is_mask else None
+    return Verdict("constant", "a mask by its elements") if f.role == DATA and f.is_mask else None
 
 
 def named_by_a_module(f: Facts) -> Verdict | None:
@@ -175,7 +191,7 @@ def other_arithmetic(f: Facts) -> Verdict | None:
 
 
 RULES: tuple[Rule, ...] = (
-    statistics, constant_nodes, pytorch_says, called_like_a_buffer, declared_by_the_operator, computed_by_the_exporter, bias_of_a_product, masks,
+    statistics, constant_nodes, pytorch_says, masks, called_like_a_buffer, declared_by_the_operator, computed_by_the_exporter, bias_of_a_product,
     named_by_a_module, single_numbers, numbered_by_the_exporter, one_number_per_channel, other_arithmetic)
 
 
