@@ -1,6 +1,7 @@
 """Which loss `auto` takes and why; labels as strings, one-hot, tokens; ranges checked for every loss before anything is trained."""
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,8 @@ def test_the_loss_is_decided_by_output_and_labels(outputs: int, end: str | None,
     assert result.loss == loss
     assert reason in result.loss_reason
     assert said[0] == f"Loss {loss}: {result.loss_reason}."
+    told = json.loads((tmp_path / "metrics.json").read_text())["loss"]
+    assert (told["name"], told["reason"]) == (loss, result.loss_reason)
     assert (result.history["accuracy"][-1] >= 0) == (loss != "mse")
     assert result.history["loss"][-1] < result.history["loss"][0]
 

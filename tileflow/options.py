@@ -189,7 +189,8 @@ class Options:
     validation_split: float = _option(
         0.0, Number(Range(least=0, below=1)), "data", "share of the training rows kept for measuring, where the data have no test part")
     shuffle: bool = _option(True, Flag(), "data", "draw the training rows in a new random order each epoch")
-    drop_last: bool = _option(True, Flag(), "data", "leave out the rows at the end that do not fill a whole batch")
+    drop_last: bool = _option(
+        True, Flag(), "data", "leave out the rows at the end that do not fill a whole call; else they are trained in updates of fewer rows")
     max_batches: int | None = _option(None, _COUNT, "data", "end each training epoch after this many batches", optional=True)
     scale: float | None = _option(
         None, Number(), "data", "factor on the inputs; by default 1/255 for bytes that go into a float input, else 1", optional=True)

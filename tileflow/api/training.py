@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CheckpointError, DataError, ModelError, OptionError
+from ..errors import CheckpointError, DataError, ModelError
 from ..importers.onnx import OnnxModel, folded_norms
 from ..loss import choose
 from ..metrics import check_names, defaults
@@ -165,7 +165,6 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
     known = preprocessing_of(source)
     opened = open_data(given, chosen, known.roles)
     test = measured(open_data(chosen.test_data, chosen, known.roles)) if chosen.test_data else opened.test
-    _check_remainder(chosen, len(opened.train))
     wanted = input_types(source, chosen, opened.train, True)
     outputs = source.graph(list(wanted.values()), True)[0].outputs
     choice = choose(chosen.loss, chosen, outputs, look(opened.train, chosen.ignore_index))
@@ -187,11 +186,10 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
     loop_options.output_mode = "all"
     folder = run_folder(chosen.out, chosen.resume)
     training = TrainingModel(source, loop_options, optimizer, choice.loss, reporter.compiling)
-    trainer = Trainer(training, train_set, test_set, loop_options, folder, reporter)
+    trainer = Trainer(training, train_set, test_set, loop_options, folder, reporter, reason=choice.reason)
     path = source.model.path if isinstance(source, OnnxSource) else None
     trainer.has_command = path is not None and chosen.data is not None
-    training.compile(*_example(trainer))
-    training.compile_seconds = 0.0
+    trainer.compile()
     trainer.measure(_metrics(chosen.metrics if metrics is None else metrics, training, [part for part in (train_set, test_set) if part is not None]))
     if checkpoint := checkpoint_of(folder, chosen.resume, reporter.say):
         trainer.resume(checkpoint)
@@ -216,23 +214,9 @@ def _kept_model(options: Options, kept: Recorded | None, reporter: Reporter) -> 
     return kept.model
 
 
-def _check_remainder(options: Options, rows: int) -> None:
-    """Refuse a shorter last batch: the engine's calls have one size."""
-    size = options.micro_batch_size * options.gradient_accumulation * options.device_iterations
-    if not options.drop_last and rows % size:
-        raise OptionError(f"The {rows:,} training rows do not divide into calls of {size:,} (micro_batch_size * gradient_accumulation * "
-                          f"device_iterations), and drop_last is off; set drop_last, or choose sizes that divide {rows:,}.")
-
-
 def _metrics(given: str | Function | Sequence[str | Function], training: TrainingModel, parts: Sequence[Dataset]) -> tuple[str | Function, ...]:
     """What is measured: what was asked for, checked before anything is trained, and what fits the loss anyway."""
     asked = (given,) if isinstance(given, str) or callable(given) else tuple(given)
     check_names(asked, training.view, training.loss_name)
     soft = training.view is not None and training.view.task == "binary" and not all(part.label is None or is_hard(part) for part in parts)
     return (*asked, *(m for m in defaults(training.view) if m not in asked and not soft))
-
-
-def _example(trainer: Trainer) -> tuple[np.ndarray, ...]:
-    """Arrays of a whole call, to compile for before anything is read."""
-    rows = np.zeros(trainer.loader.combined_batch_size, np.int64)
-    return trainer.train.gather(rows)

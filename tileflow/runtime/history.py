@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Epoch:
-    """One epoch's figures. Losses are means over micro-batches, accuracies shares in 0..1 (None where there are no classes)."""
+    """One epoch's figures. Losses are means over the rows of micro-batches, accuracies shares in 0..1 (None where there are no classes)."""
 
     epoch: int
     loss: float
@@ -29,7 +29,7 @@ class Running:
     """Sums of an unfinished epoch."""
 
     loss: float = 0.0
-    micro_batches: int = 0
+    """Of each micro-batch, times its rows."""
     correct: int = 0
     predictions: int = 0
     samples: int = 0
@@ -37,4 +37,4 @@ class Running:
 
     def record(self, epoch: int) -> Epoch:
         accuracy = self.correct / self.predictions if self.predictions else None
-        return Epoch(epoch, self.loss / max(1, self.micro_batches), accuracy, samples=self.samples, seconds=self.seconds)
+        return Epoch(epoch, self.loss / max(1, self.samples), accuracy, samples=self.samples, seconds=self.seconds)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import CheckpointError, DataError, Interrupted, TrainingError
+from ..errors import CheckpointError, DataError, Interrupted, OptionError, TileflowError, TrainingError
 from ..metrics import accuracy_counts
 from ..metrics.named import Function
 from ..options import Options
@@ -21,6 +21,7 @@ from .history import Epoch, Running
 from .model import TrainingModel
 from .run_folder import CHECKPOINT, FAILED, Position, load_run, save_run, write_metrics
 from .run_settings import resume_command
+from .schedule import Schedule, Step
 from .stop import asked_by_signals
 
 
@@ -69,9 +70,13 @@ class Trainer:
     epoch: int = 0
     running: Running = field(default_factory=Running)
     updates_in_epoch: int = 0
+    reason: str = "as chosen"
+    """Why it is this loss."""
 
     def __post_init__(self) -> None:
         self.loader = DataLoader(self.options, self.train, drop_last=self.options.drop_last)
+        self.schedule = Schedule.of(len(self.train), self.options)
+        self._rest: dict[Step, TrainingModel] = {}
         self._stop = threading.Event()
         self.evaluator = Evaluator(self.model, self.options, self.reporter.compiling, lambda: self._stop.is_set())
 
@@ -83,6 +88,28 @@ class Trainer:
         """Let these be measured on the test data after each epoch; `accuracy` on the training batches as well."""
         self.evaluator.metrics = tuple(metrics)
 
+    def compile(self) -> None:
+        """Compile everything that an epoch runs, before anything is read.
+
+        Raises:
+            OptionError: the model cannot take the rows that fill no micro-batch.
+        """
+        models = {Step(self.options.micro_batch_size, self.options.gradient_accumulation * self.options.device_iterations): self.model}
+        for step in dict.fromkeys(self.schedule.rest):
+            options = self.options.clone(micro_batch_size=step.micro_batch, gradient_accumulation=step.accumulation, device_iterations=1)
+            model = TrainingModel(self.model.source, options, self.model.optimizer, self.model.loss, self.reporter.compiling)
+            self._rest[step] = models[step] = model
+        for step, model in models.items():
+            model.stop = lambda: self._stop.is_set()
+            try:
+                model.compile(*self.train.gather(np.zeros(step.rows, np.int64)))
+            except TileflowError as error:
+                if model is self.model or step.micro_batch == self.options.micro_batch_size:
+                    raise
+                raise OptionError(f"With drop_last off the last {step.micro_batch} rows are a micro-batch of their own, which this model cannot "
+                                  f"take: {error} Set drop_last, or a micro_batch_size that divides the rows.") from None
+            model.compile_seconds = 0.0
+
     # ---- the loop
 
     def run(self) -> list[Epoch]:
@@ -93,7 +120,6 @@ class Trainer:
             TrainingError: the loss is not finite or a label is out of range; the state before that update is in `checkpoint.failed`, and
                 the last checkpoint is as it was.
         """
-        self.model.stop = self._stop.is_set
         with asked_by_signals(self._stop):
             try:
                 while self.epoch < self.options.epochs:
@@ -112,15 +138,16 @@ class Trainer:
         return self.history
 
     def _epoch(self) -> None:
-        rows_per_update = self.options.gradient_accumulation * self.loader.batch_size
-        per_call = self.options.device_iterations
-        skipped, first_update = divmod(self.updates_in_epoch, per_call)
-        self.loader.set_epoch(self.epoch, skipped * per_call * rows_per_update)
+        row, first_update, rest = self.schedule.after(self.updates_in_epoch)
+        self.loader.set_epoch(self.epoch, row)
         self.reporter.begin_epoch(self.epoch + 1, self.options.epochs, len(self.loader))
         batches = iter(self.loader)
         try:
             for batch in batches:
-                self._batch(batch, first_update)
+                if len(batch[0]) == self.options.combined_batch_size:
+                    self._call(self.model, batch, first_update)
+                else:
+                    self._last(batch, rest)
                 first_update = 0
                 if self._stop.is_set():
                     return
@@ -143,32 +170,41 @@ class Trainer:
         self._write_metrics()
         self.reporter.end_epoch(record)
 
-    def _batch(self, batch: tuple[np.ndarray, ...], first_update: int) -> None:
+    def _last(self, batch: tuple[np.ndarray, ...], rest: Sequence[Step]) -> None:
+        """The rows at the end that fill no call."""
+        row = 0
+        for step in rest:
+            self._call(self._rest[step], tuple(a[row:row + step.rows] for a in batch), 0)
+            row += step.rows
+            if self._stop.is_set():
+                return
+
+    def _call(self, model: TrainingModel, batch: tuple[np.ndarray, ...], first_update: int) -> None:
         """One call, or what is left of it; counts only the updates that were done."""
         began = time.perf_counter()
         try:
-            outputs = self.model.run_call(*batch, first_update=first_update)
+            outputs = model.run_call(*batch, first_update=first_update)
         except TrainingError:
-            self.updates_in_epoch += self.model.engine.completed - first_update      # the call's whole updates stand
+            self.updates_in_epoch += model.engine.completed - first_update      # the call's whole updates stand
             raise
         seconds = time.perf_counter() - began
-        engine, accumulation = self.model.engine, self.options.gradient_accumulation
+        engine = model.engine
+        accumulation, rows = engine.batching.gradient_accumulation, engine.batching.micro_batch
         done = slice(first_update * accumulation, engine.completed * accumulation)
         count = done.stop - done.start
         if count <= 0:
             return
-        losses = self.model.last_losses[done] if self.model.last_losses is not None else np.zeros(0)
+        losses = model.last_losses[done] if model.last_losses is not None else np.zeros(0)
         correct, predictions = self._correct(outputs, batch[-1], done)
         r = self.running
-        r.loss += float(np.sum(losses, dtype=np.float64))
-        r.micro_batches += count
+        r.loss += float(np.sum(losses, dtype=np.float64)) * rows
         r.correct += correct
         r.predictions += predictions
-        r.samples += count * engine.batching.micro_batch
-        r.seconds += seconds - self.model.compile_seconds
-        self.model.compile_seconds = 0.0
+        r.samples += count * rows
+        r.seconds += seconds - model.compile_seconds
+        model.compile_seconds = 0.0
         self.updates_in_epoch += engine.completed - first_update
-        self.reporter.batch(float(np.mean(losses)), correct / predictions if predictions else None, count * engine.batching.micro_batch)
+        self.reporter.batch(float(np.mean(losses)), correct / predictions if predictions else None, count * rows)
 
     def _correct(self, outputs: list[np.ndarray], labels: np.ndarray, done: slice) -> tuple[int, int]:
         """Right predictions and predictions of the micro-batches `done`; scores [M, mb, C, ...]."""
@@ -231,4 +267,4 @@ class Trainer:
         return fingerprint(self.model, self.train, self.options)
 
     def _write_metrics(self) -> None:
-        write_metrics(self.folder, self.session.updates, self.history, self.options)
+        write_metrics(self.folder, self.session.updates, self.history, self.options, self.model.loss.describe() | {"reason": self.reason})

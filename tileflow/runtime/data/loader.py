@@ -85,7 +85,7 @@ class DataLoader:
         count = whole + (rest > 0 and not self.drop_last)
         if self.options.max_batches is None or self.pad_last:
             return count
-        done = -(-offset // self.combined_batch_size)
+        done = offset // self.combined_batch_size
         return min(count, max(self.options.max_batches - done, 0))
 
     def _read(self, epoch: int, offset: int) -> Iterator[Batch]:

@@ -1,0 +1,55 @@
+"""Which rows each update of an epoch has: whole calls of the engine, then what is left of the data in calls of one update each."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..options import Options
+
+
+class Step(NamedTuple):
+    """A call of one update."""
+
+    micro_batch: int
+    accumulation: int
+
+    @property
+    def rows(self) -> int:
+        return self.micro_batch * self.accumulation
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """`calls` whole calls of `updates` updates with `rows` rows each, then the `rest`.
+
+    The rest are whole updates, then one of the micro-batches that are left, then one of the rows that fill none: each update is the mean over
+    the rows that it has.
+    """
+
+    calls: int
+    updates: int
+    rows: int
+    rest: tuple[Step, ...]
+
+    @classmethod
+    def of(cls, rows: int, options: Options) -> Schedule:
+        """For an epoch over so many rows of data."""
+        calls, left = divmod(rows, options.combined_batch_size)
+        if options.max_batches is not None and calls >= options.max_batches:
+            calls, left = options.max_batches, 0
+        rest: list[Step] = []
+        if not options.drop_last:
+            whole, left = divmod(left, options.global_batch_size)
+            micro_batches, alone = divmod(left, options.micro_batch_size)
+            rest = [Step(options.micro_batch_size, options.gradient_accumulation)] * whole
+            rest += [Step(options.micro_batch_size, micro_batches)] if micro_batches else []
+            rest += [Step(alone, 1)] if alone else []
+        return cls(calls, options.device_iterations, options.global_batch_size, tuple(rest))
+
+    def after(self, updates: int) -> tuple[int, int, tuple[Step, ...]]:
+        """Where an epoch goes on after so many updates: the first row of the call, updates of it that were done, what is then left of the rest."""
+        whole, done = divmod(updates, self.updates)
+        if whole < self.calls:
+            return whole * self.updates * self.rows, done, self.rest
+        done = updates - self.calls * self.updates
+        return self.calls * self.updates * self.rows + sum(step.rows for step in self.rest[:done]), 0, self.rest[done:]
