@@ -16,7 +16,7 @@ from tileflow.lower.plan import Plan, make_plan
 from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold
 from tileflow.program import Batching, Program
-from tileflow.runtime.binding import Blocks, Patches, bind, call_row
+from tileflow.runtime.binding import Blocks, Patches, call_row
 from tileflow.runtime.engine import HYPER, Engine
 from tileflow.runtime.session import Session
 
@@ -85,7 +85,7 @@ class NativeUpdate:
         engine, plan = _engine(program, update.states, initial, threads)
         self._engine, self.session = engine, engine.session
         blocks = Blocks()
-        bound = bind(plan.update.rows, engine.resolve(None))
+        bound = engine.bind(plan.update.rows, np.zeros(0, np.uint8))
         starts = [blocks.add(b) for b in bound]
         blocks.seal()
         engine.set_scalars(0, hyper)

@@ -118,7 +118,7 @@ def elementwise_call(outputs: Sequence[Expr], inputs: Sequence[In | Out | Work],
     space = collapse(shape, [a.shape for a in arrays.values()])
     lies = tuple(space.lies(k) for k in range(len(arrays)))
     leaf = _leaf(tuple(outputs), tuple(read), lies, len(space.dims), cpu.current())
-    nanoseconds = _cost(outputs, read, lies, space)
+    nanoseconds = cost_of(outputs, outputs, read, lies, space)
     if len(space.dims) == 1:
         args: list[Any] = [replace(a, shape=(1,) if how == SCALAR else space.dims)
                            for a, how in zip(arrays.values(), lies, strict=True)]
@@ -134,12 +134,12 @@ def elementwise_call(outputs: Sequence[Expr], inputs: Sequence[In | Out | Work],
     return Call(leaf, args, space.rows, max(1, GRAIN // max(1, space.inner)), nanoseconds)
 
 
-def _cost(outputs: Sequence[Expr], read: dict[int, Expr], lies: Sequence[str], space: Space) -> float:
+def cost_of(computed: Sequence[Expr], written: Sequence[Expr], read: dict[int, Expr], lies: Sequence[str], space: Space) -> float:
     """Nanoseconds on one core: a vector operation each 0.28, loads and stores at 50 bytes a ns in cache and 30 beyond it."""
     moved = sum(_size(v.dtype) for v, how in zip(read.values(), lies, strict=True) if how == FULL)
-    moved += sum(_size(o.dtype) for o in outputs)
+    moved += sum(_size(o.dtype) for o in written)
     points = math.prod(space.dims)
-    arithmetic = 0.28 * flops(*outputs) / _lanes(outputs, cpu.current())
+    arithmetic = 0.28 * flops(*computed) / lanes_of(computed, cpu.current())
     return 20.0 + 2.0 * space.rows + points * max(arithmetic, moved / (50.0 if points * moved < CACHE else 30.0))
 
 
@@ -155,7 +155,7 @@ def _leaf(outputs: tuple[Expr, ...], read: tuple[int, ...], lies: tuple[str, ...
         words += ["i8"] * ((rank - 1) * (how in (ROW, COLUMN)))
     words += [f"{LETTERS[o.dtype]}[r{inner}]" for o in outputs]
     loops = Loops(outputs, read, dtypes, lies, rank)
-    return _EmittedLeaf(", ".join(words), name, as_intrinsic(f"elementwise_{name}", "block, lo, hi", path, loops.emit))
+    return EmittedLeaf(elementwise, ", ".join(words), name, as_intrinsic(f"elementwise_{name}", "block, lo, hi", path, loops.emit))
 
 
 def elementwise(block: int, lo: int, hi: int, worker: int) -> int:
@@ -164,20 +164,20 @@ def elementwise(block: int, lo: int, hi: int, worker: int) -> int:
     return 0
 
 
-class _EmittedLeaf(Leaf):
-    """A leaf emitted over the argument block itself, so that any number of arguments compiles, and sooner."""
+class EmittedLeaf(Leaf):
+    """A leaf emitted over the argument block itself, so that any number of arguments compiles, and sooner; `function` calls `kernel`."""
 
-    def __init__(self, signature: str, key: str, kernel: Any) -> None:
-        super().__init__(elementwise, signature, key=key)
+    def __init__(self, function: Callable[[int, int, int, int], int], signature: str, key: str, kernel: Any, checked: bool = False) -> None:
+        super().__init__(function, signature, key=key, checked=checked)
         self._kernel = kernel
 
     def _entry(self) -> CachedCFunc:
-        code = elementwise.__code__.replace(co_qualname=f"{self.name}-{self.identity}")
-        entry = FunctionType(code, {"kernel": self._kernel, "__name__": __name__})
+        code = self.twin.__code__.replace(co_qualname=f"{self.name}-{self.identity}")
+        entry = FunctionType(code, {"kernel": self._kernel, "__name__": self.twin.__module__})
         return CachedCFunc(entry, self._options)
 
 
-def _lanes(outputs: Sequence[Expr], path: cpu.Cpu) -> int:
+def lanes_of(outputs: Sequence[Expr], path: cpu.Cpu) -> int:
     """Lanes of one step: what a register holds of the widest float, or where there is none of the widest type."""
     nodes = postorder(outputs)
     widest = max((_size(n.dtype) for n in nodes if n.is_float), default=0)
@@ -195,6 +195,11 @@ class Loops:
     dtypes: tuple[str, ...]
     lies: tuple[str, ...]
     rank: int
+
+    @property
+    def computed(self) -> tuple[Expr, ...]:
+        """The outputs, and whatever else a kind of leaf wants to know."""
+        return self.outputs
 
     def emit(self, e: Emitter, block: Any, lo: Any, hi: Any) -> None:
         """The function body: read the argument block (see `_leaf` for its order), then loop over lo..hi."""
@@ -244,13 +249,17 @@ class Loops:
     def vector(self, e: Emitter, lanes: int, raw: Sequence[Any], outs: Sequence[Any], mask: Any = None) -> None:
         """One vector of each input, as it lies in memory, to one of each output."""
         vectors = {index: _unpacked(e, v, dtype) for index, v, dtype in zip(self.read, raw, self.dtypes, strict=True)}
-        values = Translator(e, lanes).values(self.outputs, vectors)
-        for y, o, value in zip(outs, self.outputs, values, strict=True):
+        values = Translator(e, lanes).values(self.computed, vectors)
+        for y, o, value in zip(outs, self.outputs, values, strict=False):
             e.store(_packed(e, value, o.dtype), y, mask)
+        self.look(e, values[len(self.outputs):], mask)
+
+    def look(self, e: Emitter, values: Sequence[Any], mask: Any) -> None:
+        """What was computed beyond the outputs, for lanes in `mask` (None: all)."""
 
     def row(self, e: Emitter, n: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
         """All elements of one contiguous run of outputs."""
-        lanes = _lanes(self.outputs, e.path)
+        lanes = lanes_of(self.computed, e.path)
         single = {k: e.load(ins[k], stored(self.dtypes[k])) for k, how in enumerate(self.lies) if how in (SCALAR, COLUMN)}
 
         def step(i: Any, lanes: int, mask: Any) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from .leaf import Leaf, generic, leaf
+from .leaf import Leaf, generic
 
 
-@leaf("u8[r]")
+@generic("T[r]", dtypes=("u1", "u2", "u4", "u8"))
 def clear(x):                                          # type: ignore[no-untyped-def]
-    """Zero 8-byte words."""
+    """Zero elements, whatever they mean."""
     for i in range(x.shape[0]):
         x[i] = 0
 

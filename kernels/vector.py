@@ -198,34 +198,38 @@ class Emitter:
 Emit = Callable[..., Any]
 
 
-def define(module: ir.Module, name: str, parameters: int, path: cpu.Cpu, emit: Emit) -> ir.Function:
-    """The function `void name(word, ...)` of `module`, emitted as `emit(emitter, *words)` on first use.
+def define(module: ir.Module, name: str, parameters: int, path: cpu.Cpu, emit: Emit, status: bool = False) -> ir.Function:
+    """The function `void name(word, ...)` of `module`, emitted as `emit(emitter, *words)` on first use; with `status` it returns the
+    word that `emit` gives.
 
     It is never inlined and merges across modules by name, so the name must tell everything that shapes its code.
     """
     if (known := module.globals.get(name)) is not None:
         return known
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [WORD] * parameters), name)
+    function = ir.Function(module, ir.FunctionType(WORD if status else ir.VoidType(), [WORD] * parameters), name)
     function.linkage = "linkonce_odr"
     function.attributes.add("noinline")
     function.attributes.add("nounwind")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    emit(Emitter(builder, path), *function.args)
-    builder.ret_void()
+    result = emit(Emitter(builder, path), *function.args)
+    if status:
+        builder.ret(result)
+    else:
+        builder.ret_void()
     return function
 
 
-def as_intrinsic(name: str, parameters: str, path: cpu.Cpu, emit: Emit) -> Any:
-    """A Numba intrinsic over intp parameters ("m, n, a ...") that calls the function `define` makes.
+def as_intrinsic(name: str, parameters: str, path: cpu.Cpu, emit: Emit, status: bool = False) -> Any:
+    """A Numba intrinsic over intp parameters ("m, n, a ...") that calls the function `define` makes; with `status` it returns a word.
 
     Anything but an integer in a call is a typing error: an array where an address belongs would crash.
     """
     names = re.split(r",\s*", parameters)
-    signature = types.void(*[types.intp] * len(names))
+    signature = (types.intp if status else types.void)(*[types.intp] * len(names))
 
     def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        builder.call(define(builder.module, name, len(names), path, emit), args)
-        return context.get_dummy_value()
+        result = builder.call(define(builder.module, name, len(names), path, emit, status), args)
+        return result if status else context.get_dummy_value()
 
     def typing(*given: Any) -> Any:
         for parameter, kind in zip(names, given, strict=True):

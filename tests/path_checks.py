@@ -26,6 +26,7 @@ from tileflow.kernels import expr as E
 from tileflow.kernels.blocking import Problem
 from tileflow.kernels.call import In, Out
 from tileflow.kernels.expr import Var
+from tileflow.kernels.guarded import guarded_call
 from tileflow.kernels.half_gemm import half_calls
 from tileflow.kernels.leaf import Leaf
 from tileflow.kernels.micro import copy, dot, outer, transpose
@@ -337,13 +338,29 @@ def test_moves_and_guards(path: cpu.Cpu) -> None:
     words, copied = np.arange(1, 70), np.zeros(69, "i8")
     guard.copy["u8"](words.view("u8"), copied.view("u8"))
     np.testing.assert_array_equal(copied, words)
-    guard.clear(copied.view("u8"))
+    guard.clear["u8"](copied.view("u8"))
     assert not copied.any()
     for dtype, kind in (("f4", "f4"), ("f8", "f8"), ("f2", "f2"), ("b2", ml_dtypes.bfloat16)):
         for value, status in ((1.0, 0), (np.nan, 1), (-np.inf, 1)):
             values = normal(67).astype(kind)
             values[41] = value
             assert guard.finite(dtype)(values.view("u2") if values.itemsize == 2 else values) == status
+
+
+def test_guarded_elementwise_work(path: cpu.Cpu) -> None:
+    """The status, and the bits of what is written; 1 / x is infinite in the lanes beyond the end, which do not count."""
+    x, y, n = Var(0, "float32"), Var(1, "float32"), 67
+    for watched in (y / x, E.cast(x * y, "float16"), E.cast(x, "float64") * E.cast(y, "float64")):
+        call = guarded_call([x / y], [watched], [In(0, (n,)), In(1, (1,))], [Out(0, (n,))])
+        check = guarded_call([], [watched], [In(0, (n,)), In(1, (1,))], [])
+        for place, value in ((0, 1), (0, 3e38), (40, np.nan), (66, -np.inf), (66, 3e38), (66, 0)):
+            arrays = [normal(n) + np.float32(5), np.full(1, 3, "f4")]
+            arrays[0][place] = value
+            status = int(not np.isfinite(E.evaluate(watched, arrays)).all())
+            written = np.zeros(n, "f4")
+            assert (call.leaf(*arrays, written), check.leaf(*arrays)) == (status, status)
+            np.testing.assert_array_equal(written, compute([x / y], *arrays)[0])
+            assert check.leaf(*arrays, lo=1 + (place == 40) * 40, n=66) == 0
 
 
 if "TILEFLOW_TRAP" in os.environ:

@@ -407,7 +407,7 @@ def test_the_command_imports_nothing_that_only_numba_knows_a_use_for(tmp_path):
               "sys.argv[1:] = ['--version']\n"
               "with contextlib.suppress(SystemExit):\n    command()\n"
               "from tileflow.kernels.guard import clear\n"
-              "clear.compile()\n")
+              "clear['u8'].compile()\n")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])})
     assert done.returncode == 0, done.stderr

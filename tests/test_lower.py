@@ -280,18 +280,27 @@ def test_a_state_that_another_one_takes_over_is_read_before_it_is_written():
 
 def bound(*addresses: int, n: int = 4, flat: bool = True, leaf: Any = copy["u4"], extra: Sequence[Any] = ()) -> Bound:
     args = [(a, (n,), 4) for a in addresses]
-    return Bound(Row(leaf, [], n, 1, 1.0, flat), [*args, *extra], n)
+    return Bound(Row(leaf, [], n, 1, 1.0, flat), [*args, *extra], n, flat)
 
 
 def test_rows_that_abut_are_one():
-    row, = merge([bound(0, 4096), bound(64, 4160), bound(128, 4224, n=3)])
-    assert row.n == 2 * 16 + 3
-    assert row.args == [(0, (35,), 4), (4096, (35,), 4)]
+    row, = merge([bound(0, 4096), bound(256, 4352), bound(512, 4608, n=3)])
+    assert row.n == 2 * 64 + 3
+    assert row.args == [(0, (131,), 4), (4096, (131,), 4)]
+
+
+def test_rows_of_mixed_types_that_abut_are_one():
+    """A 16-bit weight and its moment in float32: padded to 64 elements each."""
+    def of(*arrays: tuple[int, int]) -> Bound:
+        return Bound(Row(copy["u4"], [], 70, 1, 1.0, True), [(at, (70,), size) for at, size in arrays], 70)
+    row, = merge([of((0, 2), (4096, 4)), of((256, 2), (4608, 4))])
+    assert row.args == [(0, (198,), 2), (4096, (198,), 4)]
+    assert len(merge([of((0, 2), (4096, 4)), of((192, 2), (4480, 4))])) == 2, "a line of cache each"
 
 
 @pytest.mark.parametrize("other", [
-    bound(64, 4160, flat=False), bound(128, 4160), bound(64, 4224), bound(64, 4160, leaf=clear), bound(64, 4160, extra=[2.0]),
-    Bound(Row(copy["u4"], [], 4, 1, 1.0, True), [(Moving("x", 64, 1), (4,), 4), (4160, (4,), 4)], 4),
+    bound(256, 4352, flat=False), bound(512, 4352), bound(256, 4608), bound(256, 4352, leaf=clear["u4"]), bound(256, 4352, extra=[2.0]),
+    Bound(Row(copy["u4"], [], 4, 1, 1.0, True), [(Moving("x", 256, 1), (4,), 4), (4352, (4,), 4)], 4),
 ])
 def test_rows_that_differ_stay(other: Bound):
     assert len(merge([bound(0, 4096), other])) == 2
@@ -299,23 +308,27 @@ def test_rows_that_differ_stay(other: Bound):
 
 def test_scalars_are_shared_only_when_equal():
     scalar = (99968, (1,), 4)
-    assert len(merge([bound(0, 4096, extra=[scalar, 0.5]), bound(64, 4160, extra=[scalar, 0.5])])) == 1
-    assert len(merge([bound(0, 4096, extra=[scalar, 0.5]), bound(64, 4160, extra=[scalar, 0.25])])) == 2
-    assert len(merge([bound(0, 4096, extra=[scalar]), bound(64, 4160, extra=[(88832, (1,), 4)])])) == 2
+    assert len(merge([bound(0, 4096, extra=[scalar, 0.5]), bound(256, 4352, extra=[scalar, 0.5])])) == 1
+    assert len(merge([bound(0, 4096, extra=[scalar, 0.5]), bound(256, 4352, extra=[scalar, 0.25])])) == 2
+    assert len(merge([bound(0, 4096, extra=[scalar]), bound(256, 4352, extra=[(88832, (1,), 4)])])) == 2
 
 
 def test_a_row_that_reads_what_the_one_before_writes_is_not_merged():
-    assert len(merge([bound(0, 64), bound(64, 128)])) == 2
-    assert len(merge([bound(0, 4096, extra=[(4096, (1,), 4)]), bound(64, 4160, extra=[(4096, (1,), 4)])])) == 2
+    assert len(merge([bound(0, 256), bound(256, 512)])) == 2
+    assert len(merge([bound(0, 4096, extra=[(4096, (1,), 4)]), bound(256, 4352, extra=[(4096, (1,), 4)])])) == 2
 
 
 def test_in_place_rows_merge():
-    assert len(merge([bound(0, 0), bound(64, 64)])) == 1
+    assert len(merge([bound(0, 0), bound(256, 256)])) == 1
 
 
 def test_bind_resolves_and_merges():
-    rows = [Row(copy["u4"], [Operand(Place(("io", s), 64 * i), (4,), 4) for s in "ab"], 4, 1, 1.0, True) for i in range(3)]
-    assert len(bind(rows, lambda p: p.offset + (0 if p.region[1] == "a" else 8192))) == 1
+    rows = [Row(copy["u4"], [Operand(Place(("io", s), 256 * i), (4,), 4) for s in "ab"], 4, 1, 1.0, True) for i in range(3)]
+
+    def resolve(place: Place) -> int:
+        return place.offset + (0 if place.region[1] == "a" else 8192)
+    assert len(bind(rows, resolve, lambda p: True)) == 1
+    assert len(bind(rows, resolve, lambda p: p.region[1] == "a")) == 3, "padding that is not always zero would be read"
 
 
 def eight_weights() -> nn.Module:
@@ -329,7 +342,7 @@ def train_eight(options: dict[str, Any]) -> tuple[dict[str, np.ndarray], list[An
     draw = np.random.default_rng(0)
     for _ in range(3):
         model(draw.standard_normal((8, 7)).astype(np.float32), draw.integers(0, 3, 8))
-    update = bind(model.engine.plan.update.rows, model.engine.resolve(model.engine._lanes[0].arena))
+    update = model.engine.bind(model.engine.plan.update.rows, model.engine._lanes[0].arena)
     return net.state_dict(), [b for b in update if b.n > 1]
 
 

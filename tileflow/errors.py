@@ -50,6 +50,10 @@ class TrainingError(TileflowError, RuntimeError):
     """Training cannot go on: the loss is not finite, a label is out of range."""
 
 
+class WeightsLostError(TrainingError):
+    """An update made a weight infinite or NaN and wrote it: what is in memory is of no use, the last checkpoint is."""
+
+
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C during training, after the state was saved: the message says where and how to go on."""
 

@@ -2,19 +2,43 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from ..graph import TensorType, Value
 
 ALIGN = 64
 """Bytes: one cache line and one AVX-512 register."""
 STEPS = 200
 """Ranges looked at for each buffer, on average; networks need 30."""
+BLOCK = 64
+"""Elements: tensors that lie side by side begin at multiples of it, whatever their types, so that rows over neighbours of several types are one."""
+MOST_ROOM = 8 * BLOCK
 
 
 def padded(nbytes: int) -> int:
     """`nbytes` rounded up to whole lines."""
     return -(-nbytes // ALIGN) * ALIGN
+
+
+def blocks(count: int) -> int:
+    """`count` elements rounded up to whole blocks."""
+    return -(-count // BLOCK) * BLOCK
+
+
+def room(t: TensorType) -> int:
+    """Bytes that a tensor takes: whole blocks of elements, in which nothing else lies."""
+    return blocks(t.size) * t.itemsize
+
+
+def side_by_side(values: Iterable[Value]) -> tuple[dict[Value, int], int]:
+    """Offsets of values one after the other, and the bytes of all."""
+    offsets, at = {}, 0
+    for v in values:
+        offsets[v] = at
+        at += room(v.type)
+    return offsets, at
 
 
 @dataclass(frozen=True)

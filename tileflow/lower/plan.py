@@ -12,8 +12,9 @@ from ..program import Program
 from .attach import attach
 from .expand import expand
 from .fuse import fuse
+from .guard import check_part, join, watch
 from .layout import arrange
-from .memory import padded
+from .memory import side_by_side
 from .pack import pack
 from .planes import pool_planes
 from .record import record
@@ -26,19 +27,23 @@ LANE_MEMORY_SHARE = 0.25
 
 @dataclass
 class Plan:
-    """Rows per part, and how micro-batches run: `lanes` side by side, or (lanes = 1) one at a time over all workers."""
+    """Rows per part, and how micro-batches run: `lanes` side by side, or (lanes = 1) one at a time over all workers.
+
+    `check` runs before `update` and refuses what must not be written (see `lower.guard`).
+    """
 
     program: Program
     prologue: Lowered
     micro: Lowered
     fold: Lowered
+    check: Lowered
     update: Lowered
     lanes: int
     workers: int
 
     @property
     def parts(self) -> tuple[Lowered, ...]:
-        return self.prologue, self.micro, self.fold, self.update
+        return self.prologue, self.micro, self.fold, self.check, self.update
 
     def leaves(self) -> list[Leaf]:
         """Every distinct leaf the plan calls, in order of first use."""
@@ -47,7 +52,7 @@ class Plan:
     def to_text(self) -> str:
         """Rows by part."""
         lines = [f"{self.lanes} lanes, {self.workers} workers"]
-        for name, part in zip(("prologue", "micro", "fold", "update"), self.parts, strict=True):
+        for name, part in zip(("prologue", "micro", "fold", "check", "update"), self.parts, strict=True):
             lines.append(f"{name}: {part.arena_bytes} bytes")
             lines += [f"  {row.leaf.name:<24} n={row.n} cost={row.cost / 1e3:.1f} us  {row.node.origin if row.node else 'copy'}"
                       for row in part.rows]
@@ -96,11 +101,11 @@ def _lower(program: Program, lanes: int, workers: int) -> Plan:
         user = program.micro.outputs[:user_outputs(program)] if graph is program.micro else []
         direct = {v: Place(("io", v.name)) for v in user}
         wanted = [*keep, *user]
-        joined = attach(fuse(graph, wanted), wanted)
+        joined = attach(join(fuse(graph, wanted)), wanted)
         pooled = pool_planes(joined, wanted)
         lowered = lower(joined if pooled is joined else attach(pooled, wanted), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
         places.update(lowered.places)
-        places.update({v: Place(("arena", arena), at) for v, at in _kept_offsets(keep).items()})
+        places.update({v: Place(("arena", arena), at) for v, at in side_by_side(keep)[0].items()})
         return lowered
 
     prologue = part(program.prologue, "packed", list(program.prologue.outputs), workers)
@@ -113,8 +118,9 @@ def _lower(program: Program, lanes: int, workers: int) -> Plan:
         keep.append(program.loss)
     micro = part(program.micro, "micro", keep, workers if lanes == 1 else 1)
     fold = part(program.fold, "fold", [], workers)
-    update = part(program.update, "update", [], workers)
-    return Plan(program, prologue, micro, fold, update, lanes, workers)
+    check = part(check_part(program.update), "check", [], workers)
+    update = part(watch(program.update), "update", [], workers)
+    return Plan(program, prologue, micro, fold, check, update, lanes, workers)
 
 
 def user_outputs(program: Program) -> int:
@@ -122,14 +128,6 @@ def user_outputs(program: Program) -> int:
     if program.loss is None:
         return len(program.micro.outputs)
     return next(i for i, v in enumerate(program.micro.outputs) if v is program.loss) + 1
-
-
-def _kept_offsets(keep: list[Value]) -> dict[Value, int]:
-    offsets, at = {}, 0
-    for v in keep:
-        offsets[v] = at
-        at += padded(v.type.nbytes)
-    return offsets
 
 
 def _memory() -> float:

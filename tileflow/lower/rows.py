@@ -4,7 +4,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from ..kernels import cpu
 from ..kernels.call import Call, In, Micro, Out, Seed, Work
 from ..kernels.guard import copy
 from ..kernels.leaf import Leaf
-from .memory import ALIGN, Arena, Interval
+from .memory import MOST_ROOM, Arena, Interval, room, side_by_side
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ class Lowered:
     arena: str
     arena_bytes: int
     places: dict[Value, Place]
-    kept: dict[str, Value] = field(default_factory=dict)
+    kept_bytes: int = 0
+    """Of the arena's start, where the values to hold lie: nothing else ever does."""
 
 
 PlaceOf = Callable[[Value], Place | None]
@@ -103,7 +104,7 @@ class _Lowering:
         rows += [copy_row(*move) for move in _in_order([(places[self._root(v)], to, v) for v, to in copies if v.type.nbytes])]
         for value, root in self.root.items():
             places[value] = places[root] if root in places else self._outside(root)
-        return Lowered(rows, self.arena_name, size, places)
+        return Lowered(rows, self.arena_name, size, places, self.kept_bytes)
 
     def _root(self, value: Value) -> Value:
         return self.root.get(value, value)
@@ -118,12 +119,9 @@ class _Lowering:
         made = {v for node, _ in self.rows for v in node.outputs}
         pinned: dict[Value, Place] = {}
         copies: list[tuple[Value, Place]] = []
-        offset = 0
-        for value in self.keep:
-            place = Place(("arena", self.arena_name), offset)
-            offset += ALIGN * math.ceil(value.type.nbytes / ALIGN)
-            self._pin(value, place, made, pinned, copies)
-        self.kept_bytes = offset
+        offsets, self.kept_bytes = side_by_side(self.keep)
+        for value, offset in offsets.items():
+            self._pin(value, Place(("arena", self.arena_name), offset), made, pinned, copies)
         for value, place in self.direct.items():
             self._pin(value, place, made, pinned, copies)
         written = [s for s in self.graph.states if s.output is not None and s.output is not s.input]
@@ -170,10 +168,10 @@ class _Lowering:
         ends: dict[Value, int] = {}
         for v in first:
             ends[home.get(v, v)] = last[v]                 # in the order of making: the last one to live there says how long
-        intervals = [Interval(v, v.type.nbytes, first[v], end) for v, end in ends.items() if v not in pinned]
+        intervals = [Interval(v, room(v.type), first[v], end) for v, end in ends.items() if v not in pinned]
         for i, (_, calls) in enumerate(self.rows):
             for name, size in self._scratch(calls).items():
-                intervals.append(Interval((i, name), size, i, i))
+                intervals.append(Interval((i, name), -(-size // MOST_ROOM) * MOST_ROOM, i, i))
         arena = Arena(self.kept_bytes)
         offsets = arena.place(intervals)
         scratch: dict[tuple[int, str], Place] = {}

@@ -25,7 +25,7 @@ class Optimizer:
     weight_decay: Schedule = 0.0
     variable: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
     slots: ClassVar[tuple[str, ...]] = ()
-    """Suffixes of the states that each weight has, all of the weight's type and starting at zero."""
+    """Suffixes of the states that each weight has, all of the type its update is computed in and starting at zero."""
     counts: ClassVar[bool] = False
     """Keeps the number of updates done (float64, starts at zero) for bias correction."""
 
@@ -55,7 +55,7 @@ class Optimizer:
 
 @dataclass
 class Update:
-    """One weight's update under construction. Arithmetic helpers keep the weight's element type."""
+    """One weight's update under construction: weight, gradient and states in the type that it is computed in (`arithmetic`)."""
 
     b: Builder
     weight: Value
@@ -66,8 +66,8 @@ class Update:
     written: dict[str, Value] = field(default_factory=dict)
 
     def cast(self, scalar: Value) -> Value:
-        """A float64 scalar in the weight's type."""
-        return scalar if scalar.dtype == self.weight.dtype else self.b.Cast(scalar, to=self.weight.dtype)
+        """A float64 scalar in the type of the update."""
+        return _cast(self.b, scalar, self.weight.dtype)
 
     def number(self, x: float) -> Value:
         """A float64 scalar constant."""
@@ -75,6 +75,16 @@ class Update:
 
     def one_minus(self, scalar: Value) -> Value:
         return self.b.Sub(self.number(1.0), scalar)
+
+
+def arithmetic(t: TensorType) -> TensorType:
+    """What updates of a weight are computed in, and its moments kept in: float32 for 16-bit weights, in which eps would be 0, small
+    moments would be lost and small steps add up to nothing. The weight itself is rounded once."""
+    return t.with_dtype("float32") if t.is_half else t
+
+
+def _cast(b: Builder, value: Value, dtype: str) -> Value:
+    return value if value.dtype == dtype else b.Cast(value, to=dtype)
 
 
 def decayed(u: Update, gradient: Value) -> Value:
@@ -121,11 +131,12 @@ def build_update(optimizer: Optimizer, parameters: list[State], gradients: list[
             g = state(f"{parameter.name}.grad", "accumulator", type, f"{parameter.group}.grad").input
         else:
             g = arrivals[parameter.name] = b.input(f"{parameter.name}.grad", type)
-        slots = {s: state(f"{parameter.name}.{s}", "optimizer", type, f"{parameter.group}.{s}") for s in optimizer.slots}
+        wide = arithmetic(type)
+        slots = {s: state(f"{parameter.name}.{s}", "optimizer", wide, f"{parameter.group}.{s}") for s in optimizer.slots}
         with b.at(Origin((parameter.name,), "update")):
-            u = Update(b, weight.input, g, {s: v.input for s, v in slots.items()}, hyper, count)
-            u.gradient = unscaled(u, g, factor)
-            weight.output = optimizer.step(u)
+            u = Update(b, _cast(b, weight.input, wide.dtype), _cast(b, g, wide.dtype), {s: v.input for s, v in slots.items()}, hyper, count)
+            u.gradient = unscaled(u, u.gradient, factor)
+            weight.output = _cast(b, optimizer.step(u), type.dtype)
             for suffix, value in u.written.items():
                 slots[suffix].output = value
     return graph, arrivals

@@ -12,7 +12,7 @@ import numpy as np
 from ..kernels.call import Micro, Seed
 from ..kernels.driver import CALL, FORK, PATCH_WORDS, ROW_WORDS
 from ..kernels.leaf import scalar_word
-from ..lower.memory import padded
+from ..lower.memory import blocks
 from ..lower.rows import Operand, Place, Row
 
 FORK_COST = 30_000.0
@@ -40,22 +40,28 @@ class Bound:
     row: Row
     args: list[Any]                       # (address | Moving, shape, itemsize) | Micro | Seed | number
     n: int
+    settled: bool = True                  # flat, and all its arrays lie where padding is zero
 
 
-def bind(rows: Sequence[Row], resolve: Resolve) -> list[Bound]:
-    """Resolve the places of all operands, then merge neighbours that are one flat pass over memory."""
+def bind(rows: Sequence[Row], resolve: Resolve, settled: Callable[[Place], bool]) -> list[Bound]:
+    """Resolve the places of all operands, then merge neighbours that are one flat pass over memory.
+
+    `settled` says of a place that no other tensor ever lies there or in the padding after it, so that the padding stays zero.
+    """
     bound = []
     for row in rows:
         args = [(resolve(a.place), a.shape, a.itemsize) if isinstance(a, Operand) else a for a in row.args]
-        bound.append(Bound(row, args, row.n))
+        parameters = (p for p in row.leaf.parameters if p.words)
+        along = [a for p, a in zip(parameters, row.args, strict=True) if isinstance(a, Operand) and p.cut == "r"]
+        bound.append(Bound(row, args, row.n, row.flat and all(settled(a.place) for a in along)))
     return merge(bound)
 
 
 def merge(rows: list[Bound]) -> list[Bound]:
     """Buckets: neighbouring flat rows of one leaf whose arrays abut become one row, so equal updates of many weights are one.
 
-    Tensors start on cache lines, so a merged row also runs over the padding between them. All its arrays have the same
-    padding, it belongs to nobody and is zero at the start; what is computed there is never read.
+    Every tensor takes whole blocks of elements, so a merged row also runs over the padding between them, which is as long in arrays of
+    every type. It belongs to nobody and is zero; an update of zeros without a gradient is zero, so it stays so.
     """
     result: list[Bound] = []
     for row in rows:
@@ -67,7 +73,7 @@ def merge(rows: list[Bound]) -> list[Bound]:
 
 
 def _joined(a: Bound, b: Bound) -> Bound | None:
-    if a.row.leaf is not b.row.leaf or not (a.row.flat and b.row.flat) or len(a.args) != len(b.args):
+    if a.row.leaf is not b.row.leaf or not (a.settled and b.settled) or len(a.args) != len(b.args):
         return None
     gap: int | None = None
     args: list[Any] = []
@@ -81,9 +87,9 @@ def _joined(a: Bound, b: Bound) -> Bound | None:
         if not isinstance(at, int) or not isinstance(other, int):
             return None
         if shape == (a.n,) and other_shape == (b.n,) and (a.n > 1 or at != other):
-            if padded(a.n * size) % size or other - at != padded(a.n * size) or gap not in (None, padded(a.n * size) // size):
+            if other - at != blocks(a.n) * size:
                 return None
-            gap = padded(a.n * size) // size
+            gap = blocks(a.n)
             args.append((at, (gap + b.n,), size))
         elif at == other and shape == other_shape:
             args.append(x)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from .. import memory
-from ..lower.memory import padded
+from ..lower.memory import room
 from ..lower.plan import Plan, user_outputs
 from .session import Session
 
@@ -17,9 +17,10 @@ def needs(plan: Plan, session: Session, final: frozenset[str] = frozenset()) -> 
     states = {s.name: s for graph in program.graphs for s in graph.states}
     outputs = program.micro.outputs[:user_outputs(program)]
     return {
-        "activations and gradients": plan.lanes * plan.micro.arena_bytes + plan.fold.arena_bytes + plan.update.arena_bytes,
-        "weights and optimizer states": sum(padded(s.input.type.nbytes) for s in states.values() if s.name not in session and s.kind != "scalar"),
-        "running statistics": sum(padded(s.input.type.nbytes) for s in program.fold.states if s.kind == "buffer"),
+        "activations and gradients": plan.lanes * plan.micro.arena_bytes + plan.fold.arena_bytes + plan.check.arena_bytes
+                                    + plan.update.arena_bytes,
+        "weights and optimizer states": sum(room(s.input.type) for s in states.values() if s.name not in session and s.kind != "scalar"),
+        "running statistics": sum(room(s.input.type) for s in program.fold.states if s.kind == "buffer"),
         "weights laid out for the kernels": plan.prologue.arena_bytes,
         "constants": sum(a.nbytes for graph in program.graphs for a in graph.constants.values()),
         "outputs of a call": sum(v.type.nbytes * (plan.lanes if v.name in final else program.batching.micro_batches) for v in outputs),

@@ -16,11 +16,11 @@ from ..graph import Node, State, TensorType, Value
 from ..kernels import driver
 from ..kernels.driver import ADVANCE, HOLD, LOOP, PATCH, WAVE
 from ..kernels.guard import clear, copy, finite
-from ..kernels.status import INDEX_OUT_OF_RANGE, LABEL_OUT_OF_RANGE, NOT_FINITE
-from ..lower.memory import padded
+from ..lower.memory import padded, room
 from ..lower.plan import Plan, user_outputs
 from ..lower.rows import Operand, Place, Row
 from .binding import Blocks, Bound, Moving, Patches, bind, call_row
+from .failure import bad_gradient, failed_leaf, lost, overflow
 from .session import Session, aligned
 
 SLICE_NS = 20_000_000
@@ -66,9 +66,9 @@ class Engine:
         self._scalars = [s for s in plan.program.update.states if s.kind == "scalar"]
         self._scalar_memory = np.zeros((self.batching.device_iterations, max(1, len(self._scalars))), np.float64)
         self._constants = {v: self._constant(a) for g in plan.program.graphs for v, a in g.constants.items()}
-        self._pending = {s.name: aligned(s.input.type.nbytes) for s in plan.program.fold.states if s.kind == "buffer" and s.output is not None}
+        self._pending = {s.name: aligned(room(s.input.type)) for s in plan.program.fold.states if s.kind == "buffer" and s.output is not None}
         self._arenas = {"packed": aligned(plan.prologue.arena_bytes), "fold": aligned(plan.fold.arena_bytes),
-                        "update": aligned(plan.update.arena_bytes)}
+                        "check": aligned(plan.check.arena_bytes), "update": aligned(plan.update.arena_bytes)}
         self._lanes = [self._make_lane() for _ in range(plan.lanes)]
         self._control = np.zeros(driver.CONTROL_WORDS, np.int64)
         self.completed = self._first_update = 0
@@ -111,7 +111,7 @@ class Engine:
     def _make_lane(self) -> Lane:
         arena = aligned(self.plan.micro.arena_bytes)
         blocks = Blocks(seed=self.seed)
-        bound = bind(self.plan.micro.rows, self.resolve(arena))
+        bound = bind(self.plan.micro.rows, self.resolve(arena), _nowhere)
         starts = [blocks.add(b) for b in bound]
         blocks.seal()
         table = np.array([call_row(b, blocks.address(s), self.plan.lanes == 1) for b, s in zip(bound, starts, strict=True)],
@@ -126,7 +126,7 @@ class Engine:
         self._rows: list[list[int]] = []
         self._owners: list[tuple[Node | None, int]] = []  # whose row it is, micro-batches ahead of the counter
         self._pieces: list[tuple[int, int]] = []          # (row, word index): block addresses to fill once sealed
-        self._gradient_rows = range(0)
+        self._gradient_rows = self._check_rows = self._update_rows = range(0)
         self._counters = np.ones(4, np.int64)
         self._descriptors = np.zeros((max(1, len(self._lanes)), driver.LANE_WORDS), np.int64)
         for d, lane in zip(self._descriptors, self._lanes, strict=True):
@@ -139,9 +139,10 @@ class Engine:
             self._begin_update()
         self._micro_steps()
         if training:
-            self._check_gradients()
+            self._gradient_rows = self._calls(self._gradient_checks())
+            self._check_rows = self._calls(self.plan.check.rows)
             self._control_row(HOLD, n=1)
-            self._calls(self.plan.update.rows)
+            self._update_rows = self._calls(self.plan.update.rows)
             self._commit()
             self._calls(self.plan.prologue.rows)
         self._control_row(ADVANCE, n=1, grain=driver.ITERATION)
@@ -167,18 +168,28 @@ class Engine:
         self._rows.append([kind, 0, block, n, grain, target, 0, 0])
         self._owners.append((None, 0))
 
-    def _calls(self, rows: list[Row], lane: int = 0) -> None:
-        """Rows that run once for all lanes, or for what one lane's micro-batch left."""
-        arena = self._lanes[lane].arena
-        for bound in bind(rows, self.resolve(arena)):
+    def bind(self, rows: list[Row], lane: np.ndarray) -> list[Bound]:
+        """Rows of everything but the micro-step, with addresses; equal updates of neighbours are one. `lane`: as for `resolve`."""
+        return bind(rows, self.resolve(lane), self._settled)
+
+    def _settled(self, place: Place) -> bool:
+        """States, and what micro-steps leave for the update, have memory of their own; the padding between them is always zero."""
+        kind, name = place.region
+        return kind in ("state", "pending") or (kind == "arena" and name == "micro" and place.offset < self.plan.micro.kept_bytes)
+
+    def _calls(self, rows: list[Row], lane: int = 0) -> range:
+        """Rows that run once for all lanes, or for what one lane's micro-batch left; returns where they are in the table."""
+        first = len(self._rows)
+        for bound in self.bind(rows, self._lanes[lane].arena):
             self._pieces.append((len(self._rows), self._blocks.add(bound)))
             self._rows.append(call_row(bound, 0, self.plan.workers > 1))
             self._owners.append((bound.row.node, lane))
+        return range(first, len(self._rows))
 
     def _begin_update(self) -> None:
         """Accumulators start at zero, pending statistics at the committed ones."""
-        sizes = [(s, padded(s.input.type.nbytes) // 8) for s in self._accumulators()]
-        self._calls([Row(clear, [Operand(Place(("state", s.name)), (n,), 8)], n, 4096, 0.2 * n, True) for s, n in sizes])
+        self._calls([Row(clear[f"u{t.itemsize}"], [Operand(Place(("state", name)), (t.size,), t.itemsize)], t.size, 4096, 0.025 * t.nbytes, True)
+                     for name, t in ((s.name, s.input.type) for s in self._accumulators()) if t.size])
         self._calls([self._state_copy(s, "state", "pending") for s in self._buffers()])
 
     def _accumulators(self) -> list[State]:
@@ -189,12 +200,10 @@ class Engine:
         summed = [(s.name, s.input.type, Place(("state", s.name))) for s in self._accumulators()]
         return summed + [(v.name, v.type, self.plan.update.places[v]) for v in self.program.update.inputs]
 
-    def _check_gradients(self) -> None:
-        """Refuse gradients that are not finite before any weight is written."""
-        first = len(self._rows)
-        self._calls([Row(finite(t.code), [Operand(place, (t.size,), t.itemsize)], t.size, 4096, 0.1 * t.size, True)
-                     for _, t, place in self._gradients() if t.size])
-        self._gradient_rows = range(first, len(self._rows))
+    def _gradient_checks(self) -> list[Row]:
+        """What refuses gradients that are not finite before any weight is written."""
+        return [Row(finite(t.code), [Operand(place, (t.size,), t.itemsize)], t.size, 4096, 0.1 * t.size, True)
+                for _, t, place in self._gradients() if t.size]
 
     def _commit(self) -> None:
         self._calls([self._state_copy(s, "pending", "state") for s in self._buffers()])
@@ -266,6 +275,7 @@ class Engine:
 
         Raises:
             TrainingError: a loss that is not finite or a label out of range; weights stand as after the last whole update.
+            WeightsLostError: a weight that an update wrote is not finite.
         """
         self._workers = driver.workers(self.plan.workers)
         if self._workers > 1:
@@ -284,7 +294,7 @@ class Engine:
             for i in range(first_update, self.batching.device_iterations):
                 self.set_scalars(i, scalars(self.session.updates + i - first_update))
         if self._seen_version != self.session.version and len(self.prologue_table):
-            self.drive(self.prologue_table)
+            self.drive(self.prologue_table, first=len(self.table))
         self._control[driver.MICRO], self._control[driver.ITERATION] = first_micro, first_update
         self._counters[0] = self.batching.device_iterations - first_update
         try:
@@ -322,8 +332,8 @@ class Engine:
                 self._counters[1] = row[3]
         self._control[driver.HELD] = 0
 
-    def drive(self, table: np.ndarray, stop: Callable[[], bool] | None = None) -> None:
-        """Run a table in slices; between two slices Python handles signals.
+    def drive(self, table: np.ndarray, stop: Callable[[], bool] | None = None, first: int = 0) -> None:
+        """Run a table, whose rows are those of the whole call from `first` on, in slices; between two slices Python handles signals.
 
         Raises:
             TrainingError: a row failed.
@@ -335,14 +345,19 @@ class Engine:
             with _alone(self._workers):
                 pc = run(table.ctypes.data, len(table), pc, self._workers, control.ctypes.data)
             if control[driver.STATUS]:
-                raise self._failure(int(control[driver.STATUS]), pc)
+                raise self._failure(int(control[driver.STATUS]), first + pc)
             if stop is not None and stop():
                 return
 
     def _failure(self, status: int, pc: int) -> TrainingError:
         """The sentence for a leaf's status."""
+        update = self.session.updates + int(self._control[driver.ITERATION]) - self._first_update
         if pc in self._gradient_rows:
-            return self._gradient_failure()
+            return bad_gradient(self._bad_gradients(), update)
+        if pc in self._check_rows:
+            return overflow(self._refused(), update)
+        if pc in self._update_rows:
+            return lost(self._lost(), update)
         node, ahead = self._owners[pc]
         micro = int(self._control[driver.MICRO]) + ahead
         if self._rows[pc][0] == WAVE:
@@ -352,25 +367,40 @@ class Engine:
             self._descriptors[:, 5] = 0
         update = self.session.updates + micro // self.batching.gradient_accumulation - self._first_update
         where = f"micro-batch {micro} of the call (update {update})" if self.program.training else f"micro-batch {micro} of the call"
-        if status == NOT_FINITE:
-            return TrainingError(f"The loss is not finite at {where}; the weights are kept as they were before that update: lower the "
-                                 "learning rate, check the inputs for NaN, or lower loss_scaling.")
-        origin = f"{node.op.name} ({node.origin})" if node is not None else "a kernel"
-        if status == LABEL_OUT_OF_RANGE:
-            return TrainingError(f"{origin}: a label is outside of the classes 0..C-1 at {where}; check the label column or the "
-                                 "number of classes of the model.")
-        assert status == INDEX_OUT_OF_RANGE, status
-        return TrainingError(f"{origin}: an index lies outside of its axis at {where}; check the whole numbers in the inputs.")
+        return failed_leaf(status, node, where)
 
-
-    def _gradient_failure(self) -> TrainingError:
-        """The sentence for a gradient that is not finite."""
+    def _bad_gradients(self) -> list[str]:
+        """Weights whose gradient is not finite."""
         def found(t: TensorType, place: Place) -> np.ndarray:
             if place.region[0] == "state":
                 return self.session[place.region[1]]
             return self._lanes[0].arena[place.offset:place.offset + t.nbytes].view(t.numpy)
-        names = [name.removesuffix(".grad") for name, t, place in self._gradients() if not np.isfinite(found(t, place)).all()]
-        update = self.session.updates + int(self._control[driver.ITERATION]) - self._first_update
-        listed = ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")
-        return TrainingError(f"The loss is finite but the gradient of {listed} is not, at update {update}; the weights are kept as they were "
-                             "before that update: look for a square root, division or logarithm at 0 in the model, or lower loss_scaling.")
+        return [name.removesuffix(".grad") for name, t, place in self._gradients() if not np.isfinite(found(t, place)).all()]
+
+    def _refused(self) -> list[str]:
+        """Weights that the check of an update refuses, asked one by one."""
+        names = []
+        for row in self.plan.check.rows:
+            if row.leaf.checked and row.node is not None:
+                blocks = Blocks(seed=self.seed)
+                bound, = self.bind([row], self._lanes[0].arena)
+                blocks.add(bound)
+                blocks.seal()
+                patches = Patches(blocks, blocks.moving)
+                patches.set_bases({HYPER: self.scalars_address}, 0)
+                table = np.array([[PATCH, 0, patches.address, patches.count, driver.ITERATION, 0, 0, 0], call_row(bound, blocks.address(0), False)])
+                self._control[driver.STATUS] = 0
+                with _alone(1):
+                    driver.drive()(table.ctypes.data, len(table), 0, 1, self._control.ctypes.data)
+                if self._control[driver.STATUS]:
+                    names.append(str(row.node.origin))
+        return names
+
+    def _lost(self) -> list[str]:
+        """Weights that are not finite."""
+        self.session.version += 1
+        return [n for n in self.session.names("parameter") if not np.isfinite(self.session[n]).all()]
+
+
+def _nowhere(_place: Place) -> bool:
+    return False

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..errors import CheckpointError, OptionError
 from ..graph import State
-from ..lower.memory import ALIGN, padded
+from ..lower.memory import ALIGN, padded, room
 from .turns import Turn
 
 
@@ -21,7 +21,7 @@ def aligned(nbytes: int) -> np.ndarray:
 class Session:
     """Named state memory, shared by the training and inference programs of one model.
 
-    States of one group lie side by side in one buffer (each padded to a cache line), in the same order in every group, so
+    States of one group lie side by side in one buffer (each in whole blocks of elements), in the same order in every group, so
     that an update of many weights is one pass over memory.
 
     Threads take turns (`turn`): the calls of all models of a session, and everything here that copies or sets states, one at a time.
@@ -51,13 +51,13 @@ class Session:
             elif state.kind != "scalar":
                 groups.setdefault(f"{state.group or state.kind}/{state.input.dtype}", []).append(state)
         for members in groups.values():
-            buffer = aligned(sum(padded(s.input.type.nbytes) for s in members))
+            buffer = aligned(sum(room(s.input.type) for s in members))
             at = 0
             for s in members:
                 t = s.input.type
                 self._arrays[s.name] = buffer[at:at + t.nbytes].view(t.numpy).reshape(t.shape)
                 self._kinds[s.name] = s.kind
-                at += padded(t.nbytes)
+                at += room(t)
                 if initial is not None and s.name in initial:
                     self._arrays[s.name][...] = initial[s.name]
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import CheckpointError, DataError, Interrupted, OptionError, TileflowError, TrainingError
+from ..errors import CheckpointError, DataError, Interrupted, OptionError, TileflowError, TrainingError, WeightsLostError
 from ..metrics import accuracy_counts
 from ..metrics.named import Function
 from ..options import Options
@@ -119,6 +119,7 @@ class Trainer:
             Interrupted: Ctrl-C or SIGTERM came; the state is saved.
             TrainingError: the loss is not finite or a label is out of range; the state before that update is in `checkpoint.failed`, and
                 the last checkpoint is as it was.
+            WeightsLostError: an update wrote a weight that is not finite; nothing is saved.
         """
         with asked_by_signals(self._stop):
             try:
@@ -129,7 +130,9 @@ class Trainer:
             except DataError:
                 raise
             except Exception as error:
-                if self.session.updates:
+                if isinstance(error, WeightsLostError):
+                    error.add_note(self._last_good())
+                elif self.session.updates:
                     error.add_note(self._save_failed())
                 raise
             path = self.save()
@@ -246,6 +249,13 @@ class Trainer:
         if self.has_command:
             return resume_command(self.folder, checkpoint)
         return f"the same call and resume={str(checkpoint) if checkpoint else True!r}"
+
+    def _last_good(self) -> str:
+        """Where to go back to when the weights in memory are of no use."""
+        path = self.folder / CHECKPOINT
+        if not path.exists():
+            return "This run had not written a checkpoint yet (checkpoint_every and save_every_updates do so on the way): start it anew."
+        return f"The last good checkpoint is {path}. Go on from it with {self._go_on()}."
 
     def resume(self, path: Path) -> None:
         """Take over a checkpoint, and say what has changed since it was made.

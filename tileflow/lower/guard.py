@@ -1,0 +1,121 @@
+"""Guards: an update that would leave a weight infinite or NaN is refused.
+
+A 16-bit weight may overflow where its update in float32 does not. Before anything is written the update's expression runs once for
+those weights and writes nothing (`check_part`), so that an update is done whole or not at all. Other weights are looked at as they are
+written (`watch`): that costs nothing, and says that they are lost.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from ..graph import Graph, Node, Op, Origin, State, TensorType, Value
+from ..graph.op import Types
+from ..kernels.call import Call, In, Out
+from ..kernels.cpu import Cpu
+from ..kernels.expr import Expr
+from ..kernels.guard import finite
+from ..kernels.guarded import guarded_call
+from ..work import Work
+from .fuse import Fused
+
+
+class Refuse(Op):
+    """Fails where its input is not finite; makes nothing. Made here only, after the fork of the street."""
+
+    name: ClassVar[str] = "Refuse"
+    halves: ClassVar[bool] = True
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        return ()
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        raise AssertionError("a check has no work of its own: cost is counted before the host lowering")
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x, = inputs
+        assert x is not None
+        return [Call(finite(x.code), [In(0, (x.size,))], x.size, 4096, 0.1 * x.size, True)] if x.size else []
+
+    def __str__(self) -> str:
+        return "Refuse"
+
+
+class Guarded(Fused):
+    """Elementwise work that fails where one of the `watched` expressions is not finite. Made here only."""
+
+    name: ClassVar[str] = "Guarded"
+
+    def __init__(self, expressions: tuple[Expr, ...], types: tuple[TensorType, ...], watched: tuple[Expr, ...]) -> None:
+        super().__init__(expressions, types)
+        self.watched = watched
+
+    def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Any:
+        return self.expressions or None
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        operands = [In(i, t.shape) for i, t in enumerate(inputs) if t is not None]
+        return [guarded_call(self.expressions, self.watched, operands, [Out(i, t.shape) for i, t in enumerate(outputs)])]
+
+    def __str__(self) -> str:
+        return f"Guarded({', '.join(map(str, self.watched))})"
+
+
+def _weights(update: Graph, halves: bool) -> list[State]:
+    return [s for s in update.states if s.kind == "parameter" and s.output is not None and s.input.type.is_float and s.input.type.is_half == halves]
+
+
+def _refusals(states: list[State]) -> list[Node]:
+    return [Node(Refuse(), [s.output], [], Origin((s.name,), "update")) for s in states]
+
+
+def check_part(update: Graph) -> Graph:
+    """What fails if the update would leave a 16-bit weight that is not finite, and writes nothing; without nodes where there are none."""
+    checks = _refusals(_weights(update, True))
+    needed = {v for node in checks for v in node.operands}
+    kept: list[Node] = []
+    for node in reversed(update.nodes):
+        if needed.intersection(node.outputs):
+            kept.append(node)
+            needed.update(node.operands)
+    states = [State(s.name, s.kind, s.input, None, s.when, s.trainable, s.group) for s in update.states if s.input in needed]
+    constants = {v: a for v, a in update.constants.items() if v in needed}
+    return Graph("check", [v for v in update.inputs if v in needed], [], [*kept[::-1], *checks], constants, states)
+
+
+def watch(update: Graph) -> Graph:
+    """The update, which also fails where a wider weight that it wrote is not finite."""
+    return Graph(update.name, update.inputs, update.outputs, [*update.nodes, *_refusals(_weights(update, False))], update.constants, update.states)
+
+
+def join(graph: Graph) -> Graph:
+    """A copy of the graph in which elementwise nodes themselves refuse what a Refuse after them would (after `fuse`); the graph itself
+    where there is none."""
+    if not any(isinstance(node.op, Refuse) for node in graph.nodes):
+        return graph
+    makers = {v: node for node in graph.nodes for v in node.outputs}
+    uses = graph.uses()
+    joined: dict[Node, Node | None] = {}
+    for refuse in graph.nodes:
+        if not isinstance(refuse.op, Refuse):
+            continue
+        value = refuse.operands[0]
+        maker = makers.get(value)
+        found = None if maker is None or maker in joined else _joined(maker, value, uses[value] == 1)
+        if maker is not None and found is not None:
+            joined.update({maker: found, refuse: None})
+    nodes = [joined.get(node, node) for node in graph.nodes]
+    return Graph(graph.name, graph.inputs, graph.outputs, [n for n in nodes if n is not None], graph.constants, graph.states)
+
+
+def _joined(maker: Node, value: Value, alone: bool) -> Node | None:
+    """The node that makes `value` as one that watches it, and does not write it where the check alone reads it."""
+    types: Types = [v.type for v in maker.operands]
+    exprs = maker.op.expression(types, [v.type for v in maker.outputs])
+    if exprs is None or value.type.size == 0 or any(v.type.size not in (1, value.type.size) for v in maker.operands):
+        return None
+    exprs = exprs if isinstance(exprs, tuple) else (exprs,)
+    watched = exprs[maker.outputs.index(value)]
+    left = [(v, e) for v, e in zip(maker.outputs, exprs, strict=True) if not (alone and v is value)]
+    op = Guarded(tuple(e for _, e in left), tuple(v.type for v, _ in left), (watched,))
+    return Node(op, maker.inputs, [v for v, _ in left], maker.origin)

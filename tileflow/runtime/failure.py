@@ -1,0 +1,44 @@
+"""What to tell the user of a call that failed."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import TrainingError, WeightsLostError
+from ..graph import Node
+from ..kernels.status import INDEX_OUT_OF_RANGE, LABEL_OUT_OF_RANGE, NOT_FINITE
+
+KEPT = "the weights are kept as they were before that update"
+
+
+def failed_leaf(status: int, node: Node | None, where: str) -> TrainingError:
+    """For the status of a leaf of the micro-step."""
+    if status == NOT_FINITE:
+        return TrainingError(f"The loss is not finite at {where}; {KEPT}: lower the learning rate, check the inputs for NaN, or lower loss_scaling.")
+    origin = f"{node.op.name} ({node.origin})" if node is not None else "a kernel"
+    if status == LABEL_OUT_OF_RANGE:
+        return TrainingError(f"{origin}: a label is outside of the classes 0..C-1 at {where}; check the label column or the "
+                             "number of classes of the model.")
+    assert status == INDEX_OUT_OF_RANGE, status
+    return TrainingError(f"{origin}: an index lies outside of its axis at {where}; check the whole numbers in the inputs.")
+
+
+def bad_gradient(names: Sequence[str], update: int) -> TrainingError:
+    """For gradients that are not finite."""
+    return TrainingError(f"The loss is finite but the gradient of {_listed(names)} is not, at update {update}; {KEPT}: look for a square root, "
+                         "division or logarithm at 0 in the model, or lower loss_scaling.")
+
+
+def overflow(names: Sequence[str], update: int) -> TrainingError:
+    """For an update that would make 16-bit weights infinite or NaN, found before anything was written."""
+    return TrainingError(f"Update {update} would make {_listed(names)} infinite or NaN, which its 16 bits cannot hold; {KEPT}: lower the learning "
+                         "rate, or train the model in float32.")
+
+
+def lost(names: Sequence[str], update: int) -> WeightsLostError:
+    """For weights that are infinite or NaN after they were written."""
+    return WeightsLostError(f"Update {update} made {_listed(names)} infinite or NaN although loss and gradients were finite, so the weights in "
+                            "memory are of no use any more: go back to weights that were saved, and lower the learning rate.")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")
