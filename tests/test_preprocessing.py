@@ -13,6 +13,7 @@ from onnx_models import model_of, node, port
 from test_data import idx
 
 import tileflow
+from tileflow import cli
 from tileflow.errors import DataError, ModelError
 from tileflow.importers.onnx import load_model, wrap_model
 from tileflow.runtime.data import Scaling, Statistics, open_data
@@ -190,7 +191,8 @@ KEY = "tileflow.input.x."
     (KEY + "mean", "[" * 100_000), (KEY + "std", "[0]"), (KEY + "std", "[1, -1]"), (KEY + "std", "[1e-400]"), (KEY + "statistics", "{}"),
     (KEY + "statistics", '{"min": 1, "max": 0, "mean": 0, "std": 0, "rows": 1}'), (KEY + "statistics", "[1, 2, 3, 4, 5]"),
     (KEY + "statistics", '{"min": 0, "max": Infinity, "mean": 0, "std": 0, "rows": 1}'), ("tileflow.label", "3"), ("tileflow.label", '""'),
-    ("tileflow.inputs", '"x"'), ("tileflow.inputs", "[1]"), ("tileflow.label", '"' + "a" * (1 << 20) + '"'),
+    ("tileflow.inputs", '"x"'), ("tileflow.inputs", "[1]"),
+    ("tileflow.classes", "[]"), ("tileflow.classes", '["a", "a"]'), ("tileflow.classes", "[1, 2]"), ("tileflow.label", '"' + "a" * (1 << 20) + '"'),
 ])
 def test_metadata_is_parsed_strictly(key: str, text: str):
     proto = linear()
@@ -207,6 +209,80 @@ def test_other_metadata_are_kept_and_not_looked_at(tmp_path: Path):
     tileflow.train(tmp_path / "m.onnx", data=data, loss="mse", scale=3, epochs=0, out=str(tmp_path / "run"))
     found = {e.key: e.value for e in onnx.load(tmp_path / "run" / "model.onnx").metadata_props}
     assert (found["author"], found[KEY + "scale"], found["tileflow.input.w.scale"]) == ("me", "3.0", "?")
+
+
+def test_what_does_not_hold_any_more_is_taken_out(two: tuple[Path, dict[str, np.ndarray]], tmp_path: Path):
+    """Arrays in a tuple have no names."""
+    path, data = two
+    tileflow.train(path, data=(*data.values(), np.zeros((64, 2), np.float32)), loss="mse", epochs=0, out=str(tmp_path / "tuple"))
+    known = Preprocessing.of_file(load_model(tmp_path / "tuple" / "model.onnx"))
+    assert known.scalings == dict.fromkeys("xz", Scaling(1.0, (0.1307,), (0.3081,)))
+    assert known.roles == ((), None)
+
+
+# ---- names of classes
+
+ANIMALS = np.array(["cat", "dog", "eel"])
+
+
+def animals(rows: int = 64, seed: int = 0) -> dict[str, np.ndarray]:
+    """Numbers that say which animal it is, and its name."""
+    which = np.random.default_rng(seed).integers(0, 3, rows)
+    return {"x": np.eye(3, dtype=np.float32)[which], "z": np.zeros((rows, 2), np.float32), "y": ANIMALS[which]}
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained classifier of animals."""
+    folder = tmp_path_factory.mktemp("zoo")
+    weights = {"a": np.eye(3, dtype=np.float32), "b": np.ones((2, 3), np.float32)}
+    nodes = [node("MatMul", ["x", "a"], ["u"]), node("MatMul", ["z", "b"], ["v"]), node("Add", ["u", "v"], ["y"])]
+    onnx.save(model_of(nodes, [port("x", ["N", 3]), port("z", ["N", 2])], [port("y", ["N", 3])], weights), folder / "m.onnx")
+    tileflow.train(folder / "m.onnx", data=animals(), out=str(folder / "run"))
+    return folder / "run" / "model.onnx"
+
+
+def test_names_of_classes_are_in_the_file(zoo: Path):
+    assert Preprocessing.of_file(load_model(zoo)).classes == tuple(ANIMALS)
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    (lambda y: y, "accuracy 100.00% of"), (lambda y: np.where(y == "cat", "dog", y), "accuracy "),
+    (lambda y: np.where(y == "cat", "cow", y), "There is no accuracy: the labels are texts, and some are no classes that the model was trained on."),
+])
+def test_labels_are_numbered_as_in_training(zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+                                            change: Any, says: str):
+    """Data without cats have dogs as their class 0 when looked at alone."""
+    monkeypatch.chdir(tmp_path)
+    data = animals(seed=1)
+    keep = data["y"] != "cat"
+    np.savez("dogs.npz", **{n: a[keep] for n, a in data.items()} if "100" in says else data | {"y": change(data["y"])})
+    assert cli.main(["infer", str(zoo), "--data", "dogs.npz"]) == 0
+    out = capsys.readouterr().out
+    assert says in out
+    if "100" not in says and "There" not in says:
+        assert f"accuracy {np.mean(data['y'] != 'cat'):.2%} of" in out
+
+
+def test_no_accuracy_is_guessed_where_the_file_has_no_names(zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                            capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(tmp_path)
+    np.savez("animals.npz", **animals())
+    assert cli.main(["infer", str(zoo.parent.parent / "m.onnx"), "--data", "animals.npz"]) == 0
+    assert "There is no accuracy: the labels are texts, and the file does not say which class has which number." in capsys.readouterr().out
+
+
+def test_training_further_keeps_the_numbers_of_the_classes(zoo: Path, tmp_path: Path):
+    data = animals(seed=2)
+    keep = data["y"] != "cat"
+    said = Said()
+    further = tileflow.train(zoo, data={n: a[keep][:32] for n, a in data.items()}, out=str(tmp_path / "0"), epochs=0, reporter=said)
+    assert further._preprocessing.classes == tuple(ANIMALS)
+    assert set(np.unique(further._trainer.train.labels)) == {1, 2}
+    others = data | {"y": np.where(data["y"] == "cat", "cow", data["y"])}
+    anew = tileflow.train(zoo, data=others, out=str(tmp_path / "1"), epochs=0, reporter=said)
+    assert anew._preprocessing.classes == ("cow", "dog", "eel")
+    assert said.sentences.count("The labels are other classes than those that the model was trained on; they are numbered anew.") == 1
 
 
 def test_whole_numbers_that_may_be_bytes_are_named(tmp_path: Path):

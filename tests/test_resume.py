@@ -303,6 +303,10 @@ def test_resuming_needs_the_same_data(tmp_path: Path):
     for other in ((x[::-1], y), (x, y[::-1]), (x.astype(np.float64), y), (x[:90], y[:90])):
         with pytest.raises(CheckpointError, match=rf"made with other data \(96 rows, this run has {len(other[0])}; .*--allow-other-data"):
             train_net(tmp_path, other, epochs=2, resume=True)
+    named = np.array(["a", "b", "c"])
+    train_net(tmp_path / "named", (x, named[y]), epochs=1)
+    with pytest.raises(CheckpointError, match="made with other data"):
+        train_net(tmp_path / "named", (x, np.array(["a", "b", "d"])[y]), epochs=2, resume=True)
     said = Said()
     train_net(tmp_path, (x[:90], y[:90]), epochs=2, resume=True, allow_other_data=True, reporter=said)
     assert "Going on with other data: 90 rows, 96 before." in said.sentences

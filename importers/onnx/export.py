@@ -33,11 +33,11 @@ TYPED = {*TYPED_FIELDS.values(), "int32_data", "string_data"}
 
 
 def export_model(model: OnnxModel, weights: Mapping[str, np.ndarray], path: str | os.PathLike[str], *, keep_training_mode: bool = False,
-                 metadata: Mapping[str, str] | None = None, check: Callable[[Path], None] | None = None) -> None:
+                 metadata: Mapping[str, str | None] | None = None, check: Callable[[Path], None] | None = None) -> None:
     """Write `model` with `weights` (by the names of initializers or Constant nodes' outputs) to `path`.
 
     A batch normalisation or dropout that the file has in training mode is written as it is for inference, unless `keep_training_mode`.
-    `metadata` takes the place of the file's entries with the same keys. Parameters that were told apart become initializers of
+    `metadata` takes the place of the file's entries with the same keys; None takes one out. Parameters that were told apart become initializers of
     their own (`parameters/written.py`). Everything else stays as it was: names, element types, opset,
     the order of things. Weights that were external data,
     or that make the file longer than 2 GiB, go into `<file name>.data` beside it. onnx.checker, and then `check`, see the new file
@@ -98,9 +98,9 @@ def _check_weights(model: OnnxModel, weights: Mapping[str, np.ndarray]) -> None:
                              f"{list(np.shape(array))}; export the weights of the same model.")
 
 
-def _add_metadata(proto: ModelProto, metadata: Mapping[str, str]) -> None:
+def _add_metadata(proto: ModelProto, metadata: Mapping[str, str | None]) -> None:
     kept = [entry for entry in proto.metadata_props if entry.key not in metadata]
-    added = [StringStringEntryProto(key=key, value=value) for key, value in metadata.items()]
+    added = [StringStringEntryProto(key=key, value=value) for key, value in metadata.items() if value is not None]
     del proto.metadata_props[:]
     proto.metadata_props.extend([*kept, *added])
 

@@ -19,7 +19,7 @@ from ..optim import Optimizer
 from ..options import Options
 from ..runtime.data import Dataset, open_data
 from ..runtime.history import Epoch
-from ..runtime.labels import Fit, is_hard, look
+from ..runtime.labels import Fit, is_hard, look, numbered_as
 from ..runtime.model import TrainingModel
 from ..runtime.preprocessing import Preprocessing
 from ..runtime.run_folder import checkpoint_of, run_folder
@@ -164,6 +164,9 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
     chosen.data = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
     known = preprocessing_of(source)
     opened = open_data(given, chosen, known.roles)
+    opened = opened._replace(train=numbered_as(opened.train, known.classes))
+    if opened.train.classes is not None and known.classes not in (None, opened.train.classes):
+        reporter.say("The labels are other classes than those that the model was trained on; they are numbered anew.")
     test = measured(open_data(chosen.test_data, chosen, known.roles)) if chosen.test_data else opened.test
     wanted = input_types(source, chosen, opened.train, True)
     outputs = source.graph(list(wanted.values()), True)[0].outputs

@@ -40,11 +40,13 @@ def run(chosen: argparse.Namespace) -> int:
     from ..importers.onnx import load_model
     from ..progress import CompileBar
     from ..runtime.data import open_data
+    from ..runtime.labels import numbered_as
     from ..runtime.preprocessing import Preprocessing
     if options.data is None:
         raise DataError("There is no data to run on; give --data with a path, or the name digits.")
     model = load_model(path)
-    data = open_data(options.data, options, Preprocessing.of_file(model).roles)
+    known = Preprocessing.of_file(model)
+    data = open_data(options.data, options, known.roles)
     bar = CompileBar(sys.stderr.isatty() if options.progress is None else options.progress)
     try:
         outputs = api.infer(model, options, data=data, progress=bar, say=lambda sentence: say(sentence, sys.stderr))
@@ -53,7 +55,12 @@ def run(chosen: argparse.Namespace) -> int:
     atomic_write_bytes(out, npz_bytes(outputs))
     for name, array in outputs.items():
         say(f"{one_line(name)}: {array.dtype}{list(array.shape)}")
-    labels = (data.test or data.train).labels
+    measured = numbered_as(data.test or data.train, known.classes)
+    labels = measured.labels
+    if measured.classes != known.classes and measured.classes is not None:
+        labels = None
+        say("There is no accuracy: the labels are texts, and " + ("the file does not say which class has which number."
+                                                                  if known.classes is None else "some are no classes that the model was trained on."))
     right = accuracy(next(iter(outputs.values())), labels) if labels is not None else None
     if right is not None:
         say(f"accuracy {right:.2%} of {len(labels):,} rows" if labels is not None else "")

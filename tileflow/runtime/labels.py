@@ -72,6 +72,13 @@ def ready(dataset: Dataset, choice: Choice, output: TensorType, classes: tuple[s
     return dataset
 
 
+def numbered_as(dataset: Dataset, classes: tuple[str, ...] | None) -> Dataset:
+    """The data set whose string labels are numbered as a trained file's `classes`, where those are among them; any other as it is."""
+    if dataset.label is None or dataset.classes is None or classes is None or not set(dataset.classes) <= set(classes):
+        return dataset
+    return dataset.with_labels(renumbered(dataset.label.array, dataset.classes, classes, f"Data {dataset.name}"), classes)
+
+
 def _check(dataset: Dataset, choice: Choice, classes: int | None) -> None:
     """Refuse labels that the loss cannot take."""
     for first, chunk in _chunks(dataset):

@@ -6,6 +6,7 @@
     tileflow.input.<name>.statistics    {"min": 0.0, "max": 1.0, "mean": 0.13, "std": 0.31, "rows": 4096}
     tileflow.inputs                     ["height", "width"]          names of arrays or columns
     tileflow.label                      "digit"
+    tileflow.classes                    ["cat", "dog"]               in the order of their numbers
 """
 from __future__ import annotations
 
@@ -21,34 +22,37 @@ from ..text import one_line
 from .data import Dataset, Roles, Scaling, Statistics
 
 PREFIX = "tileflow."
-INPUTS, LABEL = PREFIX + "inputs", PREFIX + "label"
+INPUTS, LABEL, CLASSES = PREFIX + "inputs", PREFIX + "label", PREFIX + "classes"
 LONGEST = 1 << 20
 """Characters of one text."""
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """By input of the model: its scaling, and statistics of what it was fed; and the names of the arrays or columns in the data."""
+    """By input of the model: its scaling, and statistics of what it was fed; the names of the arrays or columns in the data;
+    the names of the classes in the order of their numbers."""
 
     scalings: Mapping[str, Scaling] = field(default_factory=dict)
     statistics: Mapping[str, Statistics] = field(default_factory=dict)
     roles: Roles = field(default_factory=Roles)
+    classes: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, opened: Dataset, fitted: Dataset) -> Preprocessing:
         """What training on data leaves in the file: `opened`, and as it is fitted to the model."""
         statistics = fitted.statistics()
         roles = Roles(opened.columns or tuple(opened.fields), opened.label_name) if opened.label_name is not None else Roles()
-        return cls({name: fitted.fields[name].scaling for name in statistics}, statistics, roles)
+        return cls({name: fitted.fields[name].scaling for name in statistics}, statistics, roles, fitted.classes)
 
-    def to_metadata(self) -> dict[str, str]:
-        texts: dict[str, Any] = {}
+    def to_metadata(self) -> dict[str, str | None]:
+        """The texts by key; None for what a file may say from an earlier training and that does not hold any more."""
+        values: dict[str, Any] = {}
         for name, scaling in self.scalings.items():
-            texts |= {_key(name, "scale"): scaling.scale, _key(name, "mean"): scaling.mean or None, _key(name, "std"): scaling.std or None}
-        texts |= {_key(name, "statistics"): asdict(s) for name, s in self.statistics.items()}
-        texts |= {INPUTS: self.roles.inputs or None, LABEL: self.roles.label}
-        found = {key: json.dumps(value, ensure_ascii=False) for key, value in texts.items() if value is not None}
-        return {key: text for key, text in found.items() if len(text) <= LONGEST}
+            values |= {_key(name, "scale"): scaling.scale, _key(name, "mean"): scaling.mean or None, _key(name, "std"): scaling.std or None}
+        values |= {_key(name, "statistics"): asdict(s) for name, s in self.statistics.items()}
+        values |= {INPUTS: self.roles.inputs or None, LABEL: self.roles.label} | ({} if self.classes is None else {CLASSES: self.classes})
+        texts = {key: None if value is None else json.dumps(value, ensure_ascii=False) for key, value in values.items()}
+        return {key: None if text is None or len(text) > LONGEST else text for key, text in texts.items()}
 
     @classmethod
     def of_file(cls, model: OnnxModel) -> Preprocessing:
@@ -65,8 +69,9 @@ class Preprocessing:
                 scalings[name] = Scaling(float(said["scale"]), *(tuple(map(float, said[what] or ())) for what in ("mean", "std")))
             if said["statistics"] is not None:
                 statistics[name] = Statistics(rows=said["statistics"].pop("rows"), **{k: float(v) for k, v in said["statistics"].items()})
-        names = _value(metadata, INPUTS, where, lambda value: isinstance(value, list) and all(map(_is_name, value)))
-        return cls(scalings, statistics, Roles(tuple(names or ()), _value(metadata, LABEL, where, _is_name)))
+        roles = Roles(tuple(_value(metadata, INPUTS, where, _are_names) or ()), _value(metadata, LABEL, where, _is_name))
+        classes = _value(metadata, CLASSES, where, _are_classes)
+        return cls(scalings, statistics, roles, None if classes is None else tuple(classes))
 
     def foreign(self, data: Dataset) -> list[str]:
         """A sentence for each input whose data, fitted to the model, are far from those it was trained on."""
@@ -82,6 +87,14 @@ def _key(name: str, what: str) -> str:
 
 def _is_name(value: Any) -> bool:
     return isinstance(value, str) and value != ""
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_name, value))
+
+
+def _are_classes(value: Any) -> bool:
+    return isinstance(value, list) and value != [] and all(isinstance(v, str) for v in value) and len(set(value)) == len(value)
 
 
 def _is_number(value: Any) -> bool:

@@ -22,7 +22,7 @@ FLIPPED = 0.01
 
 
 def write_trained(source: Source, weights: Mapping[str, np.ndarray], path: Path, options: Options, inputs: Sequence[np.ndarray],
-                  metadata: Mapping[str, str] | None = None, progress: Progress | None = None) -> None:
+                  metadata: Mapping[str, str | None] | None = None, progress: Progress | None = None) -> None:
     """Write the model of `source` with `weights` and `metadata` to `path`, in the form that `options.keep_training_mode` asks for, and check it.
 
     The new file is read again, and its outputs for `inputs` (a micro-batch) are compared with the engine's before it takes the place of an

@@ -154,7 +154,7 @@ class Dataset:
 
     def digest(self) -> str:
         """SHA-256 of names, sizes, types and, where the data are large, of rows that lie evenly in them."""
-        found = hashlib.sha256()
+        found = hashlib.sha256(repr(self.classes).encode("utf-8", "surrogatepass"))
         for name, f in [*self.fields.items(), *([("", self.label)] if self.label is not None else [])]:
             found.update(f"{name}\0{f.array.dtype.str}{list(f.array.shape[1:])}{len(self)}".encode("utf-8", "surrogatepass"))
             count = min(len(self), max(1, SAMPLED_BYTES // max(1, f.array.dtype.itemsize * math.prod(f.array.shape[1:]))))
