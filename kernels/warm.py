@@ -22,6 +22,8 @@ from . import cache, driver, limits
 FEWEST = 4
 """Missing kernels for which a copy of the process is worth its while."""
 MOST_COPIES = 7
+COPY_MEMORY = 160 << 20
+"""Bytes that a copy may come to need for itself (measured: 70 million)."""
 _INDEX = struct.Struct("<H")
 _PARENT_DEATH = 1
 """Linux: prctl's number for the signal that a process gets when its parent ends."""
@@ -68,6 +70,12 @@ def _may_fork() -> bool:
     return sys.platform == "linux" and threading.active_count() == 1 and limits.processors() > 1 and cache.writable()
 
 
+def _memory_for() -> int:
+    """How many copies there is memory for."""
+    room = limits.memory()
+    return MOST_COPIES if room is None else room.nbytes // COPY_MEMORY
+
+
 class _Copies:
     """Copies of this process that compile what they draw from a queue, and report each kernel when it is in the cache."""
 
@@ -79,7 +87,7 @@ class _Copies:
         os.close(fill)
         self._children = []
         self._parent, self._prctl = os.getpid(), ctypes.CDLL(None).prctl
-        for _ in range(min(limits.processors() - 1, MOST_COPIES, len(missing) - 1)):
+        for _ in range(min(limits.processors() - 1, MOST_COPIES, len(missing) - 1, _memory_for())):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)       # threads of libraries (BLAS) hold nothing a compiler needs
                 child = os.fork()

@@ -111,7 +111,7 @@ def test_bad_npz(tmp_path):
 
 def test_a_claim_of_too_much_memory(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros(3_000_000))
-    monkeypatch.setattr(limits_module, "memory", lambda: limits_module.Room(84 << 20, "a test"))
+    monkeypatch.setattr(limits_module, "memory", lambda: limits_module.Room(148 << 20, "a test"))
     with pytest.raises(OutOfMemoryError, match=r"needs 24 MB of memory, and 21 MB can be had \(a test\); use .npy files"):
         open_data(tmp_path / "a.npz")
 

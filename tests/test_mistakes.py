@@ -75,6 +75,12 @@ def no_such_operator(path: Path) -> None:
                        [port("x", [2, 4])], [port("y", [2, 4])], {"w": np.ones((4, 4), np.float32)}, domains=["com.example"]), path)
 
 
+def outer(path: Path) -> None:
+    """x [N, 1] -> every row times every row, [N, N]: 170 bytes that need as much memory as one likes."""
+    onnx.save(model_of([node("Transpose", ["x"], ["t"], "turn"), node("MatMul", ["x", "t"], ["y"], "product")],
+                       [port("x", ["N", 1])], [port("y", ["N", "N"])], {}), path)
+
+
 def fifo(path: Path) -> None:
     os.mkfifo(path)
 
@@ -89,6 +95,8 @@ FILES: dict[str, Callable[[Path], None]] = {
     "fifo.npz": fifo,
     "unscoped.onnx": unscoped,
     "foreign.onnx": no_such_operator,
+    "outer.onnx": outer,
+    "long.npz": lambda path: np.savez(path, x=np.zeros((400_000, 1), np.float32)),
 }
 """Makers by the file's name; each gets the path to make."""
 
@@ -141,6 +149,11 @@ COMMANDS = [
         "Option loss (--loss) counts for training only; add --training, or leave it out."),
     Row(10, "compile linear.onnx --recompute",
         "Option recompute (--recompute) is about the tile machine; name one, for example --machine gc200, or leave it out."),
+    Row(16, "infer outer.onnx --data long.npz --micro-batch-size 400000",
+        "The program (outputs of a call 640.0 GB) needs 640.0 GB of memory, and *** can be had (***); lower micro_batch_size, or give the model "
+        "smaller inputs."),
+    Row(17, "train linear.onnx --data fifo.npz",
+        "Data file fifo.npz is not a readable .npz file: it is a fifo (a named pipe), not a regular file; copy its content into one."),
     Row(0, "train linear.onnx --data flowers.npz --out run && infer run/model.onnx --data flowers.npz", "Outputs are in predictions.npz.", 0),
 ]
 
@@ -192,6 +205,13 @@ class Call:
     says: str
 
 
+def called_within_a_call() -> None:
+    """By the function that is asked whether to stop."""
+    model = tileflow.inference_model("linear.onnx")
+    model.stop = lambda: model(XY[0]) is None
+    model(XY[0])
+
+
 XY = (np.zeros((32, 4), np.float32), np.zeros(32, np.int64))
 CALLS = [
     Call(10, lambda: tileflow.train("linear.onnx", data=XY, optimizer=tileflow.optim.SGD(lr=0.1), learning_rate=0.2), OptionError,
@@ -209,6 +229,9 @@ CALLS = [
          "Option out has no effect on the function infer, which returns its results; it is for train and the command line."),
     Call(10, lambda: tileflow.train("linear.onnx", data=XY, output_mode="sum"), OptionError,
          "Option output_mode has no effect on train; it is for training_model and inference_model."),
+    Call(12, lambda: called_within_a_call(), TileflowError,
+         "A model is called, or its weights are set, from within a call of its own network (by a progress or stop function, a loss, or forward()); "
+         "do that when the call has returned."),
     Call(0, lambda: tileflow.train("linear.onnx"), DataError, "There is no data to train on; give data=(x, y), a path, or the name digits."),
     Call(0, lambda: tileflow.Options(epohcs=3), OptionError, "There is no option 'epohcs'; did you mean epochs or eps?"),
     Call(0, lambda: tileflow.compile(nn.Linear(4, 3)), DataError,

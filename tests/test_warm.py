@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tileflow.kernels import limits, warm
+
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = """
 import os, sys
@@ -53,6 +55,14 @@ def _run(cache: Path, how: str) -> str:
                           env={**os.environ, "TILEFLOW_CACHE_DIR": str(cache)})
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def test_as_many_copies_as_there_is_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for nbytes, copies in ((0, 0), (warm.COPY_MEMORY - 1, 0), (3 * warm.COPY_MEMORY, 3)):
+        monkeypatch.setattr(limits, "memory", lambda nbytes=nbytes: limits.Room(nbytes, "a test"))
+        assert warm._memory_for() == copies
+    monkeypatch.setattr(limits, "memory", lambda: None)
+    assert warm._memory_for() == warm.MOST_COPIES
 
 
 @pytest.mark.parametrize("how", ["copies", "one", "dies"])

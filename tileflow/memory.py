@@ -8,8 +8,8 @@ from .kernels import limits
 
 SMALL = 16 << 20
 """Bytes for which nobody asks: asking takes as long as filling them."""
-RESERVE = 64 << 20
-"""Bytes that stay free for what is not counted."""
+RESERVE = 128 << 20
+"""Bytes that stay free for what is not counted: machine code, the compiler."""
 
 
 def available() -> int | None:
