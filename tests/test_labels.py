@@ -13,6 +13,7 @@ import tileflow
 from tileflow import nn
 from tileflow.errors import DataError, OptionError
 from tileflow.importers.onnx import wrap_model
+from tileflow.options import Options
 from tileflow.runtime.data import Dataset, open_data
 from tileflow.runtime.trainer import Silent
 
@@ -153,6 +154,41 @@ def test_string_labels_are_numbered_in_their_order(tmp_path: Path):
     assert Dataset.of({"x": X[:4]}, [1, 2, 3, 4]).classes is None
     np.savez(tmp_path / "d.npz", x=X[:4], y=y)
     assert open_data(tmp_path / "d.npz").train.classes == ("B", "a", "b", "ü")
+
+
+@pytest.mark.parametrize(("text", "options", "columns", "labels"), [
+    ("a,b,kind\n1,2,oak\n3,4,fir\n", {}, ("a", "b"), ["oak", "fir"]),
+    ("1,2,oak\n3,4,fir\n", {}, ("0", "1"), ["oak", "fir"]),                              # no header: the first row counts
+    ("0,1,kind\n1,2,oak\n3,4,fir\n", {}, ("0", "1"), ["oak", "fir"]),                   # columns with numbers for names
+    ("kind;a\n oak;1\n'fir;2\n", {"label": "kind"}, ("a",), ["oak", "'fir"]),
+    ("a,kind\n1,7\n2,8\n", {}, ("a",), [7, 8]),
+    ("1,oak\n2,7\n", {}, ("1",), [7]),                                                 # a name above a number
+])
+def test_labels_in_tables_may_be_words(tmp_path: Path, text: str, options: dict[str, Any], columns: tuple[str, ...], labels: list[Any]):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    data = open_data(path, Options(**options)).train
+    assert data.labels is not None
+    assert data.columns == columns
+    assert ([data.classes[i] for i in data.labels] if data.classes else data.labels.tolist()) == labels
+    assert np.isfinite(data.inputs["x"]).all()
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,oak\n2,3\n", "a,b\n1,oak\n2,\n", "a,b\noak,1\n2,fir\n", "1,oak\nfir,oak\n", "1,2,oak\n3,oak\n"])
+def test_words_among_numbers_are_refused(tmp_path: Path, text: str):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"is not a number|has 2 cells"):
+        open_data(path)
+
+
+def test_a_table_with_words_trains(tmp_path: Path):
+    names = np.array(["fir", "elm", "oak"])[CLASSES]
+    path = tmp_path / "t.csv"
+    path.write_text("".join(",".join(map(str, row)) + f",{name}\n" for row, name in zip(X, names, strict=True)))
+    result = tileflow.train(net(3), data=path, micro_batch_size=8, out=str(tmp_path / "run"))
+    assert result.loss_reason.startswith("the labels are strings, 3 different ones")
+    assert result.epochs[0].samples == 48
 
 
 def test_soft_targets_have_no_accuracy(tmp_path: Path):

@@ -143,8 +143,8 @@ def _format(path: Path) -> str:
 
 
 def _table(path: Path, options: Options, trained: Roles) -> Data:
-    table = read_table(path)
-    label = _label_column(table.columns, options, trained, path)
+    table = read_table(path, lambda columns: _label_column(columns, options, trained, path))
+    label = table.label
     names = options.inputs or (trained.inputs if set(trained.inputs) <= set(table.columns) else ())
     chosen = ([_column(table.columns, name, path) for name in names] if names
               else [i for i in range(len(table.columns)) if i != label])
@@ -154,8 +154,8 @@ def _table(path: Path, options: Options, trained: Roles) -> Data:
     columns = tuple(table.columns[i] for i in chosen)
     if label is None:
         return Data(Dataset.of({"x": inputs}, None, str(path), columns=columns), None)
-    target = table.values[:, label]
-    if np.all(np.isfinite(target)) and np.array_equal(target, np.trunc(target)):
+    target = table.values[:, label] if table.words is None else table.words
+    if table.words is None and np.all(np.isfinite(target)) and np.array_equal(target, np.trunc(target)):
         target = target.astype(np.int64)
     return Data(Dataset.of({"x": inputs}, target, str(path), columns=columns, label_name=table.columns[label]), None)
 

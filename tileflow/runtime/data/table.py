@@ -1,9 +1,11 @@
-"""CSV and TSV files of numbers, with or without a header line."""
+"""CSV and TSV files of numbers, with or without a header line; the labels may be words."""
 from __future__ import annotations
 
 import csv
+import math
 import os
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -23,15 +25,26 @@ NUMBER = 40
 
 @dataclass(frozen=True)
 class Table:
-    """Column names ("0", "1", ... without a header) and float64 values [rows, columns]."""
+    """Column names ("0", "1", ... without a header) and float64 values [rows, columns].
+
+    label: the column with the labels. words: the labels where they are words, which values have as NaN.
+    """
 
     columns: tuple[str, ...]
     values: np.ndarray
+    label: int | None
+    words: np.ndarray | None = None
 
 
-def read_table(path: Path) -> Table:
-    """Read a table. A first line with any cell that is not a number is the header; the delimiter is the one of `,` `;` and
-    tab that is most frequent in the first line. Raises DataError naming row and column of a cell that is not a number."""
+def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None]) -> Table:
+    """Read a table; `label_of` says which of its columns, by their names, has the labels.
+
+    A first line with any cell that is not a number is the header, unless that cell is a label like those below it. The delimiter is the one
+    of `,` `;` and tab that is most frequent in the first line. Labels are words where none of them is a number or empty.
+
+    Raises:
+        DataError: the file cannot be read, or another cell is not a number (with its row and column).
+    """
     try:
         cells_in_all = _count_cells(path)
         memory.require(COPIES * 8 * cells_in_all, f"Table {path}", "use .npy files, which are read from disk as needed, or fewer rows")
@@ -39,20 +52,27 @@ def read_table(path: Path) -> Table:
             first = file.readline()
             delimiter = max(DELIMITERS, key=first.count)
             cells = next(csv.reader([first], delimiter=delimiter), [])
-            header = not all(_is_number(cell) for cell in cells)
-            if not header:
-                file.seek(0)
-            values = _fast(file, delimiter)
-        columns = tuple(cell.strip() for cell in cells) if header else tuple(str(i) for i in range(len(cells)))
+            header = not all(_is_number(cell) for cell in cells) and not _begins_with_words(cells, file.readline(), delimiter, label_of)
+            columns = tuple(cell.strip() for cell in cells) if header else tuple(str(i) for i in range(len(cells)))
+            values = _fast(file, delimiter, header)
+        label = label_of(columns)
+        words = None
         if values is None or values.shape[1] != len(columns):
             memory.require(NUMBER * cells_in_all, f"Table {path}, read cell by cell,", "use .npy files, or fewer rows")
-            values = _careful(path, delimiter, columns, header)
+            words = None if label is None else _words(_lines(path, delimiter, len(columns), header), label)
+            if words is not None and len(columns) > 1:
+                with open_text(path, "utf-8-sig", newline="") as file:
+                    values = _fast(file, delimiter, header, [i for i in range(len(columns)) if i != label])
+            if words is not None and values is not None and values.shape == (len(words), len(columns) - 1):
+                values = np.insert(values, label or 0, math.nan, axis=1)
+            else:
+                values = _careful(path, delimiter, columns, header, None if words is None else label)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"Table {path} cannot be read: {error}.") from None
     if len(set(columns)) != len(columns):
         twice = next(name for name in columns if columns.count(name) > 1)
         raise DataError(f"Table {path} has two columns {twice!r}; rename one.")
-    return Table(columns, values)
+    return Table(columns, values, label, words)
 
 
 def _count_cells(path: Path) -> int:
@@ -71,19 +91,25 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _fast(file: TextIO, delimiter: str) -> np.ndarray | None:
-    """NumPy's parser; None where the table is not a plain one."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)          # no rows: said by the caller
-        try:
-            return np.loadtxt(file, delimiter=delimiter, comments=None, quotechar='"', ndmin=2)
-        except ValueError:
-            return None
+def _begins_with_words(cells: list[str], second: str, delimiter: str, label_of: Callable[[tuple[str, ...]], int | None]) -> bool:
+    """A table without a header, whose labels are words: the first line's only cell that is no number is one, and so is the one below it.
+
+    A line of column numbers (0, 1, 2 ...) beside a name is a header.
+    """
+    strange = [i for i, cell in enumerate(cells) if not _is_number(cell)]
+    below = next(csv.reader([second], delimiter=delimiter), [])
+    if len(strange) != 1 or len(below) != len(cells) or [i for i, cell in enumerate(below) if not _is_number(cell)] != strange:
+        return False
+    if len(cells) > 1 and [float(cell) for cell in cells if _is_number(cell)] == [i for i in range(len(cells)) if i not in strange]:
+        return False
+    try:
+        return label_of(tuple(str(i) for i in range(len(cells)))) == strange[0]
+    except DataError:
+        return False
 
 
-def _careful(path: Path, delimiter: str, columns: tuple[str, ...], header: bool) -> np.ndarray:
-    """Cell by cell, to say which one is wrong."""
-    rows: list[list[float]] = []
+def _lines(path: Path, delimiter: str, columns: int, header: bool) -> Iterator[tuple[int, list[str]]]:
+    """The lines that are not empty, with their numbers; DataError for one of another length."""
     with open_text(path, "utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter=delimiter)
         if header:
@@ -91,9 +117,39 @@ def _careful(path: Path, delimiter: str, columns: tuple[str, ...], header: bool)
         for cells in reader:
             if not cells:
                 continue
-            if len(cells) != len(columns):
-                raise DataError(f"Table {path}, line {reader.line_num}, has {len(cells)} cells; there are {len(columns)} columns.")
-            rows.append([_number(path, reader.line_num, name, cell) for name, cell in zip(columns, cells, strict=True)])
+            if len(cells) != columns:
+                raise DataError(f"Table {path}, line {reader.line_num}, has {len(cells)} cells; there are {columns} columns.")
+            yield reader.line_num, cells
+
+
+def _words(lines: Iterator[tuple[int, list[str]]], label: int) -> np.ndarray | None:
+    """The labels as words; None where one of them is a number or empty."""
+    found = []
+    for _, cells in lines:
+        word = cells[label].strip()
+        if not word or _is_number(word):
+            return None
+        found.append(word)
+    return np.array(found) if found else None
+
+
+def _fast(file: TextIO, delimiter: str, header: bool, columns: list[int] | None = None) -> np.ndarray | None:
+    """NumPy's parser, of some columns; None where the table is not a plain one."""
+    file.seek(0)
+    if header:
+        file.readline()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)          # no rows: said by the caller
+        try:
+            return np.loadtxt(file, delimiter=delimiter, comments=None, quotechar='"', ndmin=2, usecols=columns)
+        except ValueError:
+            return None
+
+
+def _careful(path: Path, delimiter: str, columns: tuple[str, ...], header: bool, words: int | None) -> np.ndarray:
+    """Cell by cell, to say which one is wrong; NaN in the column of words."""
+    rows = [[math.nan if i == words else _number(path, line, name, cell) for i, (name, cell) in enumerate(zip(columns, cells, strict=True))]
+            for line, cells in _lines(path, delimiter, len(columns), header)]
     if not rows:
         raise DataError(f"Table {path} has no rows.")
     return np.array(rows)
