@@ -180,6 +180,13 @@ def test_bad_idx(tmp_path, content, says):
         open_data(path)
 
 
+def test_a_table_without_an_end_of_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("tileflow.runtime.data.table.LONGEST_LINE", 1000)
+    (tmp_path / "a.csv").write_bytes(b"1," * 500)
+    with pytest.raises(DataError, match="has a first line of more than 1,000 characters"):
+        open_data(tmp_path / "a.csv")
+
+
 def test_csv(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("\ufeffa,b,\"kind, of\"\n1,2.5,0\n-3,nan,1\n\n5,1e3,2\n", encoding="utf-8")

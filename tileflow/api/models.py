@@ -17,6 +17,7 @@ from ..nn import Module
 from ..optim import Optimizer
 from ..options import Options, declarations
 from ..packaged import model_path
+from ..reading import open_regular
 from ..runtime.model import InferenceModel, Progress, TrainingModel
 from ..runtime.session import Session
 from ..runtime.source import NetSource, OnnxSource, Source
@@ -96,7 +97,7 @@ def shared_source_of(model: Modelish, options: Options) -> Source:
 def _identity(model: OnnxModel) -> tuple[Any, ...]:
     """What tells a file, with the files of its external data, from others and from what was or will be at the same path."""
     assert model.path is not None
-    with model.path.open("rb") as file:
+    with open_regular(model.path) as file:
         digest = hashlib.file_digest(file, "sha256").digest()
     external = [os.stat(file) for file in model.external_files]
     return os.path.realpath(model.path), digest, *((s.st_ino, s.st_size, s.st_mtime_ns) for s in external)

@@ -17,6 +17,7 @@ from ..errors import CheckpointError, OptionError
 from ..files import atomic_write_bytes
 from ..kinds import FilePath
 from ..options import MODEL_TABLE, Options, declarations, read_options_file
+from ..reading import open_regular
 from ..text import one_line
 from .data.sources import BUILT_IN
 
@@ -90,7 +91,7 @@ def resumed(options: Options) -> tuple[Options, Recorded | None]:
 def file_digest(path: Path) -> str | None:
     """SHA-256 of a file; None where it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None

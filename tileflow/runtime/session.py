@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from .. import memory
 from ..errors import CheckpointError, OptionError
 from ..graph import State
 from ..lower.memory import ALIGN, padded, room
@@ -115,6 +116,7 @@ class Session:
     def snapshot(self, *kinds: str) -> dict[str, np.ndarray]:
         """Copies of the states of these kinds (by default of all that a checkpoint must hold), all after the same whole update."""
         names = self.names(*(kinds or ("parameter", "buffer", "optimizer")))
+        memory.require(sum(self._arrays[n].nbytes for n in names), "A copy of the weights", "close other programs")
         return self.turn.hold(lambda: {n: self._arrays[n].copy() for n in names})
 
     def restore(self, tensors: Mapping[str, np.ndarray], *, updates: int, micro_batches: int) -> None:

@@ -19,6 +19,8 @@ from ...reading import open_regular, open_text
 DELIMITERS = ",;\t"
 COPIES = 2
 """Arrays of all values that there are at once: NumPy's and the columns chosen."""
+LONGEST_LINE = 1 << 24
+"""Characters of a header."""
 NUMBER = 40
 """Bytes of a number in a list."""
 
@@ -49,7 +51,9 @@ def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None]) ->
         cells_in_all = _count_cells(path)
         memory.require(COPIES * 8 * cells_in_all, f"Table {path}", "use .npy files, which are read from disk as needed, or fewer rows")
         with open_text(path, "utf-8-sig", newline="") as file:
-            first = file.readline()
+            first = file.readline(LONGEST_LINE)
+            if len(first) == LONGEST_LINE:
+                raise DataError(f"Table {path} has a first line of more than {LONGEST_LINE:,} characters; it is no table, or has no rows.")
             delimiter = max(DELIMITERS, key=first.count)
             cells = next(csv.reader([first], delimiter=delimiter), [])
             header = not all(_is_number(cell) for cell in cells) and not _begins_with_words(cells, file.readline(), delimiter, label_of)
