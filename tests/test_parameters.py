@@ -186,6 +186,47 @@ def test_names_as_the_network_writes_them() -> None:
     assert list(trained(proto)) == [f"enc.layer.{i}.LayerNorm.{word}" for i, word in ((0, "weight"), (0, "bias"), (1, "weight"), (1, "bias"))]
 
 
+def packed(merged: bool) -> ModelProto:
+    """Two attentions add parts of a packed bias that was stored once; the optimizer left Split without metadata, and may have made one of two."""
+    def adds(i: int, part: str, x: str, y: str) -> NodeProto:
+        return called(node("Add", [x, part], [y], f"node_add_{i}"), f"layers.{i}.attn", f"add(%x, %split_{i})")
+    splits = [node("Split", ["layers.0.attn.in_proj_bias", "sizes"], [f"s{i}", f"t{i}"], f"node_Split_{i}", axis=0)
+              for i in range(1 if merged else 2)]
+    return by_pytorch([*splits, adds(0, "s0", "x", "h"), adds(1, "t0" if merged else "s1", "h", "y")], [port("x", [2, 4])],
+                      {"layers.0.attn.in_proj_bias": zeros(8), "sizes": np.array([4, 4])})
+
+
+def test_a_node_without_scope_belongs_to_its_readers() -> None:
+    assert list(trained(packed(False))) == ["layers.0.attn.in_proj_bias", "layers.1.attn.in_proj_bias"]
+
+
+def test_a_node_that_reads_for_several_modules_is_said() -> None:
+    result = imported(packed(True), training=True)
+    assert [s.name for s in result.graph.parameters] == ["layers.0.attn.in_proj_bias"]
+    assert result.warnings[0].startswith("Trained as one for several modules, because the exporter made one node of theirs: "
+                                         "layers.0.attn.in_proj_bias. To tell them apart, export with torch.onnx.export(")
+
+
+def test_a_folded_part_of_a_bias_is_a_bias() -> None:
+    """In evaluation TorchScript cuts packed projections into numbered parts; what is added to scores is no bias of a product."""
+    proto = by_pytorch([node("MatMul", ["x", "onnx::MatMul_1"], ["q"], "/attn/MatMul"), node("Add", ["onnx::Add_2", "q"], ["b"], "/attn/Add"),
+                        node("Transpose", ["b"], ["k"], "/attn/Transpose", perm=[1, 0]), node("MatMul", ["b", "k"], ["s"], "/attn/MatMul_1"),
+                        node("Add", ["s", "onnx::Add_3"], ["y"], "/attn/Add_1")], [port("x", [3, 4])],
+                       {"onnx::MatMul_1": f4(4, 5), "onnx::Add_2": zeros(5), "onnx::Add_3": zeros(3)})
+    assert list(trained(proto)) == ["onnx::MatMul_1", "onnx::Add_2"]
+
+
+def test_tensorflow_numbers_layers_and_not_calls() -> None:
+    """dense_1 is a layer of its own; tf2onnx merges equal constants, too."""
+    def dense(i: str, x: str, y: str) -> list[NodeProto]:
+        return [node("MatMul", [x, f"model/dense{i}/MatMul/ReadVariableOp:0"], [f"m{i}"], f"model/dense{i}/MatMul"),
+                node("Add", [f"m{i}", "model/dense/BiasAdd/ReadVariableOp:0"], [y], f"model/dense{i}/BiasAdd")]
+    proto = model_of([*dense("", "x", "h"), *dense("_1", "h", "y")], [port("x", [2, 4])], ["y"],
+                     {"model/dense/MatMul/ReadVariableOp:0": f4(4, 4), "model/dense_1/MatMul/ReadVariableOp:0": f4(4, 4),
+                      "model/dense/BiasAdd/ReadVariableOp:0": zeros(4)}, producer_name="tf2onnx")
+    assert len(trained(proto)) == 4
+
+
 def test_a_shared_weight_that_was_folded_twice_is_one() -> None:
     value = f4(4, 4)
     proto = by_pytorch([called(node("MatMul", ["x", "val_1"], ["h"], "m1"), "ffn", "linear(%x, %p_ffn_weight)"),
@@ -210,7 +251,7 @@ def test_parameters_that_the_exporter_lost_are_named() -> None:
                        [port("x", [2, 4])], {"embedding_1": f4(2, 4), "exp": np.float32(1.5)})
     notes = imported(proto, training=True).warnings
     assert len(notes) == 2
-    assert notes[0].startswith("Not trained, because the exporter computed them, perhaps from parameters: embedding_1. To keep parameters, export ")
+    assert notes[0].startswith("Not trained, because the exporter computed them, perhaps from parameters: embedding_1, exp. To keep ")
     assert notes[1].startswith("The exporter dropped 1 parameter, or folded it into constants, so it is not trained: logit_scale. ")
 
 
@@ -229,7 +270,8 @@ CAUSAL = np.triu(np.full((4, 4), -np.inf, np.float32), 1)
     ("Mul", "rotary.cos_cached", f4(4, 4), "constant", True),
     ("Sub", "mean", f4(1, 4), "constant", True),                                  # a normalisation of the inputs
     ("Add", "onnx::Add_12", f4(4, 4), "constant", True),                          # computed by the exporter, perhaps from a table of biases
-    ("Add", "onnx::Add_12", zeros(4, 4), "constant", False),
+    ("Add", "onnx::Add_12", zeros(4, 4), "constant", True),
+    ("Mul", "onnx::Mul_12", np.float32(0.5), "constant", False),
     ("Add", "/att/Constant_3_output_0", f4(4, 4), "constant", True),
     ("MatMul", "onnx::MatMul_12", f4(4, 4), "parameter", False),
     ("PRelu", "onnx::PRelu_12", f4(1), "parameter", False),

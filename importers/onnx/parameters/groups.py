@@ -8,8 +8,10 @@ Readers of whom the file says nothing read what the others read.
 """
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +31,7 @@ MATRICES = {"table", "weight"}
 """Roles that share a parameter on purpose: an embedding and the head tied to it."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Group:
     """Uses of one tensor that read one parameter, by which evidence, and what the parameter is called."""
 
@@ -37,6 +39,8 @@ class Group:
     key: Key
     uses: list[Use]
     name: str = ""
+    unknown: int = 0
+    """Readers among them of whom the file says nothing."""
 
 
 class Evidence:
@@ -52,6 +56,7 @@ class Evidence:
         self.by_torchscript = self.by_pytorch and not called
         """Stored tensors have the names of the network's parameters and buffers, unless the exporter numbered them."""
         self._filled: dict[str, bool] = {}
+        self._elements: dict[tuple[str, bool], tuple[Any, ...]] = {}
 
     def groups(self, tensor: str) -> list[Group]:
         """The uses of one tensor by parameter, in the order of the file; none where nobody reads it."""
@@ -61,10 +66,23 @@ class Evidence:
             found[self._key(tensor, use, len(uses) > 1)].append(use)
         if len(found) > 1 and self._is_tie(tensor, found):
             found = {next(iter(found)): uses}
-        unknown = found.pop(UNKNOWN, []) if len(found) > 1 else []
-        if unknown:
-            found[next(iter(found))] += unknown
-        return [Group(tensor, key, members) for key, members in found.items()]
+        self._join_modules(found)
+        unknown = found.pop(UNKNOWN, [])
+        parts = [Group(tensor, key, members) for key, members in found.items()]
+        if unknown and parts:
+            parts[0].uses += unknown
+            parts[0].unknown = len(unknown)
+        elif unknown:
+            parts = [Group(tensor, UNKNOWN, unknown, unknown=len(unknown) if len(unknown) > 1 else 0)]
+        return parts
+
+    def _join_modules(self, found: dict[Key, list[Use]]) -> None:
+        """Readers of whom only the module is known read what PyTorch's metadata say of another reader in it."""
+        placed = {self.scopes.module(use.node): key for key, uses in found.items() if key[0] == "placeholder" for use in uses}
+        for kind, said in [key for key in found if key[0] == "module"]:
+            key = placed.get(said.partition(ROLE)[0])
+            if key is not None:
+                found[key] += found.pop((kind, said))
 
     def _key(self, tensor: str, use: Use, shared: bool) -> Key:
         if use.place is None:
@@ -99,5 +117,13 @@ class Evidence:
         dims = list(first.dims)[::-1] if transposed else list(first.dims)
         if dims != list(second.dims) or first.data_type != second.data_type or (transposed and len(dims) != 2):
             return False
-        a, b = self.model.array(one), self.model.array(other)
-        return (a.T if transposed else a).tobytes() == b.tobytes()
+        return self.elements(one, transposed) == self.elements(other)
+
+    def elements(self, tensor: str, transposed: bool = False) -> tuple[Any, ...]:
+        """What is equal for equal tensors, and practically for no others: type, shape and a digest."""
+        key = (tensor, transposed)
+        if key not in self._elements:
+            array = self.model.array(tensor).T if transposed else self.model.array(tensor)
+            payload = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            self._elements[key] = (array.dtype.name, array.shape, hashlib.blake2b(payload, digest_size=32).digest())
+        return self._elements[key]

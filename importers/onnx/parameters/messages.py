@@ -36,6 +36,7 @@ def _said(found: Found) -> list[str]:
 def _ties(ties: Ties, states: set[str]) -> Found:
     undone = [name for name in ties.copies if name in states]
     kept = [name for name in ties.kept if name in states]
+    merged = [name for name in ties.merged if name in states]
     views = [f"'{name}' is '{view.base}'{' transposed' if view.transposed else ''}" for name, view in ties.views.items() if view.base in states]
     restored = [name for name in ties.restored if name in states]
     return [
@@ -46,6 +47,8 @@ def _ties(ties: Ties, states: set[str]) -> Found:
         (views, f"One parameter in two tensors, trained as one: {listed(views)}."),
         (kept, f"The file does not say whether the readers of these share one parameter: {listed(kept)}. Each is trained as one; if it is "
                f"several, use untie (--untie '{next(iter(kept), '')}')."),
+        (merged, f"Trained as one for several modules, because the exporter made one node of theirs: {listed(merged)}. "
+                 f"To tell them apart, {OPTIMIZE}."),
         (list(ties.apart), f"These tensors hold one parameter in two forms, which are trained apart: {listed(list(ties.apart))}; {OPTIMIZE}."),
     ]
 

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from onnx import GraphProto
 
@@ -23,17 +24,24 @@ class Names:
         """free: names of the file that are to be new."""
         self._scopes = scopes
         self._taken = _names_in(model.proto.graph) - free
+        self._numbers: Counter[str] = Counter()
 
     def give(self, parts: Sequence[Group]) -> None:
         """Name the parameters of one tensor: one has the tensor's name, see `keeper`."""
         first = keeper(parts)
         for part in parts:
-            part.name = part.tensor if part is first else self.new(self._called(part))
+            part.name = part.tensor if part is first else self.after(part)
+
+    def after(self, part: Group) -> str:
+        """A new name for a parameter, after where it is read."""
+        return self.new(self._called(part))
 
     def new(self, name: str) -> str:
         """The name, numbered where there is one already."""
-        name = re.sub(r"\s", "_", str(name))
-        free = next(n for n in _numbered(name) if n not in self._taken)
+        name = free = re.sub(r"\s", "_", str(name))
+        while free in self._taken:
+            self._numbers[name] += 1
+            free = f"{name}_{self._numbers[name]}"
         self._taken.add(free)
         return free
 
@@ -64,10 +72,10 @@ def freed(model: OnnxModel, groups: Mapping[str, Sequence[Group]]) -> set[str]:
     kept = {v.name for v in model.proto.graph.output}
     moved: set[str] = set()
     for parts in groups.values():
+        stays = keeper(parts)
         for part in parts:
-            stays = part is keeper(parts)
             for use in part.uses:
-                (kept if stays or use.place is None else moved).add(use.name)
+                (kept if part is stays or use.place is None else moved).add(use.name)
     gone: set[str] = set()
     for node in reversed(model.proto.graph.node):
         if node.op_type == "Identity" and node.output and node.output[0] in moved - kept:
@@ -99,14 +107,6 @@ def _as_stored(name: str, part: Group) -> str:
     """What exporters fold into a MatMul is not the module's weight but its transpose."""
     use = part.uses[0]
     return f"{name}.T" if is_made_up(part.tensor) and use.node.op_type == "MatMul" and use.role == "weight" else name
-
-
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    number = 1
-    while True:
-        yield f"{name}_{number}"
-        number += 1
 
 
 def _names_in(graph: GraphProto) -> set[str]:

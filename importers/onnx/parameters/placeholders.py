@@ -74,7 +74,7 @@ class Placeholders:
 
     def _match(self, uses: Sequence[Use], arguments: Sequence[str]) -> None:
         """Give each operand of one call its argument: by name, then trained roles in order, then others in order; numbers only by name."""
-        left = list(dict.fromkeys(arguments))
+        left = dict.fromkeys(arguments)
         by_name = {a[2:]: a for a in left}
         matched: dict[str, str] = {}
         for stage in (lambda u: flattened(u.name) in by_name, lambda u: u.role in TRAINED, lambda u: u.role != DATA, lambda u: bool(u.dims)):
@@ -82,8 +82,8 @@ class Placeholders:
                 key = (use.place or 0, use.index)
                 if key in self.given or not stage(use):
                     continue
-                argument = by_name.get(flattened(use.name)) or (left[0] if left else matched.get(use.name, RESULT))
+                argument = by_name.get(flattened(use.name)) or next(iter(left), matched.get(use.name, RESULT))
                 self.given[key] = matched[use.name] = argument
-                left = [a for a in left if a != argument]
+                left.pop(argument, None)
         for use in uses:
             self.given.setdefault((use.place or 0, use.index), RESULT)

@@ -7,6 +7,7 @@ of Add and Mul. There PyTorch's metadata decide, then contents, names and neighb
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +30,8 @@ VERY_NEGATIVE = -9999.0
 BUFFERS = {"inv_freq", "freqs", "freqs_cis", "cos", "sin", "cos_cached", "sin_cached", "mask", "attn_mask", "attention_mask", "causal_mask",
            "mean", "std", "pixel_mean", "pixel_std", "running_mean", "running_var", "anchors", "grid", "pe"}
 """The last word of names that modules give tensors which are not trained."""
+CREATED = re.compile(r"val_\d|zeros|ones|full|arange|empty|scalar_tensor|linspace|eye|.*\.constant")
+"""Names of results that are made of no parameter."""
 COMPUTED = "the exporter computed it, perhaps from parameters"
 LOOKED_BEHIND = 4
 """Operators that only move elements between a product and the Add of its bias."""
@@ -89,23 +92,30 @@ class Facts:
         return found[1] if found else self.first.node.op_type
 
     @cached_property
+    def per_channel(self) -> bool:
+        """One number per channel, as biases and scales are."""
+        return sum(n > 1 for n in self.tensor.dims) <= 1
+
+    @cached_property
     def product(self) -> str | None:
-        """The operator whose result this tensor is added to, if that has a weight."""
+        """The operator whose result this tensor is added to, if that is the product with a stored weight."""
         use = self.first
         if use.node.op_type != "Add" or len(use.node.input) != 2:
             return None
-        name = use.node.input[1 - use.index]
+        maker = self._makers.get(self._origin(use.node.input[1 - use.index]))
+        roles = OPS[maker.op_type].roles if maker is not None and maker.op_type in OPS else ()
+        if maker is None or "weight" not in roles or self._origin(maker.input[roles.index("weight")]) not in self.model.tensors:
+            return None
+        return maker.op_type
+
+    def _origin(self, name: str) -> str:
+        """The value whose elements `name` holds, behind a few operators that only move them."""
         for _ in range(LOOKED_BEHIND):
             maker = self._makers.get(name)
-            if maker is None:
-                return None
-            op = OPS.get(maker.op_type)
-            if op is not None and "weight" in op.roles:
-                return maker.op_type
-            if not maker.input or declared_role(maker, 0, self.model.opset) != MOVED:
-                return None
+            if maker is None or not maker.input or declared_role(maker, 0, self.model.opset) != MOVED:
+                break
             name = maker.input[0]
-        return None
+        return name
 
 
 Rule = Callable[[Facts], Verdict | None]
@@ -149,26 +159,24 @@ def declared_by_the_operator(f: Facts) -> Verdict | None:
     return Verdict("parameter", f"the {f.role} {'behind' if moved else 'of'} {f.first.node.op_type}")
 
 
-def computed_by_the_exporter(f: Facts) -> Verdict | None:
-    placeholders = f.ties.evidence.placeholders
-    if not placeholders.known or not f.given <= {RESULT}:
-        return None
-    folded = f.looks_trained and not str(f.name).startswith("val_")
-    return Verdict("constant", f"no parameter of {f.call}", COMPUTED if folded else "")
-
-
 def bias_of_a_product(f: Facts) -> Verdict | None:
-    return Verdict("parameter", f"the bias of {f.product}") if f.product and not f.made_up else None
+    return Verdict("parameter", f"the bias of {f.product}") if f.per_channel and f.tensor.dims and RESULT not in f.given and f.product else None
+
+
+def named_by_a_module(f: Facts) -> Verdict | None:
+    evidence = f.ties.evidence
+    in_module = evidence.by_torchscript or (evidence.by_pytorch and not f.given and "." in str(f.name))
+    return Verdict("parameter", "a tensor of the module by its name") if in_module and not f.made_up else None
+
+
+def computed_by_the_exporter(f: Facts) -> Verdict | None:
+    if not f.ties.evidence.placeholders.known or not f.given <= {RESULT}:
+        return None
+    return Verdict("constant", f"no parameter of {f.call}", COMPUTED if f.looks_trained or not CREATED.match(str(f.name)) else "")
 
 
 def masks(f: Facts) -> Verdict | None:
     return Verdict("constant", "a mask by its elements") if f.role == DATA and f.is_mask else None
-
-
-def named_by_a_module(f: Facts) -> Verdict | None:
-    if f.ties.evidence.by_torchscript and not f.made_up:
-        return Verdict("parameter", "a tensor of the module by its name")
-    return None
 
 
 def single_numbers(f: Facts) -> Verdict | None:
@@ -178,12 +186,11 @@ def single_numbers(f: Facts) -> Verdict | None:
 def numbered_by_the_exporter(f: Facts) -> Verdict | None:
     if not f.made_up:
         return None
-    return Verdict("constant", "named by the exporter, not by a module", COMPUTED if f.looks_trained else "")
+    return Verdict("constant", "named by the exporter, not by a module", COMPUTED if f.size > 1 else "")
 
 
 def one_number_per_channel(f: Facts) -> Verdict | None:
-    per_channel = sum(n > 1 for n in f.tensor.dims) <= 1
-    return Verdict("parameter", f"a number per channel in {f.first.node.op_type}") if per_channel else None
+    return Verdict("parameter", f"a number per channel in {f.first.node.op_type}") if f.per_channel else None
 
 
 def other_arithmetic(f: Facts) -> Verdict | None:
@@ -191,8 +198,8 @@ def other_arithmetic(f: Facts) -> Verdict | None:
 
 
 RULES: tuple[Rule, ...] = (
-    statistics, constant_nodes, pytorch_says, masks, called_like_a_buffer, declared_by_the_operator, computed_by_the_exporter, bias_of_a_product,
-    named_by_a_module, single_numbers, numbered_by_the_exporter, one_number_per_channel, other_arithmetic)
+    statistics, constant_nodes, pytorch_says, masks, called_like_a_buffer, declared_by_the_operator, bias_of_a_product, named_by_a_module,
+    computed_by_the_exporter, single_numbers, numbered_by_the_exporter, one_number_per_channel, other_arithmetic)
 
 
 def verdicts(model: OnnxModel, ties: Ties) -> dict[str, Verdict]:

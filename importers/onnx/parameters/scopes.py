@@ -7,10 +7,11 @@ from collections.abc import Iterable
 
 from onnx import NodeProto
 
-from tileflow.graph import FLOATS
+from tileflow.graph import FLOATS, MOVED
 
 from ..load import OnnxModel
 from ..tensors import DTYPES
+from .uses import declared_role
 
 SCOPES, NAMESPACE = "pkg.torch.onnx.name_scopes", "namespace"
 """Keys of the metadata that PyTorch's exporter gives nodes."""
@@ -56,9 +57,38 @@ class Scopes:
         self.named = {module for name in (*stored, *aliases) if not is_made_up(name) for module in _modules_in(name)}
         """Modules that have parameters in the file by name, in them or below."""
         self._paths = self._canonical({path for node in nodes if (path := _path(node)) is not None})
+        self._behind: dict[str, str] = {}
+        self._merged: set[str] = set()
+        self._ask_readers(model)
 
     def module(self, node: NodeProto) -> str | None:
-        """'encoder.layer.0.attention'; '' is the network itself, None where the file does not say."""
+        """'encoder.layer.0.attention'; '' is the network itself, None where the file does not say.
+
+        A node that only moves elements, and has lost its scope to an optimizer, belongs to its readers.
+        """
+        own = self._own(node)
+        return own if own is not None or not node.output else self._behind.get(node.output[0])
+
+    def is_merged(self, node: NodeProto) -> bool:
+        """Several modules read what this node moves: an optimizer made one node of equal ones."""
+        return bool(node.output) and node.output[0] in self._merged
+
+    def _ask_readers(self, model: OnnxModel) -> None:
+        """Find the modules of nodes without a scope by their outputs' first readers."""
+        readers: dict[str, dict[str, None]] = {}
+        for node in reversed(model.proto.graph.node):
+            module = self._own(node)
+            if module is None and node.input and declared_role(node, 0, model.opset) == MOVED:
+                found = list(dict.fromkeys(m for output in node.output for m in readers.get(output, ())))
+                if found:
+                    module = self._behind[node.output[0]] = found[-1]
+                if len(found) > 1:
+                    self._merged.add(node.output[0])
+            if module is not None:
+                for name in node.input:
+                    readers.setdefault(name, {})[module] = None
+
+    def _own(self, node: NodeProto) -> str | None:
         scopes = metadata(node, SCOPES)
         if scopes is not None:
             found = QUOTED.findall(scopes)

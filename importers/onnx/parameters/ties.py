@@ -32,7 +32,7 @@ class Ties:
     uses: of every parameter and every other floating tensor, by name. views: tensors that hold another parameter.
     restored: parameters that the exporter dropped, and their elements.
     kept: parameters read by several nodes of which the file does not say whether they share it.
-    apart: tensors that hold one parameter in forms that differ, each with another one of that parameter.
+    merged: parameters read for several modules by one node. apart: tensors that hold one parameter in forms that differ, each with another one.
     """
 
     evidence: Evidence
@@ -42,6 +42,7 @@ class Ties:
     views: Mapping[str, View]
     restored: Mapping[str, TensorProto]
     kept: Sequence[str]
+    merged: Sequence[str]
     apart: Mapping[str, str]
 
 
@@ -73,6 +74,7 @@ def find_ties(model: OnnxModel, tie: Sequence[str] = (), untie: Sequence[str] = 
     return Ties(evidence=evidence, nodes=_renamed(model, groups, biases), uses={p.name: p.uses for p in parts} | biases, views=views,
                 copies={p.name: p.tensor for p in parts if p.name != p.tensor}, restored=restored,
                 kept=[p.name for p in parts if _is_unclear(p) and not matches(p.name, told)],
+                merged=[p.name for p in parts if any(evidence.scopes.is_merged(use.node) for use in p.uses)],
                 apart={p.name: same[0].name for same in placed(parts) for p in same[1:] if p.name not in views and not matches(p.name, told)})
 
 
@@ -97,7 +99,7 @@ def _flat(groups: Mapping[str, Sequence[Group]]) -> list[Group]:
 
 def _is_unclear(part: Group) -> bool:
     """Several nodes read the parameter, and the file does not say whether on purpose."""
-    return part.key == UNKNOWN and len(part.uses) > 1 and not {use.role for use in part.uses} >= MATRICES
+    return part.unknown > 0 and len(part.uses) > 1 and not {use.role for use in part.uses} >= MATRICES
 
 
 def _untie(model: OnnxModel, groups: Mapping[str, list[Group]], evidence: Evidence, names: Names, patterns: Sequence[str]) -> set[str]:
@@ -110,11 +112,15 @@ def _untie(model: OnnxModel, groups: Mapping[str, list[Group]], evidence: Eviden
             split: dict[Key, list[Use]] = defaultdict(list)
             for use in part.uses:
                 split[("module", str(evidence.scopes.module(use.node))) if by_module else ("reader", str(use.place))].append(use)
-            new = [Group(tensor, key, uses) for key, uses in list(split.items())[1:] if all(use.place is not None for use in uses)]
-            names.give([Group(tensor, ("name", tensor), []), *new])
-            part.uses = [use for use in part.uses if not any(use in n.uses for n in new)]
-            parts += new
-            changed |= {part.name for _ in new}
+            stays: list[Use] = []
+            for key, uses in split.items():
+                if not stays or any(use.place is None for use in uses):
+                    stays += uses
+                else:
+                    parts.append(Group(tensor, key, uses))
+                    parts[-1].name = names.after(parts[-1])
+                    changed.add(part.name)
+            part.uses = stays
     return changed
 
 
@@ -123,21 +129,24 @@ def _tie(groups: Mapping[str, list[Group]], evidence: Evidence, views: dict[str,
     changed = set()
     for pattern in patterns:
         fitting = sorted((p for p in _flat(groups) if matches(p.name, (pattern,)) and p.name not in views), key=lambda p: p.name != p.tensor)
-        for i, part in enumerate(fitting):
-            first = next((p for p in fitting[:i] if p.name not in views and evidence.equal(p.tensor, part.tensor)), None)
-            if first is None:
-                continue
-            changed |= {first.name, part.name}
-            views[part.name] = View(first.name)
+        seen: dict[object, Group] = {}
+        for part in fitting:
+            first = seen.setdefault(evidence.elements(part.tensor), part)
+            if first is not part:
+                changed |= {first.name, part.name}
+                views[part.name] = View(first.name)
     _check(patterns, changed, "tie", "that holds the same elements as another one it fits", _flat(groups))
-    for part in _flat(groups):
-        base = views.get(part.name)
-        if base is not None and part.name != part.tensor:                    # no tensor of its own is needed
-            first = next(p for p in _flat(groups) if p.name == base.base)
-            if first.tensor == part.tensor:
-                first.uses = [*first.uses, *part.uses]
-                groups[part.tensor].remove(part)
+    by_name = {p.name: p for p in _flat(groups)}
+    for parts in groups.values():
+        stay = []
+        for part in parts:
+            base = by_name[views[part.name].base] if part.name in changed and part.name in views else None
+            if base is not None and base.tensor == part.tensor:              # no tensor of its own is needed
+                base.uses += part.uses
                 del views[part.name]
+            else:
+                stay.append(part)
+        parts[:] = stay
 
 
 def _check(patterns: Sequence[str], changed: Iterable[str], option: str, what: str, parts: Sequence[Group]) -> None:
