@@ -164,6 +164,13 @@ def test_selection_where_a_message_sends_people():
         tileflow.inference_model(Branches())(X)
 
 
+def test_progress_is_shown_in_python_too(tmp_path, capsys):
+    tileflow.train("digits_cnn.onnx", data="digits", max_batches=2, out=str(tmp_path / "a"), progress=True)
+    assert capsys.readouterr().out.startswith("epoch 1/1  loss ")
+    tileflow.train("digits_cnn.onnx", data="digits", max_batches=2, out=str(tmp_path / "b"))
+    assert capsys.readouterr().out == ""
+
+
 # ---- the table
 
 

@@ -81,6 +81,13 @@ def outer(path: Path) -> None:
                        [port("x", ["N", 1])], [port("y", ["N", "N"])], {}), path)
 
 
+def parts(path: Path) -> None:
+    """64 rows to train with and 32 to measure with, as flowers."""
+    rng = np.random.default_rng(3)
+    np.savez(path, x_train=rng.standard_normal((64, 4)).astype(np.float32), y_train=np.arange(64) % 3,
+             x_test=rng.standard_normal((32, 4)).astype(np.float32), y_test=np.arange(32) % 3)
+
+
 def fifo(path: Path) -> None:
     os.mkfifo(path)
 
@@ -90,6 +97,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "flowers.npz": flowers,
     "empty.onnx": lambda path: path.write_bytes(b""),                    # type: ignore[dict-item,return-value]
     "text.onnx": lambda path: path.write_text("not a model\n"),          # type: ignore[dict-item,return-value]
+    "parts.npz": parts,
     "open.onnx": open_sized,
     "sequences.npz": sequences,
     "fifo.npz": fifo,
@@ -139,6 +147,27 @@ COMMANDS = [
         "open.onnx: the sizes of 'T' (x: float32[N, T, 4]) are open; give them: dims={\"T\": 128}, on the command line --dims T=128."),
     Row(10, "train open.onnx --dim T=7", "Unknown argument '--dim'; did you mean --dims?"),
     Row(10, "train open.onnx --data sequences.npz --out run && infer run/model.onnx --data sequences.npz", "Outputs are in predictions.npz.", 0),
+    Row(10, "train linear.onnx --data parts.npz --validation-split 0.3",
+        "Option validation_split has no effect, for data parts.npz have a test part of 32 rows; leave it out."),
+    Row(10, "train digits_cnn.onnx --data digits --data-format csv", "Option data_format has no effect on data digits; it is for files and folders."),
+    Row(10, "train linear.onnx --data flowers.npz --metrics f1",
+        "Option metrics is about test data, and data flowers.npz have none; give test_data, or keep some of the rows with validation_split."),
+    Row(10, "compile linear.onnx --micro-batch-size 4 --tile-exact",
+        "--tile-exact is about the tile machine; name one, for example --machine gc200, or leave it out."),
+    Row(10, "compile linear.onnx --micro-batch-size 4 --machine gc200 --stop-after fold --tile-exact",
+        "--stop-after fold ends the compilation before the tile machine, so --tile-exact has no effect; leave one of them out."),
+    Row(10, "compile linear.onnx --micro-batch-size 4 --machine gc200 --stop-after fold",
+        "stop_after='fold' ends the compilation before the tile machine, so machine has no effect; leave one of them out."),
+    Row(10, "compile linear.onnx --micro-batch-size 4 --machine gc200 --seed 3",
+        "Option seed (--seed) is for the data of --tile-exact; add that, or leave it out."),
+    Row(10, "compile linear.onnx --micro-batch-size 4 --machine gc200 --available-memory-proportion conv*=0.1",
+        "available_memory_proportion: 'conv*' matches no operator; the operators are fc."),
+    Row(10, "compile linear.onnx --micro-batch-size 4 --machine gc200 --report out && compile open.onnx --micro-batch-size 4 --dims T=3 "
+            "--machine gc200 --report other && compile digits_cnn.onnx --machine gc200 --tile-plans out/plans.json",
+        "Plans file out/plans.json: none of its plans is for an operator of this program; the operators are ***."),
+    Row(10, "tune linear.onnx --micro-batch-size 4 --available-memory-proportion 0.1",
+        "tune searches for the available_memory_proportion of all operators, so it cannot be given; operators named by a pattern, as in conv*=0.1, "
+        "keep theirs."),
     Row(10, "report folder --verbos", "Unknown argument '--verbos'; did you mean --verbose?"),
     Row(10, "infer linear.onnx --data flowers.npz --epochs 2", "Option epochs (--epochs) has no effect on infer; it is for train."),
     Row(10, "train linear.onnx --data flowers.npz --machine gc200",
@@ -224,6 +253,14 @@ CALLS = [
          "optimizer must be a name (sgd, adam, adamw) or an optimizer such as tileflow.optim.SGD(lr=0.1), not the class SGD."),
     Call(10, lambda: tileflow.train("linear.onnx", data=XY, optimizer="adamax"), OptionError,
          "Option optimizer must be one of 'sgd', 'adam', 'adamw', not 'adamax'."),
+    Call(10, lambda: tileflow.train("linear.onnx", data=XY, label="y"), OptionError,
+         "Option label has no effect on arrays without names; give a dict of arrays, or leave it out."),
+    Call(10, lambda: tileflow.infer("linear.onnx", XY[0]), OptionError,
+         "options must be a tileflow.Options, got ndarray; data are given as data=..., single options by keyword."),
+    Call(10, lambda: tileflow.compile("linear.onnx", inputs=[(16, 4)]), OptionError,
+         "inputs are for a network of layers; an ONNX file declares its own: give micro_batch_size, and dims for open sizes."),
+    Call(10, lambda: tileflow.compile("linear.onnx", allow_out_of_memory=True), OptionError,
+         "allow_out_of_memory is about the tile machine; name one, for example machine='gc200', or leave it out."),
     Call(10, lambda: tileflow.train("linear.onnx", data=XY, lr=0.1), OptionError, "There is no option 'lr'; did you mean learning_rate?"),
     Call(10, lambda: tileflow.infer("linear.onnx", data=XY, out="p.npz"), OptionError,
          "Option out has no effect on the function infer, which returns its results; it is for train and the command line."),

@@ -1,6 +1,7 @@
 """The tile machine behind the verbs: options to chip and TileOptions, compile with a report, tune."""
 from __future__ import annotations
 
+import fnmatch
 import glob
 import json
 import os
@@ -133,7 +134,22 @@ def compile_tiles(compilation: Compilation, options: Options, *, model: str = ""
         OutOfTileMemoryError: the program does not fit, unless allowed; the report is written first.
     """
     tiled = analyze(compilation.program, machine(options), tile_options(options))
+    _check_patterns(tiled, options)
     return _finished(compilation, tiled, model, folder, None, allow_out_of_memory)
+
+
+def _check_patterns(tiled: TileProgram, options: Options) -> None:
+    """Refuse names that fit nothing: a proportion by a pattern of no operator, a file of plans of which none is used; OptionError."""
+    own = step_names([s.node for s in tiled.steps])
+    sources = dict.fromkeys(name for s in tiled.steps for name in s.node.origin.sources)
+    named = options.available_memory_proportion if options.given("available_memory_proportion", files=False) else {}
+    for pattern in named if isinstance(named, Mapping) else ():
+        if pattern in tiled.options.per_op and not fnmatch.filter(sources, pattern):
+            raise OptionError(f"available_memory_proportion: {pattern!r} matches no operator; the operators are {', '.join(sources) or 'none'}.")
+    pins = tiled.options.pinned
+    if pins and not any(fnmatch.filter([*own.values(), *sources], pattern) for pattern in pins):
+        raise OptionError(f"Plans file {options.tile_plans}: none of its plans is for an operator of this program; "
+                          f"the operators are {', '.join(sources) or 'none'}.")
 
 
 def _finished(compilation: Compilation, tiled: TileProgram, model: str, folder: str | os.PathLike[str] | None, points: Any,
@@ -188,5 +204,6 @@ def tune(compilation: Compilation, options: Options, *, model: str = "", folder:
         raise OptionError(f"evaluations must be a whole number of at least 0, not {evaluations!r}.")
     tuning: Tuning = tune_available_memory(compilation.program, machine(options), base, proportions=proportions, evaluations=evaluations,
                                            progress=progress)
+    _check_patterns(tuning.tiled, options)
     finished = _finished(compilation, tuning.tiled, model, folder, tuning.to_dicts(), False)
     return TuneResult(options.clone(available_memory_proportion=tuning.proportions), tuning.points, tuning.best, finished)

@@ -12,7 +12,7 @@ from ..errors import DataError
 from ..graph import TensorType, kind_of
 from ..importers.onnx import open_sizes
 from ..options import Options
-from ..runtime.data import Data, DataLoader, Dataset, open_data
+from ..runtime.data import Data, DataLoader, Dataset, check_given, open_data
 from ..runtime.model import InferenceModel, Progress
 from ..runtime.preprocessing import Preprocessing
 from ..runtime.source import NetSource, OnnxSource, Source
@@ -40,7 +40,9 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
     if given is None:
         raise DataError("There is no data to run on; give data=x, a path, or the name digits.")
     known = preprocessing_of(source)
-    dataset = measured(open_data(given, chosen, known.roles))
+    opened = open_data(given, chosen, known.roles)
+    check_given(given, opened, chosen)
+    dataset = measured(opened)
     wanted = input_types(source, chosen, dataset, False)
     dataset = dataset.adapt_to(wanted, None, chosen, known.scalings)
     for sentence in (*dataset.notes, *(() if known.scalings else dataset.unscaled_bytes())):

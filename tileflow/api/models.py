@@ -38,7 +38,7 @@ def chosen_options(verb: str, options: Options | None, changes: Mapping[str, Any
         OptionError: a name is unknown, a value is wrong, or a keyword would have no effect on the verb.
     """
     if options is not None and not isinstance(options, Options):
-        raise OptionError(f"options must be a tileflow.Options, got {type(options).__name__}.")
+        raise OptionError(f"options must be a tileflow.Options, got {type(options).__name__}; data are given as data=..., single options by keyword.")
     result = options.clone() if options is not None else Options()
     for name, value in changes.items():
         setattr(result, name, value)

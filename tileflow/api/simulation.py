@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +46,10 @@ def compile(model: Modelish, options: Options | None = None, *, training: bool =
     chosen = chosen_options("compile", options, changes, training)
     if report is not None and chosen.machine is None:
         raise OptionError("A report is made by the tile machine; name a machine, for example machine='gc200'.")
+    if allow_out_of_memory and chosen.machine is None:
+        raise OptionError("allow_out_of_memory is about the tile machine; name one, for example machine='gc200', or leave it out.")
+    if chosen.given("machine", files=False) and chosen.machine is not None and stop_after is not None:
+        raise OptionError(f"stop_after={stop_after!r} ends the compilation before the tile machine, so machine has no effect; leave one of them out.")
     if report is not None and stop_after is not None:
         raise OptionError(f"stop_after={stop_after!r} ends the compilation before the tile machine, so there is no report; leave one of them out.")
     compiled = _compile(model, chosen, training, inputs, stop_after)
@@ -78,6 +82,10 @@ def tune_available_memory(model: Modelish, options: Options | None = None, *, tr
         chosen = chosen.clone(machine=DEFAULT_MACHINE)
     from .. import simulate
     simulate.machine(chosen)
+    given = chosen.available_memory_proportion
+    if chosen.given("available_memory_proportion", files=False) and (not isinstance(given, Mapping) or "*" in given):
+        raise OptionError("tune searches for the available_memory_proportion of all operators, so it cannot be given; "
+                          "operators named by a pattern, as in conv*=0.1, keep theirs.")
     compiled = _compile(model, chosen, training, inputs, None)
     return simulate.tune(compiled, chosen, model=model_name(model), folder=report, evaluations=evaluations, progress=progress)
 
@@ -94,6 +102,8 @@ def _compile(model: Modelish, chosen: Options, training: bool, inputs: Sequence[
 def _graph(model: Modelish, chosen: Options, training: bool, inputs: Sequence[Any] | None) -> Graph:
     """The forward graph for one micro-batch."""
     if not isinstance(model, Module):
+        if inputs is not None:
+            raise OptionError("inputs are for a network of layers; an ONNX file declares its own: give micro_batch_size, and dims for open sizes.")
         source = OnnxSource(model if isinstance(model, OnnxModel) else load(model), chosen)
         return source.graph_for_batch(chosen.micro_batch_size, training).graph
     if inputs is None:

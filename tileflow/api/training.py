@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CheckpointError, DataError, ModelError
+from ..errors import CheckpointError, DataError, ModelError, OptionError
 from ..importers.onnx import OnnxModel, folded_norms
 from ..loss import choose
 from ..metrics import check_names, defaults
 from ..metrics.named import Function
 from ..optim import Optimizer
 from ..options import Options
-from ..runtime.data import Dataset, open_data
+from ..runtime.data import Dataset, check_given, open_data
 from ..runtime.history import Epoch
 from ..runtime.labels import Fit, is_hard, look, numbered_as
 from ..runtime.model import TrainingModel
@@ -143,7 +143,7 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
         data: overrides `options.data`: arrays (x, y), a dict, a path, or "digits".
         optimizer: a name, or an optimizer in place of the one that the options describe.
         metrics: overrides `options.metrics`: names, or functions (the model's first output over all rows, labels) -> number.
-        reporter: gets progress; None: silent.
+        reporter: gets progress; None: silent, but for bars and lines with progress=True.
         changes: single options by keyword.
 
     The folder's `run.toml` keeps every setting and the model's path: `train(resume=True, out=folder)` goes on with them, and takes
@@ -155,6 +155,13 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
     """
     chosen = chosen_options("train", options, changes)
     optimizer = chosen_optimizer(optimizer, chosen)
+    if reporter is None and chosen.progress:
+        from ..progress import TrainPrinter
+        printer = TrainPrinter(True)
+        try:
+            return train(model, chosen, data=data, optimizer=optimizer, metrics=metrics, reporter=printer)
+        finally:
+            printer.close()
     reporter = reporter or Silent()
     chosen, kept = resumed(chosen)
     source = source_of(model if model is not None else _kept_model(chosen, kept, reporter), chosen)
@@ -164,6 +171,7 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
     chosen.data = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
     known = preprocessing_of(source)
     opened = open_data(given, chosen, known.roles)
+    check_given(given, opened, chosen)
     opened = opened._replace(train=numbered_as(opened.train, known.classes))
     if opened.train.classes is not None and known.classes not in (None, opened.train.classes):
         reporter.say("The labels are other classes than those that the model was trained on; they are numbered anew.")
@@ -175,6 +183,9 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
     train_set = fit(opened.train.images_as_bytes(wanted), known.scalings)
     found = Preprocessing.of(opened.train, train_set)
     test_set = None if test is None else fit(test, found.scalings)
+    if test_set is None and (metrics or (chosen.metrics and chosen.given("metrics", files=False))):
+        raise OptionError(f"Option metrics is about test data, and data {opened.train.name} have none; give test_data, or keep some of the rows "
+                          "with validation_split.")
     if chosen.loss == "auto":
         reporter.say(f"Loss {choice.loss.name}: {choice.reason}.")
     for note in (*choice.notes, *train_set.notes, *(() if known.scalings else train_set.unscaled_bytes())):

@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..errors import OptionError
 from ..options import Options
 from ..terminal import say
 from .arguments import add_model, add_options, add_simulation, model_path, options_of, say_where
@@ -25,6 +26,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(chosen: argparse.Namespace) -> int:
     """`tileflow compile`."""
     options, path = options_of(chosen), model_path(chosen.model)
+    _check_flags(chosen, options)
     from .. import api
     if options.machine is None or chosen.stop_after is not None:
         say(api.compile(path, options, training=chosen.training, stop_after=chosen.stop_after, report=chosen.report).to_text())
@@ -34,6 +36,18 @@ def run(chosen: argparse.Namespace) -> int:
     say_where(result.folder)
     result.require_fit()
     return _tile_exact(result, options) if chosen.tile_exact else OK
+
+
+def _check_flags(chosen: argparse.Namespace, options: Options) -> None:
+    """Refuse flags of this command that would have no effect; OptionError."""
+    for flag, given in (("--tile-exact", chosen.tile_exact), ("--verbose", chosen.verbose)):
+        if given and options.machine is None:
+            raise OptionError(f"{flag} is about the tile machine; name one, for example --machine gc200, or leave it out.")
+        if given and chosen.stop_after is not None:
+            raise OptionError(f"--stop-after {chosen.stop_after} ends the compilation before the tile machine, so {flag} has no effect; "
+                              "leave one of them out.")
+    if options.given("seed", files=False) and not chosen.tile_exact:
+        raise OptionError("Option seed (--seed) is for the data of --tile-exact; add that, or leave it out.")
 
 
 def _tile_exact(result: Any, options: Options) -> int:

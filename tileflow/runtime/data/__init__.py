@@ -2,6 +2,6 @@
 from .dataset import Dataset, Field
 from .loader import DataLoader
 from .scaling import Scaling, Statistics
-from .sources import Data, Roles, open_data
+from .sources import Data, Roles, check_given, open_data
 
-__all__ = ["Data", "DataLoader", "Dataset", "Field", "Roles", "Scaling", "Statistics", "open_data"]
+__all__ = ["Data", "DataLoader", "Dataset", "Field", "Roles", "Scaling", "Statistics", "check_given", "open_data"]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import DataError
+from ...errors import DataError, OptionError
 from ...options import Options
 from .dataset import Dataset
 from .idx import find_idx, is_idx, read_idx
@@ -38,6 +38,8 @@ class Data(NamedTuple):
 
     train: Dataset
     test: Dataset | None
+    split: bool = False
+    """The rows to measure with were taken out of those to train with."""
 
 
 def open_data(spec: Any, options: Options | None = None, trained: Roles | None = None) -> Data:
@@ -62,8 +64,29 @@ def open_data(spec: Any, options: Options | None = None, trained: Roles | None =
     options = options or Options()
     data = _open(spec, options, trained or Roles())
     if data.test is None and options.validation_split > 0:
-        return Data(*data.train.split(options.validation_split, options.seed))
+        return Data(*data.train.split(options.validation_split, options.seed), split=True)
     return data
+
+
+def check_given(spec: Any, data: Data, options: Options) -> None:
+    """Refuse options on the data that were given for this very call and have no effect on it; OptionError.
+
+    Args:
+        spec: what `open_data` took. data: what it made of it.
+    """
+    def given(name: str) -> bool:
+        return options.given(name, files=False) and bool(getattr(options, name))
+    built_in = isinstance(spec, str) and spec in BUILT_IN
+    if given("validation_split") and data.test is not None and not data.split:
+        raise OptionError(f"Option validation_split has no effect, for data {data.train.name} have a test part of {len(data.test):,} rows; "
+                          "leave it out.")
+    if options.test_data is not None:
+        return                            # they may be meant for that
+    if given("data_format") and options.data_format != "auto" and (built_in or not isinstance(spec, (str, os.PathLike))):
+        raise OptionError(f"Option data_format has no effect on data {data.train.name}; it is for files and folders.")
+    for name in ("inputs", "label"):
+        if given(name) and not isinstance(spec, (str, os.PathLike, Mapping)):
+            raise OptionError(f"Option {name} has no effect on arrays without names; give a dict of arrays, or leave it out.")
 
 
 def _open(spec: Any, options: Options, trained: Roles) -> Data:
