@@ -13,7 +13,6 @@ import pytest
 
 import tileflow
 from tileflow import cli, doctor, progress
-from tileflow.cli.infer import accuracy
 from tileflow.errors import Interrupted, ModelError, OptionError, TrainingError
 from tileflow.kernels.limits import Room
 from tileflow.options import Options, declarations
@@ -225,30 +224,18 @@ def test_infer_writes_outputs_and_says_the_accuracy(fake_api, tmp_path, capsys):
     np.savez(tmp_path / "d.npz", x=x, y=y)
     scores = np.eye(2, dtype=np.float32)[[0, 1, 0, 0]]
     fake_api.infer = lambda model, options, data, progress, say: {"scores/0": scores, "file": x}
+    fake_api.measure = lambda model, options, data, output: {"accuracy": float(np.mean(output.argmax(1) == data.labels)), "auc": None, "f1": 0.5}
     out = tmp_path / "p.npz"
     assert run("infer", "digits_cnn.onnx", "--data", str(tmp_path / "d.npz"), "--out", str(out)) == 0
     with np.load(out) as saved:
         assert sorted(saved) == ["file", "scores/0"]
         assert np.array_equal(saved["scores/0"], scores)
     assert capsys.readouterr().out.splitlines() == ["scores/0: float32[4, 2]", "file: float32[4, 2]", "accuracy 75.00% of 4 rows",
-                                                    f"Outputs are in {out}."]
+                                                    "f1 0.5 of 4 rows", f"Outputs are in {out}."]
     assert run("infer", "digits_cnn.onnx") == 2
     assert "no data to run on" in capsys.readouterr().err
     assert run("infer", "digits_cnn.onnx", "--data", "digits", "--out", str(tmp_path / "d.npz" / "p.npz")) == 2
     assert "must be a folder" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("scores", "labels", "expected"), [
-    (np.eye(3), np.arange(3), 1.0),
-    (np.eye(3), np.array([[0.0], [1.0], [0.0]]), 2 / 3),
-    (np.eye(3), np.array([0.5, 1, 2]), None),
-    (np.ones((3, 1)), np.zeros(3, int), None),
-    (np.ones(3), np.zeros(3, int), None),
-    (np.eye(3), np.eye(3), None),
-    (np.stack([np.zeros((2, 4)), np.ones((2, 4))], axis=1), np.ones((2, 4), int), 1.0),
-])
-def test_accuracy(scores, labels, expected):
-    assert accuracy(scores, labels) == expected
 
 
 def test_models_that_come_with_tileflow(tmp_path, monkeypatch):

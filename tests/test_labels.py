@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx_models import model_of, node, port
 
 import tileflow
-from tileflow import nn
+from tileflow import cli, nn
 from tileflow.errors import DataError, OptionError
 from tileflow.importers.onnx import wrap_model
 from tileflow.options import Options
@@ -247,3 +248,49 @@ def test_one_hot_tokens(tmp_path: Path):
     result, _ = train(tmp_path / "a", language_model(5), np.eye(5)[tokens], tokens, dims={"T": 5})
     other, _ = train(tmp_path / "b", language_model(5), tokens, tokens, dims={"T": 5}, class_axis=-1)
     assert {n: w.tobytes() for n, w in result.weights.items()} == {n: w.tobytes() for n, w in other.weights.items()}
+
+
+# ---- tileflow infer
+
+def exported(path: Path, outputs: int, end: str | None = None) -> Path:
+    nodes = [node("MatMul", ["x", "w"], ["m"], "fc"), *([node(end, ["m"], ["y"], "end")] if end else [])]
+    weight = np.random.default_rng(1).standard_normal((4, outputs)).astype(np.float32)
+    onnx.save(model_of(nodes, [port("x", ["N", 4])], [port(nodes[-1].output[0], ["N", outputs])], {"w": weight}), path)
+    return path
+
+
+@pytest.mark.parametrize(("outputs", "end", "y", "flags", "says"), [
+    (3, None, CLASSES, [], ["accuracy"]),
+    (3, "Softmax", ONE_HOT, ["--metrics", "auc,top2"], ["auc", "top2", "accuracy"]),
+    (1, "Sigmoid", BITS, ["--metrics", "f1"], ["f1", "accuracy"]),
+    (1, None, BITS, ["--loss", "bce_with_logits"], ["accuracy"]),
+    (1, None, COUNTS, [], ["mae", "rmse", "r2"]),
+    (1, None, BITS, [], []),
+    (3, None, CLASSES + 5, [], []),
+], ids=str)
+def test_infer_measures_as_train_does(outputs: int, end: str | None, y: np.ndarray, flags: list[str], says: list[str], tmp_path: Path,
+                                      capsys: pytest.CaptureFixture[str]):
+    model = exported(tmp_path / "m.onnx", outputs, end)
+    np.savez(tmp_path / "d.npz", x=X, y=y)
+    words = ["--data", str(tmp_path / "d.npz"), "--out", str(tmp_path / "p.npz"), "--micro-batch-size", "32"]
+    assert cli.main(["infer", str(model), *words, *flags]) == 0
+    out = capsys.readouterr().out
+    shown = {line.split()[0]: line.split()[1] for line in out.splitlines() if line.endswith("of 48 rows")}
+    assert list(shown) == says
+    if not says:
+        assert "Nothing is measured. " in out
+        return
+    loss = flags[1] if flags[:1] == ["--loss"] else "auto"
+    result = tileflow.train(model, data=((X, y), (X, y)), epochs=0, loss=loss, metrics=says[:-1] if "accuracy" in says else says,
+                            out=str(tmp_path / "run"))
+    for name, value in result.evaluate().items():
+        if name in says:
+            assert float(shown[name].rstrip("%")) == pytest.approx(value * (100 if name == "accuracy" else 1), abs=6e-3, rel=1e-5)          # type: ignore
+
+
+def test_infer_refuses_what_was_asked_for_and_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    model = exported(tmp_path / "m.onnx", 3)
+    np.savez(tmp_path / "d.npz", x=X, y=CLASSES)
+    words = ["infer", str(model), "--data", str(tmp_path / "d.npz"), "--out", str(tmp_path / "p.npz"), "--metrics"]
+    assert cli.main([*words, "rmse"]) == 2
+    assert "The metric rmse does not fit the loss cross_entropy; those that do are accuracy" in capsys.readouterr().err

@@ -92,6 +92,19 @@ def fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
+def column(path: Path) -> None:
+    """x [N, 4] -> y [N, 1]."""
+    weight = np.random.default_rng(0).standard_normal((4, 1)).astype(np.float32)
+    onnx.save(model_of([node("MatMul", ["x", "w"], ["y"], "fc")], [port("x", ["N", 4])], [port("y", ["N", 1])], {"w": weight}), path)
+
+
+def labelled(*labels: object) -> Callable[[Path], None]:
+    """As many rows of 4 numbers as labels, 16 times over."""
+    def make(path: Path) -> None:
+        np.savez(path, x=np.random.default_rng(1).standard_normal((16 * len(labels), 4)).astype(np.float32), y=np.array(labels * 16))
+    return make
+
+
 FILES: dict[str, Callable[[Path], None]] = {
     "linear.onnx": linear,
     "flowers.npz": flowers,
@@ -101,6 +114,12 @@ FILES: dict[str, Callable[[Path], None]] = {
     "open.onnx": open_sized,
     "sequences.npz": sequences,
     "fifo.npz": fifo,
+    "column.onnx": column,
+    "bits.npz": labelled(0, 1),
+    "counts.npz": labelled(7, 0, 12),
+    "from-one.npz": labelled(1, 2, 3),
+    "shares.npz": labelled(0.25, 1.5),
+    "words.npz": labelled("cat", "dog", "cow", "bee"),
     "unscoped.onnx": unscoped,
     "foreign.onnx": no_such_operator,
     "outer.onnx": outer,
@@ -141,6 +160,28 @@ COMMANDS = [
         "if it is several, use untie (--untie 'w').", 0),
     Row(5, "inspect linear.onnx --untie w", "Option untie (--untie) counts for training only; add --training, or leave it out."),
     Row(5, "inspect linear.onnx --training --frozen fc.*", "linear.onnx: the pattern 'fc.*' matches no weight; the weights are w, b."),
+    Row(6, "train column.onnx --data counts.npz",
+        "Loss mse: the model gives one number per row and the labels are whole numbers from 0 to 12.", 0),
+    Row(6, "train column.onnx --data bits.npz",
+        "The loss cannot be decided: the model gives one number per row and the labels are 0 and 1 only, which may be yes and no or numbers. "
+        "Choose it with --loss: bce_with_logits for yes or no or mse for numbers to be predicted."),
+    Row(6, "train column.onnx --data shares.npz --loss bce",
+        "Data shares.npz: the label 1.5 of row 1 is outside of 0..1, which the loss bce takes; for other numbers choose --loss mse."),
+    Row(6, "train linear.onnx --data from-one.npz", "Data from-one.npz: the label 3 of row 2 is outside of the model's classes 0..2; classes are "
+        "numbered from 0 and these labels from 1: subtract 1."),
+    Row(6, "train linear.onnx --data counts.npz --loss cross_entropy", "Data counts.npz: the label 7 of row 0 is outside of the model's classes "
+        "0..2; check the label column or the number of classes of the model."),
+    Row(6, "train linear.onnx --data words.npz", "Data words.npz: the label 3 of row 1 is outside of the model's classes 0..2; the labels are 4 "
+        "different strings: bee, cat, cow, dog."),
+    Row(6, "train linear.onnx --data flowers.npz --loss mse",
+        "The label takes rows of shape [3] (3 values); the data's rows have shape [] (1 values)."),
+    Row(6, "train column.onnx --data counts.npz --loss mse --ignore-index 0",
+        "Option ignore_index is for the loss cross_entropy and nll; the loss mse has none."),
+    Row(6, "train linear.onnx --data flowers.npz --class-weights 1,2",
+        "Option class_weights has 2 numbers; the model has 3 classes."),
+    Row(7, "train linear.onnx --data flowers.npz --metrics f2", "There is no metric 'f2'; choose from accuracy, f1, f1_binary, ***"),
+    Row(7, "train linear.onnx --data flowers.npz --metrics rmse", "The metric rmse does not fit the loss cross_entropy; those that do are accuracy, "
+        "f1, f1_binary, f1_macro, f1_micro, f1_weighted, auc, perplexity."),
     Row(10, "train linear.onnx --data flowers.npz --lr 0.1", "Unknown argument '--lr'; did you mean --learning-rate?"),
     Row(10, "train linear.onnx --data flowers.npz --batch-size 8", "Unknown argument '--batch-size'; did you mean --micro-batch-size?"),
     Row(10, "compile open.onnx --training --micro-batch-size 4",

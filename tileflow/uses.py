@@ -27,7 +27,9 @@ OF_OPTION: dict[str, tuple[str, ...]] = {
     "micro_batch_size": (*COMMANDS, *MODELS),
     "gradient_accumulation": (*TRAINING, "inference_model"),          # where it must be 1, and that is said
     "output_mode": MODELS, "output_return_period": MODELS,
-    "epochs": ("train",), "metrics": ("train",),
+    "epochs": ("train",),
+    "loss": (*TRAINING, "infer"), "ignore_index": (*TRAINING, "infer"), "class_axis": (*TRAINING, "infer"),          # what the labels are
+    "metrics": ("train", "infer"),
     "frozen": (*TRAINING, "inspect"), "trainable": (*TRAINING, "inspect"),
     "tie": (*TRAINING, "inspect", "inference_model"), "untie": (*TRAINING, "inspect", "inference_model"),
     "keep_training_mode": ("train", *MODELS),
@@ -44,7 +46,7 @@ OF_OPTION: dict[str, tuple[str, ...]] = {
 """Options that other verbs use than the rest of their group."""
 FOR_TRAINING = ("training", "optimizer")
 """Groups that count with training=True (--training) only, where a verb has that choice."""
-OF_COMMAND = {"infer": ("out", "progress"), "tune": ("out", "progress"), "compile": ("seed",)}
+OF_COMMAND = {"infer": ("out", "progress", "loss", "ignore_index", "class_axis", "metrics"), "tune": ("out", "progress"), "compile": ("seed",)}
 """What is for the command alone: the functions return their results, and call what they are given as progress."""
 OF_OPTIMIZER = {"momentum": ("sgd",), "dampening": ("sgd",), "nesterov": ("sgd",), "betas": ("adam", "adamw"), "eps": ("adam", "adamw")}
 

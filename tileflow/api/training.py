@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import CheckpointError, DataError, ModelError, OptionError
 from ..importers.onnx import OnnxModel, folded_norms
 from ..loss import choose
-from ..metrics import check_names, defaults
+from ..metrics import View, check_names, defaults
 from ..metrics.named import Function
 from ..optim import Optimizer
 from ..options import Options
@@ -179,6 +179,9 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
     wanted = input_types(source, chosen, opened.train, True)
     outputs = source.graph(list(wanted.values()), True)[0].outputs
     choice = choose(chosen.loss, chosen, outputs, look(opened.train, chosen.ignore_index))
+    view = choice.loss.view(outputs)
+    asked = _listed(chosen.metrics if metrics is None else metrics)
+    check_names(asked, view, choice.loss.name)
     fit = Fit(wanted, outputs[0].type, choice.loss.label_type([v.type for v in outputs]), choice, opened.train.classes, chosen)
     train_set = fit(opened.train.images_as_bytes(wanted), known.scalings)
     found = Preprocessing.of(opened.train, train_set)
@@ -204,7 +207,7 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
     path = source.model.path if isinstance(source, OnnxSource) else None
     trainer.has_command = path is not None and chosen.data is not None
     trainer.compile()
-    trainer.measure(_metrics(chosen.metrics if metrics is None else metrics, training, [part for part in (train_set, test_set) if part is not None]))
+    trainer.measure((*asked, *(m for m in _fitting(view, train_set, test_set) if m not in asked)))
     if checkpoint := checkpoint_of(folder, chosen.resume, reporter.say):
         trainer.resume(checkpoint)
     record(folder, chosen, path)
@@ -228,9 +231,12 @@ def _kept_model(options: Options, kept: Recorded | None, reporter: Reporter) -> 
     return kept.model
 
 
-def _metrics(given: str | Function | Sequence[str | Function], training: TrainingModel, parts: Sequence[Dataset]) -> tuple[str | Function, ...]:
-    """What is measured: what was asked for, checked before anything is trained, and what fits the loss anyway."""
-    asked = (given,) if isinstance(given, str) or callable(given) else tuple(given)
-    check_names(asked, training.view, training.loss_name)
-    soft = training.view is not None and training.view.task == "binary" and not all(part.label is None or is_hard(part) for part in parts)
-    return (*asked, *(m for m in defaults(training.view) if m not in asked and not soft))
+def _listed(metrics: str | Function | Sequence[str | Function]) -> tuple[str | Function, ...]:
+    """One metric, or several."""
+    return (metrics,) if isinstance(metrics, str) or callable(metrics) else tuple(metrics)
+
+
+def _fitting(view: View | None, *parts: Dataset | None) -> tuple[str, ...]:
+    """What is measured without being asked for: nothing of targets between yes and no."""
+    soft = view is not None and view.task == "binary" and not all(part is None or is_hard(part) for part in parts)
+    return () if soft else defaults(view)

@@ -1,4 +1,4 @@
-"""`tileflow infer`: outputs into a file, accuracy onto the terminal."""
+"""`tileflow infer`: outputs into a file, what the labels say of them onto the terminal."""
 from __future__ import annotations
 
 import argparse
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..environment import check_environment
-from ..errors import OptionError
+from ..errors import DataError, OptionError
 from ..terminal import say
 from ..text import one_line
 from .arguments import add_model, add_options, model_path, options_of
@@ -15,6 +15,10 @@ from .exit import OK
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from ..importers.onnx import OnnxModel
+    from ..options import Options
+    from ..runtime.data import Dataset
 
 PREDICTIONS = "predictions.npz"
 
@@ -35,7 +39,6 @@ def run(chosen: argparse.Namespace) -> int:
     if out.suffix != ".npz":
         raise OptionError(f"Option out must end in .npz, not {str(out)!r}: infer writes the outputs as one .npz file.")
     from .. import api
-    from ..errors import DataError
     from ..files import atomic_write_bytes
     from ..importers.onnx import load_model
     from ..progress import CompileBar
@@ -61,24 +64,25 @@ def run(chosen: argparse.Namespace) -> int:
         labels = None
         say("There is no accuracy: the labels are texts, and " + ("the file does not say which class has which number."
                                                                   if known.classes is None else "some are no classes that the model was trained on."))
-    right = accuracy(next(iter(outputs.values())), labels) if labels is not None else None
-    if right is not None:
-        say(f"accuracy {right:.2%} of {len(labels):,} rows" if labels is not None else "")
+    if labels is not None:
+        _say_measures(model, options, measured, next(iter(outputs.values())))
     say(f"Outputs are in {out}.")
     return OK
 
 
-def accuracy(scores: np.ndarray, labels: np.ndarray) -> float | None:
-    """The share of rows whose largest score [rows, classes, ...] is at the label; None where scores and labels are not of that kind."""
-    import numpy as np
-    whole = labels.dtype.kind in "iu" or (labels.dtype.kind == "f" and bool(np.all(labels == np.trunc(labels))))
-    if not whole or scores.ndim < 2 or scores.shape[1] < 2:
-        return None
-    if labels.ndim == scores.ndim and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    if labels.shape != (scores.shape[0], *scores.shape[2:]):
-        return None
-    return float(np.mean(scores.argmax(axis=1) == labels))
+def _say_measures(model: OnnxModel, options: Options, data: Dataset, output: np.ndarray) -> None:
+    """A line for each metric that the labels give, or why there is none."""
+    from .. import api
+    try:
+        found = api.measure(model, options, data, output)
+    except (DataError, OptionError) as error:
+        if options.metrics or options.loss != "auto":
+            raise
+        say(f"Nothing is measured. {error}")
+        return
+    for name, value in found.items():
+        if value is not None:
+            say(f"{name} {value:{'.2%' if name == 'accuracy' else '.6g'}} of {len(data):,} rows")
 
 
 def npz_bytes(arrays: dict[str, np.ndarray]) -> bytes:

@@ -119,6 +119,7 @@ def _fitted(loss: Loss, reason: str, options: Options, outputs: Sequence[Value],
         if loss.class_axis is None and last:
             loss = replace(loss, class_axis=1 if one_hot == 0 else -1)
     loss = loss.fitted(outputs, TensorType("int64", (output.shape[0], *sample)))
+    loss.check_weights(output.type)
     return Choice(loss, reason, tuple(_notes(loss, head)), one_hot)
 
 

@@ -61,6 +61,11 @@ class ClassLoss(Loss):
         """How many classes there are."""
         return output.shape[self.axis(output)]
 
+    def check_weights(self, output: TensorType) -> None:
+        """OptionError unless there is one weight for each class, or none."""
+        if self.class_weights and len(self.class_weights) != self.classes(output):
+            raise OptionError(f"Option class_weights has {len(self.class_weights)} numbers; the model has {self.classes(output)} classes.")
+
     def label_type(self, outputs: Sequence[TensorType]) -> TensorType:
         axis = self.axis(outputs[0])
         return TensorType("int64", outputs[0].shape[:axis] + outputs[0].shape[axis + 1:])
@@ -104,9 +109,8 @@ class ClassLoss(Loss):
 
         Classes on the last axis become the second one by reshaping alone.
         """
+        self.check_weights(output.type)
         axis = self.axis(output.type)
-        if self.class_weights and len(self.class_weights) != output.shape[axis]:
-            raise OptionError(f"Option class_weights has {len(self.class_weights)} numbers; the model has {output.shape[axis]} classes.")
         scores, logs = self._scores(b, output, axis)
         labels = b.input(LABELS, self.label_type([output.type]))
         if axis > 1:
