@@ -103,7 +103,7 @@ def files(tmp_path, monkeypatch):
     with open(f"table{FILE_NAME}.csv", "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*(f"column {i}{CELL}" for i in range(4)), f"label{CELL}"])
-        writer.writerows([*row, label] for row, label in zip(x.tolist(), y.tolist(), strict=True))
+        writer.writerows([*row, f"class {label}{CELL}"] for row, label in zip(x.tolist(), y.tolist(), strict=True))
     return tmp_path
 
 

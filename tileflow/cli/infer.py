@@ -42,7 +42,7 @@ def run(chosen: argparse.Namespace) -> int:
     from ..files import atomic_write_bytes
     from ..importers.onnx import load_model
     from ..progress import CompileBar
-    from ..runtime.data import open_data
+    from ..runtime.data import check_given, open_data
     from ..runtime.labels import numbered_as
     from ..runtime.preprocessing import Preprocessing
     if options.data is None:
@@ -50,6 +50,7 @@ def run(chosen: argparse.Namespace) -> int:
     model = load_model(path)
     known = Preprocessing.of_file(model)
     data = open_data(options.data, options, known.roles)
+    check_given(options.data, data, options)
     bar = CompileBar(sys.stderr.isatty() if options.progress is None else options.progress)
     try:
         outputs = api.infer(model, options, data=data, progress=bar, say=lambda sentence: say(sentence, sys.stderr))

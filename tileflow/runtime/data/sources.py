@@ -80,8 +80,8 @@ def check_given(spec: Any, data: Data, options: Options) -> None:
     if given("validation_split") and data.test is not None and not data.split:
         raise OptionError(f"Option validation_split has no effect, for data {data.train.name} have a test part of {len(data.test):,} rows; "
                           "leave it out.")
-    if options.test_data is not None:
-        return                            # they may be meant for that
+    if isinstance(spec, Data) or options.test_data is not None:
+        return                            # they may have been meant when it was opened, or are for the test data
     if given("data_format") and options.data_format != "auto" and (built_in or not isinstance(spec, (str, os.PathLike))):
         raise OptionError(f"Option data_format has no effect on data {data.train.name}; it is for files and folders.")
     for name in ("inputs", "label"):
