@@ -6,12 +6,11 @@ import io
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
 
 KINDS = {stat.S_IFIFO: "a fifo (a named pipe)", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
 
 
-def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
     """A regular file (or a link to one) opened for reading bytes; OSError where that fails or it is something else."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     mode = os.fstat(handle).st_mode

@@ -28,7 +28,8 @@ class Origin:
         """The origin of a node that replaces several."""
         every = (self, *others)
         sources = dict.fromkeys(name for origin in every for name in origin.sources)
-        block, hints = (next((x for x in found if x), None) for found in ([o.block for o in every], [o.hints for o in every]))
+        block = next((o.block for o in every if o.block), None)
+        hints = next((o.hints for o in every if o.hints), None)
         return Origin(tuple(sources), self.role, block, hints)
 
     def __str__(self) -> str:

@@ -53,7 +53,7 @@ class Elementwise(Op):
     def expressions(self, inputs: Types) -> tuple[Expr, ...]:
         """The expressions of all outputs over variables typed as `inputs`."""
         if not self.__dict__:                             # no attributes: one answer for all such nodes
-            return (_expression(type(self), tuple(None if t is None else t.dtype for t in inputs)),)
+            return (_expression(type(self), tuple(None if t is None else t.dtype for t in inputs)),)          # type: ignore[arg-type]
         return (self.expr(*_variables(inputs)),)
 
     def gradient(self, index: int, x: Sequence[Expr], y: Sequence[Expr], g: Sequence[Expr | None]) -> Expr:

@@ -125,5 +125,5 @@ class Evidence:
         if key not in self._elements:
             array = self.model.array(tensor).T if transposed else self.model.array(tensor)
             payload = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            self._elements[key] = (array.dtype.name, array.shape, hashlib.blake2b(payload, digest_size=32).digest())
+            self._elements[key] = (array.dtype.name, array.shape, hashlib.blake2b(payload.data, digest_size=32).digest())
         return self._elements[key]
