@@ -5,7 +5,7 @@ is made in an empty folder first, and the command runs there, so that a row is a
 
     Row(16, "inspect giant.onnx", "giant.onnx: ...", 2)
 
-- Exit code 2: the sentence is the whole of standard error, without the leading `tileflow: error: `.
+- Exit code 2: the sentence is all of standard error from `tileflow: error: ` on (notes on data and model may stand before it), without that.
 - Other exit codes: the sentence is one whole line of what is printed (standard output or standard error).
 - `***` in a sentence stands for any text.
 - Commands before the last of `&&` must succeed; `process=True` runs the last one in a process of its own.
@@ -88,6 +88,12 @@ def parts(path: Path) -> None:
              x_test=rng.standard_normal((32, 4)).astype(np.float32), y_test=np.arange(32) % 3)
 
 
+def far_flowers(path: Path) -> None:
+    """The same in other units."""
+    rng = np.random.default_rng(1)
+    np.savez(path, x=100 * rng.standard_normal((64, 4)).astype(np.float32), y=rng.integers(0, 3, 64))
+
+
 def fifo(path: Path) -> None:
     os.mkfifo(path)
 
@@ -113,6 +119,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "parts.npz": parts,
     "open.onnx": open_sized,
     "sequences.npz": sequences,
+    "far.npz": far_flowers,
     "fifo.npz": fifo,
     "column.onnx": column,
     "bits.npz": labelled(0, 1),
@@ -158,6 +165,29 @@ COMMANDS = [
         "fits; the weights are w, b."),
     Row(1, "inspect unscoped.onnx --training", "  The file does not say whether the readers of these share one parameter: w. Each is trained as one; "
         "if it is several, use untie (--untie 'w').", 0),
+    Row(4, "train linear.onnx --data flowers.npz --out run && infer run/model.onnx --data far.npz",
+        "tileflow: warning: Input x: the data that are fed range from ***, the model was trained on ***; did you forget --scale, --mean or "
+        "--std?", 0, process=True),
+    Row(4, "train linear.onnx --data flowers.npz --std 2 --out run && infer run/model.onnx --data flowers.npz --std 4",
+        "Input x: std 4 from the options that are given, although the model was trained with std 2.", 0),
+    Row(13, "train linear.onnx --data flowers.npz --resume far.npz",
+        "Checkpoint far.npz is damaged or not a safetensors file: ***; restore it from a copy or train anew."),
+    Row(14, "train --resume --out run", "The folder run does not say which model its run began with; name the model."),
+    Row(14, "train linear.onnx --data flowers.npz --resume", "To resume a run, name its folder with out."),
+    Row(14, "train linear.onnx --data flowers.npz --resume --out run", "There is no checkpoint in run yet: the run begins anew.", 0),
+    Row(14, "train linear.onnx --data flowers.npz --out run && train --resume --out run --epochs 2 --learning-rate 0.01",
+        "Going on with lr = 0.01 in place of 0.001.", 0),
+    Row(14, "train linear.onnx --data flowers.npz --out run && train --resume --out run --seed 1",
+        "run/checkpoint.safetensors was made with seed = 0, this run has 1; resume with the same settings, or start anew in another folder."),
+    Row(14, "train linear.onnx --data flowers.npz --out run && train --resume --out run --scale 2",
+        "run/checkpoint.safetensors was made with scale 1.0, mean [], std [] for input x, this run has scale 2.0, mean [], std [] for input x; "
+        "resume with the same settings, or start anew in another folder."),
+    Row(14, "train linear.onnx --data flowers.npz --out run && train --resume --out run --data far.npz",
+        "run/checkpoint.safetensors was made with other data (64 rows, this run has 64; shapes, types or values differ); give the data that the run "
+        "began with, start anew in another folder, or go on all the same with allow_other_data (--allow-other-data)."),
+    Row(14, "train linear.onnx --data flowers.npz --out run && train unscoped.onnx --resume --out run",
+        "run/checkpoint.safetensors belongs to another model: operators, attributes, names or sizes of its graph, or what of it is trained, differ; "
+        "give the model that the run began with, or start anew in another folder."),
     Row(5, "inspect linear.onnx --untie w", "Option untie (--untie) counts for training only; add --training, or leave it out."),
     Row(5, "inspect linear.onnx --training --frozen fc.*", "linear.onnx: the pattern 'fc.*' matches no weight; the weights are w, b."),
     Row(6, "train column.onnx --data counts.npz",
@@ -261,7 +291,7 @@ def test_what_a_command_says(row: Row, tmp_path: Path, monkeypatch: pytest.Monke
         out, err = capsys.readouterr()
     assert code == row.code, err
     if row.code == cli.USER_ERROR:
-        assert fits(f"tileflow: error: {row.says}\n", err), err
+        assert fits(f"tileflow: error: {row.says}\n", err[err.find("tileflow: error: "):]), err
     else:
         assert any(fits(row.says, line) for line in (out + err).splitlines()), out + err
 

@@ -15,6 +15,7 @@ from test_data import idx
 import tileflow
 from tileflow import cli
 from tileflow.errors import DataError, ModelError
+from tileflow.graph import TensorType
 from tileflow.importers.onnx import load_model, wrap_model
 from tileflow.runtime.data import Scaling, Statistics, open_data
 from tileflow.runtime.preprocessing import Preprocessing
@@ -59,6 +60,17 @@ def test_a_table_of_images_trains_as_their_file_does(images: Path, trained: tile
     assert same_weights(table, trained)
     assert table.epochs[-1].test_accuracy == trained.epochs[-1].test_accuracy
     assert table.epochs[-1].test_accuracy > 0.7
+
+
+def test_a_file_from_elsewhere_gets_the_same_from_tables(images: Path):
+    """Bytes of images are scaled wherever they come from; the model need not take images."""
+    assert np.array_equal(tileflow.infer(MODEL, data=str(images / "idx"))["logits"],
+                          tileflow.infer(MODEL, data=str(images / "test.csv"), label="digit")["logits"])
+    flat = {"x": TensorType("float32", (4, 64))}
+    table = open_data(str(images / "test.csv"), tileflow.Options(label="digit")).train.images_as_bytes(flat)
+    assert table.adapt_to(flat).fields["x"].scaling == Scaling(1 / 255)
+    few = open_data(str(images / "test.csv"), tileflow.Options(label="digit", inputs=("p3", "p4"))).train
+    assert few.images_as_bytes({"x": TensorType("float32", (4, 2))}) is few
 
 
 def test_tables_are_measured_as_the_images_of_the_training_are(images: Path, trained: tileflow.TrainResult, tmp_path: Path):

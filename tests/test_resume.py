@@ -217,8 +217,9 @@ def test_a_failed_run_goes_on_from_before_the_failure(tmp_path: Path):
 
 
 def test_a_failure_leaves_the_last_checkpoint_alone(tmp_path: Path):
-    with pytest.raises(TrainingError):
+    with pytest.raises(TrainingError) as failure:
         train_net(tmp_path, rows(bad=37), epochs=2, save_every_updates=3)
+    assert failure.value.__notes__[0].endswith(f" The last checkpoint, {tmp_path / CHECKPOINT}, is as it was.")
     good = (tmp_path / CHECKPOINT).read_bytes()
     assert (position(tmp_path)["updates"], position(tmp_path, FAILED)["updates"]) == (3, 4)
     with pytest.raises(TrainingError):
@@ -279,6 +280,9 @@ def test_resuming_needs_a_checkpoint_that_is_named_to_be_there(tmp_path: Path):
         train_net(tmp_path, rows(), epochs=2, resume=str(tmp_path / "no-checkpoint"))
     with pytest.raises(CheckpointError, match="already holds a run"):
         train_net(tmp_path, rows(), epochs=2)
+    train_net(tmp_path / "other", rows(), epochs=1)
+    with pytest.raises(CheckpointError, match="other already holds a run"):
+        train_net(tmp_path / "other", rows(), epochs=2, resume=str(tmp_path / CHECKPOINT))
     with pytest.raises(CheckpointError, match="name its folder with out"):
         tileflow.train(Net(), data=rows(), resume=True)
 

@@ -44,7 +44,7 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
     check_given(given, opened, chosen)
     dataset = measured(opened)
     wanted = input_types(source, chosen, dataset, False)
-    dataset = dataset.adapt_to(wanted, None, chosen, known.scalings)
+    dataset = dataset.images_as_bytes(wanted).adapt_to(wanted, None, chosen, known.scalings)
     for sentence in (*dataset.notes, *(() if known.scalings else dataset.unscaled_bytes())):
         (say or _unheard)(sentence)
     report_foreign(known, dataset)

@@ -59,7 +59,8 @@ def run_folder(out: str | None, resume: str | bool) -> Path:
         CheckpointError: it cannot be made or written to, or holds an earlier run that is not to be resumed.
     """
     folder = Path(out) if out else Path("runs") / time.strftime("%Y%m%d-%H%M%S")
-    if not resume and (folder / CHECKPOINT).exists():
+    goes_on = resume is True or (isinstance(resume, str) and Path(resume).resolve().parent == folder.resolve())
+    if not goes_on and (folder / CHECKPOINT).exists():
         raise CheckpointError(f"The folder {folder} already holds a run; go on from it with resume, or choose another one with out.")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -231,7 +232,7 @@ class Trainer:
 
         def write() -> None:
             at = Position(self.session.updates, self.session.micro_batches, self.epoch, self.updates_in_epoch, self.running, self.history)
-            save_run(path, self.session.lasting(), at, self._fingerprint())
+            save_run(path, self.session.lasting(), at, self._fingerprint)
         self.session.turn.hold(write)
         self._write_metrics()
         return path
@@ -242,7 +243,8 @@ class Trainer:
             path = self.save(FAILED)
         except CheckpointError as error:
             return f"The state before the failure could not be saved: {error}"
-        return f"The state before the failure is saved in {path}. Go on from it with {self._go_on(path)}."
+        last = f" The last checkpoint, {self.folder / CHECKPOINT}, is as it was." if (self.folder / CHECKPOINT).exists() else ""
+        return f"The state before the failure is saved in {path}. Go on from it with {self._go_on(path)}.{last}"
 
     def _go_on(self, checkpoint: Path | None = None) -> str:
         """How to go on with a run that has ended early."""
@@ -264,7 +266,7 @@ class Trainer:
             CheckpointError: damaged, of another model or other data, or of a run with other settings that shape the result.
         """
         tensors, at, made = load_run(path)
-        changed = differences(path, made, self._fingerprint(), self.model, self.options)
+        changed = differences(path, made, self._fingerprint, self.model, self.options)
         self.session.restore(tensors, updates=at.updates, micro_batches=at.micro_batches)
         self.epoch, self.updates_in_epoch = at.epoch, at.updates_in_epoch
         self.history, self.running = at.history, at.running
@@ -273,6 +275,7 @@ class Trainer:
         if self.epoch >= self.options.epochs:
             self.reporter.say(f"The run has done {self.epoch} epochs, so there is nothing left to train; ask for more with epochs.")
 
+    @cached_property
     def _fingerprint(self) -> dict[str, Any]:
         return fingerprint(self.model, self.train, self.options)
 

@@ -16,6 +16,8 @@ from .classes import numbered
 from .scaling import Scaling, Statistics, resolve
 
 _CHUNK = 1 << 16          # rows looked at together when values are checked
+SMALLEST_IMAGE = 64
+"""Columns of whole numbers from 0 to 255 from which on they are taken for the pixels of an image: 8 by 8."""
 SAMPLED_ROWS = 4096
 SAMPLED_BYTES = 1 << 24
 """At most so much of the data is looked at to say what they are like."""
@@ -181,7 +183,8 @@ class Dataset:
         """A table that holds an image's pixels in every row, whole numbers from 0 to 255, as the bytes they are: what a file of images
         with the same pixels gives. Any other data as they are."""
         (name, field), *more = self.fields.items()
-        if more or not self.columns or any(t.rank < 3 for t in inputs.values()) or not _holds_bytes(field.array):
+        pixels = len(self.columns) >= SMALLEST_IMAGE or any(t.rank > 2 for t in inputs.values())
+        if more or not self.columns or not pixels or not _holds_bytes(field.array):
             return self
         return replace(self, fields={name: replace(field, array=field.array.astype(np.uint8), dtype=np.dtype(np.uint8))})
 
