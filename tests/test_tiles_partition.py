@@ -13,7 +13,7 @@ from tileflow.errors import OptionError
 from tileflow.graph.types import TensorType
 from tileflow.ops import conv as conv_ops
 from tileflow.ops.matmul import Gemm, MatMul
-from tileflow.tiles.chip import chip
+from tileflow.tiles.chip import Chip, MatrixUnit, chip
 from tileflow.tiles.contraction import canonical, elements, intervals, step
 from tileflow.tiles.cost import evaluate, reduction_rounds
 from tileflow.tiles.multiconv import plan_multi
@@ -112,6 +112,40 @@ def test_every_plan_is_a_partition(work, options):
         assert min(dataclasses.astuple(plan.phases)) >= 0
         peak = SMALL.peak_macs_per_cycle("float16" if options is HALF else "float32")
         assert plan.phases.compute * plan.tiles * peak * 2 >= work.flops, "no faster than the tiles' peak"
+
+
+def grouped(groups: int, channels: int, rows: int, taps: int) -> Contraction:
+    """A convolution along one line in groups of few channels."""
+    x, w = TensorType("float32", (2, groups * channels, rows + taps)), TensorType("float32", (groups * channels, channels, taps))
+    op = conv_ops.Conv(group=groups)
+    made = op.work([x, w], list(op.infer(x, w)))
+    assert isinstance(made, Contraction)
+    return made
+
+
+def test_no_candidate_beats_the_peak_of_its_chip():
+    """Every candidate of the space, whatever the chip's units, data path and workers; before, a group of four channels did 32 a cycle."""
+    hypothesis = pytest.importorskip("hypothesis", reason="pip install hypothesis makes it run")
+    st = hypothesis.strategies
+    power = st.integers(0, 7).map(lambda i: 1 << i)
+    units = st.builds(MatrixUnit, st.one_of(st.integers(1, 20), st.integers(1, 130)), power, power)
+    types = ("float16.float32", "float16.float16", "float32.float32", "float32.float16")
+    chips = st.builds(lambda matrix, workers, vector, load, tiles: Chip("any", tiles, 1 << 19, 1e9, matrix, workers, vector, load),
+                      st.fixed_dictionaries({}, optional=dict.fromkeys(types, units)), st.integers(1, 8), st.sampled_from([2, 4, 8, 16, 64]), power, st.integers(1, 40))
+    works = st.one_of(
+        st.builds(gemm, st.integers(1, 90), st.integers(1, 90), st.integers(1, 200)),
+        st.builds(grouped, st.integers(2, 40), st.integers(1, 6), st.sampled_from([1, 7, 60, 5000]), st.integers(1, 9)),
+        st.tuples(st.builds(conv, st.integers(1, 3), *[st.sampled_from([4, 8, 24])] * 2, st.integers(5, 9), st.integers(1, 5), st.integers(1, 2),
+                            st.sampled_from([1, 2, 4])), st.integers(0, 2)).map(lambda made: made[0][made[1]]))
+
+    @hypothesis.settings(max_examples=100, deadline=None, derandomize=True)
+    @hypothesis.given(chips, works, st.sampled_from(["32.32", "16.32", "16.16"]))
+    def check(machine: Chip, work: Contraction, precision: str) -> None:
+        c = canonical(work, precision)
+        space = explore(c, machine, partials_type(c, precision))
+        rate = c.macs / np.maximum(1, space.table("compute") * space.table("tiles"))
+        assert rate.max() <= machine.peak_macs_per_cycle(c.first.dtype)
+    check()
 
 
 def test_frontier_is_exact():
@@ -264,6 +298,7 @@ def test_export_and_pin(work):
     ({"vertex": "map"}, "a contraction takes one of"),
     ({"vertex": "outer"}, "summed axes of size 1"),
     ({"vertex": "vmac"}, "needs groups"),
+    ({"vertex": "slic"}, "needs float16, groups of at most 4 channels, kernel taps"),
     ({"partials": "float64"}, "partials 'float64'"),
     ({"partials": "float16"}, "no matrix unit for float32 with float16"),
     ({"swap": 1}, "true or false"),

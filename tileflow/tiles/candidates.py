@@ -12,6 +12,7 @@ from ..work import Window
 from .chip import Chip
 from .contraction import Canonical, slides
 from .cost import Variant
+from .vertex import SLIC_CHANNELS
 
 SERIAL_STEPS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 MOST_CANDIDATES, LEAST_CANDIDATES, MACS_PER_CANDIDATE = 5000, 600, 40_000
@@ -76,9 +77,16 @@ def variants(c: Canonical, chip: Chip, partials: str) -> list[Variant]:
             narrow = total["m" if swap else "n"]
             if narrow <= 4:
                 found.append(Variant("vmac", swap, folds == "always", partials, ()))
-            if dtype == "float16" and unit and narrow <= 4 and _channels(c) <= 4 and c.taps:
+            if takes_small_groups(c, chip, swap, partials):
                 found.append(Variant("slic", swap, False, partials, ()))
     return found
+
+
+def takes_small_groups(c: Canonical, chip: Chip, swap: bool, partials: str) -> bool:
+    """Whether the small-group vertex has this contraction: float16, a matrix unit, taps, few channels on both sides."""
+    narrow = math.prod(c.sizes[a] for a in c.role("m" if swap else "n"))
+    return (c.first.dtype == "float16" and chip.unit("float16", partials) is not None and bool(c.taps and c.role("group"))
+            and max(narrow, _channels(c)) <= SLIC_CHANNELS)
 
 
 def _channels(c: Canonical) -> int:

@@ -276,7 +276,9 @@ def _vertex_cycles(chip: Chip, c: Canonical, v: Variant, p: _Part) -> Array:
     else:
         assert v.kind == "slic", v.kind
         inner = p.e[c.taps[-1]] if c.taps else np.ones_like(taps)
-        cycles = vertex.slic(chip, p.rows, runs, p.n, k, inner, taps / inner, p.groups)
+        unit = chip.unit(stream.dtype, v.partials)
+        assert unit is not None
+        cycles = vertex.slic(chip, unit, p.rows, runs, p.n, k, inner, taps / inner, p.groups)
     if c.extra_out:
         cycles = cycles + chip.workers * 26 + np.ceil(elements(c.second, p.e) / chip.vector(stream.dtype))
     return cycles

@@ -63,11 +63,16 @@ def vmac(chip: Chip, dtype: str, rows: Any, n: Any, k: Any, taps: Any, groups: A
     return 101 + ceil(groups, width) * (56 + chip.workers * worker)
 
 
-def slic(chip: Chip, rows: Any, runs: Any, n: Any, k: Any, inner_taps: Any, outer_taps: Any, groups: Any) -> Any:
-    """Small groups in float16: four taps of four by four channels a pass, 32 multiply-accumulates a cycle (ConvPartial1xNSLIC)."""
+SLIC_CHANNELS, SLIC_MACS = 4, 32
+"""Channels of a group that the small-group vertex takes at most, and its multiply-accumulates a cycle where the matrix unit has as many."""
+
+
+def slic(chip: Chip, unit: MatrixUnit, rows: Any, runs: Any, n: Any, k: Any, inner_taps: Any, outer_taps: Any, groups: Any) -> Any:
+    """Small groups in float16: four taps of four by four channels a pass, on the matrix unit (ConvPartial1xNSLIC)."""
     passes = ceil(inner_taps, 4) * outer_taps
-    together = np.maximum(1, np.floor(4 / np.maximum(n, k)))          # groups narrower than four channels share a pass
-    worker = 30 * ceil(runs, chip.workers) + 2 * ceil(rows, chip.workers)
+    together = np.maximum(1, np.floor(SLIC_CHANNELS / np.maximum(n, k)))          # groups narrower than four channels share a pass
+    row = 4 * SLIC_CHANNELS ** 2 / min(SLIC_MACS, unit.macs_per_cycle)
+    worker = 30 * ceil(runs, chip.workers) + row * ceil(rows, chip.workers)
     return 80 + ceil(groups, together) * passes * (56 + chip.workers * worker)
 
 
