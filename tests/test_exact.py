@@ -316,6 +316,24 @@ def test_an_index_out_of_range_is_an_error():
 
 # ---- whole programs
 
+@pytest.mark.parametrize(("size", "kernel", "stride", "pads", "dilation", "group"), [
+    ((5, 5), 2, 2, (0, 0, 1, 1), 1, 1), ((7, 6), 2, 3, (0, 0, 1, 2), 1, 2), ((9, 9), 2, 4, (0, 0, 3, 0), 2, 1), ((7, 7), 1, 3, (0, 0, 2, 2), 1, 1),
+    ((4, 5), 2, 2, (0, 1, 0, 0), 1, 1), ((5, 4), 3, 3, (0, 0, 4, 2), 1, 4)])
+def test_windows_side_by_side_that_reach_beyond_the_end(size: tuple[int, int], kernel: int, stride: int, pads: tuple[int, ...], dilation: int,
+                                                        group: int):
+    """Strides of a kernel or more, with padding at the end only: forward and both gradients."""
+    x, w = f(2, 4, *size), f(8, 4 // group, kernel, kernel)
+    attributes: dict[str, Any] = dict(strides=(stride, stride), pads=pads, dilations=(dilation, dilation), group=group)
+    y, = OPS["Conv"](**attributes).reference(x, w)
+    for op, given in ((OPS["Conv"](**attributes), (x, w)), (OPS["ConvInputGrad"](shape=size, **attributes), (y, w)),
+                      (OPS["ConvWeightGrad"](kernel_shape=(kernel, kernel), **attributes), (x, y))):
+        wanted, = op.reference(*given)
+        work = op.work([type_of(a) for a in given], [type_of(wanted)])
+        for seed in range(4):
+            made, = Tiles(16, 96 * KIB).run(op, random_plan(work, np.random.default_rng(seed)), list(given))
+            np.testing.assert_allclose(made, wanted, rtol=1e-4, atol=1e-5)
+
+
 class Mlp(nn.Module):
     def __init__(self) -> None:
         nn.manual_seed(1)

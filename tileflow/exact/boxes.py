@@ -92,6 +92,11 @@ def slides(window: Window, sizes: Mapping[str, int]) -> bool:
     return window.pad != 0 or (sizes[window.tap] - 1) * window.dilation + 1 > window.stride
 
 
+def reaches_out(window: Window, sizes: Mapping[str, int], n: int) -> bool:
+    """Whether windows reach into padding, before the first or beyond the last of `n` elements: then some taps meet no element."""
+    return window.pad != 0 or (sizes[window.out] - 1) * window.stride + (sizes[window.tap] - 1) * window.dilation >= n
+
+
 def dense(work: Work, box: Box) -> list[Box]:
     """`box` cut so that windows that do not slide meet contiguous elements: channels in groups, of which a part takes some."""
     sizes = {a.name: a.size for a in work.axes}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..work import Contraction, Operand, Window
-from .boxes import Box, Region, slides
+from .boxes import Box, Region, reaches_out, slides
 from .vertex import multiply
 
 Array = np.ndarray
@@ -34,7 +34,7 @@ def accumulate(work: Contraction, box: Box, a: Slice, b: Slice, target: Slice) -
     """target += alpha * sum over `box` of a * b; sums in the operands' type, added in the target's."""
     sizes = {axis.name: axis.size for axis in work.axes}
     windows = [(d, n) for s in (a, b, target) for d, n in zip(s.operand.dims, s.shape, strict=True)
-               if isinstance(d, Window) and slides(d, sizes)]
+               if isinstance(d, Window) and (slides(d, sizes) or reaches_out(d, sizes, n))]
     looped = sorted({w.tap for w, _ in windows})
     for at in itertools.product(*(range(*box[name]) for name in looped)):
         taps = dict(zip(looped, at, strict=True))
