@@ -126,7 +126,7 @@ def _resnet_program() -> Program:
     return resnet_program(50, micro_batch=20, gradient_accumulation=6)
 
 
-BERT_STAGES = ((), *(tuple(f"layers.{i}.*" for i in range(4 * s, 4 * s + 4)) for s in range(3)))
+BERT_STAGES = ((), *(tuple(f"layers.{i}" for i in range(4 * s, 4 * s + 4)) for s in range(3)))
 
 
 BERT_OPTIONS = TileOptions(available_memory_proportion=0.25, precision="16.16", recompute=True, optimizer_off_chip=True)

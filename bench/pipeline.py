@@ -25,7 +25,8 @@ LINK_SHARE = 0.5
 class Layout:
     """How a network lies on IPUs.
 
-    stages: for each stage patterns of layer paths; nodes that no pattern names are in stage 0.
+    stages: for each stage patterns of layer paths, which name all that is in those layers (also what a layer itself adds up, beside the
+        layers inside it); nodes that no pattern names are in stage 0.
     replicas: copies that train on different samples and add their gradients before each update.
     boundary_values: values of activation that pass between stages per micro-batch.
     """
@@ -40,10 +41,13 @@ class Layout:
 
     def stage_of(self, node: Node) -> int:
         """Where an operator runs, by the layer or weight it stands for."""
-        for stage, patterns in enumerate(self.stages):
-            if any(fnmatchcase(name, p) for name in node.origin.sources for p in patterns):
-                return stage
-        return 0
+        return self.stage_of_names(node.origin.sources)
+
+    def stage_of_names(self, names: Sequence[str]) -> int:
+        """Where something runs that any of these names stands for."""
+        found = (stage for stage, patterns in enumerate(self.stages) for p in patterns for name in names
+                 if fnmatchcase(name, p) or fnmatchcase(name, f"{p}.*"))
+        return next(found, 0)
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,5 @@ def _weights(tiles: TileProgram, layout: Layout) -> Sequence[int]:
     """Trained weights per stage."""
     counts = [0] * len(layout.stages)
     for state in tiles.program.update.parameters:
-        stage = next((s for s, patterns in enumerate(layout.stages) if any(fnmatchcase(state.name, p) for p in patterns)), 0)
-        counts[stage] += state.input.type.size
+        counts[layout.stage_of_names([state.name])] += state.input.type.size
     return counts

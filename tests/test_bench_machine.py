@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tileflow
-from bench import networks
+from bench import hardware, networks
 from bench.hardware import LINES, Prediction
 from bench.pipeline import Layout, update_time
 from tileflow import nn
@@ -95,6 +95,19 @@ def test_a_pipeline_waits_for_its_slowest_stage() -> None:
     assert time.stage_cycles == (1000, 3000)
     assert time.micro_batches + time.bubbles + time.boundary == pytest.approx((5 + 3 - 1) * (3000 / clock + 2 * 2 * 1000 / link))
     assert time.weight_update == 200 / clock
+
+
+def test_a_stage_has_all_of_its_layers() -> None:
+    """Also the sums of their residual connections, which stand for a layer itself and not for one inside it."""
+    program = networks.bert_program("mini", 2, sequence=16, masked=2)
+    layout = Layout(((), ("layers.0", "layers.1"), ("layers.2", "layers.3")))
+    found = {(name, node.op.name, layout.stage_of(node)) for node in program.micro.nodes for name in node.origin.sources
+             if name.startswith("layers.")}
+    assert {stage for _, _, stage in found} == {1, 2}
+    assert {(name, stage) for name, op, stage in found if op == "Add" and name.count(".") == 1} == {(f"layers.{i}", 1 + i // 2) for i in range(4)}
+    bert = {node for node in hardware._bert_program().micro.nodes if any(name.startswith("layers.") for name in node.origin.sources)}
+    in_stages = Layout(hardware.BERT_STAGES)
+    assert {in_stages.stage_of(node) for node in bert} == {1, 2, 3}
 
 
 def test_replicas_add_gradients_around_a_ring() -> None:

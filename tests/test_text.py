@@ -94,6 +94,8 @@ def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     hostile(MODEL)
     hostile(OPEN, channels=f"C{NAME}")
+    chip_file(tmp_path / "chip.toml", tiles=8)
+    chip_file(tmp_path / "little.toml", tiles=2, bytes_per_tile=600)
     x, y = np.random.default_rng(1).standard_normal((32, 4)).astype(np.float32), np.arange(32) % 3
     with zipfile.ZipFile(f"data{FILE_NAME}.npz", "w") as archive:
         for key, array in ((f"x{NAME}", x), ("y", y), (f"spare{NAME}", x)):
@@ -105,6 +107,12 @@ def files(tmp_path, monkeypatch):
         writer.writerow([*(f"column {i}{CELL}" for i in range(4)), f"label{CELL}"])
         writer.writerows([*row, f"class {label}{CELL}"] for row, label in zip(x.tolist(), y.tolist(), strict=True))
     return tmp_path
+
+
+def chip_file(path, **constants):
+    """A chip of one's own with a hostile name: TOML has escapes for any character."""
+    name = "".join(f"\\U{ord(c):08X}" for c in NAME)
+    path.write_text(f'base = "gc200"\nname = "chip{name}"\n' + "".join(f"{k} = {v}\n" for k, v in constants.items()), encoding="utf-8")
 
 
 MODEL, DATA, TABLE = f"model{FILE_NAME}.onnx", f"data{FILE_NAME}.npz", f"table{FILE_NAME}.csv"
@@ -119,6 +127,8 @@ INPUT = "x" + NAME.replace("\x00", "")
     ["compile", OPEN],
     ["compile", MODEL, "--training"],
     ["compile", MODEL, "--training", "--machine", "gc200", "--report", "report", "--verbose", "&&", "report", "report", "--render", "--verbose"],
+    ["compile", MODEL, "--training", "--machine", "chip.toml", "--tile-exact", "--report", "report", "--verbose", "&&", "report", "report"],
+    ["compile", MODEL, "--training", "--machine", "little.toml"],
     ["tune", MODEL, "--machine", "gc200", "--evaluations", "2", "--report", "report", "--progress"],
     ["train", MODEL, "--data", DATA, "--out", RUN, "--progress", "--inputs", INPUT, "&&",
      "infer", f"{RUN}/model.onnx", "--data", DATA, "--inputs", INPUT, "&&",

@@ -130,8 +130,9 @@ def test_no_candidate_beats_the_peak_of_its_chip():
     power = st.integers(0, 7).map(lambda i: 1 << i)
     units = st.builds(MatrixUnit, st.one_of(st.integers(1, 20), st.integers(1, 130)), power, power)
     types = ("float16.float32", "float16.float16", "float32.float32", "float32.float16")
-    chips = st.builds(lambda matrix, workers, vector, load, tiles: Chip("any", tiles, 1 << 19, 1e9, matrix, workers, vector, load),
-                      st.fixed_dictionaries({}, optional=dict.fromkeys(types, units)), st.integers(1, 8), st.sampled_from([2, 4, 8, 16, 64]), power, st.integers(1, 40))
+    chips = st.builds(lambda *given: Chip("any", given[-1], 1 << 19, 1e9, *given[:-1]),
+                      st.fixed_dictionaries({}, optional=dict.fromkeys(types, units)), st.integers(1, 8), st.sampled_from([2, 4, 8, 16, 64]), power,
+                      st.integers(1, 40))
     works = st.one_of(
         st.builds(gemm, st.integers(1, 90), st.integers(1, 90), st.integers(1, 200)),
         st.builds(grouped, st.integers(2, 40), st.integers(1, 6), st.sampled_from([1, 7, 60, 5000]), st.integers(1, 9)),
