@@ -74,8 +74,10 @@ def _named_result(node: NodeProto) -> bool:
 def _computed_weights(model: OnnxModel) -> Callable[[NodeProto], bool]:
     """A convolution whose weight and bias were both computed by PyTorch's exporter, in a file that has names otherwise."""
     named = any(not COMPUTED.fullmatch(name) for name in model.initializers)
+    same = {n.output[0] for n in model.proto.graph.node if n.op_type == "Identity" and n.output}     # a bias whose values another one has, too
+    stored = model.initializers.keys() | same
 
     def sign(node: NodeProto) -> bool:
-        weights = [name for name in node.input[1:] if name in model.initializers]
+        weights = [name for name in node.input[1:] if name in stored]
         return named and node.op_type in CONVOLUTIONS and len(weights) == 2 and all(COMPUTED.fullmatch(name) for name in weights)
     return sign

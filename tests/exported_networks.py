@@ -1,0 +1,206 @@
+"""Networks as people export them, in miniature: PyTorch's and transformers' own classes with random weights, and both exporters of PyTorch."""
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+from peers import needs
+
+torch = needs("torch")
+nn = torch.nn
+BATCH, TOKENS, WORDS, CLASSES, SIDE = 4, 6, 37, 5, 32
+
+
+class Double(torch.overrides.TorchFunctionMode):
+    """Everything in float64: transformers computes softmaxes, normalisations and angles in float32 whatever the type of a network is."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def double(given: Any) -> Any:
+            return torch.float64 if given is torch.float32 else given
+        if func is torch.Tensor.float:
+            func = torch.Tensor.double
+        return func(*map(double, args), **{name: double(given) for name, given in (kwargs or {}).items()})
+
+
+class Called(nn.Module):
+    """A network of transformers as a function of one input with one output."""
+
+    def __init__(self, net: Any, output: str, mask: bool, **arguments: Any) -> None:
+        super().__init__()
+        self.net, self.output, self.mask, self.arguments = net, output, mask, arguments
+
+    def forward(self, x: Any) -> Any:
+        given = {"attention_mask": torch.ones_like(x)} if self.mask else {}
+        y = getattr(self.net(x, **given, **self.arguments), self.output)
+        return y.transpose(1, 2) if self.output == "logits" and y.dim() == 3 else y        # cross entropy wants the classes in axis 1
+
+
+def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, activation: Any = None) -> Any:
+    layers = [nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False), nn.BatchNorm2d(outputs)]
+    return nn.Sequential(*layers, *([activation()] if activation else []))
+
+
+class SqueezeExcite(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Conv2d(channels, 8, 1), nn.Conv2d(8, channels, 1)
+
+    def forward(self, x: Any) -> Any:
+        scale = self.fc2(nn.functional.relu(self.fc1(nn.functional.adaptive_avg_pool2d(x, 1))))
+        return x * nn.functional.hardsigmoid(scale)
+
+
+class Inverted(nn.Module):
+    """MobileNetV3's block: expand, depthwise, squeeze and excite, project."""
+
+    def __init__(self, inputs: int, hidden: int, outputs: int, kernel: int, stride: int, excite: bool, activation: Any) -> None:
+        super().__init__()
+        self.residual = stride == 1 and inputs == outputs
+        self.block = nn.Sequential(conv_norm(inputs, hidden, 1, activation=activation),
+                                   conv_norm(hidden, hidden, kernel, stride, hidden, activation),
+                                   *([SqueezeExcite(hidden)] if excite else []), conv_norm(hidden, outputs, 1))
+
+    def forward(self, x: Any) -> Any:
+        return x + self.block(x) if self.residual else self.block(x)
+
+
+def mobilenet_v3() -> Any:
+    """torchvision's layers, of which it cannot be installed without its own PyTorch."""
+    return nn.Sequential(
+        conv_norm(3, 8, 3, 2, activation=nn.Hardswish), Inverted(8, 16, 8, 3, 1, True, nn.ReLU), Inverted(8, 24, 16, 5, 2, False, nn.Hardswish),
+        conv_norm(16, 32, 1, activation=nn.Hardswish), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(32, 40), nn.Hardswish(), nn.Dropout(0.0), nn.Linear(40, CLASSES))
+
+
+class Encoder(nn.Module):
+    """PyTorch's own transformer layers between an embedding and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, 16)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True, activation="gelu")
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(16, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.layers(self.embedding(x))[:, 0])
+
+
+def hugging(kind: str, output: str, sizes: dict[str, Any], config: str | None = None, mask: bool = False, **arguments: Any) -> Callable[[], Any]:
+    """A class of transformers from a configuration, with random weights."""
+    def make() -> Any:
+        transformers = needs("transformers")
+        made = getattr(transformers, config or f"{kind.partition('For')[0]}Config")(**sizes)
+        made._attn_implementation = "eager"
+        return Called(getattr(transformers, kind)(made), output, mask, **arguments)
+    return make
+
+
+@dataclass(frozen=True)
+class Network:
+    """What there is to know of one architecture."""
+
+    make: Callable[[], Any]
+    tokens: bool = False
+    normalised: bool = False
+    """By the batch."""
+    loss: str = "cross_entropy"
+
+    def data(self, rows: int, output: tuple[int, ...], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and labels for an output of this shape."""
+        rng = np.random.default_rng(seed)
+        x = rng.integers(1, WORDS, (rows, TOKENS)) if self.tokens else rng.standard_normal((rows, 3, SIDE, SIDE)).astype(np.float32)
+        if self.loss == "mse":
+            return x, rng.standard_normal((rows, *output[1:]))
+        return x, rng.integers(0, output[1], (rows, *output[2:]))
+
+
+LABELS = {"num_labels": CLASSES}
+BERT = {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+        "max_position_embeddings": 16, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, **LABELS}
+VISION = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "image_size": SIDE, "patch_size": 16,
+          "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, **LABELS}
+NETWORKS = {
+    "ResNet": Network(hugging("ResNetForImageClassification", "logits", {
+        "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic", **LABELS}), normalised=True),
+    "MobileNetV3": Network(mobilenet_v3, normalised=True),
+    "EfficientNet": Network(hugging("EfficientNetForImageClassification", "logits", {
+        "image_size": SIDE, "width_coefficient": 0.25, "depth_coefficient": 0.3, "kernel_sizes": [3, 5], "in_channels": [32, 16],
+        "out_channels": [16, 24], "depthwise_padding": [], "strides": [1, 2], "num_block_repeats": [1, 2], "expand_ratios": [1, 2],
+        "hidden_dim": 320, "dropout_rate": 0.0, "drop_connect_rate": 0.0, **LABELS}), normalised=True),
+    "ConvNeXt": Network(hugging("ConvNextForImageClassification", "logits", {
+        "hidden_sizes": [8, 16], "depths": [1, 2], "num_stages": 2, "image_size": SIDE, "drop_path_rate": 0.0, **LABELS})),
+    "ViT": Network(hugging("ViTForImageClassification", "logits", VISION)),
+    "Swin": Network(hugging("SwinForImageClassification", "logits", {
+        "image_size": SIDE, "patch_size": 4, "embed_dim": 8, "depths": [2, 2], "num_heads": [2, 2], "window_size": 4, "drop_path_rate": 0.0,
+        "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, **LABELS})),
+    "TransformerEncoder": Network(Encoder, tokens=True),
+    "BERT": Network(hugging("BertForSequenceClassification", "logits", BERT), tokens=True),
+    "DistilBERT": Network(hugging("DistilBertForSequenceClassification", "logits", {
+        "vocab_size": WORDS, "dim": 16, "hidden_dim": 32, "n_layers": 2, "n_heads": 2, "max_position_embeddings": 16, "dropout": 0.0,
+        "attention_dropout": 0.0, "seq_classif_dropout": 0.0, **LABELS}), tokens=True),
+    "T5": Network(hugging("T5EncoderModel", "last_hidden_state", {
+        "vocab_size": WORDS, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "dropout_rate": 0.0}, "T5Config"),
+        tokens=True, loss="mse"),
+    "GPT-2": Network(hugging("GPT2LMHeadModel", "logits", {
+        "vocab_size": WORDS, "bos_token_id": 1, "eos_token_id": 2, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2,
+        "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}, "GPT2Config", mask=True, use_cache=False), tokens=True),
+    "Llama": Network(hugging("LlamaForCausalLM", "logits", {
+        "vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "max_position_embeddings": 16}, mask=True, use_cache=False), tokens=True),
+}
+EXPORTS = ("torchscript training", "torchscript evaluation", "dynamo training", "dynamo evaluation")
+
+
+def network(name: str, perturbed: bool = True) -> Any:
+    """The network with random weights; `perturbed`: no two of its tensors alike, and no branch without effect, as after some training."""
+    torch.manual_seed(sum(name.encode()))
+    net = NETWORKS[name].make()
+    if perturbed:
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter += 0.1 * torch.randn(parameter.shape)
+            for buffer_name, buffer in net.named_buffers():
+                if buffer_name.endswith(("running_mean", "running_var")):
+                    buffer += torch.rand(buffer.shape)
+    return net
+
+
+def export(name: str, net: Any, how: str, precision: str = "float32") -> ModelProto:
+    """The file that one of PyTorch's exporters makes of a network, as a page about training would have it made, or by its defaults."""
+    exporter, mode = how.split()
+    training = mode == "training"
+    x = torch.from_numpy(NETWORKS[name].data(BATCH, (BATCH, 1))[0])
+    net, x = net.to(getattr(torch, precision)), x.to(getattr(torch, precision)) if x.is_floating_point() else x
+    file = io.BytesIO()
+    modes = torch.onnx.TrainingMode
+    net = net.train(training)
+    with quiet():
+        if exporter == "torchscript":
+            torch.onnx.export(net, (x,), file, dynamo=False, training=modes.TRAINING if training else modes.EVAL,
+                              do_constant_folding=not training)
+        else:
+            needs("onnxscript")
+            torch.onnx.export(net, (x,), file, dynamo=True, external_data=False, verbose=False, optimize=not training)
+    proto = ModelProto()
+    proto.ParseFromString(file.getvalue())
+    return proto
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Exporters warn of their own insides."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.ERROR)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
