@@ -2,11 +2,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import ModelProto, NodeProto
-from onnx_models import model_of, node, port
+from onnx_models import imported, model_of, node, port
+
+from tileflow.importers.onnx import Imported, export_model
 
 RNG = np.random.default_rng(3)
 
@@ -63,3 +67,11 @@ def scales() -> ModelProto:
         called(node("Mul", ["c", "val_2"], ["d"], "node_Mul_2"), "block.att", "scaled_dot_product_attention(%q, %k, %v)"),
         called(node("Add", ["d", "gamma1"], ["y"], "node_Add_3"), "block.att", "scaled_dot_product_attention(%q, %k, %v)")],
         [port("x", [2, 4])], {"gamma1": zeros(4), "val_2": np.float32(0.5)})
+
+
+def written(proto: ModelProto, path: Path, change: float = 0.0, **options: Any) -> tuple[Imported, ModelProto]:
+    """The import, and the file written back with `change` added to each weight once for its place in the order of names."""
+    result = imported(proto, **options)
+    weights = {name: array + change * i for i, (name, array) in enumerate(result.weights.items(), 1)}
+    export_model(result.model, weights, path)
+    return Imported(result.graph, result.names, weights, result.binding, result.model, result.verdicts, result.warnings), onnx.load(path)

@@ -9,26 +9,18 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from exported_files import by_pytorch, called, f4, ones, scales, two_layers, zeros
+from exported_files import by_pytorch, called, f4, ones, scales, two_layers, written, zeros
 from onnx import ModelProto, NodeProto, helper
 from onnx_models import expected, imported, model_of, node, port, run, tensor
 
 import tileflow
 from tileflow.errors import OptionError
-from tileflow.importers.onnx import Imported, export_model, load_model, wrap_model
+from tileflow.importers.onnx import export_model, load_model, wrap_model
 
 
 def trained(proto: ModelProto, **options: Any) -> dict[str, bool]:
     """The parameters by name, and whether they are trained."""
     return {s.name: s.trainable for s in imported(proto, training=True, **options).graph.parameters}
-
-
-def written(proto: ModelProto, path: Path, change: float = 0.0, **options: Any) -> tuple[Imported, ModelProto]:
-    """The import, and the file written back with `change` added to each weight once for its place in the order of names."""
-    result = imported(proto, **options)
-    weights = {name: array + change * i for i, (name, array) in enumerate(result.weights.items(), 1)}
-    export_model(result.model, weights, path)
-    return Imported(result.graph, result.names, weights, result.binding, result.model, result.verdicts, result.warnings), onnx.load(path)
 
 
 # ---- merged by the exporter ---------------------------------------------------------------------------------------------
