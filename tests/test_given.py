@@ -1,13 +1,18 @@
 """What is given to a verb has an effect there: optimizers by name, packaged models, sizes that the data determine, patterns of parameters."""
 from __future__ import annotations
 
+import argparse
+import ast
+import re
+
 import numpy as np
 import onnx
 import pytest
 from onnx_models import model_of, node, port
+from test_architecture import PRODUCT, tree
 
 import tileflow
-from tileflow import nn
+from tileflow import cli, nn
 from tileflow.errors import DataError, ModelError, OptionError, TypeMismatchError
 from tileflow.importers.onnx import open_sizes, wrap_model
 from tileflow.options import declarations
@@ -188,3 +193,43 @@ def test_options_objects_may_hold_more_than_a_verb_uses():
     assert tileflow.inference_model(nn.Linear(4, 3), options)(X).shape == (32, 3)
     with pytest.raises(OptionError, match="has no effect on inference_model; it is for train"):
         tileflow.inference_model(nn.Linear(4, 3), options, epochs=3)
+
+
+def test_progress_of_models_may_be_a_bar_or_a_function():
+    seen = []
+    tileflow.inference_model(nn.Linear(4, 3), progress=lambda *said: seen.append(said))(X)
+    assert seen[-1][1] == seen[-1][2] > 0
+    assert tileflow.inference_model(nn.Linear(4, 3), progress=True)(X).shape == (32, 3)
+    assert tileflow.infer(nn.Linear(4, 3), data=X, progress=False)
+    with pytest.raises(OptionError, match="progress must be true, false or a function"):
+        tileflow.inference_model(nn.Linear(4, 3), progress="bar")
+
+
+# ---- what messages name
+
+
+def messages():
+    """(file and line, text) of every text of the product that may be a message: with a space in it, and no docstring."""
+    for path in PRODUCT:
+        docs = {id(n.body[0].value) for n in ast.walk(tree(path)) if isinstance(n, (ast.Module, ast.ClassDef, ast.FunctionDef))
+                and n.body and isinstance(n.body[0], ast.Expr)}
+        for n in ast.walk(tree(path)):
+            if isinstance(n, ast.Constant) and isinstance(n.value, str) and " " in n.value and id(n) not in docs:
+                yield f"{path.name}:{n.lineno}", n.value
+
+
+def test_messages_name_flags_and_functions_that_exist():
+    """A message told people to use where(), which there was not, and --dim, which is --dims."""
+    commands = next(a.choices for a in cli.make_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    flags = {flag for command in commands.values() for action in command._actions for flag in action.option_strings} | {"--force-reinstall"}
+    places = {"tileflow": tileflow, "nn": nn, "optim": tileflow.optim}
+    found = list(messages())
+    assert len(found) > 500
+    for where, text in found:
+        for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text):
+            assert flag in flags, f"{where} names {flag}"
+        for path in re.findall(r"\b((?:tileflow|nn|optim)(?:\.\w+)+)\(", text):
+            thing = places[path.split(".")[0]]
+            for name in path.split(".")[1:]:
+                assert hasattr(thing, name), f"{where} names {path}()"
+                thing = getattr(thing, name)

@@ -31,7 +31,7 @@ from onnx_models import model_of, node, port
 
 import tileflow
 from tileflow import cli, nn
-from tileflow.errors import DataError, OptionError, ShapeError, TileflowError
+from tileflow.errors import DataError, ModelError, OptionError, ShapeError, TileflowError
 
 ROOT = Path(__file__).parent.parent
 
@@ -332,6 +332,16 @@ CALLS = [
          "Option label has no effect on arrays without names; give a dict of arrays, or leave it out."),
     Call(10, lambda: tileflow.infer("linear.onnx", XY[0]), OptionError,
          "options must be a tileflow.Options, got ndarray; data are given as data=..., single options by keyword."),
+    Call(0, lambda: tileflow.inference_model(nn.Linear), ModelError,
+         "A model is the path of an ONNX file, what tileflow.load returns, or a network of layers, not the class Linear."),
+    Call(0, lambda: tileflow.train("linear.onnx", data=[*XY]), DataError,
+         "Input x of data in memory cannot be made an array (setting an array element with a sequence); inputs and labels together are a tuple "
+         "(inputs, labels)."),
+    Call(0, lambda: tileflow.training_model("linear.onnx", loss=3), OptionError,
+         "A loss is a name (cross_entropy, nll, mse, l1, bce, bce_with_logits, identity) or a function (builder, outputs) -> loss, not int."),
+    Call(0, lambda: tileflow.train("linear.onnx", data=XY, reporter=print), OptionError,
+         "reporter must have the methods of tileflow.runtime.trainer.Reporter, which builtin_function_or_method has not; progress=True shows "
+         "bars and lines."),
     Call(10, lambda: tileflow.compile("linear.onnx", inputs=[(16, 4)]), OptionError,
          "inputs are for a network of layers; an ONNX file declares its own: give micro_batch_size, and dims for open sizes."),
     Call(10, lambda: tileflow.compile("linear.onnx", allow_out_of_memory=True), OptionError,

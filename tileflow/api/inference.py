@@ -16,10 +16,10 @@ from ..runtime.data import Data, DataLoader, Dataset, check_given, open_data
 from ..runtime.model import InferenceModel, Progress
 from ..runtime.preprocessing import Preprocessing
 from ..runtime.source import NetSource, OnnxSource, Source
-from .models import Modelish, chosen_options, source_of
+from .models import Modelish, chosen_options, chosen_progress, source_of
 
 
-def infer(model: Modelish, options: Options | None = None, *, data: Any = None, progress: Progress | None = None,
+def infer(model: Modelish, options: Options | None = None, *, data: Any = None, progress: Progress | bool | None = None,
           say: Callable[[str], None] | None = None, **changes: Any) -> dict[str, np.ndarray]:
     """Run a model over all rows of data (labels, if any, are not used).
 
@@ -28,7 +28,7 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
 
     Args:
         data: overrides `options.data`: anything that `train` takes.
-        progress: called with (kernel, done, total) while kernels are compiled.
+        progress: called with (kernel, done, total) while kernels are compiled; True shows a bar.
         say: gets sentences on how the data are made to fit.
 
     Returns:
@@ -50,7 +50,7 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
     report_foreign(known, dataset)
     run_options = chosen.clone()
     run_options.gradient_accumulation, run_options.output_mode = 1, "all"
-    model_ = InferenceModel(source, run_options, progress)
+    model_ = InferenceModel(source, run_options, chosen_progress(progress))
     loader = DataLoader(model_.options, dataset, shuffle=False, pad_last=True)
     parts: list[list[np.ndarray]] = []
     for batch in loader:

@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from .. import compiler
-from ..errors import OptionError
+from ..errors import ModelError, OptionError
 from ..importers.onnx import OnnxModel, load_model
 from ..nn import Module
 from ..optim import Optimizer
@@ -28,7 +28,14 @@ Modelish = Module | OnnxModel | str | os.PathLike[str]
 
 def load(path: str | os.PathLike[str]) -> OnnxModel:
     """Read and check an ONNX file, or a model that comes with tileflow by its name (ModelError where it cannot be read or is not valid)."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise ModelError(f"A model is the path of an ONNX file, what tileflow.load returns, or a network of layers, not {_what(path)}.")
     return load_model(model_path(path))
+
+
+def _what(thing: object) -> str:
+    """How messages call something of a wrong type; a class instead of an object of it is a mistake of its own."""
+    return f"the class {thing.__name__}" if isinstance(thing, type) else type(thing).__name__
 
 
 def chosen_options(verb: str, options: Options | None, changes: Mapping[str, Any], training: bool = True) -> Options:
@@ -58,14 +65,23 @@ def chosen_optimizer(optimizer: Optimizer | str | None, options: Options) -> Opt
         options.optimizer = optimizer          # type: ignore[assignment]        # checked there
         return None
     if not isinstance(optimizer, Optimizer):
-        what = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else type(optimizer).__name__
-        raise OptionError(f"optimizer must be a name (sgd, adam, adamw) or an optimizer such as tileflow.optim.SGD(lr=0.1), not {what}.")
+        raise OptionError(f"optimizer must be a name (sgd, adam, adamw) or an optimizer such as tileflow.optim.SGD(lr=0.1), not {_what(optimizer)}.")
     told = [d.name for d in declarations().values() if d.group == "optimizer" and d.name != "loss_scaling" and options.given(d.name, files=False)]
     if told:
         kind = type(optimizer).__name__
         raise OptionError(f"The optimizer {kind}(...) and the option {told[0]}={getattr(options, told[0])!r} contradict each other, for {kind} "
                           f"has settings of its own; give {kind} what it should use, or leave one of them out.")
     return optimizer
+
+
+def chosen_progress(progress: Progress | bool | None) -> Progress | None:
+    """What is called while kernels are compiled: a function, or the bar that the command shows for True (OptionError for anything else)."""
+    if isinstance(progress, bool):
+        from ..progress import CompileBar
+        return CompileBar(True) if progress else None
+    if progress is not None and not callable(progress):
+        raise OptionError(f"progress must be true, false or a function (kernel, done, total), not {_what(progress)}.")
+    return progress
 
 
 def source_of(model: Modelish, options: Options) -> Source:
@@ -122,7 +138,7 @@ def model_name(model: Modelish) -> str:
 
 
 def training_model(model: Modelish, options: Options | None = None, *, optimizer: Optimizer | str | None = None,
-                   loss: str | compiler.Loss | None = None, progress: Progress | None = None, **changes: Any) -> TrainingModel:
+                   loss: str | compiler.Loss | None = None, progress: Progress | bool | None = None, **changes: Any) -> TrainingModel:
     """A model to train: call it on `micro_batch * gradient_accumulation * device_iterations` rows of inputs and labels.
 
         net = tileflow.nn.Sequential(tileflow.nn.Linear(4, 3))
@@ -145,10 +161,11 @@ def training_model(model: Modelish, options: Options | None = None, *, optimizer
     if isinstance(model, (str, os.PathLike)) and source.session.updates:
         warnings.warn(f"{model} was trained for {source.session.updates:,} updates by another model in use, and this one goes on from its weights; "
                       "for weights of its own give it tileflow.load(...).", stacklevel=2)
-    return TrainingModel(source, chosen, optimizer, given_loss(chosen) if loss is None else loss, progress)
+    return TrainingModel(source, chosen, optimizer, given_loss(chosen) if loss is None else loss, chosen_progress(progress))
 
 
-def inference_model(model: Modelish, options: Options | None = None, *, progress: Progress | None = None, **changes: Any) -> InferenceModel:
+def inference_model(model: Modelish, options: Options | None = None, *, progress: Progress | bool | None = None,
+                    **changes: Any) -> InferenceModel:
     """A model to run: call it on `micro_batch * device_iterations` rows of inputs. Weights are those of every other model of `model`,
     as `training_model` says.
 
@@ -158,4 +175,4 @@ def inference_model(model: Modelish, options: Options | None = None, *, progress
     Arrays are taken as they are: scaling and columns that a trained file knows are applied by `infer` and by `evaluate` of a run only.
     """
     chosen = chosen_options("inference_model", options, changes)
-    return InferenceModel(shared_source_of(model, chosen), chosen, progress)
+    return InferenceModel(shared_source_of(model, chosen), chosen, chosen_progress(progress))

@@ -163,6 +163,9 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
         finally:
             printer.close()
     reporter = reporter or Silent()
+    if not hasattr(reporter, "say"):
+        raise OptionError(f"reporter must have the methods of tileflow.runtime.trainer.Reporter, which {type(reporter).__name__} has not; "
+                          "progress=True shows bars and lines.")
     chosen, kept = resumed(chosen)
     source = source_of(model if model is not None else _kept_model(chosen, kept, reporter), chosen)
     given = data if data is not None else chosen.data

@@ -43,6 +43,8 @@ def find(loss: str | Build | Loss, options: Options | None = None) -> Loss:
     options = options or Options()
     if isinstance(loss, Loss):
         return loss
+    if not isinstance(loss, str) and not callable(loss):
+        raise OptionError(f"A loss is a name ({', '.join(LOSSES)}) or a function (builder, outputs) -> loss, not {type(loss).__name__}.")
     if isinstance(loss, str) and loss not in LOSSES:
         raise OptionError(f"There is no loss {loss!r}; choose one of {', '.join(LOSSES)}, or give a function (builder, outputs) -> loss.")
     defaults = Options()

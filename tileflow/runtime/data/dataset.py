@@ -41,7 +41,8 @@ class Field:
         try:
             found = np.asarray(array)
         except ValueError as error:
-            raise DataError(f"{what} cannot be made an array: {error}.") from None
+            hint = "; inputs and labels together are a tuple (inputs, labels)" if isinstance(array, list) else ""
+            raise DataError(f"{what} cannot be made an array ({str(error).split('.')[0]}){hint}.") from None
         if kind_of(found.dtype) not in "biuf" or found.dtype.itemsize > 8:
             raise DataError(f"{what} has element type {found.dtype}; numbers or booleans of up to 64 bits are needed.")
         if found.ndim == 0:
