@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -235,8 +235,12 @@ def _kept_model(options: Options, kept: Recorded | None, reporter: Reporter) -> 
 
 
 def _listed(metrics: str | Function | Sequence[str | Function]) -> tuple[str | Function, ...]:
-    """One metric, or several."""
-    return (metrics,) if isinstance(metrics, str) or callable(metrics) else tuple(metrics)
+    """One metric, or several (OptionError where it is neither)."""
+    asked = (metrics,) if isinstance(metrics, str) or callable(metrics) or not isinstance(metrics, Iterable) else tuple(metrics)
+    for one in asked:
+        if not isinstance(one, str) and not callable(one):
+            raise OptionError(f"A metric is a name or a function (outputs, labels) -> number, not {type(one).__name__}.")
+    return asked
 
 
 def _fitting(view: View | None, *parts: Dataset | None) -> tuple[str, ...]:
