@@ -294,3 +294,12 @@ def test_infer_refuses_what_was_asked_for_and_does_not_fit(tmp_path: Path, capsy
     words = ["infer", str(model), "--data", str(tmp_path / "d.npz"), "--out", str(tmp_path / "p.npz"), "--metrics"]
     assert cli.main([*words, "rmse"]) == 2
     assert "The metric rmse does not fit the loss cross_entropy; those that do are accuracy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("outputs", "end", "operator"), [(1, None, "MSELoss"), (1, "Sigmoid", "BCEWithLogitsLoss"),
+                                                          (3, "Softmax", "SoftmaxCrossEntropyLoss"), (3, None, "SoftmaxCrossEntropyLoss")])
+def test_a_plan_without_labels_has_the_likeliest_loss(outputs: int, end: str | None, operator: str, tmp_path: Path):
+    program = tileflow.compile(exported(tmp_path / "m.onnx", outputs, end), training=True).program
+    assert program.loss is not None
+    assert program.loss.producer is not None
+    assert program.loss.producer.op.name == operator

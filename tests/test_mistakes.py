@@ -31,7 +31,7 @@ from onnx_models import model_of, node, port
 
 import tileflow
 from tileflow import cli, nn
-from tileflow.errors import DataError, ModelError, OptionError, ShapeError, TileflowError
+from tileflow.errors import DataError, ModelError, OptionError, ShapeError, TileflowError, TypeMismatchError
 
 ROOT = Path(__file__).parent.parent
 
@@ -318,6 +318,9 @@ def called_within_a_call() -> None:
 
 XY = (np.zeros((32, 4), np.float32), np.zeros(32, np.int64))
 CALLS = [
+    Call(6, lambda: tileflow.training_model(nn.Linear(4, 1))(XY[0], XY[0][:, :1]), TypeMismatchError,
+         "Data type mismatch for labels: expected int64 but got float32; the loss cross_entropy takes class numbers. For numbers to be predicted "
+         "choose the loss mse, for yes or no bce_with_logits."),
     Call(10, lambda: tileflow.train("linear.onnx", data=XY, optimizer=tileflow.optim.SGD(lr=0.1), learning_rate=0.2), OptionError,
          "The optimizer SGD(...) and the option learning_rate=0.2 contradict each other, for SGD has settings of its own; "
          "give SGD what it should use, or leave one of them out."),

@@ -146,7 +146,7 @@ def training_model(model: Modelish, options: Options | None = None, *, optimizer
         prediction, loss = model(x, labels)
 
     Args:
-        loss: cross_entropy, nll, mse, l1, bce_with_logits, identity, or a function (builder, outputs) -> loss value; by default
+        loss: cross_entropy, nll, mse, l1, bce, bce_with_logits, identity, or a function (builder, outputs) -> loss value; by default
             the option loss, where auto means cross_entropy.
         changes: single options by keyword.
 

@@ -11,13 +11,13 @@ from .. import compiler
 from ..errors import DataError, OptionError
 from ..graph import Graph, TensorType, type_of
 from ..importers.onnx import OnnxModel
-from ..loss import find
+from ..loss import find, without_labels
 from ..nn import Module
 from ..optim import from_options
 from ..options import Options
 from ..program import Batching
 from ..runtime.source import NetSource, OnnxSource, as_array
-from .models import Modelish, chosen_options, given_loss, load, model_name
+from .models import Modelish, chosen_options, load, model_name
 
 if TYPE_CHECKING:
     from ..simulate import TuneResult
@@ -95,7 +95,8 @@ def _compile(model: Modelish, chosen: Options, training: bool, inputs: Sequence[
     batching = Batching(chosen.micro_batch_size, chosen.gradient_accumulation, chosen.device_iterations)
     if not training:
         return compiler.inference(graph, batching, stop_after, chosen.serial_splits)
-    return compiler.training(graph, find(given_loss(chosen), chosen), from_options(chosen), batching, reduction=chosen.accumulation_reduction,
+    loss = without_labels(graph.outputs[0]) if chosen.loss == "auto" else chosen.loss
+    return compiler.training(graph, find(loss, chosen), from_options(chosen), batching, reduction=chosen.accumulation_reduction,
                              loss_scaling=chosen.loss_scaling, stop_after=stop_after, serialised=chosen.serial_splits)
 
 

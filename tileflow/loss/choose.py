@@ -54,6 +54,15 @@ def choose(loss: str | Build | Loss, options: Options, outputs: Sequence[Value],
     return _fitted(find(name, options), reason, options, outputs, labels)
 
 
+def without_labels(output: Value) -> str:
+    """The loss that a model is most likely trained with, where there are no labels to look at: for plans and costs, not for training."""
+    if not output.type.rank:
+        return "identity"
+    if (head := head_of(output)) is not None and head.kind == "sigmoid":
+        return "bce"
+    return "cross_entropy" if output.type.rank > 1 and math.prod(output.shape[1:]) > 1 else "mse"
+
+
 def _auto(output: Value, labels: Labels) -> tuple[str, str]:
     """The loss by name, and the reason."""
     head = head_of(output)

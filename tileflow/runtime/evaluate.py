@@ -80,7 +80,7 @@ class Evaluator:
             output, losses, weights = evaluation.measure(*batch)
             total += float(losses[:real].sum())
             weight += float(weights[:real].sum())
-            collector.update(output[:real], batch[-1][:real])
+            collector.update(output[:real], batch[-1][:real] if data.label is not None else np.zeros((real, 0)))
             if seen == real:                                             # after the first batch: what is kept of all, and joined
                 memory.require(2 * len(loader) * collector.held, f"Measuring {', '.join(collector.metrics)} on {len(data):,} rows",
                                "leave out auc and functions of all rows, or measure on fewer rows")

@@ -358,6 +358,9 @@ class LossModel(Model):
     def _label(self, labels: np.ndarray) -> np.ndarray:
         """Class numbers as int64, targets in the model's precision; for a loss of one's own by what they are."""
         kind = kind_of(labels.dtype)
+        if kind not in "biu" and self.loss.takes == "classes":
+            raise TypeMismatchError(f"Data type mismatch for {LABELS}: expected int64 but got {labels.dtype}; the loss {self.loss_name} takes class "
+                                    "numbers. For numbers to be predicted choose the loss mse, for yes or no bce_with_logits.")
         if kind in "biu" and self.loss.takes in ("classes", "anything"):
             labels = labels.astype(np.int64)
         elif kind in "biuf" and self.loss.takes != "classes":
