@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from .program import Batching
 from .runtime import budget
 from .runtime.engine import Engine
 from .runtime.session import Session
-from .runtime.turns import Turn, building
+from .runtime.turns import Turn, build
 from .text import one_line
 
 MOST_PROGRAMS = 8
@@ -129,8 +130,7 @@ class Prepared(BackendRep):
             key = (*((n, type_of(a)) for n, a in arrays.items()), *(a.tobytes() for a in values.values()))
             if key not in self._engines:
                 try:
-                    with building:
-                        self._engines[key] = self._compile(arrays, values)
+                    self._engines[key] = build(partial(self._compile, arrays, values))
                 except DynamicOperandError as error:
                     if not error.names - self._baked:
                         raise

@@ -18,7 +18,7 @@ from .errors import OptionError, OutOfTileMemoryError, ReportError
 from .options import Options
 from .reading import read_text
 from .report import Report
-from .runtime.turns import building
+from .runtime.turns import build
 from .text import one_line
 from .tiles.chip import Chip, chip
 from .tiles.machine import TileProgram, analyze
@@ -66,8 +66,7 @@ class TileCompilation(Compilation):
         """
         check_environment()
         from . import exact
-        with building:                             # it makes kernels and runs them in this thread
-            return exact.check(self.tiled, seed)
+        return build(lambda: exact.check(self.tiled, seed))          # it makes kernels and runs them in this thread
 
     def to_text(self, every_operator: bool = False) -> str:
         """The report as text."""

@@ -27,7 +27,7 @@ from ..program import Batching, Program
 from . import budget
 from .engine import Engine
 from .source import Source, as_array
-from .turns import building
+from .turns import build
 
 MOST_PROGRAMS = 8
 """Programs kept when `on_new_shape="compile"` meets new shapes; the least recently used goes first."""
@@ -144,8 +144,7 @@ class Model:
             began = time.perf_counter()
             if self._current is not None and self.options.on_new_shape == "error":
                 self._refuse(types)
-            with building:
-                self._programs[types] = self._compile(types)
+            self._programs[types] = build(lambda: self._compile(types))
             self.compile_seconds += time.perf_counter() - began
             while len(self._programs) > MOST_PROGRAMS:
                 self._programs.popitem(last=False)

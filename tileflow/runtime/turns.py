@@ -11,8 +11,23 @@ from ..errors import TileflowError
 
 T = TypeVar("T")
 
-building = threading.RLock()
-"""Held while a program is lowered and its kernels are made: the compiler and the tables of kernels made so far are the process's."""
+_building = threading.RLock()
+_compiler_lost = False
+"""In a forked child: a thread that is not here was compiling."""
+
+
+def build(work: Callable[[], T]) -> T:
+    """`work()`, which lowers a program and makes its kernels, while no other thread does: the compiler and the tables of kernels made so far
+    are the process's.
+
+    Raises:
+        TileflowError: this process was forked in the middle of another thread's compiling.
+    """
+    if _compiler_lost:
+        raise TileflowError("This process was forked while another thread compiled a model, so the compiler is half way through that here: "
+                            "fork before the threads start, or start the process anew (multiprocessing's spawn).")
+    with _building:
+        return work()
 
 
 class _Thread(threading.local):
@@ -105,8 +120,13 @@ class Turn:
 
 
 def _forked() -> None:
+    global _compiler_lost
     for turn in list(_turns):
         turn._forked()
+    if _building.acquire(blocking=False):
+        _building.release()
+    else:
+        _compiler_lost = True
 
 
 if hasattr(os, "register_at_fork"):
