@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tileflow import memory
-from tileflow.errors import ModelError
+from tileflow.errors import ModelError, TileflowError
 from tileflow.text import one_line
+
+from .tensors import HIGHEST_RANK, SHOWN
 
 if TYPE_CHECKING:
     from .site import Site
@@ -37,13 +39,23 @@ def fits(site: Site, shape: Sequence[int], dtype: np.dtype) -> tuple[int, ...]:
     """`shape` as a tuple of ints, if an array of it may still be made."""
     sizes = tuple(int(n) for n in shape)
     if any(n < 0 for n in sizes):
-        raise ModelError(f"{site.title} gives the shape {list(sizes)}, and sizes cannot be negative")
-    if not site.importer.claim(math.prod(sizes) * dtype.itemsize):
-        raise ModelError(f"{site.title} gives a constant of shape {list(sizes)}; "
-                         f"constants that are evaluated at import may take {LIMIT >> 20} MiB in all")
+        raise ModelError(f"{site.title} gives the shape {_shown(sizes)}, and sizes cannot be negative")
+    if len(sizes) > HIGHEST_RANK:
+        raise ModelError(f"{site.title} gives a constant of {len(sizes)} dimensions; tileflow's tensors have up to {HIGHEST_RANK}")
+    _claim(site, sizes, dtype)
     memory.require(math.prod(sizes) * dtype.itemsize, f"The constant of shape {list(sizes)} that {site.title} gives",
                    "export the model with smaller sizes")
     return sizes
+
+
+def _claim(site: Site, shape: Sequence[int], dtype: np.dtype) -> None:
+    if not site.importer.claim(math.prod(shape) * dtype.itemsize):
+        raise ModelError(f"{site.title} gives a constant of shape {_shown(shape)}; "
+                         f"constants that are evaluated at import may take {LIMIT >> 20} MiB in all")
+
+
+def _shown(shape: Sequence[int]) -> str:
+    return one_line(list(shape), SHOWN)
 
 
 def fold(site: Site, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
@@ -51,12 +63,19 @@ def fold(site: Site, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | 
     function = FOLDERS.get(site.op_type)
     if function is None:
         return None
+    before = site.importer.folded_bytes
     try:
         with np.errstate(all="ignore"):
             result = function(site, arrays)
+    except TileflowError:
+        raise
     except (ValueError, IndexError, TypeError, OverflowError, np.exceptions.AxisError) as error:
         raise ModelError(f"{site.title} cannot be evaluated ({one_line(error, 200)}); export the model again") from None
-    return [np.asarray(a) for a in (result if isinstance(result, list) else [result])]
+    results = [np.asarray(a) for a in (result if isinstance(result, list) else [result])]
+    for array in results if site.importer.folded_bytes == before else ():
+        if array.flags.owndata or (site.op_type == "Constant" and site.importer.is_nested):
+            _claim(site, array.shape, array.dtype)
+    return results
 
 
 BINARY: dict[str, Callable[..., np.ndarray]] = {

@@ -24,14 +24,12 @@ from .functions import body_of, inlined
 from .load import OnnxModel, label, schema_of, title
 from .parameters import Verdict, notes, resolved
 from .site import DynamicOperandError, Site
-from .tensors import DTYPES, elements_bytes, tensor_array
+from .tensors import DTYPES, SHOWN, elements_bytes, excess, tensor_array
 from .versions import form_of
 from .weights import Weights
 
 LISTED = 10
 """Unsupported nodes that a message names."""
-LARGEST = 1 << 40
-"""Bytes: a value that would be larger is a damaged or hostile file, not a model."""
 LARGE = 1 << 24
 """Bytes: operators on larger constants stay in the graph where the engine has them."""
 NESTED = 32
@@ -94,7 +92,11 @@ def import_graph(model: OnnxModel, *, dims: Mapping[str, int] | None = None, bat
     needed = sum(elements_bytes(t) for t in model.tensors.values())
     memory.require(needed, f"{model.where}: its weights and constants", "use a smaller model, or a machine with more memory")
     types = {**dict(input_types or {}), **{name: type_of(np.asarray(a)) for name, a in (values or {}).items()}}
-    binding = bind_inputs(model, dims, batch, types, float_dtype)
+    try:
+        binding = bind_inputs(model, dims, batch, types, float_dtype)
+    except TileflowError as error:
+        error.args = (one_line(error),)                       # names of dimensions can be of any length
+        raise
     first = None
     if binding.rebatched:
         first = Importer(model, binding.as_declared(), training, float_dtype)
@@ -121,7 +123,7 @@ class Importer:
         self.sequences: dict[str, tuple[Value, ...]] = {}
         """What sequences of a known length hold."""
         self._poisoned: set[str] = set()
-        self._count = self._folded_bytes = 0
+        self._count = self.folded_bytes = 0
         self._refused: list[tuple[str, UnsupportedError]] = []
         self._parents: dict[str, tuple[str, ...]] = {}
         self._streams = 0
@@ -147,6 +149,7 @@ class Importer:
             if port.name in values:
                 self._known[port.name] = self.converted(np.asarray(values[port.name]))
             else:
+                self._check_type(f"the input '{port.name}'", self.binding.types[port.name])
                 self._values[port.name] = self.builder.input(port.name, self.binding.types[port.name])
         if self.binding.rebatched:
             self.warnings.append(f"The file declares batch {self.binding.declared_batch} for {', '.join(sorted(self.binding.rebatched))}; "
@@ -242,11 +245,14 @@ class Importer:
                 self._known[name] = result
                 self._values.pop(name, None)         # branches may use a name again
                 continue
-            if result.type.nbytes > LARGEST:
-                raise ModelError(f"{title(node)} makes {result!r}, {result.type.nbytes:.2e} bytes; "
-                                 f"check the sizes of the inputs and the weights")
+            self._check_type(f"{title(node)} makes '{name}'", result.type)
             self._values[name] = result
             self._known.pop(name, None)
+
+    def _check_type(self, what: str, type: TensorType) -> None:
+        """Raise ModelError for a tensor that cannot be."""
+        if (why := excess(type.shape, type.itemsize)) is not None:
+            raise ModelError(f"{what}, {one_line(type, SHOWN)}: {why}")
 
     def _evaluated(self, site: Site) -> list[np.ndarray] | None:
         """The node's outputs if they can be known now."""
@@ -418,10 +424,15 @@ class Importer:
         """An array of the file as the graph types it."""
         return array.astype(self.float_name(array.dtype.name), copy=False) if array.dtype.name in FLOATS else array
 
+    @property
+    def is_nested(self) -> bool:
+        """The node is a part of a function or of a branch, which can be there many times."""
+        return self._depth > 0
+
     def claim(self, nbytes: int) -> bool:
         """Count memory for a folded result; False where it is too much."""
-        self._folded_bytes += nbytes
-        return self._folded_bytes <= LIMIT
+        self.folded_bytes += nbytes
+        return self.folded_bytes <= LIMIT
 
     def next_stream(self) -> int:
         """A number of its own for each operator that draws random numbers."""

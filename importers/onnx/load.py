@@ -18,8 +18,8 @@ from tileflow.errors import ModelError
 from tileflow.reading import open_regular
 from tileflow.text import one_line
 
-from .tensors import check_tensor, dtype_name, external_location, is_external, named_tensors, tensor_array, tensors_of
-from .unfold import check_unfolding
+from .tensors import SHOWN, check_tensor, dtype_name, external_location, is_external, named_tensors, tensor_array, tensors_of
+from .unfold import check_unfolding, every_node
 
 if TYPE_CHECKING:
     from .parameters import Ties
@@ -30,8 +30,6 @@ PROTOBUF_LIMIT = 2**31 - 1
 UNKNOWN_OPERATOR = ("No Op registered for", "No opset import for domain")
 MISSING_SHAPE = "Field 'shape' of"
 """What onnx.checker says of things that do not stop an import."""
-SHOWN = 300
-"""Characters of a foreign message that ours repeat."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +129,7 @@ def _wrapped(proto: ModelProto, path: Path | None) -> OnnxModel:
         check_tensor(tensor, folder, where)
     _check_names(proto.graph, where)
     check_unfolding(proto, where)
+    _check_references(proto.graph.node, where)
     check_by_onnx(proto, path, where)
     initializers = {t.name: t for t in proto.graph.initializer}
     skip = initializers.keys() | {s.values.name for s in proto.graph.sparse_initializer}
@@ -200,6 +199,15 @@ def _check_names(graph: GraphProto, where: str) -> None:
             raise ModelError(f"{where}: nothing makes the output '{output.name}'; export the model again.")
 
 
+def _check_references(nodes: Iterable[NodeProto], where: str) -> None:
+    """Attributes stand for those of a caller inside of functions only."""
+    for node in every_node(nodes):
+        for attribute in node.attribute:
+            if attribute.ref_attr_name:
+                raise ModelError(f"{where}: {title(node)} takes its attribute '{attribute.name}' from the caller's '{attribute.ref_attr_name}', "
+                                 f"but it is in no function; export the model again.")
+
+
 def _cycle(makers: dict[str, NodeProto], start: str) -> str:
     """Names of the values on a cycle through `start`, or ''. Depth first without recursion: hostile graphs are deep."""
     came_from: dict[str, str] = {}
@@ -246,7 +254,7 @@ def check_by_onnx(proto: ModelProto, path: Path | None, where: str) -> None:
             if any(words in str(error) for words in UNKNOWN_OPERATOR):
                 _check_known_nodes(proto)
             elif MISSING_SHAPE in str(error) and not all(_has_shape(v) for v in proto.graph.output):
-                check_by_onnx(_with_output_shapes(proto), path, where)
+                check_by_onnx(_with_output_shapes(proto), None, where)
             else:
                 raise
     except onnx.checker.ValidationError as error:
@@ -282,9 +290,12 @@ def _has_shape(value: ValueInfoProto) -> bool:
 
 
 def _with_output_shapes(proto: ModelProto) -> ModelProto:
-    """A copy in which each output has some shape."""
+    """A copy in which each output has some shape, and tensors in other files, which were checked before, are empty ones."""
     copy = ModelProto()
     copy.CopyFrom(proto)
+    for tensor in tensors_of(copy):
+        if is_external(tensor):
+            tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0], raw_data=b""))
     for value in copy.graph.output:
         if not _has_shape(value):
             value.type.tensor_type.shape.SetInParent()

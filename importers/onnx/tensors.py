@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from tileflow.errors import ModelError, UnsupportedError
 from tileflow.graph import CODES
+from tileflow.text import one_line
 
 DTYPES: dict[int, str] = {helper.np_dtype_to_tensor_dtype(np.dtype(name)): name for name in CODES}
 """ONNX element type numbers to the engine's names, for the types the engine has."""
@@ -18,6 +19,15 @@ TYPED_FIELDS = {
     "float32": "float_data", "float64": "double_data", "int64": "int64_data", "uint64": "uint64_data", "uint32": "uint64_data",
 }
 """The protobuf field that holds a tensor's elements when it has no raw data; int32_data for all others."""
+
+
+HIGHEST_RANK = 32
+"""Dimensions of a tensor: as many as NumPy broadcasts."""
+LARGEST = 1 << 40
+"""Bytes: a tensor that would be larger is from a damaged or hostile file, not a model."""
+LONGEST_LOCATION = 4096
+SHOWN = 300
+"""Characters of a foreign text that a message repeats."""
 
 
 def dtype_name(number: int) -> str:
@@ -97,6 +107,14 @@ def _attribute_tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
         yield from _graph_tensors(graph)
 
 
+def excess(shape: Sequence[int], itemsize: int) -> str | None:
+    """Why no tensor can have this shape, in a phrase; None where one can. Empty axes do not excuse the others: products of sizes stay small."""
+    if len(shape) > HIGHEST_RANK:
+        return f"it has {len(shape)} dimensions and tileflow's tensors have up to {HIGHEST_RANK}"
+    nbytes = math.prod(max(n, 1) for n in shape) * itemsize
+    return f"its sizes come to {nbytes:.2e} bytes; check the sizes of the inputs and the weights" if nbytes > LARGEST else None
+
+
 def check_tensor(tensor: TensorProto, folder: Path | None, where: str) -> None:
     """Compare what a tensor declares with the payload that is there, before any memory is taken for it.
 
@@ -105,9 +123,13 @@ def check_tensor(tensor: TensorProto, folder: Path | None, where: str) -> None:
     if any(n < 0 for n in tensor.dims):
         raise ModelError(f"{where}: the tensor '{tensor.name}' declares the shape {list(tensor.dims)}, and sizes cannot be negative; "
                          f"the file is damaged, so export it again.")
+    if tensor.HasField("segment"):
+        raise ModelError(f"{where}: the tensor '{tensor.name}' is a segment of a larger one, which tileflow does not take; save it in one piece.")
     if tensor.data_type not in DTYPES:
         return
     dtype = np.dtype(DTYPES[tensor.data_type])
+    if (why := excess(tensor.dims, dtype.itemsize)) is not None:
+        raise ModelError(f"{where}: the tensor '{tensor.name}' declares the shape {one_line(list(tensor.dims), SHOWN)}: {why}.")
     count = math.prod(tensor.dims)
     if is_external(tensor):
         external_location(tensor, folder, where)
@@ -126,16 +148,22 @@ def external_location(tensor: TensorProto, folder: Path | None, where: str) -> t
     place = f"{where}: the tensor '{tensor.name}'"
     entries = {e.key: e.value for e in tensor.external_data}
     location = entries.get("location", "")
+    if len(location) > LONGEST_LOCATION or "\0" in location:
+        raise ModelError(f"{place} points to the external file '{one_line(location, SHOWN)}', which is no name of a file; export the model again.")
     if folder is None:
         raise ModelError(f"{place} is in an external file '{location}', but the model did not come from a file; load it by its path.")
     if not location or Path(location).is_absolute() or ".." in Path(location).parts:
         raise ModelError(f"{place} points to the external file '{location}', which is outside the model's folder; "
                          f"put the data file beside the model and save it with a relative location.")
     file = folder / location
-    if not file.resolve().is_relative_to(folder.resolve()):
+    try:
+        leaves, present = not file.resolve().is_relative_to(folder.resolve()), file.is_file()
+    except (OSError, RuntimeError, ValueError):              # a part of the path is too long, or links go in a circle
+        leaves = present = False
+    if leaves:
         raise ModelError(f"{place} points to the external file '{location}', a link that leaves the model's folder; "
                          f"copy the data file beside the model.")
-    if not file.is_file():
+    if not present:
         raise ModelError(f"{place} needs the external file '{location}', which is not in '{folder}'; copy it beside the model.")
     needed = math.prod(tensor.dims) * np.dtype(DTYPES[tensor.data_type]).itemsize
     try:

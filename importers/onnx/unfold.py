@@ -1,7 +1,7 @@
 """How many nodes a file unfolds into, counted on its graph of calls before anything is unfolded: functions that call functions grow endlessly."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
@@ -24,7 +24,7 @@ def check_unfolding(model: ModelProto, where: str) -> None:
     for name in functions:
         _measure(name, functions, sizes, where)
     unfolded = _count(model.graph.node, sizes)
-    held = sum(1 for nodes in (model.graph.node, *(f.node for f in model.functions)) for _ in _every(nodes))
+    held = sum(1 for nodes in (model.graph.node, *(f.node for f in model.functions)) for _ in every_node(nodes))
     if unfolded > FREE + FACTOR * held:
         shown = f"{unfolded:,}" if unfolded < MOST else "endlessly many"
         raise ModelError(f"{where}: its functions unfold into {shown} nodes, and the file holds {held:,}; tileflow takes up to "
@@ -54,7 +54,7 @@ def _measure(first: Name, functions: Mapping[Name, FunctionProto], sizes: dict[N
 
 def _calls(function: FunctionProto, functions: Mapping[Name, FunctionProto]) -> list[Name]:
     """The functions that a function's nodes call."""
-    return list(dict.fromkeys(name for node in _every(function.node) if (name := (node.domain, node.op_type)) in functions))
+    return list(dict.fromkeys(name for node in every_node(function.node) if (name := (node.domain, node.op_type)) in functions))
 
 
 def _count(nodes: Sequence[NodeProto], sizes: Mapping[Name, int]) -> int:
@@ -66,12 +66,12 @@ def _count(nodes: Sequence[NodeProto], sizes: Mapping[Name, int]) -> int:
     return min(total, MOST)
 
 
-def _every(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
+def every_node(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """These nodes and those in their branches."""
     for node in nodes:
         yield node
         for graph in _graphs(node):
-            yield from _every(graph.node)
+            yield from every_node(graph.node)
 
 
 def _graphs(node: NodeProto) -> Iterator[GraphProto]:

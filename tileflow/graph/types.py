@@ -1,6 +1,7 @@
 """Element types and tensor types."""
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -90,8 +91,13 @@ def type_of(array: np.ndarray) -> TensorType:
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape that multidirectional (NumPy) broadcasting gives, or None where the shapes do not fit."""
-    try:
-        return np.broadcast_shapes(*shapes)
-    except ValueError:
-        return None
+    """The shape that multidirectional (NumPy) broadcasting gives, of any rank and size, or None where the shapes do not fit."""
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
+    result = []
+    for sizes in itertools.zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1):
+        wide = {n for n in sizes if n != 1}
+        if len(wide) > 1:
+            return None
+        result.append(wide.pop() if wide else 1)
+    return tuple(result[::-1])

@@ -76,6 +76,8 @@ def gain(s: Sites, what: str, code: str, path: Cpu) -> float:
     Tiles have no planar form; 16-bit floats have none either, planar images are turned before and after. Register blocks lose what `oc`
     (or, for `weights`, `c`) lacks to whole panels, and a little per tap.
     """
+    if not s.flops:                                          # no batch, no channels or no pixels
+        return 0.0
     if code in HALVES:
         return 1.2 * TURN * 2 * s.n * s.groups * (s.c * s.pixels_in + s.oc * s.pixels_out)
     speed = kernels.FLOPS_PER_NS[path.name] * 4 / int(code[1:])

@@ -14,10 +14,11 @@ from ..graph.types import TensorType
 from ..kernels import move as moves
 from ..kernels.call import Call, In, Out
 from ..kernels.call import Work as Scratch
-from ..kernels.move import Axis, copy_call, fill_call, move, strides
+from ..kernels.move import Axis, copy_call, fill_call, strides
 from ..work import LETTERS, Move, Operand, Scatter, Work, map_work
 from ..work import Axis as WorkAxis
 from ..work import Gather as GatherWork
+from .moving import move
 from .shape import Shape, met, normal_axes, normal_axis, present
 
 if TYPE_CHECKING:

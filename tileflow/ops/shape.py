@@ -11,10 +11,11 @@ from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import Last, Op, Types, op
 from ..graph.types import TensorType, broadcast_shapes
 from ..kernels.call import Call, In, Out
-from ..kernels.move import Axis, copy_call, move, strides
+from ..kernels.move import Axis, copy_call, strides
 from ..work import LETTERS, Map, Move, Operand, Work, map_work
 from ..work import Axis as WorkAxis
 from .last import axis_last, to_last
+from .moving import move
 
 if TYPE_CHECKING:
     from ..graph.builder import Builder

@@ -7,16 +7,21 @@ from ..graph import HALVES, Graph, Node, type_of
 
 LARGEST = 1 << 16
 """Results above this many elements stay nodes: a constant that large costs memory and saves little time."""
+MOST_BYTES = 1 << 30
+"""Bytes of all results of one pass: those that only other constants read are dropped at its end."""
 
 
 def fold(graph: Graph) -> Graph:
     """Evaluate constant nodes with their operators' references, in place; returns the graph."""
     kept = []
+    left = MOST_BYTES
     for node in graph.nodes:
         constant = all(v in graph.constants for v in node.operands) and not node.op.random
-        if not constant or any(v.type.size > LARGEST for v in node.outputs):
+        nbytes = sum(v.type.nbytes for v in node.outputs) if constant else 0
+        if not constant or any(v.type.size > LARGEST for v in node.outputs) or nbytes > left:
             kept.append(node)
             continue
+        left -= nbytes
         with np.errstate(all="ignore"):
             arrays = _reference(node, [None if v is None else graph.constants[v] for v in node.inputs])
         for value, array in zip(node.outputs, arrays, strict=True):
