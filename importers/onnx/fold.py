@@ -11,9 +11,10 @@ import numpy as np
 
 from tileflow import memory
 from tileflow.errors import ModelError, TileflowError
+from tileflow.graph import HIGHEST_RANK
 from tileflow.text import one_line
 
-from .tensors import HIGHEST_RANK, SHOWN
+from .tensors import SHOWN
 
 if TYPE_CHECKING:
     from .site import Site
@@ -208,7 +209,7 @@ def slice_(site: Site, a: Sequence[Any]) -> np.ndarray:
         end = ends[k]
         if step < 0 and end < -data.shape[axis]:
             end = None
-        index[axis] = slice(starts[k], end, step)
+        index[axis] = slice(max(starts[k], -data.shape[axis]) if step < 0 else starts[k], end, step)
     return data[tuple(index)]
 
 

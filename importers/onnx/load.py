@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from tileflow.reading import open_regular
 from tileflow.text import one_line
 
 from .tensors import SHOWN, check_tensor, dtype_name, external_location, is_external, named_tensors, tensor_array, tensors_of
-from .unfold import check_unfolding, every_node
+from .unfold import check_unfolding, every_node, graphs_of
 
 if TYPE_CHECKING:
     from .parameters import Ties
@@ -127,6 +127,7 @@ def _wrapped(proto: ModelProto, path: Path | None) -> OnnxModel:
     opset = _versions(proto, where)
     for tensor in tensors_of(proto):
         check_tensor(tensor, folder, where)
+    _check_texts(proto, where)
     _check_names(proto.graph, where)
     check_unfolding(proto, where)
     _check_references(proto.graph.node, where)
@@ -162,6 +163,8 @@ def _versions(proto: ModelProto, where: str) -> dict[str, int]:
     """Opset by domain ('' is ONNX's own), after checking that they can be read at all."""
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
         raise ModelError(f"{where} holds no graph: it is not an ONNX model, or it is cut off; export or download it again.")
+    if not proto.graph.output:
+        raise ModelError(f"{where} has no outputs, so there is nothing to compute; export it again.")
     opset = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
     newest = onnx.defs.onnx_opset_version()
     if "" in opset and not OLDEST_OPSET <= opset[""] <= newest:
@@ -174,6 +177,33 @@ def _versions(proto: ModelProto, where: str) -> dict[str, int]:
         raise ModelError(f"{where} has IR version {proto.ir_version} and onnx {onnx.__version__} knows up to {onnx.IR_VERSION}: "
                          f"install a newer onnx.")
     return opset
+
+
+def _check_texts(proto: ModelProto, where: str) -> None:
+    """Every name is text: protobuf hands damaged ones on as bytes."""
+    for text in _texts(proto):
+        if isinstance(text, bytes):
+            raise ModelError(f"{where} holds the name {text!r}, which is no text; the file is damaged, so export or download it again.")
+
+
+def _texts(proto: ModelProto) -> Iterator[object]:
+    for graph in (proto.graph, *(g for nodes in _all_nodes(proto) for n in nodes for g in graphs_of(n))):
+        yield graph.name
+        yield from (v.name for values in (graph.input, graph.output, graph.initializer) for v in values)
+        yield from (d.dim_param for values in (graph.input, graph.output) for v in values for d in v.type.tensor_type.shape.dim)
+    for function in proto.functions:
+        yield from (function.name, function.domain, *function.input, *function.output, *function.attribute)
+    for nodes in _all_nodes(proto):
+        for node in nodes:
+            yield from (node.op_type, node.domain, node.name, *node.input, *node.output)
+            for attribute in node.attribute:
+                yield from (attribute.name, attribute.ref_attr_name)
+    yield from (entry.domain for holder in (proto, *proto.functions) for entry in holder.opset_import)
+
+
+def _all_nodes(proto: ModelProto) -> Iterator[Iterator[NodeProto]]:
+    """The nodes of the graph and of each function, with those in their branches."""
+    return (every_node(holder.node) for holder in (proto.graph, *proto.functions))
 
 
 def _check_names(graph: GraphProto, where: str) -> None:

@@ -169,6 +169,11 @@ class Site:
         """
         if self.schema is None:
             return
+        for attribute in self.node.attribute:
+            declared = self.schema.attributes.get(attribute.name)
+            if declared is not None and attribute.type != declared.type.value:
+                raise ModelError(f"{self.title}: its attribute '{attribute.name}' must be {declared.type.name} and is "
+                                 f"{AttributeProto.AttributeType.Name(attribute.type)}; export the model again")
         alike: dict[str, tuple[str, str]] = {}
         for i in range(max(len(self.inputs), self.schema.min_input)):
             formal = self.schema.inputs[min(i, len(self.schema.inputs) - 1)] if self.schema.inputs else None

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from tileflow.errors import ModelError, UnsupportedError
-from tileflow.graph import CODES
+from tileflow.graph import CODES, HIGHEST_RANK
 from tileflow.text import one_line
 
 DTYPES: dict[int, str] = {helper.np_dtype_to_tensor_dtype(np.dtype(name)): name for name in CODES}
@@ -21,8 +21,6 @@ TYPED_FIELDS = {
 """The protobuf field that holds a tensor's elements when it has no raw data; int32_data for all others."""
 
 
-HIGHEST_RANK = 32
-"""Dimensions of a tensor: as many as NumPy broadcasts."""
 LARGEST = 1 << 40
 """Bytes: a tensor that would be larger is from a damaged or hostile file, not a model."""
 LONGEST_LOCATION = 4096

@@ -61,7 +61,7 @@ def _count(nodes: Sequence[NodeProto], sizes: Mapping[Name, int]) -> int:
     """Nodes that these become; of several branches the largest counts."""
     total = 0
     for node in nodes:
-        branches = max((_count(graph.node, sizes) for graph in _graphs(node)), default=0)
+        branches = max((_count(graph.node, sizes) for graph in graphs_of(node)), default=0)
         total += 1 + sizes.get((node.domain, node.op_type), 0) + branches
     return min(total, MOST)
 
@@ -70,11 +70,12 @@ def every_node(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """These nodes and those in their branches."""
     for node in nodes:
         yield node
-        for graph in _graphs(node):
+        for graph in graphs_of(node):
             yield from every_node(graph.node)
 
 
-def _graphs(node: NodeProto) -> Iterator[GraphProto]:
+def graphs_of(node: NodeProto) -> Iterator[GraphProto]:
+    """A node's branches."""
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
             yield attribute.g

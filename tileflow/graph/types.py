@@ -15,6 +15,8 @@ CODES = {
 """Logical element types and the letters kernels use for them (b2: bfloat16; b1: bool)."""
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+HIGHEST_RANK = 32
+"""Dimensions of a tensor: as many as NumPy broadcasts."""
 HALVES = ("float16", "bfloat16")
 """Floats of 16 bits: kernels that have no form for them compute in float32 and round once."""
 
@@ -92,8 +94,9 @@ def type_of(array: np.ndarray) -> TensorType:
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
     """The shape that multidirectional (NumPy) broadcasting gives, of any rank and size, or None where the shapes do not fit."""
-    if all(shape == shapes[0] for shape in shapes):
-        return shapes[0]
+    first = shapes[0] if shapes else ()
+    if all(shape == first for shape in shapes):
+        return first
     result = []
     for sizes in itertools.zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1):
         wide = {n for n in sizes if n != 1}

@@ -49,7 +49,8 @@ class _Cut(Op):
                              "of one length, and no step may be 0.")
         found = [slice(0, n, 1) for n in shape]
         for a, start, end, step in zip(axes, self.starts, self.ends, steps, strict=True):
-            found[a] = slice(*slice(start, end, step).indices(shape[a]))
+            first = max(start, -shape[a]) if step < 0 else start          # backwards too, the first element is inside (Python's lies before)
+            found[a] = slice(*slice(first, end, step).indices(shape[a]))
         return tuple(found)
 
     def taken(self, shape: Shape) -> Shape:
@@ -77,12 +78,12 @@ class _Cut(Op):
 
 def _numpy_slices(slices: tuple[slice, ...]) -> tuple[slice, ...]:
     """The same elements for NumPy, which reads a stop of -1 as the last element."""
-    return tuple(slice(s.start, None if s.stop < 0 else s.stop, s.step) for s in slices)
+    return tuple(slice(s.start, None if s.stop < 0 else s.stop, s.step) if range(s.start, s.stop, s.step) else slice(0, 0) for s in slices)
 
 
 @op("Slice")
 class Slice(_Cut):
-    """Elements starts, starts + steps … before ends along each of `axes` (None: the first axes), clamped as NumPy does."""
+    """Elements starts, starts + steps … before ends along each of `axes` (None: the first axes), clamped."""
 
     roles = ("moved",)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import DataError
 from ...reading import open_regular
-from .limits import DEFLATE_RATIO, check_size
+from .limits import DEFLATE_RATIO, check_shape, check_size
 
 DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _NAME = re.compile(r"(?:(?:.*[-_])?(?P<part>[^-_]+)[-_])?(?P<what>images|labels)[-.]idx\d-\w+(?:\.gz)?", re.IGNORECASE)
@@ -58,6 +58,7 @@ def read_idx(path: Path) -> np.ndarray:
         with open_regular(path) as whole:
             file: Any = gzip.GzipFile(fileobj=whole) if packed else whole
             dtype, shape = _read_header(path, file)
+            check_shape(f"IDX file {path}", shape, dtype.itemsize)
             wanted = math.prod(shape) * dtype.itemsize
             check_size(f"IDX file {path}", wanted, path.stat().st_size, DEFLATE_RATIO if packed else 1)
             data = file.read(wanted + 1)

@@ -1,8 +1,8 @@
 """NumPy's `.npz` and `.npy` files, never unpickled."""
 from __future__ import annotations
 
+import math
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -12,9 +12,12 @@ from numpy.lib import format as npy_format
 
 from ...errors import DataError
 from ...reading import open_regular
-from .limits import DEFLATE_RATIO, check_size
+from ...text import one_line
+from .limits import DEFLATE_RATIO, check_shape, check_size
 
 _RATIOS = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: DEFLATE_RATIO}
+SHOWN = 200
+"""Characters of another package's message that ours repeat."""
 
 
 def open_npz(path: Path) -> dict[str, Callable[[], np.ndarray]]:
@@ -22,8 +25,10 @@ def open_npz(path: Path) -> dict[str, Callable[[], np.ndarray]]:
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist() if info.filename.endswith(".npy")}
-    except (OSError, zipfile.BadZipFile) as error:
-        raise DataError(f"Data file {path} is not a readable .npz file: {error}.") from None
+    except MemoryError:
+        raise
+    except Exception as error:                                # the archive's reader raises many kinds for what is damaged
+        raise DataError(f"Data file {path} is not a readable .npz file: {one_line(error, SHOWN)}.") from None
     return {name: _member(path, name, info) for name, info in members.items()}
 
 
@@ -37,8 +42,10 @@ def _member(path: Path, name: str, info: zipfile.ZipInfo) -> Callable[[], np.nda
                     _check_header(what, file, info.file_size)
                 with archive.open(info) as file:
                     return npy_format.read_array(file, allow_pickle=False)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise DataError(f"{what} cannot be read: {error}.") from None
+        except (DataError, MemoryError):
+            raise
+        except Exception as error:                            # damaged headers are Python's literals, so anything may come of them
+            raise DataError(f"{what} cannot be read: {one_line(error, SHOWN)}.") from None
     return read
 
 
@@ -49,7 +56,10 @@ def _check_header(what: str, file: IO[Any], size: int) -> None:
     shape, _, dtype = read(file)
     if dtype.hasobject:
         raise DataError(f"{what} holds Python objects; tileflow reads numbers only.")
-    needed = int(np.prod([int(n) for n in shape], dtype=object)) * dtype.itemsize
+    if not dtype.itemsize:
+        raise DataError(f"{what} holds elements of no size ({dtype}); tileflow reads numbers only.")
+    check_shape(what, shape, dtype.itemsize)
+    needed = math.prod(shape) * dtype.itemsize
     if needed > size:
         raise DataError(f"{what} has shape {list(shape)} ({needed:,} bytes) but stores {size:,} bytes.")
 
@@ -70,7 +80,9 @@ def _mapped(path: Path) -> Callable[[], np.ndarray]:
             with open_regular(path) as file:
                 _check_header(f"Data file {path}", file, path.stat().st_size)
             array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"Data file {path} cannot be read: {error}.") from None
+        except (DataError, MemoryError):
+            raise
+        except Exception as error:
+            raise DataError(f"Data file {path} cannot be read: {one_line(error, SHOWN)}.") from None
         return np.asarray(array)
     return read
