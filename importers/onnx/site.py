@@ -170,7 +170,7 @@ class Site:
         if self.schema is None:
             return
         for attribute in self.node.attribute:
-            declared = self.schema.attributes.get(attribute.name)
+            declared: Any = self.schema.attributes.get(attribute.name)
             if declared is not None and attribute.type != declared.type.value:
                 raise ModelError(f"{self.title}: its attribute '{attribute.name}' must be {declared.type.name} and is "
                                  f"{AttributeProto.AttributeType.Name(attribute.type)}; export the model again")

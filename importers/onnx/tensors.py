@@ -126,19 +126,19 @@ def check_tensor(tensor: TensorProto, folder: Path | None, where: str) -> None:
     if tensor.data_type not in DTYPES:
         return
     dtype = np.dtype(DTYPES[tensor.data_type])
-    if (why := excess(tensor.dims, dtype.itemsize)) is not None:
-        raise ModelError(f"{where}: the tensor '{tensor.name}' declares the shape {one_line(list(tensor.dims), SHOWN)}: {why}.")
     count = math.prod(tensor.dims)
     if is_external(tensor):
         external_location(tensor, folder, where)
-        return
-    if tensor.HasField("raw_data"):
+        held, needed, unit = count, count, "elements"
+    elif tensor.HasField("raw_data"):
         held, needed, unit = len(tensor.raw_data), count * dtype.itemsize, "bytes"
     else:
         held, needed, unit = len(getattr(tensor, TYPED_FIELDS.get(dtype.name, "int32_data"))), count, "elements"
     if held != needed:
         raise ModelError(f"{where}: the tensor '{tensor.name}' declares {describe(tensor)}, which is {needed} {unit}, but holds {held}; "
                          f"the file is damaged or cut off, so export or download it again.")
+    if (why := excess(tensor.dims, dtype.itemsize)) is not None:
+        raise ModelError(f"{where}: the tensor '{tensor.name}' declares the shape {one_line(list(tensor.dims), SHOWN)}: {why}.")
 
 
 def external_location(tensor: TensorProto, folder: Path | None, where: str) -> tuple[Path, int, int]:
