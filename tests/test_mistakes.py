@@ -188,6 +188,9 @@ COMMANDS = [
     Row(14, "train linear.onnx --data flowers.npz --out run && train unscoped.onnx --resume --out run",
         "run/checkpoint.safetensors belongs to another model: operators, attributes, names or sizes of its graph, or what of it is trained, differ; "
         "give the model that the run began with, or start anew in another folder."),
+    Row(14, "train linear.onnx --data flowers.npz --optimizer sgd --momentum 0.9 --out run && train --resume --out run --momentum 0.8",
+        "run/checkpoint.safetensors was made with the optimizer's momentum = 0.9, this run has 0.8; resume with the same settings, or start anew in "
+        "another folder."),
     Row(5, "inspect linear.onnx --untie w", "Option untie (--untie) counts for training only; add --training, or leave it out."),
     Row(5, "inspect linear.onnx --training --frozen fc.*", "linear.onnx: the pattern 'fc.*' matches no weight; the weights are w, b."),
     Row(6, "train column.onnx --data counts.npz",

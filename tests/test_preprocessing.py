@@ -258,6 +258,19 @@ def test_names_of_classes_are_in_the_file(zoo: Path):
     assert Preprocessing.of_file(load_model(zoo)).classes == tuple(ANIMALS)
 
 
+def test_inspect_says_what_a_file_was_trained_on(zoo: Path, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["inspect", str(zoo)]) == 0
+    assert capsys.readouterr().out.endswith("""
+What it was trained on
+  Input x was fed with no scaling, 0 to 1 (mean 0.3333, std 0.4714).
+  Input z was fed with no scaling, 0 to 0 (mean 0, std 0).
+  The labels were called y.
+  The classes are cat, dog, eel.
+""")
+    assert cli.main(["inspect", str(MODEL)]) == 0
+    assert "What it was trained on" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("change", "says"), [
     (lambda y: y, "accuracy 100.00% of"), (lambda y: np.where(y == "cat", "dog", y), "accuracy "),
     (lambda y: np.where(y == "cat", "cow", y), "There is no accuracy: the labels are texts, and some are no classes that the model was trained on."),

@@ -102,7 +102,7 @@ def _no_effect(verb: str, declaration: Declaration, options: Options, training: 
     if verb == "compile" and options.machine is None and declaration.group == "machine" and name != "serialised_matmul":
         machine = "--machine gc200" if command else "machine='gc200'"
         return f"is about the tile machine; name one, for example {machine}, or leave it out."
-    if options.optimizer not in OF_OPTIMIZER.get(name, (options.optimizer,)):
+    if options.resume is False and options.optimizer not in OF_OPTIMIZER.get(name, (options.optimizer,)):          # else the run's folder knows it
         return f"has no effect with the optimizer {options.optimizer}; it is for {_and(OF_OPTIMIZER[name])}."
     if name == "output_return_period" and options.output_mode != "every_n":
         return f"has no effect with the output_mode {options.output_mode}; it is for every_n."

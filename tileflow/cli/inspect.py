@@ -34,9 +34,13 @@ def run(chosen: argparse.Namespace) -> int:
     options, path = options_of(chosen), model_path(chosen.model)
     from ..importers.onnx import inspect_model, load_model
     batch = options.micro_batch_size if hasattr(chosen, "micro_batch_size") else None
-    report = inspect_model(load_model(path), dims=options.dims, batch=batch, training=chosen.training, freeze=options.frozen_patterns,
+    from ..runtime.preprocessing import Preprocessing
+    model = load_model(path)
+    report = inspect_model(model, dims=options.dims, batch=batch, training=chosen.training, freeze=options.frozen_patterns,
                            trainable=options.trainable, tie=options.tie, untie=options.untie)
     say(report.text(chosen.verbose))
+    if known := Preprocessing.of_file(model).to_text():
+        say(known)
     if not chosen.training:
         return OK
     obstacle = _obstacle(report.graph) if report.graph is not None else None if report.unsupported else "see the note above."

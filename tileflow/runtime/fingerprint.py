@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from .. import __version__
 from ..errors import CheckpointError
 from ..options import Options, declarations
 from .data import Dataset
@@ -27,7 +28,7 @@ def fingerprint(model: TrainingModel, data: Dataset, options: Options) -> dict[s
     """Everything that shapes the numbers, in JSON's types."""
     settings = {d.name: getattr(options, d.name) for d in declarations().values() if d.name not in FREE}
     scaling = {name: asdict(f.scaling) for name, f in data.fields.items()}
-    found = {"settings": settings, "loss": model.loss_name, "optimizer": model.optimizer.describe(), "epochs": options.epochs,
+    found = {"version": __version__, "settings": settings, "loss": model.loss_name, "optimizer": model.optimizer.describe(), "epochs": options.epochs,
              "model": model.fingerprint, "data": data.digest(), "rows": len(data), "scaling": scaling}
     return dict(json.loads(json.dumps(found, default=_plain)))
 
@@ -50,8 +51,10 @@ def differences(path: Path, made: Mapping[str, Any], now: Mapping[str, Any], mod
     if made.get("loss") != now["loss"]:
         raise CheckpointError(f"{path} was made with loss = {made.get('loss')}, this run has {now['loss']}; {REMEDY}.")
     if made.get("model") != now["model"]:
+        other = "" if made.get("version") == now["version"] else f" tileflow {made.get('version')} wrote it, and another version may read a model " \
+            "differently: go on with that one."
         raise CheckpointError(f"{path} belongs to another model: operators, attributes, names or sizes of its graph, or what of it is trained, "
-                              "differ; give the model that the run began with, or start anew in another folder.")
+                              f"differ; give the model that the run began with, or start anew in another folder.{other}")
     said = _optimizer(path, _table(made, "optimizer"), _table(now, "optimizer"), model.optimizer.variable)
     if made.get("scaling") != now["scaling"]:
         raise CheckpointError(f"{path} was made with {_scaling(made)}, this run has {_scaling(now)}; {REMEDY}.")

@@ -73,6 +73,16 @@ class Preprocessing:
         classes = _value(metadata, CLASSES, where, _are_classes)
         return cls(scalings, statistics, roles, None if classes is None else tuple(classes))
 
+    def to_text(self) -> str:
+        """What the file knows, a line each; empty where it knows nothing."""
+        lines = [f"Input {one_line(name)} was fed with {scaling}" + (f", {self.statistics[name]}." if name in self.statistics else ".")
+                 for name, scaling in self.scalings.items()]
+        if self.roles.label is not None:
+            lines.append(f"The labels were called {one_line(self.roles.label)}.")
+        if self.classes is not None:
+            lines.append(f"The classes are {one_line(', '.join(self.classes))}.")
+        return "\n".join(["", "What it was trained on", *(f"  {line}" for line in lines)]) if lines else ""
+
     def foreign(self, data: Dataset) -> list[str]:
         """A sentence for each input whose data, fitted to the model, are far from those it was trained on."""
         found = data.statistics() if self.statistics else {}
