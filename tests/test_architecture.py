@@ -77,7 +77,7 @@ ARROWS = {
     "program": {"graph"},
     "compiler": {"graph", "errors", "autograd", "optim", "passes", "program"},
     "lower": LOWEST | {"lower", "program"},
-    "nn": LOWEST - {"kernels"} | {"nn", "ops", "runtime"},
+    "nn": LOWEST - {"kernels"} | {"memory", "nn", "ops", "runtime"},
     "tiles": LOWEST - {"kernels"} | {"program", "reading", "tiles"},
     "exact": LOWEST | {"exact", "program", "tiles"},
     "report": {"__version__", "errors", "reading", "report", "text", "tiles"},

@@ -94,9 +94,9 @@ def test_a_small_file_that_needs_much(tmp_path: Path, room: Any):
 
 
 def test_weights_and_activations_are_counted(room: Any):
-    room(50 * MB)
     made: list[str] = []
     net = Dense(700_000)                                            # 28 MB of weights, gradients and two moments as large
+    room(50 * MB)
     model = tileflow.training_model(net, optimizer=tileflow.optim.AdamW(lr=1e-3), progress=lambda *said: made.append("compiled"))
     with pytest.raises(OutOfMemoryError, match=r"The training program \(.*weights and optimizer states 92 MB.* lower micro_batch_size "
                                                r"\(gradient_accumulation makes up for it\)"):
@@ -124,6 +124,16 @@ def test_needs_are_what_the_engine_takes():
     assert 0 <= found["weights and optimizer states"] - sum(a.nbytes for a in states) < 64 * sum(a.itemsize for a in states)      # padding
     assert found["outputs of a call"] == sum(a.nbytes for a in returned)
     assert budget.needs(engine.plan, net.session)["weights and optimizer states"] == 0
+
+
+def test_weights_are_drawn_where_there_is_room(room: Any):
+    room(10 * MB)
+    with pytest.raises(OutOfMemoryError, match=r"Drawing weights of shape \[2000, 1000\] needs 24 MB"):
+        nn.Linear(1000, 2000)
+    with pytest.raises(OutOfMemoryError, match=r"Drawing weights of shape \[3000, 1000\] needs 24 MB"):
+        nn.Embedding(3000, 1000)
+    with nn.skip_init():
+        nn.Linear(1000, 2000)
 
 
 def test_inputs_are_converted_where_there_is_room(room: Any):

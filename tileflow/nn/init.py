@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from .. import memory
+
 _generator = np.random.Generator(np.random.Philox(key=0))
 _skipped = False
 
@@ -22,6 +24,7 @@ def uniform(shape: tuple[int, ...], fan_in: int) -> np.ndarray:
     bound = 1 / math.sqrt(fan_in) if fan_in > 0 else 0.0
     if _skipped:
         return _nothing(shape)
+    _require(shape, 12)                              # drawn in float64, kept in float32
     return _generator.uniform(-bound, bound, shape).astype(np.float32)
 
 
@@ -29,12 +32,17 @@ def normal(shape: tuple[int, ...], std: float) -> np.ndarray:
     """float32 from N(0, std^2)."""
     if _skipped:
         return _nothing(shape)
+    _require(shape, 8)
     return (std * _generator.standard_normal(shape, np.float32)).astype(np.float32, copy=False)
 
 
 def kaiming_normal(shape: tuple[int, ...], fan: int) -> np.ndarray:
     """float32 from N(0, 2 / fan), for layers followed by a ReLU (He et al., 2015)."""
     return normal(shape, math.sqrt(2 / fan))
+
+
+def _require(shape: tuple[int, ...], nbytes: int) -> None:
+    memory.require(nbytes * math.prod(shape), f"Drawing weights of shape {list(shape)}", "make the layer smaller")
 
 
 def _nothing(shape: tuple[int, ...]) -> np.ndarray:
