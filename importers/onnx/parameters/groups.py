@@ -68,12 +68,13 @@ class Evidence:
             found = {next(iter(found)): uses}
         self._join_modules(found)
         unknown = found.pop(UNKNOWN, [])
-        parts = [Group(tensor, key, members) for key, members in found.items()]
-        if unknown and parts:
-            parts[0].uses += unknown
-            parts[0].unknown = len(unknown)
+        parts = [Group(tensor, key, members, unknown=len(members) if key[0] == STATISTIC else 0) for key, members in found.items()]
+        known = next((part for part in parts if part.uses[0].role != STATISTIC), None)
+        if unknown and known is not None:
+            known.uses += unknown
+            known.unknown = len(unknown)
         elif unknown:
-            parts = [Group(tensor, UNKNOWN, unknown, unknown=len(unknown) if len(unknown) > 1 else 0)]
+            parts.insert(0, Group(tensor, UNKNOWN, unknown, unknown=len(unknown)))
         return parts
 
     def _join_modules(self, found: dict[Key, list[Use]]) -> None:
@@ -92,13 +93,14 @@ class Evidence:
             return ("placeholder", given)
         module = self.scopes.module(use.node)
         alias = use.name != tensor
+        if use.role == STATISTIC and shared and not alias:                 # a mean is no variance, and neither is a bias or a scale
+            return (STATISTIC if module is None else "module", f"{module or ''}{ROLE}{use.role}{use.index}")
         named = self.by_torchscript and not is_made_up(use.name)
         if named and (alias or not shared or module == parent(tensor) or (module is not None and not self.is_filled(tensor))):
             return ("name", use.name)
         if module is None:
             return UNKNOWN
-        several = shared and (use.role == STATISTIC or self.is_filled(tensor))           # a module's scale and its running variance start as ones
-        return ("module", f"{module}{ROLE}{use.role}" if several else module)
+        return ("module", f"{module}{ROLE}{use.role}" if shared and self.is_filled(tensor) else module)
 
     def _is_tie(self, tensor: str, found: dict[Key, list[Use]]) -> bool:
         roles = {use.role for uses in found.values() for use in uses}

@@ -30,7 +30,7 @@ VERY_NEGATIVE = -9999.0
 BUFFERS = {"inv_freq", "freqs", "freqs_cis", "cos", "sin", "cos_cached", "sin_cached", "mask", "attn_mask", "attention_mask", "causal_mask",
            "mean", "std", "pixel_mean", "pixel_std", "running_mean", "running_var", "anchors", "grid", "pe"}
 """The last word of names that modules give tensors which are not trained."""
-CREATED = re.compile(r"val_\d|zeros|ones|full|arange|empty|scalar_tensor|linspace|eye|.*\.constant")
+CREATED = re.compile(r"val_\d|zeros|ones|full|where|masked_fill|arange|empty|scalar_tensor|linspace|eye|.*\.constant")
 """Names of results that are made of no parameter."""
 COMPUTED = "the exporter computed it, perhaps from parameters"
 LOOKED_BEHIND = 4
