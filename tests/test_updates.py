@@ -239,3 +239,26 @@ def test_many_weights_of_mixed_types_are_updated_by_one_row(dtype: str, accumula
         assert len([b for b in model.engine.bind(part.rows, model.engine._lanes[0].arena) if b.n > 1]) == 1
     check, = {row.leaf for row in plan.check.rows if row.leaf.checked}
     assert sum(p.cut == "r" for p in check.parameters) == 4, "the check reads weight, gradient and moments and writes nothing"
+
+
+class Turned(optim.SGD):
+    """An update whose last step is no elementwise work: half of what plain descent gives, as a product with half of the identity."""
+
+    def step(self, u: Any) -> Any:
+        half = u.b.constant(0.5 * np.eye(u.weight.shape[-1], dtype=u.weight.type.numpy))
+        return u.b.MatMul(super().step(u), half)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_an_update_of_any_form_is_checked(dtype: str) -> None:
+    start = {"w": drawn(dtype, (9, 3), 0), "v": drawn(dtype, (4, 5), 1)}
+    model = trainer(start, Turned(lr=0.1))
+    gradients = [drawn(dtype, w.shape, 2) for w in start.values()]
+    step(model, gradients)
+    for (name, w), g in zip(start.items(), gradients, strict=True):
+        np.testing.assert_allclose(model.source.session[name].astype("f8"), 0.5 * (w.astype("f8") - 0.1 * g.astype("f8")), rtol=2e-3, atol=1e-4)
+    before = everything(model)
+    model.optimizer.lr = 3e38 if dtype == "float32" else 1e6
+    with pytest.raises(WeightsLostError if dtype == "float32" else TrainingError, match=r"(would make|made) w, v infinite"):
+        step(model, [g * g.dtype.type(4) for g in gradients])
+    assert (everything(model) == before) == (dtype == "float16")

@@ -378,22 +378,20 @@ class Engine:
         return [name.removesuffix(".grad") for name, t, place in self._gradients() if not np.isfinite(found(t, place)).all()]
 
     def _refused(self) -> list[str]:
-        """Weights that the check of an update refuses, asked one by one."""
-        names = []
-        for row in self.plan.check.rows:
-            if row.leaf.checked and row.node is not None:
-                blocks = Blocks(seed=self.seed)
-                bound, = self.bind([row], self._lanes[0].arena)
-                blocks.add(bound)
-                blocks.seal()
-                patches = Patches(blocks, blocks.moving)
-                patches.set_bases({HYPER: self.scalars_address}, 0)
-                table = np.array([[PATCH, 0, patches.address, patches.count, driver.ITERATION, 0, 0, 0], call_row(bound, blocks.address(0), False)])
-                self._control[driver.STATUS] = 0
-                with _alone(1):
-                    driver.drive()(table.ctypes.data, len(table), 0, 1, self._control.ctypes.data)
-                if self._control[driver.STATUS]:
-                    names.append(str(row.node.origin))
+        """Weights that the check of an update refuses: its rows once more, one by one and to the end."""
+        blocks, names = Blocks(seed=self.seed), []
+        bound = [self.bind([row], self._lanes[0].arena)[0] for row in self.plan.check.rows]
+        starts = [blocks.add(b) for b in bound]
+        blocks.seal()
+        patches = Patches(blocks, blocks.moving)
+        patches.set_bases({HYPER: self.scalars_address}, 0)
+        for b, start in zip(bound, starts, strict=True):
+            table = np.array([[PATCH, 0, patches.address, patches.count, driver.ITERATION, 0, 0, 0], call_row(b, blocks.address(start), False)])
+            self._control[driver.STATUS] = 0
+            with _alone(1):
+                driver.drive()(table.ctypes.data, len(table), 0, 1, self._control.ctypes.data)
+            if self._control[driver.STATUS] and b.row.node is not None:
+                names.append(str(b.row.node.origin))
         return names
 
     def _lost(self) -> list[str]:
