@@ -112,7 +112,7 @@ REFUSED = [
     ("ignored ones", 3, None, np.where(np.arange(48) == 5, -100, CLASSES), {}, r"label -100 of row 5 .* left out, set ignore_index to -100"),
     ("numbers for classes", 3, None, X[:, 0], {}, r"must be class numbers; give whole numbers, or labels of shape \[3\] per row for mse"),
     ("numbers for cross entropy", 3, None, X[:, 0], {"loss": "cross_entropy"}, "are whole; for numbers to be predicted choose --loss mse"),
-    ("too many strings", 1, None, np.array(list("abc"))[CLASSES], {}, "one number per row cannot tell them apart"),
+    ("too many strings", 1, None, np.array(list("abc"))[CLASSES], {}, "one number per row tells two apart; for more"),
     ("a string too many", 2, None, np.array(list("abc"))[CLASSES], {}, "different strings: a, b, c"),
     ("nan", 1, None, np.where(np.arange(48) == 7, np.nan, X[:, 0]), {}, "label nan of row 7 is no finite number"),
     ("infinity", 1, None, np.where(np.arange(48) == 7, np.inf, X[:, 0]), {"loss": "l1"}, "label inf of row 7 is no finite number"),
@@ -143,6 +143,16 @@ def test_the_test_labels_are_checked_and_numbered_as_those_of_the_training(tmp_p
         result.evaluate((X[:2], CLASSES[:2]))
     with pytest.raises(DataError, match="label 3 of row 1 is outside"):
         right.evaluate((X[:2], np.array([0, 3])))
+
+
+def test_test_labels_may_be_one_hot_along_more_axes(tmp_path: Path):
+    """A few rows of tokens that are all different have one 1 along both axes."""
+    tokens = rng.integers(0, 5, (32, 5))
+    result, _ = train(tmp_path, language_model(5), np.eye(5)[tokens], tokens, dims={"T": 5})
+    some = np.array([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]])
+    assert result.evaluate((some, np.eye(5)[some])) == result.evaluate((some, some))
+    with pytest.raises(DataError, match="not one-hot as those of the training data are"):
+        result.evaluate((some, np.zeros((2, 5, 5))))
 
 
 def test_string_labels_are_numbered_in_their_order(tmp_path: Path):

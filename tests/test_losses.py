@@ -292,6 +292,20 @@ def test_measuring_weighs_what_counts(tmp_path: Any):
     assert result.evaluate()["accuracy"] == pytest.approx(np.mean(p.reshape(-1, 4).argmax(1)[counts] == y.reshape(-1)[counts]), rel=1e-15)
 
 
+def test_a_training_takes_a_function_as_its_loss(tmp_path: Any):
+    x, y = rng.standard_normal((37, 3)), rng.random((37, 4))
+
+    def farthest(outputs: np.ndarray, labels: np.ndarray) -> float:
+        return float(np.abs(outputs - labels).max())
+    own, known = (tileflow.train(Apply(3, 4), data=((x, y), (x, y)), loss=loss, metrics=farthest, micro_batch_size=8, epochs=2, drop_last=False,
+                                 out=str(tmp_path / str(i)), **EXACT) for i, loss in enumerate((mean_of_squares, "mse")))
+    assert (own.loss, known.loss) == ("mean_of_squares()", "mse")
+    for name, weight in known.weights.items():
+        np.testing.assert_allclose(own.weights[name], weight, rtol=1e-12)
+    np.testing.assert_allclose(own.history["test_loss"], known.history["test_loss"], rtol=1e-12)
+    assert own.history["test_farthest"] == pytest.approx(known.history["test_farthest"], rel=1e-9)
+
+
 def test_labels_that_a_loss_cannot_take_are_refused_in_a_call():
     with pytest.raises(DataError, match="needs labels after the model's inputs"):
         tileflow.training_model(Apply(3, 4), loss="bce")(X3)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import CheckpointError, DataError, ModelError, OptionError
 from ..importers.onnx import OnnxModel, folded_norms
-from ..loss import choose
+from ..loss import AS_CHOSEN, Build, choose
 from ..metrics import View, check_names, defaults
 from ..metrics.named import Function
 from ..optim import Optimizer
@@ -132,7 +132,8 @@ class TrainResult:
 
 
 def train(model: Modelish | None = None, options: Options | None = None, *, data: Any = None, optimizer: Optimizer | str | None = None,
-          metrics: str | Function | Sequence[str | Function] | None = None, reporter: Reporter | None = None, **changes: Any) -> TrainResult:
+          loss: str | Build | None = None, metrics: str | Function | Sequence[str | Function] | None = None,
+          reporter: Reporter | None = None, **changes: Any) -> TrainResult:
     """Train a model on data and write trained ONNX file, metrics and checkpoint into a run folder.
 
         result = tileflow.train("model.onnx", data=(x, y), epochs=3, micro_batch_size=32)
@@ -142,6 +143,7 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
         model: an ONNX file, a loaded one, or a network of layers; None: the file that the run to resume began with.
         data: overrides `options.data`: arrays (x, y), a dict, a path, or "digits".
         optimizer: a name, or an optimizer in place of the one that the options describe.
+        loss: a name, or a function (builder, outputs) -> one number per micro-batch, in place of the option.
         metrics: overrides `options.metrics`: names, or functions (the model's first output over all rows, labels) -> number.
         reporter: gets progress; None: silent, but for bars and lines with progress=True.
         changes: single options by keyword.
@@ -153,13 +155,15 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
         TileflowError: in one of its kinds, with a sentence that says how to mend it.
         Interrupted: Ctrl-C or SIGTERM; the state is saved and `resume=True` goes on bit for bit.
     """
-    chosen = chosen_options("train", options, changes)
+    named = loss is not None and not callable(loss)
+    chosen = chosen_options("train", options, changes | ({"loss": loss} if named else {}))
     optimizer = chosen_optimizer(optimizer, chosen)
     if reporter is None and chosen.progress:
         from ..progress import TrainPrinter
         printer = TrainPrinter(True)
         try:
-            return train(model, chosen, data=data, optimizer=optimizer, metrics=metrics, reporter=printer)
+            return train(model, chosen, data=data, optimizer=optimizer, loss=None if named else loss, metrics=metrics,
+                         reporter=printer)
         finally:
             printer.close()
     reporter = reporter or Silent()
@@ -181,9 +185,10 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
     test = measured(open_data(chosen.test_data, chosen, known.roles)) if chosen.test_data else opened.test
     wanted = input_types(source, chosen, opened.train, True)
     outputs = source.graph(list(wanted.values()), True)[0].outputs
-    choice = choose(chosen.loss, chosen, outputs, look(opened.train, chosen.ignore_index))
+    choice = choose(loss if callable(loss) else chosen.loss, chosen, outputs, look(opened.train, chosen.ignore_index))
     view = choice.loss.view(outputs)
     asked = _listed(chosen.metrics if metrics is None else metrics)
+    chosen.metrics = tuple(m for m in asked if isinstance(m, str))
     check_names(asked, view, choice.loss.name)
     fit = Fit(wanted, outputs[0].type, choice.loss.label_type([v.type for v in outputs]), choice, opened.train.classes, chosen)
     train_set = fit(opened.train.images_as_bytes(wanted), known.scalings)
@@ -192,7 +197,7 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
     if test_set is None and (metrics or (chosen.metrics and chosen.given("metrics", files=False))):
         raise OptionError(f"Option metrics is about test data, and data {opened.train.name} have none; give test_data, or keep some of the rows "
                           "with validation_split.")
-    if chosen.loss == "auto":
+    if choice.reason != AS_CHOSEN:
         reporter.say(f"Loss {choice.loss.name}: {choice.reason}.")
     for note in (*choice.notes, *train_set.notes, *(() if known.scalings else train_set.unscaled_bytes())):
         reporter.say(note)

@@ -30,12 +30,15 @@ class Choice:
     one_hot: int | None = None
 
 
+AS_CHOSEN = "as chosen"
+"""The reason for a loss that was asked for."""
 _MEANINGS = {
     "mse": "mse for numbers to be predicted",
     "l1": "l1 for numbers with outliers",
     "bce": "bce for yes or no",
     "bce_with_logits": "bce_with_logits for yes or no",
     "cross_entropy": "cross_entropy for one class of several",
+    "identity": "identity for a model that computes its loss itself",
 }
 
 
@@ -47,11 +50,11 @@ def choose(loss: str | Build | Loss, options: Options, outputs: Sequence[Value],
         DataError: no labels where there must be some, or labels that fit no loss.
     """
     if loss != "auto":
-        return _fitted(find(loss, options), "as chosen", options, outputs, labels)
+        return _fitted(find(loss, options), AS_CHOSEN, outputs, labels)
     if labels is None:
         raise DataError("The data have no labels: name them with the option label, or set loss='identity' for a model that computes its loss.")
     name, reason = _auto(outputs[0], labels)
-    return _fitted(find(name, options), reason, options, outputs, labels)
+    return _fitted(find(name, options), reason, outputs, labels)
 
 
 def without_labels(output: Value) -> str:
@@ -68,28 +71,28 @@ def _auto(output: Value, labels: Labels) -> tuple[str, str]:
     head = head_of(output)
     ends = f"the model ends in {head.function}" if head else ""
     if not output.type.rank:
-        _ask("the model's first output is a single number per batch, not one per row", labels, ("identity",))
+        _ask("the model's first output is a single number per batch, not one per row", ("identity",))
     sample = output.shape[1:]
     if math.prod(sample) != math.prod(labels.sample):
         return _of_classes(output, labels, head)
     what = "one number per row" if math.prod(sample) == 1 else f"{list(sample)} numbers per row"
     given = f"the model gives {what} and the labels are {labels}"
-    if labels.classes is not None and len(labels.classes) > 2:
-        raise DataError(f"Data {labels.data}: the labels are {labels}, and {what} cannot tell them apart; the model needs an output for each.")
+    if labels.classes is not None and len(labels.classes) != 2:
+        raise DataError(f"Data {labels.data}: the labels are {labels}, and {what} tells two apart; for more the model needs an output for each.")
     if labels.classes is not None and head is None:
         return "bce_with_logits", f"{given}, of which {labels.classes[-1]} counts as yes"
     if labels.one_hot is not None and (head is None or head.kind != "sigmoid"):
         return "cross_entropy", f"the labels are one-hot, one of {labels.sample[labels.one_hot]} classes each{f', and {ends}' if head else ''}"
     if head is None:
         if labels.binary:
-            _ask(f"{given}, which may be yes and no or numbers", labels, ("bce_with_logits", "mse"))
+            _ask(f"{given}, which may be yes and no or numbers", ("bce_with_logits", "mse"))
         return "mse", given
     if head.kind == "sigmoid":
         if labels.binary:
             return "bce", f"{ends} and the labels are {labels}"
         among = ("bce", "mse") if labels.low >= 0 and labels.high <= 1 else ("mse", "l1")
-        _ask(f"{ends}, whose outputs lie between 0 and 1, and the labels are {labels}", labels, among)
-    _ask(f"{ends}, whose outputs are the probabilities of classes, and the labels have the output's shape but are not one-hot", labels, ("mse", "l1"))
+        _ask(f"{ends}, whose outputs lie between 0 and 1, and the labels are {labels}", among)
+    _ask(f"{ends}, whose outputs are the probabilities of classes, and the labels have the output's shape but are not one-hot", ("mse", "l1"))
 
 
 def _of_classes(output: Value, labels: Labels, head: Head | None) -> tuple[str, str]:
@@ -103,13 +106,13 @@ def _of_classes(output: Value, labels: Labels, head: Head | None) -> tuple[str, 
                         f"must be class numbers; give whole numbers, or labels of shape {list(output.shape[1:])} per row for mse.")
     classes = output.shape[fitting[0]]
     if head is not None and head.kind == "sigmoid":
-        _ask(f"the model ends in Sigmoid, which says yes or no for each of {classes} columns by itself, and the labels are class numbers", labels,
+        _ask(f"the model ends in Sigmoid, which says yes or no for each of {classes} columns by itself, and the labels are class numbers",
              ("cross_entropy",), "; or give one-hot labels for bce")
     named = f" and the model ends in {head.function}" if head else f" and the model gives {classes} scores for each"
     return "cross_entropy", f"the labels are {labels}{named}"
 
 
-def _fitted(loss: Loss, reason: str, options: Options, outputs: Sequence[Value], labels: Labels | None) -> Choice:
+def _fitted(loss: Loss, reason: str, outputs: Sequence[Value], labels: Labels | None) -> Choice:
     """The loss for these outputs and labels: the axis of the classes, one-hot labels, what the model ends in."""
     output = outputs[0]
     head = head_of(output)
@@ -142,7 +145,7 @@ def _notes(loss: ClassLoss, head: Head | None) -> Iterator[str]:
         yield "The loss cross_entropy takes the outputs of the Sigmoid that the model ends in as scores."
 
 
-def _ask(why: str, labels: Labels, among: Sequence[str], more: str = "") -> NoReturn:
+def _ask(why: str, among: Sequence[str], more: str = "") -> NoReturn:
     """Ask for the option."""
-    choices = " or ".join(_MEANINGS.get(name, name) for name in among)
+    choices = " or ".join(_MEANINGS[name] for name in among)
     raise OptionError(f"The loss cannot be decided: {why}. Choose it with --loss: {choices}{more}.")

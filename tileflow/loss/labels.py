@@ -39,7 +39,7 @@ class Labels:
 
     def __str__(self) -> str:
         if self.classes is not None:
-            return f"strings, {len(self.classes)} different ones"
+            return f"strings, {len(self.classes)} different one{'s' if len(self.classes) > 1 else ''}"
         if self.binary:
             return "0 and 1 only" if self.low != self.high else f"all {self.low:g}"
         return f"{'whole numbers' if self.whole else 'numbers'} from {self.low:g} to {self.high:g}"
@@ -58,7 +58,7 @@ def facts(data: str, sample: tuple[int, ...], chunks: Iterable[np.ndarray], igno
             x = x[good] if not finite else x
             whole = whole and finite and bool(np.all(x == np.trunc(x)))
         if hot:
-            hot = {axis for axis in hot if finite and _one_hot(x, axis + 1)}
+            hot = {axis for axis in hot if finite and is_one_hot(x, axis)}
         if ignore_index is not None:
             x = x[x != ignore_index]
         if x.size:
@@ -68,9 +68,10 @@ def facts(data: str, sample: tuple[int, ...], chunks: Iterable[np.ndarray], igno
     return Labels(data, sample, low, high, finite, whole, hot.pop() if len(hot) == 1 else None, classes)
 
 
-def _one_hot(x: np.ndarray, axis: int) -> bool:
+def is_one_hot(x: np.ndarray, axis: int) -> bool:
+    """Along `axis` of each row there is one 1 and else 0."""
     ones = x == 1
-    return bool(np.all(ones | (x == 0)) and np.all(np.count_nonzero(ones, axis=axis) == 1))
+    return bool(np.all(ones | (x == 0)) and np.all(np.count_nonzero(ones, axis=axis + 1) == 1))
 
 
 def range_of(loss: Loss, classes: int | None) -> tuple[float, float] | None:

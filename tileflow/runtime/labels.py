@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import DataError
 from ..graph import TensorType
 from ..loss import Choice, ClassLoss
-from ..loss.labels import Labels, facts, is_wrong, refuse
+from ..loss.labels import Labels, facts, is_one_hot, is_wrong, refuse
 from ..options import Options
 from .data import Dataset, Scaling
 from .data.classes import CHUNK, from_one_hot, renumbered
@@ -62,8 +62,7 @@ def ready(dataset: Dataset, choice: Choice, output: TensorType, classes: tuple[s
         dataset = dataset.with_labels(renumbered(dataset.label.array, dataset.classes, classes, f"Data {dataset.name}"), classes)
     assert dataset.label is not None
     if choice.one_hot is not None and prod(dataset.label.sample) == prod(output.shape[1:]):
-        found = look(dataset, None)
-        if found is None or found.one_hot != choice.one_hot:
+        if not all(is_one_hot(x, choice.one_hot) for _, x in _chunks(dataset)):
             raise DataError(f"The labels of data {dataset.name} are not one-hot as those of the training data are.")
         dataset = dataset.with_labels(from_one_hot(dataset.label.array, choice.one_hot), dataset.classes)
     count = choice.loss.classes(output) if isinstance(choice.loss, ClassLoss) else None
