@@ -104,6 +104,19 @@ def column(path: Path) -> None:
     onnx.save(model_of([node("MatMul", ["x", "w"], ["y"], "fc")], [port("x", ["N", 4])], [port("y", ["N", 1])], {"w": weight}), path)
 
 
+def half(path: Path) -> None:
+    """The same as linear, its weight in float16."""
+    weight = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float16)
+    onnx.save(model_of([node("Cast", ["w"], ["wide"], "cast", to=onnx.TensorProto.FLOAT), node("MatMul", ["x", "wide"], ["y"], "fc")],
+                       [port("x", ["N", 4])], [port("y", ["N", 3])], {"w": weight}), path)
+
+
+def patches(path: Path) -> None:
+    """x [1, 1, 5, 5] -> y [1, 2, 3, 3]: windows of 2 x 2 side by side, the last ones half in the padding."""
+    onnx.save(model_of([node("Conv", ["x", "w"], ["y"], "conv", strides=[2, 2], pads=[0, 0, 1, 1])], [port("x", [1, 1, 5, 5])],
+                       [port("y", [1, 2, 3, 3])], {"w": np.ones((2, 1, 2, 2), np.float32)}), path)
+
+
 def labelled(*labels: object) -> Callable[[Path], None]:
     """As many rows of 4 numbers as labels, 16 times over."""
     def make(path: Path) -> None:
@@ -122,6 +135,8 @@ FILES: dict[str, Callable[[Path], None]] = {
     "far.npz": far_flowers,
     "fifo.npz": fifo,
     "column.onnx": column,
+    "half.onnx": half,
+    "patches.onnx": patches,
     "bits.npz": labelled(0, 1),
     "counts.npz": labelled(7, 0, 12),
     "from-one.npz": labelled(1, 2, 3),
@@ -215,6 +230,14 @@ COMMANDS = [
     Row(7, "train linear.onnx --data flowers.npz --metrics f2", "There is no metric 'f2'; choose from accuracy, f1, f1_binary, ***"),
     Row(7, "train linear.onnx --data flowers.npz --metrics rmse", "The metric rmse does not fit the loss cross_entropy; those that do are accuracy, "
         "f1, f1_binary, f1_macro, f1_micro, f1_weighted, auc, perplexity."),
+    Row(9, "train half.onnx --data flowers.npz --optimizer sgd --learning-rate 1e9",
+        "Update 0 would make w infinite or NaN, which its 16 bits cannot hold; the weights are kept as they were before that update: lower the "
+        "learning rate, or train the model in float32."),
+    Row(9, "train linear.onnx --data flowers.npz --optimizer sgd --learning-rate 1e39",
+        "Update 0 made w, b infinite or NaN although loss and gradients were finite, so the weights in memory are of no use any more: go back to "
+        "weights that were saved, and lower the learning rate.\nThis run had not written a checkpoint yet (checkpoint_every and save_every_updates "
+        "do so on the way): start it anew."),
+    Row(11, "compile patches.onnx --machine gc200 --tile-exact", "***0 wrong***", 0),
     Row(10, "train linear.onnx --data flowers.npz --lr 0.1", "Unknown argument '--lr'; did you mean --learning-rate?"),
     Row(10, "train linear.onnx --data flowers.npz --batch-size 8", "Unknown argument '--batch-size'; did you mean --micro-batch-size?"),
     Row(10, "compile open.onnx --training --micro-batch-size 4",
