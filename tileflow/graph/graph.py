@@ -12,6 +12,8 @@ from .hints import Hints
 from .op import Op
 from .types import TensorType
 
+SHOWN = 300
+"""Characters of a name in listings and messages."""
 Role = Literal["forward", "backward", "update", "recompute"]
 
 
@@ -33,7 +35,7 @@ class Origin:
         return Origin(tuple(sources), self.role, block, hints)
 
     def __str__(self) -> str:
-        return one_line(", ".join(self.sources)) or "unnamed"
+        return one_line(", ".join(self.sources), SHOWN) or "unnamed"
 
 
 class Value:
@@ -55,7 +57,7 @@ class Value:
     @property
     def shown(self) -> str:
         """How listings call it."""
-        return f"%{one_line(self.name)}"
+        return f"%{one_line(self.name, SHOWN)}"
 
     def __repr__(self) -> str:
         return f"{self.shown}: {self.type}"

@@ -301,10 +301,10 @@ def select(array: np.ndarray, mode: str, batching: Batching, period: int | None)
                               f"device_iterations={batching.device_iterations}, got {period}.")
         per_iteration = len(array) // batching.device_iterations
         chosen = array.reshape(batching.device_iterations, per_iteration, *array.shape[1:])[period - 1::period]
-        array = chosen.reshape(-1, *array.shape[1:])
+        array = chosen.reshape(chosen.shape[0] * chosen.shape[1], *array.shape[1:])
     if len(array) == 1 and array.ndim == 1:
         return array[0]
-    return array if array.ndim == 1 else array.reshape(-1, *array.shape[2:])
+    return array if array.ndim == 1 else array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
 
 
 class InferenceModel(Model):
