@@ -1,7 +1,7 @@
 """Mistakes that people make at the command line and in Python, and exactly what they are told.
 
 A row of COMMANDS is a command (what stands after `tileflow`), its exit code and its sentence. Every word of the command that is a name in FILES
-is made in an empty folder first, and the command runs there, so that a row is all there is to write:
+(`mistake_files.py`) is made in an empty folder first, and the command runs there, so that a row is all there is to write:
 
     Row(16, "inspect giant.onnx", "giant.onnx: ...", 2)
 
@@ -25,129 +25,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx_models import model_of, node, port
+from mistake_files import FILES
 
 import tileflow
 from tileflow import cli, nn
 from tileflow.errors import DataError, ModelError, OptionError, ShapeError, TileflowError, TypeMismatchError
 
 ROOT = Path(__file__).parent.parent
-
-
-# ---- files by name
-
-
-def linear(path: Path) -> None:
-    """x [N, 4] -> y [N, 3]: one Gemm with a weight."""
-    weight = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
-    onnx.save(model_of([node("Gemm", ["x", "w", "b"], ["y"], "fc")], [port("x", ["N", 4])], [port("y", ["N", 3])],
-                       {"w": weight, "b": np.zeros(3, np.float32)}), path)
-
-
-def flowers(path: Path) -> None:
-    """64 rows of 4 numbers, classes 0..2."""
-    rng = np.random.default_rng(1)
-    np.savez(path, x=rng.standard_normal((64, 4)).astype(np.float32), y=rng.integers(0, 3, 64))
-
-
-def open_sized(path: Path) -> None:
-    """x [N, T, 4] -> the mean over T -> y [N, 3], T open."""
-    onnx.save(model_of([node("ReduceMean", ["x"], ["m"], "mean", axes=[1], keepdims=0), node("MatMul", ["m", "w"], ["y"], "fc")],
-                       [port("x", ["N", "T", 4])], [port("y", ["N", 3])], {"w": np.ones((4, 3), np.float32)}), path)
-
-
-def sequences(path: Path) -> None:
-    """32 rows of 7 steps of 4 numbers, classes 0..2."""
-    np.savez(path, x=np.random.default_rng(2).standard_normal((32, 7, 4)).astype(np.float32), y=np.arange(32) % 3)
-
-
-def unscoped(path: Path) -> None:
-    """x [2, 4] -> y [2, 4]: one matrix read by two products whose names tell nothing."""
-    onnx.save(model_of([node("MatMul", ["x", "w"], ["h"], "MatMul_1"), node("MatMul", ["h", "w"], ["y"], "MatMul_2")],
-                       [port("x", [2, 4])], [port("y", [2, 4])], {"w": np.eye(4, dtype=np.float32)}), path)
-
-
-def no_such_operator(path: Path) -> None:
-    """A product, and an operator that nobody has."""
-    onnx.save(model_of([node("MatMul", ["x", "w"], ["h"], "fc"), node("Tokenize", ["h"], ["y"], "words", domain="com.example")],
-                       [port("x", [2, 4])], [port("y", [2, 4])], {"w": np.ones((4, 4), np.float32)}, domains=["com.example"]), path)
-
-
-def outer(path: Path) -> None:
-    """x [N, 1] -> every row times every row, [N, N]: 170 bytes that need as much memory as one likes."""
-    onnx.save(model_of([node("Transpose", ["x"], ["t"], "turn"), node("MatMul", ["x", "t"], ["y"], "product")],
-                       [port("x", ["N", 1])], [port("y", ["N", "N"])], {}), path)
-
-
-def parts(path: Path) -> None:
-    """64 rows to train with and 32 to measure with, as flowers."""
-    rng = np.random.default_rng(3)
-    np.savez(path, x_train=rng.standard_normal((64, 4)).astype(np.float32), y_train=np.arange(64) % 3,
-             x_test=rng.standard_normal((32, 4)).astype(np.float32), y_test=np.arange(32) % 3)
-
-
-def far_flowers(path: Path) -> None:
-    """The same in other units."""
-    rng = np.random.default_rng(1)
-    np.savez(path, x=100 * rng.standard_normal((64, 4)).astype(np.float32), y=rng.integers(0, 3, 64))
-
-
-def fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def column(path: Path) -> None:
-    """x [N, 4] -> y [N, 1]."""
-    weight = np.random.default_rng(0).standard_normal((4, 1)).astype(np.float32)
-    onnx.save(model_of([node("MatMul", ["x", "w"], ["y"], "fc")], [port("x", ["N", 4])], [port("y", ["N", 1])], {"w": weight}), path)
-
-
-def half(path: Path) -> None:
-    """The same as linear, its weight in float16."""
-    weight = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float16)
-    onnx.save(model_of([node("Cast", ["w"], ["wide"], "cast", to=onnx.TensorProto.FLOAT), node("MatMul", ["x", "wide"], ["y"], "fc")],
-                       [port("x", ["N", 4])], [port("y", ["N", 3])], {"w": weight}), path)
-
-
-def patches(path: Path) -> None:
-    """x [1, 1, 5, 5] -> y [1, 2, 3, 3]: windows of 2 x 2 side by side, the last ones half in the padding."""
-    onnx.save(model_of([node("Conv", ["x", "w"], ["y"], "conv", strides=[2, 2], pads=[0, 0, 1, 1])], [port("x", [1, 1, 5, 5])],
-                       [port("y", [1, 2, 3, 3])], {"w": np.ones((2, 1, 2, 2), np.float32)}), path)
-
-
-def labelled(*labels: object) -> Callable[[Path], None]:
-    """As many rows of 4 numbers as labels, 16 times over."""
-    def make(path: Path) -> None:
-        np.savez(path, x=np.random.default_rng(1).standard_normal((16 * len(labels), 4)).astype(np.float32), y=np.array(labels * 16))
-    return make
-
-
-FILES: dict[str, Callable[[Path], None]] = {
-    "linear.onnx": linear,
-    "flowers.npz": flowers,
-    "empty.onnx": lambda path: path.write_bytes(b""),                    # type: ignore[dict-item,return-value]
-    "text.onnx": lambda path: path.write_text("not a model\n"),          # type: ignore[dict-item,return-value]
-    "parts.npz": parts,
-    "open.onnx": open_sized,
-    "sequences.npz": sequences,
-    "far.npz": far_flowers,
-    "fifo.npz": fifo,
-    "column.onnx": column,
-    "half.onnx": half,
-    "patches.onnx": patches,
-    "bits.npz": labelled(0, 1),
-    "counts.npz": labelled(7, 0, 12),
-    "from-one.npz": labelled(1, 2, 3),
-    "shares.npz": labelled(0.25, 1.5),
-    "words.npz": labelled("cat", "dog", "cow", "bee"),
-    "unscoped.onnx": unscoped,
-    "foreign.onnx": no_such_operator,
-    "outer.onnx": outer,
-    "long.npz": lambda path: np.savez(path, x=np.zeros((400_000, 1), np.float32)),
-}
-"""Makers by the file's name; each gets the path to make."""
 
 
 # ---- the table
