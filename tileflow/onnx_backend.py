@@ -54,7 +54,7 @@ class Backend(OnnxBackend):
         """Check a model. Programs are compiled when `run` brings arrays, whose shapes they are for.
 
         Args:
-            threads (in kwargs): worker threads; by default one for each core.
+            threads (in kwargs): worker threads; by default one for each core that may be used.
 
         Raises:
             ModelError: the model is damaged, or uses operators that tileflow does not have.

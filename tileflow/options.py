@@ -214,7 +214,7 @@ class Options:
         None, FilePath(), "machine", "file of plans (JSON) to use instead of searching, as written by compile --report", optional=True)
 
     seed: int = _option(0, Integer(Range(least=0, most=2**63 - 1)), "run", "seed of every random number")
-    threads: int | None = _option(None, _COUNT, "run", "worker threads; by default one per core", optional=True)
+    threads: int | None = _option(None, _COUNT, "run", "worker threads; by default one per core that may be used", optional=True)
     precision: Literal["float32", "float64"] = _option(
         "float32", Choice(("float32", "float64")), "run", "element type to compute with")
     matmul_precision: Literal["highest", "high", "medium"] = _option(
