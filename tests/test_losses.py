@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluate import check_gradient, check_gradient_kernels, check_kernel, evaluate
+from onnx_models import model_of, node, port
 from peers import needs
 
 import tileflow
 from tileflow import nn, optim
 from tileflow.errors import DataError, OptionError, ShapeError
 from tileflow.graph import Builder, Graph, TensorType, Value
+from tileflow.importers.onnx import wrap_model
 from tileflow.loss import LOSSES, find, head_of
 from tileflow.ops.loss import BCELoss
 from tileflow.options import Options, declarations
@@ -309,3 +311,17 @@ def test_a_training_takes_a_function_as_its_loss(tmp_path: Any):
 def test_labels_that_a_loss_cannot_take_are_refused_in_a_call():
     with pytest.raises(DataError, match="needs labels after the model's inputs"):
         tileflow.training_model(Apply(3, 4), loss="bce")(X3)
+
+
+@pytest.mark.parametrize("end", [None, "Softmax"])
+@pytest.mark.parametrize("setting", [{}, {"label_smoothing": 0.1, "class_weights": (1.0, 2.0, 3.0)}, {"ignore_index": 1}], ids=str)
+def test_sixteen_bit_models_are_trained_and_measured(end: str | None, setting: dict[str, Any], tmp_path: Any):
+    """Rows' losses are summed in float32."""
+    x, y = rng.standard_normal((70, 4)).astype(np.float16), np.arange(70) % 3
+    nodes = [node("MatMul", ["x", "w"], ["m"], "fc"), *([node(end, ["m"], ["y"], "end")] if end else [])]
+    weight = rng.standard_normal((4, 3)).astype(np.float16)
+    model = wrap_model(model_of(nodes, [port("x", ["N", 4], "float16")], [port(nodes[-1].output[0], ["N", 3], "float16")], {"w": weight}))
+    result = tileflow.train(model, data=((x, y), (x, y)), epochs=0, micro_batch_size=8, out=str(tmp_path), **setting)
+    scores = (x.astype(np.float32) @ weight.astype(np.float32)).astype(np.float16).astype(np.float64)
+    wanted = classes_in_numpy(scores, y, setting.get("ignore_index"), setting.get("class_weights", ()), setting.get("label_smoothing", 0.0))
+    assert result.evaluate()["loss"] == pytest.approx(wanted, rel=2e-3)

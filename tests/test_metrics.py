@@ -192,5 +192,7 @@ def test_a_training_measures_what_was_asked_for(tmp_path: Path, capsys: pytest.C
     records = json.loads((tmp_path / "metrics.json").read_text())["epochs"]
     assert records[-1]["test_f1"] == found["f1"]
     assert "test f1 0." in capsys.readouterr().out
+    two = tileflow.train(nn.Sequential(nn.Linear(4, 3)), data=((x, y), (x, y)), metrics="f1, top2", epochs=0, out=str(tmp_path / "c"))
+    assert list(two.evaluate((x, y))) == ["loss", "accuracy", "f1", "top2"]
     with pytest.raises(OptionError, match="The metric rmse does not fit the loss cross_entropy"):
         tileflow.train(nn.Sequential(nn.Linear(4, 3)), data=(x, y), metrics="rmse", out=str(tmp_path / "b"))

@@ -142,7 +142,7 @@ class Options:
     epochs: int = _option(1, Integer(Range(least=0)), "training", "passes over the training data")
     loss: Loss = _option(
         "auto", Choice(("auto", "cross_entropy", "nll", "mse", "l1", "bce", "bce_with_logits", "identity")), "training",
-        "loss function; auto is cross_entropy for whole-number labels and mse otherwise; identity takes the model's output as the loss")
+        "loss function; auto decides by the model's output and the labels and says why; identity takes the model's output as the loss")
     ignore_index: int | None = _option(
         None, Integer(), "training", "class number of labels that do not count (cross_entropy, nll)", optional=True)
     class_weights: tuple[float, ...] = _option(

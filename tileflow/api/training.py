@@ -241,7 +241,9 @@ def _kept_model(options: Options, kept: Recorded | None, reporter: Reporter) -> 
 
 def _listed(metrics: str | Function | Sequence[str | Function]) -> tuple[str | Function, ...]:
     """One metric, or several (OptionError where it is neither)."""
-    asked = (metrics,) if isinstance(metrics, str) or callable(metrics) or not isinstance(metrics, Iterable) else tuple(metrics)
+    if isinstance(metrics, str):
+        return tuple(name.strip() for name in metrics.split(","))
+    asked = (metrics,) if callable(metrics) or not isinstance(metrics, Iterable) else tuple(metrics)
     for one in asked:
         if not isinstance(one, str) and not callable(one):
             raise OptionError(f"A metric is a name or a function (outputs, labels) -> number, not {type(one).__name__}.")
