@@ -12,13 +12,13 @@ import numpy as np
 
 from .. import memory
 from ..errors import TrainingError
-from ..graph import Node, State, TensorType, Value
+from ..graph import Node, TensorType, Value
 from ..kernels import driver
 from ..kernels.driver import ADVANCE, HOLD, LOOP, PATCH, WAVE
-from ..kernels.guard import clear, copy, finite
-from ..lower.memory import padded, room
+from ..lower.memory import room
 from ..lower.plan import Plan, user_outputs
-from ..lower.rows import Operand, Place, Row
+from ..lower.rows import Place, Row
+from . import upkeep
 from .binding import Blocks, Bound, Moving, Patches, bind, call_row
 from .failure import bad_gradient, failed_leaf, lost, overflow
 from .session import Session, aligned
@@ -66,7 +66,7 @@ class Engine:
         self._scalars = [s for s in plan.program.update.states if s.kind == "scalar"]
         self._scalar_memory = np.zeros((self.batching.device_iterations, max(1, len(self._scalars))), np.float64)
         self._constants = {v: self._constant(a) for g in plan.program.graphs for v, a in g.constants.items()}
-        self._pending = {s.name: aligned(room(s.input.type)) for s in plan.program.fold.states if s.kind == "buffer" and s.output is not None}
+        self._pending = {s.name: aligned(room(s.input.type)) for s in upkeep.statistics(plan.program)}
         self._arenas = {"packed": aligned(plan.prologue.arena_bytes), "fold": aligned(plan.fold.arena_bytes),
                         "check": aligned(plan.check.arena_bytes), "update": aligned(plan.update.arena_bytes)}
         self._lanes = [self._make_lane() for _ in range(plan.lanes)]
@@ -136,14 +136,14 @@ class Engine:
         self._control_row(PATCH, n=0, grain=driver.ITERATION)
         training = self.program.training
         if training:
-            self._begin_update()
+            self._calls(upkeep.begin(self.plan))
         self._micro_steps()
         if training:
-            self._gradient_rows = self._calls(self._gradient_checks())
+            self._gradient_rows = self._calls(upkeep.gradient_checks(self.plan))
             self._check_rows = self._calls(self.plan.check.rows)
             self._control_row(HOLD, n=1)
             self._update_rows = self._calls(self.plan.update.rows)
-            self._commit()
+            self._calls(upkeep.commit(self.plan))
             self._calls(self.plan.prologue.rows)
         self._control_row(ADVANCE, n=1, grain=driver.ITERATION)
         if training:
@@ -186,35 +186,6 @@ class Engine:
             self._owners.append((bound.row.node, lane))
         return range(first, len(self._rows))
 
-    def _begin_update(self) -> None:
-        """Accumulators start at zero, pending statistics at the committed ones."""
-        self._calls([Row(clear[f"u{t.itemsize}"], [Operand(Place(("state", name)), (t.size,), t.itemsize)], t.size, 4096, 0.025 * t.nbytes, True)
-                     for name, t in ((s.name, s.input.type) for s in self._accumulators()) if t.size])
-        self._calls([self._state_copy(s, "state", "pending") for s in self._buffers()])
-
-    def _accumulators(self) -> list[State]:
-        return [s for s in self.program.fold.states if s.kind == "accumulator"]
-
-    def _gradients(self) -> list[tuple[str, TensorType, Place]]:
-        """Where the gradients of an update lie when its micro-batches are done: name, type, place."""
-        summed = [(s.name, s.input.type, Place(("state", s.name))) for s in self._accumulators()]
-        return summed + [(v.name, v.type, self.plan.update.places[v]) for v in self.program.update.inputs]
-
-    def _gradient_checks(self) -> list[Row]:
-        """What refuses gradients that are not finite before any weight is written."""
-        return [Row(finite(t.code), [Operand(place, (t.size,), t.itemsize)], t.size, 4096, 0.1 * t.size, True)
-                for _, t, place in self._gradients() if t.size]
-
-    def _commit(self) -> None:
-        self._calls([self._state_copy(s, "pending", "state") for s in self._buffers()])
-
-    def _buffers(self) -> list[State]:
-        return [s for s in self.program.fold.states if s.name in self._pending]
-
-    def _state_copy(self, state: State, source: str, target: str) -> Row:
-        words = padded(state.input.type.nbytes) // 8
-        return Row(copy["u8"], [Operand(Place((r, state.name)), (words,), 8) for r in (source, target)], words, 4096, 0.3 * words)
-
     def _micro_steps(self) -> None:
         """One update's micro-batches: waves of lanes, or one at a time with its calls split over the workers."""
         count = self.batching.gradient_accumulation if self.program.training else self.batching.micro_batches
@@ -251,10 +222,7 @@ class Engine:
         """After a micro-batch, in global order: refuse a loss that is not finite, add its contributions."""
         if not self.program.training:
             return
-        loss = self.program.loss
-        assert loss is not None
-        self._calls([Row(finite(loss.type.code), [Operand(self.plan.micro.places[loss], (1,), loss.type.itemsize)], 1, 1, 1.0,
-                         node=loss.producer)], lane)
+        self._calls([upkeep.loss_check(self.plan)], lane)
         self._calls(self.plan.fold.rows, lane)
 
     # ---- running
@@ -375,7 +343,7 @@ class Engine:
             if place.region[0] == "state":
                 return self.session[place.region[1]]
             return self._lanes[0].arena[place.offset:place.offset + t.nbytes].view(t.numpy)
-        return [name.removesuffix(".grad") for name, t, place in self._gradients() if not np.isfinite(found(t, place)).all()]
+        return [name.removesuffix(".grad") for name, t, place in upkeep.gradients(self.plan) if not np.isfinite(found(t, place)).all()]
 
     def _refused(self) -> list[str]:
         """Weights that the check of an update refuses: its rows once more, one by one and to the end."""
