@@ -9,6 +9,7 @@ from itertools import compress
 from .autograd import gradients, reached
 from .errors import OptionError
 from .graph import Builder, Graph, Origin, State, Value, verify
+from .graph.collector import without_collector
 from .optim import Optimizer
 from .optim.base import build_update
 from .passes.cse import cse
@@ -37,6 +38,7 @@ class Compilation:
 Step = tuple[str, Callable[[Program], None]]
 
 
+@without_collector
 def run_steps(program: Program, steps: Sequence[Step], stop_after: str | None = None) -> Compilation:
     """Run the steps in order, verifying every graph after each.
 

@@ -11,6 +11,7 @@ import tileflow.ops  # noqa: F401  (fills the registry)
 from tileflow import memory
 from tileflow.errors import ModelError, ShapeError, TileflowError, UnsupportedError
 from tileflow.graph import FLOATS, OPS, Builder, Graph, Origin, State, TensorType, Value, type_of, verify
+from tileflow.graph.collector import without_collector
 from tileflow.ops.shape import Transpose
 from tileflow.text import one_line
 
@@ -67,6 +68,7 @@ class Imported:
     warnings: list[str] = field(default_factory=list)
 
 
+@without_collector
 def import_graph(model: OnnxModel, *, dims: Mapping[str, int] | None = None, batch: int | None = None, training: bool | None = False,
                  input_types: Mapping[str, TensorType] | None = None, float_dtype: str | None = None,
                  freeze: Sequence[str] = (), trainable: Sequence[str] = (), tie: Sequence[str] = (), untie: Sequence[str] = (),

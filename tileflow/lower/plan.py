@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass, replace
 
 from ..graph import Graph, Value
+from ..graph.collector import without_collector
 from ..graph.rewrite import rewrite
 from ..kernels import cpu, limits
 from ..kernels.leaf import Leaf
@@ -59,6 +60,7 @@ class Plan:
         return "\n".join(lines)
 
 
+@without_collector
 def make_plan(program: Program, workers: int, precision: str = "highest") -> Plan:
     """Lower a program for `workers` threads, with float32 products of that precision (`kernels.cpu.precision`)."""
     with cpu.precision(precision):
