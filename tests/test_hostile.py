@@ -116,6 +116,13 @@ def test_models_that_cannot_be(model: ModelProto, says: str, tmp_path: Path):
     refused(model, tmp_path, ModelError, says)
 
 
+def test_outputs_listed_twice(tmp_path: Path):
+    """A weight, and a value that a node makes."""
+    model = model_of([node("Relu", ["x"], ["y"])], [2], [ones("w", 2)], outputs=("w", "y", "w", "y"))
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    assert [v.name for v in import_graph(load_model(tmp_path / "m.onnx")).graph.outputs] == ["w", "y", "w", "y"]
+
+
 def test_text_that_is_none(tmp_path: Path):
     path = tmp_path / "m.onnx"
     path.write_bytes(relu([2], name="QQQQ").SerializeToString().replace(b"QQQQ", b"\xff\xfe\x80Q"))

@@ -400,16 +400,18 @@ class Importer:
         """The graph's outputs under their own names: a copy where the tensor is an input, a constant, a weight or has another name."""
         values = [self.value(port.name) for port in self.model.outputs]
         named = {v.name: v for v in [*self.graph.constants, *self._states, *(v for n in self.graph.nodes for v in n.outputs)]}
-        results = []
+        results: dict[str, Value] = {}                      # a file may list an output twice
         for port, value in zip(self.model.outputs, values, strict=True):
+            if port.name in results:
+                continue
             result = value
             if value.producer is None or value.name != port.name:
                 with self.builder.at(Origin((port.name,))):
                     result = self.builder.emit(OPS["Identity"](), value, names=(port.name,))[0]
                 if (other := named.get(port.name)) is not None:
                     other.name, result.name = result.name, port.name
-            results.append(result)
-        return results
+            results[port.name] = result
+        return [results[port.name] for port in self.model.outputs]
 
     # Small services for the forms
 
