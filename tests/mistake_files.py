@@ -95,6 +95,50 @@ def labelled(*labels: object) -> Callable[[Path], None]:
     return make
 
 
+def deep(path: Path) -> None:
+    """x of forty dimensions."""
+    onnx.save(model_of([node("Relu", ["x"], ["y"])], [port("x", [1] * 40)], [port("y", [1] * 40)]), path)
+
+
+def altered(change: Callable[[onnx.ModelProto], object]) -> Callable[[Path], None]:
+    """x [2] plus a weight, with something changed that exporters never write."""
+    def make(path: Path) -> None:
+        model = model_of([node("Add", ["x", "w"], ["y"], "sum")], [port("x", [2])], [port("y", [2])], {"w": np.ones(2, np.float32)})
+        change(model)
+        path.write_bytes(model.SerializeToString())
+    return make
+
+
+def elsewhere(model: onnx.ModelProto) -> None:
+    """The weight in a file whose name no file can have."""
+    weight = model.graph.initializer[0]
+    weight.ClearField("raw_data")
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="a\0b")
+
+
+def borrowing(model: onnx.ModelProto) -> None:
+    """An attribute of a caller that there is none of."""
+    model.graph.node[0].attribute.add(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+
+
+def unfolding(path: Path) -> None:
+    """Thirty functions that each call the next one twice."""
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("mine", 1)]
+    model = model_of([node("F0", ["x"], ["y"], domain="mine")], [port("x", [1])], [port("y", [1])], domains=["mine"])
+    for i in range(30):
+        calls = [node(f"F{i + 1}", ["a"], ["t"], domain="mine"), node(f"F{i + 1}", ["t"], ["b"], domain="mine")]
+        model.functions.append(onnx.helper.make_function("mine", f"F{i}", ["a"], ["b"], calls, opsets))
+    model.functions.append(onnx.helper.make_function("mine", "F30", ["a"], ["b"], [node("Neg", ["a"], ["b"])], opsets))
+    onnx.save(model, path)
+
+
+def endless_header(path: Path) -> None:
+    """An array of no elements, whose other axis is longer than any."""
+    text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (0, 99999999999999999999), }"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
+
+
 FILES: dict[str, Callable[[Path], None]] = {
     "linear.onnx": linear,
     "flowers.npz": flowers,
@@ -116,6 +160,13 @@ FILES: dict[str, Callable[[Path], None]] = {
     "unscoped.onnx": unscoped,
     "foreign.onnx": no_such_operator,
     "outer.onnx": outer,
+    "deep.onnx": deep,
+    "segment.onnx": altered(lambda model: model.graph.initializer[0].segment.SetInParent()),
+    "elsewhere.onnx": altered(elsewhere),
+    "borrowing.onnx": altered(borrowing),
+    "mute.onnx": altered(lambda model: model.graph.ClearField("output")),
+    "unfolding.onnx": unfolding,
+    "endless.npy": endless_header,
     "long.npz": lambda path: np.savez(path, x=np.zeros((400_000, 1), np.float32)),
 }
 """Makers by the file's name; each gets the path to make."""

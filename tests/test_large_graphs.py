@@ -55,7 +55,7 @@ def total(n: int) -> ModelProto:
 
 def dynamic(n: int) -> ModelProto:
     """Nothing of it can be imported, for a reason that lies far above each node."""
-    nodes = chain(n // 2, lambda a, b, i: [node("Relu", [a], [b])]) + [node("Cast", ["y"], ["k"], to=TensorProto.INT64)]
+    nodes = [*chain(n // 2, lambda a, b, i: [node("Relu", [a], [b])]), node("Cast", ["y"], ["k"], to=TensorProto.INT64)]
     return model_of([*nodes, *(node("Reshape", ["x", "k"], [f"r{i}"]) for i in range(n // 2))], [2, 3], [], outputs=("y",))
 
 

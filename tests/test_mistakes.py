@@ -169,6 +169,19 @@ COMMANDS = [
         "smaller inputs."),
     Row(17, "train linear.onnx --data fifo.npz",
         "Data file fifo.npz is not a readable .npz file: it is a fifo (a named pipe), not a regular file; copy its content into one."),
+    Row(18, "inspect deep.onnx", "Note: deep.onnx: the input 'x', float32[***]: it has 40 dimensions and tileflow's tensors have up to 32", 0),
+    Row(18, "infer deep.onnx --data flowers.npz",
+        "deep.onnx: the input 'x', float32[***]: it has 40 dimensions and tileflow's tensors have up to 32"),
+    Row(18, "inspect segment.onnx", "segment.onnx: the tensor 'w' is a segment of a larger one, which tileflow does not take; save it in one piece."),
+    Row(18, "inspect elsewhere.onnx", "elsewhere.onnx: the tensor 'w' points to the external file 'a b', which is no name of a file; "
+        "export the model again."),
+    Row(18, "inspect borrowing.onnx", "borrowing.onnx: Add node 'sum' takes its attribute 'alpha' from the caller's 'slope', but it is in no "
+        "function; export the model again."),
+    Row(18, "inspect mute.onnx", "mute.onnx has no outputs, so there is nothing to compute; export it again."),
+    Row(18, "train linear.onnx --data endless.npy",
+        "Data file endless.npy claims the shape [0, 99999999999999999999], which no array can have; it is damaged."),
+    Row(19, "inspect unfolding.onnx", "unfolding.onnx: its functions unfold into 3,221,225,471 nodes, and the file holds 62; tileflow takes up to "
+        "26,200 of such a file: let functions call fewer functions."),
     Row(0, "train linear.onnx --data flowers.npz --out run && infer run/model.onnx --data flowers.npz", "Outputs are in predictions.npz.", 0),
 ]
 
