@@ -74,6 +74,7 @@ COMMANDS = [
         "Checkpoint far.npz is damaged or not a safetensors file: ***; restore it from a copy or train anew."),
     Row(14, "train --resume --out run", "The folder run does not say which model its run began with; name the model."),
     Row(14, "train linear.onnx --data flowers.npz --resume", "To resume a run, name its folder with out."),
+    Row(14, "train --data flowers.npz --out run --resume linear.onnx", "There is no checkpoint in run yet: the run begins anew.", 0),
     Row(14, "train linear.onnx --data flowers.npz --resume --out run", "There is no checkpoint in run yet: the run begins anew.", 0),
     Row(14, "train linear.onnx --data flowers.npz --out run && train --resume --out run --epochs 2 --learning-rate 0.01",
         "Going on with lr = 0.01 in place of 0.001.", 0),

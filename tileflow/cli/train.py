@@ -23,6 +23,8 @@ def run(chosen: argparse.Namespace) -> int:
     """`tileflow train`; to resume a run its folder is enough."""
     check_environment()
     options = options_of(chosen)
+    if chosen.model is None and str(options.resume).endswith(".onnx"):
+        chosen.model, options.resume = options.resume, True          # --resume took the word after it
     if chosen.model is None and options.resume is False:
         raise OptionError("The following arguments are required: MODEL; see tileflow train --help.")
     path = None if chosen.model is None else model_path(chosen.model)
