@@ -95,11 +95,6 @@ def labelled(*labels: object) -> Callable[[Path], None]:
     return make
 
 
-def deep(path: Path) -> None:
-    """x of forty dimensions."""
-    onnx.save(model_of([node("Relu", ["x"], ["y"])], [port("x", [1] * 40)], [port("y", [1] * 40)]), path)
-
-
 def altered(change: Callable[[onnx.ModelProto], object]) -> Callable[[Path], None]:
     """x [2] plus a weight, with something changed that exporters never write."""
     def make(path: Path) -> None:
@@ -109,12 +104,14 @@ def altered(change: Callable[[onnx.ModelProto], object]) -> Callable[[Path], Non
     return make
 
 
-def elsewhere(model: onnx.ModelProto) -> None:
-    """The weight in a file whose name no file can have."""
-    weight = model.graph.initializer[0]
-    weight.ClearField("raw_data")
-    weight.data_location = onnx.TensorProto.EXTERNAL
-    weight.external_data.add(key="location", value="a\0b")
+def elsewhere(location: str) -> Callable[[onnx.ModelProto], object]:
+    """The weight in another file."""
+    def change(model: onnx.ModelProto) -> None:
+        weight = model.graph.initializer[0]
+        weight.ClearField("raw_data")
+        weight.data_location = onnx.TensorProto.EXTERNAL
+        weight.external_data.add(key="location", value=location)
+    return change
 
 
 def borrowing(model: onnx.ModelProto) -> None:
@@ -139,9 +136,74 @@ def endless_header(path: Path) -> None:
     path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
 
 
+def scaled(path: Path) -> None:
+    """x [N, 4] -> y [N, 3]: two products with a number between them, as attention has one."""
+    nodes = [node("MatMul", ["x", "w"], ["h"], "fc1"), node("Mul", ["h", "half"], ["s"], "scale"), node("MatMul", ["s", "v"], ["y"], "fc2")]
+    onnx.save(model_of(nodes, [port("x", ["N", 4])], [port("y", ["N", 3])],
+                       {"w": np.ones((4, 5), np.float32), "half": np.float32(0.5), "v": np.ones((5, 3), np.float32)}), path)
+
+
+def in_training_mode(path: Path) -> None:
+    """x [N, 4] -> y [N, 3] with a batch normalisation and a dropout as an export for training has them."""
+    ones, zeros = np.ones(5, np.float32), np.zeros(5, np.float32)
+    nodes = [node("MatMul", ["x", "w"], ["h"], "fc1"),
+             node("BatchNormalization", ["h", "scale", "shift", "mean", "var"], ["n", "new_mean", "new_var"], "norm", training_mode=1),
+             node("Dropout", ["n", "ratio", "on"], ["d"], "drop"), node("MatMul", ["d", "v"], ["y"], "fc2")]
+    onnx.save(model_of(nodes, [port("x", ["N", 4])], [port("y", ["N", 3])],
+                       {"w": np.ones((4, 5), np.float32), "scale": ones, "shift": zeros, "mean": zeros, "var": ones, "ratio": np.float32(0.5),
+                        "on": np.array(True), "v": np.ones((5, 3), np.float32)}), path)
+
+
+def folded(path: Path) -> None:
+    """x [N, 1, 1, 4] -> y [N, 3]: a convolution under the names that an exporter gives it when it folds a batch normalisation into it."""
+    nodes = [node("Conv", ["x", "onnx::Conv_26", "onnx::Conv_27"], ["/conv1/Conv_output_0"], "/conv1/Conv"),
+             node("Flatten", ["/conv1/Conv_output_0"], ["f"]), node("MatMul", ["f", "w"], ["y"])]
+    onnx.save(model_of(nodes, [port("x", ["N", 1, 1, 4])], [port("y", ["N", 3])],
+                       {"onnx::Conv_26": np.ones((2, 1, 1, 1), np.float32), "onnx::Conv_27": np.zeros(2, np.float32),
+                        "w": np.ones((8, 3), np.float32)}), path)
+
+
+def relu_of(dims: list[int | str]) -> Callable[[Path], None]:
+    """A Relu of an input of these sizes."""
+    return lambda path: onnx.save(model_of([node("Relu", ["x"], ["y"], "relu")], [port("x", dims)], [port("y", dims)]), path)
+
+
+def all_cut_off(path: Path) -> None:
+    """A slice that leaves nothing, with the largest numbers there are."""
+    onnx.save(model_of([node("Slice", ["x", "starts", "ends", "axes"], ["y"], "cut")], [port("x", ["N", 4])], [port("y", ["N", 0])],
+                       {"starts": np.array([2**62]), "ends": np.array([-2**63]), "axes": np.array([1])}), path)
+
+
+def npy_that_claims(shape: tuple[int, ...]) -> Callable[[Path], None]:
+    """A header of an array of this shape, and no data."""
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
+    return lambda path: path.write_bytes(b"\x93NUMPY\x01\x00v\x00" + header)          # type: ignore[return-value]
+
+
+def folder_of_others(path: Path) -> None:
+    """A folder that everybody may write to."""
+    path.mkdir()
+    path.chmod(0o777)
+
+
+HOSTILE = "no\x1b[31m\u202esuch\u2066"
+"""A name that turns a terminal red and its text around."""
+
+
 FILES: dict[str, Callable[[Path], None]] = {
     "linear.onnx": linear,
     "flowers.npz": flowers,
+    "scaled.onnx": scaled,
+    "modes.onnx": in_training_mode,
+    "folded.onnx": folded,
+    "rows.npz": lambda path: np.savez(path, x=np.ones((32, 1, 1, 4), np.float32), y=np.arange(32) % 3),
+    "giant.onnx": relu_of([2**40, 2**40]),
+    "outside.onnx": altered(elsewhere("../../etc/passwd")),
+    "nothing.onnx": all_cut_off,
+    "claims.npy": npy_that_claims((100_000_000, 10_000)),
+    "ranks-images-idx3-ubyte": lambda path: path.write_bytes(bytes([0, 0, 8, 200]) + bytes(800)),          # type: ignore[dict-item,return-value]
+    f"{HOSTILE}.onnx": linear,
+    "open-folder": folder_of_others,
     "empty.onnx": lambda path: path.write_bytes(b""),                    # type: ignore[dict-item,return-value]
     "text.onnx": lambda path: path.write_text("not a model\n"),          # type: ignore[dict-item,return-value]
     "parts.npz": parts,
@@ -160,9 +222,9 @@ FILES: dict[str, Callable[[Path], None]] = {
     "unscoped.onnx": unscoped,
     "foreign.onnx": no_such_operator,
     "outer.onnx": outer,
-    "deep.onnx": deep,
+    "deep.onnx": relu_of([1] * 40),
     "segment.onnx": altered(lambda model: model.graph.initializer[0].segment.SetInParent()),
-    "elsewhere.onnx": altered(elsewhere),
+    "elsewhere.onnx": altered(elsewhere("a\0b")),
     "borrowing.onnx": altered(borrowing),
     "mute.onnx": altered(lambda model: model.graph.ClearField("output")),
     "unfolding.onnx": unfolding,
