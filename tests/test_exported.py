@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exported_networks import BATCH, EXPORTS, NETWORKS, Double, Network, export, network, torch
+from exported_networks import BATCH, EXPORTS, NETWORKS, Double, Network, conv_norm, export, network, torch
 from onnx import ModelProto
 from peers import needs
 
@@ -216,3 +216,23 @@ def test_round_trip(name: str, how: str, tmp_path: Path) -> None:
 
 def close(found: np.ndarray, wanted: np.ndarray) -> None:
     assert np.abs(found - wanted).max() <= SAME * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("how", ["torchscript training", "dynamo training"])
+def test_dropout_and_the_batch_stay_behind(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks exported for training: the trained file drops nothing and normalises by the running statistics, in every run."""
+    ort = needs("onnxruntime")
+
+    def make() -> Any:
+        return torch.nn.Sequential(conv_norm(3, 4, 3, 4, activation=torch.nn.ReLU), torch.nn.Dropout(0.3), torch.nn.Flatten(),
+                                   torch.nn.Dropout(0.5), torch.nn.Linear(256, 5))
+    monkeypatch.setitem(NETWORKS, "small", Network(make))
+    proto = export("small", network("small"), how)
+    assert {n.op_type for n in proto.graph.node} >= {"BatchNormalization", "Dropout"}
+    x, y = NETWORKS["small"].data(16, (16, 5))
+    tileflow.train(wrap_model(proto), data=(x, y), micro_batch_size=BATCH, out=str(tmp_path))
+    session = ort.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    first, again = (session.run(None, {session.get_inputs()[0].name: x[:BATCH]})[0] for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    found, = tileflow.infer(tmp_path / "model.onnx", data=x[:BATCH], micro_batch_size=BATCH).values()
+    close(first, found)
