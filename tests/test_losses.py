@@ -325,3 +325,48 @@ def test_sixteen_bit_models_are_trained_and_measured(end: str | None, setting: d
     scores = (x.astype(np.float32) @ weight.astype(np.float32)).astype(np.float16).astype(np.float64)
     wanted = classes_in_numpy(scores, y, setting.get("ignore_index"), setting.get("class_weights", ()), setting.get("label_smoothing", 0.0))
     assert result.evaluate()["loss"] == pytest.approx(wanted, rel=2e-3)
+
+
+def moved(b: Builder, x: Value, draw: np.random.Generator) -> Value:
+    """One random move of elements."""
+    shape = list(x.shape)
+    kind = draw.integers(5)
+    if kind == 0:
+        return b.Transpose(x, perm=tuple(int(i) for i in draw.permutation(len(shape))))
+    if kind == 1:
+        return b.Unsqueeze(x, axes=(int(draw.integers(len(shape) + 1)),))
+    if kind == 2 and len(shape) > 1:
+        at = int(draw.integers(len(shape) - 1))
+        return b.Reshape(x, shape=(*shape[:at], shape[at] * shape[at + 1], *shape[at + 2:]))
+    if kind == 3 and any(n == 6 for n in shape):
+        at = shape.index(6)
+        return b.Reshape(x, shape=(*shape[:at], 2, 3, *shape[at + 1:]))
+    return b.Identity(x)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_scores_found_give_the_output_by_the_function_named(seed: int):
+    """Whatever moves follow it: the softmax along the axis that was found, of the scores moved alike, is the output; or no axis was found."""
+    draw = np.random.default_rng(seed)
+    shape = tuple(int(n) for n in draw.permutation([2, 3, 6] if seed % 2 else [3, 3, 2]))
+    graph = Graph()
+    b = Builder(graph)
+    name, axis = ("Softmax", "LogSoftmax", "Sigmoid")[seed % 3], int(draw.integers(-3, 3))
+    start = b.input("x", TensorType("float64", shape))
+    y = getattr(b, name)(start, **({} if name == "Sigmoid" else {"axis": axis}))
+    for _ in range(int(draw.integers(5))):
+        y = moved(b, y, draw)
+    head = head_of(y)
+    assert head is not None
+    assert head.function == name
+    scores = head.before(b)
+    graph.outputs = [y, scores]
+    values = evaluate(graph, {"x": rng.standard_normal(shape)})
+    found, given = values[scores.name], values[y.name]
+    if name == "Sigmoid":
+        np.testing.assert_allclose(1 / (1 + np.exp(-found)), given, rtol=1e-12)
+    elif head.axis is not None:
+        logs = log_softmax(found, head.axis)
+        np.testing.assert_allclose(logs if name == "LogSoftmax" else np.exp(logs), given, rtol=1e-12)
+    else:
+        assert given.shape != shape          # it was cut or joined with its neighbours
