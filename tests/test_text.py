@@ -5,6 +5,7 @@ import csv
 import io
 import sys
 import unicodedata
+import warnings
 import zipfile
 
 import numpy as np
@@ -173,6 +174,14 @@ def test_nothing_of_it_comes_out_of_python(files):
              repr(tileflow.Options(out=RUN))]
     for text in shown:
         assert not raw(text), text
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        tileflow.infer(result.folder / "model.onnx", data={INPUT: np.full((8, 4), 1e6, np.float32)}, inputs=[INPUT])
+        again = [tileflow.training_model(MODEL) for _ in range(2)]
+        again[0](np.zeros((3, 4), np.float32), np.zeros(3, np.int64))
+        tileflow.training_model(MODEL)
+    assert len(warned) >= 2
+    assert not [raw(str(w.message)) for w in warned if raw(str(w.message))]
     with pytest.raises(tileflow.TileflowError) as caught:
         tileflow.training_model(model)(np.zeros((3, 5), np.float32), np.zeros(3, np.int64))
     assert not raw(str(caught.value))

@@ -16,6 +16,7 @@ from ..runtime.data import Data, DataLoader, Dataset, check_given, open_data
 from ..runtime.model import InferenceModel, Progress
 from ..runtime.preprocessing import Preprocessing
 from ..runtime.source import NetSource, OnnxSource, Source
+from ..text import one_line
 from .models import Modelish, chosen_options, chosen_progress, source_of
 
 
@@ -75,7 +76,7 @@ def preprocessing_of(source: Source) -> Preprocessing:
 def report_foreign(known: Preprocessing, dataset: Dataset) -> None:
     """Warn of data that are far from those the model was trained on."""
     for sentence in known.foreign(dataset):
-        warnings.warn(sentence, stacklevel=3)
+        warnings.warn(one_line(sentence), stacklevel=3)
 
 
 def measured(data: Data) -> Dataset:

@@ -21,6 +21,7 @@ from ..reading import open_regular
 from ..runtime.model import InferenceModel, Progress, TrainingModel
 from ..runtime.session import Session
 from ..runtime.source import NetSource, OnnxSource, Source
+from ..text import one_line
 from ..uses import check_layers, check_use
 
 Modelish = Module | OnnxModel | str | os.PathLike[str]
@@ -159,8 +160,8 @@ def training_model(model: Modelish, options: Options | None = None, *, optimizer
     optimizer = chosen_optimizer(optimizer, chosen)
     source = shared_source_of(model, chosen)
     if isinstance(model, (str, os.PathLike)) and source.session.updates:
-        warnings.warn(f"{model} was trained for {source.session.updates:,} updates by another model in use, and this one goes on from its weights; "
-                      "for weights of its own give it tileflow.load(...).", stacklevel=2)
+        warnings.warn(f"{one_line(model)} was trained for {source.session.updates:,} updates by another model in use, and this one goes on from "
+                      "its weights; for weights of its own give it tileflow.load(...).", stacklevel=2)
     return TrainingModel(source, chosen, optimizer, given_loss(chosen) if loss is None else loss, chosen_progress(progress))
 
 
