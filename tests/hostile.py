@@ -270,7 +270,7 @@ def change_tensor(model: ModelProto, rng: random.Random) -> None:
 def change_file(model: ModelProto, rng: random.Random) -> None:
     how = rng.randrange(6)
     if how == 0:
-        model.opset_import[0].version = rng.choice((*EXTREME, 7, 9, 11, 13, 18, 21))
+        rng.choice(list(model.opset_import)).version = rng.choice((*EXTREME, 7, 9, 11, 13, 18, 21))
     elif how == 1:
         model.ir_version = rng.choice((0, 3, 7, 10, -1, 1 << 40))
     elif how == 2 and model.graph.output:

@@ -1,6 +1,7 @@
 """Reading an ONNX file that may be damaged or hostile: every refusal is one sentence that names the place and the remedy."""
 from __future__ import annotations
 
+import functools
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from tileflow import memory
 from tileflow.errors import ModelError
+from tileflow.graph.collector import without_collector
 from tileflow.reading import open_regular
 from tileflow.text import one_line
 
@@ -113,6 +115,7 @@ def load_model(path: str | os.PathLike[str]) -> OnnxModel:
     return wrap_model(proto, path)
 
 
+@without_collector
 def wrap_model(proto: ModelProto, path: Path | None = None) -> OnnxModel:
     """Validate a ModelProto that is already in memory; `path` tells where it came from and where its external data is."""
     try:
@@ -309,9 +312,14 @@ def _check_known_nodes(proto: ModelProto) -> None:
 
 def schema_of(node: NodeProto, opset: int) -> onnx.defs.OpSchema | None:
     """The schema of a node's operator as of `opset`, or None where onnx has none."""
+    return _schema(node.op_type, opset, "" if node.domain == "ai.onnx" else node.domain)
+
+
+@functools.lru_cache(1 << 10)
+def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
     try:
-        return onnx.defs.get_schema(node.op_type, opset, "" if node.domain == "ai.onnx" else node.domain)
-    except onnx.defs.SchemaError:
+        return onnx.defs.get_schema(op_type, opset, domain)
+    except (onnx.defs.SchemaError, TypeError):             # TypeError: a version that no integer of C++ holds
         return None
 
 
