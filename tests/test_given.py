@@ -49,8 +49,8 @@ def test_a_micro_batch_size_that_was_set_fixes_the_rows_of_a_call(tmp_path):
     model(X, Y)
     assert model.program.batching.micro_batch == 8
     path = tmp_path / "run.toml"
-    path.write_text("micro_batch_size = 5\n")
-    with pytest.raises(tileflow.TileflowError, match=r"a call takes 5: micro_batch_size \(5\)"):
+    path.write_text("micro_batch_size = 5\ngradient_accumulation = 4\n")
+    with pytest.raises(tileflow.TileflowError, match=r"a call takes 20: micro_batch_size \(5\)"):
         tileflow.training_model(nn.Linear(4, 3), tileflow.Options.load(path))(X, Y)
     assert tileflow.inference_model(nn.Linear(4, 3), tileflow.Options.load(path))(X).shape == (32, 3)
     with pytest.raises(tileflow.TileflowError, match="a call takes 5"):
@@ -65,6 +65,15 @@ def test_packaged_models_by_name_everywhere(tmp_path, monkeypatch):
     for verb in (tileflow.load, tileflow.compile, tileflow.training_model, lambda path: tileflow.train(path, data=(X, Y))):
         with pytest.raises(ModelError, match=r"^There is no model file none.onnx; give an .onnx file, or one that comes with tileflow: digits_cnn"):
             verb("none.onnx")
+
+
+def test_the_options_of_a_run_serve_for_inference(tmp_path):
+    result = tileflow.train("digits_cnn.onnx", data="digits", max_batches=2, out=str(tmp_path), gradient_accumulation=2, device_iterations=2,
+                            threads=1)
+    options = tileflow.Options.load(tmp_path / "run.toml")
+    assert (options.gradient_accumulation, options.threads) == (2, 1)
+    model = tileflow.inference_model(result.folder / "model.onnx", options, device_iterations=1)
+    assert model(np.zeros((3, 1, 8, 8), np.float32)).shape == (3, 10)
 
 
 # ---- sizes that the data determine

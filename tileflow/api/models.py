@@ -176,4 +176,6 @@ def inference_model(model: Modelish, options: Options | None = None, *, progress
     Arrays are taken as they are: scaling and columns that a trained file knows are applied by `infer` and by `evaluate` of a run only.
     """
     chosen = chosen_options("inference_model", options, changes)
+    if not chosen.given("gradient_accumulation", files=False):
+        chosen.gradient_accumulation = 1          # a run's file of options says how it was trained
     return InferenceModel(shared_source_of(model, chosen), chosen, chosen_progress(progress))
