@@ -196,6 +196,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "scaled.onnx": scaled,
     "modes.onnx": in_training_mode,
     "folded.onnx": folded,
+    "bare.npz": lambda path: np.savez(path, x=np.ones((64, 4), np.float32)),
     "rows.npz": lambda path: np.savez(path, x=np.ones((32, 1, 1, 4), np.float32), y=np.arange(32) % 3),
     "giant.onnx": relu_of([2**40, 2**40]),
     "outside.onnx": altered(elsewhere("../../etc/passwd")),

@@ -163,6 +163,8 @@ COMMANDS = [
     Row(10, "tune linear.onnx --micro-batch-size 4 --available-memory-proportion 0.1",
         "tune searches for the available_memory_proportion of all operators, so it cannot be given; operators named by a pattern, as in conv*=0.1, "
         "keep theirs."),
+    Row(10, "infer linear.onnx --data bare.npz --metrics f1",
+        "Option metrics is about labels, and data bare.npz have none; name them with --label, or leave it out."),
     Row(10, "report folder --verbos", "Unknown argument '--verbos'; did you mean --verbose?"),
     Row(10, "infer linear.onnx --data flowers.npz --epochs 2", "Option epochs (--epochs) has no effect on infer; it is for train."),
     Row(10, "train linear.onnx --data flowers.npz --machine gc200",

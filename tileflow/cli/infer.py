@@ -51,6 +51,9 @@ def run(chosen: argparse.Namespace) -> int:
     known = Preprocessing.of_file(model)
     data = open_data(options.data, options, known.roles)
     check_given(options.data, data, options)
+    asked = [n for n in ("metrics", "loss", "ignore_index", "class_axis") if options.given(n, files=False)]
+    if asked and (data.test or data.train).label is None:
+        raise DataError(f"Option {asked[0]} is about labels, and data {data.train.name} have none; name them with --label, or leave it out.")
     bar = CompileBar(sys.stderr.isatty() if options.progress is None else options.progress)
     try:
         outputs = api.infer(model, options, data=data, progress=bar, say=lambda sentence: say(sentence, sys.stderr))
