@@ -37,6 +37,8 @@ MAGIC = b"tileflow kernel 1\n"
 DIGEST = hashlib.sha256
 MODE = 0o755
 """Of folders that we make, whatever the umask: nobody else writes there."""
+PRIVATE = 0o700
+"""Of our folder among everybody's temporary files."""
 
 on_compile: list[Callable[[str], None]] = []
 """Called with a leaf's name each time machine code is made anew (not when it is read from disk)."""
@@ -75,7 +77,7 @@ def source_hash() -> str:
 
 
 def folder() -> Path:
-    """Where this version's compiled kernels lie: below `root`, or in a folder of this process where that is refused."""
+    """Where this version's compiled kernels lie: below `root`, or in a private folder where that is refused."""
     wanted = root() / f"kernels-{source_hash()}"
     return _instead(wanted) if refusal() else wanted
 
@@ -90,10 +92,19 @@ _doubt = functools.cache(trust.doubt)
 
 @functools.cache
 def _instead(wanted: Path) -> Path:
-    """A private folder for the time of this process; a place where nothing can be kept where there is none."""
+    """This user's own folder among the temporary files, which later starts find again; one for the time of this process where that is in doubt,
+    too; a place where nothing can be kept where there is none."""
+    own = Path(tempfile.gettempdir()) / f"tileflow-{os.getuid()}"
+    with contextlib.suppress(OSError):
+        own.mkdir(PRIVATE, exist_ok=True)
+    trusted = own.is_dir() and not trust.doubt(own)
     warnings.warn(f"Compiled kernels are not kept in {wanted.parent}, because {_doubt(wanted)}: they would be run as they are found there. "
-                  f"This start compiles them anew; mend the permissions, or set TILEFLOW_CACHE_DIR to a folder of your own.",
-                  RuntimeWarning, stacklevel=2)
+                  + (f"They are kept in {own}; " if trusted else "This start compiles them anew; ")
+                  + "mend the permissions, or set TILEFLOW_CACHE_DIR to a folder of your own.", RuntimeWarning, stacklevel=2)
+    return own / wanted.name if trusted else _for_this_process()
+
+
+def _for_this_process() -> Path:
     try:
         made = Path(tempfile.mkdtemp(prefix="tileflow-kernels-"))
     except OSError:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -133,15 +134,24 @@ def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path) -> None:
     open_folder = tmp_path / "open"
     open_folder.mkdir()
     open_folder.chmod(0o777)
-    for _ in range(2):                                  # nothing is kept, and nothing of it is left behind
+    own, taken = tmp_path / f"tileflow-{os.getuid()}", False
+    for compiled in (["add"], [], ["add"], ["add"]):
+        if not compiled:
+            assert [path.parent.parent for path in tmp_path.rglob("*.nbc")] == [own]
+            assert own.stat().st_mode & 0o777 == 0o700
+        elif own.exists():                              # somebody else might have made it: nothing is kept, and nothing is left behind
+            shutil.rmtree(own / cache.folder().name, ignore_errors=True)
+            own.chmod(0o777)
+            taken = True
         done = subprocess.run([sys.executable, "-c", KERNEL], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False,
                               env={**os.environ, "TILEFLOW_CACHE_DIR": str(open_folder), "TMPDIR": str(tmp_path),
                                    "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"})
-        assert done.stdout.strip() == "['add'] True", done.stderr
+        assert done.stdout.strip() == f"{compiled} True", done.stderr
         assert f"{open_folder} may be written by other users (mode 777)" in done.stderr
+        assert ("This start compiles them anew" if taken else f"They are kept in {own}") in done.stderr
         assert "set TILEFLOW_CACHE_DIR to a folder of your own" in done.stderr
         assert done.stderr.count("RuntimeWarning") == 1
-        assert list(tmp_path.iterdir()) == [open_folder]
+        assert sorted(tmp_path.iterdir()) == sorted([open_folder, own])
         assert list(open_folder.iterdir()) == []
 
 

@@ -140,7 +140,7 @@ def _cache(found: Examination) -> None:
     from .kernels import cache
     root, current = cache.root(), cache.folder()
     if why := cache.refusal():
-        found.problems.append(Problem(f"the kernel cache {root} is not used, because {why}; every start compiles anew.",
+        found.problems.append(Problem(f"the kernel cache {root} is not used, because {why}; kernels are kept in {current}.",
                                       "mend the permissions (chmod go-w) or set TILEFLOW_CACHE_DIR to a folder of your own."))
         return
     size, files = _size(root)
