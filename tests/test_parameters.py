@@ -319,6 +319,21 @@ def test_branches_keep_what_they_read(tmp_path: Path) -> None:
     np.testing.assert_allclose(expected(file, {"x": x})[0], run(result, {"x": x})[0], rtol=1e-5)
 
 
+def test_weights_that_an_exporter_keeps_in_constant_nodes(tmp_path: Path) -> None:
+    """Paddle's files have no initializers; where a file has weights among them, what is in nodes is a constant as before."""
+    def proto(**weights: Any) -> ModelProto:
+        nodes = [node("Constant", [], ["fc.w_0"], value=tensor("", f4(4, 4))), node("Constant", [], ["fc.b_0"], value=tensor("", zeros(4))),
+                 node("Constant", [], ["three"], value=tensor("", np.float32(3))),
+                 node("MatMul", ["x", "fc.w_0"], ["p"]), node("Add", ["p", "fc.b_0"], ["a"]),
+                 node("Mul", ["a", "three"], ["m" if weights else "y"])]
+        return model_of([*nodes, *[node("MatMul", ["m", "w"], ["y"])] * len(weights)], [port("x", [2, 4])], [port("y", [2, 4])], weights)
+    assert trained(proto()) == {"fc.w_0": True, "fc.b_0": True}
+    assert trained(proto(w=f4(4, 4))) == {"w": True}
+    result, file = written(proto(), tmp_path / "m.onnx")
+    x = f4(2, 4)
+    np.testing.assert_allclose(expected(file, {"x": x})[0], run(result, {"x": x})[0], rtol=1e-5)
+
+
 def test_old_files_list_new_initializers_as_inputs(tmp_path: Path) -> None:
     proto = two_layers()
     proto.ir_version = 3

@@ -49,8 +49,8 @@ class Verdict:
 class Facts:
     """What is known of one stored tensor."""
 
-    def __init__(self, model: OnnxModel, ties: Ties, name: str, makers: Mapping[str, NodeProto]) -> None:
-        self.model, self.ties, self.name, self._makers = model, ties, name, makers
+    def __init__(self, model: OnnxModel, ties: Ties, name: str, makers: Mapping[str, NodeProto], weights_in_nodes: bool = False) -> None:
+        self.model, self.ties, self.name, self._makers, self.weights_in_nodes = model, ties, name, makers, weights_in_nodes
         self.uses = ties.uses.get(name, ())
         self.tensor = model.tensors[name]
         self.size = math.prod(self.tensor.dims)
@@ -128,6 +128,8 @@ def statistics(f: Facts) -> Verdict | None:
 def constant_nodes(f: Facts) -> Verdict | None:
     if f.name in f.model.initializers:
         return None
+    if f.weights_in_nodes and (verdict := declared_by_the_operator(f) or bias_of_a_product(f)) is not None:
+        return verdict
     stored = f.role in TRAINED and f.looks_trained and not f.ties.evidence.by_pytorch
     return Verdict("constant", "in a Constant node", f"as the {f.role} of {f.first.node.op_type} it may be a parameter" if stored else "")
 
@@ -203,11 +205,15 @@ RULES: tuple[Rule, ...] = (
 
 
 def verdicts(model: OnnxModel, ties: Ties) -> dict[str, Verdict]:
-    """What becomes of every floating tensor that a node reads, by its name."""
+    """What becomes of every floating tensor that a node reads, by its name.
+
+    Constant nodes hold constants, but for files none of whose initializers is a weight: there exporters (Paddle's) keep the weights in them.
+    """
     makers = {output: node for node in ties.nodes for output in node.output}
+    weights_in_nodes = not any(use.role in TRAINED for name in model.initializers for use in ties.uses.get(name, ()))
     result = {}
     for name, uses in ties.uses.items():
         if uses and name not in ties.views:
-            facts = Facts(model, ties, name, makers)
+            facts = Facts(model, ties, name, makers, weights_in_nodes)
             result[name] = next(verdict for rule in RULES if (verdict := rule(facts)) is not None)
     return result
