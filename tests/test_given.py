@@ -34,6 +34,8 @@ def test_an_optimizer_by_name_is_the_option():
         by_name, by_option = weights(optimizer=name, learning_rate=0.1), weights(options=tileflow.Options(optimizer=name, learning_rate=0.1))
         assert all(np.array_equal(by_name[k], by_option[k]) for k in by_name)
     assert not np.array_equal(weights(optimizer="sgd")["weight"], weights(optimizer="adamw")["weight"])
+    with_momentum = tileflow.training_model(nn.Linear(4, 3), optimizer="sgd", momentum=0.9)          # whose settings count then
+    assert with_momentum.optimizer == tileflow.optim.SGD(1e-3, momentum=0.9)
 
 
 def test_an_optimizer_in_place_of_a_files_options(tmp_path):

@@ -175,8 +175,8 @@ COMMANDS = [
         "Option loss (--loss) counts for training only; add --training, or leave it out."),
     Row(10, "compile linear.onnx --recompute",
         "Option recompute (--recompute) is about the tile machine; name one, for example --machine gc200, or leave it out."),
-    Row(15, "doctor", "Problem: the kernel cache open-folder is not used, because ***open-folder may be written by other users (mode 777); every "
-        "start compiles anew.", 0, process=True, environment={"TILEFLOW_CACHE_DIR": "open-folder"}),
+    Row(15, "doctor", "Problem: the kernel cache open-folder is not used, because ***open-folder may be written by other users (mode 777); kernels "
+        "are kept in ***.", 0, process=True, environment={"TILEFLOW_CACHE_DIR": "open-folder", "TMPDIR": "."}),
     Row(16, "train linear.onnx --data claims.npy",
         "Data file claims.npy has shape [100000000, 10000] (4,000,000,000,000 bytes) but stores 128 bytes."),
     Row(16, "inspect giant.onnx", "Note: giant.onnx: the input 'x', float32[1099511627776, 1099511627776]: its sizes come to 4.84e+24 bytes; check "

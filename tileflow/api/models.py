@@ -54,6 +54,11 @@ def chosen_options(verb: str, options: Options | None, changes: Mapping[str, Any
     return result
 
 
+def by_name(optimizer: Optimizer | str | None) -> dict[str, Any]:
+    """The name of an optimizer as the option that it is, beside which those of its settings count."""
+    return {"optimizer": optimizer} if isinstance(optimizer, str) else {}
+
+
 def chosen_optimizer(optimizer: Optimizer | str | None, options: Options) -> Optimizer | None:
     """The optimizer given beside the options, whose place it takes; a name is the option optimizer.
 
@@ -63,8 +68,7 @@ def chosen_optimizer(optimizer: Optimizer | str | None, options: Options) -> Opt
     if optimizer is None:
         return None
     if isinstance(optimizer, str):
-        options.optimizer = optimizer          # type: ignore[assignment]        # checked there
-        return None
+        return None                             # `by_name` has put it among the options
     if not isinstance(optimizer, Optimizer):
         raise OptionError(f"optimizer must be a name (sgd, adam, adamw) or an optimizer such as tileflow.optim.SGD(lr=0.1), not {_what(optimizer)}.")
     told = [d.name for d in declarations().values() if d.group == "optimizer" and d.name != "loss_scaling" and options.given(d.name, files=False)]
@@ -156,7 +160,7 @@ def training_model(model: Modelish, options: Options | None = None, *, optimizer
 
     Threads may share the model: its calls, and those of all other models of `model`, take turns.
     """
-    chosen = chosen_options("training_model", options, changes)
+    chosen = chosen_options("training_model", options, by_name(optimizer) | changes)
     optimizer = chosen_optimizer(optimizer, chosen)
     source = shared_source_of(model, chosen)
     if isinstance(model, (str, os.PathLike)) and source.session.updates:

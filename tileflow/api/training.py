@@ -29,7 +29,7 @@ from ..runtime.trained_file import write_trained
 from ..runtime.trainer import Reporter, Silent, Trainer
 from ..text import one_line
 from .inference import input_types, measured, preprocessing_of, report_foreign
-from .models import Modelish, chosen_optimizer, chosen_options, source_of
+from .models import Modelish, by_name, chosen_optimizer, chosen_options, source_of
 
 
 @dataclass
@@ -156,7 +156,7 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
         Interrupted: Ctrl-C or SIGTERM; the state is saved and `resume=True` goes on bit for bit.
     """
     named = loss is not None and not callable(loss)
-    chosen = chosen_options("train", options, changes | ({"loss": loss} if named else {}))
+    chosen = chosen_options("train", options, by_name(optimizer) | changes | ({"loss": loss} if named else {}))
     optimizer = chosen_optimizer(optimizer, chosen)
     if reporter is None and chosen.progress:
         from ..progress import TrainPrinter
