@@ -14,6 +14,7 @@ import pytest
 from hostile import cases, judge, model_of, npy_with, ones, use_data, use_model
 from onnx import AttributeProto, ModelProto, StringStringEntryProto, TensorProto, helper
 
+from tileflow import cli
 from tileflow.errors import CheckpointError, DataError, ModelError, ShapeError, TileflowError
 from tileflow.graph import TensorType
 from tileflow.graph.types import broadcast_shapes
@@ -169,6 +170,7 @@ def test_broadcasting_of_any_rank_and_size():
     assert broadcast_shapes((1,) * 40, (3,)) == (1,) * 39 + (3,)
     assert broadcast_shapes((0, 1), (1, 5)) == (0, 5)
     assert broadcast_shapes((2, 3), (3, 2)) is None
+    assert broadcast_shapes((2, 1), (-1,)) is None
     assert broadcast_shapes() == ()
 
 
@@ -209,6 +211,17 @@ def test_ranks_of_idx_files(tmp_path: Path):
     path.write_bytes(bytes([0, 0, 8, 3]) + b"\0" * 4 + b"\xff" * 8)
     with pytest.raises(DataError):
         use_data(path)
+
+
+@pytest.mark.parametrize("words", [
+    ("inspect", "{}.onnx"), ("train", "digits_cnn.onnx", "--data", "{}.npz"), ("train", "digits_cnn.onnx", "--data", "digits", "--out", "{}"),
+    ("infer", "digits_cnn.onnx", "--data", "digits", "--out", "{}.npz"), ("report", "{}"), ("train", "digits_cnn.onnx", "--options", "{}.toml"),
+    ("train", "digits_cnn.onnx", "--data", "digits", "--out", "{}", "--resume"),
+], ids=" ".join)
+def test_names_that_no_file_can_have(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([word.format("a" * 5000) for word in words]) == cli.USER_ERROR
+    assert "aaa" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("shape", ["[NaN]", "[1e308]", "[true]", "[-1]", "[99999999999999999999999]", "{}", "[[1]]", "null"])

@@ -16,7 +16,7 @@ def model_path(given: str | os.PathLike[str]) -> Path:
         ModelError: there is neither.
     """
     path = Path(given)
-    if path.exists():
+    if os.path.exists(path):                              # Path's own raises for names that no file can have
         return path
     if os.fspath(given) in PACKAGED_MODELS:
         return Path(__file__).parent / "data" / path

@@ -100,7 +100,7 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
     result = []
     for sizes in itertools.zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1):
         wide = {n for n in sizes if n != 1}
-        if len(wide) > 1:
+        if len(wide) > 1 or min(wide, default=1) < 0:
             return None
         result.append(wide.pop() if wide else 1)
     return tuple(result[::-1])

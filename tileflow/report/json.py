@@ -256,7 +256,7 @@ def load(path: str | os.PathLike[str]) -> Report:
         ReportError: it cannot be read, is not JSON, or is not a report of this version.
     """
     where = Path(path)
-    file = where / FILE if where.is_dir() else where
+    file = where / FILE if os.path.isdir(where) else where
     try:
         content = json.loads(read_text(file), parse_constant=_refuse)
     except OSError as error:

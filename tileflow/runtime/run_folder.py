@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -60,7 +61,7 @@ def run_folder(out: str | None, resume: str | bool) -> Path:
     """
     folder = Path(out) if out else Path("runs") / time.strftime("%Y%m%d-%H%M%S")
     goes_on = resume is True or (isinstance(resume, str) and Path(resume).resolve().parent == folder.resolve())
-    if not goes_on and (folder / CHECKPOINT).exists():
+    if not goes_on and os.path.exists(folder / CHECKPOINT):
         raise CheckpointError(f"The folder {folder} already holds a run; go on from it with resume, or choose another one with out.")
     try:
         folder.mkdir(parents=True, exist_ok=True)

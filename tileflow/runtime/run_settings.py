@@ -61,7 +61,7 @@ def recorded(folder: Path) -> Recorded | None:
         OptionError: the file is damaged or holds options that this tileflow does not know.
     """
     path = folder / RUN
-    if not path.exists():
+    if not os.path.exists(path):
         return None
     options = read_options_file(path)
     model = tomllib.loads(path.read_text(encoding="utf-8")).get(MODEL_TABLE, {})

@@ -131,7 +131,7 @@ def _built_in(name: str, options: Options) -> Data:
 
 
 def _open_path(path: Path, options: Options, trained: Roles) -> Data:
-    if not path.exists():
+    if not os.path.exists(path):                          # Path's own raises for names that no file can have
         raise DataError(f"There are no data at {path}; give a file, a folder or a built-in name ({', '.join(BUILT_IN)}).")
     form = options.data_format if options.data_format != "auto" else _format(path)
     if form == "npz":
