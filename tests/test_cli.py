@@ -17,7 +17,7 @@ from tileflow.errors import Interrupted, ModelError, OptionError, TrainingError
 from tileflow.kernels.limits import Room
 from tileflow.options import Options, declarations
 from tileflow.runtime.history import Epoch
-from tileflow.uses import COMMANDS, FOR_TRAINING, verbs_of
+from tileflow.uses import COMMANDS, for_training, verbs_of
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = {
@@ -62,7 +62,7 @@ def test_every_option_has_its_flag_where_it_has_an_effect(name):
                 parsed(declaration.flag, command=command)
             continue
         partners = list(PARTNERS.get(name, []))
-        if command in ("compile", "tune", "inspect") and (declaration.group in FOR_TRAINING or name == "gradient_accumulation"):
+        if command in ("compile", "tune", "inspect") and for_training(declaration):
             partners.append("--training")
         if declaration.group == "machine" and name != "machine" and command not in ("train", "infer"):
             partners.append("--machine=gc200")
@@ -79,6 +79,7 @@ def test_every_option_has_its_flag_where_it_has_an_effect(name):
     (["compile", "--epochs", "2"], "Option epochs (--epochs) has no effect on compile; it is for train."),
     (["compile", "--loss", "mse"], "Option loss (--loss) counts for training only; add --training, or leave it out."),
     (["compile", "--recompute"], "Option recompute (--recompute) is about the tile machine; name one, for example --machine gc200, or leave it out."),
+    (["compile", "--recompute", "--machine", "gc200"], "Option recompute (--recompute) counts for training only; add --training, or leave it out."),
     (["train", "--momentum", "0.9"], "Option momentum (--momentum) has no effect with the optimizer adamw; it is for sgd."),
     (["train", "--optimizer", "sgd", "--eps", "0.1"], "Option eps (--eps) has no effect with the optimizer sgd; it is for adam and adamw."),
     (["infer", "--seed", "1", "--shuffle"], "Option shuffle (--shuffle) has no effect on infer; it is for train."),

@@ -45,7 +45,8 @@ OF_OPTION: dict[str, tuple[str, ...]] = {
 }
 """Options that other verbs use than the rest of their group."""
 FOR_TRAINING = ("training", "optimizer")
-"""Groups that count with training=True (--training) only, where a verb has that choice."""
+OPTIONS_FOR_TRAINING = ("gradient_accumulation", "joint_plans", "optimizer_off_chip", "recompute")
+"""Groups, and options of other groups, that count with training=True (--training) only, where a verb has that choice."""
 OF_COMMAND = {"infer": ("out", "progress", "loss", "ignore_index", "class_axis", "metrics"), "tune": ("out", "progress"), "compile": ("seed",)}
 """What is for the command alone: the functions return their results, and call what they are given as progress."""
 OF_OPTIMIZER = {"momentum": ("sgd",), "dampening": ("sgd",), "nesterov": ("sgd",), "betas": ("adam", "adamw"), "eps": ("adam", "adamw")}
@@ -88,6 +89,11 @@ def check_layers(options: Options) -> None:
             raise OptionError(f"Option {name} has no effect on a network of layers; it is for ONNX files.")
 
 
+def for_training(declaration: Declaration) -> bool:
+    """An option says nothing about inference."""
+    return declaration.group in FOR_TRAINING or declaration.name in OPTIONS_FOR_TRAINING
+
+
 def _no_effect(verb: str, declaration: Declaration, options: Options, training: bool, command: bool) -> str | None:
     """Why an option has no effect on a verb; None where it has one."""
     name, verbs = declaration.name, verbs_of(declaration)
@@ -97,11 +103,11 @@ def _no_effect(verb: str, declaration: Declaration, options: Options, training: 
     if not command and name in OF_COMMAND.get(verb, ()):
         return f"has no effect on the function {verb}, which returns its results; it is for {_and([v for v in verbs if v not in OF_COMMAND])} " \
                "and the command line."
-    if verb in ("compile", "tune", "inspect") and not training and (declaration.group in FOR_TRAINING or name == "gradient_accumulation"):
-        return f"counts for training only; add {'--training' if command else 'training=True'}, or leave it out."
     if verb == "compile" and options.machine is None and declaration.group == "machine" and name != "serialised_matmul":
         machine = "--machine gc200" if command else "machine='gc200'"
         return f"is about the tile machine; name one, for example {machine}, or leave it out."
+    if verb in ("compile", "tune", "inspect") and not training and for_training(declaration):
+        return f"counts for training only; add {'--training' if command else 'training=True'}, or leave it out."
     if options.resume is False and options.optimizer not in OF_OPTIMIZER.get(name, (options.optimizer,)):          # else the run's folder knows it
         return f"has no effect with the optimizer {options.optimizer}; it is for {_and(OF_OPTIMIZER[name])}."
     if name == "output_return_period" and options.output_mode != "every_n":
