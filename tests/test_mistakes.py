@@ -136,6 +136,8 @@ COMMANDS = [
     Row(10, "train linear.onnx --data flowers.npz --batch-size 8", "Unknown argument '--batch-size'; did you mean --micro-batch-size?"),
     Row(10, "compile open.onnx --training --micro-batch-size 4",
         "open.onnx: the sizes of 'T' (x: float32[N, T, 4]) are open; give them: dims={\"T\": 128}, on the command line --dims T=128."),
+    Row(5, "inspect open.onnx --training",
+        "train takes these sizes from its data. Whether a gradient reaches every parameter is looked at once they are given here.", 0),
     Row(10, "train open.onnx --dim T=7", "Unknown argument '--dim'; did you mean --dims?"),
     Row(10, "train open.onnx --data sequences.npz --out run && infer run/model.onnx --data sequences.npz", "Outputs are in predictions.npz.", 0),
     Row(10, "train linear.onnx --data parts.npz --validation-split 0.3",

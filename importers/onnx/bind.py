@@ -17,6 +17,10 @@ ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
 """What symbolic dimensions may compute ('past + sequence'); exporters write '/' for exact division."""
 
 
+class OpenSizesError(ModelError):
+    """Sizes of inputs that neither the file nor the options say; data would."""
+
+
 @dataclass
 class Binding:
     """Types of the inputs, the sizes of the symbols, and which inputs have another batch than the file declares."""
@@ -63,7 +67,7 @@ def bind_inputs(model: OnnxModel, dims: Mapping[str, int] | None = None, batch: 
         binding.types[port.name] = given[port.name] if port.name in given else _resolve(model, port, binding, unbound)
     if unbound:
         first = next(iter(unbound))
-        raise ModelError(f"{model.where}: the sizes of {', '.join(f'{s!r} ({p})' for s, p in unbound.items())} are open; "
+        raise OpenSizesError(f"{model.where}: the sizes of {', '.join(f'{s!r} ({p})' for s, p in unbound.items())} are open; "
                          f"give them: dims={{\"{first}\": 128}}, on the command line --dims {first}=128"
                          + (", or the batch size." if any(s.endswith("[0]") for s in unbound) or batch is None else "."))
     if float_dtype is not None:

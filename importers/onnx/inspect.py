@@ -12,6 +12,7 @@ from tileflow.errors import OptionError, TileflowError
 from tileflow.graph import CODES, FLOATS, Graph
 from tileflow.text import one_line
 
+from .bind import OpenSizesError
 from .importer import UnsupportedNodesError, import_graph, unsupported
 from .inspect_training import TrainingReport, training_report
 from .load import OnnxModel, title
@@ -26,7 +27,8 @@ class Report:
 
     parameters, parameter_bytes: elements and bytes of the floating initializers. operators: how many nodes of each.
     unsupported: (node, why) of everything tileflow cannot take. notes: what else the import says: open sizes, an overridden batch.
-    graph: the imported graph if all sizes were known and everything is supported. training: what training would do, where that was asked.
+    graph: the imported graph if all sizes were known and everything is supported; open_sizes: they were not.
+    training: what training would do, where that was asked.
     """
 
     file: str
@@ -41,6 +43,7 @@ class Report:
     unsupported: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
     graph: Graph | None
+    open_sizes: bool = False
     training: TrainingReport | None = None
 
     def text(self, verbose: bool = False) -> str:
@@ -77,7 +80,7 @@ def inspect_model(model: OnnxModel, dims: Mapping[str, int] | None = None, batch
         freeze, trainable, tie, untie: name patterns as for `import_graph`.
     """
     proto = model.proto
-    imported, notes, refused = None, [], unsupported_nodes(model)
+    imported, notes, refused, open_sizes = None, [], unsupported_nodes(model), False
     try:
         imported = import_graph(model, dims=dims, batch=_batch(model, batch), training=training, freeze=freeze, trainable=trainable, tie=tie,
                                 untie=untie)
@@ -87,7 +90,7 @@ def inspect_model(model: OnnxModel, dims: Mapping[str, int] | None = None, batch
     except OptionError:
         raise
     except TileflowError as error:
-        notes = [str(error)]
+        notes, open_sizes = [str(error)], isinstance(error, OpenSizesError)
     graph = imported.graph if imported is not None else None
     told = training_report(model, imported, freeze=freeze, trainable=trainable, tie=tie, untie=untie) if training else None
     if told is not None:
@@ -101,7 +104,7 @@ def inspect_model(model: OnnxModel, dims: Mapping[str, int] | None = None, batch
         parameters=sum(math.prod(t.dims) for t in floats),
         parameter_bytes=sum(math.prod(t.dims) * np.dtype(DTYPES[t.data_type]).itemsize for t in floats),
         operators=dict(Counter(_operator(n.domain, n.op_type) for n in proto.graph.node).most_common()),
-        unsupported=tuple(refused), notes=tuple(notes), graph=graph, training=told)
+        unsupported=tuple(refused), notes=tuple(notes), graph=graph, open_sizes=open_sizes, training=told)
 
 
 def _operator(domain: str, op_type: str) -> str:

@@ -43,6 +43,9 @@ def run(chosen: argparse.Namespace) -> int:
         say(known)
     if not chosen.training:
         return OK
+    if report.open_sizes and not report.unsupported:
+        say("\ntrain takes these sizes from its data. Whether a gradient reaches every parameter is looked at once they are given here.")
+        return OK
     obstacle = _obstacle(report.graph) if report.graph is not None else None if report.unsupported else "see the note above."
     if obstacle is not None:
         say(f"\nIt cannot be trained like this: {obstacle}")
