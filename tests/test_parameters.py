@@ -268,6 +268,11 @@ CAUSAL = np.triu(np.full((4, 4), -np.inf, np.float32), 1)
     ("Add", "onnx::Add_12", zeros(4, 4), "constant", True),
     ("Mul", "onnx::Mul_12", np.float32(0.5), "constant", False),
     ("Add", "/att/Constant_3_output_0", f4(4, 4), "constant", True),
+    ("Max", "const_fold_opt__287", f4(1, 1), "constant", False),                  # as TensorFlow's converters write one number
+    ("Mul", "gelu/mul/y:0", f4(1), "constant", False),
+    ("Mul", "alpha", f4(1), "constant", True),
+    ("Min", "w", f4(4), "constant", True),
+    ("Pow", "w", np.full(4, 2, np.float32), "constant", False),
     ("MatMul", "onnx::MatMul_12", f4(4, 4), "parameter", False),
     ("PRelu", "onnx::PRelu_12", f4(1), "parameter", False),
 ])

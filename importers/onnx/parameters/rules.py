@@ -32,6 +32,9 @@ BUFFERS = {"inv_freq", "freqs", "freqs_cis", "cos", "sin", "cos_cached", "sin_ca
 """The last word of names that modules give tensors which are not trained."""
 CREATED = re.compile(r"val_\d|zeros|ones|full|where|masked_fill|arange|empty|scalar_tensor|linspace|eye|.*\.constant")
 """Names of results that are made of no parameter."""
+CALLED_CONSTANT = re.compile(r"const|/[xy](:\d+)?$", re.IGNORECASE)
+"""In names of tensors: TensorFlow's converters write const_fold_opt__12 and mul/y."""
+LIMITS = ("Max", "Min", "Pow", "Mod", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 COMPUTED = "the exporter computed it, perhaps from parameters"
 LOOKED_BEHIND = 4
 """Operators that only move elements between a product and the Add of its bias."""
@@ -182,7 +185,16 @@ def masks(f: Facts) -> Verdict | None:
 
 
 def single_numbers(f: Facts) -> Verdict | None:
-    return Verdict("constant", f"one number in {f.first.node.op_type}") if not f.tensor.dims else None
+    if f.size != 1:
+        return None
+    doubtful = f.tensor.dims and not f.made_up and not CALLED_CONSTANT.search(str(f.name))
+    return Verdict("constant", f"one number in {f.first.node.op_type}", "a parameter of one number is possible" if doubtful else "")
+
+
+def limits(f: Facts) -> Verdict | None:
+    if f.first.node.op_type not in LIMITS:
+        return None
+    return Verdict("constant", f"what {f.first.node.op_type} compares or raises with", "a parameter there is possible" if f.looks_trained else "")
 
 
 def numbered_by_the_exporter(f: Facts) -> Verdict | None:
@@ -201,7 +213,7 @@ def other_arithmetic(f: Facts) -> Verdict | None:
 
 RULES: tuple[Rule, ...] = (
     statistics, constant_nodes, pytorch_says, masks, called_like_a_buffer, declared_by_the_operator, bias_of_a_product, named_by_a_module,
-    computed_by_the_exporter, single_numbers, numbered_by_the_exporter, one_number_per_channel, other_arithmetic)
+    computed_by_the_exporter, single_numbers, limits, numbered_by_the_exporter, one_number_per_channel, other_arithmetic)
 
 
 def verdicts(model: OnnxModel, ties: Ties) -> dict[str, Verdict]:
