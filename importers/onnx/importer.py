@@ -23,7 +23,7 @@ from .bind import Binding, bind_inputs
 from .fold import FOLDERS, LIMIT, fold
 from .functions import body_of, inlined
 from .load import OnnxModel, label, schema_of, title
-from .parameters import Verdict, notes, resolved
+from .parameters import ResolvedModel, Verdict, notes, resolved
 from .site import DynamicOperandError, Site
 from .tensors import DTYPES, SHOWN, elements_bytes, excess, tensor_array
 from .versions import form_of
@@ -63,7 +63,7 @@ class Imported:
     names: dict[str, str]
     weights: dict[str, np.ndarray]
     binding: Binding
-    model: OnnxModel
+    model: ResolvedModel
     verdicts: Mapping[str, Verdict]
     warnings: list[str] = field(default_factory=list)
 
@@ -90,26 +90,26 @@ def import_graph(model: OnnxModel, *, dims: Mapping[str, int] | None = None, bat
         UnsupportedError: naming all nodes tileflow has no operator for.
         ModelError, OptionError, ShapeError, TypeMismatchError: the file or the sizes do not fit together.
     """
-    model = resolved(model, tie, untie)
-    needed = sum(elements_bytes(t) for t in model.tensors.values())
+    told = resolved(model, tie, untie)
+    needed = sum(elements_bytes(t) for t in told.tensors.values())
     memory.require(needed, f"{model.where}: its weights and constants", "use a smaller model, or a machine with more memory")
     types = {**dict(input_types or {}), **{name: type_of(np.asarray(a)) for name, a in (values or {}).items()}}
     try:
-        binding = bind_inputs(model, dims, batch, types, float_dtype)
+        binding = bind_inputs(told, dims, batch, types, float_dtype)
     except TileflowError as error:
         error.args = (one_line(error),)                       # names of dimensions can be of any length
         raise
     first = None
     if binding.rebatched:
-        first = Importer(model, binding.as_declared(), training, float_dtype)
+        first = Importer(told, binding.as_declared(), training, float_dtype)
         first.run(values or {})
-    return Importer(model, binding, training, float_dtype, freeze, trainable, first).run(values or {})
+    return Importer(told, binding, training, float_dtype, freeze, trainable, first).run(values or {})
 
 
 class Importer:
     """One import: the graph so far, and what every tensor name of the file stands for."""
 
-    def __init__(self, model: OnnxModel, binding: Binding, training: bool | None = False, float_dtype: str | None = None,
+    def __init__(self, model: ResolvedModel, binding: Binding, training: bool | None = False, float_dtype: str | None = None,
                  freeze: Sequence[str] = (), trainable: Sequence[str] = (), first: Importer | None = None) -> None:
         """`first` is the finished import with the batch that the file declares, where `binding` has another."""
         self._first = first
@@ -168,7 +168,6 @@ class Importer:
         self._weights.check_patterns()
         verify(self.graph)
         names = [s.name for s in self.graph.states]
-        assert self.model.ties is not None
         if self.training:
             said = notes(self.model.ties, self._weights.verdicts, names)
             self.warnings += said.ties + said.doubts

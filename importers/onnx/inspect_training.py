@@ -76,15 +76,14 @@ def _readers(row: Row) -> str:
 def training_report(model: OnnxModel, imported: Imported | None, *, freeze: Sequence[str] = (), trainable: Sequence[str] = (),
                     tie: Sequence[str] = (), untie: Sequence[str] = ()) -> TrainingReport:
     """Look at a model as one to train. Where it was not imported (`None`), what no result needs is not known."""
-    model = imported.model if imported is not None else resolved(model, tie, untie)
-    assert model.ties is not None
-    found = imported.verdicts if imported is not None else verdicts(model, model.ties)
+    told = imported.model if imported is not None else resolved(model, tie, untie)
+    found = imported.verdicts if imported is not None else verdicts(told, told.ties)
     states = _states(imported, found, freeze, trainable)
-    rows = [_row(model, name, verdict, states.get(name), model.ties.uses[name]) for name, verdict in found.items()]
+    rows = [_row(told, name, verdict, states.get(name), told.ties.uses[name]) for name, verdict in found.items()]
     rows.sort(key=lambda row: STATES.index(row.state))
-    said = notes(model.ties, found, [name for name, state in states.items() if state in ("trained", "frozen", "buffer")])
+    said = notes(told.ties, found, [name for name, state in states.items() if state in ("trained", "frozen", "buffer")])
     return TrainingReport(tuple(rows), tuple(said.ties), tuple(_modes(imported.graph) if imported is not None else ()),
-                          tuple(filter(None, (*said.doubts, folded_norms(model)))))
+                          tuple(filter(None, (*said.doubts, folded_norms(told)))))
 
 
 def _states(imported: Imported | None, found: Mapping[str, Verdict], freeze: Sequence[str], trainable: Sequence[str]) -> dict[str, str]:

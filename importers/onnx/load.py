@@ -7,7 +7,6 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -22,9 +21,6 @@ from tileflow.text import one_line
 
 from .tensors import SHOWN, check_tensor, dtype_name, external_location, is_external, named_tensors, tensor_array, tensors_of
 from .unfold import check_unfolding, every_node, graphs_of
-
-if TYPE_CHECKING:
-    from .parameters import Ties
 
 OLDEST_OPSET = 7
 PROTOBUF_LIMIT = 2**31 - 1
@@ -65,13 +61,11 @@ class OnnxModel:
     initializers: dict[str, TensorProto] = field(repr=False)
     tensors: dict[str, TensorProto] = field(repr=False)
     """The initializers, and by output name the tensors of Constant nodes."""
-    ties: Ties | None = field(default=None, repr=False, compare=False)
-    """Once parameters are told apart: `initializers` and `tensors` then hold the new ones, under the names by which `nodes` read them."""
 
     @property
     def nodes(self) -> Sequence[NodeProto]:
         """The nodes of the main graph."""
-        return self.proto.graph.node if self.ties is None else self.ties.nodes
+        return self.proto.graph.node
 
     @property
     def where(self) -> str:

@@ -8,8 +8,7 @@ import numpy as np
 from tileflow.errors import OptionError
 from tileflow.graph import State, Value
 
-from .load import OnnxModel
-from .parameters import listed, matches, verdicts
+from .parameters import ResolvedModel, listed, matches, verdicts
 
 
 class Weights:
@@ -19,8 +18,7 @@ class Weights:
     fits constants and no parameter makes them parameters, Constant nodes included.
     """
 
-    def __init__(self, model: OnnxModel, freeze: Sequence[str] = (), trainable: Sequence[str] = ()) -> None:
-        assert model.ties is not None, "parameters are told apart before"
+    def __init__(self, model: ResolvedModel, freeze: Sequence[str] = (), trainable: Sequence[str] = ()) -> None:
         self.model, self.freeze, self.trainable = model, tuple(freeze), tuple(trainable)
         self.arrays: dict[str, np.ndarray] = {}
         """The elements of every state made so far, by name."""

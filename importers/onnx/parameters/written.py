@@ -7,6 +7,7 @@ import numpy as np
 from onnx import ModelProto, helper
 
 from ..load import OnnxModel
+from .resolve import ResolvedModel
 
 INITIALIZERS_ARE_INPUTS = 4
 """Before this IR version every initializer is an input too."""
@@ -14,9 +15,9 @@ INITIALIZERS_ARE_INPUTS = 4
 
 def tell_apart(proto: ModelProto, model: OnnxModel) -> None:
     """Give `proto`, a copy of the model's own, the initializers and nodes of its parameters."""
-    ties = model.ties
-    if ties is None or not (ties.copies or ties.restored):
+    if not isinstance(model, ResolvedModel) or not (model.ties.copies or model.ties.restored):
         return
+    ties = model.ties
     del proto.graph.node[:]
     proto.graph.node.extend(ties.nodes)
     for name in (*ties.copies, *ties.restored):
@@ -30,7 +31,7 @@ def tell_apart(proto: ModelProto, model: OnnxModel) -> None:
 def with_views(model: OnnxModel, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The weights, and what the file holds of them in other tensors."""
     result = dict(weights)
-    for name, view in (model.ties.views if model.ties is not None else {}).items():
+    for name, view in (model.ties.views if isinstance(model, ResolvedModel) else {}).items():
         if view.base in weights:
             result[name] = weights[view.base].T if view.transposed else weights[view.base]
     return result

@@ -1,0 +1,31 @@
+"""The model whose readers read each parameter by its own name."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+from onnx import NodeProto
+
+from ..load import OnnxModel
+from .ties import Ties, find_ties
+
+
+@dataclass(frozen=True)
+class ResolvedModel(OnnxModel):
+    """A model with its parameters told apart: `initializers` and `tensors` hold the new ones too, under the names by which `nodes` read them."""
+
+    ties: Ties = field(repr=False, compare=False)
+
+    @property
+    def nodes(self) -> Sequence[NodeProto]:
+        return self.ties.nodes
+
+
+def resolved(model: OnnxModel, tie: Sequence[str] = (), untie: Sequence[str] = ()) -> ResolvedModel:
+    """Tell a model's parameters apart; see `ties`. One whose parameters are stays as it is."""
+    if isinstance(model, ResolvedModel):
+        return model
+    ties = find_ties(model, tie, untie)
+    new = {name: model.tensors[tensor] for name, tensor in ties.copies.items()} | dict(ties.restored)
+    kept = {f.name: getattr(model, f.name) for f in fields(model)}
+    return ResolvedModel(**kept | {"initializers": model.initializers | new, "tensors": model.tensors | new}, ties=ties)
