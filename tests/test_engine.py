@@ -16,7 +16,7 @@ from peers import needs
 import tileflow
 from tileflow import nn, optim
 from tileflow.errors import TrainingError
-from tileflow.runtime.model import TrainingModel
+from tileflow.runtime.training_model import TrainingModel
 
 ROOT = Path(__file__).parent.parent
 ROWS, MICRO = 48, 4

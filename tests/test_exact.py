@@ -19,7 +19,7 @@ from tileflow.graph import OPS as REGISTRY
 from tileflow.graph import Node, Op, type_of
 from tileflow.ops.reduce import ReduceSum
 from tileflow.program import Program
-from tileflow.runtime.model import TrainingModel
+from tileflow.runtime.training_model import TrainingModel
 from tileflow.tiles.chip import chip
 from tileflow.tiles.machine import analyze
 from tileflow.tiles.plan import OpPlan, Phases, TileOptions

@@ -20,13 +20,13 @@ from ..options import Options
 from ..runtime.data import Dataset, check_given, open_data
 from ..runtime.history import Epoch
 from ..runtime.labels import Fit, is_hard, look, numbered_as
-from ..runtime.model import TrainingModel
 from ..runtime.preprocessing import Preprocessing
 from ..runtime.run_folder import checkpoint_of, run_folder
 from ..runtime.run_settings import Recorded, file_digest, record, resumed
 from ..runtime.source import OnnxSource
 from ..runtime.trained_file import write_trained
 from ..runtime.trainer import Reporter, Silent, Trainer
+from ..runtime.training_model import TrainingModel
 from ..text import one_line
 from .inference import input_types, measured, preprocessing_of, report_foreign
 from .models import Modelish, by_name, chosen_optimizer, chosen_options, source_of

@@ -15,8 +15,9 @@ from ..metrics.named import Function
 from ..options import Options
 from ..program import Batching
 from .data import DataLoader, Dataset
-from .model import LossModel, Progress, TrainingModel
+from .model import Progress
 from .source import Source
+from .training_model import LossModel, TrainingModel
 
 MOST_MICRO_BATCHES = 64
 """Micro-batches of one call."""

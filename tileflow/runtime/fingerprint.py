@@ -11,7 +11,7 @@ from .. import __version__
 from ..errors import CheckpointError
 from ..options import Options, declarations
 from .data import Dataset
-from .model import TrainingModel
+from .training_model import TrainingModel
 
 FREE = frozenset({
     "output_mode", "output_return_period", "test_data", "prefetch", "threads", "on_new_shape", "out", "resume", "allow_other_data",

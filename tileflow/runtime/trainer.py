@@ -19,11 +19,11 @@ from .data import DataLoader, Dataset
 from .evaluate import Evaluator
 from .fingerprint import differences, fingerprint
 from .history import Epoch, Running
-from .model import TrainingModel
 from .run_folder import CHECKPOINT, FAILED, Position, load_run, save_run, write_metrics
 from .run_settings import resume_command
 from .schedule import Schedule, Step
 from .stop import asked_by_signals
+from .training_model import TrainingModel
 
 
 class Reporter(Protocol):
