@@ -213,7 +213,8 @@ MIXED = {"a": ("float16", (70,)), "b": ("float32", (3, 5)), "c": ("float16", (1,
 @pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize("make", OPTIMIZERS)
 def test_padding_is_zero_after_every_update(make: Any, accumulation: int) -> None:
-    model = trainer({n: drawn(*kind, 0) for n, kind in MIXED.items()}, make(), gradient_accumulation=accumulation)
+    start = {n: drawn(*kind, 0) for n, kind in MIXED.items()}
+    model = trainer(start, make(), gradient_accumulation=accumulation, trainable=tuple(MIXED))          # a single number, too
     for i in range(3):
         model(*[drawn(dtype, (accumulation, *shape), i) for dtype, shape in MIXED.values()])
         found = paddings(model.source.session)
