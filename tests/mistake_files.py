@@ -17,6 +17,13 @@ def linear(path: Path) -> None:
                        {"w": weight, "b": np.zeros(3, np.float32)}), path)
 
 
+def winners(path: Path) -> None:
+    """The class of the largest score comes first, as whole numbers."""
+    weight = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    onnx.save(model_of([node("MatMul", ["x", "w"], ["y"], "fc"), node("ArgMax", ["y"], ["best"], "best", axis=1, keepdims=0)],
+                       [port("x", ["N", 4])], [port("best", ["N"], "int64"), port("y", ["N", 3])], {"w": weight}), path)
+
+
 def flowers(path: Path) -> None:
     """64 rows of 4 numbers, classes 0..2."""
     rng = np.random.default_rng(1)
@@ -192,6 +199,7 @@ HOSTILE = "no\x1b[31m\u202esuch\u2066"
 
 FILES: dict[str, Callable[[Path], None]] = {
     "linear.onnx": linear,
+    "winners.onnx": winners,
     "flowers.npz": flowers,
     "scaled.onnx": scaled,
     "modes.onnx": in_training_mode,

@@ -95,6 +95,9 @@ COMMANDS = [
         "another folder."),
     Row(5, "inspect linear.onnx --untie w", "Option untie (--untie) counts for training only; add --training, or leave it out."),
     Row(5, "inspect linear.onnx --training --frozen fc.*", "linear.onnx: the pattern 'fc.*' matches no weight; the weights are w, b."),
+    Row(6, "train winners.onnx --data flowers.npz",
+        "The model's first output, which a loss reads, is best: int64[16], which has no gradient; cut the model so that the output to train comes "
+        "first, for example with onnx.utils.extract_model."),
     Row(6, "train column.onnx --data counts.npz",
         "Loss mse: the model gives one number per row and the labels are whole numbers from 0 to 12.", 0),
     Row(6, "train column.onnx --data bits.npz",

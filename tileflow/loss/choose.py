@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from ..errors import DataError, OptionError
+from ..errors import DataError, ModelError, OptionError
 from ..graph import TensorType, Value
 from ..options import Options
 from .base import Build, Loss
@@ -48,7 +48,11 @@ def choose(loss: str | Build | Loss, options: Options, outputs: Sequence[Value],
     Raises:
         OptionError: `auto`, and more than one loss would do; the sentence names them.
         DataError: no labels where there must be some, or labels that fit no loss.
+        ModelError: the output that a loss reads is of whole numbers, which have no gradient.
     """
+    if isinstance(loss, str) and loss != "identity" and not outputs[0].type.is_float:
+        raise ModelError(f"The model's first output, which a loss reads, is {outputs[0].name}: {outputs[0].type}, which has no gradient; cut the "
+                         "model so that the output to train comes first, for example with onnx.utils.extract_model.")
     if loss != "auto":
         return _fitted(find(loss, options), AS_CHOSEN, outputs, labels)
     if labels is None:
