@@ -9,6 +9,11 @@ PACKAGES = {"sklearn": "scikit-learn"}
 """What pip calls a module, where that differs."""
 
 
+def torch_has_avx512() -> bool:
+    """PyTorch's convolutions run oneDNN's AVX-512 kernels here, whose sums are shorter, and errors smaller, than those of its AVX2 ones."""
+    return bool(needs("torch").backends.cpu.get_cpu_capability() == "AVX512")
+
+
 def needs(module: str) -> Any:
     """The module; or a skip of the test (at a file's top: of the file) that says what would make it run."""
     package = module.partition(".")[0]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluate import check_kernel, run_kernel
-from peers import needs
+from peers import needs, torch_has_avx512
 
 from tileflow.graph import TensorType, type_of
 from tileflow.kernels import cpu
@@ -131,7 +131,7 @@ def test_as_accurate_as_torch() -> None:
     g = last(normal(4, 80, 14, 14, seed=2))
     ours = [run_kernel(forward, last(x), w)[0], run_kernel(over_input, g, w)[0], run_kernel(over_weights, last(x), g)[0]]
     for mine, other, right in zip(ours, theirs, exact, strict=True):
-        assert np.abs(mine - right).mean() < 2 * np.abs(other - right).mean()
+        assert np.abs(mine - right).mean() < (2 if torch_has_avx512() else 1.5) * np.abs(other - right).mean()
 
 
 def test_nan_and_infinity_stay_where_they_belong() -> None:

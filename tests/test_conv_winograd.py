@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluate import check_kernel, run_kernel
-from peers import needs
+from peers import needs, torch_has_avx512
 
 from tileflow.graph import type_of
 from tileflow.kernels import conv as kernels
@@ -62,7 +62,7 @@ def test_as_torch_and_as_accurate(name: str) -> None:
     g = np.ascontiguousarray(np.moveaxis(normal(*exact[0].shape[:1], o, *exact[0].shape[1:3], seed=2), 1, -1))
     ours = [check_kernel(forward, last(x), w, rtol=2e-5, atol=1e-4)[0], check_kernel(over_input, g, w, rtol=2e-5, atol=1e-4)[0]]
     for mine, other, right in zip(ours, theirs, exact, strict=True):
-        assert np.abs(mine - right).mean() < 1.6 * np.abs(other - right).mean()
+        assert np.abs(mine - right).mean() < (1.6 if torch_has_avx512() else 1.3) * np.abs(other - right).mean()
         assert np.abs(mine - right).max() < 2.5 * np.abs(other - right).max()
 
 

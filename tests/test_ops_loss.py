@@ -140,8 +140,9 @@ def test_elementwise_losses(name: str, reduction: str) -> None:
     op = ELEMENTWISE[name](reduction=reduction)
     x, t = (rng.standard_normal((37, 53)) * 20).astype("float32"), rng.random((37, 53)).astype("float32")
     y, = check_kernel(op, x, t, rtol=2e-6)
-    np.testing.assert_allclose(y, getattr(torch.nn.functional, name)(torch.tensor(x), torch.tensor(t), reduction=reduction).numpy(),
-                               rtol=3e-6, atol=np.spacing(abs(x).max()))          # x - x t cancels where t is near 1
+    theirs = getattr(torch.nn.functional, name)(torch.tensor(x), torch.tensor(t), reduction=reduction).numpy()
+    cancels = np.spacing(abs(x)) if (name, reduction) == ("binary_cross_entropy_with_logits", "none") else 0          # x - x t where t is near 1
+    assert (abs(y - theirs) <= 1e-6 + 3e-6 * abs(theirs) + cancels).all()
     check_gradient(op, x[:3, :4].astype("float64"), t[:3, :4].astype("float64"))
     check_gradient_kernels(op, x[:3, :5], t[:3, :5])
 
