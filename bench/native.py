@@ -11,7 +11,7 @@ import numpy as np
 
 from tileflow import compiler
 from tileflow.graph import Graph, State
-from tileflow.kernels import driver
+from tileflow.kernels.machine import driver
 from tileflow.lower.plan import Plan, make_plan
 from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold

@@ -14,9 +14,10 @@ import numba
 import numpy as np
 from llvmlite import ir
 
-from tileflow.kernels import cpu, driver
-from tileflow.kernels.leaf import Leaf
-from tileflow.kernels.vector import Emitter, as_intrinsic, vector, word
+from tileflow.kernels.isa import cpu
+from tileflow.kernels.isa.vector import Emitter, as_intrinsic, vector, word
+from tileflow.kernels.machine import driver
+from tileflow.kernels.machine.leaf import Leaf
 
 CHAINS = 12
 """Independent sums: enough to hide the latency of a multiply-add on two ports, few enough for 16 registers."""

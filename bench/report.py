@@ -57,7 +57,7 @@ def compare(case: str, peer: str, threads: int, path: str, ours: Sequence[float]
 
 def machine() -> dict[str, Any]:
     """What the figures depend on: processor features, cores, versions, how busy the machine was."""
-    from tileflow.kernels import cpu
+    from tileflow.kernels.isa import cpu
 
     def installed(name: str) -> str | None:
         try:

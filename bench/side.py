@@ -103,7 +103,7 @@ class Server:
             except ImportError:
                 return {"missing": f"{self.side} is not installed, so there is nothing to compare with: pip install {self.side}"}
             return {"version": module.__version__}
-        from tileflow.kernels import cpu
+        from tileflow.kernels.isa import cpu
         if self.path is not None:
             self._forced.enter_context(cpu.forced(self.path))
         return {"path": cpu.current().name}

@@ -59,7 +59,7 @@ def first_step(arguments: list[str], cache: Path, out: Path) -> float:
 
 def run(threads: int | None, runs: int) -> Iterator[Result]:
     """Medians for MNIST and BERT-mini."""
-    from tileflow.kernels import cpu
+    from tileflow.kernels.isa import cpu
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for name in ("mnist", "bert-mini"):

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from . import cpu
-from .call import Call, In, Out, Work
-from .inner import register_jitable
-from .leaf import Leaf
+from .isa import cpu
+from .machine.call import Call, In, Out, Work
+from .machine.inner import register_jitable
+from .machine.leaf import Leaf
+from .machine.status import LABEL_OUT_OF_RANGE, OK
 from .move import BITS, fill_call
 from .reduce import block_sum
 from .rows import row_kernel, to_rows
-from .status import LABEL_OUT_OF_RANGE, OK
 
 
 def _row_losses(name: str, negative_log: Any) -> Any:

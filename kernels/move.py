@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from . import cpu
-from .call import Call, In, Out, Work
-from .inner import register_jitable
-from .leaf import Leaf, generic
-from .status import INDEX_OUT_OF_RANGE, OK
-from .vector import Emitter, as_intrinsic, word
+from .isa import cpu
+from .isa.vector import Emitter, as_intrinsic, word
+from .machine.call import Call, In, Out, Work
+from .machine.inner import register_jitable
+from .machine.leaf import Leaf, generic
+from .machine.status import INDEX_OUT_OF_RANGE, OK
 
 BITS = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}
 """Item size in bytes to the element letters that moves use."""

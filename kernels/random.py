@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from . import cpu
-from .leaf import Leaf
-from .vector import ELEMENTS, INT32, WORD, Emitter, as_intrinsic, itemsize, word
+from .isa import cpu
+from .isa.vector import ELEMENTS, INT32, WORD, Emitter, as_intrinsic, itemsize, word
+from .machine.leaf import Leaf
 
 U4, U8 = np.uint32, np.uint64
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)

@@ -13,10 +13,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from . import cpu
-from .call import Call, In, Out, Work
-from .inner import register_jitable
-from .leaf import Leaf
+from .isa import cpu
+from .machine.call import Call, In, Out, Work
+from .machine.inner import register_jitable
+from .machine.leaf import Leaf
 from .rows import row_kernel
 
 LANES = {"contract", "reassoc", "nsz", "arcp"}

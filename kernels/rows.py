@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from . import cpu, mathlib
-from .call import Call, In, Out, Work
-from .leaf import Leaf
+from .isa import cpu, mathlib
+from .isa.vector import ELEMENTS, INT32, Emitter, as_intrinsic, itemsize, vector, word
+from .machine.call import Call, In, Out, Work
+from .machine.leaf import Leaf
 from .move import Axis, move
-from .vector import ELEMENTS, INT32, Emitter, as_intrinsic, itemsize, vector, word
 
 SUMMED = 512              # elements that are summed by themselves
 UNROLL = 4

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from llvmlite import binding, ir
 
-from tileflow.kernels import cpu
-from tileflow.kernels.leaf import Leaf
-from tileflow.kernels.vector import Emitter, as_intrinsic, vector
+from tileflow.kernels.isa import cpu
+from tileflow.kernels.isa.vector import Emitter, as_intrinsic, vector
+from tileflow.kernels.machine.leaf import Leaf
 
 Array = np.ndarray
 BYTE, VOID = ir.IntType(8), ir.VoidType()

@@ -16,9 +16,9 @@ import numpy as np
 
 import tileflow.ops  # noqa: F401  (fills the registry)
 from tileflow.graph import Builder, Graph, Op, Value, type_of, verify
-from tileflow.kernels import cpu
-from tileflow.kernels.call import Call, In, Micro, Out, Seed, Work
-from tileflow.kernels.leaf import Leaf, Parameter
+from tileflow.kernels.isa import cpu
+from tileflow.kernels.machine.call import Call, In, Micro, Out, Seed, Work
+from tileflow.kernels.machine.leaf import Leaf, Parameter
 
 Array = np.ndarray
 GUARD = 64                # bytes before and after each output and workspace that a kernel must leave alone

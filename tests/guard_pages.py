@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from emulator.layout import PAGE, SIDES, Layout, rows, run_against
 
-from tileflow.kernels.leaf import Leaf, invoke_leaf
+from tileflow.kernels.machine.leaf import Leaf, invoke_leaf
 
 READ, WRITE = 1, 2
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tileflow.graph import Graph, Op, Value, type_of
 from tileflow.graph.rewrite import rewrite
-from tileflow.kernels.expr import evaluate as scalar
+from tileflow.kernels.elementwise.expr import evaluate as scalar
 from tileflow.lower.attach import Finished, attach
 from tileflow.lower.expand import expand
 from tileflow.lower.fuse import Fused, fuse

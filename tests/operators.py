@@ -7,7 +7,7 @@ from typing import Any
 import tileflow.ops  # noqa: F401   (registers the operators)
 from tileflow.graph import OPS as REGISTRY
 from tileflow.graph import Op, TensorType
-from tileflow.kernels.expr import Var, exp, plus
+from tileflow.kernels.elementwise.expr import Var, exp, plus
 
 Example = tuple[Op, tuple[TensorType | None, ...]]
 OPS: dict[str, Any] = dict(REGISTRY)
@@ -68,8 +68,8 @@ def products() -> Iterator[Example]:
     yield OPS["MatMul"](), (a, b)
     yield OPS["FusedMatMul"](transB=1), (f(16, 24), f(40, 24))
     yield OPS["Gemm"](transB=1), (f(16, 24), f(40, 24), f(40))
-    yield OPS["SerialisedMatMul"](mode="output_channels", factor=4), (f(16, 24), f(24, 40))
-    yield OPS["SerialisedGemm"](mode="reducing_dim", factor=3), (f(16, 24), f(24, 40), f(40))
+    yield OPS["SerializedMatMul"](mode="output_channels", factor=4), (f(16, 24), f(24, 40))
+    yield OPS["SerializedGemm"](mode="reducing_dim", factor=3), (f(16, 24), f(24, 40), f(40))
 
 
 def windows() -> Iterator[Example]:

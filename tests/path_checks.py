@@ -21,15 +21,16 @@ from test_half_gemm import NUMPY as HALVES
 from test_half_gemm import run as run_halves
 
 from tileflow.graph import OPS, Op, TensorType, type_of
-from tileflow.kernels import cpu, guard
-from tileflow.kernels import expr as E
-from tileflow.kernels.blocking import Problem
-from tileflow.kernels.call import In, Out
-from tileflow.kernels.expr import Var
-from tileflow.kernels.guarded import guarded_call
-from tileflow.kernels.half_gemm import half_calls
-from tileflow.kernels.leaf import Leaf
-from tileflow.kernels.micro import copy, dot, outer, transpose
+from tileflow.kernels.elementwise import expr as E
+from tileflow.kernels.elementwise.expr import Var
+from tileflow.kernels.elementwise.guarded import guarded_call
+from tileflow.kernels.gemm.blocking import Problem
+from tileflow.kernels.gemm.half import half_calls
+from tileflow.kernels.gemm.micro import copy, dot, outer, transpose
+from tileflow.kernels.isa import cpu
+from tileflow.kernels.machine import guard
+from tileflow.kernels.machine.call import In, Out
+from tileflow.kernels.machine.leaf import Leaf
 from tileflow.ops.elementwise import Elementwise
 
 Array = np.ndarray

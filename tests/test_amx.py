@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 from test_gemm import exact, operands, run
 
-from tileflow.kernels import cpu, tiled
-from tileflow.kernels.blocking import Blocking, Problem, blocking, simplify
-from tileflow.kernels.call import In
-from tileflow.kernels.gemm import Bias
+from tileflow.kernels.gemm import tiles
+from tileflow.kernels.gemm.blocking import Blocking, Problem, blocking, simplify
+from tileflow.kernels.gemm.float32 import Bias
+from tileflow.kernels.isa import cpu
+from tileflow.kernels.machine.call import In
 
 EMULATED = "emulator" in sys.modules
 VECTORS = next(name for name in ("avx512", "avx2", "generic") if name in cpu.available())
 SOFTWARE = replace(cpu.PATHS[VECTORS], tiles="software")
 TILES = [cpu.PATHS["amx"]] if EMULATED or "amx" in cpu.available() else []
 PATHS = TILES if EMULATED else [*TILES, SOFTWARE]
-SMALL = Blocking("tiles", 32, 64, tiled.DEPTH)
+SMALL = Blocking("tiles", 32, 64, tiles.DEPTH)
 UNIT = 2.0 ** -24
 
 

@@ -14,9 +14,9 @@ from tileflow.autograd import gradients
 from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import Builder, Graph, TensorType, Value
 from tileflow.graph.rewrite import rewrite
-from tileflow.kernels import cpu
-from tileflow.kernels.attention import KEYS, QUERIES, scratch_elements
-from tileflow.kernels.attention_half import half_scratch_elements
+from tileflow.kernels.attention.float32 import KEYS, QUERIES, scratch_elements
+from tileflow.kernels.attention.half import half_scratch_elements
+from tileflow.kernels.isa import cpu
 from tileflow.nn.module import record
 from tileflow.ops.attention import FusedAttention, FusedAttentionGrad
 from tileflow.ops.attention_fusion import causal_reach

@@ -18,7 +18,8 @@ from bench.kinds.base import some
 from bench.report import Result, load, to_json
 from bench.side import Missing, Side
 from bench.verdict import geometric_mean, verdicts
-from tileflow.kernels import cache, cpu
+from tileflow.kernels.isa import cpu
+from tileflow.kernels.machine import cache
 
 PROMISES = {"gemm": (1.45, 0.92, 1.9), "gemm-small": (1.2, 1.0, 1.6), "half": (2.3, 1.0, 3.5), "conv3x3": (1.7, 0.85, 2.3),
             "conv-weight": (1.2, 0.85, 1.8), "conv1x1": (1.1, 0.8, 1.6), "depthwise": (1.6, 1.6, 2.7), "batchnorm": (3, 3, 5),

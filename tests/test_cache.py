@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from tileflow import doctor
-from tileflow.kernels import cache, trust
-from tileflow.kernels.leaf import Leaf
+from tileflow.kernels.machine import cache, trust
+from tileflow.kernels.machine.leaf import Leaf
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = r'''
 import math, sys, types
 import numpy as np
-from tileflow.kernels.inner import register_jitable
-from tileflow.kernels.leaf import Leaf
+from tileflow.kernels.machine.inner import register_jitable
+from tileflow.kernels.machine.leaf import Leaf
 
 # An inner function too large for LLVM to take it into its callers.
 steps = "".join(f"        v = math.atan(v * {k}.0) + math.sinh(v)\n" for k in range(40))
@@ -68,8 +68,8 @@ def test_kernels_of_two_processes_keep_their_inner_functions(tmp_path: Path) -> 
 KERNEL = r"""
 import numpy as np
 from test_cache import add
-from tileflow.kernels import cache
-from tileflow.kernels.leaf import Leaf
+from tileflow.kernels.machine import cache
+from tileflow.kernels.machine.leaf import Leaf
 
 made = []
 cache.on_compile.append(made.append)
@@ -156,7 +156,7 @@ def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path) -> None:
 
 
 def test_folders_are_made_for_their_owner_only(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", "import os; os.umask(0); from tileflow.kernels import cache; assert cache.writable()"],
+    done = subprocess.run([sys.executable, "-c", "import os; os.umask(0); from tileflow.kernels.machine import cache; assert cache.writable()"],
                           cwd=ROOT, env={**os.environ, "TILEFLOW_CACHE_DIR": str(tmp_path / "a" / "b")}, check=False, timeout=60)
     assert done.returncode == 0
     assert {p.stat().st_mode & 0o777 for p in (tmp_path / "a").rglob("*")} == {0o755}

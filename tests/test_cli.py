@@ -14,7 +14,7 @@ import pytest
 import tileflow
 from tileflow import cli, doctor, progress
 from tileflow.errors import Interrupted, ModelError, OptionError, TrainingError
-from tileflow.kernels.limits import Room
+from tileflow.kernels.machine.limits import Room
 from tileflow.options import Options, declarations
 from tileflow.runtime.history import Epoch
 from tileflow.uses import COMMANDS, for_training, verbs_of
@@ -25,7 +25,7 @@ SAMPLES = {
     "trainable": ("c", ("c",)), "tie": ("d*", ("d*",)), "untie": ("e", ("e",)),
     "inputs": ("u, v", ("u", "v")), "dims": ("batch=4,seq=8", {"batch": 4, "seq": 8}),
     "available_memory_proportion": ("conv*=0.1,*=0.3", {"conv*": 0.1, "*": 0.3}),
-    "serialised_matmul": ("fc1=output_channels:4", {"fc1": "output_channels:4"}),
+    "serialized_matmul": ("fc1=output_channels:4", {"fc1": "output_channels:4"}),
     "learning_rate": ("1e-2", 0.01), "scale": ("-0.5", -0.5), "validation_split": ("0.25", 0.25),
     "class_weights": ("1,2.5", (1.0, 2.5)), "class_axis": ("-1", -1), "metrics": ("f1,auc", ("f1", "auc")),
 }
@@ -272,7 +272,7 @@ def test_bars_on_a_terminal_only():
 
 
 def test_the_compile_bar_says_what_was_compiled(monkeypatch):
-    from tileflow.kernels import cache
+    from tileflow.kernels.machine import cache
     monkeypatch.setattr(progress, "BAR_DELAY", 0)
     before, err = list(cache.on_compile), io.StringIO()
     bar = progress.CompileBar(True, err)
@@ -340,7 +340,7 @@ def test_the_doctor_names_problems_first(monkeypatch, tmp_path, capsys):
     blocked.write_bytes(b"")
     monkeypatch.setenv("TILEFLOW_CACHE_DIR", str(blocked))
     monkeypatch.setattr(doctor, "_loads", lambda module: module.endswith("workqueue"))
-    monkeypatch.setattr("tileflow.kernels.limits.memory", lambda: Room(1000, "a test"))
+    monkeypatch.setattr("tileflow.kernels.machine.limits.memory", lambda: Room(1000, "a test"))
     found = doctor.examine()
     text = found.text()
     assert not found.broken
@@ -394,7 +394,7 @@ def test_the_command_imports_nothing_that_only_numba_knows_a_use_for(tmp_path):
               "from tileflow.__main__ import command\n"
               "sys.argv[1:] = ['--version']\n"
               "with contextlib.suppress(SystemExit):\n    command()\n"
-              "from tileflow.kernels.guard import clear\n"
+              "from tileflow.kernels.machine.guard import clear\n"
               "clear['u8'].compile()\n")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])})

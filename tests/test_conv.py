@@ -12,7 +12,7 @@ from peers import needs
 
 from tileflow.errors import ShapeError, TypeMismatchError, UnsupportedError
 from tileflow.graph import TensorType
-from tileflow.kernels import cpu
+from tileflow.kernels.isa import cpu
 from tileflow.ops.conv import Conv, ConvInputGrad, ConvWeightGrad
 from tileflow.ops.window import windows
 from tileflow.work import Contraction

@@ -14,10 +14,11 @@ from test_conv_last import check_laid_out, forms, last
 from test_conv_tiles import leaves
 
 from tileflow.graph import Builder, Graph, TensorType, type_of
-from tileflow.kernels import cpu, tiled
 from tileflow.kernels.conv import Axis, Sites, winograd
-from tileflow.kernels.conv.sites import fill_table, phase_pixels
-from tileflow.kernels.expr import Var, maximum
+from tileflow.kernels.conv.indirection import fill_table, phase_pixels
+from tileflow.kernels.elementwise.expr import Var, maximum
+from tileflow.kernels.gemm import tiles
+from tileflow.kernels.isa import cpu
 from tileflow.lower.attach import Finished
 from tileflow.lower.layout import arrange
 from tileflow.lower.widen import widen
@@ -46,7 +47,7 @@ QUICK = ("primes", "strides in groups", "depthwise")
 @pytest.fixture(params=[*([] if EMULATED else VECTOR_PATHS), *PATHS], ids=lambda path: path.label)
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[cpu.Cpu]:
     """Tiles, where a path has them, for problems too small for them as well."""
-    monkeypatch.setattr(tiled, "pays", lambda *_args: True)
+    monkeypatch.setattr(tiles, "pays", lambda *_args: True)
     with cpu.forced(request.param) as path:
         yield path
 

@@ -9,10 +9,10 @@ from evaluate import check_kernel, run_kernel
 from peers import needs, torch_has_avx512
 
 from tileflow.graph import TensorType, type_of
-from tileflow.kernels import cpu
-from tileflow.kernels.call import Call
-from tileflow.kernels.epilogue import Epilogue
-from tileflow.kernels.expr import Var, maximum
+from tileflow.kernels.elementwise.epilogue import Epilogue
+from tileflow.kernels.elementwise.expr import Var, maximum
+from tileflow.kernels.isa import cpu
+from tileflow.kernels.machine.call import Call
 from tileflow.lower.attach import Finished
 from tileflow.lower.pack import Pack
 from tileflow.ops.conv import Conv, ConvInputGrad, ConvWeightGrad

@@ -9,8 +9,8 @@ from evaluate import check_kernel, run_kernel
 from peers import needs
 from test_conv import gradients_of, normal
 
-from tileflow.kernels import cpu
-from tileflow.kernels.conv import planes
+from tileflow.kernels.conv.planar import depthwise
+from tileflow.kernels.isa import cpu
 from tileflow.ops.conv import Conv
 
 Array = np.ndarray
@@ -119,8 +119,8 @@ def test_what_is_not_finite_stays_where_it_belongs(width: int) -> None:
 
 
 def test_the_unit_of_range_depends_on_sizes_alone() -> None:
-    tall = planes.Frame(1000, 1000, 1000, 1000, 3, 3, 1, 1, 1, 1, 1, 1)
+    tall = depthwise.Frame(1000, 1000, 1000, 1000, 3, 3, 1, 1, 1, 1, 1, 1)
     band, rows = tall.blocks(4)
     assert band < 1000
-    assert rows <= planes.ROWS
-    assert tall.depth(band) * tall.pitch * 4 <= planes.FRAME
+    assert rows <= depthwise.ROWS
+    assert tall.depth(band) * tall.pitch * 4 <= depthwise.FRAME

@@ -12,8 +12,8 @@ from peers import needs
 import tileflow
 from tileflow import nn, optim
 from tileflow.graph import Builder, Graph, Value, type_of, verify
-from tileflow.kernels import cpu
 from tileflow.kernels.conv import Geometry, pools
+from tileflow.kernels.isa import cpu
 from tileflow.lower import plan as planning
 from tileflow.lower.attach import attach
 from tileflow.lower.fuse import fuse

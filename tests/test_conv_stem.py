@@ -9,8 +9,8 @@ from evaluate import check_kernel, run_kernel
 from peers import needs
 
 from tileflow.graph import Builder, Graph, TensorType, type_of
-from tileflow.kernels import cpu
-from tileflow.kernels.expr import Var, maximum
+from tileflow.kernels.elementwise.expr import Var, maximum
+from tileflow.kernels.isa import cpu
 from tileflow.lower.attach import Finished
 from tileflow.lower.layout import arrange
 from tileflow.lower.pack import Pack

@@ -12,11 +12,13 @@ from test_amx import EMULATED, PATHS, UNIT, VECTORS
 from test_conv_last import check_laid_out, forms, last, normal
 
 from tileflow.graph import type_of
-from tileflow.kernels import cpu, tiled
-from tileflow.kernels.call import In
-from tileflow.kernels.conv import gathered, gathered_weights
-from tileflow.kernels.epilogue import Along, Epilogue
-from tileflow.kernels.expr import Var, maximum
+from tileflow.kernels.conv import tiles as conv_tiles
+from tileflow.kernels.conv import tiles_weights
+from tileflow.kernels.elementwise.epilogue import Along, Epilogue
+from tileflow.kernels.elementwise.expr import Var, maximum
+from tileflow.kernels.gemm import tiles
+from tileflow.kernels.isa import cpu
+from tileflow.kernels.machine.call import In
 from tileflow.ops.conv import Conv
 from tileflow.ops.conv_last import gain
 
@@ -51,7 +53,7 @@ def path(request: pytest.FixtureRequest) -> Iterator[cpu.Cpu]:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles for problems that are too small for them, too."""
-    monkeypatch.setattr(tiled, "pays", lambda *_args: True)
+    monkeypatch.setattr(tiles, "pays", lambda *_args: True)
 
 
 def leaves(op: Any, *arrays: Array) -> list[str]:
@@ -138,9 +140,9 @@ def test_as_accurate_as_the_vector_kernels(path: cpu.Cpu, kind: str) -> None:
     with cpu.forced(VECTORS):
         plain = [run_kernel(op_, *given)[0] for op_, given in arrays]
     scales = torch_in_double(op, abs(x), abs(w), abs(g))
-    for i, (tiles, vectors, wanted, scale) in enumerate(zip(got, plain, torch_in_double(op, x, w, g), scales, strict=True)):
+    for i, (tiled, vectors, wanted, scale) in enumerate(zip(got, plain, torch_in_double(op, x, w, g), scales, strict=True)):
         order = last if i < 2 else np.ascontiguousarray
-        errors = [np.abs(a.astype("f8") - order(wanted)) / order(scale) / UNIT for a in (tiles, vectors)]
+        errors = [np.abs(a.astype("f8") - order(wanted)) / order(scale) / UNIT for a in (tiled, vectors)]
         most, mean = (2.0, 1.6) if kind == "wide" else (1.0, 1.0)
         assert errors[0].max() <= most * errors[1].max(), [e.max() for e in errors]
         assert errors[0].mean() <= mean * errors[1].mean(), [e.mean() for e in errors]
@@ -186,7 +188,7 @@ def test_infinity_and_nan_in_the_weight_gradient(path: cpu.Cpu) -> None:
 def test_way_is_chosen_by_sizes(path: cpu.Cpu) -> None:
     def served(x: tuple[int, ...], w: tuple[int, ...], **attributes: Any) -> bool:
         s = Conv(**attributes).sites(x, w)
-        return gathered.pays(s, "f4", path) or gathered.pays(s.gradient, "f4", path)
+        return conv_tiles.pays(s, "f4", path) or conv_tiles.pays(s.gradient, "f4", path)
 
     wide, filters = (8, 64, 28, 28), (64, 64, 3, 3)
     assert served(wide, filters, pads=(1, 1, 1, 1))
@@ -194,8 +196,8 @@ def test_way_is_chosen_by_sizes(path: cpu.Cpu) -> None:
     assert not served((8, 64, 28, 28), (64, 1, 3, 3), group=64)
     assert not served((1, 64, 3, 3), filters)
     s = Conv(pads=(1, 1, 1, 1)).sites(wide, filters)
-    assert gathered_weights.pays(s, "f4", path)
+    assert tiles_weights.pays(s, "f4", path)
     for what in ("forward", "input", "weights"):
         assert gain(s, what, "f4", path) > gain(s, what, "f4", cpu.PATHS[VECTORS]) > 0
-    assert not gathered.pays(s, "f8", path)
-    assert not gathered.pays(s, "f4", cpu.PATHS[VECTORS])
+    assert not conv_tiles.pays(s, "f8", path)
+    assert not conv_tiles.pays(s, "f4", cpu.PATHS[VECTORS])

@@ -10,8 +10,8 @@ from peers import needs, torch_has_avx512
 
 from tileflow.graph import type_of
 from tileflow.kernels import conv as kernels
-from tileflow.kernels import cpu
-from tileflow.kernels.expr import Var, maximum
+from tileflow.kernels.elementwise.expr import Var, maximum
+from tileflow.kernels.isa import cpu
 from tileflow.lower.attach import Finished
 from tileflow.lower.pack import Pack
 from tileflow.ops.conv import Conv, ConvInputGrad

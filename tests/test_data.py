@@ -13,7 +13,7 @@ from peers import needs
 
 from tileflow.errors import DataError, OutOfMemoryError
 from tileflow.graph.types import TensorType
-from tileflow.kernels import limits as limits_module
+from tileflow.kernels.machine import limits as limits_module
 from tileflow.options import Options
 from tileflow.runtime.data import Data, DataLoader, Dataset, open_data
 from tileflow.runtime.data.dataset import permutation

@@ -17,11 +17,11 @@ from peers import needs
 
 from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import OPS, Builder, Graph, Op, TensorType, type_of
-from tileflow.kernels import cpu, mathlib
-from tileflow.kernels import expr as E
-from tileflow.kernels.call import In, Out
-from tileflow.kernels.elementwise import collapse, elementwise_call
-from tileflow.kernels.expr import Const, Expr, Var, derivative, substitute, times, where
+from tileflow.kernels.elementwise import expr as E
+from tileflow.kernels.elementwise.expr import Const, Expr, Var, derivative, substitute, times, where
+from tileflow.kernels.elementwise.loops import collapse, elementwise_call
+from tileflow.kernels.isa import cpu, mathlib
+from tileflow.kernels.machine.call import In, Out
 from tileflow.ops.elementwise import Elementwise
 
 ops = SimpleNamespace(**OPS)

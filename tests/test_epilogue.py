@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from evaluate import call_leaf
 
-from tileflow.kernels import cpu
-from tileflow.kernels.call import Call, In, Out
-from tileflow.kernels.elementwise import elementwise_call
-from tileflow.kernels.epilogue import Along, Epilogue, Form, finisher, name, tail
-from tileflow.kernels.expr import Expr, Var, cast, erf, maximum, where
-from tileflow.kernels.leaf import Leaf
+from tileflow.kernels.elementwise.epilogue import Along, Epilogue, Form, finisher, name, tail
+from tileflow.kernels.elementwise.expr import Expr, Var, cast, erf, maximum, where
+from tileflow.kernels.elementwise.loops import elementwise_call
+from tileflow.kernels.isa import cpu
+from tileflow.kernels.machine.call import Call, In, Out
+from tileflow.kernels.machine.leaf import Leaf
 
 ROWS, COLS = 3, 5
 """The blocks of the toy product."""

@@ -437,13 +437,13 @@ def test_check_reports_every_operator(precision: str):
 
 
 @pytest.mark.parametrize("mode", ["input_channels", "reducing_dim", "output_channels"])
-def test_serialised_products_run_in_equal_pieces(mode: str):
-    work = OPS["SerialisedMatMul"](mode=mode, factor=4).work((type_of(f(8, 24)), type_of(f(24, 48))), [type_of(f(8, 48))])
+def test_serialized_products_run_in_equal_pieces(mode: str):
+    work = OPS["SerializedMatMul"](mode=mode, factor=4).work((type_of(f(8, 24)), type_of(f(24, 48))), [type_of(f(8, 48))])
     (axis, factor), = work.serial
     part, *_ = parts_of(work, plan({}, serial={axis: factor}, grains={"n": 16, "k": 8}), 4)
     assert [hi - lo for lo, hi in (box[axis] for box in part.boxes)] == [next(a.size for a in work.axes if a.name == axis) // 4] * 4
     model, _ = training("mlp")
-    tiled = analyze(model.program, chip("gc200").variant(tiles=4, bytes_per_tile=64 * KIB), TileOptions(serialised={"one": (mode, 2)}))
+    tiled = analyze(model.program, chip("gc200").variant(tiles=4, bytes_per_tile=64 * KIB), TileOptions(serialized={"one": (mode, 2)}))
     assert any(s.plan.serial for s in tiled.steps)
     report = exact.check(tiled)
     assert report.ok, report.to_text()

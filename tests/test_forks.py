@@ -16,7 +16,7 @@ import numpy as np
 warnings.simplefilter("ignore", DeprecationWarning)                   # newer Pythons warn of forks where there are threads
 import tileflow
 from tileflow import optim
-from tileflow.kernels import driver
+from tileflow.kernels.machine import driver
 from tileflow.runtime import binding
 from test_threads import Net, XS
 
@@ -66,7 +66,7 @@ FIRST = """
 import os
 import numpy as np
 import tileflow
-from tileflow.kernels import driver
+from tileflow.kernels.machine import driver
 from test_threads import Net, XS
 pid = os.fork()
 if pid == 0:

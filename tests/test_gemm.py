@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from peers import needs
 
-from tileflow.kernels import cpu
-from tileflow.kernels import gemm as products
-from tileflow.kernels.blocking import Blocking, Problem, blocking, prepacked, simplify
-from tileflow.kernels.call import In, Out
-from tileflow.kernels.epilogue import Along, Epilogue
-from tileflow.kernels.expr import Var, maximum
-from tileflow.kernels.gemm import Bias, Serial, matmul_calls
-from tileflow.kernels.leaf import Leaf
-from tileflow.kernels.micro import CHAIN, TILES, WIDE, columns, copy, dot, outer, transpose
+from tileflow.kernels.elementwise.epilogue import Along, Epilogue
+from tileflow.kernels.elementwise.expr import Var, maximum
+from tileflow.kernels.gemm import float32 as products
+from tileflow.kernels.gemm.blocking import Blocking, Problem, blocking, prepacked, simplify
+from tileflow.kernels.gemm.float32 import Bias, Serial, matmul_calls
+from tileflow.kernels.gemm.micro import CHAIN, TILES, WIDE, columns, copy, dot, outer, transpose
+from tileflow.kernels.isa import cpu
+from tileflow.kernels.machine.call import In, Out
+from tileflow.kernels.machine.leaf import Leaf
 
 PATHS = [(path, dtype) for path in cpu.available() for dtype in ("f4", "f8")]
 OUTER, OUTER_T, DOT, COPY, TRANSPOSE = range(5)

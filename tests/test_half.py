@@ -16,8 +16,8 @@ from tileflow import compiler
 from tileflow.errors import TileflowError
 from tileflow.graph import HALVES, Builder, Graph, Op, TensorType
 from tileflow.importers.onnx import wrap_model
-from tileflow.kernels import driver
-from tileflow.kernels.warm import compile_all
+from tileflow.kernels.machine import driver
+from tileflow.kernels.machine.warm import compile_all
 from tileflow.lower.plan import make_plan
 from tileflow.program import Batching
 from tileflow.runtime.engine import Engine

@@ -13,14 +13,15 @@ from llvmlite import binding, ir
 from test_amx import EMULATED, PATHS
 from test_gemm import at_edge, exact
 
-from tileflow.kernels import cpu, half_fma
-from tileflow.kernels.blocking import Problem
-from tileflow.kernels.call import Call, In, Out
-from tileflow.kernels.gemm import Bias, Serial, matmul_calls, panels
-from tileflow.kernels.half import narrow_rows, round_rows, widen_rows, widen_turned
-from tileflow.kernels.half_gemm import half_calls
-from tileflow.kernels.leaf import Leaf
-from tileflow.kernels.vector import define
+from tileflow.kernels.gemm import half_fma
+from tileflow.kernels.gemm.blocking import Problem
+from tileflow.kernels.gemm.float32 import Bias, Serial, matmul_calls, panels
+from tileflow.kernels.gemm.half import half_calls
+from tileflow.kernels.isa import cpu
+from tileflow.kernels.isa.half import narrow_rows, round_rows, widen_rows, widen_turned
+from tileflow.kernels.isa.vector import define
+from tileflow.kernels.machine.call import Call, In, Out
+from tileflow.kernels.machine.leaf import Leaf
 
 NUMPY = {"f2": np.float16, "b2": ml_dtypes.bfloat16}
 VECTOR_PATHS = [cpu.PATHS[name] for name in cpu.available() if name != "amx"]

@@ -11,10 +11,10 @@ from peers import needs
 import tileflow
 from tileflow import nn, optim
 from tileflow.graph import Builder, Graph, Last, Op, TensorType, Value, type_of
-from tileflow.kernels import cpu
-from tileflow.kernels.call import Call, In, Out
-from tileflow.kernels.elementwise import elementwise_call
-from tileflow.kernels.expr import Var
+from tileflow.kernels.elementwise.expr import Var
+from tileflow.kernels.elementwise.loops import elementwise_call
+from tileflow.kernels.isa import cpu
+from tileflow.kernels.machine.call import Call, In, Out
 from tileflow.lower.cut import SINK, SOURCE, Cut
 from tileflow.lower.layout import View, arrange
 from tileflow.ops.conv import Conv

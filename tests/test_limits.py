@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tileflow.kernels import driver, limits
+from tileflow.kernels.machine import driver, limits
 
 ROOT = Path(__file__).parent.parent
 GB = 1 << 30
@@ -146,7 +146,8 @@ def test_the_number_of_workers_follows_the_quota(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs sched_setaffinity: Linux makes it run")
 def test_affinity_limits_the_number_of_workers():
     done = subprocess.run([sys.executable, "-c", "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-                           "from tileflow.kernels import limits; print(limits.processors())"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+                           "from tileflow.kernels.machine import limits; print(limits.processors())"],
+                          cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "1", done.stderr
 
 
@@ -155,7 +156,7 @@ def test_affinity_limits_the_number_of_workers():
 def test_the_process_own_limits(kind: str):
     script = f"""
 import resource
-from tileflow.kernels import limits
+from tileflow.kernels.machine import limits
 before = limits.memory()
 resource.setrlimit(resource.{kind}, (1 << 29, 1 << 29))
 room = limits.memory()

@@ -12,11 +12,11 @@ import tileflow
 import tileflow.ops
 from tileflow import nn, optim
 from tileflow.graph import Builder, Graph, Op, State, TensorType, Value, verify
-from tileflow.kernels.call import Call, In, Out
-from tileflow.kernels.elementwise import elementwise_call
-from tileflow.kernels.epilogue import Epilogue
-from tileflow.kernels.expr import Var
-from tileflow.kernels.guard import clear, copy
+from tileflow.kernels.elementwise.epilogue import Epilogue
+from tileflow.kernels.elementwise.expr import Var
+from tileflow.kernels.elementwise.loops import elementwise_call
+from tileflow.kernels.machine.call import Call, In, Out
+from tileflow.kernels.machine.guard import clear, copy
 from tileflow.kernels.reduce import reduce_calls
 from tileflow.lower import groups
 from tileflow.lower.attach import attach

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 import tileflow
 from tileflow import memory, nn
 from tileflow.errors import OutOfMemoryError
-from tileflow.kernels import limits
+from tileflow.kernels.machine import limits
 from tileflow.onnx_backend import Backend
 from tileflow.runtime import budget
 from tileflow.runtime.checkpoint import load_tensors, save_tensors

@@ -1,4 +1,4 @@
-"""What a network asks of the planner: MultiConv blocks, memory per operator, serialised matmuls by layer and by name."""
+"""What a network asks of the planner: MultiConv blocks, memory per operator, serialized matmuls by layer and by name."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -159,7 +159,7 @@ def test_available_memory_errors() -> None:
         graph_of(Net(lambda net, x: nn.set_available_memory(x.relu(), 0.1)), (2, 2))
 
 
-# ---- serialised matmuls in networks -----------------------------------------------------------------------------------
+# ---- serialized matmuls in networks -----------------------------------------------------------------------------------
 
 def trained(net: nn.Module, **changes: Any) -> list[np.ndarray]:
     rng = np.random.default_rng(1)
@@ -169,23 +169,23 @@ def trained(net: nn.Module, **changes: Any) -> list[np.ndarray]:
     return list(net.state_dict().values())
 
 
-def network(serialisation: tuple[str, int] | None = None) -> nn.Module:
+def network(serialization: tuple[str, int] | None = None) -> nn.Module:
     nn.manual_seed(5)
-    return nn.Sequential(nn.Linear(12, 16, serialisation=serialisation), nn.ReLU(), nn.Linear(16, 4))
+    return nn.Sequential(nn.Linear(12, 16, serialization=serialization), nn.ReLU(), nn.Linear(16, 4))
 
 
 @pytest.mark.parametrize("mode", ["input_channels", "reducing_dim", "output_channels"])
-def test_training_with_serialised_layers(mode: str) -> None:
-    plain, by_layer, by_name = trained(network()), trained(network((mode, 4))), trained(network(), serialised_matmul={"0": f"{mode}:4"})
+def test_training_with_serialized_layers(mode: str) -> None:
+    plain, by_layer, by_name = trained(network()), trained(network((mode, 4))), trained(network(), serialized_matmul={"0": f"{mode}:4"})
     for a, b, c in zip(plain, by_layer, by_name, strict=True):
         np.testing.assert_array_equal(b, c)
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 
 
-def test_serialised_by_name_covers_the_gradients() -> None:
+def test_serialized_by_name_covers_the_gradients() -> None:
     program = training(graph_of(network(), (8, 12)), find("cross_entropy"), tileflow.optim.SGD(lr=0.1), Batching(8),
-                       serialised={"2": ("output_channels", 2)}).program
-    modes = [n.op.mode for n in program.micro.nodes if n.op.name == "SerialisedGemm"]            # type: ignore[attr-defined]
+                       serialized={"2": ("output_channels", 2)}).program
+    modes = [n.op.mode for n in program.micro.nodes if n.op.name == "SerializedGemm"]            # type: ignore[attr-defined]
     assert modes == ["output_channels", "reducing_dim", "input_channels"]       # the gradient of W [out, in] has the columns of y as rows
     assert [n.origin.sources for n in program.micro.nodes if n.op.name == "Gemm"] == [("0",)] * 2
 
@@ -193,10 +193,10 @@ def test_serialised_by_name_covers_the_gradients() -> None:
 @pytest.mark.parametrize(("wanted", "error", "message"), [
     ({"fc9": ("output_channels", 2)}, OptionError, r"'fc9' matches no matmul; the matmuls are 0, 2"),
     ({"1": ("output_channels", 2)}, OptionError, r"'1' matches no matmul"),
-    ({"*": ("output_channels", 3)}, ShapeError, r"serialised_matmul '\*': Gemm \(0\): .* factor 3 does not divide 16")])
+    ({"*": ("output_channels", 3)}, ShapeError, r"serialized_matmul '\*': Gemm \(0\): .* factor 3 does not divide 16")])
 def test_wrong_names_and_factors(wanted: dict[str, tuple[str, int]], error: type[TileflowError], message: str) -> None:
     with pytest.raises(error, match=message):
-        inference(graph_of(network(), (8, 12)), Batching(8), serialised=wanted)
+        inference(graph_of(network(), (8, 12)), Batching(8), serialized=wanted)
 
 
 def test_serialized_matmul() -> None:
@@ -205,7 +205,7 @@ def test_serialized_matmul() -> None:
     for shapes in (((4, 6), (6, 8)), ((3, 4, 6), (3, 6, 8))):
         for mode in ("input_channels", "reducing_dim", "output_channels"):
             node, = graph_of(forward(mode, 2), *shapes).nodes
-            assert str(node.op) == "SerialisedMatMul(" + f"mode={mode}, " * (mode != "output_channels") + "factor=2)"
+            assert str(node.op) == "SerializedMatMul(" + f"mode={mode}, " * (mode != "output_channels") + "factor=2)"
         assert graph_of(forward("none", 0), *shapes).nodes[0].op.name == "MatMul"
     for left, message in (((1, 1, 4, 6), "LHS input x0 must have rank 2 or 3"), ((3, 4, 6), "must have equal rank")):
         with pytest.raises(ShapeError, match=message):
@@ -215,12 +215,12 @@ def test_serialized_matmul() -> None:
 
 
 def test_the_real_run_takes_a_smaller_arena() -> None:
-    """A wide layer's packed weights are the arena's largest part; serialised they are there piece by piece."""
-    def arenas(serialised: dict[str, tuple[str, int]]) -> np.ndarray:
+    """A wide layer's packed weights are the arena's largest part; serialized they are there piece by piece."""
+    def arenas(serialized: dict[str, tuple[str, int]]) -> np.ndarray:
         with nn.skip_init():
             net = nn.Sequential(nn.Linear(512, 4096), nn.ReLU(), nn.Linear(4096, 16))
-        forward = inference(graph_of(net, (64, 512)), Batching(64), serialised=serialised)
-        both = training(graph_of(net, (64, 512)), find("cross_entropy"), tileflow.optim.SGD(lr=0.1), Batching(64), serialised=serialised)
+        forward = inference(graph_of(net, (64, 512)), Batching(64), serialized=serialized)
+        both = training(graph_of(net, (64, 512)), find("cross_entropy"), tileflow.optim.SGD(lr=0.1), Batching(64), serialized=serialized)
         plans = [make_plan(c.program, 1) for c in (forward, both)]
         return np.array([plan.prologue.arena_bytes + plan.micro.arena_bytes for plan in plans])        # packed once, or piece by piece
     plain = arenas({})
@@ -230,16 +230,16 @@ def test_the_real_run_takes_a_smaller_arena() -> None:
 
 # ---- on the tile machine ------------------------------------------------------------------------------------------------
 
-def analysed(net: nn.Module, *shapes: tuple[int, ...], serialised: dict[str, tuple[str, int]] | None = None) -> TileProgram:
-    return analyze(inference(graph_of(net, *shapes), Batching(shapes[0][0]), serialised=serialised).program, chip("gc200"))
+def analysed(net: nn.Module, *shapes: tuple[int, ...], serialized: dict[str, tuple[str, int]] | None = None) -> TileProgram:
+    return analyze(inference(graph_of(net, *shapes), Batching(shapes[0][0]), serialized=serialized).program, chip("gc200"))
 
 
 @pytest.mark.parametrize("mode", ["input_channels", "reducing_dim", "output_channels"])
-def test_serialised_matmuls_take_fewer_temporary_bytes_on_tiles(mode: str) -> None:
+def test_serialized_matmuls_take_fewer_temporary_bytes_on_tiles(mode: str) -> None:
     def temporaries(factor: int) -> int:
         with nn.skip_init():
             net = nn.Linear(4096, 4096, bias=False)
-        tiles = analysed(net, (2048, 4096), serialised={"*": (mode, factor)} if factor > 1 else None)
+        tiles = analysed(net, (2048, 4096), serialized={"*": (mode, factor)} if factor > 1 else None)
         step, = (s for s in tiles.steps if s.work.flops)
         assert step.work.flops == 2 * 2048 * 4096 * 4096
         return step.plan.temp_bytes
@@ -283,10 +283,10 @@ def test_by_onnx_node_name(tmp_path: Path) -> None:
     onnx.save(tutorial_cnn(initial_weights(0)), tmp_path / "cnn.onnx")
     x = np.random.default_rng(0).standard_normal((4, 1, 28, 28)).astype(np.float32)
     plain = tileflow.inference_model(tmp_path / "cnn.onnx", micro_batch_size=4)(x)
-    pieces = {"serialised_matmul": {"fc1": "output_channels:4", "fc2": "input_channels:2"}}
+    pieces = {"serialized_matmul": {"fc1": "output_channels:4", "fc2": "input_channels:2"}}
     np.testing.assert_array_equal(tileflow.inference_model(tmp_path / "cnn.onnx", micro_batch_size=4, **pieces)(x), plain)
     program = tileflow.compile(tmp_path / "cnn.onnx", training=True, micro_batch_size=4, **pieces).program
-    serial = [n for n in program.micro.nodes if n.op.name == "SerialisedGemm"]
+    serial = [n for n in program.micro.nodes if n.op.name == "SerializedGemm"]
     assert {n.origin.sources for n in serial} == {("fc1",), ("fc2",)}
     assert len(serial) == 6
     tiles = analyze(program, chip("gc200"), TileOptions(per_op={"conv2": 0.05, "fc*": 0.1}))

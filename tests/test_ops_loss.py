@@ -10,7 +10,7 @@ from peers import needs
 
 from tileflow.errors import DataError, OptionError, ShapeError, TypeMismatchError
 from tileflow.graph import Op, TensorType
-from tileflow.kernels.status import LABEL_OUT_OF_RANGE
+from tileflow.kernels.machine.status import LABEL_OUT_OF_RANGE
 from tileflow.ops.loss import (
     BCEWithLogitsLoss,
     IdentityLoss,

@@ -9,7 +9,7 @@ from peers import needs
 
 from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import TensorType
-from tileflow.kernels import cpu
+from tileflow.kernels.isa import cpu
 from tileflow.ops.rms import RMSNormalization, RMSNormalizationGrad
 
 rng = np.random.default_rng(8)

@@ -10,7 +10,7 @@ from peers import needs
 
 from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import TensorType
-from tileflow.kernels import cpu
+from tileflow.kernels.isa import cpu
 from tileflow.ops.reduce import ReduceMax
 from tileflow.ops.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad
 

@@ -10,7 +10,7 @@ from evaluate import run_kernel
 import tileflow
 from tileflow import nn, optim
 from tileflow.graph import OPS, Builder, Graph, State, TensorType, Value
-from tileflow.kernels import cpu
+from tileflow.kernels.isa import cpu
 from tileflow.lower import pack as packing
 from tileflow.lower.pack import pack
 from tileflow.lower.plan import make_plan
@@ -67,7 +67,7 @@ class Placed:
 def test_what_has_no_packed_form() -> None:
     for name, a, b, attributes in (("Gemm", (4, 256), (64, 256), dict(transB=1)), ("MatMul", (40, 30), (30,), {}),
                                    ("MatMul", (2, 9, 3), (2, 3, 9), {}), ("Gemm", (40, 0), (0, 32), {}),
-                                   ("SerialisedGemm", (40, 70), (70, 32), dict(factor=2))):
+                                   ("SerializedGemm", (40, 70), (70, 32), dict(factor=2))):
         op = OPS[name](**attributes)
         types = [TensorType("float32", a), TensorType("float32", b)]
         assert op.packed(types, op.infer(*types), cpu.current()) is None, (name, a, b)

@@ -14,7 +14,7 @@ from pathlib import Path
 import emulator
 import pytest
 
-from tileflow.kernels import cpu
+from tileflow.kernels.isa import cpu
 
 HERE = Path(__file__).resolve().parent
 CHECKS = ("path_checks.py", "test_epilogue.py", "test_pack.py")

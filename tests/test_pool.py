@@ -12,7 +12,7 @@ from peers import needs
 
 from tileflow.errors import ShapeError, TypeMismatchError, UnsupportedError
 from tileflow.graph import Op, TensorType
-from tileflow.kernels import cpu
+from tileflow.kernels.isa import cpu
 from tileflow.ops.pool import AveragePool, AveragePoolGrad, GlobalAveragePool, GlobalMaxPool, MaxPool, MaxPoolGrad, MaxUnpool, WinningMaxPool
 
 Array = np.ndarray

@@ -14,10 +14,10 @@ from evaluate import run_reference
 import tileflow.ops
 from tileflow.errors import TileflowError
 from tileflow.graph import OPS, Builder, Graph, Op, TensorType, verify
-from tileflow.kernels import cpu
-from tileflow.kernels.call import Call, In, Micro, Out, Seed
-from tileflow.kernels.call import Work as Scratch
-from tileflow.kernels.expr import Var
+from tileflow.kernels.elementwise.expr import Var
+from tileflow.kernels.isa import cpu
+from tileflow.kernels.machine.call import Call, In, Micro, Out, Seed
+from tileflow.kernels.machine.call import Work as Scratch
 from tileflow.ops.elementwise import Elementwise
 from tileflow.work import Operand, Window, Work
 
@@ -64,8 +64,8 @@ SAMPLES: dict[str, list[tuple[dict[str, Any], list[Any]]]] = {
     "GlobalAveragePool": [({}, [image])], "GlobalMaxPool": [({}, [image])],
     **{name: [({"axes": (1,)}, [x345]), ({"axes": (0, 2), "keepdims": 0}, [x345])] for name in
        ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")},
-    "SerialisedMatMul": [({"mode": "input_channels", "factor": 3}, [x34, (4, 2)])],
-    "SerialisedGemm": [({"mode": "reducing_dim", "factor": 2}, [x34, (4, 2), (2,)])],
+    "SerializedMatMul": [({"mode": "input_channels", "factor": 3}, [x34, (4, 2)])],
+    "SerializedGemm": [({"mode": "reducing_dim", "factor": 2}, [x34, (4, 2), (2,)])],
     "ArgMax": [({"axis": 1}, [x34])], "ArgMin": [({"keepdims": 0}, [x34])],
 }
 

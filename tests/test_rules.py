@@ -12,7 +12,7 @@ from lowered import host_passes, run
 from tileflow.autograd import gradients
 from tileflow.graph import OPS, Builder, Graph, Node, TensorType, Value
 from tileflow.graph.rewrite import rewrite
-from tileflow.kernels.expr import Const, Expr, Var, cast, exp, floor, maximum, sign, where
+from tileflow.kernels.elementwise.expr import Const, Expr, Var, cast, exp, floor, maximum, sign, where
 from tileflow.lower import layout
 from tileflow.ops.linear import linear_factor
 

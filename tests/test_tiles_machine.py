@@ -92,7 +92,7 @@ def test_every_operators_plan_can_be_executed() -> None:
 @pytest.mark.parametrize(("program", "options"), [
     (lambda: build(Mixer(2, 8, 32), (4, 8, 32), accumulation=2, optimizer=Adam()), TileOptions(recompute=True)),
     (lambda: build(Residual((1,), 8, 10), (2, 3, 16, 16), accumulation=2), TileOptions(recompute=True, precision="16.16")),
-    (lambda: build(mlp(64, 64, 16), (16, 64), False), TileOptions(serialised={"0": ("output_channels", 4), "2": ("reducing_dim", 4)})),
+    (lambda: build(mlp(64, 64, 16), (16, 64), False), TileOptions(serialized={"0": ("output_channels", 4), "2": ("reducing_dim", 4)})),
 ], ids=["recomputed", "recomputed in half", "in pieces"])
 def test_programs_under_every_lever_can_be_executed(program: Any, options: TileOptions) -> None:
     report = exact.check(analyze(program(), SMALL, options))
@@ -202,10 +202,10 @@ def test_optimizer_state_off_the_chip() -> None:
     assert on.streaming_cycles == 0
 
 
-def test_serialised_by_name() -> None:
+def test_serialized_by_name() -> None:
     program = build(mlp(1024, 4096, 16), (256, 1024), False)
     plain = analyze(program, SMALL, TileOptions(available_memory_proportion=1.0))
-    pieces = analyze(program, SMALL, TileOptions(available_memory_proportion=1.0, serialised={"0": ("output_channels", 8)}))
+    pieces = analyze(program, SMALL, TileOptions(available_memory_proportion=1.0, serialized={"0": ("output_channels", 8)}))
     check(pieces)
     assert pieces.steps[0].plan.serial.get("n") == 8
     assert pieces.steps[0].plan.temp_bytes < plain.steps[0].plan.temp_bytes

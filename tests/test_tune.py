@@ -130,7 +130,7 @@ def test_a_name_is_its_own_pattern():
 
 def test_an_options_file_comes_back(tmp_path):
     path = tmp_path / "tuned.toml"
-    options = Options(machine="bow", available_memory_proportion={'a "quoted" [é].1': 0.25, "*": 1}, serialised_matmul={"fc": "reducing_dim:4"},
+    options = Options(machine="bow", available_memory_proportion={'a "quoted" [é].1': 0.25, "*": 1}, serialized_matmul={"fc": "reducing_dim:4"},
                       epochs=3, betas=(0.5, 0.9), frozen=["a*"], dims={"n": 3}, nesterov=True, momentum=0.5, data="a\\b\t\x7f😀")
     options.save(path, "two\nlines")
     assert path.read_text().startswith("# two\n# lines\n")
@@ -275,7 +275,7 @@ def test_tune_from_python_takes_gc200_unless_told(tmp_path):
     (["compile", MODEL, "--machine", "TYPO"], "did you mean tiles"),
     (["compile", MODEL, "--machine", "gc200", "--available-memory-proportion", "1.2"], "must be a number from 0 to 1"),
     (["compile", MODEL, "--machine", "gc200", "--available-memory-proportion", "conv=x"], "must be a number from 0 to 1"),
-    (["compile", MODEL, "--machine", "gc200", "--serialised-matmul", "fc=rows:2"], "with mode input_channels"),
+    (["compile", MODEL, "--machine", "gc200", "--serialized-matmul", "fc=rows:2"], "with mode input_channels"),
     (["compile", MODEL, "--machine", "gc200", "--tile-plans", "none.json"], "Plans file none.json cannot be read"),
     (["compile", MODEL, "--machine", "gc200", "--tile-plans", "BAD"], "is not valid JSON"),
     (["compile", MODEL, "--machine", "gc200", "--report", "FILE/out"], "Cannot write the report to"),

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tileflow.kernels import limits, warm
+from tileflow.kernels.machine import limits, warm
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = """
 import os, sys
 import numpy as np
-from tileflow.kernels import cache, warm
-from tileflow.kernels.leaf import Leaf
+from tileflow.kernels.machine import cache, warm
+from tileflow.kernels.machine.leaf import Leaf
 
 parent = os.getpid()
 
@@ -80,7 +80,7 @@ def endless(self):
     time.sleep(600)
 Leaf.compile = endless
 import time
-from tileflow.kernels import limits
+from tileflow.kernels.machine import limits
 limits.processors = lambda: 3
 warm.compile_all(leaves""")
     with subprocess.Popen([sys.executable, "-c", script, "copies"], cwd=ROOT, stdout=subprocess.PIPE, text=True,

@@ -57,7 +57,7 @@ def handmade(layers: int = 3, tiles: int = 1472, scale: float = 1.0, chip: str =
     streams = [Transfer("x", True, 4096, 171, 4), Transfer("relu.2", False, 4096, 171, 4)]
     return SimpleNamespace(
         transfers=streams, host_cycles=8 * 171, streaming_cycles=0,
-        program=made, chip=machine, options=TileOptions(per_op={"layer0*": 0.1}, serialised={"layer1*": ("output_channels", 2)}), steps=steps,
+        program=made, chip=machine, options=TileOptions(per_op={"layer0*": 0.1}, serialized={"layer1*": ("output_channels", 2)}), steps=steps,
         always_live=always, peak=peak, categories=categories, phases=total, cycles_per_update=cycles, seconds_per_update=seconds,
         samples_per_second=64 / seconds, tflops=1.25, peak_fraction=0.02, worst_tile=0, fits=bool(peak.max() <= machine.bytes_per_tile),
         infeasible=["layer2/fc/MatMul: no plan within 10,000 bytes."], liveness=np.array([int(always[0]) + s.live_bytes for s in steps]))

@@ -14,7 +14,7 @@ from .optim import Optimizer
 from .optim.base import build_update
 from .passes.cse import cse
 from .passes.fold import fold
-from .passes.serialise import serialise
+from .passes.serialize import serialize
 from .passes.split import hoist, split_fold
 from .program import Batching, Program
 
@@ -68,7 +68,7 @@ Measures = Callable[[Builder, Sequence[Value]], Sequence[Value]]
 """Builds what is to be measured (losses) from the model's outputs, with the inputs that it needs."""
 
 
-def inference(graph: Graph, batching: Batching, stop_after: str | None = None, serialised: Serial | None = None,
+def inference(graph: Graph, batching: Batching, stop_after: str | None = None, serialized: Serial | None = None,
               measures: Measures | None = None) -> Compilation:
     """Compile a forward graph for inference; `measures` gives outputs that follow the model's own."""
     def measure(p: Program) -> None:
@@ -78,11 +78,11 @@ def inference(graph: Graph, batching: Batching, stop_after: str | None = None, s
             p.micro.outputs.append(b.Identity(value) if value.producer is None or value in p.micro.outputs else value)
 
     more: list[Step] = [("loss", measure), ("simplify", _simplify)] if measures is not None else []
-    return run_steps(Program(graph, batching), [("fold", _fold), ("cse", _cse), *_serialise(serialised), *more, ("split", _hoist)], stop_after)
+    return run_steps(Program(graph, batching), [("fold", _fold), ("cse", _cse), *_serialize(serialized), *more, ("split", _hoist)], stop_after)
 
 
 def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching, *, reduction: str = "mean",
-             loss_scaling: float = 1.0, stop_after: str | None = None, serialised: Serial | None = None) -> Compilation:
+             loss_scaling: float = 1.0, stop_after: str | None = None, serialized: Serial | None = None) -> Compilation:
     """Compile a forward graph for training.
 
     The loss becomes the last output of the micro-step. Gradients are summed over an update's micro-batches and, with
@@ -115,15 +115,15 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
         grads = gradients(p.micro, p.loss, [s.input for s in trained], loss_scaling)
         _add_update(p, trained, grads, optimizer, reduction, loss_scaling)
 
-    steps: list[Step] = [("fold", _fold), ("cse", _cse), *_serialise(serialised), ("loss", add_loss), ("autograd", differentiate),
+    steps: list[Step] = [("fold", _fold), ("cse", _cse), *_serialize(serialized), ("loss", add_loss), ("autograd", differentiate),
                          ("simplify", _simplify), ("split", _split)]
     return run_steps(program, steps, stop_after)
 
 
-def _serialise(wanted: Serial | None) -> list[Step]:
+def _serialize(wanted: Serial | None) -> list[Step]:
     def step(p: Program) -> None:
-        serialise(p.micro, wanted or {})
-    return [("serialise", step)] if wanted else []
+        serialize(p.micro, wanted or {})
+    return [("serialize", step)] if wanted else []
 
 
 def _fold(p: Program) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import __version__, memory
 from .environment import obstacle
-from .kernels import limits
+from .kernels.machine import limits
 
 REQUIRED = ("numba", "llvmlite", "numpy", "onnx", "tqdm")
 OPTIONAL = ("onnxruntime", "torch", "safetensors")
@@ -80,7 +80,7 @@ def _versions(found: Examination) -> None:
 
 
 def _cpu(found: Examination) -> None:
-    from .kernels import cpu
+    from .kernels.isa import cpu
     path = cpu.current()
     wanted = ("sse4.2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni", "avx512bf16",
               "amx-tile", "amx-bf16", "amx-int8", "neon")
@@ -137,7 +137,7 @@ def _loads(module: str) -> bool:
 
 
 def _cache(found: Examination) -> None:
-    from .kernels import cache
+    from .kernels.machine import cache
     root, current = cache.root(), cache.folder()
     if why := cache.refusal():
         found.problems.append(Problem(f"the kernel cache {root} is not used, because {why}; kernels are kept in {current}.",
@@ -185,7 +185,7 @@ def _kernels(found: Examination) -> None:
     """Compile and run a kernel."""
     import numpy as np
 
-    from .kernels.leaf import Leaf
+    from .kernels.machine.leaf import Leaf
     x, y = np.arange(5, dtype=np.float32), np.zeros(5, np.float32)
     try:
         Leaf(_twice, "f4[r], f4[r]")(x, y)

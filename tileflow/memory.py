@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .errors import OutOfMemoryError
-from .kernels import limits
+from .kernels.machine import limits
 
 SMALL = 16 << 20
 """Bytes for which nobody asks: asking takes as long as filling them."""

@@ -23,8 +23,8 @@ from .environment import check_environment
 from .errors import DataError, ModelError, TypeMismatchError, UnsupportedError
 from .graph import CODES, type_of
 from .importers.onnx import OLDEST_OPSET, DynamicOperandError, OnnxModel, import_graph, load_model, unsupported_nodes, wrap_model
-from .kernels import driver
-from .kernels.warm import compile_all
+from .kernels.machine import driver
+from .kernels.machine.warm import compile_all
 from .lower.plan import make_plan
 from .program import Batching
 from .runtime import budget

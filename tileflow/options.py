@@ -51,7 +51,7 @@ GROUPS = {
     "training": "Training",
     "optimizer": "Optimizer",
     "data": "Data",
-    "machine": "Tile machine (what train computes does not depend on it, but for serialised_matmul)",
+    "machine": "Tile machine (what train computes does not depend on it, but for serialized_matmul)",
     "run": "Run",
 }
 """Groups of options and their titles; an options file may use them as tables."""
@@ -204,7 +204,7 @@ class Options:
         0.6, Proportions(), "machine", "share of a tile's memory that one operator's temporaries may take, for all operators or by name pattern")
     machine_precision: Literal["32.32", "16.32", "16.16"] = _option(
         "32.32", Choice(("32.32", "16.32", "16.16")), "machine", "bits of the simulated tensors and of their partial sums")
-    serialised_matmul: Mapping[str, str] = _option(
+    serialized_matmul: Mapping[str, str] = _option(
         {}, SerialSplits(), "machine", "matmuls, by name pattern, to do in pieces one after the other")
     joint_plans: bool = _option(True, Flag(), "machine", "plan a layer's forward and backward passes together where that is cheaper")
     optimizer_off_chip: bool = _option(False, Flag(), "machine", "keep optimizer state in streaming memory instead of on the tiles")
@@ -299,8 +299,8 @@ class Options:
 
     @property
     def serial_splits(self) -> dict[str, tuple[str, int]]:
-        """`serialised_matmul` as mode and factor by name pattern."""
-        return {name: serial_split(text) for name, text in self.serialised_matmul.items()}
+        """`serialized_matmul` as mode and factor by name pattern."""
+        return {name: serial_split(text) for name, text in self.serialized_matmul.items()}
 
     @property
     def global_batch_size(self) -> int:

@@ -36,7 +36,7 @@ class CompileBar:
             self.close()
 
     def _open(self, total: int) -> None:
-        from .kernels import cache
+        from .kernels.machine import cache
         cache.on_compile.append(self._compiled.append)
         self._began = time.monotonic()
         self._bar = tqdm(total=total, file=self.stream, unit="kernel", leave=False, disable=not self.bars, delay=BAR_DELAY,
@@ -46,7 +46,7 @@ class CompileBar:
         """Take the bar away; harmless where there is none."""
         if self._bar is None:
             return
-        from .kernels import cache
+        from .kernels.machine import cache
         cache.on_compile.remove(self._compiled.append)
         self._bar.close()
         self._bar = None

@@ -95,7 +95,7 @@ def tile_options(options: Options) -> TileOptions:
             raise OptionError(f"available_memory_proportion names {name}, but the program runs on one IPU, IPU0; leave the others out.")
         default = by_name.pop(name)
     return TileOptions(available_memory_proportion=default, per_op=by_name, precision=options.machine_precision,
-                       serialised=options.serial_splits,
+                       serialized=options.serial_splits,
                        pinned=read_plans(options.tile_plans) if options.tile_plans else {},
                        joint_plans=options.joint_plans, optimizer_off_chip=options.optimizer_off_chip, recompute=options.recompute)
 

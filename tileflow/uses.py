@@ -34,7 +34,7 @@ OF_OPTION: dict[str, tuple[str, ...]] = {
     "tie": (*TRAINING, "inspect", "inference_model"), "untie": (*TRAINING, "inspect", "inference_model"),
     "keep_training_mode": ("train", *MODELS),
     "test_data": ("train",), "shuffle": ("train",), "drop_last": ("train",), "max_batches": ("train",),
-    "serialised_matmul": (*RUNS, "compile", "tune"),
+    "serialized_matmul": (*RUNS, "compile", "tune"),
     "seed": (*RUNS, "compile"),
     "precision": (*RUNS, "compile", "tune"),
     "dims": (*COMMANDS, *MODELS),
@@ -103,7 +103,7 @@ def _no_effect(verb: str, declaration: Declaration, options: Options, training: 
     if not command and name in OF_COMMAND.get(verb, ()):
         return f"has no effect on the function {verb}, which returns its results; it is for {_and([v for v in verbs if v not in OF_COMMAND])} " \
                "and the command line."
-    if verb == "compile" and options.machine is None and declaration.group == "machine" and name != "serialised_matmul":
+    if verb == "compile" and options.machine is None and declaration.group == "machine" and name != "serialized_matmul":
         machine = "--machine gc200" if command else "machine='gc200'"
         return f"is about the tile machine; name one, for example {machine}, or leave it out."
     if verb in ("compile", "tune", "inspect") and not training and for_training(declaration):

@@ -95,7 +95,7 @@ class Reduce(Work):
     """Sums, means, maxima, normalisations: reduce axes without products of two tensors.
 
     combine: what makes one result of the partials that a split reduce axis gives: "add", "max", "min", or "" where they do
-        not just combine; then the operator's `decompose` says which simpler operators run instead.
+        not just combine; then the operator's `partials` says which simpler operators run instead.
     """
 
     combine: str = ""

@@ -11,8 +11,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from .. import cpu
-from ..vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, vector, word
+from ..isa import cpu
+from ..isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, vector, word
 
 TILES = {"avx512": (12, 2), "avx2": (6, 2), "generic": (4, 2)}
 """Rows and vectors of the register block of each path."""

@@ -10,18 +10,18 @@ from typing import Any
 
 from llvmlite import ir
 
-from .. import cpu
-from ..call import Call, In, Out, Work
-from ..epilogue import Epilogue, Form, finisher, name, tail
-from ..half import HALVES, narrow, read, stored, summed
-from ..leaf import Leaf, generic
-from ..places import address_of
-from ..vector import WORD, Emitter, as_intrinsic, itemsize, vector, word
-from .correlate import add_shares
-from .geometry import FLOPS_PER_NS, UNITS
-from .last_weights import sum_rows
+from ..elementwise.epilogue import Epilogue, Form, finisher, name, tail
+from ..isa import cpu
+from ..isa.half import HALVES, narrow, read, stored, summed
+from ..isa.vector import WORD, Emitter, as_intrinsic, itemsize, vector, word
+from ..machine.call import Call, In, Out, Work
+from ..machine.leaf import Leaf, generic
+from ..machine.places import address_of
+from .indirection import Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, tap_order, taps_before
 from .panels import Panels, converted, rounded_results
-from .sites import Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, tap_order, taps_before
+from .planar.correlate import add_shares
+from .planar.geometry import FLOPS_PER_NS, UNITS
+from .weights import sum_rows
 
 PIXELS = 64               # pixels of a unit of range, about
 SUMMED = 256              # pixels that the weight gradient sums in registers at a time

@@ -9,9 +9,9 @@ from typing import Any
 
 from llvmlite import ir
 
-from .. import cpu
-from ..half import BITS16, HALVES, read, summed
-from ..vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, word
+from ..isa import cpu
+from ..isa.half import BITS16, HALVES, read, summed
+from ..isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, word
 from .brgemm import TILES
 
 

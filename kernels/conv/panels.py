@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from ..call import Call, In, Out, Work
-from ..elementwise import LETTERS, elementwise_call
-from ..expr import Var, cast
-from ..half import HALVES
+from ..elementwise.expr import Var, cast
+from ..elementwise.loops import LETTERS, elementwise_call
+from ..isa.half import HALVES
+from ..machine.call import Call, In, Out, Work
 
 
 @dataclass(frozen=True)

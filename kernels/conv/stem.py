@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import functools
 
-from .. import cpu
-from ..call import Call, In, Work
-from ..epilogue import Epilogue
-from ..leaf import Leaf
-from ..micro import transpose
-from ..places import address_of
-from ..vector import itemsize
-from . import last
+from ..elementwise.epilogue import Epilogue
+from ..gemm.micro import transpose
+from ..isa import cpu
+from ..isa.vector import itemsize
+from ..machine.call import Call, In, Work
+from ..machine.leaf import Leaf
+from ..machine.places import address_of
+from . import direct
+from .indirection import Axis, Sites
 from .panels import Panels
-from .sites import Axis, Sites
 
 CHANNELS = 4              # at most
 ROWS = 4                  # rows of an image that are copied together
@@ -70,9 +70,9 @@ def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogu
     args = (In(0, (s.n * s.c * rows * across.size,)), image, s.c, rows, across.size, wide, -across.base)
     before = Call(_interleave(dtype, path), args, s.n * rows, ROWS, s.n * rows * wide * s.c * MOVE)
     panels = None if packed else forward_panels(s, dtype, path)
-    return [before, *last.products(gathered(s), dtype, path, biased, panels, epilogue, image, s.c)]
+    return [before, *direct.products(gathered(s), dtype, path, biased, panels, epilogue, image, s.c)]
 
 
 def forward_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
     """How the weights of `s` are laid out for `forward`: with the taps along the width next to the channels, as they lie anyway."""
-    return last.forward_panels(s, dtype, path)
+    return direct.forward_panels(s, dtype, path)

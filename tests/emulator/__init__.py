@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from tileflow.kernels.leaf import Leaf
+from tileflow.kernels.machine.leaf import Leaf
 
 from .layout import SIDES, Fault, Layout, rows, run_against
 from .machine import Machine, installed

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tileflow.kernels.leaf import Leaf
+from tileflow.kernels.machine.leaf import Leaf
 
 PAGE = 4096
 GARBAGE = 0xA5

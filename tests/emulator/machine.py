@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tileflow.kernels import cache
+from tileflow.kernels.machine import cache
 
 from .layout import PAGE, Fault
 from .tiles import Tiles

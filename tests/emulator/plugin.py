@@ -4,8 +4,8 @@ from __future__ import annotations
 import functools
 
 import emulator
-from tileflow.kernels import cpu
-from tileflow.kernels.leaf import Leaf
+from tileflow.kernels.isa import cpu
+from tileflow.kernels.machine.leaf import Leaf
 
 
 def pytest_configure() -> None:

@@ -97,7 +97,7 @@ def _compile(model: Modelish, chosen: Options, training: bool, inputs: Sequence[
         return compiler.inference(graph, batching, stop_after, chosen.serial_splits)
     loss = without_labels(graph.outputs[0]) if chosen.loss == "auto" else chosen.loss
     return compiler.training(graph, find(loss, chosen), from_options(chosen), batching, reduction=chosen.accumulation_reduction,
-                             loss_scaling=chosen.loss_scaling, stop_after=stop_after, serialised=chosen.serial_splits)
+                             loss_scaling=chosen.loss_scaling, stop_after=stop_after, serialized=chosen.serial_splits)
 
 
 def _graph(model: Modelish, chosen: Options, training: bool, inputs: Sequence[Any] | None) -> Graph:

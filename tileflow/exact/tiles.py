@@ -70,16 +70,16 @@ class Tiles:
         assert len(work.outputs) == len(results), f"{op}: work() describes {len(work.outputs)} of {len(results)} outputs"
         reduced = [a.name for a in work.axes if a.kind == "reduce" and max(plan.splits.get(a.name, 1), plan.serial.get(a.name, 1)) > 1]
         if reduced and isinstance(work, Reduce) and not work.combine:
-            return self._decomposed(op, plan, inputs, len(results))
+            return self._partial_results(op, plan, inputs, len(results))
         job = _Contract(self, op, work, plan, inputs, results) if isinstance(work, Contraction) else _Job(self, op, work, plan, inputs, results)
         return job.outputs()
 
-    def _decomposed(self, op: Op, plan: OpPlan, inputs: Arrays, count: int) -> tuple[Array, ...]:
+    def _partial_results(self, op: Op, plan: OpPlan, inputs: Arrays, count: int) -> tuple[Array, ...]:
         """The simpler operators that an operator stands for, each split as this one along the axes it has."""
         graph = Graph(op.name)
         b = Builder(graph)
         given = [None if a is None else b.input(f"x{i}", type_of(a)) for i, a in enumerate(inputs)]
-        results = op.decompose(b, given)
+        results = op.partials(b, given)
         assert results is not None, f"{op} cannot be split along a reduce axis"
         graph.outputs = list(results[:count])
         graph.prune()

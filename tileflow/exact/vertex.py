@@ -12,10 +12,10 @@ import numpy as np
 
 from ..errors import DataError
 from ..graph import Op, TensorType, type_of
-from ..kernels import cpu
-from ..kernels.blocking import Problem
-from ..kernels.call import Call, In, Micro, Out, Seed, Work
-from ..kernels.gemm import matmul_calls
+from ..kernels.gemm.blocking import Problem
+from ..kernels.gemm.float32 import matmul_calls
+from ..kernels.isa import cpu
+from ..kernels.machine.call import Call, In, Micro, Out, Seed, Work
 
 Array = np.ndarray
 Types = tuple[TensorType | None, ...]

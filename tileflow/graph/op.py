@@ -11,9 +11,9 @@ from ..work import Work
 from .types import TensorType
 
 if TYPE_CHECKING:
-    from ..kernels.call import Call
-    from ..kernels.cpu import Cpu
-    from ..kernels.planes import Pooling
+    from ..kernels.isa.cpu import Cpu
+    from ..kernels.machine.call import Call
+    from ..kernels.pool.planes import Pooling
     from .builder import Builder
     from .graph import Value
 
@@ -134,14 +134,14 @@ class Op:
         """
         return self
 
-    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         """The same outputs from simpler operators, as nodes through `b` that keep the rank of input 0 and the order of its axes.
 
         Tiles run them where a split of a reduce axis gives partials that do not just combine. None: there is no such form.
         """
         return None
 
-    def serialised(self, mode: str, factor: int, keep_precision: bool = False) -> Op | None:
+    def serialized(self, mode: str, factor: int, keep_precision: bool = False) -> Op | None:
         """The operator that does the same in `factor` pieces one after the other, with less temporary memory; None: there is none.
 
         Args:

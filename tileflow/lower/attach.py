@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 from ..graph import Graph, Node, Op, TensorType, Value
 from ..graph.op import Types
-from ..kernels.call import Call, In
-from ..kernels.cpu import Cpu
-from ..kernels.epilogue import Along, Epilogue
-from ..kernels.expr import Expr, Var, substitute, variables
+from ..kernels.elementwise.epilogue import Along, Epilogue
+from ..kernels.elementwise.expr import Expr, Var, substitute, variables
+from ..kernels.isa.cpu import Cpu
+from ..kernels.machine.call import Call, In
 from ..work import Work
 
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 from ..graph import Graph, Node, Op, Origin, TensorType, Value
 from ..graph.op import Types
-from ..kernels.call import Call, In, Out
-from ..kernels.cpu import Cpu
-from ..kernels.elementwise import elementwise_call
-from ..kernels.expr import Const, Expr, Var, substitute
+from ..kernels.elementwise.expr import Const, Expr, Var, substitute
+from ..kernels.elementwise.loops import elementwise_call
+from ..kernels.isa.cpu import Cpu
+from ..kernels.machine.call import Call, In, Out
 from ..work import Work
 from .groups import Group, grow, is_number
 

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 
 from ..graph import Graph, Node, Op, Origin, State, TensorType, Value
 from ..graph.op import Types
-from ..kernels.call import Call, In, Out
-from ..kernels.cpu import Cpu
-from ..kernels.expr import Expr
-from ..kernels.guard import finite
-from ..kernels.guarded import guarded_call
+from ..kernels.elementwise.expr import Expr
+from ..kernels.elementwise.guarded import guarded_call
+from ..kernels.isa.cpu import Cpu
+from ..kernels.machine.call import Call, In, Out
+from ..kernels.machine.guard import finite
 from ..work import Work
 from .fuse import Fused
 

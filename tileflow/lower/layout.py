@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from ..graph import Graph, Last, Node, Op, Origin, TensorType, Value
 from ..graph.op import Types
-from ..kernels.call import Call, In, Out
-from ..kernels.cpu import Cpu
+from ..kernels.isa.cpu import Cpu
+from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import Axis, move
 from ..work import Work
 from .cut import SINK, SOURCE, Cut

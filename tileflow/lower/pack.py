@@ -12,9 +12,9 @@ import numpy as np
 
 from ..graph import Graph, Node, Op, Packed, State, TensorType, Value
 from ..graph.op import Types
-from ..kernels import cpu
-from ..kernels.call import Call
-from ..kernels.cpu import Cpu
+from ..kernels.isa import cpu
+from ..kernels.isa.cpu import Cpu
+from ..kernels.machine.call import Call
 from ..program import Program
 
 MOST_BYTES = 1 << 29

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from ..graph import Graph, Value
 from ..graph.collector import without_collector
 from ..graph.rewrite import rewrite
-from ..kernels import cpu, limits
-from ..kernels.leaf import Leaf
+from ..kernels.isa import cpu
+from ..kernels.machine import limits
+from ..kernels.machine.leaf import Leaf
 from ..program import Program
 from .attach import attach
 from .expand import expand

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 from ..graph import Graph, Node, Op, TensorType, Value
 from ..graph.op import Types
-from ..kernels.call import Call
-from ..kernels.cpu import Cpu, current
-from ..kernels.epilogue import Epilogue
-from ..kernels.planes import Pooling
+from ..kernels.elementwise.epilogue import Epilogue
+from ..kernels.isa.cpu import Cpu, current
+from ..kernels.machine.call import Call
+from ..kernels.pool.planes import Pooling
 from ..work import Work
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..graph import Graph, Node, State, Value
-from ..kernels import cpu
-from ..kernels.call import Call, In, Micro, Out, Seed, Work
-from ..kernels.guard import copy
-from ..kernels.leaf import Leaf
+from ..kernels.isa import cpu
+from ..kernels.machine.call import Call, In, Micro, Out, Seed, Work
+from ..kernels.machine.guard import copy
+from ..kernels.machine.leaf import Leaf
 from .memory import MOST_ROOM, Arena, Interval, room, side_by_side
 
 

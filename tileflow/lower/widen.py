@@ -10,10 +10,10 @@ from typing import ClassVar
 
 from ..graph import Graph, Last, Node, Op, Origin, TensorType, Value
 from ..graph.op import Types
-from ..kernels.call import Call, In, Out
-from ..kernels.cpu import Cpu
-from ..kernels.elementwise import elementwise_call
-from ..kernels.expr import Expr, Var, cast
+from ..kernels.elementwise.expr import Expr, Var, cast
+from ..kernels.elementwise.loops import elementwise_call
+from ..kernels.isa.cpu import Cpu
+from ..kernels.machine.call import Call, In, Out
 
 
 class Rounded(Op):

@@ -22,18 +22,18 @@ def _pair(size: Size, rank: int) -> tuple[int, ...]:
 class Linear(Module):
     """y = x W^T + b; x [N, in_features], W [out_features, in_features], b [out_features].
 
-    serialisation: (mode, factor) does the product and its gradients in pieces, see `tileflow.nn.serialized_matmul`.
+    serialization: (mode, factor) does the product and its gradients in pieces, see `tileflow.nn.serialized_matmul`.
     """
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, serialisation: tuple[str, int] | None = None) -> None:
-        self.pieces = {} if serialisation is None else dict(zip(("mode", "factor"), serialisation, strict=True))
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, serialization: tuple[str, int] | None = None) -> None:
+        self.pieces = {} if serialization is None else dict(zip(("mode", "factor"), serialization, strict=True))
         self.weight = Parameter(uniform((out_features, in_features), in_features))
         self.bias = Parameter(uniform((out_features,), in_features)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:                    # type: ignore[override]
         if len(x.shape) == 2:
-            return x.apply("SerialisedGemm" if self.pieces else "Gemm", self.weight, self.bias, transB=1, **self.pieces)
-        y = x.apply("SerialisedMatMul" if self.pieces else "FusedMatMul", self.weight, transB=1, **self.pieces)
+            return x.apply("SerializedGemm" if self.pieces else "Gemm", self.weight, self.bias, transB=1, **self.pieces)
+        y = x.apply("SerializedMatMul" if self.pieces else "FusedMatMul", self.weight, transB=1, **self.pieces)
         return y if self.bias is None else y + self.bias
 
 

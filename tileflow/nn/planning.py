@@ -181,5 +181,5 @@ def serialized_matmul(lhs: Tensor, rhs: Any, mode: str, factor: int = 0, keep_pr
                              "Please squeeze or reshape for serialization.")
     if len(lhs.shape) != len(other.shape):
         raise ShapeError(f"LHS (rank {len(lhs.shape)}) and RHS (rank {len(other.shape)}) matmuls must have equal rank for matmul serialization.")
-    made: Tensor = lhs.apply("SerialisedMatMul", other, mode=mode, factor=factor, keep_precision=keep_precision)
+    made: Tensor = lhs.apply("SerializedMatMul", other, mode=mode, factor=factor, keep_precision=keep_precision)
     return made

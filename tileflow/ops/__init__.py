@@ -16,7 +16,7 @@ from . import (
     pool,
     reduce,
     rms,
-    serialised,
+    serialized,
     shape,
     softmax,
 )
@@ -38,7 +38,7 @@ __all__ = [
     "pool",
     "reduce",
     "rms",
-    "serialised",
+    "serialized",
     "shape",
     "softmax",
 ]

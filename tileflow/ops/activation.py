@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import ShapeError
 from ..graph import TensorType, op
-from ..kernels.expr import Expr, abs_, erf, exp, expm1, gelu, log1p, maximum, minimum, sigmoid, tanh, where
+from ..kernels.elementwise.expr import Expr, abs_, erf, exp, expm1, gelu, log1p, maximum, minimum, sigmoid, tanh, where
 from .elementwise import NUMBERS, Elementwise
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from functools import reduce
 
 from ..graph import Builder, TensorType, Value, op
-from ..kernels import expr as scalar
-from ..kernels.expr import Expr, Var, abs_, cast, derivative, erf, exp, is_zero, log, maximum, minimum, pow_, sign, sqrt, times, where
+from ..kernels.elementwise import expr as scalar
+from ..kernels.elementwise.expr import Expr, Var, abs_, cast, derivative, erf, exp, is_zero, log, maximum, minimum, pow_, sign, sqrt, times, where
 from .elementwise import NUMBERS, Elementwise, apply
 from .shape import sum_to, zeros
 

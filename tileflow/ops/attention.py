@@ -10,11 +10,11 @@ import numpy as np
 from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import Op, Types, op
 from ..graph.types import TensorType, broadcast_shapes
-from ..kernels.attention import FAR, FULL_MASK, KEY_MASK, NO_MASK, attention_grad_leaf, attention_leaf, blocks, scratch_elements
-from ..kernels.attention_half import attention_half_grad_leaf, attention_half_leaf, half_scratch_elements
-from ..kernels.call import Call, In, Out
-from ..kernels.call import Work as Scratch
-from ..kernels.gemm import FLOPS_PER_NS
+from ..kernels.attention.float32 import FAR, FULL_MASK, KEY_MASK, NO_MASK, attention_grad_leaf, attention_leaf, blocks, scratch_elements
+from ..kernels.attention.half import attention_half_grad_leaf, attention_half_leaf, half_scratch_elements
+from ..kernels.gemm.float32 import FLOPS_PER_NS
+from ..kernels.machine.call import Call, In, Out
+from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import fill_call, strides
 from ..work import Axis, Operand, Reduce, Work
 from .shape import Shape, present
@@ -23,7 +23,7 @@ from .softmax import softmax
 if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
-    from ..kernels.cpu import Cpu
+    from ..kernels.isa.cpu import Cpu
 
 HEADS_FIRST, HEADS_INSIDE = (0, 1, 2, 3), (0, 2, 1, 3)
 """The permutation that brings an operand to [batch, heads, positions, size]; it is its own inverse."""

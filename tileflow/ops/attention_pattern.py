@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ..graph.graph import Node, Origin, Value
 from ..graph.rewrite import View
-from ..kernels.expr import Const, Expr, Var, substitute
+from ..kernels.elementwise.expr import Const, Expr, Var, substitute
 from .activation import Tanh
 from .arithmetic import Add
 from .elementwise import Elementwise

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ..errors import TypeMismatchError
 from ..graph import CODES, TensorType, op
-from ..kernels.expr import Expr, cast
+from ..kernels.elementwise.expr import Expr, cast
 from .elementwise import ANY, Elementwise
 
 

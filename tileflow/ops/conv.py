@@ -10,9 +10,9 @@ from ..errors import ShapeError, TypeMismatchError, UnsupportedError
 from ..graph.op import Last, Op, Packed, Types, op
 from ..graph.types import TensorType
 from ..kernels import conv as kernels
-from ..kernels.call import Call
 from ..kernels.conv import Geometry, Sites
-from ..kernels.cpu import current
+from ..kernels.isa.cpu import current
+from ..kernels.machine.call import Call
 from ..work import Axis, Contraction, Operand, Window, Work
 from .conv_last import ConvInputGradLast, ConvLast, ConvWeightGradLast, gain, planar_calls, sites_of, takes_halves, with_panels, zeros
 from .conv_stem import ConvStem, stem_gain
@@ -23,9 +23,9 @@ from .window import windows as find_windows
 if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
-    from ..kernels.cpu import Cpu
-    from ..kernels.epilogue import Epilogue
-    from ..kernels.planes import Pooling
+    from ..kernels.elementwise.epilogue import Epilogue
+    from ..kernels.isa.cpu import Cpu
+    from ..kernels.pool.planes import Pooling
 
 
 def _geometry(x: Shape, w: Shape, win: Windows, group: int) -> Geometry:
@@ -187,10 +187,10 @@ class Conv(Op):
             calls = planar_calls(ConvLast(self), inputs, outputs, cpu)
             return [*calls, epilogue.after(outputs[0].shape, 1)] if epilogue else calls
         geometry, biased = _geometry(x.shape, w.shape, self.windows(x.shape, w.shape), self.group), len(inputs) > 2 and inputs[2] is not None
-        if pooling is None and kernels.planes.serves(geometry):
-            return kernels.planes.forward(geometry, x.code, cpu, biased, epilogue)
-        if pooling is None and kernels.pointwise.serves(geometry):
-            return kernels.pointwise.forward(geometry, x.code, biased, epilogue, outputs[0].shape)
+        if pooling is None and kernels.planar.depthwise.serves(geometry):
+            return kernels.planar.depthwise.forward(geometry, x.code, cpu, biased, epilogue)
+        if pooling is None and kernels.planar.pointwise.serves(geometry):
+            return kernels.planar.pointwise.forward(geometry, x.code, biased, epilogue, outputs[0].shape)
         return kernels.forward(geometry, x.code, cpu, biased, epilogue, packed, pooling)
 
     def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
@@ -198,7 +198,7 @@ class Conv(Op):
         if outputs[0].size == 0 or x.rank == 5 or x.is_half:
             return None
         geometry = _geometry(x.shape, w.shape, self.windows(x.shape, w.shape), self.group)
-        if kernels.planes.serves(geometry) or kernels.pointwise.serves(geometry):
+        if kernels.planar.depthwise.serves(geometry) or kernels.planar.pointwise.serves(geometry):
             return None
         return with_panels(self, w, kernels.forward_panels(geometry, x.code, cpu))
 
@@ -274,10 +274,10 @@ class ConvInputGrad(Op):
         if x.rank == 5 or x.is_half:
             return planar_calls(ConvInputGradLast(self), inputs, outputs, cpu)
         geometry = _geometry(x.shape, w.shape, self.windows(w.shape), self.group)
-        if kernels.planes.serves_gradient(geometry):
-            return kernels.planes.input_gradient(geometry, x.code, cpu)
-        if kernels.pointwise.serves(geometry):
-            return kernels.pointwise.input_gradient(geometry, x.code)
+        if kernels.planar.depthwise.serves_gradient(geometry):
+            return kernels.planar.depthwise.input_gradient(geometry, x.code, cpu)
+        if kernels.planar.pointwise.serves(geometry):
+            return kernels.planar.pointwise.input_gradient(geometry, x.code)
         return kernels.input_gradient(geometry, x.code, cpu, packed)
 
     def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
@@ -285,7 +285,7 @@ class ConvInputGrad(Op):
         if x.size == 0 or g.size == 0 or x.rank == 5 or x.is_half:
             return None
         geometry = _geometry(x.shape, w.shape, self.windows(w.shape), self.group)
-        if kernels.planes.serves_gradient(geometry) or kernels.pointwise.serves(geometry):
+        if kernels.planar.depthwise.serves_gradient(geometry) or kernels.planar.pointwise.serves(geometry):
             return None
         return with_panels(self, w, kernels.gradient_panels(geometry, x.code, cpu))
 
@@ -362,8 +362,8 @@ class ConvWeightGrad(Op):
         if x.rank == 5 or x.is_half:
             return planar_calls(ConvWeightGradLast(self), inputs, outputs, cpu)
         geometry = _geometry(x.shape, w.shape, self.windows(x.shape), self.group)
-        if kernels.planes.serves(geometry):
-            return kernels.planes.weight_gradient(geometry, x.code, cpu, self.biased)
-        if kernels.pointwise.serves_weights(geometry) and not self.biased:
-            return kernels.pointwise.weight_gradient(geometry, x.code)
+        if kernels.planar.depthwise.serves(geometry):
+            return kernels.planar.depthwise.weight_gradient(geometry, x.code, cpu, self.biased)
+        if kernels.planar.pointwise.serves_weights(geometry) and not self.biased:
+            return kernels.planar.pointwise.weight_gradient(geometry, x.code)
         return kernels.weight_gradient(geometry, x.code, cpu, self.biased)

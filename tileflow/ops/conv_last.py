@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 from ..graph.op import Op, Packed, Types
 from ..graph.types import TensorType
 from ..kernels import conv as kernels
-from ..kernels.call import Call, In, Out
-from ..kernels.call import Work as Scratch
 from ..kernels.conv import Axis, Sites
-from ..kernels.half import HALVES
+from ..kernels.gemm.tiles import FLOPS_PER_NS, products
+from ..kernels.isa.half import HALVES
+from ..kernels.machine.call import Call, In, Out
+from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import Axis as MoveAxis
 from ..kernels.move import fill_call, move
-from ..kernels.tiled import FLOPS_PER_NS, products
 from .last import ChannelsLast, to_first, to_last
 from .shape import present
 from .window import Shape, Windows
 
 if TYPE_CHECKING:
-    from ..kernels.cpu import Cpu
-    from ..kernels.epilogue import Epilogue
+    from ..kernels.elementwise.epilogue import Epilogue
+    from ..kernels.isa.cpu import Cpu
     from .conv import Conv, ConvInputGrad, ConvWeightGrad
 
 
@@ -53,8 +53,8 @@ def _in_tiles(s: Sites, what: str, code: str, path: Cpu) -> bool:
     if s.depthwise:
         return False
     if what == "weights":
-        return kernels.gathered_weights.pays(s, code, path)
-    return kernels.gathered.pays(s if what == "forward" else s.gradient, code, path)
+        return kernels.tiles_weights.pays(s, code, path)
+    return kernels.tiles.pays(s if what == "forward" else s.gradient, code, path)
 
 
 def takes_halves(s: Sites, what: str, code: str, path: Cpu) -> bool:
@@ -63,11 +63,11 @@ def takes_halves(s: Sites, what: str, code: str, path: Cpu) -> bool:
     With few channels float32 does better, widened before, and so it does where it needs fewer products (winograd.py).
     """
     if s.depthwise or what == "weights":
-        return (s.groups if s.depthwise else s.c) >= kernels.gathered.NARROWEST
+        return (s.groups if s.depthwise else s.c) >= kernels.tiles.NARROWEST
     problem = s if what == "forward" else s.gradient
     if _in_tiles(s, what, code, path):
         return True
-    return s.c * s.oc >= FEW and problem.c >= kernels.gathered.NARROWEST and not kernels.winograd.pays(problem, "f4", path)
+    return s.c * s.oc >= FEW and problem.c >= kernels.tiles.NARROWEST and not kernels.winograd.pays(problem, "f4", path)
 
 
 def gain(s: Sites, what: str, code: str, path: Cpu) -> float:
@@ -225,10 +225,10 @@ def _way(s: Sites, what: str, code: str, path: Cpu) -> Any:
     if s.depthwise:
         return kernels.depthwise
     if _in_tiles(s, what, code, path):
-        return kernels.gathered
+        return kernels.tiles
     if code in HALVES:
-        return kernels.last_half
-    return kernels.winograd if kernels.winograd.pays(s if what == "forward" else s.gradient, code, path) else kernels.last
+        return kernels.half
+    return kernels.winograd if kernels.winograd.pays(s if what == "forward" else s.gradient, code, path) else kernels.direct
 
 
 class ConvWeightGradLast(ChannelsLast):
@@ -245,9 +245,9 @@ class ConvWeightGradLast(ChannelsLast):
         if w.size == 0 or x.size == 0 or g.size == 0:
             return zeros(outputs)
         s = self.op.sites(x.shape, w.shape)
-        way: Any = kernels.depthwise if s.depthwise else kernels.last_weights
+        way: Any = kernels.depthwise if s.depthwise else kernels.weights
         if _in_tiles(s, "weights", x.code, cpu):
-            way = kernels.gathered_weights
+            way = kernels.tiles_weights
         return cast(list[Call], way.weight_gradient(s, x.code, cpu, self.op.biased))
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, ClassVar
 from ..graph.op import Packed, Types
 from ..graph.types import TensorType
 from ..kernels import conv as kernels
-from ..kernels.call import Call
 from ..kernels.conv import Sites
+from ..kernels.machine.call import Call
 from .conv_last import LAST, PLANAR, ConvLast, filled, with_panels
 from .shape import present
 
 if TYPE_CHECKING:
-    from ..kernels.cpu import Cpu
-    from ..kernels.epilogue import Epilogue
+    from ..kernels.elementwise.epilogue import Epilogue
+    from ..kernels.isa.cpu import Cpu
     from .conv import Conv
 
 

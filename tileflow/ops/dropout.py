@@ -11,8 +11,8 @@ import numpy as np
 from ..errors import OptionError, TypeMismatchError
 from ..graph.op import Op, Types, op
 from ..graph.types import TensorType
-from ..kernels.call import Call, In, Micro, Out, Seed
-from ..kernels.leaf import scalar_word
+from ..kernels.machine.call import Call, In, Micro, Out, Seed
+from ..kernels.machine.leaf import scalar_word
 from ..kernels.move import copy_call, fill_call
 from ..kernels.random import UNIT, dropout, dropout_mask, threshold, uniform_bits
 from ..work import Work, map_work
@@ -21,7 +21,7 @@ from .shape import Shape, present
 if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
-    from ..kernels.cpu import Cpu
+    from ..kernels.isa.cpu import Cpu
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,11 +11,11 @@ import numpy as np
 from ..errors import ShapeError, TypeMismatchError
 from ..graph import FLOATS, Builder, Last, Op, TensorType, Value, broadcast_shapes, op
 from ..graph.op import Types
-from ..kernels import expr as scalar
-from ..kernels.call import Call, In, Out
-from ..kernels.cpu import Cpu
-from ..kernels.elementwise import elementwise_call
-from ..kernels.expr import Expr, Var, cast, derivative, flops, is_zero, plus, substitute, times
+from ..kernels.elementwise import expr as scalar
+from ..kernels.elementwise.expr import Expr, Var, cast, derivative, flops, is_zero, plus, substitute, times
+from ..kernels.elementwise.loops import elementwise_call
+from ..kernels.isa.cpu import Cpu
+from ..kernels.machine.call import Call, In, Out
 from ..work import Work, map_work
 from .shape import sum_to, zeros
 

@@ -12,8 +12,8 @@ from ..errors import ShapeError, TypeMismatchError, UnsupportedError
 from ..graph.op import Op, Types, op
 from ..graph.types import TensorType
 from ..kernels import move as moves
-from ..kernels.call import Call, In, Out
-from ..kernels.call import Work as Scratch
+from ..kernels.machine.call import Call, In, Out
+from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import Axis, copy_call, fill_call, strides
 from ..work import LETTERS, Move, Operand, Scatter, Work, map_work
 from ..work import Axis as WorkAxis
@@ -24,7 +24,7 @@ from .shape import Shape, met, normal_axes, normal_axis, present
 if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
-    from ..kernels.cpu import Cpu
+    from ..kernels.isa.cpu import Cpu
 
 INDICES = ("int32", "int64")
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..kernels.expr import FLOATS, Expr, evaluate, postorder
+from ..kernels.elementwise.expr import FLOATS, Expr, evaluate, postorder
 
 _DIGITS = {"float16": (11, 5), "bfloat16": (8, 8), "float32": (24, 8), "float64": (53, 11)}
 """Bits of significand and exponent: a type holds all numbers of another one that has no more of either."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ..errors import TypeMismatchError
 from ..graph import TensorType, op
-from ..kernels import expr as scalar
-from ..kernels.expr import Expr, equal, isnan, where
+from ..kernels.elementwise import expr as scalar
+from ..kernels.elementwise.expr import Expr, equal, isnan, where
 from .elementwise import ANY, INTEGERS, NUMBERS, Elementwise
 
 

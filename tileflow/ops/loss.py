@@ -11,13 +11,13 @@ import numpy as np
 from ..errors import DataError, OptionError, ShapeError, TypeMismatchError
 from ..graph.op import Op, Types, op
 from ..graph.types import FLOATS, TensorType
-from ..kernels.call import Call, In, Out
-from ..kernels.call import Work as Scratch
-from ..kernels.elementwise import elementwise_call
-from ..kernels.expr import Const, Expr, Var, abs_, exp, log, log1p, maximum, sigmoid, sign, where
-from ..kernels.expr import evaluate as evaluate_expr
-from ..kernels.expr import flops as flops_of
+from ..kernels.elementwise.expr import Const, Expr, Var, abs_, exp, log, log1p, maximum, sigmoid, sign, where
+from ..kernels.elementwise.expr import evaluate as evaluate_expr
+from ..kernels.elementwise.expr import flops as flops_of
+from ..kernels.elementwise.loops import elementwise_call
 from ..kernels.loss import Labels
+from ..kernels.machine.call import Call, In, Out
+from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import copy_call
 from ..kernels.reduce import reduce_calls
 from ..kernels.rows import row_calls
@@ -30,7 +30,7 @@ from .softmax import log_softmax, softmax
 if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
-    from ..kernels.cpu import Cpu
+    from ..kernels.isa.cpu import Cpu
 
 REDUCTIONS = ("none", "sum", "mean")
 
@@ -164,7 +164,7 @@ class _LabelLoss(_WithLabels):
         """`log_probabilities` as an operator."""
         return scores
 
-    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         scores, labels = present(inputs[0]), present(inputs[1])
         onehot, weight, _ = self.parts(b, scores, labels, inputs[2] if len(inputs) > 2 else None)
         zero, logs = b.scalar(0.0, scores), self.logs(b, scores)
@@ -201,8 +201,8 @@ class SoftmaxCrossEntropyLoss(_LabelLoss):
     def logs(self, b: Builder, scores: Value) -> Value:
         return b.LogSoftmax(scores, axis=1)
 
-    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
-        loss = present(super().decompose(b, inputs))
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        loss = present(super().partials(b, inputs))
         return [*loss, self.logs(b, present(inputs[0]))] if self.log_prob else loss
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
@@ -261,7 +261,7 @@ class _LabelGrad(_WithLabels):
         """`slopes` as simpler operators."""
         raise NotImplementedError
 
-    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         g, scores, labels = map(present, inputs[:3])
         onehot, weight, ignored = self.parts(b, scores, labels, inputs[3] if len(inputs) > 3 else None)
         if self.reduction == "mean":
@@ -362,7 +362,7 @@ class _Elementwise(Op):
         factor = Var(2, x.dtype) * Const(scale, x.dtype)
         return [apply(b, slope * factor, [x, t, g]) for slope in self.slope(Var(0, x.dtype), Var(1, x.dtype))]
 
-    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         each, = b.emit(replace(self, reduction="none"), *inputs)
         return [reduce_loss(b, each, self.reduction)]
 
@@ -463,7 +463,7 @@ class IdentityLoss(Op):
             g = b.Div(g, b.scalar(max(1, x.type.size), g))
         return [b.Expand(g, shape=x.shape) if x.shape else g]
 
-    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         return [reduce_loss(b, present(inputs[0]), self.reduction)]
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:

@@ -11,17 +11,17 @@ import numpy as np
 from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import OPS, Op, Packed, Types, op
 from ..graph.types import TensorType, broadcast_shapes, dtype_of
-from ..kernels.blocking import Problem
-from ..kernels.call import Call, In, Out
-from ..kernels.epilogue import Epilogue
-from ..kernels.gemm import Bias, Serial, matmul_calls, panels
+from ..kernels.elementwise.epilogue import Epilogue
+from ..kernels.gemm.blocking import Problem
+from ..kernels.gemm.float32 import Bias, Serial, matmul_calls, panels
+from ..kernels.machine.call import Call, In, Out
 from ..work import Axis, Contraction, Operand, Work
 from .shape import Shape, present, sum_to, zeros
 
 if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
-    from ..kernels.cpu import Cpu
+    from ..kernels.isa.cpu import Cpu
 
 
 def _check_dtypes(*types: TensorType) -> None:
@@ -63,12 +63,12 @@ def product_problem(a: TensorType, b: TensorType, trans_a: bool, trans_b: bool) 
 
 
 MODES = {"input_channels": "m", "reducing_dim": "k", "output_channels": "n"}
-"""What a serialised product A [m, k] @ B [k, n] cuts, by PopTorch's names of the modes."""
+"""What a serialized product A [m, k] @ B [k, n] cuts, by PopTorch's names of the modes."""
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """How a product is serialised: the axis that is cut (m, k or n), in how many pieces, sums of pieces in float32 at least."""
+    """How a product is serialized: the axis that is cut (m, k or n), in how many pieces, sums of pieces in float32 at least."""
 
     axis: str
     factor: int
@@ -84,7 +84,7 @@ def product(b: Builder, x: Value, y: Value, trans_x: bool, trans_y: bool, alpha:
     """alpha * op(x) @ op(y) by the plainest operator that has it."""
     plain = len(x.shape) == len(y.shape) == 2
     if pieces:
-        make = b.SerialisedGemm if plain else b.SerialisedMatMul
+        make = b.SerializedGemm if plain else b.SerializedMatMul
         return make(x, y, transA=int(trans_x), transB=int(trans_y), alpha=alpha, **pieces)
     if plain:
         return b.Gemm(x, y, transA=int(trans_x), transB=int(trans_y), alpha=alpha)
@@ -157,7 +157,7 @@ class Prepacked(Op):
 
 
 def with_panels(product: Multiplies, p: Problem, b: TensorType) -> Packed | None:
-    """The product with B laid out beforehand. Serialised products keep their bounded memory: they have no such form."""
+    """The product with B laid out beforehand. Serialized products keep their bounded memory: they have no such form."""
     laid = None if product.pieces() else panels(b.code, p)
     if laid is None:
         return None
@@ -175,7 +175,7 @@ class Product(Op):
         return False, False, 1.0
 
     def pieces(self) -> Pieces | None:
-        """How the product is serialised, if it is."""
+        """How the product is serialized, if it is."""
         return None
 
     def problem(self, a: TensorType, b: TensorType) -> Problem:
@@ -225,10 +225,10 @@ class Product(Op):
                                   Operand(dims(b, ("k", "n"), p.trans_b, "k"), b.dtype)), (Operand(out, a.dtype),), alpha=self.flags()[2],
                            serial=_serial_axes(self.pieces()), notes=_serial_notes(self.pieces()))
 
-    def serialised(self, mode: str, factor: int, keep_precision: bool = False) -> Op:
+    def serialized(self, mode: str, factor: int, keep_precision: bool = False) -> Op:
         trans_a, trans_b, alpha = self.flags()
         attributes = dict(transA=int(trans_a), transB=int(trans_b), alpha=alpha)
-        return OPS["SerialisedMatMul"](**attributes, **dict(mode=mode, factor=factor, keep_precision=keep_precision))
+        return OPS["SerializedMatMul"](**attributes, **dict(mode=mode, factor=factor, keep_precision=keep_precision))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None) -> list[Call]:
         return self.calls(self.problem(present(inputs[0]), present(inputs[1])), inputs, outputs, False, epilogue)
@@ -281,11 +281,11 @@ class Gemm(Op):
         return product_problem(a, b, bool(self.transA), bool(self.transB))
 
     def pieces(self) -> Pieces | None:
-        """How the product is serialised, if it is."""
+        """How the product is serialized, if it is."""
         return None
 
-    def serialised(self, mode: str, factor: int, keep_precision: bool = False) -> Op:
-        return OPS["SerialisedGemm"](**self.attributes(), **dict(mode=mode, factor=factor, keep_precision=keep_precision))
+    def serialized(self, mode: str, factor: int, keep_precision: bool = False) -> Op:
+        return OPS["SerializedGemm"](**self.attributes(), **dict(mode=mode, factor=factor, keep_precision=keep_precision))
 
     def addend(self, inputs: Sequence[TensorType | None]) -> TensorType | None:
         """The type of C; None where it is absent or beta is 0, which also hides a C that is not finite."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import ShapeError
 from ..kernels import move as kernel
-from ..kernels.call import Call, In, Out
+from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import Axis
 
 MOST_CALLS = 1 << 12

@@ -11,13 +11,13 @@ import numpy as np
 from ..errors import ShapeError, TypeMismatchError, UnsupportedError
 from ..graph.op import Last, Op, Types, op
 from ..graph.types import TensorType
-from ..kernels.call import Call, In, Out
-from ..kernels.call import Work as Scratch
-from ..kernels.elementwise import elementwise_call
-from ..kernels.expr import Var, cast, sqrt
+from ..kernels.elementwise.expr import Var, cast, sqrt
+from ..kernels.elementwise.loops import elementwise_call
+from ..kernels.machine.call import Call, In, Out
+from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import Axis as MoveAxis
 from ..kernels.move import fill_call, move
-from ..kernels.norm import CHANNELS, ROWS, norm_leaf, own_scratch
+from ..kernels.norm.planar import CHANNELS, ROWS, norm_leaf, own_scratch
 from ..kernels.reduce import reduce_calls
 from ..work import LETTERS, Axis, Operand, Reduce, Work
 from .norm_last import BatchNormalizationGradLast, BatchNormalizationLast
@@ -26,7 +26,7 @@ from .shape import Shape, normal_axis, present
 if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
-    from ..kernels.cpu import Cpu
+    from ..kernels.isa.cpu import Cpu
 
 
 def check_float(x: TensorType) -> None:
@@ -157,7 +157,7 @@ class BatchNormalization(Op):
             return Reduce(tuple(Axis(a.name, a.size) for a in found.axes), found.inputs, found.outputs, 2.0)
         return _work(x, (1,), 1, len([t for t in inputs[1:] if t]), 1, 3, 6.0)
 
-    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         x, scale, shift = map(present, inputs[:3])
         axes, column = _other_axes(x.type.rank), (1, x.shape[1], *[1] * (x.type.rank - 2))
         mean = b.ReduceMean(x, axes=axes)
@@ -215,7 +215,7 @@ class BatchNormalizationGrad(Op):
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         return _work(present(inputs[1]), (1,), 2, 3, 1, 2, 8.0)
 
-    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         g, x, scale, mean, inverse = map(present, inputs)
         axes, column = _other_axes(x.type.rank), (1, x.shape[1], *[1] * (x.type.rank - 2))
         scale, mean, inverse = (b.Reshape(v, shape=column, allowzero=1) for v in (scale, mean, inverse))
@@ -364,7 +364,7 @@ class LayerNormalization(RowNorm):
         axes, full, columns, rows = self.operands(x)
         return Reduce(axes, (full, *(columns if t else None for t in inputs[1:])), (full, rows, rows), 7.0)
 
-    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         x, scale = present(inputs[0]), present(inputs[1])
         axes = tuple(range(normal_axis(self.axis, x.type.rank), x.type.rank))
         mean = b.ReduceMean(x, axes=axes)
@@ -414,7 +414,7 @@ class LayerNormalizationGrad(RowNorm):
         axes, full, columns, rows = self.operands(x)
         return Reduce(axes, (full, full, columns, rows, rows), (full, columns, columns), 10.0)
 
-    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         g, x, scale, mean, inverse = map(present, inputs)
         axis = normal_axis(self.axis, x.type.rank)
         axes, rows = tuple(range(axis, x.type.rank)), tuple(range(axis))

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..graph.op import Types
 from ..graph.types import TensorType
-from ..kernels import norm_last as kernels
-from ..kernels.call import Call, Out
-from ..kernels.epilogue import Epilogue
+from ..kernels.elementwise.epilogue import Epilogue
+from ..kernels.machine.call import Call, Out
 from ..kernels.move import fill_call
+from ..kernels.norm import channels_last as kernels
 from .last import ChannelsLast
 from .shape import present
 
 if TYPE_CHECKING:
-    from ..kernels.cpu import Cpu
+    from ..kernels.isa.cpu import Cpu
 
 
 def _table(x: TensorType) -> tuple[int, int]:

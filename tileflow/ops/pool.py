@@ -11,11 +11,11 @@ import numpy as np
 from ..errors import ShapeError, TypeMismatchError, UnsupportedError
 from ..graph.op import Last, Op, Record, Types, op
 from ..graph.types import TensorType
-from ..kernels import pool as kernels
-from ..kernels.call import Call, In, Out
-from ..kernels.max_pool import max_gradient, max_pool, max_pool_with_indices, max_unpool, none, winner_code
-from ..kernels.planes import Pooling
-from ..kernels.pool import Pool
+from ..kernels.machine.call import Call, In, Out
+from ..kernels.pool import planar as kernels
+from ..kernels.pool.maximum import max_gradient, max_pool, max_pool_with_indices, max_unpool, none, winner_code
+from ..kernels.pool.planar import Pool
+from ..kernels.pool.planes import Pooling
 from ..work import Axis, Operand, Reduce, Window, Work
 from .pool_last import AveragePoolGradLast, AveragePoolLast, GlobalAverageLast, MaxPoolLast, MaxUnpoolLast, PoolLast
 from .shape import present
@@ -24,7 +24,7 @@ from .window import Shape, Windows, windows
 if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
-    from ..kernels.cpu import Cpu
+    from ..kernels.isa.cpu import Cpu
 
 
 MAX_GAIN = 0.05
@@ -447,7 +447,7 @@ class Global(Op):
 class GlobalAveragePool(Global):
     """The mean over all spatial axes, which become 1."""
 
-    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         x = present(inputs[0])
         return [b.ReduceMean(x, axes=tuple(range(2, x.type.rank)), keepdims=1)]
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..graph.op import Op, Types
 from ..graph.types import TensorType
-from ..kernels import pool_last as kernels
-from ..kernels.call import Call
-from ..kernels.pool import Pool
+from ..kernels.machine.call import Call
+from ..kernels.pool import channels_last as kernels
+from ..kernels.pool.planar import Pool
 from ..kernels.reduce import reduce_calls
 from .last import ChannelsLast
 from .shape import present
 
 if TYPE_CHECKING:
-    from ..kernels.cpu import Cpu
+    from ..kernels.isa.cpu import Cpu
 
 
 class PoolLast(ChannelsLast):

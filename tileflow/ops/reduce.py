@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import Last, Op, Types, op
 from ..graph.types import FLOATS, TensorType
-from ..kernels.call import Call, Out
+from ..kernels.machine.call import Call, Out
 from ..kernels.move import BITS, fill_call
 from ..kernels.reduce import index_calls, reduce_calls
 from ..work import LETTERS, Axis, Operand, Reduce, Work
@@ -21,7 +21,7 @@ from .shape import Shape, normal_axes, normal_axis, present
 if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
-    from ..kernels.cpu import Cpu
+    from ..kernels.isa.cpu import Cpu
 
 
 def _work(x: TensorType, axes: Shape, keepdims: bool, dtype: str, combine: str = "", kind: str = "reduce") -> Reduce:
@@ -121,7 +121,7 @@ class ReduceSum(_Sum):
 class ReduceMean(_Sum):
     """The mean over axes; of no elements NaN."""
 
-    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         x = present(inputs[0])
         total = b.ReduceSum(x, axes=self.axes, keepdims=self.keepdims, noop_with_empty_axes=self.noop_with_empty_axes)
         return [b.Div(total, b.scalar(self.count(x.shape), x))]

@@ -10,13 +10,13 @@ import numpy as np
 from ..errors import ShapeError, UnsupportedError
 from ..graph.op import Types, op
 from ..graph.types import TensorType
-from ..kernels.call import Call, In, Out
-from ..kernels.call import Work as Scratch
-from ..kernels.elementwise import elementwise_call
-from ..kernels.expr import Var
+from ..kernels.elementwise.expr import Var
+from ..kernels.elementwise.loops import elementwise_call
+from ..kernels.machine.call import Call, In, Out
+from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import fill_call
+from ..kernels.norm.rms import rms_leaf
 from ..kernels.reduce import reduce_calls
-from ..kernels.rms import rms_leaf
 from ..work import Reduce, Work
 from .norm import RowNorm, check_float
 from .shape import normal_axis, present
@@ -24,7 +24,7 @@ from .shape import normal_axis, present
 if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
-    from ..kernels.cpu import Cpu
+    from ..kernels.isa.cpu import Cpu
 
 
 def mean_of(x: np.ndarray, axis: int) -> np.ndarray:
@@ -71,7 +71,7 @@ class RMSNormalization(RowNorm):
         axes, full, columns, rows = self.operands(present(inputs[0]))
         return Reduce(axes, (full, columns), (full, rows), 4.0)
 
-    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         x, scale = present(inputs[0]), present(inputs[1])
         mean = b.ReduceMean(b.Mul(x, x), axes=tuple(range(normal_axis(self.axis, x.type.rank), x.type.rank)))
         inverse = b.Reciprocal(b.Sqrt(b.Add(mean, b.scalar(self.epsilon, mean))))
@@ -107,7 +107,7 @@ class RMSNormalizationGrad(RowNorm):
         axes, full, columns, rows = self.operands(present(inputs[1]))
         return Reduce(axes, (full, full, columns, rows), (full, columns), 8.0)
 
-    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         g, x, scale, inverse = map(present, inputs)
         axis = normal_axis(self.axis, x.type.rank)
         normal, h = b.Mul(x, inverse), b.Mul(g, scale)

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import Last, Op, Types, op
 from ..graph.types import TensorType, broadcast_shapes
-from ..kernels.call import Call, In, Out
+from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import Axis, copy_call, strides
 from ..work import LETTERS, Map, Move, Operand, Work, map_work
 from ..work import Axis as WorkAxis
@@ -20,7 +20,7 @@ from .moving import move
 if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
-    from ..kernels.cpu import Cpu
+    from ..kernels.isa.cpu import Cpu
 
 Shape = tuple[int, ...]
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import TypeMismatchError
 from ..graph.op import Op, Types, op
 from ..graph.types import TensorType
-from ..kernels.call import Call
+from ..kernels.machine.call import Call
 from ..kernels.rows import row_calls
 from ..work import LETTERS, Axis, Operand, Reduce, Work
 from .shape import normal_axis, present
@@ -18,7 +18,7 @@ from .shape import normal_axis, present
 if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
-    from ..kernels.cpu import Cpu
+    from ..kernels.isa.cpu import Cpu
 
 
 def softmax(x: np.ndarray, axis: int) -> np.ndarray:
@@ -76,7 +76,7 @@ class Softmax(_AlongAxis):
 
     leaf = "softmax"
 
-    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         e = b.Exp(shifted(b, present(inputs[0]), self.axis))
         return [b.Div(e, b.ReduceSum(e, axes=(self.axis,)))]
 
@@ -94,7 +94,7 @@ class LogSoftmax(_AlongAxis):
 
     leaf = "log_softmax"
 
-    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         x = shifted(b, present(inputs[0]), self.axis)
         return [b.Sub(x, b.Log(b.ReduceSum(b.Exp(x), axes=(self.axis,))))]
 
@@ -112,7 +112,7 @@ class SoftmaxGrad(_AlongAxis):
 
     leaf, arity = "softmax_grad", 2
 
-    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         g, y = map(present, inputs)
         return [b.Mul(b.Sub(g, b.ReduceSum(b.Mul(g, y), axes=(self.axis,))), y)]
 
@@ -139,7 +139,7 @@ class LogSoftmaxGrad(_AlongAxis):
 
     leaf, arity = "log_softmax_grad", 2
 
-    def decompose(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         g, y = map(present, inputs)
         return [b.Sub(g, b.Mul(b.ReduceSum(g, axes=(self.axis,)), b.Exp(y)))]
 

@@ -14,7 +14,7 @@ bytes of tile memory, every list named per tile has one element per tile of the 
     host              streams between host and chip: name, to_chip (else from it), bytes and cycles each time, repeats per update;
                       cycles_per_update of all of them. They run beside the steps: the slower of the two decides totals.seconds.
                       streaming_memory_cycles: exchange with streaming memory per update, part of totals.cycles
-    options           how the machine looked at it: available_memory_proportion, per_op, precision, serialised, ...
+    options           how the machine looked at it: available_memory_proportion, per_op, precision, serialized, ...
     totals            of one weight update (inference: one micro-batch): cycles, seconds, samples_per_second, tflops (achieved, 1e12
                       FLOP/s), peak_fraction (0 to 1), flops, phases (cycles by what they are spent on)
     memory            bytes_per_tile (what programs may use), fits, worst_tile, worst, mean, always_live and peak (per tile),
@@ -62,7 +62,7 @@ SCHEMA: dict[str, Any] = {
              "constants": [{"name": str, "value": object, "kind": str, "source": str}]},
     "host": {"streams": [{"name": str, "to_chip": bool, "bytes": int, "cycles": int, "repeats": int}], "cycles_per_update": int,
              "streaming_memory_cycles": int},
-    "options": {"available_memory_proportion": float, "per_op": {...: float}, "precision": str, "serialised": {...: object}},
+    "options": {"available_memory_proportion": float, "per_op": {...: float}, "precision": str, "serialized": {...: object}},
     "totals": {"cycles": int, "seconds": float, "samples_per_second": float, "tflops": float, "peak_fraction": float, "flops": float,
                "phases": _PHASES},
     "memory": {"bytes_per_tile": int, "fits": bool, "worst_tile": int, "worst": int, "mean": float, "always_live": [int], "peak": [int],

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..kernels.call import Micro, Seed
-from ..kernels.driver import CALL, FORK, PATCH_WORDS, ROW_WORDS
-from ..kernels.leaf import scalar_word
+from ..kernels.machine.call import Micro, Seed
+from ..kernels.machine.driver import CALL, FORK, PATCH_WORDS, ROW_WORDS
+from ..kernels.machine.leaf import scalar_word
 from ..lower.memory import blocks
 from ..lower.rows import Operand, Place, Row
 

@@ -13,8 +13,8 @@ import numpy as np
 from .. import memory
 from ..errors import TrainingError
 from ..graph import Node, TensorType, Value
-from ..kernels import driver
-from ..kernels.driver import ADVANCE, HOLD, LOOP, PATCH, WAVE
+from ..kernels.machine import driver
+from ..kernels.machine.driver import ADVANCE, HOLD, LOOP, PATCH, WAVE
 from ..lower.memory import room
 from ..lower.plan import Plan, user_outputs
 from ..lower.rows import Place, Row

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ..errors import TrainingError, WeightsLostError
 from ..graph import Node
-from ..kernels.status import INDEX_OUT_OF_RANGE, LABEL_OUT_OF_RANGE, NOT_FINITE
+from ..kernels.machine.status import INDEX_OUT_OF_RANGE, LABEL_OUT_OF_RANGE, NOT_FINITE
 
 KEPT = "the weights are kept as they were before that update"
 

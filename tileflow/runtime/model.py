@@ -15,8 +15,8 @@ from .. import compiler
 from ..environment import check_environment
 from ..errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
 from ..graph import Graph, TensorType
-from ..kernels import driver
-from ..kernels.warm import compile_all
+from ..kernels.machine import driver
+from ..kernels.machine.warm import compile_all
 from ..lower.plan import make_plan
 from ..options import Options
 from ..program import Batching, Program
@@ -312,4 +312,4 @@ class InferenceModel(Model):
         super().__init__(source, options, progress)
 
     def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
-        return compiler.inference(graph, batching, serialised=self.options.serial_splits)
+        return compiler.inference(graph, batching, serialized=self.options.serial_splits)

@@ -84,7 +84,7 @@ class TrainingModel(LossModel):
     def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
         self.fingerprint = digest(graph)
         return compiler.training(graph, self._fitted(graph, more), self.optimizer, batching, reduction=self.options.accumulation_reduction,
-                                 loss_scaling=self.options.loss_scaling, serialised=self.options.serial_splits)
+                                 loss_scaling=self.options.loss_scaling, serialized=self.options.serial_splits)
 
     def _scalars(self) -> Callable[[int], Mapping[str, float]]:
         return self.optimizer.values

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from ..graph import State, TensorType
-from ..kernels.guard import clear, copy, finite
+from ..kernels.machine.guard import clear, copy, finite
 from ..lower.memory import padded
 from ..lower.plan import Plan
 from ..lower.rows import Operand, Place, Row

@@ -67,7 +67,7 @@ class Chooser:
 
     def _in_pieces(self, node: Node, work: Contraction) -> OpPlan:
         """The plan of one piece, repeated; pieces of a summed axis are added in place. A piece takes at most half of the temporaries
-        that the whole would take at once, where that is possible: serialising is to save memory.
+        that the whole would take at once, where that is possible: serializing is to save memory.
         """
         (axis, pieces), *more = work.serial
         assert not more, "one axis is cut"

@@ -85,8 +85,8 @@ def _in_pieces(tiled: TileProgram) -> Iterator[Lever]:
         return
     layer, last = layer_of(step.node), None
     for factor in (f for f in FACTORS if _divides(step, f)):
-        last = _measured(tiled, f"serialised_matmul {layer} in {factor} pieces of its output channels",
-                         replace(tiled.options, serialised={**tiled.options.serialised, layer: ("output_channels", factor)}))
+        last = _measured(tiled, f"serialized_matmul {layer} in {factor} pieces of its output channels",
+                         replace(tiled.options, serialized={**tiled.options.serialized, layer: ("output_channels", factor)}))
         if last.fits:
             break
     if last is not None:
@@ -111,19 +111,19 @@ def _measured(tiled: TileProgram, name: str, options: TileOptions) -> Lever:
 def _widest_product(tiled: TileProgram) -> TileStep | None:
     """The forward product with the most temporaries that can be done in pieces."""
     able = [s for s in tiled.steps if isinstance(s.work, Contraction) and s.node.origin.role == "forward" and s.node.origin.sources
-            and not s.work.serial and s.node.op.serialised("output_channels", 2) is not None]
+            and not s.work.serial and s.node.op.serialized("output_channels", 2) is not None]
     return max(able, key=lambda s: s.plan.temp_bytes, default=None)
 
 
 def _divides(step: TileStep, factor: int) -> bool:
-    op = step.node.op.serialised("output_channels", factor)
+    op = step.node.op.serialized("output_channels", factor)
     assert op is not None
     axis, pieces = _serial(op, step)
     return pieces == factor and axis % factor == 0
 
 
 def _serial(op: object, step: TileStep) -> tuple[int, int]:
-    """Size of the axis that a serialised operator cuts, and in how many pieces."""
+    """Size of the axis that a serialized operator cuts, and in how many pieces."""
     types: Callable[..., object] = op.work                                                # type: ignore[attr-defined]
     work = types([None if v is None else v.type for v in step.node.inputs], [v.type for v in step.node.outputs])
     assert isinstance(work, Contraction)

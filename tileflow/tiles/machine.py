@@ -166,12 +166,12 @@ class _Analysis:
         self.streaming = 0
 
     def work(self, node: Node) -> Work:
-        """What a node does, in the device's element types; a product to be serialised, in pieces (its gradients are serialised by
+        """What a node does, in the device's element types; a product to be serialized, in pieces (its gradients are serialized by
         the pass that runs before autograd)."""
         op = node.op
-        if node.origin.role == "forward" and self.options.serialised:
-            wanted = by_name(self.options.serialised, node.origin.sources)
-            op = (op.serialised(*wanted) if wanted else None) or op
+        if node.origin.role == "forward" and self.options.serialized:
+            wanted = by_name(self.options.serialized, node.origin.sources)
+            op = (op.serialized(*wanted) if wanted else None) or op
         inputs, outputs = tuple(None if v is None else v.type for v in node.inputs), tuple(v.type for v in node.outputs)
         key = "work", op, inputs, outputs, self.options.precision
         found = self.cache.get(key)

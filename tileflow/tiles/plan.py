@@ -86,14 +86,14 @@ class TileOptions:
     available_memory_proportion: share of a tile's memory that one operator's temporaries may take.
     per_op: proportions by node-name pattern (fnmatch on any of the node's origin sources); the first match counts.
     precision: "32.32" (float32, float32 partials), "16.32" (float16 tensors, float32 partials), "16.16".
-    serialised: node-name pattern -> (mode, factor) of serialised matmuls.
+    serialized: node-name pattern -> (mode, factor) of serialized matmuls.
     pinned: pattern of a node's own name (`step_names`) or of a source -> plan as exported JSON; used instead of a search.
     """
 
     available_memory_proportion: float = 0.6
     per_op: Mapping[str, float] = field(default_factory=dict)
     precision: str = "32.32"
-    serialised: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    serialized: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     pinned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     joint_plans: bool = True
     optimizer_off_chip: bool = False

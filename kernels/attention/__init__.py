@@ -1,0 +1,1 @@
+"""Attention without a quadratic array, forward and backward: float32, and 16-bit memory."""

@@ -1,0 +1,188 @@
+"""The weight gradient: dot products of output gradients and the unfolded image along the pixels, over several images."""
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from llvmlite import ir
+
+from ...gemm.micro import add_dots, dot_totals
+from ...isa import cpu
+from ...isa.vector import WORD, Emitter, as_intrinsic, itemsize, vector, word
+from ...machine.call import Call, In, Out, Work
+from ...machine.inner import register_jitable
+from ...machine.leaf import Leaf, generic
+from ...machine.places import address_of
+from .geometry import CACHE, UNITS, Geometry, Unfolding, cost
+from .unfold import HEAD, copy_rows, table_call, table_work, unfold
+
+LONG = 1024               # pixels that a dot product sums in registers, about
+
+
+def _correlate(dtype: str, path: cpu.Cpu, rows: int, cols: int) -> Any:
+    """Register block: c[i, j] (+)= sum over images and p < pixels of a[image, i, p] * u[image, offsets[j] + p].
+
+    The first `skip_rows` rows and `skip_cols` columns are not written: another block has them.
+    """
+    lanes = path.lanes(itemsize(dtype))
+    kind = vector(dtype, lanes)
+
+    def emit(e: Emitter, images: Any, pixels: Any, a: Any, a_row: Any, a_image: Any, offsets: Any, u: Any, u_image: Any, c: Any,
+             c_row: Any, accumulate: Any, skip_rows: Any, skip_cols: Any) -> None:
+        shifts = [e.load(e.address(offsets, 8 * j), WORD) for j in range(cols)]
+
+        def image(_i: Any, state: list[Any]) -> list[Any]:
+            a, u, *sums = state
+            lefts = [e.address(a, e.times(a_row, i)) for i in range(rows)]
+            sums = add_dots(e, dtype, pixels, lefts, [e.address(u, shift) for shift in shifts], sums)
+            return [e.address(a, a_image), e.address(u, u_image), *sums]
+
+        zero = ir.Constant(kind, None)
+        _, _, *sums = e.loop(0, images, 1, [a, u] + [zero] * (rows * cols), image)
+        totals = dot_totals(e, sums)
+        new = e.b.and_(e.first(word(cols), lanes), e.b.not_(e.first(skip_cols, lanes)))
+        adding = e.b.icmp_signed("!=", accumulate, word(0))
+        for i in range(rows):
+            picks = [min(i * cols + j, rows * cols - 1) for j in range(lanes)]
+            low = picks[0] // lanes
+            value = e.shuffle(totals[low], totals[min(low + 1, len(totals) - 1)], [pick - low * lanes for pick in picks])
+            place = e.address(c, e.times(c_row, i))
+            with e.when(e.b.icmp_signed(">=", word(i), skip_rows)), e.b.if_else(adding) as (add, write):
+                with add:
+                    e.store(e.b.fadd(e.load(place, kind, new), value), place, new)
+                with write:
+                    e.store(value, place, new)
+    return emit
+
+
+@functools.cache
+def correlate(dtype: str, path: cpu.Cpu, rows: int, cols: int) -> Any:
+    """Numba-callable `correlate(images, pixels, a, a_row, a_image, offsets, u, u_image, c, c_row, accumulate, skip_rows, skip_cols)`:
+    see `_correlate`."""
+    return as_intrinsic(f"tileflow_correlate_{dtype}_{path.name}_{rows}x{cols}",
+                        "images, pixels, a, a_row, a_image, offsets, u, u_image, c, c_row, accumulate, skip_rows, skip_cols", path,
+                        _correlate(dtype, path, rows, cols))
+
+
+def _correlate_tile(m: int, k: int, dtype: str, path: cpu.Cpu) -> tuple[int, int]:
+    """Rows and columns of the register block that covers m x k in the fewest estimated cycles."""
+    free = path.registers - (1 if path.fma else 2)
+    found = []
+    for cols in range(1, min(k, path.lanes(itemsize(dtype)), 9) + 1):
+        for rows in range(1, min(m, 9) + 1):
+            if rows * cols + cols <= free:
+                cycles = max(rows * cols, 1.5 * (rows + cols), 5) + 1
+                found.append((-(-m // rows) * -(-k // cols) * cycles, rows, cols))
+    return min(found)[1:]
+
+
+@functools.cache
+def _weight_gradient(dtype: str, path: cpu.Cpu, step: int, rows: int, cols: int) -> Leaf:
+    size = itemsize(dtype)
+    copy, multiply = copy_rows(dtype, path, step), correlate(dtype, path, rows, cols)
+
+    @register_jitable
+    def sum_rows(g, at, step, images, image_step, pixels, db, to, oc, accumulate):                                          # type: ignore
+        for o in range(oc):
+            total = g.dtype.type(0)
+            for i in range(images):
+                row = g[at + i * image_step + o * step:at + i * image_step + o * step + pixels]
+                for p in range(pixels):
+                    total += row[p]
+            db[to + o] = db[to + o] + total if accumulate else total
+
+    def conv_weight_gradient(x, g, dw_out, db_out, table, u, n, shares, c, khw, oc, oh, groups, block, together, channels, in_place,      # type: ignore
+                             biased, lo, hi):
+        h, w, ow, kw, pitch = table[0], table[1], table[2], table[3], table[11]
+        offsets = address_of(table) + HEAD * 8
+        parts, k = (c + channels - 1) // channels, c * khw
+        for unit in range(lo, hi):
+            first = unit % parts * channels
+            count = min(channels, c - first)
+            group, share = unit // parts % groups, unit // (parts * groups)
+            to = ((share * groups + group) * oc * k + first * khw) * size + address_of(dw_out)
+            n0, n1 = n * share // shares, n * (share + 1) // shares
+            for image in range(n0, n1, together):
+                images = min(together, n1 - image)
+                planes = address_of(x) + ((image * groups + group) * c + first) * h * w * size
+                for row in range(0, oh, block):
+                    accumulate = image > n0 or row > 0
+                    base, image_step = planes + row * w * size, groups * c * h * w
+                    if in_place == 0:
+                        base, image_step = address_of(u), count * kw * pitch
+                        for i in range(images):
+                            unfold(copy, size, planes + i * groups * c * h * w * size, count, row, u, i * image_step, table)
+                    pixels = min(block, oh - row) * ow
+                    at = (image * groups + group) * oc * oh * ow + row * ow
+                    if biased != 0 and first == 0:
+                        sum_rows(g, at, oh * ow, images, groups * oc * oh * ow, pixels, db_out, (share * groups + group) * oc, oc,
+                                 accumulate)
+                    for from_o in range(0, oc, rows):
+                        o = min(from_o, oc - rows)
+                        for from_j in range(0, count * khw, cols):
+                            j = min(from_j, count * khw - cols)
+                            multiply(images, pixels, address_of(g) + (at + o * oh * ow) * size, oh * ow * size,
+                                     groups * oc * oh * ow * size, offsets + j * 8, base, image_step * size, to + (o * k + j) * size,
+                                     k * size, accumulate, from_o - o, from_j - j)
+
+    signature = "T[:], T[:], T[:], T[:], i8[:], T[w,:]" + ", i8" * 12 + ", lo, hi"
+    return Leaf(conv_weight_gradient, signature.replace("T", dtype), key=f"{path.name} {step} {rows} {cols}",
+                fastmath={"contract", "reassoc", "nsz", "arcp", "afn"})
+
+
+@generic("T[:,:], T[r], lo, hi")
+def add_shares(shares: Any, total: Any, lo: int, hi: int) -> None:
+    """total[i] = the sum of shares[:, i], in order."""
+    first = shares[0, lo:hi]
+    for i in range(total.shape[0]):
+        total[i] = first[i]
+    for s in range(1, shares.shape[0]):
+        row = shares[s, lo:hi]
+        for i in range(total.shape[0]):
+            total[i] += row[i]
+
+
+def weight_gradient(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool) -> list[Call]:
+    """Weight gradient (output 0) and, when `biased`, bias gradient (1) from x (input 0) and dy (1)."""
+    size = itemsize(dtype)
+    block, together, channels = _weight_blocks(g, size)
+    un = Unfolding(g, block)
+    parts = -(-g.c // channels)
+    shares = min(g.n, max(1, -(-UNITS // (parts * g.groups))))
+    together = min(together, -(-g.n // shares))
+    rows, cols = _correlate_tile(g.oc, g.kh * g.kw * (channels if g.c % channels == 0 else 1), dtype, path)
+    leaf = _weight_gradient(dtype, path, g.step, rows, cols)
+    weights, biases = g.groups * g.oc * g.k, g.groups * g.oc
+    dw: Any = Work("weights", (shares * weights,), dtype) if shares > 1 else Out(0, (weights,))
+    db: Any = dw if not biased else Work("bias", (shares * biases,), dtype) if shares > 1 else Out(1, (biases,))
+    args = (In(0, (g.n * g.groups * g.c * g.h * g.w,)), In(1, (g.n * biases * g.oh * g.ow,)), dw, db,
+            table_work(un, channels), Work("unfolded", (1 if g.in_place else together * un.elements(channels),), dtype),
+            g.n, shares, g.c, g.kh * g.kw, g.oc, g.oh, g.groups, block, together, channels, int(g.in_place), int(biased))
+    calls = [table_call(un, channels, size), Call(leaf, args, parts * g.groups * shares, 1, cost(g, size, path))]
+    if shares > 1:
+        calls.append(_add_call("weights", 0, shares, weights, dtype))
+        if biased:
+            calls.append(_add_call("bias", 1, shares, biases, dtype))
+    return calls
+
+
+def _add_call(name: str, output: int, shares: int, n: int, dtype: str) -> Call:
+    """Sum the shares `name` into an output."""
+    return Call(add_shares[dtype], (Work(name, (shares, n), dtype), Out(output, (n,))), n, 1024, shares * n * 0.1)
+
+
+def _weight_blocks(g: Geometry, size: int) -> tuple[int, int, int]:
+    """Output rows and images that are summed in registers at a time, and input channels per unit of range.
+
+    Summed are at least about LONG pixels, because each register block ends in a sum across its lanes; the unfolding of as many
+    channels as then fit in the cache is shared by all output channels.
+    """
+    pixels = LONG
+    if g.in_place:                                           # nothing is read twice but from the cache, so fit it all there
+        pixels = max(128, min(LONG, CACHE // ((g.c + g.oc) * size)))
+    block = min(g.oh, max(1, pixels // g.ow))
+    together = max(1, min(g.n, pixels // (g.oh * g.ow))) if block == g.oh else 1
+    if g.in_place:
+        return block, together, max(1, min(g.c, CACHE // (together * block * g.ow * size)))
+    bytes_per_channel = together * Unfolding(g, block).elements(1) * size
+    return block, together, max(min(g.c, 4), min(g.c, CACHE // bytes_per_channel))

@@ -1,0 +1,104 @@
+"""The input gradient, the transposed convolution: turned weights times output gradients, folded back onto the image."""
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from ...gemm.micro import outer
+from ...isa import cpu
+from ...isa.vector import itemsize
+from ...machine.call import Call, In, Out, Work
+from ...machine.leaf import Leaf, generic
+from ...machine.places import address_of
+from ..panels import Panels
+from .geometry import CACHE, UNITS, Geometry, Unfolding, cost
+from .product import panels_of, products
+from .unfold import HEAD, fold_planes, gathers, table_call, table_work
+
+
+@generic("T[:], T[:], i8, i8, i8, i8, i8, i8, lo, hi")
+def conv_turned(w: Any, turned: Any, c: int, kh: int, kw: int, oc: int, k: int, pitch: int, lo: int, hi: int) -> None:
+    """Weights [groups][oc][c, kh, kw] as rows [groups][kh][c][kw] of oc elements, `pitch` apart; a unit of range is one row."""
+    for unit in range(lo, hi):
+        kx, channel = unit % kw, unit // kw % c
+        ky, group = unit // (kw * c) % kh, unit // (kw * c * kh)
+        source, row = group * oc * k + (channel * kh + ky) * kw + kx, turned[unit * pitch:unit * pitch + oc]
+        for o in range(oc):
+            row[o] = w[source + o * k]
+
+
+@functools.cache
+def _input_gradient(dtype: str, path: cpu.Cpu, step: int) -> Leaf:
+    size = itemsize(dtype)
+    multiply, fold, writes = outer(dtype), fold_planes(dtype, path, step), gathers(path, step)
+
+    def conv_input_gradient(g, turned, dx, table, u, c, kh, oc, oh, groups, channels, turned_pitch, in_place, lo, hi):         # type: ignore
+        h, w, ow, kw, sh, pitch = table[0], table[1], table[2], table[3], table[4], table[11]
+        parts = (c + channels - 1) // channels
+        covered = (in_place != 0 and kh == 1) or (in_place == 0 and writes and sh == 1)
+        accumulate = in_place == 0 or kh > 1
+        for unit in range(lo, hi):
+            first, plane = unit % parts * channels, unit // parts
+            count = min(channels, c - first)
+            at = (plane * c + first) * h * w
+            image = address_of(dx) + at * size
+            target = image
+            if not covered:
+                for i in range(at, at + count * h * w):
+                    dx[i] = 0
+            if in_place == 0:
+                target = address_of(u)
+                for i in range(count * kw * pitch):
+                    u[i] = 0
+            for ky in range(kh):
+                row = ((plane % groups * kh + ky) * c + first) * kw
+                multiply(count * kw, oh * ow, oc, address_of(turned) + row * turned_pitch * size, turned_pitch * size, size,
+                         address_of(g) + plane * oc * oh * ow * size, oh * ow * size, target + table[HEAD + ky * kw], pitch * size, accumulate)
+            if in_place == 0:
+                fold(image, count, u, table)
+
+    signature = "T[:], T[:], T[:], i8[:], T[w,:]" + ", i8" * 8 + ", lo, hi"
+    return Leaf(conv_input_gradient, signature.replace("T", dtype), key=f"{path.name} {step}")
+
+
+def _flipped(g: Geometry) -> Geometry | None:
+    """The input gradient as a convolution of dy with flipped weights, where that multiplies few zeros: stride 1, little padding lost."""
+    top, left = (g.kh - 1) * g.dh - g.top, (g.kw - 1) * g.dw - g.left
+    if g.sh != 1 or g.sw != 1 or top < 0 or left < 0 or g.h * g.w > 1.15 * g.oh * g.ow:
+        return None
+    return Geometry(g.n, g.groups, g.oc, g.oh, g.ow, g.c, g.h, g.w, g.kh, g.kw, 1, 1, g.dh, g.dw, top, left)
+
+
+def gradient_panels(g: Geometry, dtype: str, path: cpu.Cpu) -> Panels:
+    """How the weights of `g` are laid out for its input gradient."""
+    if (flipped := _flipped(g)) is not None:
+        return panels_of(flipped, dtype, path, (g.kh * g.kw, g.k, 1))
+    elements, weights = g.groups * g.k * _pitch(g), g.groups * g.oc * g.k
+    args = (In(0, (weights,)), Out(0, (elements,)), g.c, g.kh, g.kw, g.oc, g.k, _pitch(g))
+    return Panels(elements, (Call(conv_turned[dtype], args, g.groups * g.k, 16, weights * 1.0),))
+
+
+def _pitch(g: Geometry) -> int:
+    """Elements from one row of turned weights to the next: rows a power of two apart would share cache sets."""
+    return g.oc if g.oc < 64 else g.oc + 16
+
+
+def input_gradient(g: Geometry, dtype: str, path: cpu.Cpu, packed: int = 0) -> list[Call]:
+    """dx (output 0) from dy (input 0) and the weights (1); `packed`: as `gradient_panels` made them."""
+    size = itemsize(dtype)
+    panels = None if packed else gradient_panels(g, dtype, path)
+    if (flipped := _flipped(g)) is not None:
+        return products(flipped, dtype, path, False, panels)
+    un = Unfolding(g, g.oh)
+    channels = g.c
+    while channels > 1 and not g.in_place and un.elements(channels) * size > CACHE:
+        channels = -(-channels // 2)
+    wanted = -(-UNITS // max(1, g.n * g.groups))
+    channels = min(channels, max(-(-g.c // wanted), min(g.c, 4)))
+    turned = In(1, (g.groups * g.k * _pitch(g),)) if panels is None else panels.work(dtype)
+    args = (In(0, (g.n * g.groups * g.oc * g.oh * g.ow,)), turned, Out(0, (g.n * g.groups * g.c * g.h * g.w,)),
+            table_work(un, 1), Work("unfolded", (1 if g.in_place else un.elements(channels),), dtype),
+            g.c, g.kh, g.oc, g.oh, g.groups, channels, _pitch(g), int(g.in_place))
+    leaf = _input_gradient(dtype, path, g.step)
+    before = [] if panels is None else panels.inside(dtype)
+    return [table_call(un, 1, size), *before, Call(leaf, args, g.n * g.groups * -(-g.c // channels), 1, cost(g, size, path))]

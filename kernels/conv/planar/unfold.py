@@ -1,0 +1,227 @@
+"""Moving between images and their unfolding, and the table of where each row of the im2col matrix lies in it."""
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from llvmlite import ir
+
+from ...isa import cpu
+from ...isa.vector import ELEMENTS, Emitter, as_intrinsic, itemsize, vector, word
+from ...machine.call import Call, Work
+from ...machine.inner import register_jitable
+from ...machine.leaf import leaf
+from ...machine.places import address_of, within
+from .geometry import Unfolding
+
+
+def _copy_rows(dtype: str, path: cpu.Cpu, step: int) -> Any:
+    """target[r, j] = source[r, start + j * step], j < width, zero where that is not in 0..limit."""
+    size, lanes = itemsize(dtype), path.lanes(itemsize(dtype))
+    kind = vector(dtype, lanes)
+
+    def emit_vectors(e: Emitter, rows: Any, width: Any, start: Any, limit: Any, source: Any, source_row: Any, target: Any,
+                     target_row: Any) -> None:
+        def chunk(j: Any, _state: list[Any]) -> None:
+            first = e.b.add(start, e.times(j, step))
+            inside = []
+            for v in range(step):
+                at = e.address(first, v * lanes)
+                inside.append(e.b.and_(e.first(e.b.sub(limit, at), lanes), e.b.not_(e.first(e.b.sub(word(0), at), lanes))))
+            wanted = e.first(e.b.sub(width, j), lanes)
+
+            def row(_r: Any, state: list[Any]) -> list[Any]:
+                found = [e.load(e.address(state[0], v * lanes * size), kind, inside[v]) for v in range(step)]
+                value = found[0] if step == 1 else e.shuffle(found[0], found[1], range(0, 2 * lanes, 2))
+                e.store(value, state[1], wanted)
+                return [e.address(state[0], source_row), e.address(state[1], target_row)]
+
+            e.loop(0, rows, 1, [e.address(source, e.times(first, size)), e.address(target, e.times(j, size))], row)
+        e.loop(0, width, lanes, [], chunk)
+
+    def emit_scalars(e: Emitter, rows: Any, width: Any, start: Any, limit: Any, source: Any, source_row: Any, target: Any,
+                     target_row: Any) -> None:
+        zero = ir.Constant(ELEMENTS[dtype], 0.0)
+
+        def row(_r: Any, state: list[Any]) -> list[Any]:
+            def element(j: Any, position: list[Any]) -> list[Any]:
+                inside = e.b.icmp_unsigned("<", position[0], limit)
+                safe = e.b.select(inside, position[0], word(0))
+                value = e.load(e.address(state[0], e.times(safe, size)), ELEMENTS[dtype])
+                e.store(e.b.select(inside, value, zero), e.address(state[1], e.times(j, size)))
+                return [e.address(position[0], step)]
+            e.loop(0, width, 1, [start], element)
+            return [e.address(state[0], source_row), e.address(state[1], target_row)]
+        e.loop(0, rows, 1, [source, target], row)
+
+    return emit_vectors if step <= 2 and path.name != "generic" else emit_scalars
+
+
+def _add_rows(dtype: str, step: int) -> Any:
+    """target[r, start + j * step] += source[r, j], j < width, where that is in 0..limit."""
+    size = itemsize(dtype)
+
+    def emit(e: Emitter, rows: Any, width: Any, start: Any, limit: Any, source: Any, source_row: Any, target: Any, target_row: Any) -> None:
+        def row(_r: Any, state: list[Any]) -> list[Any]:
+            def element(j: Any, position: list[Any]) -> list[Any]:
+                with e.when(e.b.icmp_unsigned("<", position[0], limit)):
+                    place = e.address(state[1], e.times(position[0], size))
+                    value = e.load(e.address(state[0], e.times(j, size)), ELEMENTS[dtype])
+                    e.store(e.b.fadd(e.load(place, ELEMENTS[dtype]), value), place)
+                return [e.address(position[0], step)]
+            e.loop(0, width, 1, [start], element)
+            return [e.address(state[0], source_row), e.address(state[1], target_row)]
+        e.loop(0, rows, 1, [source, target], row)
+    return emit
+
+
+def _fold_rows(dtype: str, path: cpu.Cpu) -> Any:
+    """target[r, i] = sum over t < taps of source[t, r, i - start - t * dilation], i < limit, where that is in 0..width."""
+    size, lanes = itemsize(dtype), path.lanes(itemsize(dtype))
+    kind = vector(dtype, lanes)
+
+    def emit(e: Emitter, rows: Any, width: Any, start: Any, limit: Any, dilation: Any, taps: Any, source: Any, source_row: Any,
+             source_tap: Any, target: Any, target_row: Any) -> None:
+        def chunk(i: Any, _state: list[Any]) -> None:
+            wanted = e.first(e.b.sub(limit, i), lanes)
+
+            def block(r: Any, count: int) -> None:
+                """`count` rows, so that a mask serves them all."""
+                def tap(t: Any, sums: list[Any]) -> list[Any]:
+                    first = e.b.sub(e.b.sub(i, start), e.b.mul(t, dilation))
+                    inside = e.b.and_(e.first(e.b.sub(width, first), lanes), e.b.not_(e.first(e.b.sub(word(0), first), lanes)))
+                    place = e.address(source, e.b.mul(t, source_tap), e.b.mul(r, source_row), e.times(first, size))
+                    return [e.b.fadd(total, e.load(e.address(place, e.times(source_row, n)), kind, inside)) for n, total in enumerate(sums)]
+
+                sums = e.loop(0, taps, 1, [ir.Constant(kind, None)] * count, tap)
+                place = e.address(target, e.b.mul(r, target_row), e.times(i, size))
+                for n, total in enumerate(sums):
+                    e.store(total, e.address(place, e.times(target_row, n)), wanted)
+
+            whole = e.b.and_(rows, word(-4))
+            e.loop(0, whole, 4, [], lambda r, _state: block(r, 4))
+            e.loop(whole, rows, 1, [], lambda r, _state: block(r, 1))
+        e.loop(0, limit, lanes, [], chunk)
+    return emit
+
+
+_ROWS = "rows, width, start, limit, source, source_row, target, target_row"
+
+
+@functools.cache
+def copy_rows(dtype: str, path: cpu.Cpu, step: int) -> Any:
+    """Numba-callable: target[r, j] = source[r, start + j * step] for j < width, zero where start + j * step is not in 0..limit."""
+    return as_intrinsic(f"tileflow_copy_rows_{dtype}_{path.name}_{step}", _ROWS, path, _copy_rows(dtype, path, step))
+
+
+@functools.cache
+def add_rows(dtype: str, path: cpu.Cpu, step: int) -> Any:
+    """Numba-callable: target[r, start + j * step] += source[r, j] for j < width where start + j * step is in 0..limit."""
+    return as_intrinsic(f"tileflow_add_rows_{dtype}_{path.name}_{step}", _ROWS, path, _add_rows(dtype, step))
+
+
+@functools.cache
+def fold_rows(dtype: str, path: cpu.Cpu) -> Any:
+    """Numba-callable `fold_rows(rows, width, start, limit, dilation, taps, source, source_row, source_tap, target, target_row)`:
+    see `_fold_rows`; addresses, strides in bytes."""
+    return as_intrinsic(f"tileflow_fold_rows_{dtype}_{path.name}",
+                        "rows, width, start, limit, dilation, taps, source, source_row, source_tap, target, target_row", path,
+                        _fold_rows(dtype, path))
+
+
+@register_jitable
+def _numbers(table: Any) -> tuple[int, ...]:
+    return (table[0], table[1], table[2], table[3], table[4], table[5], table[6], table[7], table[8], table[9], table[10], table[11],
+            table[12])
+
+
+@register_jitable
+def unfold(copy: Any, size: int, image: int, channels: int, first_row: int, u: Any, at: int, table: Any) -> None:
+    """U of the channel planes at address `image` into u[at:], for output rows from `first_row` on."""
+    h, w, ow, kw, sh, dh, dw, top, left, phases, depth, pitch, column = _numbers(table)
+    base = address_of(u)
+    for c in range(channels):
+        plane = image + c * h * w * size
+        for r in range(phases):
+            row = first_row * sh + r * dh % sh - top
+            if column != 0:
+                copy(1, depth, row, h, plane, 0, base + (at + c * pitch + r * depth) * size, 0)
+                continue
+            q0, q1 = within(row, depth, sh, h)
+            source = plane + (row + q0 * sh) * w * size
+            for kx in range(kw):
+                to = at + (c * kw + kx) * pitch + r * depth * ow
+                for i in range(to, to + q0 * ow):
+                    u[i] = 0
+                for i in range(to + q1 * ow, to + depth * ow):
+                    u[i] = 0
+                copy(q1 - q0, ow, kx * dw - left, w, source, sh * w * size, base + (to + q0 * ow) * size, ow * size)
+
+
+@functools.cache
+def fold_planes(dtype: str, path: cpu.Cpu, step: int) -> Any:
+    """`fold(image, channels, u, table)`: write to the channel planes at address `image` the sums of what `unfold` read from there."""
+    size = itemsize(dtype)
+    gather = fold_rows(dtype, path)
+    add = add_rows(dtype, path, step)
+
+    @register_jitable
+    def gather_planes(image, channels, u, table):                                                                           # type: ignore
+        h, w, ow, kw, sh, dh, dw, top, left, phases, depth, pitch, column = _numbers(table)
+        for c in range(channels):
+            plane, base = image + c * h * w * size, address_of(u) + c * kw * pitch * size
+            if column != 0:
+                gather(1, depth, -top, h, 0, 1, base, 0, 0, plane, 0)
+                continue
+            for r in range(phases):
+                row = r * dh % sh - top
+                q0, q1 = within(row, depth, sh, h)
+                gather(q1 - q0, ow, -left, w, dw, kw, base + (r * depth + q0) * ow * size, ow * size, pitch * size,
+                       plane + (row + q0 * sh) * w * size, sh * w * size)
+
+    @register_jitable
+    def add_planes(image, channels, u, table):                                                                              # type: ignore
+        h, w, ow, kw, sh, dh, dw, top, left, phases, depth, pitch, column = _numbers(table)
+        for c in range(channels):
+            plane, base = image + c * h * w * size, address_of(u) + c * kw * pitch * size
+            for r in range(phases):
+                row = r * dh % sh - top
+                if column != 0:
+                    add(1, depth, row, h, base + r * depth * size, 0, plane, 0)
+                    continue
+                q0, q1 = within(row, depth, sh, h)
+                for kx in range(kw):
+                    add(q1 - q0, ow, kx * dw - left, w, base + (kx * pitch + (r * depth + q0) * ow) * size, ow * size,
+                        plane + (row + q0 * sh) * w * size, sh * w * size)
+
+    return gather_planes if gathers(path, step) else add_planes
+
+
+def gathers(path: cpu.Cpu, step: int) -> bool:
+    """Folding writes every element of the rows it meets; else it adds to what is there."""
+    return step == 1 and path.name != "generic"
+
+
+HEAD = 13
+"""Numbers at the head of a table."""
+
+
+@leaf("i8[:]" + ", i8" * (HEAD + 3) + ", lo, hi")
+def conv_table(table, c, kh, size, h, w, ow, kw, sh, dh, dw, top, left, phases, depth, pitch, column, lo, hi):             # type: ignore
+    """`Unfolding.numbers`, then the byte offset in U of every row (channel, ky, kx) of the im2col matrix; the range is 0..1."""
+    for _ in range(lo, hi):
+        for i, number in enumerate((h, w, ow, kw, sh, dh, dw, top, left, phases, depth, pitch, column)):
+            table[i] = number
+        for channel in range(c):
+            for ky in range(kh):
+                within = (ky % phases * depth + ky * dh // sh) * ow
+                for kx in range(kw):
+                    table[HEAD + (channel * kh + ky) * kw + kx] = ((channel * kw + kx) * pitch + within) * size
+
+
+def table_work(un: Unfolding, channels: int) -> Work:
+    return Work("table", (HEAD + channels * un.g.kh * un.g.kw,), "i8")
+
+
+def table_call(un: Unfolding, channels: int, size: int) -> Call:
+    return Call(conv_table, (table_work(un, channels), channels, un.g.kh, size, *un.numbers), 1, 1, 20 + channels * un.g.kh * un.g.kw * 1.0)

@@ -1,0 +1,160 @@
+"""The weight gradient of channels-last convolution: output gradients times the image, summed over pixels.
+
+The register block is filters x channels: filters are broadcast from a packed copy of dy, channels are vectors of the image, read where it
+lies through the table of addresses. A unit of range is a share of all pixels for some channels; it goes through them in blocks and adds
+up its own blocks of weights [channel panel][tap][filter][channel]. A last call adds the shares in order and writes ONNX's order.
+"""
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from ..gemm.micro import copy
+from ..isa import cpu
+from ..isa.half import HALVES, summed, widen_rows
+from ..isa.vector import itemsize
+from ..machine.call import Call, In, Out, Work
+from ..machine.inner import register_jitable
+from ..machine.leaf import Leaf, generic
+from ..machine.places import address_of
+from .brgemm import TILES, over_pixels, width
+from .gather import gather_channels, gather_columns
+from .indirection import Sites, fill_table, sites_call, sites_work
+from .panels import rounded_results
+from .planar.correlate import add_shares
+from .planar.geometry import FLOPS_PER_NS, UNITS
+
+PIXELS = 256              # pixels that are summed in registers at a time, about
+FILTERS = 192 * 1024      # bytes of a packed block of dy, about
+ROWS = 144                # products (taps times channels) for which a unit packs dy at least, about
+TOGETHER = 16             # filters that are written together
+
+
+@functools.cache
+def sum_rows(dtype: str, path: cpu.Cpu) -> Any:
+    """The jitable `sum_rows(g, at, pixels, step, oc, total, accumulate, block)`: total[o] (+)= the sum of `pixels` rows of g, each of `oc`
+    elements, `step` apart, from g[at] on; through 2 * oc elements `block`. 16-bit numbers are summed as float32."""
+    size, as_float = itemsize(dtype), widen_rows(dtype) if dtype in HALVES else None
+
+    @register_jitable
+    def as_it_lies(g, at, oc, _block):                                                                                      # type: ignore
+        return g[at:at + oc]
+
+    @register_jitable
+    def widened(g, at, oc, block):                                                                                          # type: ignore
+        as_float(1, oc, address_of(g) + at * size, 0, address_of(block) + oc * 4, 0)
+        return block[oc:2 * oc]
+
+    row_of = as_it_lies if as_float is None else widened
+
+    @register_jitable
+    def sum_rows(g, at, pixels, step, oc, total, accumulate, block):                                                        # type: ignore
+        for o in range(oc):
+            block[o] = 0
+        for p in range(pixels):
+            row = row_of(g, at + p * step, oc, block)
+            for o in range(oc):
+                block[o] += row[o]
+        for o in range(oc):
+            total[o] = total[o] + block[o] if accumulate else block[o]
+    return sum_rows
+
+
+@functools.cache
+def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
+    given, made = itemsize(dtype), summed(dtype)
+    size, wide, add_rows = itemsize(made), width(made, path), sum_rows(dtype, path)
+    multiply, gather, spread = over_pixels(made, path, rows), gather_columns(dtype, path, rows), gather_channels(dtype, path)
+    convert = widen_rows(dtype) if dtype in HALVES else copy(dtype)
+
+    @register_jitable
+    def pack(g, at, pixels, step, oc, packed):                                                                              # type: ignore
+        whole = oc // rows * rows
+        for o in range(0, whole, rows):
+            gather(pixels, address_of(g) + (at + o) * given, step * given, address_of(packed) + o * pixels * size)
+        if whole < oc:
+            convert(pixels, oc - whole, address_of(g) + (at + whole) * given, step * given, address_of(packed) + whole * pixels * size, rows * size)
+            for p in range(pixels):
+                packed[whole * pixels + p * rows + oc - whole:whole * pixels + (p + 1) * rows] = 0
+
+    def conv_last_weights(x, g, dw, db, sites, table, packed, strip, spare, n, c, oc, groups, taps, shares, blocks, pixels, channels, biased, lo, hi):   # type: ignore
+        parts, filters = (c + channels - 1) // channels, (oc + rows - 1) // rows * rows
+        panels, total = (c + wide - 1) // wide, g.shape[0] // (groups * oc)
+        zero = address_of(spare)
+        for i in range(c):
+            spare[i] = 0
+        for unit in range(lo, hi):
+            part, group, share = unit % parts, unit // parts % groups, unit // (parts * groups)
+            for block in range(blocks * share // shares, blocks * (share + 1) // shares):
+                first, accumulate = block * pixels, block > blocks * share // shares
+                count = min(pixels, total - first)
+                fill_table(sites, 0, first, count, address_of(x) + group * c * given, groups * c * given, 0, 0, zero, 0, table, count)
+                at = first * groups * oc + group * oc
+                pack(g, at, count, groups * oc, oc, packed)
+                if biased != 0 and part == 0:
+                    add_rows(g, at, count, groups * oc, oc, db[(share * groups + group) * oc:], accumulate, spare[c:])
+                for k in range(part * channels, min((part + 1) * channels, c), wide):
+                    panel = ((share * groups + group) * panels + k // wide) * taps
+                    for tap in range(taps):
+                        to = address_of(dw) + (panel + tap) * filters * wide * size
+                        spread(c - k, count, address_of(table) + (1 + tap) * count * 8, k * given, address_of(strip))
+                        for o in range(0, filters, rows):
+                            multiply(count, address_of(packed) + o * count * size, address_of(strip), to + o * wide * size, accumulate)
+
+    signature = f"{dtype}[:], {dtype}[:], T[:], T[:], i8[:], i8[w,:], T[w,:], T[w,:], T[w,:]" + ", i8" * 10 + ", lo, hi"
+    return Leaf(conv_last_weights, signature.replace("T", made), key=f"{path.name} {rows}")
+
+
+@generic("T[:], T[:], i8, i8, i8, i8, i8, i8, i8, lo, hi")
+def conv_unpanel(work, dw, shares, groups, c, oc, taps, filters, wide, lo, hi):                                              # type: ignore
+    """dw [group, filter][c][tap] = the sum over shares of work [share][group][panel of `wide` channels][tap][filter][channel].
+
+    A unit of range is TOGETHER filters of one group; `filters` counts those of `work`.
+    """
+    panels, sets = (c + wide - 1) // wide, (oc + TOGETHER - 1) // TOGETHER
+    for unit in range(lo, hi):
+        group, first = unit // sets, unit % sets * TOGETHER
+        last = min(first + TOGETHER, oc)
+        for panel in range(panels):
+            k, count = panel * wide, min(wide, c - panel * wide)
+            for tap in range(taps):
+                for share in range(shares):
+                    at = (((share * groups + group) * panels + panel) * taps + tap) * filters * wide
+                    for o in range(first, last):
+                        row = work[at + o * wide:at + o * wide + count]
+                        target = dw[((group * oc + o) * c + k) * taps + tap:]
+                        if share == 0:
+                            for i in range(count):
+                                target[i * taps] = row[i]
+                        else:
+                            for i in range(count):
+                                target[i * taps] += row[i]
+
+
+def weight_gradient(s: Sites, dtype: str, path: cpu.Cpu, biased: bool) -> list[Call]:
+    """dw [groups * oc, c, *taps] (output 0) and, when `biased`, db (1) of the convolution `s` from x (input 0) and dy (1)."""
+    made = summed(dtype)
+    size, wide, rows = itemsize(made), width(made, path), TILES[path.name][0]
+    filters, panels, total = -(-s.oc // rows) * rows, -(-s.c // wide), s.n * s.pixels_out
+    most = max(64, min(PIXELS, FILTERS // (filters * size)))
+    blocks = -(-total // most)
+    pixels = -(-total // blocks)
+    channels = max(-(-panels // UNITS), min(panels, -(-ROWS // (s.taps * wide)))) * wide
+    parts = -(-s.c // channels)
+    shares = min(blocks, max(1, -(-UNITS // (parts * s.groups))))
+    block = s.groups * panels * s.taps * filters * wide
+    biases = s.groups * s.oc
+    dw = Work("weights", (shares * block,), made)
+    db: Any = dw if not biased else Work("bias", (shares * biases,), made) if shares > 1 else Out(1, (biases,))
+    args = (In(0, (s.n * s.pixels_in * s.groups * s.c,)), In(1, (total * biases,)), dw, db, sites_work(),
+            Work("table", ((1 + s.taps) * pixels,), "i8"), Work("packed", (filters * pixels,), made),
+            Work("strip", (wide * pixels,), made), Work("spare", (s.c + 2 * s.oc,), made),
+            s.n, s.c, s.oc, s.groups, s.taps, shares, blocks, pixels, channels, int(biased))
+    cost = s.flops / (FLOPS_PER_NS[path.name] * 4 / size)
+    weights = s.groups * s.oc * s.c * s.taps
+    last = (dw, Out(0, (weights,)), shares, s.groups, s.c, s.oc, s.taps, filters, wide)
+    calls = [sites_call(s), Call(_leaf(dtype, path, rows), args, parts * s.groups * shares, 1, cost),
+             Call(conv_unpanel[made], last, s.groups * -(-s.oc // TOGETHER), 1, weights * shares * 0.5)]
+    if biased and shares > 1:
+        calls.append(Call(add_shares[made], (Work("bias", (shares, biases), made), Out(1, (biases,))), biases, 1024, shares * biases * 0.1))
+    return rounded_results(calls, dtype)

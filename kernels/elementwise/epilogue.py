@@ -1,0 +1,162 @@
+"""Epilogues: elementwise expressions that run over blocks of a product while they are still in cache.
+
+    form = epilogue.form if epilogue else None                  # all that shapes code: leaf factories cache by it
+    apply = finisher(form)
+
+    def body(a, b, c, m, n, k, lo, hi, rest):
+        ...                                                     # a block of C, `rows` by `cols`, first element C[i, j], is finished
+        apply(rest, rows, cols, c.ctypes.data, i * n + j, n, j)
+
+    leaf = Leaf(body, "f4[:], f4[:], f4[:], i8, i8, i8, lo, hi" + tail(form), key=name(form))
+    Call(leaf, [a, b, c, m, n, k, *(epilogue.args if epilogue else [])], n=units)
+
+The code of a vector is that of the elementwise leaves, each operation rounded to its dtype: a product with an epilogue has
+the bits of the product and an elementwise pass after it.
+"""
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..isa import cpu
+from ..isa.vector import WORD, Emitter, as_intrinsic, word
+from ..machine.call import Call, In, Out
+from ..machine.inner import register_jitable
+from .expr import Expr, flops, key, variables
+from .loops import COLUMN, FULL, LETTERS, ROW, SCALAR, Loops, elementwise_call
+
+KINDS = ("full", "channel", "scalar")
+
+
+@dataclass(frozen=True)
+class Along:
+    """An operand of an epilogue: an element per element of the product ("full"), per output channel ("channel"), or one ("scalar")."""
+
+    arg: In
+    kind: str
+
+    def __post_init__(self) -> None:
+        assert self.kind in KINDS, self.kind
+
+
+@dataclass(frozen=True)
+class Form:
+    """What of an epilogue shapes the code: its expressions and the kinds of its operands."""
+
+    exprs: tuple[Expr, ...]
+    kinds: tuple[str, ...]
+
+    @property
+    def dtypes(self) -> list[str]:
+        """Element types of the operands."""
+        read = variables(*self.exprs)
+        return [read[i + 1].dtype for i in range(len(self.kinds))]
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What is done to each of the `size` elements of a product.
+
+    Variable 0 is the finished element of the product, of output 0's dtype; variable i is operands[i - 1], and all are read. The
+    product is computed in the memory of output 0, where exprs[0] replaces it; exprs[k] goes to output own - 1 + k, `own` being how
+    many outputs the operator has itself. All of them have the product's shape and lie alike.
+    """
+
+    exprs: tuple[Expr, ...]
+    operands: tuple[Along, ...]
+    size: int
+    own: int = 1
+
+    def __post_init__(self) -> None:
+        read = variables(*self.exprs)
+        assert list(read) == list(range(len(self.operands) + 1)), (read, self.operands)
+        assert read[0].dtype == self.exprs[0].dtype, "the product is replaced where it lies"
+
+    @property
+    def form(self) -> Form:
+        """What shapes the code."""
+        return Form(self.exprs, tuple(o.kind for o in self.operands))
+
+    @property
+    def args(self) -> list[Any]:
+        """The Call's arguments for the parameters of `tail`."""
+        return [*(replace(o.arg, shape=(math.prod(o.arg.shape),)) for o in self.operands),
+                *(Out(self.own - 1 + k, (self.size,)) for k in range(1, len(self.exprs)))]
+
+    @property
+    def cost(self) -> float:
+        """Nanoseconds that it adds to the product on one core: operands and further outputs move, the product is in cache."""
+        moved = [d for d, o in zip(self.form.dtypes, self.operands, strict=True) if o.kind == "full"]
+        moved += [e.dtype for e in self.exprs[1:]]
+        arithmetic = 0.28 * flops(*self.exprs) / cpu.current().lanes(4)
+        return self.size * (arithmetic + sum(np.dtype(d).itemsize for d in moved) / 40.0)
+
+    def after(self, shape: Sequence[int], axis: int) -> Call:
+        """The same as a pass of its own over a product of this shape with its channels along `axis`: for a way without `apply`."""
+        axis %= len(shape)
+        table = (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1:]))
+        lies = {"full": table, "channel": (shape[axis], 1), "scalar": ()}
+        operands = [replace(o.arg, shape=lies[o.kind]) for o in self.operands]
+        return elementwise_call(self.exprs, [Out(0, table), *operands], [Out(k and self.own - 1 + k, table) for k in range(len(self.exprs))])
+
+
+def name(form: Form | None) -> str:
+    """What a leaf's key says of its epilogue."""
+    return "" if form is None else hashlib.sha1(repr((key(*form.exprs), form.kinds)).encode()).hexdigest()[:16]
+
+
+def tail(form: Form | None) -> str:
+    """What a leaf's signature ends with: the word `rest` for its body, then arrays that only `apply` sees."""
+    dtypes = [] if form is None else [*form.dtypes, *(e.dtype for e in form.exprs[1:])]
+    return ", rest" + "".join(f", {LETTERS[d]}[:]" for d in dtypes)
+
+
+@register_jitable
+def _nothing(rest: int, rows: int, cols: int, c: int, start: int, row: int, channel: int) -> None:
+    """The `apply` of no epilogue."""
+
+
+def finisher(form: Form | None, channels: str = "columns") -> Any:
+    """The Numba-callable `apply(rest, rows, cols, c, start, row, channel)`, all intp, that finishes a block of the product.
+
+    rest: the leaf's word of that name. rows, cols: the size of the block. c: the address of output 0's first element. start: how
+    many elements lie before the block's first one. row: elements from one row of the block to the next; columns are neighbours.
+    channel: the output channel of the block's first column or, with channels="rows", of its first row. Without an epilogue
+    nothing is done.
+    """
+    assert channels in ("columns", "rows"), channels
+    return _nothing if form is None else _finisher(form, channels == "columns", cpu.current())
+
+
+@functools.cache
+def _finisher(form: Form, by_column: bool, path: cpu.Cpu) -> Any:
+    kinds, dtypes = ["full", *form.kinds], [form.exprs[0].dtype, *form.dtypes]
+    lies = {"full": FULL, "scalar": SCALAR, "channel": ROW if by_column else COLUMN}
+    loops = Loops(form.exprs, tuple(range(len(kinds))), tuple(dtypes), tuple(lies[kind] for kind in kinds), 2)
+
+    def emit(e: Emitter, rest: Any, rows: Any, cols: Any, c: Any, start: Any, row: Any, channel: Any) -> None:
+        words = [e.load(e.address(rest, 16 * i), WORD) for i in range(len(form.kinds) + len(form.exprs) - 1)]
+        sources, targets = [c, *words[:len(form.kinds)]], [c, *words[len(form.kinds):]]
+        if "channel" not in kinds:                                 # rows that abut are one
+            abut = e.b.icmp_signed("==", row, cols)
+            rows, cols = e.b.select(abut, word(1), rows), e.b.select(abut, e.b.mul(rows, cols), cols)
+
+        def one(_: Any, at: list[Any]) -> list[Any]:
+            offsets = {"full": at[0], "channel": at[1], "scalar": word(0)}
+            loops.row(e, cols, [_element(e, a, offsets[k], d) for a, k, d in zip(sources, kinds, dtypes, strict=True)],
+                      [_element(e, a, at[0], x.dtype) for a, x in zip(targets, form.exprs, strict=True)])
+            return [e.b.add(at[0], row), at[1] if by_column else e.address(at[1], 1)]
+        e.loop(0, rows, 1, [start, channel], one)
+    by = "columns" if by_column else "rows"
+    return as_intrinsic(f"epilogue_{name(form)}_{by}_{path.name}", "rest, rows, cols, c, start, row, channel", path, emit)
+
+
+def _element(e: Emitter, base: Any, index: Any, dtype: str) -> Any:
+    """The address of an element."""
+    return e.address(base, e.times(index, np.dtype(dtype).itemsize))

@@ -1,0 +1,498 @@
+"""Elementwise leaves: scalar expressions compiled to explicit vector code over broadcast arrays.
+
+    x, y = Var(0, "float32"), Var(1, "float32")
+    call = elementwise_call([maximum(x + y, 0)], [In(0, (8, 3, 5)), In(1, (3, 1))], [Out(0, (8, 3, 5))])
+
+One leaf computes any number of outputs of one shape in one pass. Each operation is rounded to its dtype and none is
+contracted with another, so fused and separate computation give the same bits, as do vector bodies and tails, and every
+split of the range. All inputs of a vector are read before its outputs are written: an output may share the memory of an
+input of its shape and item size.
+"""
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from ..isa import cpu, half, mathlib
+from ..isa.vector import BIT, WORD, Emitter, as_intrinsic, word
+from ..machine.call import Call, In, Out, Work
+from ..machine.leaf import CachedCFunc, Leaf
+from .expr import Expr, flops, key, postorder, variables
+
+LETTERS = {"float16": "f2", "bfloat16": "b2", "float32": "f4", "float64": "f8", "bool": "b1",
+           "int8": "i1", "int16": "i2", "int32": "i4", "int64": "i8",
+           "uint8": "u1", "uint16": "u2", "uint32": "u4", "uint64": "u8"}
+"""Element types to the letters of leaf signatures."""
+
+HALVES = ("float16", "bfloat16")
+
+GRAIN = 1024
+"""Elements below which a range is not cut."""
+
+CACHE = 4 << 20
+"""Bytes that a core's caches are assumed to hold (for cost estimates only)."""
+
+FULL, SCALAR, ROW, COLUMN = "full", "scalar", "row", "column"
+"""How an input lies along the iteration space: as the outputs do; one element; broadcast over some outer dimensions, with
+elements along the innermost one; broadcast over the innermost dimension too."""
+
+
+def _size(dtype: str) -> int:
+    return np.dtype(dtype).itemsize
+
+
+# ---- the iteration space ------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Space:
+    """An iteration space with as few dimensions as broadcasting allows; `strides` in elements per input and dimension."""
+
+    dims: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
+
+    @property
+    def inner(self) -> int:
+        return self.dims[-1]
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.dims[:-1])
+
+    def lies(self, index: int) -> str:
+        """FULL, SCALAR, ROW or COLUMN."""
+        strides = self.strides[index]
+        if all(strides):
+            return FULL
+        return ROW if strides[-1] else COLUMN if any(strides) else SCALAR
+
+
+def collapse(shape: tuple[int, ...], inputs: Sequence[tuple[int, ...]]) -> Space:
+    """Merge neighbouring dimensions along which every input is either present or broadcast; drop dimensions of 1."""
+    dims: list[int] = []
+    patterns: list[tuple[bool, ...]] = []
+    padded = [(1,) * (len(shape) - len(s)) + s for s in inputs]
+    for axis, n in enumerate(shape):
+        pattern = tuple(s[axis] == n for s in padded)
+        if n == 1:
+            continue
+        if patterns and patterns[-1] == pattern:
+            dims[-1] *= n
+        else:
+            dims.append(n)
+            patterns.append(pattern)
+    if not dims:
+        dims, patterns = [1], [(True,) * len(inputs)]
+    strides = []
+    for i in range(len(inputs)):
+        own, step = [], 1
+        for n, pattern in zip(reversed(dims), reversed(patterns), strict=True):
+            own.append(step if pattern[i] else 0)
+            step *= n if pattern[i] else 1
+        strides.append(tuple(reversed(own)))
+    return Space(tuple(dims), tuple(strides))
+
+
+# ---- the call -----------------------------------------------------------------------------------------------------------
+
+def elementwise_call(outputs: Sequence[Expr], inputs: Sequence[In | Out | Work], results: Sequence[Out | Work]) -> Call:
+    """One pass that computes `outputs[k]` into `results[k]`, variable i being inputs[i].
+
+    Args:
+        outputs: expressions; their dtypes are the results' dtypes, their variables' dtypes the inputs'.
+        inputs: arrays whose shapes broadcast to the results' shape. Those that no expression reads are ignored.
+        results: arrays of one shape. A result may lie in the memory of an input of its shape and item size.
+    """
+    read = variables(*outputs)
+    shape = results[0].shape
+    assert all(r.shape == shape for r in results), results
+    assert len(results) == len(outputs)
+    arrays = {i: inputs[i] for i in read}
+    space = collapse(shape, [a.shape for a in arrays.values()])
+    lies = tuple(space.lies(k) for k in range(len(arrays)))
+    leaf = _leaf(tuple(outputs), tuple(read), lies, len(space.dims), cpu.current())
+    nanoseconds = cost_of(outputs, outputs, read, lies, space)
+    if len(space.dims) == 1:
+        args: list[Any] = [replace(a, shape=(1,) if how == SCALAR else space.dims)
+                           for a, how in zip(arrays.values(), lies, strict=True)]
+        args += [replace(r, shape=space.dims) for r in results]
+        return Call(leaf, args, space.inner, GRAIN, nanoseconds, flat=True)
+    table = (space.rows, space.inner)
+    args = list(space.dims[1:-1])
+    for k, (array, how) in enumerate(zip(arrays.values(), lies, strict=True)):
+        args.append(replace(array, shape=table if how == FULL else (math.prod(array.shape),)))
+        if how in (ROW, COLUMN):
+            args += space.strides[k][:-1]
+    args += [replace(r, shape=table) for r in results]
+    return Call(leaf, args, space.rows, max(1, GRAIN // max(1, space.inner)), nanoseconds)
+
+
+def cost_of(computed: Sequence[Expr], written: Sequence[Expr], read: dict[int, Expr], lies: Sequence[str], space: Space) -> float:
+    """Nanoseconds on one core: a vector operation each 0.28, loads and stores at 50 bytes a ns in cache and 30 beyond it."""
+    moved = sum(_size(v.dtype) for v, how in zip(read.values(), lies, strict=True) if how == FULL)
+    moved += sum(_size(o.dtype) for o in written)
+    points = math.prod(space.dims)
+    arithmetic = 0.28 * flops(*computed) / lanes_of(computed, cpu.current())
+    return 20.0 + 2.0 * space.rows + points * max(arithmetic, moved / (50.0 if points * moved < CACHE else 30.0))
+
+
+@functools.cache
+def _leaf(outputs: tuple[Expr, ...], read: tuple[int, ...], lies: tuple[str, ...], rank: int, path: cpu.Cpu) -> Leaf:
+    """The leaf for these expressions and this broadcast pattern; sizes and strides are run-time arguments."""
+    name = hashlib.sha1(repr((key(*outputs), read, lies, rank, path.name)).encode()).hexdigest()[:16]
+    dtypes = tuple(v.dtype for v in variables(*outputs).values())
+    inner = "" if rank == 1 else ",:"
+    words = ["i8"] * (rank - 2)
+    for dtype, how in zip(dtypes, lies, strict=True):
+        words.append(f"{LETTERS[dtype]}[r{inner}]" if how == FULL else f"{LETTERS[dtype]}[:]")
+        words += ["i8"] * ((rank - 1) * (how in (ROW, COLUMN)))
+    words += [f"{LETTERS[o.dtype]}[r{inner}]" for o in outputs]
+    loops = Loops(outputs, read, dtypes, lies, rank)
+    return EmittedLeaf(elementwise, ", ".join(words), name, as_intrinsic(f"elementwise_{name}", "block, lo, hi", path, loops.emit))
+
+
+def elementwise(block: int, lo: int, hi: int, worker: int) -> int:
+    """The entry of every elementwise leaf; `kernel` is the intrinsic that holds its code."""
+    kernel(block, lo, hi)             # type: ignore[name-defined]  # noqa: F821
+    return 0
+
+
+class EmittedLeaf(Leaf):
+    """A leaf emitted over the argument block itself, so that any number of arguments compiles, and sooner; `function` calls `kernel`."""
+
+    def __init__(self, function: Callable[[int, int, int, int], int], signature: str, key: str, kernel: Any, checked: bool = False) -> None:
+        super().__init__(function, signature, key=key, checked=checked)
+        self._kernel = kernel
+
+    def _entry(self) -> CachedCFunc:
+        code = self.twin.__code__.replace(co_qualname=f"{self.name}-{self.identity}")
+        entry = FunctionType(code, {"kernel": self._kernel, "__name__": self.twin.__module__})
+        return CachedCFunc(entry, self._options)
+
+
+def lanes_of(outputs: Sequence[Expr], path: cpu.Cpu) -> int:
+    """Lanes of one step: what a register holds of the widest float, or where there is none of the widest type."""
+    nodes = postorder(outputs)
+    widest = max((_size(n.dtype) for n in nodes if n.is_float), default=0)
+    return path.lanes(widest or max(_size(n.dtype) for n in nodes))
+
+
+# ---- loops --------------------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Loops:
+    """Emits the loops around the expressions: rows of the outer dimensions, vectors of the innermost one, a tail."""
+
+    outputs: tuple[Expr, ...]
+    read: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    lies: tuple[str, ...]
+    rank: int
+
+    @property
+    def computed(self) -> tuple[Expr, ...]:
+        """The outputs, and whatever else a kind of leaf wants to know."""
+        return self.outputs
+
+    def emit(self, e: Emitter, block: Any, lo: Any, hi: Any) -> None:
+        """The function body: read the argument block (see `_leaf` for its order), then loop over lo..hi."""
+        e.b.function.attributes.alignstack = e.path.vector_bytes        # so that constants which find no register are not read across lines
+        position = 0
+
+        def take(count: int) -> list[Any]:
+            nonlocal position
+            position += count
+            return [e.load(e.address(block, 8 * i), WORD) for i in range(position - count, position)]
+
+        ins, strides = [], {}
+        sizes = take(max(0, self.rank - 2))
+        for k, how in enumerate(self.lies):
+            ins.append(take(1 + (min(self.rank, 2) if how == FULL else 1))[0])
+            if how in (ROW, COLUMN):
+                strides[k] = take(self.rank - 1)
+        results = [take(1 + min(self.rank, 2)) for _ in self.outputs]
+        outs = [r[0] for r in results]
+        if self.rank == 1:
+            self.row(e, e.b.sub(hi, lo), self._moved(e, ins, [lo if how == FULL else word(0) for how in self.lies]),
+                      self._moved_out(e, outs, lo))
+            return
+        inner = results[0][-1]
+
+        def row(i: Any, at: list[Any]) -> list[Any]:
+            start = e.b.mul(i, inner)
+            offsets = []
+            for k, how in enumerate(self.lies):
+                offset = start if how == FULL else word(0)
+                for c, s in zip(at, strides.get(k, []), strict=False):
+                    offset = e.b.add(offset, e.b.mul(c, s))
+                offsets.append(offset)
+            self.row(e, inner, self._moved(e, ins, offsets), self._moved_out(e, outs, start))
+            return _next(e, at, sizes)
+
+        e.loop(lo, hi, 1, _coordinates(e, lo, sizes), row)
+
+    def _moved(self, e: Emitter, addresses: Sequence[Any], offsets: Sequence[Any]) -> list[Any]:
+        """Input addresses plus offsets in elements."""
+        return [e.address(a, e.times(o, _size(d))) for a, o, d in zip(addresses, offsets, self.dtypes, strict=True)]
+
+    def _moved_out(self, e: Emitter, addresses: Sequence[Any], offset: Any) -> list[Any]:
+        """Output addresses plus an offset in elements."""
+        return [e.address(a, e.times(offset, _size(o.dtype))) for a, o in zip(addresses, self.outputs, strict=True)]
+
+    def vector(self, e: Emitter, lanes: int, raw: Sequence[Any], outs: Sequence[Any], mask: Any = None) -> None:
+        """One vector of each input, as it lies in memory, to one of each output."""
+        vectors = {index: _unpacked(e, v, dtype) for index, v, dtype in zip(self.read, raw, self.dtypes, strict=True)}
+        values = Translator(e, lanes).values(self.computed, vectors)
+        for y, o, value in zip(outs, self.outputs, values, strict=False):
+            e.store(_packed(e, value, o.dtype), y, mask)
+        self.look(e, values[len(self.outputs):], mask)
+
+    def look(self, e: Emitter, values: Sequence[Any], mask: Any) -> None:
+        """What was computed beyond the outputs, for lanes in `mask` (None: all)."""
+
+    def row(self, e: Emitter, n: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
+        """All elements of one contiguous run of outputs."""
+        lanes = lanes_of(self.computed, e.path)
+        single = {k: e.load(ins[k], stored(self.dtypes[k])) for k, how in enumerate(self.lies) if how in (SCALAR, COLUMN)}
+
+        def step(i: Any, lanes: int, mask: Any) -> None:
+            raw = []
+            for k, dtype in enumerate(self.dtypes):
+                if k in single:
+                    raw.append(e.splat(single[k], lanes))
+                else:
+                    raw.append(e.load(e.address(ins[k], e.times(i, _size(dtype))), ir.VectorType(stored(dtype), lanes), mask))
+            self.vector(e, lanes, raw, [e.address(y, e.times(i, _size(o.dtype))) for y, o in zip(outs, self.outputs, strict=True)], mask)
+
+        whole = e.b.and_(n, word(-lanes))
+        e.loop(0, whole, lanes, [], lambda i, _: step(i, lanes, None))
+        if e.path.name == "avx512":
+            with e.when(e.b.icmp_signed("<", whole, n)):
+                step(whole, lanes, e.first(e.b.sub(n, whole), lanes))
+        else:
+            e.loop(whole, n, 1, [], lambda i, _: step(i, 1, None))
+
+
+def _coordinates(e: Emitter, row: Any, sizes: Sequence[Any]) -> list[Any]:
+    """The outer coordinates of a row number; the first one is not bounded, `sizes` are those of the others."""
+    at = []
+    for size in reversed(sizes):
+        size = e.b.select(e.b.icmp_unsigned("==", size, word(0)), word(1), size)       # an empty array has no row, but may ask
+        at.append(e.b.urem(row, size))
+        row = e.b.udiv(row, size)
+    return [row, *reversed(at)]
+
+
+def _next(e: Emitter, at: Sequence[Any], sizes: Sequence[Any]) -> list[Any]:
+    """The coordinates of the following row."""
+    carry: Any = word(1)
+    result = []
+    for c, size in zip(reversed(at[1:]), reversed(sizes), strict=True):
+        c = e.b.add(c, carry)
+        over = e.b.icmp_unsigned("==", c, size)
+        result.append(e.b.select(over, word(0), c))
+        carry = e.b.zext(over, WORD)
+    return [e.b.add(at[0], carry), *reversed(result)]
+
+
+# ---- values -------------------------------------------------------------------------------------------------------------
+
+def stored(dtype: str) -> ir.Type:
+    """The element type in memory."""
+    floats = {"float16": ir.HalfType(), "float32": ir.FloatType(), "float64": ir.DoubleType()}
+    return floats.get(dtype) or ir.IntType(8 * _size(dtype))
+
+
+def _held(dtype: str) -> ir.Type:
+    """The element type in registers: 16-bit floats are held as float32 (rounded after every operation), bool as one bit."""
+    return {"float16": ir.FloatType(), "bfloat16": ir.FloatType(), "bool": BIT}.get(dtype) or stored(dtype)
+
+
+def _unpacked(e: Emitter, raw: Any, dtype: str) -> Any:
+    if dtype == "bool":
+        return e.b.icmp_unsigned("!=", raw, ir.Constant(raw.type, None))
+    if dtype == "bfloat16":
+        return half.widen(e, "b2", raw)
+    return e.b.fpext(raw, ir.VectorType(ir.FloatType(), raw.type.count)) if dtype == "float16" else raw
+
+
+def _packed(e: Emitter, value: Any, dtype: str) -> Any:
+    kind = ir.VectorType(stored(dtype), value.type.count)
+    if dtype == "bool":
+        return e.b.zext(value, kind)
+    if dtype == "bfloat16":
+        return half.narrow(e, "b2", value)
+    return e.b.fptrunc(value, kind) if dtype == "float16" else value
+
+
+class Translator:
+    """Expressions to vector values. A dtype decides between float, signed, unsigned and bool instructions."""
+
+    def __init__(self, e: Emitter, lanes: int) -> None:
+        self.e, self.b, self.lanes = e, e.b, lanes
+
+    def values(self, outputs: Sequence[Expr], inputs: dict[int, Any]) -> list[Any]:
+        """The outputs' values; `inputs` holds a vector per variable. A shared subexpression is computed once."""
+        known: dict[Expr, Any] = {}
+        for node in postorder(outputs):
+            if node.op == "var":
+                known[node] = inputs[int(node.value or 0)]
+            elif node.op == "const":
+                known[node] = self.constant(node.dtype, node.value or 0)
+            else:
+                value = _EMITTERS[node.op](self, node, *[known[a] for a in node.args])
+                known[node] = _unpacked(self.e, _packed(self.e, value, node.dtype), node.dtype) if node.dtype in HALVES else value
+        return [known[o] for o in outputs]
+
+    def kind(self, dtype: str) -> ir.VectorType:
+        return ir.VectorType(_held(dtype), self.lanes)
+
+    def constant(self, dtype: str, number: float) -> Any:
+        return ir.Constant(self.kind(dtype), [number if "float" in dtype else int(number)] * self.lanes)
+
+    def compare(self, relation: str, dtype: str, x: Any, y: Any) -> Any:
+        if "float" in dtype:
+            return (self.b.fcmp_unordered if relation == "!=" else self.b.fcmp_ordered)(relation, x, y)
+        return (self.b.icmp_signed if dtype.startswith("int") else self.b.icmp_unsigned)(relation, x, y)
+
+
+Rule = Callable[..., Any]
+
+
+def _arithmetic(name: str) -> Rule:
+    """add, sub, mul: an LLVM instruction with an integer and a float form."""
+    def rule(t: Translator, node: Expr, x: Any, y: Any) -> Any:
+        return getattr(t.b, ("f" if node.is_float else "") + name)(x, y)
+    return rule
+
+
+def _bitwise(name: str) -> Rule:
+    return lambda t, _node, x, y: getattr(t.b, name)(x, y)
+
+
+def _comparison(relation: str) -> Rule:
+    return lambda t, node, x, y: t.compare(relation, node.args[0].dtype, x, y)
+
+
+def _intrinsic(name: str) -> Rule:
+    """A rounding or root that LLVM has; integers are unchanged by floor, ceil and round."""
+    return lambda t, node, x: t.e.unary(name, x) if node.is_float else x
+
+
+def _library(function: Callable[..., Any]) -> Rule:
+    return lambda t, _node, *args: function(t.e, *args)
+
+
+def _div(t: Translator, node: Expr, x: Any, y: Any) -> Any:
+    """Integers: 0 where the divisor is 0, and the least value by -1 wraps; the hardware would trap on both."""
+    if node.is_float:
+        return t.b.fdiv(x, y)
+    zero, one = t.constant(node.dtype, 0), t.constant(node.dtype, 1)
+    empty = t.b.icmp_signed("==", y, zero)
+    if not node.dtype.startswith("int"):
+        return t.b.select(empty, zero, t.b.udiv(x, t.b.select(empty, one, y)))
+    reverse = t.b.icmp_signed("==", y, t.constant(node.dtype, -1))
+    quotient = t.b.sdiv(x, t.b.select(t.b.or_(empty, reverse), one, y))
+    return t.b.select(empty, zero, t.b.select(reverse, t.b.neg(x), quotient))
+
+
+def _neg(t: Translator, node: Expr, x: Any) -> Any:
+    return t.b.fneg(x) if node.is_float else t.b.neg(x)
+
+
+def _abs(t: Translator, node: Expr, x: Any) -> Any:
+    if node.is_float:
+        return t.e.unary("fabs", x)
+    return t.b.select(t.compare("<", node.dtype, x, t.constant(node.dtype, 0)), t.b.neg(x), x)
+
+
+def _sign(t: Translator, node: Expr, x: Any) -> Any:
+    """x itself where it is 0 or NaN."""
+    zero = t.constant(node.dtype, 0)
+    positive = t.b.select(t.compare(">", node.dtype, x, zero), t.constant(node.dtype, 1), x)
+    return t.b.select(t.compare("<", node.dtype, x, zero), t.constant(node.dtype, -1), positive)
+
+
+def _extreme(relation: str) -> Rule:
+    """maximum (x unless x < y) and minimum (x unless x > y); NaN of x passes by the comparison, NaN of y by a second one."""
+    def rule(t: Translator, node: Expr, x: Any, y: Any) -> Any:
+        chosen = t.b.select(t.compare(relation, node.dtype, x, y), y, x)
+        other = node.args[1]
+        if not node.is_float or (other.op == "const" and not math.isnan(other.value or 0)):
+            return chosen
+        return t.b.select(t.b.fcmp_unordered("uno", y, y), y, chosen)
+    return rule
+
+
+def _pow(t: Translator, node: Expr, x: Any, y: Any) -> Any:
+    """Integers by squaring; beyond 63 only the parity of the exponent matters (0 and ±1; all else has overflowed)."""
+    if node.is_float:
+        return mathlib.pow_(t.e, x, y)
+
+    def k(number: int) -> Any:
+        return t.constant(node.dtype, number)
+
+    odd = t.b.and_(y, k(1))
+    large = t.compare(">", node.dtype, y, k(63))
+    exponent, square, power = t.b.select(large, t.b.or_(k(62), odd), y), x, k(1)
+    for bit in range(6):
+        chosen = t.b.icmp_unsigned("!=", t.b.and_(exponent, k(1 << bit)), k(0))
+        power = t.b.select(chosen, t.b.mul(power, square), power)
+        square = t.b.mul(square, square)
+    if not node.dtype.startswith("int"):
+        return power
+    minus = t.b.select(t.b.icmp_unsigned("!=", odd, k(0)), k(-1), k(1))
+    inverse = t.b.select(t.b.icmp_signed("==", x, k(-1)), minus, t.b.select(t.b.icmp_signed("==", x, k(1)), k(1), k(0)))
+    return t.b.select(t.b.icmp_signed("<", y, k(0)), inverse, power)
+
+
+def _fmod(t: Translator, node: Expr, x: Any, y: Any) -> Any:
+    if node.is_float:
+        return mathlib.fmod(t.e, x, y)
+    return t.b.sub(x, t.b.mul(_div(t, node, x, y), y))
+
+
+def _cast(t: Translator, node: Expr, x: Any) -> Any:
+    source, target = node.args[0].dtype, node.dtype
+    kind = t.kind(target)
+    if target == "bool":
+        return t.compare("!=", source, x, t.constant(source, 0))
+    if "float" in source and "float" in target:
+        wider, narrower = kind.element == ir.DoubleType(), x.type.element == ir.DoubleType()
+        return x if wider == narrower else t.b.fpext(x, kind) if wider else t.b.fptrunc(x, kind)
+    if "float" in source:
+        name = f"llvm.fpto{'s' if target.startswith('int') else 'u'}i.sat.v{t.lanes}i{8 * _size(target)}"
+        return t.e.call(f"{name}.v{t.lanes}f{32 if x.type.element == ir.FloatType() else 64}", kind, [x])
+    signed = source.startswith("int")
+    if "float" in target:
+        return (t.b.sitofp if signed else t.b.uitofp)(x, kind)
+    if x.type.element.width >= kind.element.width:
+        return t.b.trunc(x, kind) if x.type != kind else x
+    return (t.b.sext if signed else t.b.zext)(x, kind)
+
+
+_EMITTERS: dict[str, Rule] = {
+    "add": _arithmetic("add"), "sub": _arithmetic("sub"), "mul": _arithmetic("mul"), "div": _div, "neg": _neg,
+    "abs": _abs, "sign": _sign, "sqrt": _intrinsic("sqrt"),
+    "floor": _intrinsic("floor"), "ceil": _intrinsic("ceil"), "round": _intrinsic("rint"),
+    "exp": _library(mathlib.exp), "expm1": _library(mathlib.expm1), "log": _library(mathlib.log), "log1p": _library(mathlib.log1p),
+    "tanh": _library(mathlib.tanh), "sigmoid": _library(mathlib.sigmoid), "erf": _library(mathlib.erf),
+    "gelu": _library(mathlib.gelu),
+    "sin": _library(mathlib.sin), "cos": _library(mathlib.cos), "pow": _pow, "fmod": _fmod,
+    **{name: _library(function) for name, function in mathlib.RARE.items()},
+    "maximum": _extreme("<"), "minimum": _extreme(">"),
+    "lt": _comparison("<"), "le": _comparison("<="), "gt": _comparison(">"), "ge": _comparison(">="),
+    "eq": _comparison("=="), "ne": _comparison("!="),
+    "isnan": lambda t, _node, x: t.b.fcmp_unordered("uno", x, x),
+    "and": _bitwise("and_"), "or": _bitwise("or_"), "xor": _bitwise("xor"),
+    "not": lambda t, _node, x: t.b.not_(x),
+    "where": lambda t, _node, condition, x, y: t.b.select(condition, x, y),
+    "cast": _cast,
+}

@@ -1,0 +1,172 @@
+"""Which way a matrix product is done and in which blocks: a versioned table, a function of sizes, dtype and CPU path alone.
+
+Never of a clock: the same problem takes the same way on every machine with the same features, so bits repeat. Whoever
+changes a number here changes bits: VERSION counts that. Ratios in the comments were measured in one run against the other ways.
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ..isa import cpu
+from ..isa.vector import itemsize
+from . import tiles as tiled
+from .micro import TILES, WIDE, columns
+
+VERSION = 7
+"""Counts the changes of the table."""
+CACHE = 1 << 20
+"""Bytes of second-level cache the blocking counts on."""
+SMALL_B = 40 << 10
+"""Bytes of a B from which laying it out in panels pays on AVX2: where its rows lie, they fight for the sets of a cache of 32 KB.
+
+Ratio to PyTorch 2.13 in panels and where it lies: 96^3 1.09, 1.22; 128^3 1.10, 1.05; 257 x 511 x 509 1.07, 0.76.
+"""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A batch of products C = A @ B with A [m, k] ([k, m] with `trans_a`), B [k, n] ([n, k] with `trans_b`), C [m, n].
+
+    `a_step` and `b_step` are the elements from one matrix to the next along each axis of `batch`, 0 where the operand is broadcast.
+    """
+
+    m: int
+    n: int
+    k: int
+    trans_a: bool = False
+    trans_b: bool = False
+    batch: tuple[int, ...] = ()
+    a_step: tuple[int, ...] = ()
+    b_step: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Number of matrices."""
+        return math.prod(self.batch)
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """How a problem is computed: the way, rows and columns of C in one unit of the range, length of one run of sums."""
+
+    way: str                   # "direct" | "dots" | "panels" | "packed" | "tiles": gemm.py describes them
+    rows: int
+    cols: int
+    depth: int
+
+    @property
+    def panels(self) -> bool:
+        """Whether the way reads B in panels."""
+        return self.way in ("panels", "packed", "tiles")
+
+
+def simplify(p: Problem) -> Problem:
+    """The same products with fewer batch axes: neighbours that step alike become one, or more rows of A where B stays the same."""
+    axes: list[tuple[int, int, int]] = []
+    for size, a, b in zip(p.batch, p.a_step, p.b_step, strict=True):
+        if size == 1:
+            continue
+        if axes and axes[-1][1] == a * size and axes[-1][2] == b * size:
+            axes[-1] = (axes[-1][0] * size, a, b)
+        else:
+            axes.append((size, a, b))
+    if axes and axes[-1][2] == 0 and axes[-1][1] == p.m * p.k and (not p.trans_a or p.m == 1 or p.k == 1):
+        p = replace(p, m=p.m * axes.pop()[0], trans_a=False)
+    # A matrix of one row or column is the same memory either way round.
+    if p.m == 1 or p.k <= 1:
+        p = replace(p, trans_a=False)
+    if p.n == 1 or p.k <= 1:
+        p = replace(p, trans_b=p.k > 1)
+    return replace(p, batch=tuple(x[0] for x in axes), a_step=tuple(x[1] for x in axes), b_step=tuple(x[2] for x in axes))
+
+
+def _split(size: int, most: int, step: int) -> int:
+    """The length of even blocks that cover `size`: about `most` or less, a multiple of `step`."""
+    blocks = max(1, -(-size // most))
+    return -(-size // (blocks * step)) * step if size else step
+
+
+def blocking(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking:
+    """The way and the blocks for a simplified problem. The thresholds come from measuring the ways against each other."""
+    panel, size, tall = columns(dtype, path), itemsize(dtype), TILES[path.name].rows
+    depth, bytes_b, strip = 2048 // size, p.k * p.n * size, WIDE * path.lanes(size)
+    rows = _split(p.m, 8 * TILES["avx512"].rows, tall)
+    if path.amx and dtype == "f4" and tiled.pays(p.m, p.n, p.k, tiled.products(dtype, path)):
+        return Blocking("tiles", *tiled.blocks(p.m, p.n), tiled.DEPTH)
+    if p.trans_b and not p.trans_a and (p.m <= 48 or p.n == 1):
+        # Few rows stream B from memory: long rows keep the hardware's prefetching going.
+        return Blocking("dots", 48, 16, depth if p.m > 8 else 8 * depth)
+    strided = p.trans_a and p.m * p.k * size >= CACHE               # 0.2 of torch where it lies, 1.1 copied: 30522 x 256 x 640
+    if path.name == "avx2" and (p.trans_b or strided or (min(p.m, p.k) >= 64 and bytes_b >= SMALL_B)):
+        return _short(p, dtype, path)
+    outgrown = bytes_b >= (2 * CACHE if panel * size >= 128 and not p.trans_a else CACHE)
+    if p.trans_b or (p.m >= 192 and outgrown):
+        # 16 KB of a panel in the first-level cache serve twice as many rows: 0.93 instead of 0.85 at 512 x 512 x 2048.
+        rows = _split(p.m, 16 * TILES["avx512"].rows, tall)
+        return Blocking("packed", rows, _across(p, rows, panel), depth // 2)
+    if p.trans_a and p.m * p.k * size >= 8 * CACHE:
+        # Read where it lies, such an A would come from memory again for each panel: 0.2 instead of 1.1 at 30522 x 256 x 640.
+        rows = _split(p.m, 24 * TILES["avx512"].rows, tall)
+        return Blocking("packed", rows, _across(p, rows, panel), depth // 2)
+    if p.m <= 8 and bytes_b > 16 * CACHE:
+        # Likewise for a row-major B: a few whole rows at a time, C stays in the first-level cache. Not eight: where they are a power of
+        # two apart they fill all ways of one set (1 x 4096 x 4096: 0.96 of torch in halves of six rows, 0.82 in quarters of eight).
+        return Blocking("direct", 8, _split(p.n, max(strip, min(128 * strip, p.n // 2)), strip), 6 if p.m <= 4 else 16)
+    if p.m <= 8 and bytes_b > CACHE:
+        if p.m == 1:
+            return Blocking("direct", 1, 4 * strip, 32)         # 1.38 of torch at 1 x 1024 x 1024, eight long rows at a time give 1.00
+        if p.m <= 4:
+            return Blocking("direct", 8, min(16, max(4, p.n // 2 // strip)) * strip, 8)
+        return Blocking("direct", 8, 2 * strip, 64)             # 1.42 at 8 x 1024 x 1024, where panels give 0.86
+    if p.m == 1:
+        return Blocking("direct", 1, strip, depth // 8)
+    # One block of sums: wide units cost fewer starts. Several: C stays in the first-level cache between them.
+    return Blocking("direct", rows, _across(p, rows, panel) if p.k <= depth // 2 else panel, depth // 2)
+
+
+def _short(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking:
+    """Blocks for 512 KB of second-level cache, an even number of rows of them for two workers. Ratios to PyTorch 2.13, one thread.
+
+    12 register blocks of rows and long sums, so that C is read and written half as often: 1.06 at 3072 x 768 x 512 with A transposed, where
+    192 rows and short sums give 0.99; 512^3 1.07, 1.01. Four times as many rows, and short sums, where long columns of A^T lie far apart in
+    memory (1024 x 256 x 4096: 1.03, else 0.86), or where the columns of B outgrow the third-level cache (640 x 256 x 30522: 0.96, else 0.87).
+    """
+    panel, size, tall = columns(dtype, path), itemsize(dtype), TILES[path.name].rows
+    depth, wide = 2048 // size, 64 * panel
+    many = (p.trans_a and p.k > depth) or p.k * min(p.n, wide) * size >= 16 * CACHE
+    blocks = -(-p.m // ((48 if many else 12) * tall))
+    # A large product that would be one block is two: else its columns are cut finer, and each cut copies A again.
+    blocks += blocks % 2 * (blocks > 1 or p.m > 12 * tall)
+    rows = _split(p.m, -(-p.m // blocks), tall)
+    # One run of sums over rows that do not fall into the same sets of the cache: A is read where it lies.
+    stays = not p.trans_a and p.k <= depth and p.k * size % 2048 != 0
+    return Blocking("panels" if stays else "packed", rows, _across(p, rows, panel, wide), depth // 2 if many else depth)
+
+
+def _across(p: Problem, rows: int, panel: int, most: int = 0) -> int:
+    """Columns of a unit, `most` or less, such that there are 6 units, if there are two panels for each.
+
+    Every further unit copies its rows of A again.
+    """
+    down = -(-p.m // rows)
+    across = min(-(-6 // down), max(1, p.n // (2 * panel)))
+    return _split(p.n, min(most or 32 * panel, -(-p.n // across)), panel)
+
+
+def prepacked(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking | None:
+    """The blocks for a simplified problem whose B lies in panels already; None where B is better read as it is.
+
+    The sums are those of `blocking`'s way, except where that is "dots" (the bits are then those of `micro.outer` in one depth) or
+    where only a packed B makes tiles pay.
+    """
+    if p.batch or p.m <= 8 or p.n == 1 or p.k == 0:
+        return None
+    if path.amx and dtype == "f4" and tiled.pays(p.m, p.n, p.k, tiled.products(dtype, path), packed=True):
+        return Blocking("tiles", *tiled.blocks(p.m, p.n), tiled.DEPTH)
+    plain, panel = blocking(p, dtype, path), columns(dtype, path)
+    if plain.way == "packed":
+        return plain
+    depth = 1024 // itemsize(dtype) if plain.way == "dots" else plain.depth
+    rows = _split(p.m, 8 * TILES["avx512"].rows, TILES[path.name].rows)
+    return Blocking("panels", rows, _across(p, rows, panel), depth)

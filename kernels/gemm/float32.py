@@ -1,0 +1,361 @@
+"""Matrix products: C = alpha * A @ B + beta * bias over batches, as leaf calls chosen from the shapes.
+
+Five ways. In each, a unit of the range is a block of C, so that no sum is ever split between workers:
+- direct: `micro.outer` reads A and a row-major B where they lie;
+- dots:   `micro.dot` reads A and B^T, both by rows along k, where they lie: a transposed B and few rows of A;
+- panels: B lies in panels as wide as a register block; a weight that many products share is laid out once, before them;
+- packed: likewise, and blocks of A are copied into the worker's scratch (Goto and van de Geijn, ACM TOMS 34(3), 2008): operands
+          that outgrow the caches;
+- tiles:  B lies in panels of bfloat16 parts for the CPU's tile unit (gemm/tiles.py).
+Sums run over k in blocks of one depth, each added to C in turn. blocking.py chooses way and blocks.
+A serialized product is done in pieces that share the scratch memory; its way and blocks are those of the whole.
+"""
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from ..elementwise.epilogue import Epilogue, Form, finisher, name, tail
+from ..isa import cpu
+from ..isa.half import HALVES
+from ..isa.vector import itemsize
+from ..machine.call import Call, In, Out, Work
+from ..machine.inner import register_jitable
+from ..machine.leaf import Leaf
+from ..machine.places import address_of
+from . import tiles as tiled
+from .blocking import Blocking, Problem, blocking, prepacked, simplify
+from .micro import TILES, columns, copy, dot, outer, slack, strips, transpose
+
+FLOPS_PER_NS = {"avx512": 80.0, "avx2": 70.0, "generic": 12.0}
+"""Rough float32 speed of one core, for the cost estimates of calls."""
+BIASED, ALONG, MORE, COPIED, PANELS = 1, 2, tiled.MORE, 8, 16
+"""Flags of a leaf call: a bias is added; it differs from column to column; C holds a sum already, to which this one is added;
+blocks of A are copied; B lies in panels."""
+FINISHED_BYTES = 1 << 19
+"""From this size of C on elementwise work is done in finished blocks; a smaller C is still in cache afterwards, and costs no further leaf."""
+TOGETHER = 4
+"""Panels that are laid out together: rows of a row-major B are read in pieces this long."""
+SKEW = 64
+"""Bytes added to the rows of copied blocks of A: rows a power of two apart would fight for the same cache sets."""
+
+
+@dataclass(frozen=True)
+class Bias:
+    """What is added to C: its element [i, j] lies at i * row + j * column of the array `arg`."""
+
+    arg: In
+    row: int
+    column: int
+
+
+@dataclass(frozen=True)
+class Serial:
+    """Do a product in `factor` pieces, one after the other: of the rows ("m") or columns ("n") of C, or of its sums ("k").
+
+    Only the packed copy of B takes memory, so pieces of rows cut that copy as pieces of columns do. Pieces of sums are added
+    to C in order: the bits are those of the whole product where a piece is a multiple of the blocking's `depth`.
+    """
+
+    axis: str
+    factor: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Columns j..j+n of C and terms at..at+k of its sums."""
+
+    j: int
+    n: int
+    at: int
+    k: int
+
+
+@register_jitable
+def _finish(c: Any, at: int, n: int, rows: int, cols: int, alpha: float, beta: float, flags: int, bias: Any, bias_at: int,
+            column: int, bias_row: int) -> None:
+    """C = alpha * C + beta * bias over the finished block that starts at element `at`; `n` elements lead from row to row."""
+    if flags & BIASED == 0 and alpha == 1:
+        return
+    for i in range(rows):
+        row = c[at + i * n:at + i * n + cols]
+        if flags & BIASED == 0:
+            for j in range(cols):
+                row[j] *= alpha
+        elif flags & ALONG == 0:
+            addend = beta * bias[bias_at + i * bias_row]
+            for j in range(cols):
+                row[j] = alpha * row[j] + addend
+        else:
+            source = bias[bias_at + i * bias_row + column:]
+            for j in range(cols):
+                row[j] = alpha * row[j] + beta * source[j]
+
+
+def _outer_block(dtype: str) -> Any:
+    path = cpu.current()
+    panel, tall, size = columns(dtype, path), TILES[path.name].rows, itemsize(dtype)
+    kernel, move, cut, rest = outer(dtype), copy(dtype), strips(dtype, tall), slack(dtype, tall, path)
+
+    def block(height, width, k, depth, a, a_row, a_k, b, b_col, c, c_row, flags, scratch):  # type: ignore[no-untyped-def]
+        step, b_k = (panel, panel * size) if flags & PANELS else (width, c_row)          # rows of a B as it is are as long as C's
+        for p in range(0, max(k, 1), depth):
+            deep = min(depth, k - p)
+            left, row, along, down, strip = a + p * a_k, a_row, a_k, height, 0
+            if flags & COPIED and a_k == size:
+                left, row = scratch, depth * size + SKEW
+                move(height, deep, a + p * a_k, a_row, scratch, row)
+            elif flags & COPIED:
+                left, row, along, down, strip = scratch, size, tall * size, tall, (deep * tall + rest) * size
+                cut(deep, height, a + p * a_k, a_k, scratch, strip)
+            for q in range(0, width, max(step, 1)):
+                for i in range(0, height, down):
+                    kernel(min(down, height - i), min(step, width - q), deep, left + i // down * strip, row, along,
+                           b + q * b_col + p * b_k, b_k, c + i * c_row + q * size, c_row, p + (flags & MORE) > 0)
+    return block
+
+
+def _dots_block(dtype: str) -> Any:
+    kernel, size = dot(dtype), itemsize(dtype)
+
+    def block(height, width, k, depth, a, a_row, _a_k, b, b_col, c, c_row, flags, _scratch):  # type: ignore[no-untyped-def]
+        for p in range(0, max(k, 1), depth):
+            kernel(height, width, min(depth, k - p), a + p * size, a_row, b + p * size, b_col, c, c_row, p + (flags & MORE) > 0)
+    return block
+
+
+@functools.cache
+def _gemm(kind: str, dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
+    """The leaf over one micro-kernel. Range: units = blocks of C, rows first, then columns, then the batch.
+
+    Strides of A and B are bytes, those of C and the bias elements. `b_col` leads from column to column of B; within a panel it is the
+    mean. `c_at` modulo `c_row` is the piece's first column.
+    """
+    apply = finisher(form)
+    block, size = register_jitable({"outer": _outer_block, "dot": _dots_block, "tiles": tiled.tile_block}[kind](dtype)), itemsize(dtype)
+
+    def gemm(a, b, c, bias, scratch, alpha, beta, flags, bias_row, m, n, k, rows, cols, depth,  # type: ignore[no-untyped-def]
+             a_row, a_k, b_col, inner, a_outer, a_inner, b_outer, b_inner, a_at, b_at, c_at, c_row, lo, hi, rest):
+        down, across = (m + rows - 1) // rows, (n + cols - 1) // cols
+        for unit in range(lo, hi):
+            i, j, matrix = unit % down * rows, unit // down % across * cols, unit // (down * across)
+            height, width = min(rows, m - i), min(cols, n - j)
+            from_a = a_at + matrix // inner * a_outer + matrix % inner * a_inner + i * a_row
+            from_b = b_at + matrix // inner * b_outer + matrix % inner * b_inner + j * b_col
+            to = c_at + (matrix * m + i) * c_row + j
+            block(height, width, k, depth, a.ctypes.data + from_a, a_row, a_k, b.ctypes.data + from_b, b_col,
+                  c.ctypes.data + to * size, c_row * size, flags, address_of(scratch))
+            _finish(c, to, c_row, height, width, alpha, beta, flags, bias, i * bias_row, c_at + j, bias_row)
+            apply(rest, height, width, address_of(c), to, c_row, (c_at + j) % c_row)
+
+    gemm.__name__ = f"gemm_{kind}"
+    signature = "T[:], T[:], T[:], T[:], T[w,:], T, T" + ", i8" * 20 + ", lo, hi"
+    return Leaf(gemm, signature.replace("T", dtype) + tail(form), key=f"{kind}-{path if kind == 'tiles' else path.name}-{name(form)}")
+
+
+@functools.cache
+def _pack(dtype: str, path: str) -> Leaf:
+    """B [matrix] into panels [matrix][panel][k][width], the last filled up with zeros. Range: matrices * groups of TOGETHER panels.
+
+    `at`, `row` and `matrix` are elements: to the first one packed, from row to row, from matrix to matrix.
+    """
+    width, size = columns(dtype, cpu.current()), itemsize(dtype)
+    cut, turn = strips(dtype, width), transpose(dtype)
+
+    def gemm_pack(b, packed, n, k, trans_b, at, row, matrix, lo, hi):  # type: ignore[no-untyped-def]
+        count = (n + width - 1) // width
+        groups = (count + TOGETHER - 1) // TOGETHER
+        for unit in range(lo, hi):
+            j = unit % groups * TOGETHER * width
+            wide, source, target = min(TOGETHER * width, n - j), at + unit // groups * matrix, (unit // groups * count * width + j) * k
+            to = address_of(packed) + target * size
+            if trans_b != 0:
+                for q in range(0, wide, width):
+                    turn(min(width, wide - q), k, address_of(b) + (source + (j + q) * row) * size, row * size, to + q * k * size, width * size)
+            else:
+                cut(k, wide, address_of(b) + (source + j) * size, row * size, to, k * width * size)
+            rest = wide % width
+            for p in range(k if rest else 0):
+                for q in range(rest, width):
+                    packed[target + (wide - rest) * k + p * width + q] = 0
+
+    return Leaf(gemm_pack, f"{dtype}[:], {dtype}[:]" + ", i8" * 6 + ", lo, hi", key=path)
+
+
+def last_two(values: Sequence[int], fill: int) -> tuple[int, int]:
+    """The last two of `values`, filled up in front."""
+    first, second = ([fill] * 2 + list(values))[-2:]
+    return first, second
+
+
+def starts(p: Problem) -> Iterator[tuple[int, int, int]]:
+    """Starts of A, B (elements) and C (matrices) for each index of the batch axes before the last two."""
+    for number, index in enumerate(product(*map(range, p.batch[:-2]))):
+        yield (sum(i * s for i, s in zip(index, p.a_step, strict=False)),
+               sum(i * s for i, s in zip(index, p.b_step, strict=False)), number * math.prod(p.batch[-2:]))
+
+
+def flat(arg: Any, size: int | None = None) -> Any:
+    """The operand as one axis."""
+    return replace(arg, shape=(math.prod(arg.shape) if size is None else size,))
+
+
+def _pieces(p: Problem, plan: Blocking, panel: int, serial: Serial | None) -> list[Piece]:
+    """The pieces of a simplified problem, in the order in which they are done. Pieces of columns are whole panels."""
+    whole = Piece(0, p.n, 0, p.k)
+    if serial is None or p.k == 0:
+        return [whole]
+    if serial.axis == "k":
+        assert p.k % serial.factor == 0, f"{serial} of {p}"
+        step = p.k // serial.factor
+        return [replace(whole, at=at, k=step) for at in range(0, p.k, step)]
+    if not plan.panels:
+        return [whole]
+    step = panel * -(-p.n // (panel * serial.factor))
+    return [replace(whole, j=j, n=min(step, p.n - j)) for j in range(0, p.n, step)]
+
+
+def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: float = 1.0, beta: float = 1.0,
+                 bias: Bias | None = None, force: Blocking | None = None, serial: Serial | None = None, packed: bool = False,
+                 epilogue: Epilogue | None = None, partials: str = "f4") -> list[Call]:
+    """Calls that compute C = alpha * A @ B + beta * bias for every matrix of a batch, on the current CPU path.
+
+    Args:
+        dtype: "f4", "f8", "f2" or "b2" (the last two: `half_gemm.half_calls`, which takes no `force`).
+        p: sizes, transpositions and batch.
+        a, b, c: the operands. Only their number of elements matters; C holds the matrices of the batch in order.
+        bias: an addend, the same for all matrices; those of a batch must have a B each.
+        force: this blocking instead of the chosen one (tests and tuning).
+        serial: do it in pieces, with less scratch memory. Pieces of sums must divide k.
+        packed: b is what the calls of `panels` made.
+        epilogue: elementwise work on C; channels are columns, the last axis of c's shape.
+        partials: "f2" rounds the sums of 16-bit products to float16 after every 16 of them.
+    """
+    assert bias is None or all(p.b_step)
+    if dtype in HALVES:
+        from .half import half_calls
+        calls = half_calls(dtype, p, a, b, c, alpha=alpha, beta=beta, bias=bias, serial=serial, partials=partials, packed=packed)
+        return [*calls, epilogue.after(c.shape, -1)] if epilogue and calls else calls
+    if p.count * p.m * p.n == 0:
+        return []
+    after: list[Call] = []
+    if epilogue is not None and (p.n == 1 or p.count * p.m * p.n * itemsize(dtype) < FINISHED_BYTES):
+        after, epilogue = [epilogue.after(c.shape, -1)], None
+    a, b, c = flat(a), flat(b), flat(c, p.count * p.m * p.n)
+    if p.n == 1 and p.trans_a:
+        # y = A^T x is the row x^T A: a row-major right operand instead of a strided left one.
+        p = replace(p, m=1, n=p.m, trans_a=False, trans_b=False, a_step=p.b_step, b_step=p.a_step)
+        a, b = b, a
+        bias = bias and replace(bias, row=bias.column, column=bias.row)
+    p = simplify(p)
+    path = cpu.current()
+    plan = force or (prepacked(p, dtype, path) if packed else blocking(p, dtype, path))
+    assert plan is not None
+    assert not (packed and serial)
+    pieces = _pieces(p, plan, _panel(plan, dtype, path), serial)
+    calls = []
+    for piece in pieces:
+        last = piece.at + piece.k == p.k
+        right: In | Work = b
+        if plan.panels and not packed:
+            right = Work("packed", (b.shape[0] // (p.k * p.n) * _panel_elements(plan, dtype, pieces[0], path),), dtype)
+            calls.append(_packing(plan, dtype, p, piece, b, right, path))
+        calls += _piece_calls(dtype, p, plan, piece, (a, right, c), path,
+                              alpha=alpha if last else 1.0, beta=beta, bias=bias if last else None, epilogue=epilogue if last else None)
+    return calls + after
+
+
+@dataclass(frozen=True)
+class Panels:
+    """The right operand of a product laid out beforehand: `elements` of `dtype`; `calls` read it as In(0) and write Out(0)."""
+
+    elements: int
+    dtype: str
+    calls: tuple[Call, ...]
+
+
+def panels(dtype: str, p: Problem) -> Panels | None:
+    """How B is laid out for `matmul_calls(..., packed=True)` on the current CPU path; None where B is better read as it is."""
+    if dtype in HALVES:
+        from .half import half_panels
+        return half_panels(dtype, p)
+    p, path = simplify(p), cpu.current()
+    plan = None if p.count * p.m * p.n == 0 else prepacked(p, dtype, path)
+    if plan is None:
+        return None
+    whole = Piece(0, p.n, 0, p.k)
+    elements = _panel_elements(plan, dtype, whole, path)
+    return Panels(elements, dtype, (_packing(plan, dtype, p, whole, In(0, (p.k * p.n,)), Out(0, (elements,)), path),))
+
+
+def _panel(plan: Blocking, dtype: str, path: cpu.Cpu) -> int:
+    """Columns of a panel."""
+    return tiled.SIDE if plan.way == "tiles" else columns(dtype, path)
+
+
+def _panel_elements(plan: Blocking, dtype: str, piece: Piece, path: cpu.Cpu) -> int:
+    """Elements of one matrix in panels."""
+    panel = _panel(plan, dtype, path)
+    return -(-piece.n // panel) * (tiled.panel_bytes(dtype, path, piece.k) // 4 if plan.way == "tiles" else piece.k * panel)
+
+
+def _packing(plan: Blocking, dtype: str, p: Problem, piece: Piece, b: In, target: Out | Work, path: cpu.Cpu) -> Call:
+    """The call that lays out a piece of each matrix of B."""
+    matrix, size = p.k * p.n, itemsize(dtype)
+    matrices = b.shape[0] // matrix
+    row = p.k if p.trans_b else p.n
+    start = piece.j * row + piece.at if p.trans_b else piece.at * row + piece.j
+    if plan.way == "tiles":
+        return tiled.pack_call(dtype, path, b, target, piece.n, piece.k, p.trans_b, start, row, matrix, matrices)
+    groups = -(-piece.n // (TOGETHER * columns(dtype, path)))
+    return Call(_pack(dtype, path.name), (b, target, piece.n, piece.k, int(p.trans_b), start, row, matrix),
+                n=matrices * groups, cost=0.1 * size * matrices * piece.k * piece.n)
+
+
+def _strides(dtype: str, p: Problem, plan: Blocking, piece: Piece, path: cpu.Cpu) -> tuple[int, int, tuple[int, ...]]:
+    """B as the way reads it: elements from column to column (within a panel: their mean), start, `b_step`."""
+    if plan.panels:
+        matrix, panel = _panel_elements(plan, dtype, piece, path), _panel(plan, dtype, path)
+        return matrix // (-(-piece.n // panel) * panel), 0, tuple(s // (p.k * p.n) * matrix for s in p.b_step)
+    if plan.way == "direct":
+        return 1, piece.at * p.n + piece.j, p.b_step
+    return p.k, piece.j * p.k + piece.at, p.b_step
+
+
+def _piece_calls(dtype: str, p: Problem, plan: Blocking, piece: Piece, operands: tuple[In, In | Work, Out | Work], path: cpu.Cpu, *,
+                 alpha: float, beta: float, bias: Bias | None, epilogue: Epilogue | None) -> list[Call]:
+    """The calls of one piece; `operands` are A, B as the way reads it, C."""
+    a, right, c = operands
+    size, tall = itemsize(dtype), TILES[path.name].rows
+    a_row, a_k = (1, p.m) if p.trans_a else (p.k, 1)
+    b_col, b_start, b_step = _strides(dtype, p, plan, piece, path)
+    assert not plan.panels or plan.cols % _panel(plan, dtype, path) == 0
+    copied = plan.way == "packed"
+    scratch = 1
+    if copied and a_k == 1:
+        scratch = plan.rows * (plan.depth + SKEW // size)
+    elif copied:
+        scratch = -(-plan.rows // tall) * (plan.depth * tall + slack(dtype, tall, path))
+    elif plan.way == "tiles":
+        scratch = tiled.scratch_bytes(dtype, path, plan.rows) // size
+    outer_count, inner_count = last_two(p.batch, 1)
+    units = outer_count * inner_count * -(-p.m // plan.rows) * -(-piece.n // plan.cols)
+    cost = 2.0 * outer_count * inner_count * p.m * piece.n * piece.k / FLOPS_PER_NS[path.name] * (size / 4) + 30.0 * units
+    if plan.way == "tiles":
+        cost *= FLOPS_PER_NS[path.name] / tiled.FLOPS_PER_NS[tiled.products(dtype, path)]
+    cost += 0.01 * size * right.shape[0] + (epilogue.cost if epilogue else 0.0)
+    flags = (MORE if piece.at else 0) | (COPIED if copied else 0) | (PANELS if plan.panels else 0)
+    addend = [flat(bias.arg), flags | BIASED | (ALONG if bias.column else 0), bias.row] if bias else [a, flags, 0]
+    leaf = _gemm({"dots": "dot", "tiles": "tiles"}.get(plan.way, "outer"), dtype, path, epilogue.form if epilogue else None)
+    calls = []
+    for a_at, b_at, c_at in starts(replace(p, b_step=b_step)):
+        steps = [*last_two(p.a_step, 0), *last_two(b_step, 0), a_at + piece.at * a_k, b_at + b_start]
+        numbers = [p.m, piece.n, piece.k, plan.rows, plan.cols, plan.depth, *(s * size for s in (a_row, a_k, b_col)), inner_count,
+                   *(s * size for s in steps), c_at * p.m * p.n + piece.j, p.n]
+        args = [a, right, c, addend[0], Work("block", (scratch,), dtype), alpha, beta, *addend[1:], *numbers, *(epilogue.args if epilogue else [])]
+        calls.append(Call(leaf, args, n=units, cost=cost))
+    return calls

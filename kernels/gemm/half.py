@@ -1,0 +1,294 @@
+"""Matrix products of float16 and bfloat16: 16-bit operands and results, sums in float32, one rounding at the end.
+
+B is laid out first: split into bfloat16 tiles where the CPU has them (a product of float16 is then four exact products, one of bfloat16
+one), else converted to float32 panels for the vector kernels; few rows of A read a transposed B where it lies. A block of C is summed
+in the worker's scratch and narrowed when it is finished. With float16 partials, as the tile machine keeps them, the sums are rounded
+to float16 after every PARTIAL products; a CPU with float16 multiply-adds does these products with them (half_fma.py).
+"""
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..isa import cpu
+from ..isa.half import narrow_rows, round_rows, widen_rows, widen_turned
+from ..machine.call import Call, In, Out, Work
+from ..machine.inner import register_jitable
+from ..machine.leaf import Leaf
+from ..machine.places import address_of
+from . import half_fma
+from . import tiles as tiled
+from .blocking import Problem, simplify
+from .float32 import BIASED, FLOPS_PER_NS, Bias, Panels, Serial, flat, last_two, starts
+from .half_fma import PARTIAL
+from .micro import TILES, columns, copy, dot, outer, transpose
+
+WIDTH = 256
+"""Columns of a block of C."""
+FEW, LONG = 8, 4096
+"""Up to so many rows of A are multiplied with a transposed B as it is, that many terms at a time.
+
+Against converting B first it takes 0.15 to 0.4 of the time for one row, 0.4 for eight (AVX2, 1024 x 1024 and 4096 x 4096).
+"""
+GROUP, RUN = 8, 64
+"""Panels, and rows of them, that are converted together: B is read in longer pieces."""
+
+
+def _vector_block(dtype: str, partials: str) -> Any:
+    """Like `tiled.tile_block`, with vectors: B in float32 panels as wide as a register block."""
+    kernel, as_float, rounded = outer("f4"), tiled.left_as_float(dtype), round_rows("f2")
+    panel, depth, coarse = columns("f4", cpu.current()), tiled.DEPTH, partials == "f2"
+
+    def block(height, width, k, a, a_row, a_k, b, b_row, c, c_row, scratch):  # type: ignore[no-untyped-def]
+        for p in range(0, max(k, 1), depth):
+            deep = min(depth, k - p)
+            rows, row, term = as_float(height, deep, a + p * a_k, a_row, a_k, scratch)
+            for q in range(0, width, panel):
+                source, wide = b + q * b_row + p * panel * 4, min(panel, width - q)
+                if coarse:
+                    for s in range(0, max(deep, 1), PARTIAL):
+                        kernel(height, wide, min(PARTIAL, deep - s), rows + s * term, row, term, source + s * panel * 4, panel * 4,
+                               c + 4 * q, c_row, p + s > 0)
+                        rounded(height, wide, c + 4 * q, c_row, c + 4 * q, c_row)
+                else:
+                    kernel(height, wide, deep, rows, row, term, source, panel * 4, c + 4 * q, c_row, p > 0)
+
+    return block
+
+
+def _native_block(path: cpu.Cpu) -> Any:
+    """Likewise with A as it is and B in panels of float16, by float16 multiply-adds."""
+    kernel, panel = half_fma.outer(path), half_fma.WIDTH
+
+    def block(height, width, k, a, a_row, a_k, b, b_row, c, c_row, _scratch):  # type: ignore[no-untyped-def]
+        for q in range(0, width, panel):
+            kernel(height, k, a, a_row, a_k, b + q * b_row, c + 4 * q, c_row)
+
+    return block
+
+
+def _dots_block(dtype: str) -> Any:
+    """Likewise with A and B^T by rows as they are: neither is converted in memory."""
+    kernel = dot(dtype)
+
+    def block(height, width, k, a, a_row, _a_k, b, b_row, c, c_row, _scratch):  # type: ignore[no-untyped-def]
+        for p in range(0, k, LONG):
+            kernel(height, width, min(LONG, k - p), a + 2 * p, a_row, b + 2 * p, b_row, c, c_row, p)
+
+    return block
+
+
+def _tile_block(dtype: str) -> Any:
+    inner = register_jitable(tiled.tile_block(dtype))
+
+    def block(height, width, k, a, a_row, a_k, b, b_row, c, c_row, scratch):  # type: ignore[no-untyped-def]
+        inner(height, width, k, 0, a, a_row, a_k, b, b_row, c, c_row, 0, scratch)
+
+    return block
+
+
+@functools.cache
+def _gemm(dtype: str, path: cpu.Cpu, way: str, partials: str) -> Leaf:
+    """The product. Range: units = blocks of C, rows first, then columns, then the batch.
+
+    Strides of A and B are bytes, those of C and the bias elements; with a bias `c_at` is the piece's first column.
+    """
+    block = register_jitable({"vectors": lambda: _vector_block(dtype, partials), "dots": lambda: _dots_block(dtype),
+                              "tiles": lambda: _tile_block(dtype), "native": lambda: _native_block(path)}[way]())
+    read, write = widen_rows(dtype), narrow_rows(dtype)
+
+    @register_jitable
+    def finish(scratch, sums, spare, height, width, cols, alpha, beta, biased, bias, bias_at, bias_row, bias_column):  # type: ignore[no-untyped-def]
+        """alpha * sums + beta * bias; `sums` and `spare` (a row of bias) are elements of the scratch."""
+        for i in range(height):
+            row, addend = scratch[sums + i * cols:sums + i * cols + width], scratch[spare:spare + width]
+            if biased != 0 and (i == 0 or bias_row != 0):
+                read(1, 1 if bias_column == 0 else width, address_of(bias) + 2 * (bias_at + i * bias_row), 0, address_of(scratch) + 4 * spare, 0)
+            if biased == 0:
+                for j in range(width):
+                    row[j] *= alpha
+            elif bias_column == 0:
+                number = beta * addend[0]
+                for j in range(width):
+                    row[j] = alpha * row[j] + number
+            else:
+                for j in range(width):
+                    row[j] = alpha * row[j] + beta * addend[j]
+
+    def half_gemm(a, b, c, bias, scratch, alpha, beta, flags, bias_row, bias_column, m, n, k, rows, cols,  # type: ignore[no-untyped-def]
+                  a_row, a_k, b_row, inner, a_outer, a_inner, b_outer, b_inner, a_at, b_at, c_at, c_row, lo, hi):
+        down, across, spare = (m + rows - 1) // rows, (n + cols - 1) // cols, rows * cols
+        sums = address_of(scratch)
+        work = sums + 4 * (spare + cols)
+        for unit in range(lo, hi):
+            i, j, matrix = unit % down * rows, unit // down % across * cols, unit // (down * across)
+            height, width = min(rows, m - i), min(cols, n - j)
+            from_a = a_at + matrix // inner * a_outer + matrix % inner * a_inner + i * a_row
+            from_b = b_at + matrix // inner * b_outer + matrix % inner * b_inner + j * b_row
+            block(height, width, k, address_of(a) + from_a, a_row, a_k, address_of(b) + from_b, b_row, sums, cols * 4, work)
+            if flags & BIASED != 0 or alpha != 1:
+                finish(scratch, 0, spare, height, width, cols, alpha, beta, flags & BIASED, bias, i * bias_row + (c_at + j) * bias_column,
+                       bias_row, bias_column)
+            to = c_at + (matrix * m + i) * c_row + j
+            write(height, width, sums, cols * 4, address_of(c) + to * 2, c_row * 2)
+
+    right = dtype if way == "dots" else "f4"
+    signature = f"{dtype}[:], {right}[:], {dtype}[:], {dtype}[:], f4[w,:], f4, f4" + ", i8" * 20 + ", lo, hi"
+    return Leaf(half_gemm, signature, key=f"{way}-{path if way == 'tiles' else path.name}-{partials}")
+
+
+@functools.cache
+def _pack(dtype: str, path: str, native: bool) -> Leaf:
+    """B [matrix] into panels [matrix][panel][k][width] of float32, or `native` ones of float16, the last filled up with zeros.
+
+    Range: matrices * groups of panels.
+
+    `at`, `row` and `matrix` are elements: to the first one packed, from row to row, from matrix to matrix.
+    """
+    straight, turned, size = (copy("f2"), transpose("f2"), 2) if native else (widen_rows(dtype), widen_turned(dtype), 4)
+
+    def half_pack(b, packed, n, k, trans_b, width, panels, at, row, matrix, lo, hi):  # type: ignore[no-untyped-def]
+        groups = (panels + GROUP - 1) // GROUP
+        for unit in range(lo, hi):
+            first, number = unit % groups * GROUP, unit // groups
+            for p in range(0, k, RUN):
+                deep = min(RUN, k - p)
+                for panel in range(first, min(first + GROUP, panels)):
+                    j, target = panel * width, (number * panels + panel) * k * width + p * width
+                    count = min(width, n - j)
+                    to, source = address_of(packed) + size * target, address_of(b) + 2 * (at + number * matrix)
+                    if count < width:
+                        packed[target * size // 4:(target + deep * width) * size // 4] = 0
+                    if trans_b != 0:
+                        turned(count, deep, source + 2 * (j * row + p), row * 2, to, width * size)
+                    else:
+                        straight(deep, count, source + 2 * (p * row + j), row * 2, to, width * size)
+
+    return Leaf(half_pack, f"{dtype}[:], f4[:]" + ", i8" * 8 + ", lo, hi", key=f"{path} {native}")
+
+
+def _blocks(p: Problem, tall: int, panel: int) -> tuple[int, int]:
+    """Rows and columns of a block of C: about 16 blocks or more, if C is large enough for that."""
+    down = max(1, -(-p.m // 96))
+    across = max(-(-p.n // WIDTH), min(-(-16 // down), max(1, p.n // (2 * panel))))
+    return -(-p.m // (down * tall)) * tall, -(-p.n // (across * panel)) * panel
+
+
+def _in_tiles(dtype: str, p: Problem, path: cpu.Cpu, partials: str, packed: bool) -> bool:
+    """Whether a simplified problem is done in tiles."""
+    return path.amx and partials == "f4" and p.k > 0 and tiled.pays(p.m, p.n, p.k, tiled.products(dtype, path), packed)
+
+
+def _in_dots(dtype: str, p: Problem, path: cpu.Cpu, partials: str) -> bool:
+    """Whether a simplified problem is done in dot products of A and B as they are. Without float16 instructions widening takes too long."""
+    return p.trans_b and not p.trans_a and p.m <= FEW and p.k > 0 and partials == "f4" and (dtype == "b2" or path.name != "generic")
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """B in panels of `panel` columns and `words` float32 words, by the `way`: "tiles"; "vectors" of float32; "native" ones of float16.
+    "dots" leave B as it is."""
+
+    dtype: str
+    path: cpu.Cpu
+    way: str
+    k: int
+
+    @property
+    def tall(self) -> int:
+        """Rows of a register block."""
+        return {"tiles": tiled.SIDE, "native": half_fma.ROWS}.get(self.way, TILES[self.path.name].rows)
+
+    @property
+    def panel(self) -> int:
+        return {"tiles": tiled.SIDE, "native": half_fma.WIDTH}.get(self.way, columns("f4", self.path))
+
+    @property
+    def words(self) -> int:
+        if self.way == "tiles":
+            return tiled.panel_bytes(self.dtype, self.path, self.k) // 4
+        return self.k * self.panel // (2 if self.way == "native" else 1)
+
+    def elements(self, matrices: int, n: int) -> int:
+        """Words of that many matrices of `n` columns."""
+        return max(1, matrices * -(-n // self.panel) * self.words)
+
+    def call(self, p: Problem, first: int, n: int, matrices: int, b: In, target: Out | Work) -> Call:
+        """The call that lays out `n` columns from `first` on."""
+        row, start = (p.k, first * p.k) if p.trans_b else (p.n, first)
+        if self.way == "tiles":
+            return tiled.pack_call(self.dtype, self.path, b, target, n, p.k, p.trans_b, start, row, p.k * p.n, matrices)
+        panels = -(-n // self.panel)
+        args = (b, target, n, p.k, int(p.trans_b), self.panel, panels, start, row, p.k * p.n)
+        return Call(_pack(self.dtype, self.path.name, self.way == "native"), args,
+                    n=matrices * -(-panels // GROUP), cost=0.3 * matrices * p.k * n)
+
+
+def half_panels(dtype: str, p: Problem) -> Panels | None:
+    """How B is laid out for `half_calls(..., packed=True)` on the current CPU path; None where it is better not."""
+    p, path = simplify(p), cpu.current()
+    if p.batch or p.m <= 8 or p.count * p.m * p.n * p.k == 0:
+        return None
+    layout = _Layout(dtype, path, "tiles" if _in_tiles(dtype, p, path, "f4", True) else "vectors", p.k)
+    elements = layout.elements(1, p.n)
+    return Panels(elements, "f4", (layout.call(p, 0, p.n, 1, In(0, (p.k * p.n,)), Out(0, (elements,))),))
+
+
+def half_calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: float = 1.0, beta: float = 1.0, bias: Bias | None = None,
+               serial: Serial | None = None, partials: str = "f4", packed: bool = False, tiles: bool | None = None) -> list[Call]:
+    """Calls that compute C = alpha * A @ B + beta * bias for every matrix of a batch: `gemm.matmul_calls` for "f2" and "b2".
+
+    Args:
+        serial: lay B out in that many pieces of columns, one after the other, whatever the axis: the bits stay the same.
+        partials: "f4", or "f2" to round the sums to float16 after every 16 products.
+        packed: b is what the calls of `half_panels` made; then `partials` is "f4".
+        tiles: use the CPU's tiles or not (tests); by default where they are faster.
+    """
+    path = cpu.current()
+    if p.count * p.m * p.n == 0:
+        return []
+    assert not (packed and (serial or partials != "f4"))
+    a, b, c, p = flat(a), flat(b), flat(c, p.count * p.m * p.n), simplify(p)
+    in_tiles = _in_tiles(dtype, p, path, partials, packed) if tiles is None else tiles and p.k > 0
+    in_dots, native = not packed and _in_dots(dtype, p, path, partials), partials == dtype == "f2" and path.multiplies_halves
+    layout = _Layout(dtype, path, "tiles" if in_tiles else "dots" if in_dots else "native" if native else "vectors", p.k)
+    if layout.way == "dots":
+        return _piece(p, 0, p.n, layout, (a, b, c), alpha, beta, bias, partials)
+    step = p.n if serial is None else layout.panel * -(-p.n // (layout.panel * serial.factor))
+    matrices = max(1, b.shape[0] // max(1, p.k * p.n))
+    calls: list[Call] = []
+    for j in range(0, p.n, step):
+        n, work = min(step, p.n - j), Work("packed", (layout.elements(matrices, step),), "f4")
+        if p.k and not packed:
+            calls.append(layout.call(p, j, n, matrices, b, work))
+        calls += _piece(p, j, n, layout, (a, b if packed else work, c), alpha, beta, bias, partials)
+    return calls
+
+
+def _piece(p: Problem, first: int, n: int, layout: _Layout, operands: tuple[In, In | Work, Out | Work], alpha: float, beta: float,
+           bias: Bias | None, partials: str) -> list[Call]:
+    """The calls for `n` columns of C from `first` on; `operands` are A, those columns of B as the way reads them, C."""
+    (a, right, c), dtype, path = operands, layout.dtype, layout.path
+    rows, cols = _blocks(replace(p, n=n), layout.tall, layout.panel)
+    floats = rows * cols + cols
+    if layout.way == "tiles":
+        floats += tiled.scratch_bytes(dtype, path, rows) // 4
+    elif layout.way == "vectors":
+        floats += max(rows * (tiled.DEPTH + 16), tiled.DEPTH * (rows + 16))
+    outer_count, inner_count = last_two(p.batch, 1)
+    units = outer_count * inner_count * -(-p.m // rows) * -(-n // cols)
+    speed = tiled.FLOPS_PER_NS[tiled.products(dtype, path)] if layout.way == "tiles" else FLOPS_PER_NS[path.name] / (1 if partials == "f4" else 2)
+    a_row, a_k = (1, p.m) if p.trans_a else (p.k, 1)
+    addend = [flat(bias.arg), BIASED, bias.row, bias.column] if bias else [a, 0, 0, 0]
+    b_step = p.b_step if layout.way == "dots" else tuple(s // max(1, p.k * p.n) * layout.elements(1, n) for s in p.b_step)
+    b_col, b_size = (2 * p.k, 2) if layout.way == "dots" else (layout.words * 4 // layout.panel, 4)
+    calls = []
+    for a_at, b_at, c_at in starts(replace(p, b_step=b_step)):
+        strides = [s * 2 for s in last_two(p.a_step, 0)] + [s * b_size for s in last_two(b_step, 0)]
+        numbers = [p.m, n, p.k, rows, cols, a_row * 2, a_k * 2, b_col, inner_count, *strides, a_at * 2, b_at * b_size,
+                   c_at * p.m * p.n + first, p.n]
+        args = [a, right, c, addend[0], Work("block", (floats,), "f4"), alpha, beta, *addend[1:], *numbers]
+        calls.append(Call(_gemm(dtype, path, layout.way, partials), args, n=units,
+                          cost=2.0 * outer_count * inner_count * p.m * n * p.k / speed + 30.0 * units))
+    return calls

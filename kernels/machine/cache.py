@@ -1,0 +1,237 @@
+"""The on-disk compile cache: machine code keyed by what was compiled, invalidated by any change in any kernel source.
+
+Numba's own cache looks at one file's time stamp and at a function's name, so it misses edits in a callee's file and
+can return the code of another dtype (two signatures of one body share file, line and name). Here the folder carries a
+hash of every kernel source, and each function's qualified name a hash of everything that shapes its code.
+
+What is read back is run, so it is checked first: every file starts with a digest of its name and content, and one that is damaged or stands in
+another's place is deleted unread and compiled anew. A digest does not stop who can write the folder: one that others may write is not used.
+"""
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import functools
+import hashlib
+import itertools
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import llvmlite
+import numba
+from numba.core.bytecode import FunctionIdentity
+from numba.core.caching import Cache, CompileResultCacheImpl, _CacheLocator
+from numba.core.serialize import dumps, loads
+
+from . import trust
+
+MAGIC = b"tileflow kernel 1\n"
+DIGEST = hashlib.sha256
+MODE = 0o755
+"""Of folders that we make, whatever the umask: nobody else writes there."""
+PRIVATE = 0o700
+"""Of our folder among everybody's temporary files."""
+
+on_compile: list[Callable[[str], None]] = []
+"""Called with a leaf's name each time machine code is made anew (not when it is read from disk)."""
+
+
+def root() -> Path:
+    """The cache folder: `TILEFLOW_CACHE_DIR`, else the platform's user cache folder."""
+    if chosen := os.environ.get("TILEFLOW_CACHE_DIR"):
+        return Path(chosen).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "tileflow"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tileflow"
+
+
+def _name_apart() -> None:
+    """Let Numba number functions from a random start.
+
+    It tells closures of one source apart by a counter of the process, in the names of their symbols. Cached code brings such names from
+    other processes; where two agree the linker takes the one it has met first, and a kernel would run the inner function of another.
+    """
+    FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(6), "little"))
+
+
+_name_apart()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_name_apart)
+
+
+@functools.cache
+def source_hash() -> str:
+    """A hash of every file in this package and of the compilers' versions: what compiled code can depend on."""
+    digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
+    for path in sorted(Path(__file__).resolve().parents[1].rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def folder() -> Path:
+    """Where this version's compiled kernels lie: below `root`, or in a private folder where that is refused."""
+    wanted = root() / f"kernels-{source_hash()}"
+    return _instead(wanted) if refusal() else wanted
+
+
+def refusal() -> str:
+    """Why the folder below `root` is not used; "" where it is."""
+    return _doubt(root() / f"kernels-{source_hash()}")
+
+
+_doubt = functools.cache(trust.doubt)
+
+
+@functools.cache
+def _instead(wanted: Path) -> Path:
+    """This user's own folder among the temporary files, which later starts find again; one for the time of this process where that is in doubt,
+    too; a place where nothing can be kept where there is none."""
+    own = Path(tempfile.gettempdir()) / f"tileflow-{os.getuid()}"
+    with contextlib.suppress(OSError):
+        own.mkdir(PRIVATE, exist_ok=True)
+    trusted = own.is_dir() and not trust.doubt(own)
+    warnings.warn(f"Compiled kernels are not kept in {wanted.parent}, because {_doubt(wanted)}: they would be run as they are found there. "
+                  + (f"They are kept in {own}; " if trusted else "This start compiles them anew; ")
+                  + "mend the permissions, or set TILEFLOW_CACHE_DIR to a folder of your own.", RuntimeWarning, stacklevel=2)
+    return own / wanted.name if trusted else _for_this_process()
+
+
+def _for_this_process() -> Path:
+    try:
+        made = Path(tempfile.mkdtemp(prefix="tileflow-kernels-"))
+    except OSError:
+        return Path(os.devnull) / "kernels"
+    owner = os.getpid()
+    atexit.register(lambda: shutil.rmtree(made, ignore_errors=True) if os.getpid() == owner else None)
+    return made
+
+
+def make_folder() -> None:
+    """Make `folder` and what is missing above it (OSError where that fails, or somebody else was faster)."""
+    if folder().is_dir():
+        return
+    for path in reversed([folder(), *folder().parents]):
+        if not path.is_dir():
+            path.mkdir(MODE, exist_ok=True)
+    if why := trust.doubt(folder()):
+        raise PermissionError(errno.EPERM, why)
+
+
+def writable() -> bool:
+    """Whether compiled kernels can be kept for other processes."""
+    try:
+        make_folder()
+    except OSError:
+        return False
+    return os.access(folder(), os.W_OK)
+
+
+def damaged() -> list[Path]:
+    """The files of this version whose content is not what was written; they are compiled anew when they are needed next."""
+    return [path for path in sorted(folder().glob("*.nbc")) if path.is_file() and _payload(path) is None]
+
+
+def _digest(path: Path, payload: bytes) -> bytes:
+    """Of a payload in its place."""
+    return DIGEST(f"{source_hash()}/{path.name}\n".encode() + payload).digest()
+
+
+def _payload(path: Path) -> bytes | None:
+    """What was written to a file; None where that is not what it holds (OSError where it cannot be read)."""
+    content = path.read_bytes()
+    start = len(MAGIC) + DIGEST().digest_size
+    payload = content[start:]
+    return payload if content[:start] == MAGIC + _digest(path, payload) else None
+
+
+class _Locator(_CacheLocator):
+    def get_cache_path(self) -> str:
+        return str(folder())
+
+    def ensure_cache_path(self) -> None:
+        make_folder()
+
+    def get_source_stamp(self) -> str:
+        return source_hash()
+
+    def get_disambiguator(self) -> str:
+        return "leaf"
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> _Locator | None:
+        locator = cls()
+        try:
+            locator.ensure_cache_path()
+        except OSError:
+            return None
+        return locator
+
+
+class _Impl(CompileResultCacheImpl):
+    _locator_classes: ClassVar[list[Any]] = [_Locator]
+
+
+class _Files:
+    """A function's compiled forms, a file each, in place of Numba's index and data files."""
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+
+    def _path(self, key: Any) -> Path:
+        """Where the form for a key (signature, CPU, bytecode) lies."""
+        return folder() / f"{self._base}-{DIGEST(repr(key).encode()).hexdigest()[:16]}.nbc"
+
+    def load(self, key: Any) -> Any:
+        """What was saved; None where there is nothing, or nothing whole (then it is deleted)."""
+        path = self._path(key)
+        try:
+            payload = _payload(path)
+        except OSError:
+            return None
+        if payload is not None:
+            return loads(payload)
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return None
+
+    def save(self, key: Any, data: Any) -> None:
+        """Write a form, whole or not at all."""
+        path, payload = self._path(key), dumps(data)
+        temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}.tmp")
+        try:
+            temporary.write_bytes(MAGIC + _digest(path, payload) + payload)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+
+
+class KernelCache(Cache):
+    """A Numba function cache in our folder; reports each real compilation to `on_compile`."""
+
+    _impl_class = _Impl
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        self._cache_file = _Files(self._impl.filename_base)
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        for listener in on_compile:
+            listener(self._py_func.__name__)
+        with contextlib.suppress(OSError):          # a full or read-only disk costs the next start some seconds, never this run
+            super().save_overload(sig, data)
+
+
+def enable(compiled: Any, function: Any) -> None:
+    """Give a Numba dispatcher or CFunc our cache; without a writable folder it compiles afresh each process."""
+    with contextlib.suppress(RuntimeError):
+        compiled._cache = KernelCache(function)

@@ -1,0 +1,332 @@
+"""A leaf: one readable function over array views, compiled to `status = leaf(block, lo, hi, worker)`.
+
+    @leaf("f4[r,:], f4[r,:]")
+    def relu(x, y):
+        for i in range(y.shape[0]):
+            ...
+
+The caller hands over the address of an *argument block* (int64 words: address and dimensions of each array, bits of
+each scalar) and a range. Arguments marked `[r, ...]` arrive cut to rows lo..hi, so a body never sees the range and loops
+from 0 (a loop from `lo` may index negatively as far as LLVM knows, and then does not vectorise). Arguments marked
+`[w, ...]` are one row per worker: the body sees its own row, an array of one dimension less. The words `lo`, `hi` and
+`worker` in a signature pass those numbers themselves. The word `rest` passes the address of the block's words for all
+parameters after it, which the body does not see: code that takes any number of them reads them there (see `epilogue`).
+Bodies never raise; a `checked` leaf returns a status, 0 for success.
+"""
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import types as python_types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core.ccallback import CFunc
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.sigutils import normalize_signature
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
+
+from ..isa import cpu
+from . import cache
+
+WORD = ir.IntType(64)
+ENTRY = "int64(intp,intp,intp,intp)"
+PASSED = ("lo", "hi", "worker", "rest")
+"""What a signature may ask for that has no words of its own in the argument block."""
+DTYPES = {
+    "f4": types.float32, "f8": types.float64, "f2": types.uint16, "b2": types.uint16,
+    "i1": types.int8, "i2": types.int16, "i4": types.int32, "i8": types.int64,
+    "u1": types.uint8, "u2": types.uint16, "u4": types.uint32, "u8": types.uint64, "b1": types.boolean,
+}
+"""Signature letters (NumPy's) to Numba types; float16 (f2) and bfloat16 (b2) travel as their uint16 bits."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a leaf: an array of `ndim` dimensions as the caller passes it, a scalar (ndim 0), or a range word."""
+
+    dtype: str                 # a key of DTYPES, or one of PASSED
+    ndim: int = 0
+    cut: str = ""              # "r": axis 0 is the range; "w": axis 0 is the worker
+
+    @property
+    def is_array(self) -> bool:
+        return self.ndim > 0
+
+    @property
+    def words(self) -> int:
+        """Words in the argument block."""
+        return 0 if self.dtype in PASSED else 1 + self.ndim
+
+    @property
+    def numba_type(self) -> types.Type:
+        if self.words == 0:
+            return types.intp
+        if not self.is_array:
+            return DTYPES[self.dtype]
+        return types.Array(DTYPES[self.dtype], self.ndim - (self.cut == "w"), "C")
+
+
+def parse(signature: str) -> tuple[Parameter, ...]:
+    """`'f4[r,:], i8, worker'` to parameters."""
+    found = []
+    for text in re.split(r",(?![^\[]*\])", signature):
+        word = text.strip()
+        if word in PASSED:
+            found.append(Parameter(word))
+            continue
+        match = re.fullmatch(r"(\w\d)(?:\[([^\]]*)\])?", word)
+        if match is None or match[1] not in DTYPES:
+            raise ValueError(f"leaf signature {signature!r}: cannot read {word!r}")
+        axes = [axis.strip() for axis in match[2].split(",")] if match[2] is not None else []
+        cut = axes[0] if axes and axes[0] in "rw" else ""
+        found.append(Parameter(match[1], len(axes), cut))
+    return tuple(found)
+
+
+def _seen(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+    """The parameters that the body gets: all up to `rest`."""
+    return next((parameters[:i + 1] for i, p in enumerate(parameters) if p.dtype == "rest"), parameters)
+
+
+def _views(parameters: tuple[Parameter, ...]) -> Any:
+    """The intrinsic that reads an argument block into a tuple of array views and scalars."""
+    result = types.Tuple([p.numba_type for p in parameters])
+
+    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        block, lo, hi, worker = args
+        base = builder.inttoptr(block, WORD.as_pointer())
+        position = 0
+
+        def word() -> Any:
+            nonlocal position
+            value = builder.load(builder.gep(base, [ir.Constant(WORD, position)]))
+            position += 1
+            return value
+
+        values = []
+        for p in parameters:
+            if p.words == 0:
+                rest = builder.add(block, ir.Constant(WORD, 8 * position))
+                values.append({"lo": lo, "hi": hi, "worker": worker, "rest": rest}[p.dtype])
+                continue
+            first = word()
+            element = context.get_data_type(DTYPES[p.dtype])
+            size = context.get_abi_sizeof(element)
+            if not p.is_array:
+                if p.dtype in ("i8", "u8"):
+                    values.append(first)
+                elif p.dtype == "b1":
+                    values.append(builder.trunc(first, ir.IntType(8)))
+                else:
+                    values.append(builder.bitcast(builder.trunc(first, ir.IntType(8 * size)), element))
+                continue
+            shape = [word() for _ in range(p.ndim)]
+            strides = [ir.Constant(WORD, size)]
+            for n in shape[:0:-1]:
+                strides.insert(0, builder.mul(strides[0], n, flags=["nsw"]))
+            if p.cut == "r":
+                first = builder.add(first, builder.mul(lo, strides[0]))
+                shape[0] = builder.sub(hi, lo)
+            elif p.cut == "w":
+                first = builder.add(first, builder.mul(worker, strides[0]))
+                shape, strides = shape[1:], strides[1:]
+            array = make_array(p.numba_type)(context, builder)
+            populate_array(array, data=builder.inttoptr(first, element.as_pointer()), shape=shape, strides=strides,
+                           itemsize=ir.Constant(WORD, size), meminfo=None)
+            values.append(array._getvalue())
+        return context.make_tuple(builder, result, values)
+
+    @intrinsic
+    def views(_typing: Any, block: Any, lo: Any, hi: Any, worker: Any) -> Any:
+        return result(types.intp, types.intp, types.intp, types.intp), generate
+
+    return views
+
+
+class CachedCFunc(CFunc):
+    """A C function of the signature `ENTRY` in our cache, which can be asked for its code without compiling it."""
+
+    _cache: Any
+    _sig: Any
+    _targetdescr: Any
+
+    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+        super().__init__(function, normalize_signature(ENTRY), locals={}, options=dict(options))
+        cache.enable(self, function)
+
+    @global_compiler_lock
+    def load(self) -> bool:
+        """Take the code from the cache; False when it is not there."""
+        found = self._cache.load_overload(self._sig, self._targetdescr.target_context)
+        if found is None:
+            return False
+        self._library, self._wrapper_name = found.library, found.fndesc.llvm_cfunc_wrapper_name
+        self._wrapper_address = self._library.get_pointer_to_function(self._wrapper_name)
+        return True
+
+
+class Leaf:
+    """A compiled kernel with three faces: `address` (the runtime's), a call over arrays (tests), `twin` (plain Python)."""
+
+    def __init__(self, function: Callable[..., Any], signature: str, *, same: Mapping[int, int] | None = None,
+                 checked: bool = False, key: str = "", **options: Any) -> None:
+        """Args:
+            function: the body, over views of the signature's parameters.
+            same: {output: input} pairs of parameters that share memory. The body gets one view twice, so that LLVM
+                sees one pointer and its overlap checks do not send the loop to scalar code.
+            checked: the body returns a status.
+            key: whatever else shapes the code and is not in `signature` (static parameters of a factory, closures).
+            options: Numba options, `fastmath` above all.
+        """
+        self.twin, self.signature, self.parameters = function, signature, parse(signature)
+        self.checked = checked
+        self._same = dict(same or {})
+        self._key = key
+        self._options = dict(error_model="numpy", **options)
+        self._compiled: Any = None
+
+    @property
+    def name(self) -> str:
+        return self.twin.__name__
+
+    @property
+    def identity(self) -> str:
+        """A hash of everything that shapes the machine code, apart from the kernel sources themselves."""
+        options = sorted((name, sorted(value) if isinstance(value, (set, frozenset)) else value) for name, value in self._options.items())
+        what = repr((self.twin.__module__, self.twin.__qualname__, self.signature, sorted(self._same.items()), self.checked,
+                     self._key, options, cpu.current().name))
+        return hashlib.sha1(what.encode()).hexdigest()[:16]
+
+    def load(self) -> bool:
+        """Make the code ready if that needs no compiler: it is ready, or the cache has it. Returns whether it is."""
+        if self._compiled is None:
+            entry = self._entry()
+            if entry.load():
+                self._compiled = entry
+        return self._compiled is not None
+
+    def compile(self) -> None:
+        """Compile, or read from the cache; nothing when done before."""
+        if self._compiled is None:
+            entry = self._entry()
+            entry.compile()
+            self._compiled = entry
+
+    def _entry(self) -> CachedCFunc:
+        """The C function, not compiled yet."""
+        seen = _seen(self.parameters)
+        order = [self._same.get(i, i) for i in range(len(seen))]
+        text = ("def entry(block, lo, hi, worker):\n"
+                "    v = views(block, lo, hi, worker)\n"
+                f"    status = body({', '.join(f'v[{i}]' for i in order)})\n"
+                f"    return {'status' if self.checked else '0'}\n")
+        names = dict(views=_views(seen), body=njit(inline="always", **self._options)(self.twin),
+                     __name__=self.twin.__module__)
+        exec(compile(text, "<leaf>", "exec"), names)          # our own four lines above: no foreign text reaches it
+        home = self.twin.__code__
+        code = names["entry"].__code__.replace(                # type: ignore[attr-defined]
+            co_filename=home.co_filename, co_firstlineno=home.co_firstlineno, co_name=self.name,
+            co_qualname=f"{self.name}-{self.identity}")
+        entry = python_types.FunctionType(code, names)
+        entry.__module__ = self.twin.__module__
+        return CachedCFunc(entry, self._options)
+
+    @property
+    def address(self) -> int:
+        """The C address of the compiled leaf (compiles it first)."""
+        self.compile()
+        return int(self._compiled.address)
+
+    def block(self, *args: Any) -> np.ndarray:
+        """The argument block for these arrays and scalars (int64). The arrays must outlive it."""
+        words: list[int] = []
+        values = iter(args)
+        for p in self.parameters:
+            if p.words == 0:
+                continue
+            value = next(values)
+            if not p.is_array:
+                words.append(scalar_word(p.dtype, value))
+                continue
+            wanted = np.dtype({"b1": "?", "b2": "u2"}.get(p.dtype, p.dtype))
+            same_bits = p.dtype in ("u2", "f2", "b2") and value.dtype.itemsize == 2
+            if (value.dtype != wanted and not same_bits) or value.ndim != p.ndim or not value.flags.c_contiguous:
+                raise TypeError(f"{self.name}({self.signature}): got {value.dtype}{list(value.shape)}, "
+                                f"contiguous {value.flags.c_contiguous}")
+            words += [value.ctypes.data, *value.shape]
+        if next(values, None) is not None:
+            raise TypeError(f"{self.name}({self.signature}): too many arguments")
+        return np.array(words, np.int64)
+
+    def __call__(self, *args: Any, n: int | None = None, lo: int = 0, worker: int = 0) -> int:
+        """Run over rows lo..n (default: all rows of the first `r` array) on the calling thread; returns the status."""
+        if n is None:
+            arrays = [a for a, p in zip(args, (p for p in self.parameters if p.words), strict=True) if p.cut == "r"]
+            n = arrays[0].shape[0] if arrays else 1
+        block = self.block(*args)
+        return int(invoke_leaf(self.address, block.ctypes.data, lo, n, worker))
+
+
+def scalar_word(dtype: str, value: Any) -> int:
+    """The bits of a scalar as one int64 word."""
+    kind = np.dtype({"b1": "u1", "b2": "u2"}.get(dtype, dtype))
+    raw = np.array(value, kind).tobytes().ljust(8, b"\0")
+    return int(np.frombuffer(raw, np.int64)[0])
+
+
+def leaf(signature: str, **options: Any) -> Callable[[Callable[..., Any]], Leaf]:
+    """Decorator form of `Leaf`."""
+    return lambda function: Leaf(function, signature, **options)
+
+
+class Generic:
+    """A leaf written once for several element types: `T` in its signature stands for each; pick one by `relu["f4"]`."""
+
+    def __init__(self, function: Callable[..., Any], signature: str, dtypes: tuple[str, ...], **options: Any) -> None:
+        self.twin, self.signature, self.dtypes, self._options = function, signature, dtypes, options
+        self._leaves: dict[tuple[str, str], Leaf] = {}
+
+    def __getitem__(self, dtype: str) -> Leaf:
+        """The leaf for `dtype` (a key of DTYPES) on the current CPU path."""
+        at = (dtype, cpu.current().name)
+        if at not in self._leaves:
+            if dtype not in self.dtypes:
+                raise KeyError(f"{self.twin.__name__} has no {dtype} form; it has {', '.join(self.dtypes)}")
+            self._leaves[at] = Leaf(self.twin, re.sub(r"\bT\b", dtype, self.signature), **self._options)
+        return self._leaves[at]
+
+
+def generic(signature: str, dtypes: tuple[str, ...] = ("f4", "f8"), **options: Any) -> Callable[[Callable[..., Any]], Generic]:
+    """Decorator form of `Generic`. Inside the body write constants as `x.dtype.type(2)`, so that float32 stays float32."""
+    return lambda function: Generic(function, signature, dtypes, **options)
+
+
+@intrinsic
+def invoke(_typing: Any, function: Any, block: Any, lo: Any, hi: Any, worker: Any) -> Any:
+    """Call a leaf by address from compiled code."""
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        target = ir.FunctionType(WORD, [WORD] * 4).as_pointer()
+        return builder.call(builder.inttoptr(args[0], target), args[1:])
+    return types.intp(*[types.intp] * 5), generate
+
+
+def _invoke_leaf(function: int, block: int, lo: int, hi: int, worker: int) -> int:
+    return invoke(function, block, lo, hi, worker)
+
+
+@functools.cache
+def _caller() -> Any:
+    compiled = njit("intp(intp,intp,intp,intp,intp)", nogil=True)(_invoke_leaf)
+    return compiled
+
+
+def invoke_leaf(function: int, block: int, lo: int, hi: int, worker: int) -> int:
+    """Call a leaf by address from Python."""
+    return int(_caller()(function, block, lo, hi, worker))

@@ -1,0 +1,1 @@
+"""Normalisation: batch and layer statistics over planes, over channels-last rows, root mean squares."""

@@ -1,0 +1,317 @@
+"""Batch normalisation over rows of channels: x [rows, channels], as channels-last images are seen. Vectors run over channels.
+
+Statistics are read once from memory: blocks of rows that fit the first-level cache get their own mean and then the squares of
+differences from it; blocks are combined in float64 as by Chan, Golub and LeVeque (Technical Report STAN-CS-79-773, 1979). So a
+mean far from zero costs no accuracy. Blocks have fixed sizes and are combined in order, whoever computes them.
+"""
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from ..elementwise.epilogue import Epilogue, Form, finisher, name, tail
+from ..isa import cpu, mathlib
+from ..isa.vector import Emitter, as_intrinsic, itemsize, vector, word
+from ..machine.call import Call, In, Out, Work
+from ..machine.leaf import Leaf
+from ..machine.places import address_of
+
+BYTES = 16 << 10
+"""Of one array in a block of rows."""
+UNIT = 16
+"""Blocks whose partial results are combined by one unit of the range."""
+
+
+def block_rows(channels: int, dtype: str) -> int:
+    """Rows of a block."""
+    return max(8, min(256, BYTES // max(1, channels * itemsize(dtype))))
+
+
+# ---- vector code over a block -------------------------------------------------------------------------------------------------
+
+class Columns:
+    """Emits code over the columns of a block, `count` vectors of channels at a time, then single ones, the last one masked."""
+
+    def __init__(self, e: Emitter, dtype: str, columns: Any) -> None:
+        self.e, self.b, self.columns = e, e.b, columns
+        self.size = itemsize(dtype)
+        self.lanes = e.path.lanes(self.size)
+        self.kind = vector(dtype, self.lanes)
+
+    def each(self, count: int, body: Callable[..., None]) -> None:
+        """body(load, store, number of vectors) per strip; load(address of a row) and store(values, address) see its columns."""
+        whole = self.b.and_(self.columns, word(-count * self.lanes)) if count & (count - 1) == 0 else self.e.times(
+            self.b.udiv(self.columns, word(count * self.lanes)), count * self.lanes)
+        self.e.loop(0, whole, count * self.lanes, [], lambda j, _: self._strip(j, count, None, body))
+        self.e.loop(whole, self.columns, self.lanes, [], lambda j, _: self._strip(
+            j, 1, self.e.first(self.b.sub(self.columns, j), self.lanes), body))
+
+    def _strip(self, column: Any, count: int, mask: Any, body: Callable[..., None]) -> None:
+        offset = self.e.times(column, self.size)
+
+        def places(row: Any) -> list[Any]:
+            return [self.e.address(row, offset, v * self.lanes * self.size) for v in range(count)]
+
+        def load(row: Any) -> list[Any]:
+            return [self.e.load(place, self.kind, mask) for place in places(row)]
+
+        def store(values: Sequence[Any], row: Any) -> None:
+            for value, place in zip(values, places(row), strict=True):
+                self.e.store(value, place, mask)
+        body(load, store, count)
+
+    def zeros(self, count: int) -> list[Any]:
+        return [mathlib.constant(self.kind, 0.0)] * count
+
+    def over(self, rows: Any, bases: Sequence[Any], steps: Sequence[Any], carried: Sequence[Any], body: Callable[..., Sequence[Any]]) -> list[Any]:
+        """body(addresses of a row, carried) -> carried for each row."""
+        def row(_: Any, state: list[Any]) -> list[Any]:
+            at, values = state[:len(bases)], state[len(bases):]
+            return [*(self.b.add(a, s) for a, s in zip(at, steps, strict=True)), *body(at, values)]
+        return self.e.loop(0, rows, 1, [*bases, *carried], row)[len(bases):]
+
+
+def _moments(e: Emitter, dtype: str, rows: Any, columns: Any, x: Any, x_row: Any, out: Any, out_row: Any) -> None:
+    """out = [m, sum of x - m, sum of (x - m)^2] per channel, m being the block's rounded mean."""
+    c = Columns(e, dtype, columns)
+    b = e.b
+    inverse = e.splat(b.fdiv(ir.Constant(c.kind.element, 1.0), b.sitofp(rows, c.kind.element)), c.lanes)
+
+    def strip(load: Any, store: Any, count: int) -> None:
+        sums = c.over(rows, [x], [x_row], c.zeros(count), lambda at, s: [b.fadd(t, v) for t, v in zip(s, load(at[0]), strict=True)])
+        means = [b.fmul(s, inverse) for s in sums]
+
+        def add(at: list[Any], state: list[Any]) -> list[Any]:
+            apart = [b.fsub(v, m) for v, m in zip(load(at[0]), means, strict=True)]
+            rest = [b.fadd(s, d) for s, d in zip(state[:count], apart, strict=True)]
+            return [*rest, *(e.fma(d, d, s) for s, d in zip(state[count:], apart, strict=True))]
+        found = c.over(rows, [x], [x_row], c.zeros(2 * count), add)
+        for k, values in enumerate((means, found[:count], found[count:])):
+            store(values, e.address(out, e.times(out_row, k)))
+    c.each(4, strip)
+
+
+def _products(e: Emitter, dtype: str, rows: Any, columns: Any, g: Any, x: Any, x_row: Any, mean: Any, out: Any, out_row: Any) -> None:
+    """out = [sum of g, sum of g * (x - mean)] per channel."""
+    c = Columns(e, dtype, columns)
+
+    def strip(load: Any, store: Any, count: int) -> None:
+        means = load(mean)
+
+        def add(at: list[Any], state: list[Any]) -> list[Any]:
+            gs, apart = load(at[0]), [e.b.fsub(v, m) for v, m in zip(load(at[1]), means, strict=True)]
+            sums = [e.b.fadd(s, v) for s, v in zip(state[:count], gs, strict=True)]
+            return [*sums, *(e.fma(v, d, s) for s, v, d in zip(state[count:], gs, apart, strict=True))]
+        found = c.over(rows, [g, x], [x_row, x_row], c.zeros(2 * count), add)
+        for k in range(2):
+            store(found[k * count:(k + 1) * count], e.address(out, e.times(out_row, k)))
+    c.each(2, strip)
+
+
+def _normalise(e: Emitter, dtype: str, rows: Any, columns: Any, x: Any, x_row: Any, y: Any, mean: Any, factor: Any, shift: Any) -> None:
+    """y = (x - mean) * factor + shift."""
+    c = Columns(e, dtype, columns)
+
+    def strip(load: Any, store: Any, count: int) -> None:
+        means, factors, shifts = load(mean), load(factor), load(shift)
+
+        def put(at: list[Any], _: list[Any]) -> list[Any]:
+            values = zip(load(at[0]), means, factors, shifts, strict=True)
+            store([e.fma(e.b.fsub(v, m), f, s) for v, m, f, s in values], at[1])
+            return []
+        c.over(rows, [x, y], [x_row, x_row], [], put)
+    c.each(4, strip)
+
+
+def _pull(e: Emitter, dtype: str, rows: Any, columns: Any, g: Any, x: Any, x_row: Any, dx: Any, mean: Any, tilt: Any, level: Any,
+          factor: Any) -> None:
+    """dx = (g - (x - mean) * tilt - level) * factor."""
+    c = Columns(e, dtype, columns)
+
+    def strip(load: Any, store: Any, count: int) -> None:
+        means, tilts, levels, factors = load(mean), [e.b.fneg(t) for t in load(tilt)], load(level), load(factor)
+
+        def put(at: list[Any], _: list[Any]) -> list[Any]:
+            values = zip(load(at[0]), load(at[1]), means, tilts, levels, factors, strict=True)
+            store([e.b.fmul(e.b.fsub(e.fma(e.b.fsub(v, m), t, u), k), f) for u, v, m, t, k, f in values], at[2])
+            return []
+        c.over(rows, [g, x, dx], [x_row] * 3, [], put)
+    c.each(2, strip)
+
+
+_EMIT: dict[str, tuple[str, Callable[..., None]]] = {
+    "moments": ("rows, columns, x, x_row, out, out_row", _moments),
+    "products": ("rows, columns, g, x, x_row, mean, out, out_row", _products),
+    "normalise": ("rows, columns, x, x_row, y, mean, factor, shift", _normalise),
+    "pull": ("rows, columns, g, x, x_row, dx, mean, tilt, level, factor", _pull),
+}
+
+
+@functools.cache
+def _over_block(kind: str, dtype: str, path: cpu.Cpu) -> Any:
+    parameters, emit = _EMIT[kind]
+    return as_intrinsic(f"norm_last_{kind}_{dtype}_{path.name}", parameters, path, lambda e, *words: emit(e, dtype, *words))
+
+
+# ---- leaves ----------------------------------------------------------------------------------------------------------------------
+
+@functools.cache
+def _batch_moments(dtype: str, path: cpu.Cpu) -> Leaf:
+    moments, size = _over_block("moments", dtype, path), itemsize(dtype)
+
+    def batch_moments(x, partial, out, block, lo, hi):                                                                       # type: ignore
+        """partial[unit] = [mean, sum of squares of differences from it] of UNIT blocks of rows."""
+        rows, channels = x.shape
+        for unit in range(lo, hi):
+            mean, squares = partial[unit, 0], partial[unit, 1]
+            mean[:], squares[:] = 0.0, 0.0
+            seen = 0.0
+            start, stop = unit * UNIT * block, min(rows, (unit + 1) * UNIT * block)
+            for first in range(start, stop, block):
+                height = min(block, stop - first)
+                moments(height, channels, address_of(x) + first * channels * size, channels * size, address_of(out), channels * size)
+                count = float(height)
+                share, weight = count / (seen + count), seen * count / (seen + count)
+                for c in range(channels):
+                    rest = float(out[1, c])
+                    apart = float(out[0, c]) + rest / count - mean[c]
+                    mean[c] += apart * share
+                    squares[c] += float(out[2, c]) - rest * rest / count + apart * apart * weight
+                seen += count
+
+    return Leaf(batch_moments, f"{dtype}[:,:], f8[:,:,:], {dtype}[w,:,:], i8, lo, hi", key=path.name)
+
+
+def _batch_statistics(partial, scale, means, variances, inverses, factors, rows, block, epsilon, lo, hi):                    # type: ignore
+    """The moments of all units together, in those of the first; a unit of range is a channel."""
+    mean, squares = partial[0, 0, lo:hi], partial[0, 1, lo:hi]
+    seen = float(min(rows, UNIT * block))
+    for unit in range(1, partial.shape[0]):
+        count = float(min(rows, (unit + 1) * UNIT * block) - unit * UNIT * block)
+        share, weight = count / (seen + count), seen * count / (seen + count)
+        other, more = partial[unit, 0, lo:hi], partial[unit, 1, lo:hi]
+        for c in range(hi - lo):
+            apart = other[c] - mean[c]
+            mean[c] += apart * share
+            squares[c] += more[c] + apart * apart * weight
+        seen += count
+    for c in range(lo, hi):
+        variance = squares[c - lo] / float(rows)
+        inverse = 1.0 / math.sqrt(variance + epsilon)
+        means[c], variances[c], inverses[c], factors[c] = mean[c - lo], variance, inverse, inverse * scale[c]
+
+
+@functools.cache
+def _batch_normalise(dtype: str, form: Form | None, path: cpu.Cpu) -> Leaf:
+    normalise, apply, size = _over_block("normalise", dtype, path), finisher(form), itemsize(dtype)
+
+    def batch_normalise(x, shift, y, means, factors, block, lo, hi, rest):                                                   # type: ignore
+        """A unit of range is a block of rows."""
+        rows, channels = x.shape
+        for unit in range(lo, hi):
+            at = unit * block * channels
+            height = min(block, rows - unit * block)
+            normalise(height, channels, address_of(x) + at * size, channels * size, address_of(y) + at * size, address_of(means),
+                      address_of(factors), address_of(shift))
+            apply(rest, height, channels, address_of(y), at, channels, 0)
+
+    flat = f"{dtype}[:]"
+    return Leaf(batch_normalise, f"{dtype}[:,:], {flat}, {dtype}[:,:], {flat}, {flat}, i8, lo, hi{tail(form)}", key=f"{path.name} {name(form)}")
+
+
+@functools.cache
+def _batch_products(dtype: str, path: cpu.Cpu) -> Leaf:
+    products, size = _over_block("products", dtype, path), itemsize(dtype)
+
+    def batch_products(g, x, means, partial, out, block, lo, hi):                                                            # type: ignore
+        """partial[unit] = [sum of g, sum of g * (x - mean)] of UNIT blocks of rows."""
+        rows, channels = x.shape
+        for unit in range(lo, hi):
+            total, product = partial[unit, 0], partial[unit, 1]
+            total[:], product[:] = 0.0, 0.0
+            stop = min(rows, (unit + 1) * UNIT * block)
+            for first in range(unit * UNIT * block, stop, block):
+                at = first * channels * size
+                products(min(block, stop - first), channels, address_of(g) + at, address_of(x) + at, channels * size, address_of(means),
+                         address_of(out), channels * size)
+                for c in range(channels):
+                    total[c] += float(out[0, c])
+                    product[c] += float(out[1, c])
+
+    return Leaf(batch_products, f"{dtype}[:,:], {dtype}[:,:], {dtype}[:], f8[:,:,:], {dtype}[w,:,:], i8, lo, hi", key=path.name)
+
+
+def _batch_slopes(partial, scale, inverses, dscale, dshift, tilts, levels, factors, rows, lo, hi):                           # type: ignore
+    """The gradients per channel and what `pull` needs; a unit of range is a channel."""
+    total, product = partial[0, 0, lo:hi], partial[0, 1, lo:hi]
+    for unit in range(1, partial.shape[0]):
+        more, further = partial[unit, 0, lo:hi], partial[unit, 1, lo:hi]
+        for c in range(hi - lo):
+            total[c] += more[c]
+            product[c] += further[c]
+    for c in range(lo, hi):
+        inverse, count = float(inverses[c]), float(rows)
+        dshift[c], dscale[c] = total[c - lo], product[c - lo] * inverse
+        tilts[c], levels[c] = product[c - lo] * inverse * inverse / count, total[c - lo] / count
+        factors[c] = scale[c] * inverse
+
+
+@functools.cache
+def _batch_pull(dtype: str, path: cpu.Cpu) -> Leaf:
+    pull, size = _over_block("pull", dtype, path), itemsize(dtype)
+
+    def batch_pull(g, x, means, dx, tilts, levels, factors, block, lo, hi):                                                  # type: ignore
+        """A unit of range is a block of rows."""
+        rows, channels = x.shape
+        for unit in range(lo, hi):
+            at = unit * block * channels * size
+            pull(min(block, rows - unit * block), channels, address_of(g) + at, address_of(x) + at, channels * size, address_of(dx) + at,
+                 address_of(means), address_of(tilts), address_of(levels), address_of(factors))
+
+    flat, table = f"{dtype}[:]", f"{dtype}[:,:]"
+    return Leaf(batch_pull, f"{table}, {table}, {flat}, {table}, {flat}, {flat}, {flat}, i8, lo, hi", key=path.name)
+
+
+@functools.cache
+def _per_channel(kind: str, t: str) -> Leaf:
+    flat = f"{t}[:]"
+    if kind == "statistics":
+        return Leaf(_batch_statistics, f"f8[:,:,:]{f', {flat}' * 5}, i8, i8, f8, lo, hi")
+    return Leaf(_batch_slopes, f"f8[:,:,:]{f', {flat}' * 7}, i8, lo, hi")
+
+
+# ---- calls -------------------------------------------------------------------------------------------------------------------------
+
+def batch_norm(rows: int, channels: int, dtype: str, epsilon: float, path: cpu.Cpu, epilogue: Epilogue | None = None) -> list[Call]:
+    """Batch normalisation of input 0 [rows, channels] with scale (1) and shift (2): y (0), mean (1), variance (2), 1 / std (3)."""
+    table, small, block = (rows, channels), (channels,), block_rows(channels, dtype)
+    units, size = -(-rows // (UNIT * block)), rows * channels
+    partial, factors = Work("partial", (units, 2, channels), "f8"), Work("factors", small, dtype)
+    form = epilogue.form if epilogue else None
+    moved = size * itemsize(dtype)
+    return [
+        Call(_batch_moments(dtype, path), (In(0, table), partial, Work("block", (3, channels), dtype), block), units, 1, moved * 0.06),
+        Call(_per_channel("statistics", dtype), (partial, In(1, small), *(Out(i, small) for i in (1, 2, 3)), factors, rows, block, epsilon),
+             channels, 64, channels * (units + 20.0)),
+        Call(_batch_normalise(dtype, form, path),
+             (In(0, table), In(2, small), Out(0, table), Out(1, small), factors, block, *(epilogue.args if epilogue else ())),
+             -(-rows // block), 1, moved * 0.09 + (epilogue.cost if epilogue else 0.0))]
+
+
+def batch_norm_grad(rows: int, channels: int, dtype: str, path: cpu.Cpu) -> list[Call]:
+    """(g, x, scale, mean, 1 / std) to the gradients of x, scale and shift."""
+    table, small, block = (rows, channels), (channels,), block_rows(channels, dtype)
+    units, moved = -(-rows // (UNIT * block)), rows * channels * itemsize(dtype)
+    partial = Work("partial", (units, 2, channels), "f8")
+    slopes = [Work(what, small, dtype) for what in ("tilts", "levels", "factors")]
+    return [
+        Call(_batch_products(dtype, path), (In(0, table), In(1, table), In(3, small), partial, Work("block", (2, channels), dtype), block),
+             units, 1, moved * 0.09),
+        Call(_per_channel("slopes", dtype), (partial, In(2, small), In(4, small), Out(1, small), Out(2, small), *slopes, rows),
+             channels, 64, channels * (units + 20.0)),
+        Call(_batch_pull(dtype, path), (In(0, table), In(1, table), In(3, small), Out(0, table), *slopes, block),
+             -(-rows // block), 1, moved * 0.13)]

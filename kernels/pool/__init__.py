@@ -1,0 +1,1 @@
+"""Pooling: over planes, over channels-last images, and of a product's finished planes."""

@@ -1,0 +1,411 @@
+"""Maximum pooling over planes [h, w] of NCHW tensors, the winner of each window, and the gradient that goes to the winners.
+
+A unit of range is one plane. NaN is larger than every number; of equal elements (NaNs among them) the first in row-major order wins;
+padding never does. A winner is written down as the number of its tap in the window, ky * kw + kx, in one byte where that fits; NONE says
+that the window lies in the padding. So a gradient needs neither x nor a place of eight bytes per maximum.
+
+Rows of the image are first spread into one row per horizontal phase, padded with -Inf: then every tap of neighbouring windows is a plain
+load. 2 x 2 blocks side by side have code of their own that reads the image in place.
+"""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from ..isa import cpu
+from ..isa.vector import Emitter, as_intrinsic, itemsize, vector, word
+from ..machine.call import Call, In, Out, Work
+from ..machine.inner import register_jitable
+from ..machine.leaf import Leaf
+from ..machine.places import address_of, within
+from .planar import POOL, Pool, run
+
+SPREAD = 24 << 10
+"""Bytes of spread rows: with what is read and written beside them they stay in the first cache."""
+
+
+def winner_code(taps: int) -> str:
+    """The kernel dtype of winners among `taps` elements."""
+    return "u1" if taps < 255 else "i4"
+
+
+def none(code: str) -> int:
+    """The number that says: no element at all."""
+    return 255 if code == "u1" else -1
+
+
+# ---- emitted rows ----------------------------------------------------------------------------------------------------------------
+
+def _sizes(lanes: int) -> list[int]:
+    """Vector lengths for rows of every length: the register, its half or quarter, one element."""
+    return [lanes, 4, 1] if lanes > 4 else [lanes, 1]
+
+
+def _chunks(e: Emitter, n: Any, sizes: Sequence[int], body: Callable[[Any, int], None]) -> None:
+    """body(i, lanes) over 0..n in the longest vectors that fit; the last one may overlap its neighbour, so results are written twice."""
+    lanes, *shorter = sizes
+    if lanes == 1:
+        e.loop(0, n, 1, [], lambda i, _: body(i, 1))
+        return
+    last = e.b.sub(n, word(lanes))
+    with e.b.if_else(e.b.icmp_signed(">=", last, word(0))) as (fits, short):
+        with fits:
+            e.loop(0, n, lanes, [], lambda i, _: body(e.minimum(i, last), lanes))
+        with short:
+            _chunks(e, n, shorter, body)
+
+
+def _numbers(dtype: str, lanes: int) -> ir.VectorType:
+    """Winners in registers: integers as wide as the elements, so that comparisons select them without conversion."""
+    return ir.VectorType(ir.IntType(8 * itemsize(dtype)), lanes)
+
+
+def _beats(e: Emitter, v: Any, best: Any) -> Any:
+    return e.b.and_(e.b.fcmp_unordered(">", v, best), e.b.fcmp_ordered("ord", best, best))
+
+
+def _splat(kind: ir.VectorType, number: float) -> ir.Constant:
+    return ir.Constant(kind, [number] * kind.count)
+
+
+def _best_row(dtype: str, code: str, path: cpu.Cpu) -> Any:
+    """Maxima of `width` windows side by side, and where `code` is given their winners.
+
+    Tap t of window i is at rows + offsets[t] + i elements, for taps t0..t1; `edges[i]` (int32) is what the first tap that meets the image
+    lies behind t0, negative if there is none.
+    """
+    size, lanes = itemsize(dtype), path.lanes(itemsize(dtype))
+
+    def emit(e: Emitter, width: Any, t0: Any, t1: Any, rows: Any, offsets: Any, edges: Any, y: Any, where: Any) -> None:
+        def chunk(i: Any, lanes: int) -> None:
+            kind, numbers = vector(dtype, lanes), _numbers(dtype, lanes)
+            at = e.address(rows, e.times(i, size))
+            start: list[Any] = [_splat(kind, float("-inf"))]
+            missing = None
+            if code:
+                edge = e.load(e.address(edges, e.times(i, 4)), ir.VectorType(ir.IntType(32), lanes))
+                edge = edge if numbers.element.width == 32 else e.b.sext(edge, numbers)
+                missing = e.b.or_(e.b.icmp_signed("<", edge, ir.Constant(numbers, None)), e.splat(e.b.icmp_signed(">=", t0, t1), lanes))
+                first = e.b.trunc(t0, numbers.element) if numbers.element.width < 64 else t0
+                start.append(e.b.add(edge, e.splat(first, lanes)))
+
+            def tap(t: Any, state: list[Any]) -> list[Any]:
+                v = e.load(e.address(at, e.load(e.address(offsets, e.times(t, 8)), ir.IntType(64))), kind)
+                take = _beats(e, v, state[0])
+                found = [e.b.select(take, v, state[0])]
+                if code:
+                    number = e.b.trunc(t, numbers.element) if numbers.element.width < 64 else t
+                    found.append(e.b.select(take, e.splat(number, lanes), state[1]))
+                return found
+
+            best, *winner = e.loop(t0, t1, 1, start, tap)
+            e.store(best, e.address(y, e.times(i, size)))
+            if code:
+                chosen = e.b.select(missing, _splat(numbers, none(code)), winner[0])
+                _store_winners(e, chosen, code, e.address(where, e.times(i, itemsize(code))))
+        _chunks(e, width, _sizes(lanes), chunk)
+    return emit
+
+
+def _store_winners(e: Emitter, winners: Any, code: str, address: Any) -> None:
+    kind = ir.VectorType(ir.IntType(8 * itemsize(code)), winners.type.count)
+    e.store(winners if winners.type == kind else e.b.trunc(winners, kind), address)
+
+
+class _Halves:
+    """Emits code that meets one row of 2 x 2 blocks: `lanes` blocks are two vectors of each of two rows."""
+
+    def __init__(self, e: Emitter, dtype: str, lanes: int) -> None:
+        self.e, self.size, self.lanes, self.kind = e, itemsize(dtype), lanes, vector(dtype, lanes)
+
+    def taps(self, x: Any, x_row: Any) -> list[Any]:
+        """The four elements of each block, one vector per tap."""
+        even, odd = range(0, 2 * self.lanes, 2), range(1, 2 * self.lanes, 2)
+        found = []
+        for row in (x, self.e.address(x, x_row)):
+            low, high = (self.e.load(self.e.address(row, v * self.lanes * self.size), self.kind) for v in range(2))
+            found += [self.e.shuffle(low, high, even), self.e.shuffle(low, high, odd)]
+        return found
+
+    def put(self, values: Sequence[Any], x: Any, x_row: Any) -> None:
+        """Store one vector per tap where `taps` reads them."""
+        low = [i // 2 + self.lanes * (i % 2) for i in range(2 * self.lanes)]
+        for r in range(2):
+            for v in range(2):
+                together = self.e.shuffle(values[2 * r], values[2 * r + 1], low[v * self.lanes:(v + 1) * self.lanes])
+                self.e.store(together, self.e.address(x, *([x_row] if r else []), v * self.lanes * self.size))
+
+
+def halve(dtype: str, code: str, path: cpu.Cpu, put: Callable[[Emitter, Any, Any], None] = Emitter.store) -> Any:
+    """Emits rows of maxima of 2 x 2 blocks, and where `code` is given the winners; `put(e, vector, address)` takes the maxima."""
+    size = itemsize(dtype)
+
+    def emit(e: Emitter, rows: Any, width: Any, x: Any, x_row: Any, y: Any, where: Any) -> None:
+        def row(_r: Any, state: list[Any]) -> list[Any]:
+            x, y, where = state
+
+            def chunk(i: Any, lanes: int) -> None:
+                numbers = _numbers(dtype, lanes)
+                best, *others = _Halves(e, dtype, lanes).taps(e.address(x, e.times(i, 2 * size)), x_row)
+                winner: Any = ir.Constant(numbers, None)
+                for t, v in enumerate(others):
+                    take = _beats(e, v, best)
+                    best = e.b.select(take, v, best)
+                    winner = e.b.select(take, _splat(numbers, t + 1), winner)
+                put(e, best, e.address(y, e.times(i, size)))
+                if code:
+                    _store_winners(e, winner, code, e.address(where, i))
+            _chunks(e, width, _sizes(path.lanes(size)), chunk)
+            return [e.address(x, e.times(x_row, 2)), e.address(y, e.times(width, size)), e.address(where, width)]
+        e.loop(0, rows, 1, [x, y, where], row)
+    return emit
+
+
+def _unhalve(dtype: str, path: cpu.Cpu) -> Any:
+    """Rows of gradients of 2 x 2 blocks: each goes to its winner, the others get 0."""
+    size = itemsize(dtype)
+
+    def emit(e: Emitter, rows: Any, width: Any, g: Any, where: Any, dx: Any, dx_row: Any) -> None:
+        def row(_r: Any, state: list[Any]) -> list[Any]:
+            g, where, dx = state
+
+            def chunk(i: Any, lanes: int) -> None:
+                half, numbers = _Halves(e, dtype, lanes), _numbers(dtype, lanes)
+                gradient = e.load(e.address(g, e.times(i, size)), half.kind)
+                winner = e.b.zext(e.load(e.address(where, i), ir.VectorType(ir.IntType(8), lanes)), numbers)
+                zero = ir.Constant(half.kind, None)
+                shares = [e.b.select(e.b.icmp_unsigned("==", winner, _splat(numbers, t)), gradient, zero) for t in range(4)]
+                half.put(shares, e.address(dx, e.times(i, 2 * size)), dx_row)
+            _chunks(e, width, _sizes(path.lanes(size)), chunk)
+            return [e.address(g, e.times(width, size)), e.address(where, width), e.address(dx, e.times(dx_row, 2))]
+        e.loop(0, rows, 1, [g, where, dx], row)
+    return emit
+
+
+# ---- leaves ------------------------------------------------------------------------------------------------------------------------
+
+@register_jitable
+def _layout(offsets: Any, edges: Any, ow: int, kh: int, kw: int, sw: int, dh: int, dw: int, left: int, w: int, phase: int, size: int) -> None:
+    """Where the taps lie in the spread rows (of sw phases of `phase` elements each), and the first tap of each window that meets the row."""
+    for ky in range(kh):
+        for kx in range(kw):
+            offsets[ky * kw + kx] = (ky * dh * sw * phase + kx * dw % sw * phase + kx * dw // sw) * size
+    for i in range(ow):
+        first, last = within(i * sw - left, kw, dw, w)
+        edges[i] = first if first < last else -1
+
+
+def _pairs(dtype: str, path: cpu.Cpu) -> Any:
+    """`count` pairs of neighbours at x: the first ones to `even`, the others to `odd`."""
+    size = itemsize(dtype)
+
+    def emit(e: Emitter, count: Any, x: Any, even: Any, odd: Any) -> None:
+        def chunk(i: Any, lanes: int) -> None:
+            at = e.address(x, e.times(i, 2 * size))
+            low, high = (e.load(e.address(at, v * lanes * size), vector(dtype, lanes)) for v in range(2))
+            for k, target in enumerate((even, odd)):
+                e.store(e.shuffle(low, high, range(k, 2 * lanes, 2)), e.address(target, e.times(i, size)))
+        _chunks(e, count, _sizes(path.lanes(size)), chunk)
+    return emit
+
+
+@functools.cache
+def _spread(dtype: str, path: cpu.Cpu) -> Any:
+    size = itemsize(dtype)
+    pairs = as_intrinsic(f"tileflow_pairs_{dtype}_{path.name}", "count, x, even, odd", path, _pairs(dtype, path))
+
+    @register_jitable
+    def spread(source: Any, target: Any, w: int, left: int, sw: int, phase: int) -> None:
+        """Element i of a row to place (i + left) // sw of phase (i + left) % sw."""
+        if sw == 1:
+            put = target[left:left + w]
+            for j in range(w):
+                put[j] = source[j]
+            return
+        done = 0
+        if sw == 2:
+            even, odd = left % 2 * phase + left // 2, (left + 1) % 2 * phase + (left + 1) // 2
+            pairs(w // 2, address_of(source), address_of(target) + even * size, address_of(target) + odd * size)
+            done = w // 2 * 2
+        for i in range(done, w):
+            target[(i + left) % sw * phase + (i + left) // sw] = source[i]
+    return spread
+
+
+@register_jitable
+def _places(places: Any, w: int, kw: int, dh: int, dw: int) -> None:
+    """How far behind the first tap of its window each tap lies in the plane."""
+    for t in range(places.shape[0]):
+        places[t] = t // kw * dh * w + t % kw * dw
+
+
+@functools.cache
+def _max_pool(dtype: str, code: str, path: cpu.Cpu) -> Leaf:
+    size, wide, spread = itemsize(dtype), itemsize(code) if code else 0, _spread(dtype, path)
+    best = as_intrinsic(f"tileflow_best_row_{dtype}_{code}_{path.name}", "width, t0, t1, rows, offsets, edges, y, where", path,
+                        _best_row(dtype, code, path))
+
+    @register_jitable
+    def pool(x, y, where, rows, offsets, edges, planes, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, phase):            # type: ignore
+        _layout(offsets, edges, ow, kh, kw, sw, dh, dw, left, w, phase, size)
+        step = sw * phase
+        for i in range(rows.shape[0]):
+            rows[i] = x.dtype.type(-float("inf"))
+        band = max(1, (rows.shape[0] // step - (kh - 1) * dh - 1) // sh + 1)
+        for plane in range(planes):
+            for first in range(0, oh, band):
+                last = min(first + band, oh)
+                low, high = max(0, first * sh - top), min(h, (last - 1) * sh - top + (kh - 1) * dh + 1)
+                for r in range(low, high):
+                    spread(x[plane, r * w:(r + 1) * w], rows[(r - low) * step:(r - low + 1) * step], w, left, sw, phase)
+                for oy in range(first, last):
+                    start, t0, t1 = oy * sh - top, 0, kh
+                    if start < 0 or start + (kh - 1) * dh >= h:
+                        t0, t1 = within(start, kh, dh, h)
+                    at = plane * oh * ow + oy * ow
+                    best(ow, t0 * kw, t1 * kw, address_of(rows) + (start - low) * step * size, address_of(offsets),
+                         address_of(edges), address_of(y) + at * size, where + at * wide)
+
+    arrays, scratch = f"{dtype}[r,:], {dtype}[r,:]", f"{dtype}[w,:], i8[w,:], i4[w,:]{POOL}, i8"
+
+    def max_pool(x, y, rows, offsets, edges, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, phase):                       # type: ignore
+        pool(x, y, 0, rows, offsets, edges, y.shape[0], h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, phase)
+
+    def max_pool_winners(x, y, where, rows, offsets, edges, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, phase):         # type: ignore
+        pool(x, y, address_of(where), rows, offsets, edges, y.shape[0], h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, phase)
+
+    if code:
+        return Leaf(max_pool_winners, f"{arrays}, {code}[r,:], {scratch}", key=path.name)
+    return Leaf(max_pool, f"{arrays}, {scratch}", key=path.name)
+
+
+@functools.cache
+def _max_halves(dtype: str, code: str, path: cpu.Cpu) -> Leaf:
+    size = itemsize(dtype)
+    rows = as_intrinsic(f"tileflow_halve_{dtype}_{code}_{path.name}", "rows, width, x, x_row, y, where", path, halve(dtype, code, path))
+
+    def max_halves(x, y, h, w, oh, ow):                                                                                     # type: ignore
+        for plane in range(y.shape[0]):
+            rows(oh, ow, address_of(x) + plane * h * w * size, w * size, address_of(y) + plane * oh * ow * size, 0)
+
+    def max_halves_winners(x, y, where, h, w, oh, ow):                                                                      # type: ignore
+        for plane in range(y.shape[0]):
+            at = plane * oh * ow
+            rows(oh, ow, address_of(x) + plane * h * w * size, w * size, address_of(y) + at * size, address_of(where) + at)
+
+    if code:
+        return Leaf(max_halves_winners, f"{dtype}[r,:], {dtype}[r,:], {code}[r,:], i8, i8, i8, i8", key=path.name)
+    return Leaf(max_halves, f"{dtype}[r,:], {dtype}[r,:], i8, i8, i8, i8", key=path.name)
+
+
+@functools.cache
+def _unpool(dtype: str, code: str) -> Leaf:
+    missing = none(code)
+
+    def max_unpool(g, where, dx, places, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left):                                  # type: ignore
+        """dx = the sum of the gradients of the windows that each element has won, in their row-major order."""
+        _places(places, w, kw, dh, dw)
+        for plane in range(dx.shape[0]):
+            target = dx[plane]
+            for i in range(h * w):
+                target[i] = 0
+            for oy in range(oh):
+                gradient, winner = g[plane, oy * ow:(oy + 1) * ow], where[plane, oy * ow:(oy + 1) * ow]
+                start = (oy * sh - top) * w - left
+                for i in range(ow):
+                    t = int(winner[i])
+                    if t != missing:
+                        target[start + i * sw + places[t]] += gradient[i]
+
+    return Leaf(max_unpool, f"{dtype}[r,:], {code}[r,:], {dtype}[r,:], i8[w,:]{POOL}")
+
+
+@functools.cache
+def _unpool_halves(dtype: str, path: cpu.Cpu) -> Leaf:
+    size = itemsize(dtype)
+    unhalve = as_intrinsic(f"tileflow_unhalve_{dtype}_{path.name}", "rows, width, g, where, dx, dx_row", path, _unhalve(dtype, path))
+
+    def max_unpool_halves(g, where, dx, h, w, oh, ow):                                                                      # type: ignore
+        for plane in range(dx.shape[0]):
+            at = plane * oh * ow
+            unhalve(oh, ow, address_of(g) + at * size, address_of(where) + at, address_of(dx) + plane * h * w * size, w * size)
+            row = dx[plane]
+            for i in range(2 * oh * w, h * w):
+                row[i] = 0
+            if w > 2 * ow:
+                for y in range(2 * oh):
+                    row[y * w + w - 1] = 0
+
+    return Leaf(max_unpool_halves, f"{dtype}[r,:], u1[r,:], {dtype}[r,:], i8, i8, i8, i8", key=path.name)
+
+
+@functools.cache
+def _indices(code: str) -> Leaf:
+    missing = none(code)
+
+    def winner_places(where, indices, places, down, across, lo, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left):           # type: ignore
+        """Winners as places in the whole tensor, -1 where a window lies in the padding; `down` and `across` lead to the next row and column."""
+        for t in range(places.shape[0]):
+            places[t] = t // kw * dh * down + t % kw * dw * across
+        for plane in range(indices.shape[0]):
+            for oy in range(oh):
+                winner, found = where[plane, oy * ow:(oy + 1) * ow], indices[plane, oy * ow:(oy + 1) * ow]
+                start = (lo + plane) * h * w + (oy * sh - top) * down - left * across
+                for i in range(ow):
+                    t = int(winner[i])
+                    found[i] = start + i * sw * across + places[t] if t != missing else -1
+
+    return Leaf(winner_places, f"{code}[r,:], i8[r,:], i8[w,:], i8, i8, lo{POOL}")
+
+
+# ---- calls -----------------------------------------------------------------------------------------------------------------------
+
+def max_pool(p: Pool, planes: int, dtype: str, path: cpu.Cpu, where: Out | Work | None = None, y: Out | Work | None = None) -> list[Call]:
+    """Maxima of input 0 to output 0 (or `y`), and the winners to `where` [planes, oh * ow] of `winner_code` if it is given."""
+    code = winner_code(p.kh * p.kw) if where is not None else ""
+    arrays = (In(0, (planes, p.h * p.w)), y or Out(0, (planes, p.oh * p.ow)), *([] if where is None else [where]))
+    if p.halves:
+        return run(_max_halves(dtype, code, path), (*arrays, p.h, p.w, p.oh, p.ow), planes, p.oh * (4 + p.ow * 0.5))
+    phase = max(p.ow + (p.kw - 1) * p.dw // p.sw, (p.w + p.left - 1) // p.sw + 1)
+    span = (p.kh - 1) * p.dh + 1
+    rows = max(span, min((p.oh - 1) * p.sh + span, SPREAD // (phase * p.sw * itemsize(dtype))))
+    scratch = (Work(f"spread {dtype}", (rows * phase * p.sw,), dtype), Work("taps", (p.kh * p.kw,), "i8"), Work("edges", (p.ow,), "i4"))
+    return run(_max_pool(dtype, code, path), (*arrays, *scratch, *p.numbers, phase), planes,
+               p.oh * (p.ow * p.kh * p.kw * 0.12 + 20) + p.h * p.w * 0.3)
+
+
+def max_pool_with_indices(p: Pool, planes: int, dtype: str, path: cpu.Cpu, by_columns: bool = False) -> list[Call]:
+    """Maxima (output 0) of input 0 and their places in the tensor (output 1, int64; -1 where a window lies in the padding).
+
+    `by_columns` counts the elements of a plane column by column.
+    """
+    code, out = winner_code(p.kh * p.kw), (planes, p.oh * p.ow)
+    where = _winners(code, out)
+    args = (where, Out(1, out), Work("places", (p.kh * p.kw,), "i8"), *((1, p.h) if by_columns else (p.w, 1)), *p.numbers)
+    return [*max_pool(p, planes, dtype, path, where), *run(_indices(code), args, planes, p.oh * p.ow * 1.0)]
+
+
+def max_gradient(p: Pool, planes: int, dtype: str, path: cpu.Cpu) -> list[Call]:
+    """dx (output 0) from the gradient of the maxima (input 0) and x (1): the winners are found again."""
+    out = (planes, p.oh * p.ow)
+    where = _winners(winner_code(p.kh * p.kw), out)
+    first, = max_pool(p, planes, dtype, path, where, Work("maxima", out, dtype))
+    x = In(1, (planes, p.h * p.w))
+    again = Call(first.leaf, (x, *first.args[1:]), first.n, first.grain, first.cost)
+    return [again, *max_unpool(p, planes, dtype, path, where)]
+
+
+def max_unpool(p: Pool, planes: int, dtype: str, path: cpu.Cpu, where: In | Work) -> list[Call]:
+    """dx (output 0) from the gradient of the maxima (input 0) and the winners."""
+    arrays = (In(0, (planes, p.oh * p.ow)), where, Out(0, (planes, p.h * p.w)))
+    if p.halves:
+        return run(_unpool_halves(dtype, path), (*arrays, p.h, p.w, p.oh, p.ow), planes, p.oh * (8 + p.ow * 0.8))
+    return run(_unpool(dtype, winner_code(p.kh * p.kw)), (*arrays, Work("places", (p.kh * p.kw,), "i8"), *p.numbers), planes,
+               p.oh * (p.ow * 1.5 + 10) + p.h * p.w * 0.1)
+
+
+def _winners(code: str, shape: tuple[int, int]) -> Work:
+    return Work("winners", shape, code)
