@@ -97,7 +97,7 @@ def _row_leaf(itemsize: int, path: cpu.Cpu) -> Leaf:
 
     def emit(e: Emitter, rows: Any, n: Any, x: Any, x_step: Any, y: Any, y_step: Any) -> None:
         whole = e.b.and_(n, word(-lanes))
-        masked = path.name == "avx512"
+        masked = path.mask_registers
 
         def row(_: Any, at: list[Any]) -> list[Any]:
             def vector(i: Any, kind: ir.Type, mask: Any = None) -> None:

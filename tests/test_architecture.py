@@ -10,6 +10,7 @@ import pytest
 
 import tileflow.ops
 from tileflow.graph import OPS
+from tileflow.kernels.isa.paths import PATHS
 
 ROOT = Path(__file__).parent.parent
 PRODUCT = sorted(p for top in ("tileflow", "kernels", "importers") for p in (ROOT / top).rglob("*.py")
@@ -131,6 +132,25 @@ def test_no_operator_is_named(part: str):
 
 
 # ---- kernels
+
+def test_a_cpu_path_is_asked_what_it_can_do_never_its_name():
+    """A path is one entry of kernels/isa/paths.py: no comparison with a name and no table by names elsewhere."""
+    for path in files_of("kernels", "ops", "lower", "runtime", "exact", "doctor"):
+        if path.parent.name == "isa":
+            continue
+        for node in ast.walk(tree(path)):
+            asked = [node.left, *node.comparators] if isinstance(node, ast.Compare) else node.keys if isinstance(node, ast.Dict) else ()
+            found = [a.value for a in asked if isinstance(a, ast.Constant) and a.value in PATHS]
+            assert not found, f"{path.name}:{node.lineno} asks for the path {found[0]!r}"
+
+
+def test_every_path_is_told_by_features_that_its_processor_has():
+    entries = list(PATHS.values())
+    for i, entry in enumerate(entries):
+        assert entry.needs <= set(entry.features.split())
+        for later in entries[i + 1:]:
+            assert not entry.needs <= later.needs, f"{later.label} would never be chosen: {entry.label} comes first"
+
 
 def decorators(node: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
     for decorator in node.decorator_list:

@@ -12,7 +12,7 @@ from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.gemm import float32 as products
 from tileflow.kernels.gemm.blocking import Blocking, Problem, blocking, prepacked, simplify
 from tileflow.kernels.gemm.float32 import Bias, Serial, matmul_calls
-from tileflow.kernels.gemm.micro import CHAIN, TILES, WIDE, columns, copy, dot, outer, transpose
+from tileflow.kernels.gemm.micro import CHAIN, WIDE, columns, copy, dot, outer, transpose
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import In, Out
 from tileflow.kernels.machine.leaf import Leaf
@@ -74,7 +74,7 @@ def at_edge(name: str, values: np.ndarray) -> np.ndarray:
 
 def sizes(path: str, dtype: str) -> list[tuple[int, int, int]]:
     """Shapes around the register blocks, with zeros, ones and primes."""
-    rows, panel = TILES[cpu.PATHS[path].name].rows, columns(dtype, cpu.PATHS[path])
+    rows, panel = cpu.PATHS[path].tile.rows, columns(dtype, cpu.PATHS[path])
     lanes = panel // 2
     return [(0, 3, 2), (3, 0, 2), (3, 2, 0), (1, 1, 1), (1, WIDE * lanes + 3, 5), (1, 2 * WIDE * lanes, 2), (2, lanes, lanes),
             (rows, panel, lanes + 1), (rows + 1, panel + 1, 7), (rows - 1, panel - 1, 2 * lanes - 1), (7, 13, 11),

@@ -88,8 +88,8 @@ def _cpu(found: Examination) -> None:
     found.facts += [("CPU", _cpu_name()), ("CPU features", " ".join(name for name in wanted if name in have) or "none that matter"),
                     ("kernels", f"{path.label}: vectors of {path.vector_bytes} bytes ({path.lanes(4)} float32), "
                                 f"{path.registers} registers{', fused multiply-add' if path.fma else ''}{', bfloat16 tiles' if path.amx else ''}")]
-    if path.name == "generic" and platform.machine().lower() in ("x86_64", "amd64"):
-        found.problems.append(Problem("only the generic kernels can run here, several times slower than AVX2's.",
+    if not path.fma and platform.machine().lower() in ("x86_64", "amd64"):
+        found.problems.append(Problem(f"only the {path.label} kernels can run here, much slower than AVX2's.",
                                       "use a CPU with AVX2, and unset NUMBA_CPU_NAME and NUMBA_CPU_FEATURES if they are set."))
 
 

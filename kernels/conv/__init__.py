@@ -27,9 +27,9 @@ from .brgemm import width as panel_width
 from .indirection import Axis, Sites
 from .panels import Panels
 from .planar.correlate import weight_gradient
-from .planar.geometry import FLOPS_PER_NS, Geometry
+from .planar.geometry import Geometry
 from .planar.product import forward, forward_panels, pools
 from .planar.transpose import gradient_panels, input_gradient
 
-__all__ = ["FLOPS_PER_NS", "Axis", "Geometry", "Panels", "Sites", "depthwise", "direct", "forward", "forward_panels", "gradient_panels", "half",
+__all__ = ["Axis", "Geometry", "Panels", "Sites", "depthwise", "direct", "forward", "forward_panels", "gradient_panels", "half",
            "input_gradient", "panel_width", "planar", "pools", "stem", "tiles", "tiles_weights", "weight_gradient", "weights", "winograd"]

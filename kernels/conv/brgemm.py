@@ -14,18 +14,17 @@ from llvmlite import ir
 from ..isa import cpu
 from ..isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, vector, word
 
-TILES = {"avx512": (12, 2), "avx2": (6, 2), "generic": (4, 2)}
 """Rows and vectors of the register block of each path."""
 
 
 def width(dtype: str, path: cpu.Cpu) -> int:
     """Output channels of a register block, which is the width of a panel of weights."""
-    return TILES[path.name][1] * path.lanes(itemsize(dtype))
+    return path.tile.vectors * path.lanes(itemsize(dtype))
 
 
 def _brgemm(dtype: str, path: cpu.Cpu, rows: int) -> Any:
-    vectors, size, lanes = TILES[path.name][1], itemsize(dtype), path.lanes(itemsize(dtype))
-    kind, element, wide = vector(dtype, lanes), ELEMENTS[dtype], TILES[path.name][1] * lanes
+    vectors, size, lanes = path.tile.vectors, itemsize(dtype), path.lanes(itemsize(dtype))
+    kind, element, wide = vector(dtype, lanes), ELEMENTS[dtype], path.tile.vectors * lanes
 
     def emit(e: Emitter, cols: Any, taps: Any, depth: Any, sources: Any, tap_step: Any, shift: Any, b: Any, b_tap: Any, bias: Any,
              places: Any, column: Any, accumulate: Any) -> None:
@@ -94,7 +93,7 @@ def brgemm(dtype: str, path: cpu.Cpu, rows: int) -> Any:
 
 
 def _over_pixels(dtype: str, path: cpu.Cpu, rows: int) -> Any:
-    vectors, size, lanes = TILES[path.name][1], itemsize(dtype), path.lanes(itemsize(dtype))
+    vectors, size, lanes = path.tile.vectors, itemsize(dtype), path.lanes(itemsize(dtype))
     kind, element = vector(dtype, lanes), ELEMENTS[dtype]
 
     def emit(e: Emitter, pixels: Any, a: Any, b: Any, c: Any, accumulate: Any) -> None:

@@ -20,13 +20,13 @@ from ..machine.places import address_of
 from .indirection import Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, tap_order, taps_before
 from .panels import Panels, converted, rounded_results
 from .planar.correlate import add_shares
-from .planar.geometry import FLOPS_PER_NS, UNITS
+from .planar.geometry import UNITS
 from .weights import sum_rows
 
 PIXELS = 64               # pixels of a unit of range, about
 SUMMED = 256              # pixels that the weight gradient sums in registers at a time
 BLOCK = (4, 2)            # pixels and vectors of channels of a register block
-SPEED = 0.5               # of `FLOPS_PER_NS`: a load for each product
+SPEED = 0.5               # of a path's rate: a load for each product
 
 
 def _chunks(e: Emitter, lanes: int, vectors: int, channels: Any, chunk: Any) -> None:
@@ -164,7 +164,7 @@ def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogu
     args = (x, rows, In(2, (c,)) if biased else x, Out(0, (s.n * s.pixels_out * c,)), sites_work(),
             Work("table", ((1 + s.taps) * pitch,), "i8"), Work("spare", (2 * c,), stored(dtype)), s.n, c, pixels, int(biased),
             *(epilogue.args if epilogue else []))
-    cost = s.flops / (SPEED * FLOPS_PER_NS[path.name] * 4 / itemsize(summed(dtype))) + (epilogue.cost if epilogue else 0.0)
+    cost = s.flops / (SPEED * path.rates.convolutions * 4 / itemsize(summed(dtype))) + (epilogue.cost if epilogue else 0.0)
     before = [sites_call(s)] if panels is None else panels.inside(summed(dtype))
     return [*before, Call(_leaf(dtype, path, epilogue.form if epilogue else None), args, -(-s.phase_pixels // pixels) * s.phases, 1, cost)]
 
@@ -238,7 +238,7 @@ def weight_gradient(s: Sites, dtype: str, path: cpu.Cpu, biased: bool) -> list[C
     db: Any = dw if not biased else Work("bias", (shares * c,), made) if shares > 1 else Out(1, (c,))
     args = (In(0, (s.n * s.pixels_in * c,)), In(1, (total * c,)), dw, db, sites_work(), Work("table", ((1 + s.taps) * pixels,), "i8"),
             Work("spare", (3 * c,), made), s.n, c, s.taps, shares, blocks, pixels, int(biased))
-    cost = s.flops / (SPEED * FLOPS_PER_NS[path.name] * 4 / itemsize(made))
+    cost = s.flops / (SPEED * path.rates.convolutions * 4 / itemsize(made))
     turn = Call(conv_depthwise_turn[made], (Work("weights", (shares, s.taps, c), made), Out(0, (c, s.taps))), c, 64, shares * s.taps * c * 1.0)
     calls = [sites_call(s), Call(_weights_leaf(dtype, path, together), args, shares, 1, cost), turn]
     if biased and shares > 1:

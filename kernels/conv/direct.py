@@ -16,10 +16,10 @@ from ..isa.vector import itemsize
 from ..machine.call import Call, In, Out, Work
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
-from .brgemm import TILES, brgemm, width
+from .brgemm import brgemm, width
 from .indirection import Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, tap_order, taps_before
 from .panels import Panels
-from .planar.geometry import FLOPS_PER_NS, UNITS
+from .planar.geometry import UNITS
 
 DEPTH = 320               # products summed in registers at a time, about: longer chains of sums lose accuracy
 POINTWISE = 192           # likewise where the kernel is one pixel: PyTorch's errors there are those of matrix products, 0.8 of chains of 256
@@ -166,7 +166,7 @@ def products(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, panels: Panels |
 
     The pixels may lie in an `image` other than input 0, with `step` elements from one to the next.
     """
-    size, wide, rows = itemsize(dtype), width(dtype, path), TILES[path.name][0]
+    size, wide, rows = itemsize(dtype), width(dtype, path), path.tile.rows
     tiles = -(-s.oc // wide)
     weights = In(1, (s.groups * tiles * wide * s.c * s.taps,)) if panels is None else panels.work(dtype)
     pixels, part = unit_of_range(s, size, rows, tiles)
@@ -177,7 +177,7 @@ def products(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, panels: Panels |
             Work("spare", (s.c + s.oc,), dtype), s.n, s.c, s.oc, s.groups, s.taps, pixels, part, taps_deep, deep, int(biased),
             step or s.groups * s.c, *(epilogue.args if epilogue else []))
     units = -(-s.phase_pixels // pixels) * s.groups * s.phases * -(-tiles // part)
-    cost = s.flops / (FLOPS_PER_NS[path.name] * 4 / size) + (epilogue.cost if epilogue else 0.0)
+    cost = s.flops / (path.rates.convolutions * 4 / size) + (epilogue.cost if epilogue else 0.0)
     before = [] if panels is None else panels.inside(dtype)
     if panels is None or image is not None:                   # panels may be of other sites
         before.append(sites_call(s))

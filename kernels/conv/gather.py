@@ -12,7 +12,6 @@ from llvmlite import ir
 from ..isa import cpu
 from ..isa.half import BITS16, HALVES, read, summed
 from ..isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, word
-from .brgemm import TILES
 
 
 @functools.cache
@@ -58,7 +57,7 @@ def gather_columns(dtype: str, path: cpu.Cpu, rows: int) -> Any:
 def gather_channels(dtype: str, path: cpu.Cpu) -> Any:
     """Numba-callable `gather_channels(cols, pixels, sources, shift, target)`: target[p, j] = the element j of the row whose address is
     the word at sources + 8 * p, plus `shift`; rows of the target are `width` elements, zero from `cols` on; 16-bit numbers as float32."""
-    vectors, given, size = TILES[path.name][1], itemsize(dtype), itemsize(summed(dtype))
+    vectors, given, size = path.tile.vectors, itemsize(dtype), itemsize(summed(dtype))
     lanes = path.lanes(size)
     wide = vectors * lanes
 

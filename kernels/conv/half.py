@@ -15,11 +15,10 @@ from ..machine.call import Call, In, Out, Work
 from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
-from .brgemm import TILES, brgemm, width
+from .brgemm import brgemm, width
 from .direct import STRIP, sums_at_a_time, unit_of_range, weight_panels
 from .indirection import Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, taps_before
 from .panels import Panels, converted
-from .planar.geometry import FLOPS_PER_NS
 
 SKEW = 64
 """Bytes added to the rows of a block of sums."""
@@ -116,7 +115,7 @@ def _packing(s: Sites, dtype: str, path: cpu.Cpu, order: tuple[int, int]) -> Pan
 
 def _products(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, panels: Panels | None, epilogue: Epilogue | None) -> list[Call]:
     """The calls of a problem: of those of `panels` first, or with laid-out weights as input 1."""
-    wide, rows = width("f4", path), TILES[path.name][0]
+    wide, rows = width("f4", path), path.tile.rows
     tiles = -(-s.oc // wide)
     weights = In(1, (s.groups * tiles * wide * s.c * s.taps,)) if panels is None else panels.work("f4")
     (pixels, part), (taps_deep, deep) = unit_of_range(s, 4, rows, tiles), sums_at_a_time(s)
@@ -127,6 +126,6 @@ def _products(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, panels: Panels 
             Work("image", (s.reach(pixels) * s.c,), "f4"), Work("sums", (pitch * (part * wide + SKEW // 4),), "f4"),
             s.n, s.c, s.oc, s.groups, s.taps, pixels, part, taps_deep, deep, int(biased), *(epilogue.args if epilogue else []))
     units = -(-s.phase_pixels // pixels) * s.groups * s.phases * -(-tiles // part)
-    cost = s.flops / FLOPS_PER_NS[path.name] + (epilogue.cost if epilogue else 0.0)
+    cost = s.flops / path.rates.convolutions + (epilogue.cost if epilogue else 0.0)
     before = [sites_call(s)] if panels is None else panels.inside("f4")
     return [*before, Call(_leaf(dtype, path, rows, epilogue.form if epilogue else None), args, units, 1, cost)]

@@ -17,12 +17,12 @@ from ..machine.call import Call, In, Out, Work
 from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf, generic
 from ..machine.places import address_of
-from .brgemm import TILES, over_pixels, width
+from .brgemm import over_pixels, width
 from .gather import gather_channels, gather_columns
 from .indirection import Sites, fill_table, sites_call, sites_work
 from .panels import rounded_results
 from .planar.correlate import add_shares
-from .planar.geometry import FLOPS_PER_NS, UNITS
+from .planar.geometry import UNITS
 
 PIXELS = 256              # pixels that are summed in registers at a time, about
 FILTERS = 192 * 1024      # bytes of a packed block of dy, about
@@ -134,7 +134,7 @@ def conv_unpanel(work, dw, shares, groups, c, oc, taps, filters, wide, lo, hi): 
 def weight_gradient(s: Sites, dtype: str, path: cpu.Cpu, biased: bool) -> list[Call]:
     """dw [groups * oc, c, *taps] (output 0) and, when `biased`, db (1) of the convolution `s` from x (input 0) and dy (1)."""
     made = summed(dtype)
-    size, wide, rows = itemsize(made), width(made, path), TILES[path.name][0]
+    size, wide, rows = itemsize(made), width(made, path), path.tile.rows
     filters, panels, total = -(-s.oc // rows) * rows, -(-s.c // wide), s.n * s.pixels_out
     most = max(64, min(PIXELS, FILTERS // (filters * size)))
     blocks = -(-total // most)
@@ -150,7 +150,7 @@ def weight_gradient(s: Sites, dtype: str, path: cpu.Cpu, biased: bool) -> list[C
             Work("table", ((1 + s.taps) * pixels,), "i8"), Work("packed", (filters * pixels,), made),
             Work("strip", (wide * pixels,), made), Work("spare", (s.c + 2 * s.oc,), made),
             s.n, s.c, s.oc, s.groups, s.taps, shares, blocks, pixels, channels, int(biased))
-    cost = s.flops / (FLOPS_PER_NS[path.name] * 4 / size)
+    cost = s.flops / (path.rates.convolutions * 4 / size)
     weights = s.groups * s.oc * s.c * s.taps
     last = (dw, Out(0, (weights,)), shares, s.groups, s.c, s.oc, s.taps, filters, wide)
     calls = [sites_call(s), Call(_leaf(dtype, path, rows), args, parts * s.groups * shares, 1, cost),

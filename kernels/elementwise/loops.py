@@ -273,7 +273,7 @@ class Loops:
 
         whole = e.b.and_(n, word(-lanes))
         e.loop(0, whole, lanes, [], lambda i, _: step(i, lanes, None))
-        if e.path.name == "avx512":
+        if e.path.mask_registers:
             with e.when(e.b.icmp_signed("<", whole, n)):
                 step(whole, lanes, e.first(e.b.sub(n, whole), lanes))
         else:

@@ -11,14 +11,16 @@ from dataclasses import dataclass, replace
 from ..isa import cpu
 from ..isa.vector import itemsize
 from . import tiles as tiled
-from .micro import TILES, WIDE, columns
+from .micro import WIDE, columns
 
 VERSION = 7
 """Counts the changes of the table."""
 CACHE = 1 << 20
 """Bytes of second-level cache the blocking counts on."""
+TALL = 12
+"""Rows of C that units are counted in, whatever the height of the path's register block."""
 SMALL_B = 40 << 10
-"""Bytes of a B from which laying it out in panels pays on AVX2: where its rows lie, they fight for the sets of a cache of 32 KB.
+"""Bytes of a B from which laying it out in panels pays with small caches: where its rows lie, they fight for the sets of a cache of 32 KB.
 
 Ratio to PyTorch 2.13 in panels and where it lies: 96^3 1.09, 1.22; 128^3 1.10, 1.05; 257 x 511 x 509 1.07, 0.76.
 """
@@ -89,25 +91,25 @@ def _split(size: int, most: int, step: int) -> int:
 
 def blocking(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking:
     """The way and the blocks for a simplified problem. The thresholds come from measuring the ways against each other."""
-    panel, size, tall = columns(dtype, path), itemsize(dtype), TILES[path.name].rows
+    panel, size, tall = columns(dtype, path), itemsize(dtype), path.tile.rows
     depth, bytes_b, strip = 2048 // size, p.k * p.n * size, WIDE * path.lanes(size)
-    rows = _split(p.m, 8 * TILES["avx512"].rows, tall)
+    rows = _split(p.m, 8 * TALL, tall)
     if path.amx and dtype == "f4" and tiled.pays(p.m, p.n, p.k, tiled.products(dtype, path)):
         return Blocking("tiles", *tiled.blocks(p.m, p.n), tiled.DEPTH)
     if p.trans_b and not p.trans_a and (p.m <= 48 or p.n == 1):
         # Few rows stream B from memory: long rows keep the hardware's prefetching going.
         return Blocking("dots", 48, 16, depth if p.m > 8 else 8 * depth)
     strided = p.trans_a and p.m * p.k * size >= CACHE               # 0.2 of torch where it lies, 1.1 copied: 30522 x 256 x 640
-    if path.name == "avx2" and (p.trans_b or strided or (min(p.m, p.k) >= 64 and bytes_b >= SMALL_B)):
+    if path.small_caches and (p.trans_b or strided or (min(p.m, p.k) >= 64 and bytes_b >= SMALL_B)):
         return _short(p, dtype, path)
     outgrown = bytes_b >= (2 * CACHE if panel * size >= 128 and not p.trans_a else CACHE)
     if p.trans_b or (p.m >= 192 and outgrown):
         # 16 KB of a panel in the first-level cache serve twice as many rows: 0.93 instead of 0.85 at 512 x 512 x 2048.
-        rows = _split(p.m, 16 * TILES["avx512"].rows, tall)
+        rows = _split(p.m, 16 * TALL, tall)
         return Blocking("packed", rows, _across(p, rows, panel), depth // 2)
     if p.trans_a and p.m * p.k * size >= 8 * CACHE:
         # Read where it lies, such an A would come from memory again for each panel: 0.2 instead of 1.1 at 30522 x 256 x 640.
-        rows = _split(p.m, 24 * TILES["avx512"].rows, tall)
+        rows = _split(p.m, 24 * TALL, tall)
         return Blocking("packed", rows, _across(p, rows, panel), depth // 2)
     if p.m <= 8 and bytes_b > 16 * CACHE:
         # Likewise for a row-major B: a few whole rows at a time, C stays in the first-level cache. Not eight: where they are a power of
@@ -132,7 +134,7 @@ def _short(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking:
     192 rows and short sums give 0.99; 512^3 1.07, 1.01. Four times as many rows, and short sums, where long columns of A^T lie far apart in
     memory (1024 x 256 x 4096: 1.03, else 0.86), or where the columns of B outgrow the third-level cache (640 x 256 x 30522: 0.96, else 0.87).
     """
-    panel, size, tall = columns(dtype, path), itemsize(dtype), TILES[path.name].rows
+    panel, size, tall = columns(dtype, path), itemsize(dtype), path.tile.rows
     depth, wide = 2048 // size, 64 * panel
     many = (p.trans_a and p.k > depth) or p.k * min(p.n, wide) * size >= 16 * CACHE
     blocks = -(-p.m // ((48 if many else 12) * tall))
@@ -168,5 +170,5 @@ def prepacked(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking | None:
     if plain.way == "packed":
         return plain
     depth = 1024 // itemsize(dtype) if plain.way == "dots" else plain.depth
-    rows = _split(p.m, 8 * TILES["avx512"].rows, TILES[path.name].rows)
+    rows = _split(p.m, 8 * TALL, path.tile.rows)
     return Blocking("panels", rows, _across(p, rows, panel), depth)

@@ -29,10 +29,8 @@ from ..machine.leaf import Leaf
 from ..machine.places import address_of
 from . import tiles as tiled
 from .blocking import Blocking, Problem, blocking, prepacked, simplify
-from .micro import TILES, columns, copy, dot, outer, slack, strips, transpose
+from .micro import columns, copy, dot, outer, slack, strips, transpose
 
-FLOPS_PER_NS = {"avx512": 80.0, "avx2": 70.0, "generic": 12.0}
-"""Rough float32 speed of one core, for the cost estimates of calls."""
 BIASED, ALONG, MORE, COPIED, PANELS = 1, 2, tiled.MORE, 8, 16
 """Flags of a leaf call: a bias is added; it differs from column to column; C holds a sum already, to which this one is added;
 blocks of A are copied; B lies in panels."""
@@ -98,7 +96,7 @@ def _finish(c: Any, at: int, n: int, rows: int, cols: int, alpha: float, beta: f
 
 def _outer_block(dtype: str) -> Any:
     path = cpu.current()
-    panel, tall, size = columns(dtype, path), TILES[path.name].rows, itemsize(dtype)
+    panel, tall, size = columns(dtype, path), path.tile.rows, itemsize(dtype)
     kernel, move, cut, rest = outer(dtype), copy(dtype), strips(dtype, tall), slack(dtype, tall, path)
 
     def block(height, width, k, depth, a, a_row, a_k, b, b_col, c, c_row, flags, scratch):  # type: ignore[no-untyped-def]
@@ -330,7 +328,7 @@ def _piece_calls(dtype: str, p: Problem, plan: Blocking, piece: Piece, operands:
                  alpha: float, beta: float, bias: Bias | None, epilogue: Epilogue | None) -> list[Call]:
     """The calls of one piece; `operands` are A, B as the way reads it, C."""
     a, right, c = operands
-    size, tall = itemsize(dtype), TILES[path.name].rows
+    size, tall = itemsize(dtype), path.tile.rows
     a_row, a_k = (1, p.m) if p.trans_a else (p.k, 1)
     b_col, b_start, b_step = _strides(dtype, p, plan, piece, path)
     assert not plan.panels or plan.cols % _panel(plan, dtype, path) == 0
@@ -344,9 +342,9 @@ def _piece_calls(dtype: str, p: Problem, plan: Blocking, piece: Piece, operands:
         scratch = tiled.scratch_bytes(dtype, path, plan.rows) // size
     outer_count, inner_count = last_two(p.batch, 1)
     units = outer_count * inner_count * -(-p.m // plan.rows) * -(-piece.n // plan.cols)
-    cost = 2.0 * outer_count * inner_count * p.m * piece.n * piece.k / FLOPS_PER_NS[path.name] * (size / 4) + 30.0 * units
+    cost = 2.0 * outer_count * inner_count * p.m * piece.n * piece.k / path.rates.products * (size / 4) + 30.0 * units
     if plan.way == "tiles":
-        cost *= FLOPS_PER_NS[path.name] / tiled.FLOPS_PER_NS[tiled.products(dtype, path)]
+        cost *= path.rates.products / tiled.FLOPS_PER_NS[tiled.products(dtype, path)]
     cost += 0.01 * size * right.shape[0] + (epilogue.cost if epilogue else 0.0)
     flags = (MORE if piece.at else 0) | (COPIED if copied else 0) | (PANELS if plan.panels else 0)
     addend = [flat(bias.arg), flags | BIASED | (ALONG if bias.column else 0), bias.row] if bias else [a, flags, 0]

@@ -20,9 +20,9 @@ from ..machine.places import address_of
 from . import half_fma
 from . import tiles as tiled
 from .blocking import Problem, simplify
-from .float32 import BIASED, FLOPS_PER_NS, Bias, Panels, Serial, flat, last_two, starts
+from .float32 import BIASED, Bias, Panels, Serial, flat, last_two, starts
 from .half_fma import PARTIAL
-from .micro import TILES, columns, copy, dot, outer, transpose
+from .micro import columns, copy, dot, outer, transpose
 
 WIDTH = 256
 """Columns of a block of C."""
@@ -182,7 +182,7 @@ def _in_tiles(dtype: str, p: Problem, path: cpu.Cpu, partials: str, packed: bool
 
 def _in_dots(dtype: str, p: Problem, path: cpu.Cpu, partials: str) -> bool:
     """Whether a simplified problem is done in dot products of A and B as they are. Without float16 instructions widening takes too long."""
-    return p.trans_b and not p.trans_a and p.m <= FEW and p.k > 0 and partials == "f4" and (dtype == "b2" or path.name != "generic")
+    return p.trans_b and not p.trans_a and p.m <= FEW and p.k > 0 and partials == "f4" and (dtype == "b2" or path.f16c)
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class _Layout:
     @property
     def tall(self) -> int:
         """Rows of a register block."""
-        return {"tiles": tiled.SIDE, "native": half_fma.ROWS}.get(self.way, TILES[self.path.name].rows)
+        return {"tiles": tiled.SIDE, "native": half_fma.ROWS}.get(self.way, self.path.tile.rows)
 
     @property
     def panel(self) -> int:
@@ -278,7 +278,7 @@ def _piece(p: Problem, first: int, n: int, layout: _Layout, operands: tuple[In, 
         floats += max(rows * (tiled.DEPTH + 16), tiled.DEPTH * (rows + 16))
     outer_count, inner_count = last_two(p.batch, 1)
     units = outer_count * inner_count * -(-p.m // rows) * -(-n // cols)
-    speed = tiled.FLOPS_PER_NS[tiled.products(dtype, path)] if layout.way == "tiles" else FLOPS_PER_NS[path.name] / (1 if partials == "f4" else 2)
+    speed = tiled.FLOPS_PER_NS[tiled.products(dtype, path)] if layout.way == "tiles" else path.rates.products / (1 if partials == "f4" else 2)
     a_row, a_k = (1, p.m) if p.trans_a else (p.k, 1)
     addend = [flat(bias.arg), BIASED, bias.row, bias.column] if bias else [a, 0, 0, 0]
     b_step = p.b_step if layout.way == "dots" else tuple(s // max(1, p.k * p.n) * layout.elements(1, n) for s in p.b_step)

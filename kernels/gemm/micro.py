@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -19,18 +18,6 @@ from ..isa import cpu
 from ..isa.half import HALVES, read, summed
 from ..isa.vector import ELEMENTS, Emitter, as_intrinsic, define, itemsize, vector, word
 
-
-@dataclass(frozen=True)
-class Tile:
-    """Register blocks of a path. The rows and columns left over by the largest block are covered by powers of two below it."""
-
-    rows: int                  # of `outer`'s block
-    vectors: int               # columns of `outer`'s block, in vectors
-    dot: tuple[int, int]       # rows and columns of `dot`'s block
-
-
-TILES = {"avx512": Tile(12, 2, (4, 4)), "avx2": Tile(6, 2, (2, 4)), "generic": Tile(4, 2, (2, 4))}
-"""avx512 keeps 24 of 32 registers as sums, avx2 12 of 16, generic 8 of 16: it needs one more for the unfused product."""
 CHAIN = 128
 """Products that `outer` sums in registers before it adds them to C, which lies in the first-level cache meanwhile.
 
@@ -52,7 +39,7 @@ def remainders(rows: int) -> list[int]:
 
 def columns(dtype: str, path: cpu.Cpu) -> int:
     """Columns of `outer`'s register block: the width in which packed panels of B are best laid out."""
-    return TILES[path.name].vectors * path.lanes(itemsize(dtype))
+    return path.tile.vectors * path.lanes(itemsize(dtype))
 
 
 def _outer_block(dtype: str, lanes: int, rows: int, vectors: int, masked: bool) -> Any:
@@ -98,7 +85,7 @@ def _outer_block(dtype: str, lanes: int, rows: int, vectors: int, masked: bool) 
 
 
 def _outer(dtype: str, path: cpu.Cpu) -> Any:
-    tile, lanes, size = TILES[path.name], path.lanes(itemsize(dtype)), itemsize(dtype)
+    tile, lanes, size = path.tile, path.lanes(itemsize(dtype)), itemsize(dtype)
     width = tile.vectors * lanes
 
     def emit(e: Emitter, m: Any, n: Any, k: Any, a: Any, a_row: Any, a_k: Any, b: Any, b_k: Any, c: Any, c_row: Any,
@@ -137,12 +124,12 @@ def _outer(dtype: str, path: cpu.Cpu) -> Any:
 
         start = e.b.select(e.b.icmp_signed("==", m, word(1)), e.b.and_(n, word(-WIDE * lanes)), word(0))
         e.loop(0, start, WIDE * lanes, [], wide)
-        if path.name == "avx512":                  # masked vectors cost nothing there
+        if path.mask_registers:                     # masked vectors cost nothing there
             e.loop(start, n, width, [], each(lanes, tile.vectors, True))
             return
         whole = e.b.and_(n, word(-width))
         e.loop(start, whole, width, [], each(lanes, tile.vectors, False))
-        if path.name == "avx2":
+        if path.masked_moves:
             with e.when(e.b.icmp_signed("<", whole, n)):
                 strip(whole, lanes, tile.vectors, True)
         else:                                      # no masked instructions: the last columns one by one
@@ -206,7 +193,7 @@ def _dot_block(dtype: str, lanes: int, rows: int, cols: int) -> Any:
 
 
 def _dot(dtype: str, path: cpu.Cpu) -> Any:
-    (most_rows, most_cols), size = TILES[path.name].dot, itemsize(summed(dtype))
+    (most_rows, most_cols), size = path.tile.dot, itemsize(summed(dtype))
     lanes = path.lanes(size)
 
     def emit(e: Emitter, m: Any, n: Any, k: Any, a: Any, a_row: Any, b: Any, b_row: Any, c: Any, c_row: Any, accumulate: Any) -> None:

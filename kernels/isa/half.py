@@ -1,8 +1,8 @@
 """float16 ("f2") and bfloat16 ("b2") as uint16 bits: conversion from and to float32 in vectors, on every path.
 
 Widening is exact. Narrowing rounds to nearest, ties to even; NaN stays NaN (quiet), what is too large becomes infinite.
-Where the CPU has no float16 instructions LLVM would call a slow library function for each element, so the generic path does it
-with integers (after F. Giesen's half-to-float notes).
+Where the CPU has no float16 instructions LLVM would call a slow library function for each element, so it is done with
+integers (after F. Giesen's half-to-float notes).
 """
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def widen(e: Emitter, dtype: str, bits: Any) -> Any:
     words, floats = _like(bits.type, ELEMENTS["i4"]), _like(bits.type, ELEMENTS["f4"])
     if dtype == "b2":
         return b.bitcast(b.shl(b.zext(bits, words), _constant(words, 16)), floats)
-    if e.path.name != "generic":
+    if e.path.f16c:
         return b.fpext(b.bitcast(bits, _like(bits.type, ELEMENTS["f2"])), floats)
     u = b.zext(bits, words)
     shifted = b.bitcast(b.shl(b.and_(u, _constant(words, 0x7FFF)), _constant(words, 13)), floats)
@@ -47,7 +47,7 @@ def narrow(e: Emitter, dtype: str, x: Any) -> Any:
     """The 16-bit patterns nearest to float32 values (a scalar or a vector)."""
     b = e.b
     halves, words, floats = _like(x.type, BITS16), _like(x.type, ELEMENTS["i4"]), x.type
-    if dtype == "f2" and e.path.name != "generic":
+    if dtype == "f2" and e.path.f16c:
         return b.bitcast(b.fptrunc(x, _like(x.type, ELEMENTS["f2"])), halves)
 
     def c(number: int) -> Any:

@@ -185,7 +185,7 @@ def _exp_within(e: Emitter, x: Any) -> Any:
     """exp for NaN and -104 <= x <= 89, beyond which float32 has only 0 and Inf."""
     v = Lanes(e, x.type)
     q, n, whole = _reduced(v, x)
-    if e.path.name == "avx512" and x.type.count == 16:
+    if e.path.scales and x.type.count == 16:
         return e.call("llvm.x86.avx512.mask.scalef.ps.512", x.type,
                       [v.add(q, 1.0), n, ir.Constant(x.type, None), ir.Constant(ir.IntType(16), -1), ir.Constant(INT32, 4)])
     half = e.b.ashr(whole, v.word(1))                  # in two steps: only the last multiplication may lose bits or overflow

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
 from typing import Any
 
+from tileflow.kernels.isa.paths import PATHS
 from tileflow.kernels.machine.leaf import Leaf
 
 from .layout import SIDES, Fault, Layout, rows, run_against
@@ -21,15 +21,8 @@ from .machine import Machine, installed
 
 __all__ = ["TARGETS", "Fault", "available", "environment", "machine", "run"]
 
-_AVX512 = ("64bit adx aes avx avx2 bmi bmi2 cmov crc32 cx16 cx8 f16c fma fsgsbase fxsr lzcnt mmx movbe pclmul popcnt sahf "
-           "sse sse2 sse3 sse4.1 sse4.2 ssse3 xsave avx512f avx512cd avx512vl avx512dq avx512bw")
-_FP16 = f"{_AVX512} avx512vnni avx512vbmi avx512vbmi2 avx512bitalg avx512vpopcntdq avx512ifma avx512bf16 avx512fp16"
-TARGETS: Mapping[str, tuple[str, str]] = {
-    "avx512": ("skylake-avx512", _AVX512),
-    "fp16": ("sapphirerapids", _FP16),
-    "amx": ("sapphirerapids", f"{_FP16} amx-tile amx-bf16 amx-int8"),
-}
-"""Processor name and features the compiler targets, by emulated path."""
+TARGETS = tuple(PATHS)
+"""Names of the paths that can be emulated: all."""
 
 
 def available() -> bool:
@@ -38,9 +31,9 @@ def available() -> bool:
 
 
 def environment(path: str) -> dict[str, str]:
-    """Environment variables under which a new process compiles for `path` (a key of `TARGETS`)."""
-    name, features = TARGETS[path]
-    return {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": ",".join(f"+{feature}" for feature in features.split())}
+    """Environment variables under which a new process compiles for `path` (one of `TARGETS`) and nothing better."""
+    entry = PATHS[path]
+    return {"NUMBA_CPU_NAME": entry.processor, "NUMBA_CPU_FEATURES": ",".join(f"+{feature}" for feature in entry.features.split())}
 
 
 @functools.cache

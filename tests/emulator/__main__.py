@@ -1,4 +1,4 @@
-"""`python tests/emulator PATH tests/test_x.py [-k …]`: pytest with every leaf compiled for PATH (a key of `emulator.TARGETS`) and emulated."""
+"""`python tests/emulator PATH tests/test_x.py [-k …]`: pytest with every leaf compiled for PATH (one of `emulator.TARGETS`) and emulated."""
 from __future__ import annotations
 
 import os

@@ -12,7 +12,6 @@ from ..graph.op import Op, Types, op
 from ..graph.types import TensorType, broadcast_shapes
 from ..kernels.attention.float32 import FAR, FULL_MASK, KEY_MASK, NO_MASK, attention_grad_leaf, attention_leaf, blocks, scratch_elements
 from ..kernels.attention.half import attention_half_grad_leaf, attention_half_leaf, half_scratch_elements
-from ..kernels.gemm.float32 import FLOPS_PER_NS
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import fill_call, strides
@@ -213,7 +212,7 @@ class FusedAttention(_Attention):
         leaf = (attention_half_leaf if q.is_half else attention_leaf)(q.code, self.softcap != 0)
         args = (flat(In, 0, q), flat(In, 1, k), flat(In, 2, v), flat(In, 0, q) if mask is None else flat(In, 3, mask),
                 flat(Out, 0, y), flat(Out, 1, lse), *self.scratch(s, q, False), *self.numbers(s, mask))
-        return [Call(leaf, args, s.batch * s.heads * blocks(s.queries), 1, s.flops * 1.5 / FLOPS_PER_NS[cpu.name])]
+        return [Call(leaf, args, s.batch * s.heads * blocks(s.queries), 1, s.flops * 1.5 / cpu.rates.products)]
 
 
 @op("FusedAttentionGrad", onnx=False)
@@ -263,4 +262,4 @@ class FusedAttentionGrad(_Attention):
         seen = flat(In, 1, q) if mask is None else flat(In, 4, mask)
         args = (flat(In, 0, g), flat(In, 1, q), flat(In, 2, k), flat(In, 3, v), seen, flat(In, 5, y), flat(In, 6, lse),
                 *(flat(Out, i, t) for i, t in enumerate(outputs)), *self.scratch(s, q, True), *self.numbers(s, mask))
-        return [Call(leaf, args, s.batch * s.key_heads, 1, s.flops * 3.5 / FLOPS_PER_NS[cpu.name])]
+        return [Call(leaf, args, s.batch * s.key_heads, 1, s.flops * 3.5 / cpu.rates.products)]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PLANAR = {"forward": 0.8, "input": 0.85, "weights": 0.9}
 LAST = {"forward": 1.4, "input": 1.35, "weights": 1.25}
-"""Speed of the two forms, as parts of `FLOPS_PER_NS`: ResNet's shapes on one AVX2 core."""
+"""Speed of the two forms, as parts of the path's rate: ResNet's shapes on one AVX2 core."""
 POINTWISE = {"forward": 1.2, "input": 1.2, "weights": 0.9}
 """Likewise of planar 1x1 convolutions without strides whose rows of pixels fill whole vectors."""
 FEW = 512
@@ -80,7 +80,7 @@ def gain(s: Sites, what: str, code: str, path: Cpu) -> float:
         return 0.0
     if code in HALVES:
         return 1.2 * TURN * 2 * s.n * s.groups * (s.c * s.pixels_in + s.oc * s.pixels_out)
-    speed = kernels.FLOPS_PER_NS[path.name] * 4 / int(code[1:])
+    speed = path.rates.convolutions * 4 / int(code[1:])
     if s.depthwise:
         planar, last = STRIDED[what] if any(a.in_step > 1 for a in s.axes) else DEPTHWISE
         if s.axes[0].taps > 1:                               # planar volumes are turned

@@ -49,6 +49,6 @@ def stem_gain(s: Sites, code: str, path: Cpu) -> float:
     """Estimated nanoseconds that this form saves on one core against planar results, from measured rates."""
     if not s.flops:
         return 0.0
-    speed, inner = kernels.FLOPS_PER_NS[path.name] * 4 / int(code[1:]), kernels.stem.gathered(s)
+    speed, inner = path.rates.convolutions * 4 / int(code[1:]), kernels.stem.gathered(s)
     copied = s.n * s.pixels_in * s.c * kernels.stem.MOVE
     return s.flops / speed * (1 / PLANAR["forward"] - 1 / (LAST["forward"] * filled(inner.oc, inner.c, code, path))) - copied

@@ -23,12 +23,12 @@ from ...machine.call import Call, In, Out, Work
 from ...machine.inner import register_jitable
 from ...machine.leaf import Leaf
 from ...machine.places import address_of
-from .geometry import FLOPS_PER_NS, Geometry
+from .geometry import Geometry
 
 FRAME = 128 * 1024        # bytes of a frame, about: larger planes are done in bands of rows
 ROWS = 8                  # most output rows of a register block
 SUMS = 12                 # most taps of the weight gradient that are summed in registers at a time
-SPEED = 0.5               # of `FLOPS_PER_NS`: a load for each product
+SPEED = 0.5               # of a path's rate: a load for each product
 
 
 @dataclass(frozen=True)
@@ -303,7 +303,7 @@ def serves_gradient(g: Geometry) -> bool:
 
 
 def _cost(g: Geometry, size: int, path: cpu.Cpu) -> float:
-    return (g.flops / SPEED / FLOPS_PER_NS[path.name] + 0.5 * g.n * g.groups * g.h * g.w) * size / 4
+    return (g.flops / SPEED / path.rates.convolutions + 0.5 * g.n * g.groups * g.h * g.w) * size / 4
 
 
 def _products(g: Geometry, f: Frame, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None) -> list[Call]:

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 
 from ...isa import cpu
 
-FLOPS_PER_NS = {"avx512": 60.0, "avx2": 50.0, "generic": 10.0}
-"""Rough float32 speed of one core, for the cost estimates of calls."""
-
 FIRST = 32 * 1024         # bytes of a first-level cache
 CACHE = 320 * 1024        # bytes of an unfolded block: stays in a level-2 cache next to what is multiplied with it
 UNITS = 8                 # units of range wanted at least, for the workers to share
@@ -98,4 +95,4 @@ class Unfolding:
 def cost(g: Geometry, size: int, path: cpu.Cpu) -> float:
     """Estimated nanoseconds of a convolution or one of its gradients on one core."""
     unfolded = 0.0 if g.in_place else float(g.n * g.groups * g.c * g.kw * g.h * g.ow)
-    return g.flops / (FLOPS_PER_NS[path.name] * 4 / size) + unfolded * 0.15
+    return g.flops / (path.rates.convolutions * 4 / size) + unfolded * 0.15

@@ -64,7 +64,7 @@ def _product(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
                         e.store(total, place, mask)
 
     def emit(e: Emitter, n: Any, *args: Any) -> None:
-        if path.name == "avx512":                       # masked vectors cost nothing there
+        if path.mask_registers:                       # masked vectors cost nothing there
             emit_block(e, True, n, *args)
             return
         with e.b.if_else(e.b.icmp_signed(">=", n, word(vectors * lanes))) as (whole, part):

@@ -54,7 +54,7 @@ def _copy_rows(dtype: str, path: cpu.Cpu, step: int) -> Any:
             return [e.address(state[0], source_row), e.address(state[1], target_row)]
         e.loop(0, rows, 1, [source, target], row)
 
-    return emit_vectors if step <= 2 and path.name != "generic" else emit_scalars
+    return emit_vectors if step <= 2 and path.masked_moves else emit_scalars
 
 
 def _add_rows(dtype: str, step: int) -> Any:
@@ -199,7 +199,7 @@ def fold_planes(dtype: str, path: cpu.Cpu, step: int) -> Any:
 
 def gathers(path: cpu.Cpu, step: int) -> bool:
     """Folding writes every element of the rows it meets; else it adds to what is there."""
-    return step == 1 and path.name != "generic"
+    return step == 1 and path.masked_moves
 
 
 HEAD = 13

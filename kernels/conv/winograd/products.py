@@ -22,7 +22,6 @@ from ...machine.places import address_of
 from ..brgemm import width
 from ..indirection import AXIS, Axis, Sites, fill_table, sites_call, sites_work
 from ..panels import Panels
-from ..planar.geometry import FLOPS_PER_NS
 from .transforms import ELEMENTS, pixels_in, pixels_out, weights_in
 
 TILES = 24                # tiles of a unit at least: fewer would read the weights too often
@@ -47,7 +46,7 @@ def cost(s: Sites, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core, with laid-out weights."""
     flops = 2.0 * ELEMENTS * _tiles(s) * s.c * s.oc
     moved = ELEMENTS * _tiles(s) * (s.c + s.oc)
-    return flops / (SPEED * FLOPS_PER_NS[path.name] * 1.9 * 4 / itemsize(dtype)) + 0.12 * moved
+    return flops / (SPEED * path.rates.convolutions * 1.9 * 4 / itemsize(dtype)) + 0.12 * moved
 
 
 def _forward(s: Sites) -> bool:

@@ -14,7 +14,6 @@ from llvmlite import ir
 from ...isa import cpu
 from ...isa.mathlib import constant
 from ...isa.vector import WORD, Emitter, as_intrinsic, itemsize, vector, word
-from ..brgemm import TILES
 
 ELEMENTS = 16
 """Of a transformed tile."""
@@ -95,7 +94,7 @@ def weights_in(dtype: str, path: cpu.Cpu) -> Any:
 
     Weights are rows [channel][tap] of `width` filters, taps `tap_step` bytes apart; rows [channel] of element i go to target + i * target_step.
     """
-    size, lanes, vectors = itemsize(dtype), path.lanes(itemsize(dtype)), TILES[path.name][1]
+    size, lanes, vectors = itemsize(dtype), path.lanes(itemsize(dtype)), path.tile.vectors
     kind = vector(dtype, lanes)
 
     def emit(e: Emitter, channels: Any, source: Any, tap_step: Any, target: Any, target_step: Any) -> None:

@@ -1,0 +1,98 @@
+"""The CPU paths: one entry each. What a path can do, how fast it is, how it is told, and how code for it is made elsewhere.
+
+Kernels ask an entry's capabilities, never its name: the name only tells compiled code of one path from that of another. A new path is
+a new entry, in order of speed.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .features import features
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Register blocks of the micro-kernels. The rows and columns left over by the largest block are covered by powers of two below it."""
+
+    rows: int                              # of a block of vectors along the columns of C
+    vectors: int                           # columns of that block, in vectors
+    dot: tuple[int, int]                   # rows and columns of a block of dot products
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Rough speed of one core, in float32 operations per ns, for the cost estimates of calls (other types by their size)."""
+
+    products: float
+    convolutions: float
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """A kernel path: what the kernels may ask.
+
+    `name` tells the vector code apart; a path with matrix tiles or float16 arithmetic shares it with the path that differs in these only.
+    """
+
+    name: str
+    vector_bytes: int                      # of a register; integer operations may be done in narrower ones (LLVM splits them)
+    registers: int
+    tile: Tile
+    rates: Rates
+    needs: frozenset[str]                  # features, as LLVM names them, by which the path is detected
+    processor: str                         # the first one that has them, as LLVM names it
+    features: str                          # what that one has: tests compile for it and run the code in an emulator or with these features only
+    fma: bool = False                      # fused multiply-add; without it the product is rounded, too: other bits, wider bounds of error
+    f16c: bool = False                     # float16 <-> float32 in an instruction, else by integer operations (the same bits)
+    masked_moves: bool = False             # loads and stores of 32 and 64-bit lanes under a mask
+    mask_registers: bool = False           # masks for lanes of all widths; a masked vector costs as much as a whole one
+    scales: bool = False                   # x * 2 ** n in one instruction
+    small_caches: bool = False             # products are blocked for 32 KB and 512 KB of cache, else for more
+    tiles: str = ""                        # "amx": the CPU's tiles; "software": the same arithmetic in vectors (tests)
+    precision: str = "highest"             # of float32 products in tiles, one of PRECISIONS
+    half: bool = False                     # float16 multiply-adds in vectors, tiles or not
+
+    @property
+    def amx(self) -> bool:
+        """Whether products may be done in bfloat16 tiles."""
+        return self.tiles != ""
+
+    @property
+    def multiplies_halves(self) -> bool:
+        """Whether float16 vectors are multiplied and added as they are (tiles mostly come with that, but not by themselves)."""
+        return self.half or (self.tiles == "amx" and "avx512fp16" in features())
+
+    @property
+    def label(self) -> str:
+        """The path as people know it."""
+        return self.tiles or ("fp16" if self.half else self.name)
+
+    def lanes(self, itemsize: int) -> int:
+        """Elements of `itemsize` bytes in one vector register."""
+        return self.vector_bytes // itemsize
+
+
+PRECISIONS = ("highest", "high", "medium")
+"""How float32 products are done by tiles: with six, three or one bfloat16 product for each."""
+
+_X86 = "64bit cmov cx8 fxsr mmx sse sse2"
+_AVX = f"{_X86} aes avx crc32 cx16 pclmul popcnt sahf sse3 sse4.1 sse4.2 ssse3 xsave"
+_AVX2 = f"{_AVX} avx2 bmi bmi2 f16c fma fsgsbase lzcnt movbe"
+_AVX512 = f"{_AVX2} adx avx512f avx512cd avx512vl avx512dq avx512bw"
+_FP16 = f"{_AVX512} avx512vnni avx512vbmi avx512vbmi2 avx512bitalg avx512vpopcntdq avx512ifma avx512bf16 avx512fp16"
+
+_WIDE = Cpu("avx512", 64, 32, Tile(12, 2, (4, 4)), Rates(80.0, 60.0),           # 24 of 32 registers are sums
+            frozenset({"avx512f", "avx512vl", "avx512dq", "avx512bw"}), "skylake-avx512", _AVX512,
+            fma=True, f16c=True, masked_moves=True, mask_registers=True, scales=True)
+PATHS = {
+    "amx": replace(_WIDE, tiles="amx", needs=_WIDE.needs | {"amx-tile", "amx-bf16"}, processor="sapphirerapids",
+                   features=f"{_FP16} amx-tile amx-bf16 amx-int8"),
+    "fp16": replace(_WIDE, half=True, needs=_WIDE.needs | {"avx512fp16"}, processor="sapphirerapids", features=_FP16),
+    "avx512": _WIDE,
+    "avx2": Cpu("avx2", 32, 16, Tile(6, 2, (2, 4)), Rates(70.0, 50.0),          # 12 of 16
+                frozenset({"avx2", "fma", "f16c"}), "haswell", _AVX2,
+                fma=True, f16c=True, masked_moves=True, small_caches=True),
+    "generic": Cpu("generic", 16, 16, Tile(4, 2, (2, 4)), Rates(12.0, 10.0),    # 8 of 16: the unfused product needs one more
+                   frozenset(), "generic", _X86),
+}
+"""All paths, fastest first. "generic" is every other CPU: x86 before AVX, and NEON."""
