@@ -2,6 +2,7 @@
 
     python -m bench gemm --only 512 --threads 1        # a part of a case
     python -m bench models --models DIR                # ONNX files of a folder
+    python -m bench busy --models DIR                  # beside other processes and under quotas
     python -m bench compare before.json after.json     # two files of --json
     python -m bench table results.json --readme README.md
 """
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import compare, hardware, limits, planning, startup, table
+from . import busy, compare, hardware, limits, planning, startup, table
 from .cases import cases, words
 from .kinds import model
 from .pairs import Peaks, Settings, measure
@@ -24,7 +25,7 @@ from .verdict import summary
 OTHERS: dict[str, Callable[[int | None, int], Iterable[Any]]] = {"startup": startup.run, "hardware": hardware.run, "planning": planning.run,
                                                                  "limits": limits.run}
 """Cases without a peer."""
-VERBS = {"compare": compare.main, "table": table.main}
+VERBS = {"busy": busy.main, "compare": compare.main, "table": table.main}
 
 
 def names() -> list[str]:

@@ -4,7 +4,7 @@
 
 reads requests, one JSON object a line, and answers each with one line:
     {"do": "prepare", "kind": ..., "shape": {...}}    {"ok": true} or {"unsupported": "a sentence"}
-    {"do": "time", "times": 3}                        {"seconds": of all three}
+    {"do": "time", "times": 3, "wall": false}         {"seconds": of all three}
     {"do": "error"}, {"do": "peak"}, {"do": "ask", "what": "memory"}
 Only one side works at a time, so that an answer is also a turn.
 """
@@ -69,10 +69,14 @@ class Side:
             raise RuntimeError(f"the {self.name} side failed: {answer['failed']}")
         return answer
 
-    def seconds(self, times: int) -> float:
-        """Seconds of one of `times` repetitions, measured by the side itself after one that is not counted."""
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def seconds(self, times: int, wall: bool = False) -> float:
+        """Seconds of one of `times` repetitions, measured by the side itself after one that is not counted; `wall`: always the clock's."""
         time.sleep(SETTLE)
-        return float(self.ask(do="time", times=times)["seconds"]) / times
+        return float(self.ask(do="time", times=times, wall=wall)["seconds"]) / times
 
     def close(self) -> None:
         """End the process."""
@@ -114,7 +118,7 @@ class Server:
             case "prepare":
                 return self.prepare(request["kind"], request["shape"])
             case "time":
-                return {"seconds": self.measure(request["times"])}
+                return {"seconds": self.measure(request["times"], request.get("wall", False))}
             case "error":
                 return {"error": self._runner.error()}
             case "ask":
@@ -138,9 +142,9 @@ class Server:
             return {"unsupported": str(error)}
         return {"ok": True}
 
-    def measure(self, times: int) -> float:
-        """Seconds of `times` repetitions: the process's own time with one thread, the clock's with more."""
-        clock = time.process_time if self.threads == 1 else time.perf_counter
+    def measure(self, times: int, wall: bool = False) -> float:
+        """Seconds of `times` repetitions: the process's own time with one thread, the clock's with more or where `wall` asks for it."""
+        clock = time.process_time if self.threads == 1 and not wall else time.perf_counter
         if times > 1:
             self._runner.run(1)
         began = clock()

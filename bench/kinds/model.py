@@ -5,7 +5,7 @@ dimensions without a size are 1.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from ..cases import Row
 from .base import Problem, Runner, Unsupported, beside_largest
 
 
-def inputs_of(path: Path) -> dict[str, np.ndarray]:
-    """Arrays for the inputs of a file."""
+def inputs_of(path: Path, sizes: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
+    """Arrays for the inputs of a file; `sizes` of some inputs go before what the file says."""
     graph = onnx.load(path).graph
     constants = {i.name for i in graph.initializer}
     ports = [p for p in graph.input if p.name not in constants]
@@ -29,7 +29,7 @@ def inputs_of(path: Path) -> dict[str, np.ndarray]:
     rng, arrays = np.random.default_rng(0), {}
     for p in ports:
         kind = p.type.tensor_type
-        shape = [d.dim_value or 1 for d in kind.shape.dim]
+        shape = sizes.get(p.name) or [max(1, d.dim_value) for d in kind.shape.dim]
         dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
         arrays[p.name] = rng.standard_normal(shape).astype(dtype) if dtype.kind == "f" else np.ones(shape, dtype)
     return arrays
@@ -42,6 +42,7 @@ class Model(Problem):
         super().__init__(shape)
         self.path = Path(shape["file"])
         self.name = self.path.stem
+        self.sizes: Mapping[str, Sequence[int]] = shape.get("inputs", {})
 
     def ours(self, threads: int) -> Runner:
         from tileflow.errors import TileflowError
@@ -68,7 +69,7 @@ class Model(Problem):
 class _Ours:
     def __init__(self, problem: Model, threads: int) -> None:
         from tileflow.onnx_backend import Backend
-        self._problem, self._feeds = problem, list(inputs_of(problem.path).values())
+        self._problem, self._feeds = problem, list(inputs_of(problem.path, problem.sizes).values())
         self._backend = Backend.prepare(onnx.load(problem.path), "CPU", threads=threads)
         self.run(1)
 
@@ -88,7 +89,7 @@ class _OnnxRuntime:
         options.add_session_config_entry("session.force_spinning_stop", "1")       # between runs: it is our turn then
         if not optimised:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        self._problem, self._feeds = problem, inputs_of(problem.path)
+        self._problem, self._feeds = problem, inputs_of(problem.path, problem.sizes)
         self._session = onnxruntime.InferenceSession(str(problem.path), options, providers=["CPUExecutionProvider"])
 
     def run(self, times: int) -> None:
