@@ -1,6 +1,6 @@
 """One operator as the engine calls it: a graph through the ordinary compile path, its table repeated in the native driver.
 
-Nothing is special about a benchmark's operator: `compiler.inference`, `make_plan` and `Engine` make the rows that a network
+Nothing is special about a benchmark's operator: `compiler.inference` and `make_engine` make the rows that a network
 with this operator would have. Only the table's end differs: a LOOP row repeats it without Python in between.
 """
 from __future__ import annotations
@@ -10,25 +10,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tileflow import compiler
-from tileflow.graph import Graph, State
+from tileflow.graph import Graph
 from tileflow.kernels.machine import driver
-from tileflow.lower.plan import Plan, make_plan
 from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold
 from tileflow.program import Batching, Program
 from tileflow.runtime.binding import Blocks, Patches, call_row
 from tileflow.runtime.engine import HYPER, Engine
+from tileflow.runtime.executable import Host, make_engine
 from tileflow.runtime.session import Session
-
-
-def _engine(program: Program, states: Sequence[State], initial: Mapping[str, np.ndarray], threads: int) -> tuple[Engine, Plan]:
-    session = Session()
-    session.declare(states, initial)
-    plan = make_plan(program, driver.start_threads(threads))
-    for leaf in plan.leaves():
-        leaf.compile()
-    driver.drive()
-    return Engine(plan, session), plan
 
 
 class Native:
@@ -42,8 +32,7 @@ class Native:
             prologue: a call begins with what depends on weights only, as after an update.
         """
         program = compiler.inference(graph, Batching(1, 1, micro_batches)).program
-        states = [s for g in (program.micro, program.prologue) for s in g.states]
-        self._engine, _ = _engine(program, states, weights, threads)
+        self._engine = make_engine(program, Session(), weights, Host(threads))
         self._inputs = dict(inputs)
         results = self._engine.run(self._inputs)               # binds the arrays and runs the prologue once
         self._results = results
@@ -82,7 +71,8 @@ class NativeUpdate:
 
     def __init__(self, update: Graph, initial: Mapping[str, np.ndarray], hyper: Mapping[str, float], threads: int) -> None:
         program = Program(Graph("micro"), Batching(1), update=cse(fold(update)))         # as the compiler does it
-        engine, plan = _engine(program, update.states, initial, threads)
+        engine = make_engine(program, Session(), initial, Host(threads))
+        plan = engine.plan
         self._engine, self.session = engine, engine.session
         blocks = Blocks()
         bound = engine.bind(plan.update.rows, np.zeros(0, np.uint8))

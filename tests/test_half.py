@@ -16,11 +16,8 @@ from tileflow import compiler
 from tileflow.errors import TileflowError
 from tileflow.graph import HALVES, Builder, Graph, Op, TensorType
 from tileflow.importers.onnx import wrap_model
-from tileflow.kernels.machine import driver
-from tileflow.kernels.machine.warm import compile_all
-from tileflow.lower.plan import make_plan
 from tileflow.program import Batching
-from tileflow.runtime.engine import Engine
+from tileflow.runtime.executable import Host, make_engine
 from tileflow.runtime.session import Session
 
 EPSILON = {"float16": 2.0 ** -10, "bfloat16": 2.0 ** -7}
@@ -33,9 +30,7 @@ def run(op: Op, arrays: list[np.ndarray | None]) -> list[np.ndarray]:
     values = [None if a is None else b.input(f"x{i}", TensorType(a.dtype.name, a.shape)) for i, a in enumerate(arrays)]
     graph.outputs = [*b.emit(op, *values)]
     program = compiler.inference(graph, Batching(1)).program
-    plan = make_plan(program, driver.start_threads(1))
-    compile_all(plan.leaves())
-    found = Engine(plan, Session()).run({f"x{i}": a for i, a in enumerate(arrays) if a is not None})
+    found = make_engine(program, Session(), host=Host(threads=1)).run({f"x{i}": a for i, a in enumerate(arrays) if a is not None})
     return [found[v.name] for v in program.micro.outputs]
 
 

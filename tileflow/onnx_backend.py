@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,22 +18,15 @@ from onnx.backend.base import BackendRep
 from onnx.version_converter import convert_version
 
 from . import compiler
-from .environment import check_environment
 from .errors import DataError, ModelError, TypeMismatchError, UnsupportedError
 from .graph import CODES, type_of
 from .importers.onnx import OLDEST_OPSET, DynamicOperandError, OnnxModel, import_graph, load_model, unsupported_nodes, wrap_model
-from .kernels.machine import driver
-from .kernels.machine.warm import compile_all
-from .lower.plan import make_plan
 from .program import Batching
-from .runtime import budget
 from .runtime.engine import Engine
+from .runtime.executable import Host, Recent, Signature, make_engine
 from .runtime.session import Session
 from .runtime.turns import Turn, build
 from .text import one_line
-
-MOST_PROGRAMS = 8
-"""Compiled programs that a model keeps, one for each set of input types; the least recently used goes first."""
 
 
 class Backend(OnnxBackend):
@@ -89,24 +81,32 @@ class Prepared(BackendRep):
     def __init__(self, model: OnnxModel, threads: int | None = None) -> None:
         self.model, self._threads = model, threads
         self._turn = Turn()
+        self._names = [p.name for p in model.inputs]
         self._baked: frozenset[str] = frozenset()
-        self._engines: OrderedDict[tuple[Any, ...], Engine] = OrderedDict()
+        self._engines: Recent[tuple[Any, ...], Engine] = Recent()
+        self._last: tuple[Signature, Engine] | None = None
+        """What ran last, where the types of its arrays are all that it is for."""
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[np.ndarray, ...]:
         """The outputs for arrays in the order of the model's inputs (initializers left out), or for a dict by name.
 
         Inputs that decide a shape are compiled into the program: other values of them make another program.
         """
-        arrays = self._arrays(inputs)
+        if self._last is not None:
+            signature, engine = self._last
+            given = [inputs.get(name) for name in self._names] if isinstance(inputs, dict) else inputs
+            if isinstance(given, list | tuple) and signature.fits(given):
+                return tuple([a[0] for a in self._turn.call(engine.call, given)])
+        return self._turn.call(self._run, self._arrays(inputs))
 
-        def run() -> tuple[np.ndarray, ...]:
-            engine = self._engine(arrays)
-            results = engine.run({name: a for name, a in arrays.items() if name not in self._baked})
-            return tuple(results[v.name][0] for v in engine.outputs)
-        return self._turn.call(run)
+    def _run(self, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        """A call with other types than the last one, within this thread's turn."""
+        engine = self._engine(arrays)
+        self._last = None if self._baked else (Signature([type_of(a) for a in arrays.values()]), engine)
+        return tuple(a[0] for a in engine.call([a for name, a in arrays.items() if name not in self._baked]))
 
     def _arrays(self, inputs: Any) -> dict[str, np.ndarray]:
-        names = [p.name for p in self.model.inputs]
+        names = self._names
         if not isinstance(inputs, Mapping):
             given: Sequence[Any] = inputs if isinstance(inputs, list | tuple) else [inputs]
             if len(given) != len(names):
@@ -128,28 +128,15 @@ class Prepared(BackendRep):
         while True:
             values = {name: arrays[name] for name in sorted(self._baked)}
             key = (*((n, type_of(a)) for n, a in arrays.items()), *(a.tobytes() for a in values.values()))
-            if key not in self._engines:
-                try:
-                    self._engines[key] = build(partial(self._compile, arrays, values))
-                except DynamicOperandError as error:
-                    if not error.names - self._baked:
-                        raise
-                    self._baked |= error.names
-                    continue
-                if len(self._engines) > MOST_PROGRAMS:
-                    self._engines.popitem(last=False)
-            self._engines.move_to_end(key)
-            return self._engines[key]
+            try:
+                return self._engines.get(key, lambda: build(partial(self._compile, arrays, values)))          # noqa: B023    (called at once)
+            except DynamicOperandError as error:
+                if not error.names - self._baked:
+                    raise
+                self._baked |= error.names
 
     def _compile(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> Engine:
-        check_environment()
         types = {name: type_of(a) for name, a in arrays.items() if name not in values}
         imported = import_graph(self.model, input_types=types, values=values, training=None)
         program = compiler.inference(imported.graph, Batching(1)).program
-        session = Session()
-        plan = make_plan(program, driver.start_threads(self._threads))
-        budget.require(plan, session)
-        for graph in program.graphs:
-            session.declare(graph.states, imported.weights)
-        compile_all(plan.leaves())
-        return Engine(plan, session)
+        return make_engine(program, Session(), imported.weights, Host(self._threads))

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -151,19 +151,23 @@ class Patches:
     def __init__(self, blocks: Blocks, moving: Sequence[tuple[int, Moving | Micro]]) -> None:
         self.table = np.zeros((max(1, len(moving)), PATCH_WORDS), np.int64)
         self.count = len(moving)
-        self._what = [w for _, w in moving]
-        for row, (index, what) in zip(self.table, moving, strict=False):
-            ring, stride = (what.ring, what.stride) if isinstance(what, Moving) else (1 << 62, 1)
+        self.address = int(self.table.ctypes.data)
+        self._words = self.table.reshape(-1).data
+        self._bases: dict[str | None, list[tuple[int, int]]] = {}
+        """By what moves them (None: the index of the micro-batch), the words that hold a base, and the offset that each has from it."""
+        for i, (row, (index, what)) in enumerate(zip(self.table, moving, strict=False)):
+            name, stride, ring, offset = (what.name, what.stride, what.ring, what.offset) if isinstance(what, Moving) else (None, 1, 1 << 62, 0)
             row[:] = blocks.address(index), 0, stride, ring
+            self._bases.setdefault(name, []).append((i * PATCH_WORDS + 1, offset))
 
-    @property
-    def address(self) -> int:
-        return int(self.table.ctypes.data)
-
-    def set_bases(self, addresses: dict[str, int], micro: int) -> None:
-        """Set where each io tensor starts and the index of the call's first micro-batch."""
-        for row, what in zip(self.table, self._what, strict=False):
-            row[1] = addresses[what.name] + what.offset if isinstance(what, Moving) else micro
+    def set_bases(self, addresses: Mapping[str, int], micro: int) -> None:
+        """Set where io tensors start, others staying where they were, and the index of the call's first micro-batch."""
+        words, bases = self._words, self._bases
+        for name, base in addresses.items():
+            for at, offset in bases.get(name, ()):
+                words[at] = base + offset
+        for at, _ in bases.get(None, ()):
+            words[at] = micro
 
 
 def call_row(bound: Bound, block: int, parallel: bool) -> list[int]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numba
 import numpy as np
 
-from .. import memory
 from ..errors import TrainingError
 from ..graph import Node, TensorType, Value
 from ..kernels.machine import driver
@@ -21,6 +20,7 @@ from ..lower.rows import Place, Row
 from . import upkeep
 from .binding import Blocks, Bound, Moving, Patches, bind, call_row
 from .failure import bad_gradient, failed_leaf, lost, overflow
+from .ports import Ports
 from .session import Session, aligned
 
 SLICE_NS = 20_000_000
@@ -70,10 +70,13 @@ class Engine:
         self._arenas = {"packed": aligned(plan.prologue.arena_bytes), "fold": aligned(plan.fold.arena_bytes),
                         "check": aligned(plan.check.arena_bytes), "update": aligned(plan.update.arena_bytes)}
         self._lanes = [self._make_lane() for _ in range(plan.lanes)]
-        self._control = np.zeros(driver.CONTROL_WORDS, np.int64)
+        self._control_memory = np.zeros(driver.CONTROL_WORDS, np.int64)
+        self._control, self._control_address = self._control_memory.data, int(self._control_memory.ctypes.data)
+        self._ports = Ports(self.program.inputs, self.batching.micro_batches, [(v, self.slots(v)) for v in self.outputs])
         self.completed = self._first_update = 0
         self._workers = plan.workers
         self._assemble()
+        self._set_bases({**self._ports.fixed(), HYPER: self.scalars_address}, 0)
 
     # ---- memory
 
@@ -160,6 +163,8 @@ class Engine:
         table = np.array(self._rows, np.int64).reshape(-1, driver.ROW_WORDS)
         self.table, self.prologue_table = table[:prologue_from].copy(), table[prologue_from:].copy()
         """The rows of a call, and of what depends on weights only; `drive` runs them with the addresses of the last `run`."""
+        self._address, self._length = int(self.table.ctypes.data), len(self.table)
+        self._loops = [row[3] for row in self._rows if row[0] == LOOP and row[2] == self._counter(1)]
 
     def _counter(self, index: int) -> int:
         return int(self._counters.ctypes.data + 8 * index)
@@ -229,16 +234,22 @@ class Engine:
 
     def run(self, inputs: Mapping[str, np.ndarray], *, scalars: Callable[[int], Mapping[str, float]] | None = None,
             first_update: int = 0, stop: Callable[[], bool] | None = None) -> dict[str, np.ndarray]:
+        """`call` with inputs and outputs by name."""
+        found = self.call([inputs[v.name] for v in self.program.inputs], scalars=scalars, first_update=first_update, stop=stop)
+        return {v.name: a for v, a in zip(self.outputs, found, strict=True)}
+
+    def call(self, arrays: Sequence[np.ndarray], *, scalars: Callable[[int], Mapping[str, float]] | None = None, first_update: int = 0,
+             stop: Callable[[], bool] | None = None) -> list[np.ndarray]:
         """Run a call. `completed` then says how many of its updates are done.
 
         Args:
-            inputs: by name, each of the graph's element type, [rows, ...], C-contiguous.
+            arrays: in the order of `program.inputs`, each of the graph's element type, [rows, ...], C-contiguous.
             scalars: the optimizer's variable hyper-parameters at an update index (session.updates counts).
             first_update: skip the updates of this call that were done before (resuming in the middle of a call).
             stop: asked about every 20 ms; once true the call ends early, after its last whole update.
 
         Returns:
-            outputs by name: [micro-batches of the call, *micro-batch shape], or for a `final_only` output one per lane slot. What
+            in the order of `outputs`: [micro-batches of the call, *micro-batch shape], or for a `final_only` output one per lane slot. What
             a call that ended early did not compute is zero.
 
         Raises:
@@ -248,16 +259,11 @@ class Engine:
         self._workers = driver.workers(self.plan.workers)
         if self._workers > 1:
             numba.set_num_threads(self._workers)
-        returned = sum(self._slots(v) * v.type.nbytes for v in self.outputs)
-        memory.require(returned, "What a call returns", "lower device_iterations or micro_batch_size")
-        results = {v.name: np.zeros((self._slots(v), *v.shape), v.type.numpy) for v in self.outputs}
-        addresses = {name: int(a.ctypes.data) for name, a in {**dict(inputs), **results}.items()}
-        addresses[HYPER] = self.scalars_address
+        moved = self._ports.take(arrays)
+        results = self._ports.open(moved, clear=stop is not None or first_update > 0)
         self._first_update = first_update
         first_micro = first_update * self.batching.gradient_accumulation
-        for lane in self._lanes:
-            lane.patches.set_bases(addresses, self.session.micro_batches - first_micro)
-        self._iteration_patches.set_bases(addresses, 0)
+        self._set_bases(moved, self.session.micro_batches - first_micro)
         if scalars is not None:
             for i in range(first_update, self.batching.device_iterations):
                 self.set_scalars(i, scalars(self.session.updates + i - first_update))
@@ -269,7 +275,12 @@ class Engine:
             self.drive(self.table, stop)
         finally:
             self._finish(first_update)
-        return results
+        return self._ports.give(results)
+
+    def _set_bases(self, addresses: Mapping[str, int], micro: int) -> None:
+        for lane in self._lanes:
+            lane.patches.set_bases(addresses, micro)
+        self._iteration_patches.set_bases(addresses, 0)
 
     @property
     def scalars_address(self) -> int:
@@ -281,12 +292,13 @@ class Engine:
         for k, s in enumerate(self._scalars):
             self._scalar_memory[iteration, k] = values[s.name.removeprefix("optimizer.")]
 
-    def _slots(self, value: Value) -> int:
+    def slots(self, value: Value) -> int:
+        """The micro-batches that a call keeps of an output."""
         return self.plan.lanes if value.name in self._final else self.batching.micro_batches
 
     def _finish(self, first_update: int) -> None:
         """Count what was done; forget what was half done."""
-        self.completed = int(self._control[driver.ITERATION])
+        self.completed = self._control[driver.ITERATION]
         if self.program.training:
             done = self.completed - first_update
             self.session.updates += done
@@ -295,9 +307,8 @@ class Engine:
                 self.session.version += 1
         self._seen_version = self.session.version
         self._descriptors[:, 2] = 0
-        for row in self._rows:
-            if row[0] == LOOP and row[2] == self._counter(1):
-                self._counters[1] = row[3]
+        for count in self._loops:
+            self._counters[1] = count
         self._control[driver.HELD] = 0
 
     def drive(self, table: np.ndarray, stop: Callable[[], bool] | None = None, first: int = 0) -> None:
@@ -306,20 +317,24 @@ class Engine:
         Raises:
             TrainingError: a row failed.
         """
-        control, run, pc = self._control, driver.drive(), 0
+        control, run, workers, pc = self._control, driver.drive(), self._workers, 0
+        address, length = (self._address, self._length) if table is self.table else (int(table.ctypes.data), len(table))
         control[driver.STATUS] = 0
         while pc >= 0:
             control[driver.DEADLINE] = time.monotonic_ns() + SLICE_NS
-            with _alone(self._workers):
-                pc = run(table.ctypes.data, len(table), pc, self._workers, control.ctypes.data)
+            if workers == 1:
+                pc = run(address, length, pc, 1, self._control_address)
+            else:
+                with _alone(workers):
+                    pc = run(address, length, pc, workers, self._control_address)
             if control[driver.STATUS]:
-                raise self._failure(int(control[driver.STATUS]), first + pc)
+                raise self._failure(control[driver.STATUS], first + pc)
             if stop is not None and stop():
                 return
 
     def _failure(self, status: int, pc: int) -> TrainingError:
         """The sentence for a leaf's status."""
-        update = self.session.updates + int(self._control[driver.ITERATION]) - self._first_update
+        update = self.session.updates + self._control[driver.ITERATION] - self._first_update
         if pc in self._gradient_rows:
             return bad_gradient(self._bad_gradients(), update)
         if pc in self._check_rows:
@@ -327,7 +342,7 @@ class Engine:
         if pc in self._update_rows:
             return lost(self._lost(), update)
         node, ahead = self._owners[pc]
-        micro = int(self._control[driver.MICRO]) + ahead
+        micro = self._control[driver.MICRO] + ahead
         if self._rows[pc][0] == WAVE:
             i = int(np.flatnonzero(self._descriptors[:, 5])[0])
             node, micro = self._lanes[i].bound[int(self._descriptors[i, 2])].row.node, micro + i
@@ -357,7 +372,7 @@ class Engine:
             table = np.array([[PATCH, 0, patches.address, patches.count, driver.ITERATION, 0, 0, 0], call_row(b, blocks.address(start), False)])
             self._control[driver.STATUS] = 0
             with _alone(1):
-                driver.drive()(table.ctypes.data, len(table), 0, 1, self._control.ctypes.data)
+                driver.drive()(table.ctypes.data, len(table), 0, 1, self._control_address)
             if self._control[driver.STATUS] and b.row.node is not None:
                 names.append(str(b.row.node.origin))
         return names

@@ -3,32 +3,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter, methodcaller
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import compiler
-from ..environment import check_environment
 from ..errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
-from ..graph import Graph, TensorType
-from ..kernels.machine import driver
-from ..kernels.machine.warm import compile_all
-from ..lower.plan import make_plan
+from ..graph import Graph, TensorType, Value
 from ..options import Options
 from ..program import Batching, Program
-from . import budget
 from .engine import Engine
+from .executable import Host, Progress, Recent, Signature, make_engine
 from .source import Source, as_array
 from .turns import build
 
-MOST_PROGRAMS = 8
-"""Programs kept when `on_new_shape="compile"` meets new shapes; the least recently used goes first."""
-Progress = Callable[[str, int, int], None]
-"""Called with (what, done, total) while kernels are compiled."""
+Shown = Callable[[np.ndarray], Any]
+"""What a call returns of one output: of [micro-batches, *micro-batch shape]."""
 
 
 @dataclass
@@ -36,7 +31,12 @@ class _Compiled:
     engine: Engine
     program: Program
     compilation: compiler.Compilation
-    inputs: tuple[TensorType, ...]
+    signature: Signature
+    shown: list[Shown]
+
+    @property
+    def inputs(self) -> tuple[TensorType, ...]:
+        return self.signature.types
 
 
 class Model:
@@ -54,7 +54,7 @@ class Model:
         """Asked about every 20 ms of a call; once true, the call ends after its last whole update."""
         self.compile_seconds = 0.0
         """Seconds spent on compiling since someone last set it to zero."""
-        self._programs: OrderedDict[tuple[TensorType, ...], _Compiled] = OrderedDict()
+        self._programs: Recent[tuple[TensorType, ...], _Compiled] = Recent()
         self._current: _Compiled | None = None
 
     # ---- compiling
@@ -81,7 +81,7 @@ class Model:
     def compile(self, *arrays: Any) -> None:
         """Compile for arrays of these shapes and types without running."""
         given = self._arrays(arrays)
-        self.source.session.turn.call(lambda: self._prepare(given))
+        self.source.session.turn.call(self._prepare, given)
 
     def destroy(self) -> None:
         """Forget the compiled programs, so that the next call may have other shapes. Weights and optimizer states stay."""
@@ -133,20 +133,20 @@ class Model:
 
     def _prepare(self, arrays: Sequence[np.ndarray]) -> _Compiled:
         """The program for these arrays, compiled if need be."""
-        types = tuple(TensorType(a.dtype.name, a.shape) for a in arrays)
-        if self._current is not None and types == self._current.inputs:
+        if self._current is not None and self._current.signature.fits(arrays):
             return self._current
-        if types not in self._programs:
-            began = time.perf_counter()
-            if self._current is not None and self.options.on_new_shape == "error":
-                self._refuse(types)
-            self._programs[types] = build(lambda: self._compile(types))
-            self.compile_seconds += time.perf_counter() - began
-            while len(self._programs) > MOST_PROGRAMS:
-                self._programs.popitem(last=False)
-        self._programs.move_to_end(types)
-        self._current = self._programs[types]
+        types = tuple(TensorType(a.dtype.name, a.shape) for a in arrays)
+        if types not in self._programs and self._current is not None and self.options.on_new_shape == "error":
+            self._refuse(types)
+        self._current = self._programs.get(types, lambda: self._timed(types))
         return self._current
+
+    def _timed(self, types: tuple[TensorType, ...]) -> _Compiled:
+        began = time.perf_counter()
+        try:
+            return build(lambda: self._compile(types))
+        finally:
+            self.compile_seconds += time.perf_counter() - began
 
     def _refuse(self, types: tuple[TensorType, ...]) -> None:
         """The sentence for inputs that differ from those the model was compiled for."""
@@ -162,7 +162,6 @@ class Model:
                 raise ShapeError(f"Shape mismatch for {name}: expected {list(want.shape)} but got {list(got.shape)}; {hint}")
 
     def _compile(self, types: tuple[TensorType, ...]) -> _Compiled:
-        check_environment()
         micro = self._micro_types(types)
         own = self._own_inputs(micro)
         graph, initial = self.source.graph(own, self.training)
@@ -170,16 +169,18 @@ class Model:
         compilation = self._build(graph, batching, micro[len(own):])
         program = compilation.program
         self._check_inputs(program, micro)
-        session = self.source.session
-        workers = driver.start_threads(self.options.threads)
-        plan = make_plan(program, workers, self.options.matmul_precision)
         final = frozenset(v.name for v in program.micro.outputs if v is not program.loss) if self.mode == "final" else frozenset()
-        budget.require(plan, session, final)
-        for g in (program.micro, program.prologue, program.fold, program.update):          # the order of states in memory is the model's
-            session.declare(g.states, initial)
+        host = Host(self.options.threads, self.options.matmul_precision, self.options.seed)
+        engine = make_engine(program, self.source.session, initial, host, final=final, progress=self.progress)
         self.source.attach()
-        compile_all(plan.leaves(), self.progress)
-        return _Compiled(Engine(plan, session, final, self.options.seed), program, compilation, types)
+        return _Compiled(engine, program, compilation, Signature(types), [self._shown(v, engine) for v in engine.outputs])
+
+    def _shown(self, value: Value, engine: Engine) -> Shown:
+        """What the output mode returns of an output."""
+        program = engine.program
+        if self.mode == "final" and value is not program.loss:
+            return itemgetter((program.batching.micro_batches - 1) % engine.slots(value))
+        return selection(self.mode, program.batching, self.options.output_return_period, (engine.slots(value), *value.shape))
 
     def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
         """Compile the graph; `more` are the types of the inputs that follow the model's own."""
@@ -238,29 +239,23 @@ class Model:
             raise DataError("The model needs at least one input array.")
         return [as_array(a, self.source.input_dtype(i, np.asarray(a)), f"input {i}") for i, a in enumerate(arrays)]
 
-    def _run(self, arrays: Sequence[np.ndarray], first_update: int = 0) -> dict[str, np.ndarray]:
-        compiled = self._prepare(arrays)
-        inputs = {v.name: a for v, a in zip(compiled.program.inputs, arrays, strict=True)}
-        return compiled.engine.run(inputs, scalars=self._scalars(), first_update=first_update, stop=self.stop)
+    def _run(self, arrays: Sequence[np.ndarray], first_update: int = 0) -> list[np.ndarray]:
+        """A call of the engine, within a turn: all micro-batches of each of its outputs."""
+        return self._prepare(arrays).engine.call(arrays, scalars=self._scalars(), first_update=first_update, stop=self.stop)
 
     def _scalars(self) -> Callable[[int], Mapping[str, float]] | None:
         return None
 
-    def _outputs(self, results: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The model's outputs in the output mode, in the order of the graph."""
-        compiled = self._compiled()
-        shown = []
-        for v in compiled.engine.outputs:
-            final = self.mode == "final" and v is not compiled.program.loss
-            array = results[v.name]
-            last = (compiled.program.batching.micro_batches - 1) % len(array)
-            shown.append(array[last] if final else select(array, self.mode, compiled.program.batching, self.options.output_return_period))
-        return shown
+    def _outputs(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """A call of the engine, within a turn: the model's outputs in the output mode, in the order of the graph."""
+        results = self._run(arrays)
+        return [show(a) for show, a in zip(self._compiled().shown, results, strict=True)]
 
     def _call(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         """A whole call, in this thread's turn: the outputs in the output mode."""
-        given = self._arrays(arrays)
-        return self.source.session.turn.call(lambda: self._outputs(self._run(given)))
+        current = self._current
+        given = arrays if current is not None and current.signature.fits(arrays) else self._arrays(arrays)
+        return self.source.session.turn.call(self._outputs, given)
 
     def __call__(self, *arrays: Any) -> Any:
         """Run one call.
@@ -279,28 +274,44 @@ class Model:
         return shown[0] if len(shown) == 1 else tuple(shown)
 
 
-def select(array: np.ndarray, mode: str, batching: Batching, period: int | None) -> np.ndarray:
-    """One output of a call in an output mode.
+def selection(mode: str, batching: Batching, period: int | None, shape: tuple[int, ...]) -> Shown:
+    """What takes an output of a call as the output mode shows it.
 
     Args:
-        array: [micro-batches, *micro-batch shape], every micro-batch of the call.
+        shape: [micro-batches, *micro-batch shape], every micro-batch of the call.
         mode: all = concatenated along dimension 0 (a 0-d output becomes 1-d); final = the last one; sum = added over the
             micro-batches; every_n = all micro-batches of every `period`-th iteration.
     """
     if mode == "final":
-        return array[-1]
+        return itemgetter(-1)
     if mode == "sum":
-        return np.add.reduce(array, axis=0, dtype=array.dtype)
+        return _sum
     if mode == "every_n":
         if period is None or period > batching.device_iterations or batching.device_iterations % period:
             raise OptionError("output_mode every_n needs an output_return_period that divides "
                               f"device_iterations={batching.device_iterations}, got {period}.")
-        per_iteration = len(array) // batching.device_iterations
-        chosen = array.reshape(batching.device_iterations, per_iteration, *array.shape[1:])[period - 1::period]
-        array = chosen.reshape(chosen.shape[0] * chosen.shape[1], *array.shape[1:])
-    if len(array) == 1 and array.ndim == 1:
-        return array[0]
-    return array if array.ndim == 1 else array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
+        return partial(_every, batching.device_iterations, period)
+    if len(shape) == 1:
+        return itemgetter(0) if shape[0] == 1 else np.asarray
+    return methodcaller("reshape", (shape[0] * shape[1], *shape[2:]))
+
+
+def select(array: np.ndarray, mode: str, batching: Batching, period: int | None) -> Any:
+    """One output of a call, every micro-batch of it, as the output mode shows it."""
+    return selection(mode, batching, period, array.shape)(array)
+
+
+def _sum(array: np.ndarray) -> Any:
+    return np.add.reduce(array, axis=0, dtype=array.dtype)
+
+
+def _every(iterations: int, period: int, array: np.ndarray) -> Any:
+    """All micro-batches of every `period`-th of the iterations of a call, concatenated along dimension 0."""
+    chosen = array.reshape(iterations, len(array) // iterations, *array.shape[1:])[period - 1::period]
+    chosen = chosen.reshape(chosen.shape[0] * chosen.shape[1], *array.shape[1:])
+    if chosen.ndim == 1:
+        return chosen[0] if len(chosen) == 1 else chosen
+    return chosen.reshape(chosen.shape[0] * chosen.shape[1], *chosen.shape[2:])
 
 
 class InferenceModel(Model):

@@ -96,14 +96,11 @@ class TrainingModel(LossModel):
         """
         given = self._arrays(arrays)
 
-        def run() -> list[np.ndarray]:
-            results = self._run(given, first_update)
-            return [results[v.name] for v in self.engine.outputs]
-        return self.source.session.turn.call(run)
+        return self.source.session.turn.call(self._run, given, first_update)
 
-    def _run(self, arrays: Sequence[np.ndarray], first_update: int = 0) -> dict[str, np.ndarray]:
+    def _run(self, arrays: Sequence[np.ndarray], first_update: int = 0) -> list[np.ndarray]:
         results = super()._run(arrays, first_update)
         loss = self.program.loss
         assert loss is not None
-        self.last_losses = results[loss.name].reshape(-1)
+        self.last_losses = results[self.engine.outputs.index(loss)].reshape(-1)
         return results

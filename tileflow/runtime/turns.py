@@ -4,11 +4,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from threading import get_ident
+from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from ..errors import TileflowError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _building = threading.RLock()
@@ -57,65 +59,65 @@ class Turn:
         """A copy of what is locked is locked by a turn of its own."""
         return Turn, ()
 
-    def call(self, work: Callable[[], T]) -> T:
-        """`work()`, a model's whole call, while no other thread has the turn.
+    def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """`work(...)`, a model's whole call, while no other thread has the turn.
 
         Raises:
             TileflowError: this thread is within a call already.
         """
         self._refuse_within()
+        return self.hold(self._called, work, args, kwargs)
 
-        def calling() -> T:
-            self._calling = True
-            try:
-                return work()
-            finally:
-                self._calling = False
-        return self.hold(calling)
+    def _called(self, work: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+        self._calling = True
+        try:
+            return work(*args, **kwargs)
+        finally:
+            self._calling = False
 
-    def change(self, work: Callable[[], T]) -> T:
-        """`work()`, which changes what calls rely on, between two calls.
+    def change(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """`work(...)`, which changes what calls rely on, between two calls.
 
         Raises:
             TileflowError: this thread is within a call.
         """
         self._refuse_within()
-        return self.hold(work)
+        return self.hold(work, *args, **kwargs)
 
-    def hold(self, work: Callable[[], T]) -> T:
-        """`work()`, which looks at what calls change, between two calls or within this thread's own."""
-        if self._holder == threading.get_ident():
-            return work()
+    def hold(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """`work(...)`, which looks at what calls change, between two calls or within this thread's own."""
+        if self._holder == get_ident():
+            return work(*args, **kwargs)
         if not _thread.holds:
             with self._lock:
-                return self._marked(work)
+                return self._marked(work, *args, **kwargs)
         if not self._lock.acquire(blocking=False):
             raise TileflowError("A model is called from a function that a call of another network calls back, while another thread uses it; "
                                 "waiting here could last for ever: call it when that call has returned.")
         try:
-            return self._marked(work)
+            return self._marked(work, *args, **kwargs)
         finally:
             self._lock.release()
 
-    def _marked(self, work: Callable[[], T]) -> T:
+    def _marked(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self._torn:
             raise TileflowError("This process was forked while another thread was in a call of this model, so its memory is half way through "
                                 "that call here: load the model anew in the new process, or fork before the threads start.")
         before = _thread.holds
         try:                                                         # whatever a signal interrupts, the marks are taken back
-            self._holder, _thread.holds = threading.get_ident(), before + 1
-            return work()
+            self._holder, _thread.holds = get_ident(), before + 1
+            return work(*args, **kwargs)
         finally:
             self._holder, _thread.holds = None, before
 
     def _refuse_within(self) -> None:
-        if self._calling and self._holder == threading.get_ident():
+        if self._calling and self._holder == get_ident():
             raise TileflowError("A model is called, or its weights are set, from within a call of its own network (by a progress or stop "
                                 "function, a loss, or forward()); do that when the call has returned.")
 
     def _forked(self) -> None:
         """In a forked child the other threads are gone, whatever they were doing."""
-        if self._holder not in (None, threading.get_ident()):
+        if self._holder not in (None, get_ident()):
             self._lock, self._holder, self._torn = threading.Lock(), None, True
 
 

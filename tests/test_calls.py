@@ -1,0 +1,105 @@
+"""Calls of small models: what they cost in Python, and that arrays copied in and out are as good as arrays used in place."""
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx_models import model_of, node, port
+
+import tileflow
+from tileflow import nn
+from tileflow.errors import TypeMismatchError
+from tileflow.onnx_backend import Backend
+from tileflow.runtime import ports
+from tileflow.runtime.ports import address
+
+MOST_CALLS = 60
+"""Python and C functions that a call of a small model may call: 12 us at the most."""
+X, Y = np.arange(4, dtype=np.float32), np.full(4, 10, np.float32)
+
+
+def adder() -> Any:
+    return Backend.prepare(model_of([node("Add", ["x", "y"], ["z"])], [port("x", [4]), port("y", [4])], ["z"]), threads=1)
+
+
+class Add(nn.Module):
+    def forward(self, x: nn.Tensor, y: nn.Tensor) -> nn.Tensor:
+        return x + y
+
+
+def functions_called(work: Callable[[], Any]) -> int:
+    """How many functions run when `work` is called a third time."""
+    work()
+    work()
+    count = 0
+
+    def seen(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+    sys.setprofile(seen)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_call_costs_few_functions() -> None:
+    prepared, model = adder(), tileflow.inference_model(Add(), threads=1)
+    assert functions_called(lambda: prepared.run([X, Y])) < MOST_CALLS
+    assert functions_called(lambda: prepared.run({"x": X, "y": Y})) < MOST_CALLS
+    assert functions_called(lambda: model(X, Y)) < MOST_CALLS
+
+
+def test_what_a_call_returned_is_the_callers() -> None:
+    """Later calls leave the results of earlier ones alone, and results can be changed."""
+    prepared, model = adder(), tileflow.inference_model(Add(), threads=1)
+    for run in (lambda x, y: prepared.run([x, y])[0], model):
+        first = run(X, Y)
+        kept = first.copy()
+        second = run(Y, Y)
+        np.testing.assert_array_equal(first, kept)
+        first[:] = -1
+        np.testing.assert_array_equal(second, Y + Y)
+        np.testing.assert_array_equal(run(X, Y), X + Y)
+
+
+def test_arrays_of_every_kind_after_a_fast_call() -> None:
+    """What is not an array of the very type and layout takes the longer way to the same numbers, or to the same sentence."""
+    prepared, model = adder(), tileflow.inference_model(Add(), threads=1)
+    wide, read_only = np.repeat(X, 2)[::2], X.copy()
+    read_only.flags.writeable = False
+    for run in (lambda x, y: prepared.run([x, y])[0], model):
+        for x in (X, wide, read_only, X.tolist() if run is model else X, X.astype(">f4").astype("<f4"), X):
+            np.testing.assert_array_equal(run(x, Y), X + Y)
+    with pytest.raises(TypeMismatchError):
+        model(X > 1, Y)
+    np.testing.assert_array_equal(prepared.run([X[:2], Y[:2]])[0], X[:2] + Y[:2])
+    np.testing.assert_array_equal(prepared.run([X, Y])[0], X + Y)
+
+
+@pytest.mark.parametrize("held", [0, 1 << 30])
+def test_small_and_large_arrays_give_the_same_bits(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
+    """Every array in place, and every array through the engine's own memory: inference and training, several micro-batches, all outputs."""
+    results = []
+    for limit in (1 << 13, held):
+        monkeypatch.setattr(ports, "HELD", limit)
+        nn.manual_seed(3)
+        net = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+        rng = np.random.default_rng(1)
+        x, y = rng.standard_normal((24, 6)).astype(np.float32), rng.integers(0, 3, 24)
+        training = tileflow.training_model(net, gradient_accumulation=2, device_iterations=3, output_mode="all", threads=2)
+        made = [*training(x, y), *training(x, y)]
+        made += [tileflow.inference_model(net, device_iterations=3, output_mode=mode, threads=1)(x) for mode in ("all", "final", "sum")]
+        results.append([np.asarray(a).tobytes() for a in made])
+    assert results[0] == results[1]
+
+
+def test_addresses() -> None:
+    read_only = X.copy()
+    read_only.flags.writeable = False
+    for array in (X, read_only, np.zeros((0, 3)), np.array(3.0), np.ones(3, bool)):
+        assert address(array) == array.ctypes.data

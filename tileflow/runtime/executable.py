@@ -1,0 +1,107 @@
+"""From a Program to what runs, for models, the ONNX backend and tests: the one place where plan, memory, machine code and addresses meet."""
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from ..environment import check_environment
+from ..graph import TensorType
+from ..kernels.machine import driver
+from ..kernels.machine.warm import compile_all
+from ..lower.plan import make_plan
+from ..program import Program
+from . import budget
+from .engine import Engine
+from .session import Session
+
+MOST_PROGRAMS = 8
+"""Programs that a model keeps, one for each set of input types; the least recently used goes first."""
+Progress = Callable[[str, int, int], None]
+"""Called with (what, done, total) while kernels are compiled."""
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class Host:
+    """What of the options says how a program runs on this computer.
+
+    threads: None: as many workers as can run at once. matmul_precision: how float32 products are computed where the CPU has tiles.
+    seed: that of random streams.
+    """
+
+    threads: int | None = None
+    matmul_precision: str = "highest"
+    seed: int = 0
+
+
+def make_engine(program: Program, session: Session, initial: Mapping[str, np.ndarray] | None = None, host: Host | None = None, *,
+                final: frozenset[str] = frozenset(), progress: Progress | None = None) -> Engine:
+    """An engine that can run: planned, with room for everything, its states in the session, its kernels compiled.
+
+    Args:
+        initial: arrays of the states that the session does not have yet; states without one begin as zero.
+        final: outputs of which a call keeps the last micro-batch only.
+
+    Raises:
+        OutOfMemoryError: it does not fit, which is known before kernels are compiled.
+        OptionError: the session has a state with another type or shape, or the environment lets nothing be compiled.
+    """
+    check_environment()
+    host = host or Host()
+    plan = make_plan(program, driver.start_threads(host.threads), host.matmul_precision)
+    budget.require(plan, session, final)
+    for graph in (program.micro, program.prologue, program.fold, program.update):          # the order of states in memory is the model's
+        session.declare(graph.states, initial)
+    compile_all(plan.leaves(), progress)
+    return Engine(plan, session, final, host.seed)
+
+
+class Signature:
+    """The types of a call's arrays, and whether arrays fit them as they are: so that a call in a loop asks nothing else."""
+
+    def __init__(self, types: Sequence[TensorType]) -> None:
+        self.types = tuple(types)
+        self._wanted = [(t.numpy, t.shape) for t in self.types]
+
+    def fits(self, arrays: Sequence[Any]) -> bool:
+        """All are C-contiguous arrays of the very types."""
+        if len(arrays) != len(self._wanted):
+            return False
+        for array, (dtype, shape) in zip(arrays, self._wanted):          # noqa: B905    (the lengths are known, and `strict` takes time)
+            if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
+                return False
+        return True
+
+
+class Recent(Generic[K, V]):
+    """The things made last, by key: at most `MOST_PROGRAMS`."""
+
+    def __init__(self) -> None:
+        self._made: OrderedDict[K, V] = OrderedDict()
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """What belongs to the key, made if need be."""
+        if key not in self._made:
+            self._made[key] = make()
+            while len(self._made) > MOST_PROGRAMS:
+                self._made.popitem(last=False)
+        self._made.move_to_end(key)
+        return self._made[key]
+
+    def clear(self) -> None:
+        self._made.clear()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._made
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def values(self) -> Sequence[V]:
+        """From the least to the most recently used."""
+        return list(self._made.values())
