@@ -1,7 +1,7 @@
 """`python -m bench [case …] [--json] [--threads N] [--runs N] [--against torch,onnxruntime]` measures.
 
     python -m bench gemm --only 512 --threads 1        # a part of a case
-    python -m bench models --models DIR                # ONNX files of a folder
+    python -m bench models DIR [--profile]             # ONNX files of a folder, against ONNX Runtime and OpenVINO
     python -m bench busy --models DIR                  # beside other processes and under quotas
     python -m bench compare before.json after.json     # two files of --json
     python -m bench table results.json --readme README.md
@@ -12,12 +12,10 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from . import busy, compare, hardware, limits, planning, startup, table
+from . import busy, compare, hardware, limits, planning, real, startup, table
 from .cases import cases, words
-from .kinds import model
 from .pairs import Peaks, Settings, measure
 from .report import HEAD, Result, line, to_json
 from .verdict import summary
@@ -25,11 +23,11 @@ from .verdict import summary
 OTHERS: dict[str, Callable[[int | None, int], Iterable[Any]]] = {"startup": startup.run, "hardware": hardware.run, "planning": planning.run,
                                                                  "limits": limits.run}
 """Cases without a peer."""
-VERBS = {"busy": busy.main, "compare": compare.main, "table": table.main}
+VERBS = {"busy": busy.main, "compare": compare.main, "models": real.main, "table": table.main}
 
 
 def names() -> list[str]:
-    """Every case but "models", which needs a folder."""
+    """Every case."""
     return [*words(cases().rows), *OTHERS]
 
 
@@ -37,7 +35,7 @@ def run(case: str, arguments: argparse.Namespace, settings: Settings, peaks: Pea
     """The results of a case, as they come."""
     if case in OTHERS:
         yield from OTHERS[case](arguments.threads, arguments.runs)
-    for row in [model.row(arguments.models)] if case == "models" else cases().of(case):
+    for row in cases().of(case):
         yield from measure(row, case, settings, peaks)
 
 
@@ -46,20 +44,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given and given[0] in VERBS:
         return VERBS[given[0]](given[1:])
     parser = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks: our times against peers', both measured in the same run.")
-    parser.add_argument("cases", nargs="*", metavar="case", help=f"what to measure (default: all but models): {', '.join(names())}, models")
+    parser.add_argument("cases", nargs="*", metavar="case", help=f"what to measure (default: all): {', '.join(names())}")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--threads", type=int, help="worker threads on both sides (default: 1 and 2)")
     parser.add_argument("--runs", type=int, default=9, help="measured turns per side; medians are compared")
     parser.add_argument("--against", default="torch,onnxruntime", help="peers, separated by commas; none: measure our side alone")
     parser.add_argument("--path", help="force a CPU path of our side, for example avx2")
     parser.add_argument("--only", default="", metavar="TEXT", help="only shapes with this in their name")
-    parser.add_argument("--models", type=Path, metavar="DIR", help="folder of .onnx files for the case models")
     chosen = parser.parse_args(given)
-    unknown = [c for c in chosen.cases if c not in [*names(), "models"]]
+    unknown = [c for c in chosen.cases if c not in names()]
     if unknown:
-        parser.error(f"no case is called {', '.join(unknown)}; the cases are {', '.join(names())}, models")
-    if "models" in chosen.cases and chosen.models is None:
-        parser.error("the case models needs a folder of .onnx files: --models DIR")
+        parser.error(f"no case is called {', '.join(unknown)}; the cases are {', '.join(names())}")
     cores = os.cpu_count() or 1
     threads = (chosen.threads,) if chosen.threads else tuple(n for n in cases().threads if n <= cores)
     settings = Settings(threads, chosen.runs, tuple(chosen.against.split(",")), chosen.path, chosen.only)

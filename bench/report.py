@@ -64,7 +64,7 @@ def machine() -> dict[str, Any]:
             return version(name)
         except PackageNotFoundError:
             return None
-    names = ("numba", "llvmlite", "numpy", "onnx", "torch", "onnxruntime")
+    names = ("numba", "llvmlite", "numpy", "onnx", "torch", "onnxruntime", "openvino")
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {"system": platform.system(), "machine": platform.machine(), "processor": processor(), "cores": os.cpu_count(), "load": load,
             "python": platform.python_version(), "features": [f for f in FEATURES if f in cpu.features()], "paths": list(cpu.available()),

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import IO, Any
 
 ROOT = str(Path(__file__).parent.parent)
-SETTLE = 0.02
-"""Seconds between two turns: the other side's threads stop spinning. GNU OpenMP's spin 300,000 times at the end of a region, which takes up to
-7 ms: until then a region of two threads waits for one that shares its core, and takes ten times as long."""
+SETTLE = {"ours": 0.02, "torch": 0.02, "onnxruntime": 0.06, "openvino": 0.02}
+"""Seconds after a turn, in which a side's threads stop spinning. GNU OpenMP's spin 300,000 times at the end of a region, which takes up to
+7 ms, ONNX Runtime's up to 40 ms: until then a region of two threads waits for one that shares its core, and takes ten times as long."""
 
 
 class Missing(Exception):
@@ -34,7 +34,7 @@ class Side:
     """The other end of such a process."""
 
     def __init__(self, side: str, threads: int, path: str | None = None) -> None:
-        self.name = side
+        self.name, self.threads = side, threads
         settings = json.dumps({"side": side, "threads": threads, "path": path})
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])}
         self._process = subprocess.Popen([sys.executable, "-m", "bench.side", settings], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -75,8 +75,9 @@ class Side:
 
     def seconds(self, times: int, wall: bool = False) -> float:
         """Seconds of one of `times` repetitions, measured by the side itself after one that is not counted; `wall`: always the clock's."""
-        time.sleep(SETTLE)
-        return float(self.ask(do="time", times=times, wall=wall)["seconds"]) / times
+        seconds = float(self.ask(do="time", times=times, wall=wall)["seconds"])
+        time.sleep(SETTLE[self.name.split()[0]])
+        return seconds / times
 
     def close(self) -> None:
         """End the process."""

@@ -11,10 +11,11 @@ import pytest
 from peers import needs
 
 from bench import __main__ as bench
-from bench import compare, pairs, startup, table
+from bench import compare, pairs, real, startup, table
 from bench.cases import cases
 from bench.kinds import KINDS, Unsupported, problem
 from bench.kinds.base import some
+from bench.kinds.model import Model, away
 from bench.report import Result, load, to_json
 from bench.side import Missing, Side
 from bench.verdict import geometric_mean, verdicts
@@ -253,18 +254,72 @@ def test_our_side_alone() -> None:
     assert found.error_ours is not None
 
 
-def test_a_model_from_a_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of two models: one that runs, with its inputs beside it, and one that nobody has the operator of."""
     import onnx
+    from onnx import TensorProto, helper
 
     from bench.models import initial_weights, tutorial_cnn
-    needs("onnxruntime")
     onnx.save(tutorial_cnn(initial_weights(0)), tmp_path / "cnn.onnx")
     np.savez(tmp_path / "cnn.npz", in0=np.random.default_rng(0).standard_normal((2, 1, 28, 28)).astype(np.float32))
-    bench.main(["models", "--models", str(tmp_path), "--threads", "1", "--runs", "1", "--json"])
-    found, = json.loads(capfd.readouterr().out)["results"]
-    assert found["shape"] == "cnn"
-    assert found["error_ours"] < 1e-5
-    assert found["ratio"] > 0
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
+    strange = helper.make_graph([helper.make_node("Strange", ["x"], ["y"], "odd", domain="nowhere")], "g", ports[:1], ports[1:])
+    onnx.save(helper.make_model(strange, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("nowhere", 1)], ir_version=8),
+              tmp_path / "strange.onnx")
+    return tmp_path
+
+
+def test_models_of_a_folder(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    needs("onnxruntime")
+    bench.main(["models", str(folder), "--threads", "1", "--runs", "1", "--json", "--profile", "--against", "onnxruntime"])
+    printed = capfd.readouterr()
+    cnn, strange = json.loads(printed.out)["results"]
+    assert (cnn["shape"], strange["shape"]) == ("cnn", "strange")
+    assert cnn["error_ours"] < 1e-5
+    assert cnn["error_peer"] < 1e-5
+    assert cnn["ratio"] == pytest.approx(cnn["peer_s"] / cnn["ours_s"])
+    assert strange["ours_s"] is None
+    assert "Strange" in strange["note"]
+    shown = printed.err
+    assert "does not run" in shown
+    table = {words[0]: words[1:] for words in map(str.split, shown.splitlines()) if words}
+    assert "-" not in table["Conv"], "both sides have convolutions, ours under that name though their rows end in an elementwise one"
+    assert "conv1" in shown
+    assert "fc2" in shown
+
+
+def test_outputs_that_differ_are_listed_not_timed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("onnxruntime")
+    monkeypatch.setattr(Model, "equal", 1e-12)
+    side, subject = Side("ours", 1), Model({"file": str(folder / "cnn.onnx")})
+    try:
+        found, = real.measure(subject, [side], 1)
+    finally:
+        side.close()
+    assert found.ours_s is None
+    assert "away from ONNX Runtime's" in found.note
+
+
+def test_how_far_outputs_are_from_the_reference() -> None:
+    right = np.array([4.0, -2.0, np.inf, np.nan], np.float32)
+    assert away([right], [right]) == 0
+    assert away([right + np.array([0.4, 0, 0, 0], np.float32)], [right]) == pytest.approx(0.1)
+    assert away([np.array([1e-5], np.float32)], [np.array([0], np.float32)]) == pytest.approx(1e-4)
+    for wrong in (right[:3], right.astype(np.float64), np.array([4, -2, np.inf, 0], np.float32), np.array([4, np.nan, np.inf, np.nan], np.float32)):
+        assert away([wrong], [right]) == math.inf
+    assert away([np.array([1, 2])], [np.array([1, 3])]) == math.inf
+
+
+def test_models_are_chosen_by_manifest_and_name(tmp_path: Path) -> None:
+    for name in ("b", "a", "c"):
+        (tmp_path / f"{name}.onnx").touch()
+    (tmp_path / "list.json").write_text('[{"id": "c"}, {"id": "b"}]')
+    assert [p.stem for p in real.files(tmp_path, None, "")] == ["a", "b", "c"]
+    assert [p.stem for p in real.files(tmp_path, tmp_path / "list.json", "")] == ["c", "b"]
+    assert [p.stem for p in real.files(tmp_path, None, "c,a")] == ["a", "c"]
+    with pytest.raises(SystemExit, match=r"no \.onnx file"):
+        real.files(tmp_path, None, "z")
 
 
 def test_unknown_cases_are_refused() -> None:

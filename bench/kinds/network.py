@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import files, memory, networks
 from ..models import initial_weights, tutorial_cnn
+from ..peer_onnx import OnnxRuntime
 from ..side import ROOT
 from .base import Problem, Runner, Unsupported, beside_largest
 
@@ -231,19 +232,11 @@ def away(losses: Sequence[float], problem: Network) -> float | None:
     return float(np.abs((np.array(losses) - exact) / exact).max())
 
 
-class _OnnxRuntime:
+class _OnnxRuntime(OnnxRuntime):
     def __init__(self, problem: Network, threads: int) -> None:
-        import onnxruntime
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        options.add_session_config_entry("session.force_spinning_stop", "1")       # between runs: it is our turn then
+        file = problem.file()
+        super().__init__(file.SerializeToString(), {file.graph.input[0].name: problem.feed()}, threads)
         self._problem = problem
-        self._session = onnxruntime.InferenceSession(problem.file().SerializeToString(), options, providers=["CPUExecutionProvider"])
-        self._feed = {self._session.get_inputs()[0].name: problem.feed()}
-
-    def run(self, times: int) -> None:
-        for _ in range(times):
-            self._scores = self._session.run(None, self._feed)[0]
 
     def error(self) -> float | None:
-        return beside_largest(self._scores, self._problem.exact_scores())
+        return beside_largest(self.outputs[0], self._problem.exact_scores())
