@@ -14,7 +14,7 @@ from tileflow.graph import Graph, Op, Value, type_of
 from tileflow.graph.rewrite import rewrite
 from tileflow.kernels.elementwise.expr import evaluate as scalar
 from tileflow.lower.attach import Finished, attach
-from tileflow.lower.expand import expand
+from tileflow.lower.expand import composites, expand
 from tileflow.lower.fuse import Fused, fuse
 from tileflow.lower.layout import Turn, View, arrange
 from tileflow.lower.planes import Pooled, pool_planes
@@ -26,7 +26,7 @@ Array = np.ndarray
 
 def host_passes(graph: Graph) -> Graph:
     """What `lower.plan` does to one graph before it becomes rows, packing aside."""
-    arranged = arrange(expand(widen(rewrite(record(graph)))))
+    arranged = arrange(expand(widen(rewrite(record(composites(graph))))))
     return attach(pool_planes(attach(fuse(arranged))))
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from samples import cases
+
 import tileflow.ops  # noqa: F401   (registers the operators)
 from tileflow.graph import OPS as REGISTRY
 from tileflow.graph import Op, TensorType
+from tileflow.graph.composite import declares
 from tileflow.kernels.elementwise.expr import Var, exp, plus
 
 Example = tuple[Op, tuple[TensorType | None, ...]]
@@ -23,7 +26,14 @@ def f(*shape: int, dtype: str = "float32") -> TensorType:
 
 
 def examples() -> Iterator[Example]:
-    """All of them."""
+    """All of them: those of more than a few elements that are written here, and what the other operators declare themselves."""
+    found = list(_written())
+    yield from found
+    names = {op.name for op, _ in found}
+    yield from ((c.op, tuple(c.types)) for c in cases() if c.op.name not in names and declares(c.op, "work"))
+
+
+def _written() -> Iterator[Example]:
     x, row, whole = f(6, 8, 10, 4), f(10, 1), f(6, 8, 10, 4, dtype="int64")
     for name in UNARY.split():
         yield OPS[name](), (x,)

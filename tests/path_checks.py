@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import operators
 import pytest
-import test_registry
+import samples
 from evaluate import check_kernel, run_kernel, run_reference
 from test_conv_last import forms
 from test_elementwise import EDGES, FUNCTIONS, UNARY, allowed, compute, random_expressions, units
@@ -21,6 +21,7 @@ from test_half_gemm import NUMPY as HALVES
 from test_half_gemm import run as run_halves
 
 from tileflow.graph import OPS, Op, TensorType, type_of
+from tileflow.graph.composite import declares
 from tileflow.kernels.elementwise import expr as E
 from tileflow.kernels.elementwise.expr import Var
 from tileflow.kernels.elementwise.guarded import guarded_call
@@ -293,8 +294,8 @@ def others() -> Iterator[tuple[str, Op, tuple[TensorType | None, ...]]]:
     """An example of each operator that is neither elementwise nor a view nor checked above."""
     seen = dict.fromkeys(("Conv", "ConvInputGrad", "ConvWeightGrad", "MatMul", "FusedMatMul", "Gemm", "MaxPool", "MaxPoolGrad", "AveragePool",
                           "AveragePoolGrad"), 2)
-    samples = [(op, tuple(types)) for _, op, types in test_registry.CASES]
-    for op, types in [*operators.examples(), *samples]:
+    declared = [(c.op, tuple(c.types)) for c in samples.cases() if declares(c.op, "kernel")]
+    for op, types in [*operators.examples(), *declared]:
         if isinstance(op, Elementwise) or op.alias is not None or seen.get(op.name, 0) >= 2:
             continue
         seen[op.name] = seen.get(op.name, 0) + 1

@@ -6,17 +6,19 @@ from dataclasses import replace
 
 from .errors import UnsupportedError
 from .graph import Builder, Graph, Node, Origin, Value
+from .graph.composite import declares, expanded
 
 
 def gradients(graph: Graph, loss: Value, wrt: Sequence[Value], seed: float = 1.0) -> list[Value]:
     """Append nodes that compute d(seed * sum(loss)) / d(value) for each value of `wrt`, in its type.
 
     Gradients of a value with several readers are added in the reverse order of the readers, so the sum has one order.
-    A value the loss does not depend on gets a gradient of zeros.
+    A value the loss does not depend on gets a gradient of zeros. Operators without a gradient of their own give way to their expansions.
 
     Raises:
         UnsupportedError: an operator between `wrt` and the loss has no gradient; all such operators are named.
     """
+    _expand(graph, loss, set(wrt))
     b = Builder(graph)
     nodes = _between(graph, loss, set(wrt))
     found: dict[Value, Value] = {}
@@ -37,7 +39,8 @@ def gradients(graph: Graph, loss: Value, wrt: Sequence[Value], seed: float = 1.0
                     continue
                 if g is None:
                     if value.type.is_float:
-                        blocked.append(f"{node.op.name} ({node.origin})")
+                        why = f", as {node.op.no_gradient}" if node.op.no_gradient else ""
+                        blocked.append(f"{node.op.name} ({node.origin}){why}")
                     continue
                 assert g.type == value.type, f"{node.op}: gradient {g!r} of {value!r}"
                 found[value] = b.Add(found[value], g) if value in found else g
@@ -51,6 +54,18 @@ def gradients(graph: Graph, loss: Value, wrt: Sequence[Value], seed: float = 1.0
                 found[value] = b.Mul(value, b.scalar(0.0, value))
         results.append(found[value])
     return results
+
+
+def _expand(graph: Graph, loss: Value, sources: set[Value]) -> None:
+    """Put the expansions of the composites on the way to the loss, which leave their gradients to their parts, in their places."""
+    other = set(graph.nodes) - set(_between(graph, loss, sources))
+    found = expanded(graph, lambda node: node not in other and not declares(node.op, "vjp"))
+    if found is graph:
+        return
+    graph.nodes, graph.constants = found.nodes, found.constants
+    for node in graph.nodes:
+        for v in node.outputs:
+            v.producer = node
 
 
 def reached(graph: Graph, loss: Value, values: Sequence[Value]) -> list[bool]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 import numpy as np
 
 from ..work import Work
+from .sample import Sample
 from .types import TensorType
 
 if TYPE_CHECKING:
@@ -76,13 +77,33 @@ class Op:
     """Elementwise work may be appended to the kernel: the axis of output 0 along which operands per output channel lie (-1: the
     last one). `kernel` then takes a fourth argument, `epilogue: Epilogue | None = None`, whose operands are inputs after its own."""
 
+    expands_first: ClassVar[bool] = False
+    """The host runs the expansion (see `expand`) where there is a kernel, too: it has the kernel's bits, mostly from elementwise operators,
+    which fuse with their neighbours."""
+    no_gradient: ClassVar[str] = ""
+    """Why some float input has no gradient, as a user is told it; empty where all have one."""
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        """Examples of the operator, one or more for each way it computes: the tests of the registry are made from them."""
+        raise NotImplementedError
+
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         """Types of the inputs to types of all outputs. Raises ShapeError or TypeMismatchError with the values named."""
         raise NotImplementedError
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
-        """The slow NumPy twin: arrays in, a tuple of arrays out. Tests compare kernels with it."""
-        raise NotImplementedError
+        """The slow NumPy twin: arrays in, a tuple of arrays out. Tests compare kernels with it. By default the expansion's."""
+        from .composite import reference  # composites are made of operators
+        return reference(self, inputs)
+
+    def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        """The same outputs from other operators, as nodes through `b`; None: there is no such form, or not with these attributes.
+
+        An operator declares `kernel` or `expand`. The host expands where there is no kernel, autograd differentiates the expansion where there is
+        no `vjp`, the tile machine partitions it where there is no `work`; expansions may hold composites again.
+        """
+        return None
 
     def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
             outputs: Sequence[Value]) -> Sequence[Value | None]:
@@ -111,12 +132,6 @@ class Op:
 
     def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Any | None:
         """For elementwise operators the scalar expression (kernels.elementwise.Expr) over `inputs`; else None. Fusion asks this."""
-        return None
-
-    def elementwise(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
-        """The same outputs, bit for bit, mostly from elementwise operators, as nodes through `b`: those the host fuses with their
-        neighbours. None: there is no such form.
-        """
         return None
 
     def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:

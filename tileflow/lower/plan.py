@@ -12,7 +12,7 @@ from ..kernels.machine import limits
 from ..kernels.machine.leaf import Leaf
 from ..program import Program
 from .attach import attach
-from .expand import expand
+from .expand import composites, expand
 from .fuse import fuse
 from .guard import check_part, join, watch
 from .layout import arrange
@@ -82,7 +82,7 @@ def _choose(program: Program, workers: int) -> Plan:
 def host_form(program: Program) -> Program:
     """The program as the host likes to compute it: other operators, other layouts, the same results. The given one stays as it is."""
     wanted = [*program.links.values(), *([program.loss] if program.loss else [])]
-    prologue, micro, fold, update = (arrange(expand(widen(rewrite(record(graph), wanted))), wanted) for graph in program.graphs)
+    prologue, micro, fold, update = (arrange(expand(widen(rewrite(record(composites(graph)), wanted))), wanted) for graph in program.graphs)
     return replace(program, prologue=prologue, micro=micro, fold=fold, update=update)
 
 

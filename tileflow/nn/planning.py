@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from ..errors import OptionError, ShapeError
 from ..graph import Graph, Hints, Node, Value
 from ..graph import MultiConv as Group
+from ..graph.composite import works
 from ..work import Contraction, Gather, Scatter
 from .module import Module
 from .tensor import Tensor, Trace, current_trace
@@ -55,8 +56,7 @@ def _planned(value: Value) -> Node | None:
     for _ in range(STEPS_BACK):
         if node is None:
             return None
-        work = node.op.work([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs])
-        if isinstance(work, (Contraction, Gather, Scatter)):
+        if any(isinstance(work, (Contraction, Gather, Scatter)) for work in works(node)):
             return node
         node = next((v.producer for v in node.operands if v.producer is not None), None)
     return None

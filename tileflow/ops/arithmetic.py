@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 from ..graph import Builder, TensorType, Value, op
+from ..graph.sample import Sample, sample
 from ..kernels.elementwise import expr as scalar
 from ..kernels.elementwise.expr import Expr, Var, abs_, cast, derivative, erf, exp, is_zero, log, maximum, minimum, pow_, sign, sqrt, times, where
 from .elementwise import NUMBERS, Elementwise, apply
@@ -171,6 +172,10 @@ class Clip(Elementwise):
     accepts = NUMBERS
     min: float | None = None
     max: float | None = None
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), min=0.0, max=1.0)]
 
     def expr(self, *x: Expr) -> Expr:
         y = x[0] if self.min is None else maximum(x[0], self.min)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError
+from ..errors import ShapeError, TypeMismatchError, UnsupportedError
 from ..graph.op import Op, Types, op
+from ..graph.sample import Sample, sample
 from ..graph.types import TensorType, broadcast_shapes
 from ..kernels.attention.float32 import FAR, FULL_MASK, KEY_MASK, NO_MASK, attention_grad_leaf, attention_leaf, blocks, scratch_elements
 from ..kernels.attention.half import attention_half_grad_leaf, attention_half_leaf, half_scratch_elements
@@ -164,6 +165,13 @@ class FusedAttention(_Attention):
     16-bit operands are summed in float32 and rounded once.
     """
 
+    no_gradient = "its mask is data"
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((2, 4, 3, 5), (2, 2, 6, 5), (2, 2, 6, 7), (1, 4, 1, 6)),
+                sample((2, 3, 4, 5), (2, 4, 6, 5), (2, 6, 4, 5), reach=1, inside=(True, False, True, False))]
+
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         q, k, v = map(present, types[:3])
         s = self.sizes(q, k, v, types[3] if len(types) > 3 else None)
@@ -184,7 +192,8 @@ class FusedAttention(_Attention):
 
     def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
             outputs: Sequence[Value]) -> Sequence[Value | None]:
-        assert grads[1] is None, "the statistics of the queries have no gradient"
+        if grads[1] is not None:
+            raise UnsupportedError("The statistics of the queries have no gradient; only the result of attention has.")
         mask = inputs[3] if len(inputs) > 3 else None
         found = b.FusedAttentionGrad(grads[0], *inputs[:3], mask, *outputs, **self.attributes())
         return [*found, *[None] * (len(inputs) - 3)]
@@ -194,6 +203,7 @@ class FusedAttention(_Attention):
         mask = inputs[3] if len(inputs) > 3 else None
         s = self.sizes(q, k, v, mask)
         axes, operands, y, lse = self.describe(s, q, mask)
+        axes = tuple(replace(a, kind="whole") if a.name == "h" and s.heads != s.key_heads else a for a in axes)
         return Reduce(axes, tuple(operands[:len(inputs)]), (y, lse), 2.0 * (s.d + s.e) + 5.0)
 
     def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
@@ -221,6 +231,12 @@ class FusedAttentionGrad(_Attention):
 
     The weights are computed again block by block. A mask has no gradient here.
     """
+
+    no_gradient = "the host puts it in the place of operators that have one"
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((2, 4, 3, 7), (2, 4, 3, 5), (2, 2, 6, 5), (2, 2, 6, 7), (2, 1, 3, 6), (2, 4, 3, 7), (2, 4, 3), scale=0.5)]
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         q, k, v = map(present, types[1:4])

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from ..errors import TypeMismatchError
 from ..graph import CODES, TensorType, op
+from ..graph.sample import Sample, sample
 from ..kernels.elementwise.expr import Expr, cast
 from .elementwise import ANY, Elementwise
 
@@ -19,6 +20,10 @@ class Cast(Elementwise):
     roles = ("moved",)
     accepts = ANY
     to: str
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), to="int32")]
 
     def check(self, types: Sequence[TensorType]) -> None:
         super().check(types)

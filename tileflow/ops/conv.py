@@ -8,6 +8,7 @@ import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError, UnsupportedError
 from ..graph.op import Last, Op, Packed, Types, op
+from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
 from ..kernels import conv as kernels
 from ..kernels.conv import Geometry, Sites
@@ -106,6 +107,12 @@ class Conv(Op):
     pads: Shape | None = None
     strides: Shape | None = None
     epilogues: ClassVar[int | None] = 1
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((2, 4, 7, 6), (6, 4, 3, 2), (6,), kernel_shape=(3, 2), strides=(2, 1), pads=(1, 0, 1, 1)),
+                sample((2, 4, 7, 6), (6, 2, 3, 2), group=2),
+                sample((2, 4, 9), (6, 4, 3))]
 
     def windows(self, x: Shape, w: Shape) -> Windows:
         if self.kernel_shape is not None and tuple(self.kernel_shape) != tuple(w[2:]):
@@ -213,6 +220,10 @@ class ConvInputGrad(Op):
     dilations: Shape | None = None
     group: int = 1
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((2, 6, 4, 6), (6, 4, 3, 2), shape=(7, 6), strides=(2, 1), pads=(1, 0, 1, 1))]
+
     def windows(self, w: Shape) -> Windows:
         return find_windows(self.shape, w[2:], self.strides, self.pads, self.dilations)
 
@@ -300,6 +311,11 @@ class ConvWeightGrad(Op):
     dilations: Shape | None = None
     group: int = 1
     biased: bool = False
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((2, 4, 7, 6), (2, 6, 4, 6), kernel_shape=(3, 2), strides=(2, 1), pads=(1, 0, 1, 1)),
+                sample((2, 4, 7, 6), (2, 6, 4, 6), kernel_shape=(3, 2), strides=(2, 1), pads=(1, 0, 1, 1), biased=True)]
 
     def windows(self, x: Shape) -> Windows:
         return find_windows(x[2:], self.kernel_shape, self.strides, self.pads, self.dilations)

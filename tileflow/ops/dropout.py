@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import OptionError, TypeMismatchError
 from ..graph.op import Op, Types, op
+from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
 from ..kernels.machine.call import Call, In, Micro, Out, Seed
 from ..kernels.machine.leaf import scalar_word
@@ -94,6 +95,10 @@ class Dropout(_Masked):
     training_mode: int = 0
     mask: int = 0
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), training_mode=1), sample((3, 4)), sample((3, 4), training_mode=1, mask=1)]
+
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
         self.check(x)
@@ -146,6 +151,10 @@ class Dropout(_Masked):
 @op("DropoutGrad", onnx=False)
 class DropoutGrad(_Masked):
     """The gradient of Dropout in training mode: the same mask and scale on the gradient."""
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4))]
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         g = present(types[0])

@@ -3,14 +3,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError
+from ..errors import ShapeError, TileflowError, TypeMismatchError
 from ..graph import FLOATS, Builder, Last, Op, TensorType, Value, broadcast_shapes, op
 from ..graph.op import Types
+from ..graph.sample import Sample, sample
 from ..kernels.elementwise import expr as scalar
 from ..kernels.elementwise.expr import Expr, Var, cast, derivative, flops, is_zero, plus, substitute, times
 from ..kernels.elementwise.loops import elementwise_call
@@ -33,6 +35,19 @@ class Elementwise(Op):
     halves = True
     accepts: ClassVar[tuple[str, ...]] = FLOATS
     """Element types the inputs may have; all inputs have the same one unless `check` says otherwise."""
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        """Operands that broadcast, of the first element type among those tried that the operator takes: in its smooth range, and around zero."""
+        for count, dtype in itertools.product((1, 2, 3), ("float32", "bool", "int32")):
+            shapes = [(dtype, shape) for shape in ((3, 4), (4,), (3, 1))[:count]]
+            try:
+                cls().infer(*[TensorType(*given) for given in shapes])
+            except (TileflowError, TypeError, IndexError, ValueError):
+                continue
+            wide = [sample(*[(*given, -2.5, 2.5) for given in shapes])] if dtype == "float32" else []
+            return [sample(*shapes), *wide]
+        raise AssertionError(f"{cls.__name__} takes none of the types tried; let it declare its samples")
 
     def expr(self, *x: Expr) -> Expr:
         """The output element from the input elements."""
@@ -151,6 +166,10 @@ class Map(Elementwise):
     """Any scalar expressions over broadcast inputs, one output each: what gradients, optimizers and fusion are made of."""
 
     exprs: tuple[Expr, ...]
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), (4,), exprs=(Var(0, "float32") * Var(1, "float32"), Var(1, "float32")))]
 
     def expressions(self, inputs: Types) -> tuple[Expr, ...]:
         return self.exprs

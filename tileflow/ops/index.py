@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError, UnsupportedError
 from ..graph.op import Op, Types, op
+from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
 from ..kernels import move as moves
 from ..kernels.machine.call import Call, In, Out
@@ -87,6 +88,10 @@ class Slice(_Cut):
 
     roles = ("moved",)
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), starts=(0, 1), ends=(3, 4), axes=(0, 1), steps=(1, 2))]
+
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
         return (x.with_shape(self.taken(x.shape)),)
@@ -119,6 +124,10 @@ class SliceGrad(_Cut):
     """Zeros of `shape` with the input at the places that Slice with the same attributes takes."""
 
     shape: Shape = ()
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 2), starts=(1,), ends=(3,), axes=(1,), steps=(1,), shape=(3, 4))]
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         g = present(types[0])
@@ -165,6 +174,10 @@ class Gather(Op):
 
     axis: int = 0
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), ("int64", (2, 2)), axis=1)]
+
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x, index = present(types[0]), present(types[1])
         axis = normal_axis(self.axis, x.rank)
@@ -209,8 +222,15 @@ class GatherGrad(Op):
     axis: int = 0
     shape: Shape = ()
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), ("int64", (3,)), axis=0, shape=(3, 4))]
+
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        return (present(types[0]).with_shape(self.shape),)
+        g, index = present(types[0]), present(types[1])
+        wanted = (*self.shape[:self.axis], *index.shape, *self.shape[self.axis + 1:])
+        assert g.shape == wanted, f"{g} for slices of {self.shape} picked by {index}"
+        return (g.with_shape(self.shape),)
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         g, index = map(present, inputs)
@@ -257,6 +277,10 @@ class Pad(Op):
     pads: Shape = ()
     value: float = 0.0
     mode: str = "constant"
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), pads=(1, 0, 0, 2))]
 
     def sizes(self, shape: Shape) -> list[tuple[int, int]]:
         """(before, after) of each axis."""

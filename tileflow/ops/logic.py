@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import TypeMismatchError
 from ..graph import TensorType, op
+from ..graph.sample import Sample, sample
 from ..kernels.elementwise import expr as scalar
 from ..kernels.elementwise.expr import Expr, equal, isnan, where
 from .elementwise import ANY, INTEGERS, NUMBERS, Elementwise
@@ -110,6 +111,10 @@ class Where(Elementwise):
     """The second input where the first (bool) holds, else the third."""
 
     accepts = ANY
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample(("bool", (3, 4)), (4,), (3, 1))]
 
     def check(self, types: Sequence[TensorType]) -> None:
         condition, *rest = types

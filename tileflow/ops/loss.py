@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import DataError, OptionError, ShapeError, TypeMismatchError
 from ..graph.op import Op, Types, op
+from ..graph.sample import Sample, sample
 from ..graph.types import FLOATS, TensorType
 from ..kernels.elementwise.expr import Const, Expr, Var, abs_, exp, log, log1p, maximum, sigmoid, sign, where
 from ..kernels.elementwise.expr import evaluate as evaluate_expr
@@ -138,6 +139,8 @@ class _WithLabels(Op):
 class _LabelLoss(_WithLabels):
     """Base of the two losses."""
 
+    no_gradient = "the weights of the classes are given"
+
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         scores, labels = present(types[0]), present(types[1])
         self.check(scores, labels, types[2] if len(types) > 2 else None)
@@ -191,6 +194,12 @@ class SoftmaxCrossEntropyLoss(_LabelLoss):
 
     leaf = "cross_entropy"
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), ("int64", (3,))),
+                sample((3, 4), ("int64", (3,)), (4,), reduction="none"),
+                sample((3, 4), ("int64", (3,)), log_prob=1)]
+
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         loss = super().infer(*types)
         return (*loss, present(types[0])) if self.log_prob else loss
@@ -235,6 +244,10 @@ class NegativeLogLikelihoodLoss(_LabelLoss):
 
     leaf = "picked"
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), ("int64", (3,)), (4,)), sample((3, 4), ("int64", (3,)), reduction="sum")]
+
     def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
             outputs: Sequence[Value]) -> Sequence[Value | None]:
         if grads[0] is None:
@@ -271,6 +284,9 @@ class _LabelGrad(_WithLabels):
         dx = b.Mul(self.slope(b, scores, onehot), b.Mul(weight, g))
         return [dx if ignored is None else b.Where(ignored, b.scalar(0.0, scores), dx)]
 
+    def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        return self.partials(b, inputs)
+
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         g, scores, labels = map(present, inputs[:3])
         weight, safe = self.per_label(scores, labels, inputs[3] if len(inputs) > 3 else None)
@@ -297,6 +313,10 @@ class SoftmaxCrossEntropyLossGrad(_LabelGrad):
 
     leaf = "cross_entropy"
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((), (3, 4), ("int64", (3,)))]
+
     def slopes(self, scores: np.ndarray, onehot: np.ndarray) -> np.ndarray:
         return softmax(scores, 1) - onehot
 
@@ -309,6 +329,10 @@ class NegativeLogLikelihoodLossGrad(_LabelGrad):
     """-onehot(label) times weight and gradient of the loss."""
 
     leaf = "picked"
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((), (3, 4), ("int64", (3,)))]
 
     def slopes(self, scores: np.ndarray, onehot: np.ndarray) -> np.ndarray:
         return np.where(onehot, -1.0, 0.0)
@@ -385,6 +409,10 @@ class _Elementwise(Op):
 class MSELoss(_Elementwise):
     """(prediction - target)^2; the mean is over all elements."""
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), (3, 4)), sample((3, 4), (3, 4), reduction="none")]
+
     def error(self, x: Expr, t: Expr) -> Expr:
         return (x - t) * (x - t)
 
@@ -396,6 +424,10 @@ class MSELoss(_Elementwise):
 class L1Loss(_Elementwise):
     """|prediction - target|; the mean is over all elements; the gradient at equality is 0."""
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), (3, 4), reduction="sum")]
+
     def error(self, x: Expr, t: Expr) -> Expr:
         return abs_(x - t)
 
@@ -406,6 +438,10 @@ class L1Loss(_Elementwise):
 @op("BCEWithLogitsLoss", onnx=False)
 class BCEWithLogitsLoss(_Elementwise):
     """-t log(sigmoid(x)) - (1 - t) log(1 - sigmoid(x)) for logits x and targets t in 0..1; the mean is over all elements."""
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), (3, 4))]
 
     def error(self, x: Expr, t: Expr) -> Expr:
         return where(x > 0, x * (1 - t), -x * t) + log1p(exp(-abs_(x)))
@@ -421,6 +457,10 @@ class BCELoss(_Elementwise):
     Logarithms are at least -100 and the slope's denominator at least 1e-12, as in PyTorch. A p outside of 0..1 gives NaN.
     """
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), (3, 4))]
+
     def error(self, x: Expr, t: Expr) -> Expr:
         return (t - 1) * maximum(log1p(-x), -100) - t * maximum(log(x), -100)
 
@@ -433,6 +473,10 @@ class IdentityLoss(Op):
     """The input as a loss: itself, its sum or its mean. Marks what training minimises."""
 
     reduction: str = "mean"
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4)), sample((3, 4), reduction="none")]
 
     @property
     def alias(self) -> int | None:          # type: ignore[override]

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import OPS, Op, Packed, Types, op
+from ..graph.sample import Sample, sample
 from ..graph.types import TensorType, broadcast_shapes, dtype_of
 from ..kernels.elementwise.epilogue import Epilogue
 from ..kernels.gemm.blocking import Problem
@@ -249,6 +250,10 @@ class MatMul(Product):
 
     roles = ("data", "weight")
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((2, 3, 4), (4, 5)), sample((4,), (4, 5))]
+
 
 @op("FusedMatMul", onnx=False)
 class FusedMatMul(Product):
@@ -257,6 +262,10 @@ class FusedMatMul(Product):
     alpha: float = 1.0
     transA: int = 0
     transB: int = 0
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((2, 3, 4), (2, 5, 4), transB=1, alpha=0.5)]
 
     def flags(self) -> tuple[bool, bool, float]:
         return bool(self.transA), bool(self.transB), self.alpha
@@ -273,6 +282,10 @@ class Gemm(Op):
     beta: float = 1.0
     transA: int = 0
     transB: int = 0
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), (5, 4), (5,), transB=1), sample((4, 3), (4, 5), transA=1)]
 
     def problem(self, a: TensorType, b: TensorType) -> Problem:
         """Sizes of the product. Raises ShapeError."""

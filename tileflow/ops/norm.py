@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError, UnsupportedError
 from ..graph.op import Last, Op, Types, op
+from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
 from ..kernels.elementwise.expr import Var, cast, sqrt
 from ..kernels.elementwise.loops import elementwise_call
@@ -68,7 +69,7 @@ def _other_axes(rank: int) -> Shape:
 def _batch_calls(name: str, x: TensorType, arrays: Sequence[In | Out | Scratch], extra: tuple[float, ...]) -> list[Call]:
     """The Calls of a kernel per channel: `name`, or `name`_flat where channels are contiguous."""
     n, channels, inner = _channels(x)
-    if inner > 1:
+    if inner != 1:
         cost = x.size * 0.3 + channels * n * 8.0
         return [Call(norm_leaf(name, x.code), (*arrays, *own_scratch(x.code), n, inner, *extra), channels, 1, cost)]
     sums = [Scratch("sums", (CHANNELS,), "f8")] + [Scratch("products", (CHANNELS,), "f8")] * name.endswith("grad")
@@ -85,10 +86,17 @@ class BatchNormalization(Op):
     `momentum` belongs to.
     """
 
+    no_gradient = "mean and var are running statistics, which training keeps"
+
     roles = ("data", "scale", "bias", "statistic", "statistic")
+    expands_first = True
     epsilon: float = 1e-5
     momentum: float = 0.9
     training_mode: int = 0
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((2, 4, 7, 6), (4,), (4,), (4,), (4,)), sample((2, 4, 7, 6), (4,), (4,), None, None, training_mode=1)]
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
@@ -132,7 +140,7 @@ class BatchNormalization(Op):
         dscale = b.Div(b.ReduceSum(b.Mul(g, centred), axes=axes, keepdims=0), std)
         return [b.Mul(g, b.Reshape(b.Div(scale, std), shape=shape)), dscale, b.ReduceSum(g, axes=axes, keepdims=0), None, None]
 
-    def elementwise(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         """Inference: a factor per channel, then one expression. The factor is rounded as the kernel rounds it."""
         if self.training_mode:
             return None
@@ -190,6 +198,10 @@ class BatchNormalization(Op):
 class BatchNormalizationGrad(Op):
     """(g, x, scale, batch mean, 1 / std) to the gradients of x, scale and B of BatchNormalization in training mode."""
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((2, 4, 7, 6), (2, 4, 7, 6), (4,), (4,), (4,))]
+
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x, scale = present(types[1]), present(types[2])
         assert types[0] == x, types
@@ -225,6 +237,9 @@ class BatchNormalizationGrad(Op):
         pulled = b.Sub(b.Sub(g, b.Div(dshift, count)), b.Mul(normal, b.Div(dscale, count)))
         return [b.Mul(pulled, b.Mul(scale, inverse)), *(b.Reshape(v, shape=(x.shape[1],), allowzero=1) for v in (dscale, dshift))]
 
+    def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        return self.partials(b, inputs)
+
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[1])
         full, small = (x.size,), (x.shape[1],)
@@ -240,6 +255,10 @@ class InstanceNormalization(Op):
 
     roles = ("data", "scale", "bias")
     epsilon: float = 1e-5
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((2, 4, 7, 6), (4,), (4,))]
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         return BatchNormalization(training_mode=1).infer(*types)[:1]
@@ -328,6 +347,10 @@ class LayerNormalization(RowNorm):
     roles = ("data", "scale", "bias")
     epsilon: float = 1e-5
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4, 5), (5,), (5,)), sample((3, 4, 5), (4, 5), axis=1)]
+
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
         check_float(x)
@@ -390,6 +413,10 @@ class LayerNormalization(RowNorm):
 class LayerNormalizationGrad(RowNorm):
     """(g, x, scale, mean, 1 / std) to the gradients of x, scale and B of LayerNormalization."""
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4, 5), (3, 4, 5), (5,), (3, 4, 1), (3, 4, 1))]
+
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x, scale = present(types[1]), present(types[2])
         assert types[0] == x, types
@@ -422,6 +449,9 @@ class LayerNormalizationGrad(RowNorm):
         dx = b.Mul(inverse, b.Sub(b.Sub(h, b.ReduceMean(h, axes=axes)), b.Mul(normal, b.ReduceMean(b.Mul(h, normal), axes=axes))))
         small = [b.ReduceSum(v, axes=rows, noop_with_empty_axes=1) for v in (b.Mul(g, normal), g)]
         return [dx, *(b.Reshape(v, shape=scale.shape, allowzero=1) for v in small)]
+
+    def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        return self.partials(b, inputs)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[1])

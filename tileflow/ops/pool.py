@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError, UnsupportedError
 from ..graph.op import Last, Op, Record, Types, op
+from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.pool import planar as kernels
@@ -144,6 +145,11 @@ class MaxPool(Windowed):
     storage_order: int = 0
     indices: bool = False
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((2, 4, 7, 6), kernel_shape=(3, 2), strides=(2, 1), pads=(1, 0, 1, 1)),
+                sample((2, 4, 9), kernel_shape=(3,), indices=True)]
+
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
         _check(x, "MaxPool")
@@ -196,6 +202,12 @@ class MaxPool(Windowed):
 @op("MaxPoolGrad", onnx=False)
 class MaxPoolGrad(Windowed):
     """Gradient of MaxPool: (gradient of y, x) to dx. The winners are found again, unless MaxPool writes them down (`recorded`)."""
+
+    no_gradient = "which elements are the largest does not change smoothly"
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((2, 4, 4, 6), (2, 4, 7, 6), kernel_shape=(3, 2), strides=(2, 1), pads=(1, 0, 1, 1))]
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         g, x = present(types[0]), present(types[1])
@@ -342,6 +354,10 @@ class Average(Windowed):
 class AveragePool(Average):
     """The mean of each window, over the elements it meets or, with `count_include_pad`, also over the zeros of the padding."""
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((2, 4, 7, 6), kernel_shape=(3, 2), strides=(2, 1), pads=(1, 0, 1, 1))]
+
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
         _check(x, "AveragePool")
@@ -379,6 +395,10 @@ class AveragePoolGrad(Average):
     """Gradient of AveragePool: the gradient of y to dx with spatial axes `shape`."""
 
     shape: Shape = ()
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((2, 4, 4, 6), kernel_shape=(3, 2), strides=(2, 1), pads=(1, 0, 1, 1), shape=(7, 6))]
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         g = present(types[0])
@@ -447,6 +467,10 @@ class Global(Op):
 class GlobalAveragePool(Global):
     """The mean over all spatial axes, which become 1."""
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((2, 4, 7, 6))]
+
     def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         x = present(inputs[0])
         return [b.ReduceMean(x, axes=tuple(range(2, x.type.rank)), keepdims=1)]
@@ -473,6 +497,10 @@ class GlobalMaxPool(Global):
     """The maximum over all spatial axes, which become 1."""
 
     combine = "max"
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((2, 4, 7, 6))]
 
     def _flat(self, x: Shape) -> tuple[Windows, Shape]:
         """The pool as one window over one flat axis."""

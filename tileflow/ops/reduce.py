@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import Last, Op, Types, op
+from ..graph.sample import Sample, sample
 from ..graph.types import FLOATS, TensorType
 from ..kernels.machine.call import Call, Out
 from ..kernels.move import BITS, fill_call
@@ -42,6 +43,10 @@ class Reduction(Op):
 
     dtypes: ClassVar[tuple[str, ...]] = FLOATS
     combine: ClassVar[str] = ""
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4, 5), axes=(1,)), sample((3, 4, 5), axes=(0, 2), keepdims=0)]
 
     def reduced(self, rank: int) -> Shape:
         """The reduced axes, ascending."""
@@ -278,9 +283,17 @@ class ArgMax(_IndexOfBest):
 
     largest = True
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), axis=1)]
+
 
 @op("ArgMin")
 class ArgMin(_IndexOfBest):
     """The index of the minimum along an axis."""
 
     largest = False
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), keepdims=0)]

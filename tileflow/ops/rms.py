@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import ShapeError, UnsupportedError
 from ..graph.op import Types, op
+from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
 from ..kernels.elementwise.expr import Var
 from ..kernels.elementwise.loops import elementwise_call
@@ -42,6 +43,10 @@ class RMSNormalization(RowNorm):
 
     roles = ("data", "scale")
     epsilon: float = 1e-5
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4, 5), (5,)), sample((3, 4, 5), (4, 5), axis=1)]
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x, scale = present(types[0]), present(types[1])
@@ -88,6 +93,10 @@ class RMSNormalization(RowNorm):
 class RMSNormalizationGrad(RowNorm):
     """(g, x, scale, 1 / rms) to the gradients of x and scale of RMSNormalization."""
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4, 5), (3, 4, 5), (5,), (3, 4, 1))]
+
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x, scale = present(types[1]), present(types[2])
         assert types[0] == x, types
@@ -114,6 +123,9 @@ class RMSNormalizationGrad(RowNorm):
         dx = b.Mul(inverse, b.Sub(h, b.Mul(normal, b.ReduceMean(b.Mul(h, normal), axes=tuple(range(axis, x.type.rank))))))
         dscale = b.ReduceSum(b.Mul(g, normal), axes=tuple(range(axis)), noop_with_empty_axes=1)
         return [dx, b.Reshape(dscale, shape=scale.shape, allowzero=1)]
+
+    def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        return self.partials(b, inputs)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[1])

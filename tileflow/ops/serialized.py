@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import OptionError, ShapeError
 from ..graph.op import Op, Types, op
+from ..graph.sample import Sample, sample
 from .matmul import MODES, FusedMatMul, Gemm, Pieces
 from .shape import present
 
@@ -65,6 +66,10 @@ class Serialized:
 class SerializedMatMul(Serialized, FusedMatMul):
     """FusedMatMul in pieces."""
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), (4, 2), mode="input_channels", factor=3)]
+
     def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
         return self.plain(FusedMatMul)
 
@@ -78,6 +83,10 @@ class SerializedMatMul(Serialized, FusedMatMul):
 @op("SerializedGemm", onnx=False)
 class SerializedGemm(Serialized, Gemm):
     """Gemm in pieces."""
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), (4, 2), (2,), mode="reducing_dim", factor=2)]
 
     def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
         return self.plain(Gemm)

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import Last, Op, Types, op
+from ..graph.sample import Sample, sample
 from ..graph.types import TensorType, broadcast_shapes
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import Axis, copy_call, strides
@@ -94,6 +95,10 @@ class View(Op):
 class Identity(View):
     """The input."""
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4))]
+
     def result(self, shape: Shape) -> Shape:
         return shape
 
@@ -104,6 +109,10 @@ class Reshape(View):
 
     shape: Shape = ()
     allowzero: int = 0
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), shape=(2, -1))]
 
     def result(self, shape: Shape) -> Shape:
         wanted = list(self.shape)
@@ -131,6 +140,10 @@ class Flatten(View):
 
     axis: int = 1
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4, 5))]
+
     def result(self, shape: Shape) -> Shape:
         rank = len(shape)
         if not -rank <= self.axis <= rank:
@@ -144,6 +157,10 @@ class Squeeze(View):
     """Without the axes of size 1 in `axes` (None: all of them)."""
 
     axes: Shape | None = None
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 1), axes=(1,))]
 
     def result(self, shape: Shape) -> Shape:
         if self.axes is None:
@@ -161,6 +178,10 @@ class Unsqueeze(View):
 
     axes: Shape = ()
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), axes=(0, 2))]
+
     def result(self, shape: Shape) -> Shape:
         axes = normal_axes(self.axes, len(shape) + len(self.axes))
         rest = iter(shape)
@@ -175,6 +196,10 @@ class Transpose(Op):
     halves = True
 
     perm: Shape | None = None
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4, 5), perm=(2, 0, 1)), sample((3, 4))]
 
     def _perm(self, rank: int) -> Shape:
         perm = tuple(range(rank))[::-1] if self.perm is None else self.perm
@@ -218,6 +243,10 @@ class Concat(Op):
     halves = True
 
     axis: int = 0
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 2), (3, 4), (3, 1), axis=1)]
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         first = present(types[0])
@@ -273,6 +302,10 @@ class Split(Op):
     axis: int = 0
     sizes: Shape = ()
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), axis=1, sizes=(1, 3))]
+
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
         axis = normal_axis(self.axis, x.rank)
@@ -321,6 +354,10 @@ class Expand(Op):
     halves = True
 
     shape: Shape = ()
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 1), shape=(2, 3, 4))]
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
@@ -374,6 +411,10 @@ class Tile(Op):
     halves = True
 
     repeats: Shape = ()
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), repeats=(2, 3))]
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])

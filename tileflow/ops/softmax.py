@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import TypeMismatchError
 from ..graph.op import Op, Types, op
+from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
 from ..kernels.machine.call import Call
 from ..kernels.rows import row_calls
@@ -76,6 +77,10 @@ class Softmax(_AlongAxis):
 
     leaf = "softmax"
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4)), sample((3, 4, 5), axis=0)]
+
     def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         e = b.Exp(shifted(b, present(inputs[0]), self.axis))
         return [b.Div(e, b.ReduceSum(e, axes=(self.axis,)))]
@@ -94,6 +99,10 @@ class LogSoftmax(_AlongAxis):
 
     leaf = "log_softmax"
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4))]
+
     def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         x = shifted(b, present(inputs[0]), self.axis)
         return [b.Sub(x, b.Log(b.ReduceSum(b.Exp(x), axes=(self.axis,))))]
@@ -111,6 +120,10 @@ class SoftmaxGrad(_AlongAxis):
     """(g, y) to (g - sum(g * y)) * y: the gradient through y = softmax(x)."""
 
     leaf, arity = "softmax_grad", 2
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), (3, 4))]
 
     def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         g, y = map(present, inputs)
@@ -138,6 +151,10 @@ class LogSoftmaxGrad(_AlongAxis):
     """(g, y) to g - sum(g) * exp(y): the gradient through y = log_softmax(x)."""
 
     leaf, arity = "log_softmax_grad", 2
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), (3, 4))]
 
     def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         g, y = map(present, inputs)

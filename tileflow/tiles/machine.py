@@ -8,13 +8,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping as Dict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ..errors import OutOfTileMemoryError
-from ..graph import Node
+from ..graph import Graph, Node
+from ..graph.composite import declares, expanded
 from ..program import Program
 from ..work import Reduce, Work
 from .chip import Chip, device_dtype
@@ -147,9 +148,19 @@ def analyze(program: Program, chip: Chip, options: TileOptions | None = None, ca
     options = options or TileOptions()
     if len(_SHARED) > _SHARED_MOST:
         _SHARED.clear()
+    program = _in_parts(program)
     if options.recompute:
         program = recomputed(program)
     return _Analysis(program, chip, options, _SHARED if cache is None else cache).run()
+
+
+def _in_parts(program: Program) -> Program:
+    """The program with the parts of the operators that do not say what they do."""
+    def parts(graph: Graph) -> Graph:
+        return expanded(graph, lambda node: not declares(node.op, "work"))
+
+    prologue, micro, fold, update = graphs = tuple(map(parts, program.graphs))
+    return program if graphs == program.graphs else replace(program, prologue=prologue, micro=micro, fold=fold, update=update)
 
 
 class _Analysis:

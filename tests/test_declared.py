@@ -1,0 +1,244 @@
+"""What every operator declares is made true: values, gradients and tile plans, generated from its samples."""
+from __future__ import annotations
+
+import functools
+import zlib
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from evaluate import KernelFailed, check_kernel, evaluate, run_kernel, run_reference
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from samples import Array, Case, cases, every_case, variants
+
+from tileflow import exact
+from tileflow.autograd import gradients
+from tileflow.errors import TileflowError, UnsupportedError
+from tileflow.graph import OPS, Builder, Graph, Op, TensorType, type_of
+from tileflow.graph.composite import alone, declares
+from tileflow.importers.onnx import import_graph, wrap_model
+from tileflow.importers.onnx.site import field_types
+from tileflow.program import Batching, Program
+from tileflow.tiles.chip import chip
+from tileflow.tiles.machine import analyze
+
+SPECIAL = (np.nan, np.inf, -np.inf)
+STEP = 1e-6
+SMALL = chip("gc200").variant(name="small", tiles=16)
+
+
+# ---- kernels --------------------------------------------------------------------------------------------------------------------
+
+def computed(case: Case, arrays: list[Array | None], rtol: float = 2e-5, atol: float = 2e-6) -> None:
+    """Kernel against reference; for a composite each of its parts."""
+    if declares(case.op, "kernel"):
+        check_kernel(case.op, *arrays, rtol=rtol, atol=atol)
+        return
+    graph, inputs = alone(case.op, case.types)
+    feeds = {v.name: a for v, a in zip(inputs, arrays, strict=True) if v is not None and a is not None}
+    evaluate(graph, feeds, functools.partial(check_kernel, rtol=rtol, atol=atol))
+
+
+@every_case
+def test_kernels_compute_what_the_reference_does(case: Case) -> None:
+    computed(case, case.arrays())
+
+
+@every_case
+def test_kernels_take_odd_and_empty_axes(case: Case) -> None:
+    for variant in variants(case):
+        arrays = variant.arrays()
+        if refused(variant, arrays):                           # labels of no class: an error there, a status here
+            if any(t.size for t in variant.op.infer(*variant.types)):
+                with pytest.raises(KernelFailed):
+                    run_kernel(variant.op, *arrays)
+            continue
+        computed(variant, arrays, rtol=1e-4, atol=1e-5)
+
+
+def refused(case: Case, arrays: list[Array | None]) -> bool:
+    """The reference does not take the values."""
+    try:
+        run_reference(case.op, *arrays)
+    except TileflowError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("case", [c for c in cases() if declares(c.op, "kernel")], ids=lambda c: c.name)
+def test_kernels_take_what_is_not_finite(case: Case) -> None:
+    """An element of each float operand is not a number, or infinite. Inner operators (gradients) may make one of the other on their way."""
+    for k, value in enumerate(SPECIAL):
+        arrays = case.arrays()
+        for i, a in enumerate(arrays):
+            if a is not None and a.dtype == np.float32 and a.size:
+                a.reshape(-1)[(7 * i + k) % a.size] = value
+        with np.errstate(all="ignore"):
+            wanted = run_reference(case.op, *arrays)
+        for got, want in zip(run_kernel(case.op, *arrays), wanted, strict=True):
+            told = np.isfinite(want) if not case.op.onnx else ...
+            np.testing.assert_allclose(got[told], want[told], rtol=2e-5, atol=2e-6)
+
+
+# ---- gradients ------------------------------------------------------------------------------------------------------------------
+
+def gradient_cases() -> list[Case]:
+    """The cases that have floats in and out, and may have them in float64."""
+    found = []
+    for case in cases():
+        types = [None if t is None else t.with_dtype("float64") if t.is_float else t for t in case.types]
+        try:
+            outputs = case.op.infer(*types)
+        except AssertionError:                                 # typed by its attributes
+            continue
+        if any(t is not None and t.is_float for t in types) and any(t.is_float for t in outputs):
+            found.append(case.resized(types))
+    return found
+
+
+def weighted(case: Case, k: int, arrays: list[Array | None]) -> tuple[Graph, list[Any], Any, Array]:
+    """A graph that sums output k times random weights; its inputs, that sum, and the weights."""
+    graph = Graph(case.name)
+    b = Builder(graph)
+    inputs = [None if a is None else b.input(f"x{i}", type_of(a)) for i, a in enumerate(arrays)]
+    y = b.emit(case.op, *inputs)[k]
+    weights = np.random.default_rng(zlib.crc32(case.name.encode())).standard_normal(y.shape)
+    loss = b.ReduceSum(b.Mul(y, b.constant(weights, "weights")), keepdims=0)
+    return graph, inputs, loss, weights
+
+
+def differences(op: Op, k: int, arrays: list[Array | None], i: int, weights: Array) -> Array:
+    """Central differences of that sum by operand i; not a number where the operator is none nearby."""
+    def value() -> float:
+        return float(np.sum(run_reference(op, *arrays)[k] * weights, dtype=np.longdouble))
+
+    x = arrays[i]
+    assert x is not None
+    found = np.empty_like(x)
+    for at in np.ndindex(x.shape):
+        kept = x[at]
+        x[at] = kept + STEP
+        above = value()
+        x[at] = kept - STEP
+        found[at] = (above - value()) / ((kept + STEP) - (kept - STEP))
+        x[at] = kept
+    return found
+
+
+@pytest.mark.parametrize("case", gradient_cases(), ids=lambda c: c.name)
+def test_gradients_are_those_of_central_differences(case: Case) -> None:
+    """By every float operand, of every float output; where there is no gradient, the operator says why."""
+    arrays = case.arrays("float64")
+    outputs = case.op.infer(*case.types)
+    with np.errstate(all="ignore"):
+        floats = [i for i, a in enumerate(arrays) if a is not None and a.dtype == float]
+        for k, i in [(k, i) for k, t in enumerate(outputs) for i in floats if t.is_float]:
+            graph, inputs, loss, weights = weighted(case, k, arrays)
+            try:
+                graph.outputs = gradients(graph, loss, [inputs[i]])
+            except UnsupportedError as error:
+                if k > 0 or (case.op.no_gradient and case.op.no_gradient in str(error)):
+                    continue
+                raise
+            found = evaluate(graph, {f"x{j}": a for j, a in enumerate(arrays) if a is not None})[graph.outputs[0].name]
+            wanted = differences(case.op, k, arrays, i, weights)
+            defined = np.isfinite(wanted)
+            np.testing.assert_allclose(found[defined], wanted[defined], rtol=2e-5, atol=1e-6, err_msg=f"output {k} by operand {i}")
+
+
+def test_what_says_why_it_has_no_gradient_has_none() -> None:
+    left = {name for name, kind in OPS.items() if kind.no_gradient}
+    for case in gradient_cases():
+        if case.op.name not in left:
+            continue
+        for i, a in enumerate(case.arrays()):
+            if a is not None and a.dtype == float:
+                graph, inputs, loss, _ = weighted(case, 0, case.arrays())
+                try:
+                    gradients(graph, loss, [inputs[i]])
+                except UnsupportedError:
+                    left.discard(case.op.name)
+    assert not left, "they have all gradients: no_gradient may go"
+
+
+# ---- ONNX -----------------------------------------------------------------------------------------------------------------------
+
+def as_model(case: Case) -> onnx.ModelProto | None:
+    """A model of one node; None where ONNX cannot say it: an attribute of our own, an operand that it wants and we do not."""
+    name, version = case.op.name, onnx.defs.onnx_opset_version()
+    schema = onnx.defs.get_schema(name, version)
+    formals = [schema.inputs[min(i, len(schema.inputs) - 1)].name for i in range(max(len(schema.inputs), len(case.operands)))]
+    own, attributes, constants = field_types(name), {}, {}
+    for field, value in case.op.attributes().items():
+        if value is None or value == getattr(type(case.op), field, None):
+            continue
+        if field in schema.attributes:
+            named = isinstance(value, str) and schema.attributes[field].type == onnx.defs.OpSchema.AttrType.INT        # an element type
+            attributes[field] = dtype_number(TensorType(value, ())) if named else value
+        elif field in formals:
+            floats = any(isinstance(v, float) for v in (value if isinstance(value, tuple) else (value,)))
+            constants[field] = np.array(value, np.float32 if floats else np.int64)
+        else:
+            return None
+    operands, inputs, names = list(case.types), [], []
+    for formal in formals:
+        if formal in own:
+            names.append(formal if formal in constants else "")
+            continue
+        t = operands.pop(0) if operands else None
+        names.append("" if t is None else f"x{len(inputs)}")
+        inputs.append(t)
+    while names and not names[-1]:
+        names.pop()
+    if any(not n for n, formal in zip(names, schema.inputs, strict=False) if formal.option == onnx.defs.OpSchema.FormalParameterOption.Single):
+        return None
+    if len(names) < schema.min_input or any(a.required and n not in attributes for n, a in schema.attributes.items()):
+        return None
+    outputs = {f"y{i}": t for i, t in zip(range(schema.max_output), case.op.infer(*case.types), strict=False)}
+    node = helper.make_node(name, names, list(outputs), **attributes)
+    made = helper.make_graph(
+        [node], name, [helper.make_tensor_value_info(f"x{i}", dtype_number(t), t.shape) for i, t in enumerate(inputs) if t is not None],
+        [helper.make_tensor_value_info(y, dtype_number(t), None) for y, t in outputs.items()],
+        [numpy_helper.from_array(a, n) for n, a in constants.items()])
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", version)])
+
+
+def dtype_number(t: TensorType) -> int:
+    """ONNX's number of an element type."""
+    return int(helper.np_dtype_to_tensor_dtype(t.numpy)) if t.dtype != "bfloat16" else TensorProto.BFLOAT16
+
+
+@functools.cache
+def onnx_cases() -> list[tuple[Case, onnx.ModelProto]]:
+    """The cases that ONNX can say."""
+    return [(case, model) for case in cases() if case.op.onnx and not case.op.random and (model := as_model(case)) is not None]
+
+
+@pytest.mark.parametrize(("case", "model"), onnx_cases(), ids=lambda c: getattr(c, "name", ""))
+def test_onnx_means_the_same(case: Case, model: onnx.ModelProto) -> None:
+    """The model, imported and computed by references, against ONNX's own evaluator."""
+    arrays = [a for a in case.arrays() if a is not None]
+    feeds = {f"x{i}": a for i, a in enumerate(arrays)}
+    with np.errstate(all="ignore"):
+        wanted = ReferenceEvaluator(model).run(None, feeds)
+        imported = import_graph(wrap_model(model), input_types={n: type_of(a) for n, a in feeds.items()}, training=None)
+        values = evaluate(imported.graph, feeds)
+    for output, want in zip(model.graph.output, wanted, strict=True):
+        if output.name in values:
+            np.testing.assert_allclose(values[output.name], want, rtol=1e-5, atol=1e-5, err_msg=output.name)
+
+
+# ---- tiles ----------------------------------------------------------------------------------------------------------------------
+
+@every_case
+def test_tiles_can_execute_the_plan(case: Case) -> None:
+    """Tile by tile, from only what the plan brings there."""
+    graph = Graph()
+    b = Builder(graph)
+    inputs = [None if t is None else b.input(f"x{i}", t) for i, t in enumerate(case.types)]
+    graph.outputs = list(b.emit(case.op, *inputs))
+    feeds = {v.name: a[None] for v, a in zip(inputs, case.arrays(), strict=True) if v is not None and a is not None}
+    report = exact.check(analyze(Program(graph, Batching(1)), SMALL), feeds=feeds)
+    assert report.ok, report.to_text()
