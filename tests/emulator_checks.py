@@ -1,4 +1,4 @@
-"""Checks of the emulator itself, run inside a process that compiles for "amx" (`test_paths.py` starts it)."""
+"""Checks of the emulator itself, run inside a process that compiles for "amx", and those of the processor for every path (see `test_paths.py`)."""
 from __future__ import annotations
 
 import ctypes
@@ -54,6 +54,31 @@ def test_fused_multiply_add(dtype: str, lanes: int, other: str, n: int) -> None:
     wanted = (x.astype(other) ** 2 + y.astype(other)).astype(dtype)
     assert emulator.run(fused(dtype, lanes), x, y, against="both") == 0
     np.testing.assert_array_equal(y, wanted)
+
+
+# ---- the processor ------------------------------------------------------------------------------------------------------
+
+INSTRUCTIONS = {"sse2": "0f 58 c0", "avx": "c5 fc 58 c0", "avx2": "c5 fd fe c0", "fma": "c4 e2 7d b8 c0", "f16c": "c4 e2 7d 13 c0",
+                "avx512f": "62 f1 7c 48 58 c0", "avx512fp16": "62 f5 7c 48 58 c0"}
+"""By feature the bytes of an instruction that came with it; each writes to the first vector register."""
+
+
+@pytest.mark.parametrize("feature", INSTRUCTIONS)
+def test_the_processor_has_what_its_path_may_use_and_no_more(feature: str) -> None:
+    binding.initialize_native_asmparser()
+    code = ".byte " + ", ".join(f"0x{byte}" for byte in INSTRUCTIONS[feature].split())
+    alone = as_intrinsic(f"tileflow_check_{feature}", "x", cpu.current(),
+                         lambda e, _x: e.b.asm(ir.FunctionType(VOID, []), code, "~{xmm0}", [], True))
+
+    def execute(x):                                    # type: ignore[no-untyped-def]
+        alone(x.shape[0])
+
+    leaf = Leaf(execute, "f4[r]", key=feature + inspect.getsource(test_the_processor_has_what_its_path_may_use_and_no_more))
+    if feature in cpu.current().features.split():
+        assert emulator.run(leaf, normal(1)) == 0
+    else:
+        with pytest.raises(emulator.Fault, match="#UD"):
+            emulator.run(leaf, normal(1))
 
 
 # ---- tiles --------------------------------------------------------------------------------------------------------------

@@ -306,7 +306,7 @@ def _next(e: Emitter, at: Sequence[Any], sizes: Sequence[Any]) -> list[Any]:
 
 def stored(dtype: str) -> ir.Type:
     """The element type in memory."""
-    floats = {"float16": ir.HalfType(), "float32": ir.FloatType(), "float64": ir.DoubleType()}
+    floats = {"float32": ir.FloatType(), "float64": ir.DoubleType()}
     return floats.get(dtype) or ir.IntType(8 * _size(dtype))
 
 
@@ -318,18 +318,14 @@ def _held(dtype: str) -> ir.Type:
 def _unpacked(e: Emitter, raw: Any, dtype: str) -> Any:
     if dtype == "bool":
         return e.b.icmp_unsigned("!=", raw, ir.Constant(raw.type, None))
-    if dtype == "bfloat16":
-        return half.widen(e, "b2", raw)
-    return e.b.fpext(raw, ir.VectorType(ir.FloatType(), raw.type.count)) if dtype == "float16" else raw
+    return half.widen(e, LETTERS[dtype], raw) if dtype in HALVES else raw
 
 
 def _packed(e: Emitter, value: Any, dtype: str) -> Any:
     kind = ir.VectorType(stored(dtype), value.type.count)
     if dtype == "bool":
         return e.b.zext(value, kind)
-    if dtype == "bfloat16":
-        return half.narrow(e, "b2", value)
-    return e.b.fptrunc(value, kind) if dtype == "float16" else value
+    return half.narrow(e, LETTERS[dtype], value) if dtype in HALVES else value
 
 
 class Translator:

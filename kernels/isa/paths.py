@@ -95,4 +95,4 @@ PATHS = {
     "generic": Cpu("generic", 16, 16, Tile(4, 2, (2, 4)), Rates(12.0, 10.0),    # 8 of 16: the unfused product needs one more
                    frozenset(), "generic", _X86),
 }
-"""All paths, fastest first. "generic" is every other CPU: x86 before AVX, and NEON."""
+"""All paths, fastest first. "generic" is every other CPU: x86 without AVX2, and NEON."""

@@ -30,14 +30,16 @@ STACK_PAGES, ARENA_PAGES = 256, 16384
 TABLE_PAGES = 512
 PRESENT, WRITABLE = 1, 2
 CODE, DATA, TASK = 0x10, 0x18, 0x20           # selectors
-SAPPHIRE_RAPIDS = 30                          # its place in the emulator's list of processors
-AVX512_FP16 = 1 << 23                         # leaf 7, EDX
-XCR0 = 0xE7                                   # x87, SSE, AVX, three AVX-512 states
+PROCESSORS = {"sandybridge": (19, "i7-2600K"), "haswell": (24, "i7-4770"), "skylake-avx512": (26, "i7-7800X"),
+              "sapphirerapids": (30, "w9-3475X")}
+"""By LLVM's name: the place in the emulator's list of processors, and what the processor calls itself."""
+STATES, WIDE_STATES = 0x07, 0xE7              # x87, SSE, AVX; with the three of AVX-512
+BRAND = (0x80000002, 0x80000003, 0x80000004)  # leaves of CPUID that hold the processor's name
 CR4 = 0x40620                                 # PAE, OSFXSR, OSXMMEXCPT, OSXSAVE
 WITH_CODE = {8, 10, 11, 12, 13, 14, 17, 21}   # exceptions that push an error code
 NAMES = {0: "#DE", 1: "#DB", 3: "#BP", 6: "#UD", 7: "#NM", 8: "#DF", 12: "#SS", 13: "#GP", 16: "#MF", 17: "#AC", 19: "#XM"}
-ENTRY = bytes.fromhex("410f22e0 410f22d9 31c9 31d2 b8e7000000 0f01d1 4c89d2 4c89d9 41ffd4 f4")
-"""mov cr4, r8; mov cr3, r9; xcr0 = 0xE7; rdx = r10; rcx = r11; call r12; hlt"""
+ENTRY = bytes.fromhex("410f22e0 410f22d9 31c9 31d2 0f01d1 4c89d2 4c89d9 41ffd4 f4")
+"""mov cr4, r8; mov cr3, r9; xcr0 = rax; rdx = r10; rcx = r11; call r12; hlt"""
 IDENTIFY = bytes.fromhex("0fa2 f4")                                                                # cpuid; hlt
 ENTRY_AT, IDENTIFY_AT, HANDLERS_AT = 0x800, 0x900, 0xA00
 
@@ -72,7 +74,8 @@ class Machine:
 
     base = ARENA
 
-    def __init__(self) -> None:
+    def __init__(self, processor: str) -> None:
+        """Args: processor: a key of PROCESSORS."""
         path = shim()
         assert path is not None, "no C compiler for the emulator's shim"
         self._shim = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
@@ -82,7 +85,8 @@ class Machine:
         from bochscpu import _bochscpu
         self._bochs = bochscpu
         self._library = ctypes.CDLL(_bochscpu.__file__)
-        self._choose_processor(SAPPHIRE_RAPIDS)
+        place, self._brand = PROCESSORS[processor]
+        self._choose_processor(place)
         self.session = bochscpu.Session()
         self.session.missing_page_handler = _nothing
         self.tiles = Tiles()
@@ -225,7 +229,7 @@ class Machine:
         bochs = self._bochs
         state = bochs.State()
         bochs.cpu.set_long_mode(state)
-        state.cr3, state.cr4, state.xcr0 = self._table_frames[0], CR4, XCR0
+        state.cr3, state.cr4, state.xcr0 = self._table_frames[0], CR4, STATES
         state.rip, state.rsp, state.rflags = rip, STACK + STACK_PAGES * PAGE - 64, 2
         state.mxcsr, state.mxcsr_mask, state.fpcw, state.fptw = 0x1F80, 0x1F80, 0x37F, 0xFFFF
         everything = 0xFFFFFFFF
@@ -254,10 +258,17 @@ class Machine:
             raise Fault(f"still running after {seconds} s, at {self.session.cpu.rip:#x}")
 
     def _identify(self) -> None:
-        self.session.cpu.state = self._state(SYSTEM + IDENTIFY_AT, rax=7)
+        """Is it the processor that was chosen? And what states does it have?"""
+        brand = b"".join(number.to_bytes(4, "little") for leaf in BRAND for number in self._cpuid(leaf))
+        if self._brand.encode() not in brand:
+            raise Fault(f"the emulator's processor is {brand.decode()!r} and not the expected {self._brand}")
+        self._states = WIDE_STATES if self._cpuid(7)[1] >> 16 & 1 else STATES                       # leaf 7, EBX: AVX512F
+
+    def _cpuid(self, leaf: int) -> list[int]:
+        """EAX, EBX, ECX and EDX of a leaf of CPUID."""
+        self.session.cpu.state = self._state(SYSTEM + IDENTIFY_AT, rax=leaf)
         self._run(1)
-        if not self.session.cpu.rdx & AVX512_FP16:
-            raise Fault("the emulator's processor is not the expected one: it has no AVX512-FP16")
+        return [int(getattr(self.session.cpu, name)) & 0xFFFFFFFF for name in ("rax", "rbx", "rcx", "rdx")]
 
     def call(self, function: int, arguments: tuple[int, int, int, int], seconds: float) -> int:
         """`function(*arguments)` by C's rules; its result.
@@ -268,7 +279,8 @@ class Machine:
         self.tiles = Tiles()
         self._stack[:] = 0xA5
         block, lo, hi, worker = (a & (1 << 64) - 1 for a in arguments)
-        self.session.cpu.state = self._state(SYSTEM + ENTRY_AT, rdi=block, rsi=lo, r8=CR4, r9=self._table_frames[0], r10=hi, r11=worker, r12=function)
+        self.session.cpu.state = self._state(SYSTEM + ENTRY_AT, rax=self._states, rdi=block, rsi=lo, r8=CR4, r9=self._table_frames[0], r10=hi,
+                                             r11=worker, r12=function)
         while True:
             self._run(seconds)
             handler = self.session.cpu.rip - (SYSTEM + HANDLERS_AT)
