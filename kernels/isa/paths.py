@@ -92,7 +92,9 @@ PATHS = {
     "avx2": Cpu("avx2", 32, 16, Tile(6, 2, (2, 4)), Rates(70.0, 50.0),          # 12 of 16
                 frozenset({"avx2", "fma", "f16c"}), "haswell", _AVX2,
                 fma=True, f16c=True, masked_moves=True, small_caches=True),
+    "avx": Cpu("avx", 32, 16, Tile(6, 2, (2, 4)), Rates(35.0, 25.0),            # 12 of 16: two for a row of B, two for products
+               frozenset({"avx"}), "sandybridge", _AVX, masked_moves=True, small_caches=True),
     "generic": Cpu("generic", 16, 16, Tile(4, 2, (2, 4)), Rates(12.0, 10.0),    # 8 of 16: the unfused product needs one more
                    frozenset(), "generic", _X86),
 }
-"""All paths, fastest first. "generic" is every other CPU: x86 without AVX2, and NEON."""
+"""All paths, fastest first. "generic" is every other CPU: x86 before AVX, and NEON."""
