@@ -2,15 +2,19 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
+TESTS := $(RUN) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: demo test lint bench doctor wheel clean help
+.PHONY: demo test check lint bench doctor wheel clean help
 
 demo: $(VENV)/ready            ## train a small CNN from an ONNX file on real handwritten digits
 	$(RUN) -m tileflow train digits_cnn.onnx --data digits --epochs 10 --micro-batch-size 16 --gradient-accumulation 2 --device-iterations 4 --learning-rate 0.003
 
 # Neighbouring tests share kernels: with worksteal a process keeps to its part of the list until another has none left.
 test: $(VENV)/ready            ## run the tests, on up to four cores
-	$(RUN) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+	$(TESTS)
+
+check: $(VENV)/ready           ## run the exhaustive ones as well: every CPU path, guarded and emulated (pip install bochscpu-python)
+	$(TESTS) --exhaustive
 
 lint: $(VENV)/ready            ## ruff and mypy
 	$(VENV)/bin/pip install --quiet ruff mypy

@@ -1,4 +1,4 @@
-"""What all tests need before the first of them imports Numba; and what a run skipped: said in words at its end, kept for `pytest --last-skipped`."""
+"""What all tests need before the first of them imports Numba; which of them run; what a run skipped: said at its end, kept for `--last-skipped`."""
 from __future__ import annotations
 
 import os
@@ -14,16 +14,24 @@ SKIPPED = "tileflow/skipped"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--last-skipped", action="store_true", help="run only what the last run skipped, for example after installing a peer")
+    parser.addoption("--exhaustive", action="store_true", help="run (with --last-skipped: as well) the tests marked exhaustive")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is exhaustive, unless it is asked for, by the option or by its name; and what did not skip, where only that is asked for."""
     cache = getattr(config, "cache", None)                                          # there is none with -p no:cacheprovider
-    if not config.getoption("--last-skipped") or cache is None:
-        return
-    wanted = set(cache.get(SKIPPED, []))
-    kept = {item.nodeid for item in items if item.nodeid in wanted or item.nodeid.partition("::")[0] in wanted}
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
-    items[:] = [item for item in items if item.nodeid in kept]
+    again = config.getoption("--last-skipped") and cache is not None
+    skipped = set(cache.get(SKIPPED, [])) if again else set()                       # type: ignore[union-attr]
+    exhaustive = config.getoption("--exhaustive") or any("::" in name for name in config.args)
+
+    def runs(item: pytest.Item) -> bool:
+        if item.get_closest_marker("exhaustive"):
+            return exhaustive
+        return not again or item.nodeid in skipped or item.nodeid.partition("::")[0] in skipped
+
+    kept = [item for item in items if runs(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not runs(item)])
+    items[:] = kept
 
 
 class Skips:

@@ -15,7 +15,7 @@ from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import In
 
 EMULATED = "emulator" in sys.modules
-VECTORS = next(name for name in ("avx512", "avx2", "generic") if name in cpu.available())
+VECTORS = next(name for name in cpu.available() if cpu.PATHS[name].label == cpu.PATHS[name].name)
 SOFTWARE = replace(cpu.PATHS[VECTORS], tiles="software")
 TILES = [cpu.PATHS["amx"]] if EMULATED or "amx" in cpu.available() else []
 PATHS = TILES if EMULATED else [*TILES, SOFTWARE]

@@ -5,6 +5,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import paths
 import pytest
 from evaluate import check_gradient, check_kernel, evaluate, run_kernel
 from peers import needs
@@ -49,7 +50,7 @@ def check(op: FusedAttention, q: np.ndarray, k: np.ndarray, v: np.ndarray, g: np
         np.testing.assert_allclose(np.float64(a), b, rtol=tolerance + spacing, atol=limit)
 
 
-@pytest.mark.parametrize("path", cpu.available())
+@pytest.mark.parametrize("path", paths.PATHS)
 @pytest.mark.parametrize(("sizes", "reach", "inside", "masked"), [
     ((1, 1, 1, 1, 1, 1, 1), None, NONE, None), ((2, 3, 3, 7, 5, 13, 4), None, NONE, (2, 1, 1, 5)),
     ((1, 4, 2, QUERIES + 3, KEYS + 17, 16, 16), 0, NONE, None),
@@ -62,7 +63,7 @@ def test_kernels(path: str, sizes: Any, reach: int | None, inside: tuple[bool, b
         check(FusedAttention(scale=sizes[5] ** -0.5, reach=reach, inside=inside), *operands(*sizes, inside), mask)
 
 
-@pytest.mark.parametrize("path", cpu.available())
+@pytest.mark.parametrize("path", paths.PATHS)
 def test_softcap(path: str) -> None:
     with cpu.forced(path):
         for sizes, masked in (((1, 4, 2, QUERIES + 3, KEYS + 17, 16, 16), None), ((2, 1, 1, 7, 5, 3, 4), (2, 1, 7, 5))):
@@ -71,7 +72,7 @@ def test_softcap(path: str) -> None:
 
 
 @pytest.mark.parametrize(("path", "dtype", "softcap"),
-                         [*((path, "float16", 1.5) for path in cpu.available()), (cpu.available()[-1], "bfloat16", 0.0)])
+                         [*(paths.on(path, "float16", 1.5) for path in cpu.available()), (cpu.available()[-1], "bfloat16", 0.0)])
 def test_half(path: str, dtype: str, softcap: float) -> None:
     """16-bit memory: what is summed is float32, so that one rounding is all that is lost."""
     kind, spacing = (np.dtype(ml_dtypes.bfloat16), 2.0 ** -7) if dtype == "bfloat16" else (np.dtype(dtype), 2.0 ** -10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import paths
 import pytest
 from evaluate import check_gradient, check_kernel, evaluate, gradient_graph, run_kernel
 from onnx import TensorProto, helper
@@ -60,8 +61,8 @@ DOUBLE = ("primes", "strides")
 """Cases in float64."""
 
 
-@pytest.mark.parametrize(("path", "name"), [(path, name) for path in cpu.available() for name in CASES
-                                            if path == cpu.available()[0] or name in EVERYWHERE])
+@pytest.mark.parametrize(("path", "name"), [paths.on(path, name) for path in cpu.available() for name in CASES
+                                            if path == paths.FASTEST or name in EVERYWHERE])
 def test_kernels(path: str, name: str) -> None:
     x_shape, w_shape, attributes = CASES[name]
     op = Conv(**attributes)

@@ -6,6 +6,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import paths
 import pytest
 from evaluate import run_kernel
 from peers import needs
@@ -44,7 +45,7 @@ QUICK = ("primes", "strides in groups", "depthwise")
 """What every path runs, and bfloat16."""
 
 
-@pytest.fixture(params=[*([] if EMULATED else VECTOR_PATHS), *PATHS], ids=lambda path: path.label)
+@pytest.fixture(params=[paths.entry(path) for path in dict.fromkeys([*([] if EMULATED else VECTOR_PATHS), *PATHS])])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[cpu.Cpu]:
     """Tiles, where a path has them, for problems too small for them as well."""
     monkeypatch.setattr(tiles, "pays", lambda *_args: True)
@@ -100,7 +101,7 @@ def runs() -> Iterator[Any]:
         for dtype in NUMPY:
             for name in CASES:
                 if name in QUICK or (dtype == "float16" and everything):
-                    yield pytest.param(path, dtype, name, id=f"{path.label}-{dtype}-{name}")
+                    yield paths.entry(path, dtype, name, quick=name in QUICK or not path.amx)
 
 
 @pytest.mark.parametrize(("path", "dtype", "name"), list(runs()), indirect=["path"])

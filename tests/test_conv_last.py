@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import paths
 import pytest
 from evaluate import check_kernel, run_kernel
 from peers import needs, torch_has_avx512
@@ -64,8 +65,8 @@ def forms(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> tuple[ConvLast, C
             ConvWeightGradLast(ConvWeightGrad(kernel_shape=w[2:], biased=True, **shared)))
 
 
-@pytest.mark.parametrize(("path", "name"), [(path, name) for path in cpu.available() for name in CASES
-                                            if path == cpu.available()[0] or name in EVERYWHERE])
+@pytest.mark.parametrize(("path", "name"), [paths.on(path, name) for path in cpu.available() for name in CASES
+                                            if path == paths.FASTEST or name in EVERYWHERE])
 def test_kernels(path: str, name: str) -> None:
     x_shape, w_shape, attributes = CASES[name]
     forward, over_input, over_weights = forms(Conv(**attributes), x_shape, w_shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import paths
 import pytest
 from evaluate import check_kernel, run_kernel
 from peers import needs
@@ -34,8 +35,8 @@ def operator(x: tuple[int, ...], attributes: dict[str, Any]) -> Conv:
     return Conv(group=x[1], **attributes)
 
 
-@pytest.mark.parametrize(("path", "name"), [(path, name) for path in cpu.available() for name in CASES
-                                            if path == cpu.available()[0] or name in EVERYWHERE])
+@pytest.mark.parametrize(("path", "name"), [paths.on(path, name) for path in cpu.available() for name in CASES
+                                            if path == paths.FASTEST or name in EVERYWHERE])
 def test_kernels(path: str, name: str) -> None:
     x_shape, kernel, attributes = CASES[name]
     op, c = operator(x_shape, attributes), x_shape[1]

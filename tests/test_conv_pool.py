@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import paths
 import pytest
 from evaluate import run_kernel
 from peers import needs
@@ -80,7 +81,7 @@ def pooled(graph: Graph) -> Graph:
     return attach(pool_planes(attach(fuse(graph))))
 
 
-@pytest.mark.parametrize("path", cpu.available())
+@pytest.mark.parametrize("path", paths.PATHS)
 @pytest.mark.parametrize(("name", "dtype", "winners", "before", "after"), [
     ("tutorial 1", "float32", True, False, True), ("tutorial 2", "float32", False, False, True), ("odd", "float32", True, True, True),
     ("groups", "float32", True, True, False), ("stride", "float64", True, True, True), ("few units", "float32", False, True, True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import paths
 import pytest
 from evaluate import check_kernel, run_kernel
 from peers import needs
@@ -34,8 +35,8 @@ def normal(*shape: int, dtype: str = "float32", seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-@pytest.mark.parametrize(("path", "name"), [(path, name) for path in cpu.available() for name in CASES
-                                            if path == cpu.available()[0] or name == "7 x 7, stride 2"])
+@pytest.mark.parametrize(("path", "name"), [paths.on(path, name) for path in cpu.available() for name in CASES
+                                            if path == paths.FASTEST or name == "7 x 7, stride 2"])
 def test_kernels(path: str, name: str) -> None:
     x, w, attributes = CASES[name]
     with cpu.forced(path):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import paths
 import pytest
 from evaluate import check_gradient, check_kernel, evaluate, gradient_graph, run_kernel
 from onnx.reference import ReferenceEvaluator
@@ -30,7 +31,7 @@ x32, y32, z32 = (Var(i, "float32") for i in range(3))
 EDGES = np.array([0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.1754942e-38, 3.4028235e38, -3.4028235e38], "float32")
 
 
-@pytest.fixture(params=cpu.available())
+@pytest.fixture(params=paths.PATHS)
 def path(request: pytest.FixtureRequest) -> Iterator[str]:
     with cpu.forced(request.param):
         yield request.param

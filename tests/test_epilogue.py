@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import paths
 import pytest
 from evaluate import call_leaf
 
@@ -71,7 +72,7 @@ KINDS = ("channel", "full", "scalar")
 @pytest.mark.parametrize("dtype", CODES)
 @pytest.mark.parametrize("channels", ["columns", "rows"])
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (7, 13), (3, 64), (31, 5), (2, 97), (0, 4)])
-@pytest.mark.parametrize("path", cpu.available())
+@pytest.mark.parametrize("path", paths.PATHS)
 def test_bits_are_those_of_a_pass_afterwards(dtype: str, channels: str, m: int, n: int, path: str):
     rng = np.random.default_rng(m * n)
     wide = n if channels == "columns" else m
@@ -97,7 +98,7 @@ def test_bits_are_those_of_a_pass_afterwards(dtype: str, channels: str, m: int, 
     np.testing.assert_array_equal(got[1], total)
 
 
-@pytest.mark.parametrize("path", cpu.available())
+@pytest.mark.parametrize("path", paths.PATHS)
 def test_operands_and_outputs_of_other_types(path: str):
     """A mask chooses, a second output is float64; rows that abut are one when there is no channel."""
     x, keep = Var(0, "float32"), Var(1, "bool")

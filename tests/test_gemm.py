@@ -4,6 +4,7 @@ import mmap
 from collections.abc import Sequence
 
 import numpy as np
+import paths
 import pytest
 from peers import needs
 
@@ -17,7 +18,7 @@ from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import In, Out
 from tileflow.kernels.machine.leaf import Leaf
 
-PATHS = [(path, dtype) for path in cpu.available() for dtype in ("f4", "f8")]
+PATHS = [paths.on(path, dtype) for path in cpu.available() for dtype in ("f4", "f8")]
 OUTER, OUTER_T, DOT, COPY, TRANSPOSE = range(5)
 
 
@@ -165,7 +166,7 @@ def exact(p: Problem, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a.swapaxes(-1, -2) if p.trans_a else a) @ (b.swapaxes(-1, -2) if p.trans_b else b)
 
 
-@pytest.mark.parametrize("path", cpu.available())
+@pytest.mark.parametrize("path", paths.PATHS)
 @pytest.mark.parametrize("way", ["direct", "dots", "panels", "packed"])
 def test_every_way_on_every_path(path: str, way: str) -> None:
     rng = np.random.default_rng(1)
@@ -263,7 +264,7 @@ def test_blocking_depends_on_shapes_only_and_packs_what_outgrows_the_cache() -> 
         assert ways == ["direct", "dots", "packed", "direct", "packed"]
 
 
-@pytest.mark.parametrize("path", cpu.available())
+@pytest.mark.parametrize("path", paths.PATHS)
 def test_dot_products_are_as_exact_as_torch(path: str) -> None:
     """Several runs of CHAIN products in each lane, of numbers whose sums only grow."""
     torch = needs("torch")
@@ -305,7 +306,7 @@ def test_chosen_panels_against_float64(m: int, n: int, k: int, trans_a: bool) ->
             assert run(p, a, b, cuts=2).tobytes() == c.tobytes()
 
 
-@pytest.mark.parametrize("path", cpu.available())
+@pytest.mark.parametrize("path", paths.PATHS)
 def test_an_epilogue_in_finished_blocks_has_the_bits_of_a_pass_afterwards(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every way, over batches whose axes do not join, and in pieces; on a column it is a pass afterwards."""
     rng = np.random.default_rng(6)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
+import paths
 import pytest
 from llvmlite import binding, ir
 from test_amx import EMULATED, PATHS
@@ -50,7 +51,7 @@ def converter(path: str, dtype: str) -> Leaf:
 
 @pytest.mark.skipif(EMULATED, reason="compares too many numbers")
 @pytest.mark.parametrize("dtype", NUMPY)
-@pytest.mark.parametrize("path", VECTOR_PATHS, ids=lambda path: path.label)
+@pytest.mark.parametrize("path", [paths.entry(path) for path in VECTOR_PATHS])
 def test_conversions_of_every_bit_pattern(path, dtype):
     with cpu.forced(path):
         leaf = converter(path.name, dtype)
@@ -119,7 +120,7 @@ def check(got: np.ndarray, wanted: np.ndarray, bound: np.ndarray) -> None:
     assert (np.abs(got.astype("f8") - wanted) <= ulp * np.abs(wanted) * (1 + ulp) + 12 * 2.0 ** -24 * bound + 2.0 ** -25).all()
 
 
-@pytest.fixture(params=ALL, ids=lambda path: path.label)
+@pytest.fixture(params=[paths.entry(path) for path in ALL])
 def path(request):
     with cpu.forced(request.param) as path:
         yield path
@@ -214,7 +215,7 @@ def test_special_values_and_the_ends_of_the_range(path, dtype):
         np.testing.assert_array_equal(matmul(dtype, Problem(20, 30, 50), a, b), np.full((20, 30), 50 * 2.0 ** -14, "f2"))
 
 
-@pytest.mark.parametrize("path", VECTOR_PATHS, ids=lambda path: path.label)
+@pytest.mark.parametrize("path", [paths.entry(path) for path in VECTOR_PATHS])
 def test_float16_partials_are_rounded_after_every_sixteen_products(path):
     rng = np.random.default_rng(4)
     p = Problem(20, 37, 150)

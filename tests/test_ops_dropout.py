@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import numpy as np
+import paths
 import pytest
 from evaluate import check_gradient, check_kernel, run_kernel, run_reference
 
@@ -42,7 +43,7 @@ def test_kernel_draws_what_the_reference_draws(shape: tuple[int, ...], ratio: fl
         assert (y[~mask] == 0).all()
 
 
-@pytest.mark.parametrize("path", cpu.available())
+@pytest.mark.parametrize("path", paths.PATHS)
 def test_every_path_draws_the_same(path: str) -> None:
     with cpu.forced(path):
         check_kernel(Dropout(ratio=0.3, training_mode=1, mask=1), rng.standard_normal((3, 37)), seed=9, micro=4)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import numpy as np
+import paths
 import pytest
 from evaluate import check_gradient, check_kernel, run_kernel
 from onnx_models import model_of, node, port
@@ -15,7 +16,7 @@ from tileflow.ops.rms import RMSNormalization, RMSNormalizationGrad
 rng = np.random.default_rng(8)
 
 
-@pytest.mark.parametrize("path", cpu.available())
+@pytest.mark.parametrize("path", paths.PATHS)
 @pytest.mark.parametrize(("shape", "axis"), [((7, 33), -1), ((2, 3, 4, 5), 2), ((5,), 0), ((3, 1000), 1), ((0, 4), 1), ((3, 0), 1), ((4, 1), -1)])
 def test_kernels(shape: tuple[int, ...], axis: int, path: str) -> None:
     with cpu.forced(path):

@@ -29,7 +29,8 @@ emulated = pytest.mark.skipif(not emulator.available(), reason="needs Linux on x
 def pytest_in_a_process(plugin: str, checks: Sequence[str], only: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run checks, those that match `only`, under a plugin; its output and result."""
     environment = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)])}
-    command = [sys.executable, "-m", "pytest", "-p", plugin, "-p", "no:cacheprovider", "-k", only, *[str(HERE / name) for name in checks]]
+    command = [sys.executable, "-m", "pytest", "-p", plugin, "-p", "no:cacheprovider", "--exhaustive", "-k", only,
+               *[str(HERE / name) for name in checks]]
     return subprocess.run(command, env=environment, cwd=HERE.parent, capture_output=True, text=True, check=False)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import paths
 import pytest
 from evaluate import check_gradient, check_kernel, evaluate, gradient_graph, run_kernel
 from onnx import TensorProto, helper
@@ -64,7 +65,7 @@ def runtime(op: Op, x: Array, outputs: int = 1) -> list[Array]:
 
 
 @pytest.mark.parametrize(("shape", "attributes"), CASES + PADDED)
-@pytest.mark.parametrize("path", cpu.available())
+@pytest.mark.parametrize("path", paths.PATHS)
 def test_max_pool_and_its_gradient(path: str, shape: tuple[int, ...], attributes: dict) -> None:
     op = MaxPool(**attributes)
     with cpu.forced(path):
@@ -135,7 +136,7 @@ def test_as_torch(kernel: int, stride: int, pad: int, dilation: int, ceil_mode: 
             np.testing.assert_allclose(run_kernel(gradient, g)[0], source.grad.numpy(), rtol=1e-12)
 
 
-@pytest.mark.parametrize("path", cpu.available())
+@pytest.mark.parametrize("path", paths.PATHS)
 def test_nan_and_ties_in_halves(path: str) -> None:
     x = levels(2, 2, 6, 40)
     x[0, 0, 1, 3] = x[0, 0, 0, 2] = x[1, 1, 4, 39] = np.nan                       # the first two lie in one block

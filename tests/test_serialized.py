@@ -5,6 +5,7 @@ import itertools
 from typing import Any
 
 import numpy as np
+import paths
 import pytest
 from evaluate import check_gradient, check_gradient_kernels, check_kernel, run_kernel
 
@@ -70,7 +71,7 @@ def test_bits_of_large_products(mode: str, m: int, n: int, k: int, flags: tuple[
         np.testing.assert_allclose(got, plain, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("path", cpu.available())
+@pytest.mark.parametrize("path", paths.PATHS)
 @pytest.mark.parametrize("mode", MODES)
 def test_every_cpu_path(path: str, mode: str) -> None:
     """Three blocks of sums of 512 terms, packed: the bits of the plain product in every mode."""

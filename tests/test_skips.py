@@ -34,3 +34,22 @@ def test_last_skipped(pytester: pytest.Pytester) -> None:
         second = pytester.runpytest_subprocess("--last-skipped", *workers)
         second.assert_outcomes(passed=3, **({} if workers else {"deselected": 1}))
         (pytester.path / "ready").unlink()
+
+
+def test_exhaustive_tests_run_when_they_are_asked_for(pytester: pytest.Pytester) -> None:
+    """By the option or by name; together with `--last-skipped` they complete what an earlier run skipped or left out."""
+    pytester.makeconftest((HERE / "conftest.py").read_text())
+    pytester.makeini("[pytest]\nmarkers = exhaustive: long")
+    pytester.makepyfile(
+        test_a='import pathlib, pytest\nready = pathlib.Path("ready").exists()\n'
+               '@pytest.mark.skipif(not ready, reason="needs the file ready")\ndef test_one(): pass\n@pytest.mark.exhaustive\ndef test_two(): pass\n'
+               '@pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.exhaustive)])\ndef test_three(n): pass\n')
+    pytester.runpytest_subprocess().assert_outcomes(passed=1, skipped=1, deselected=2)
+    (pytester.path / "ready").touch()
+    pytester.runpytest_subprocess("--last-skipped").assert_outcomes(passed=1, deselected=3)
+    (pytester.path / "ready").unlink()
+    pytester.runpytest_subprocess("-p", "xdist", "-n", "2").assert_outcomes(passed=1, skipped=1)
+    (pytester.path / "ready").touch()
+    pytester.runpytest_subprocess("--last-skipped", "--exhaustive").assert_outcomes(passed=3, deselected=1)
+    pytester.runpytest_subprocess("--exhaustive").assert_outcomes(passed=4)
+    pytester.runpytest_subprocess("test_a.py::test_two").assert_outcomes(passed=1)

@@ -16,4 +16,5 @@ if len(sys.argv) < 3 or sys.argv[1] not in emulator.TARGETS:
 if not emulator.available():
     sys.exit("The emulator needs Linux on x86-64, the package bochscpu-python and a C compiler.")
 environment = {**os.environ, **emulator.environment(sys.argv[1]), "PYTHONPATH": os.pathsep.join(sys.path[:2])}
-sys.exit(subprocess.run([sys.executable, "-m", "pytest", "-p", "emulator.plugin", *sys.argv[2:]], env=environment, check=False).returncode)
+command = [sys.executable, "-m", "pytest", "-p", "emulator.plugin", "--exhaustive", *sys.argv[2:]]
+sys.exit(subprocess.run(command, env=environment, check=False).returncode)
