@@ -377,7 +377,7 @@ def test_all_models_of_a_file_have_the_same_parameters() -> None:
                       node("MatMul", ["m", "w"], ["y"], "MatMul_2")],
                      [port("x", [2, 4])], [port("y", [2, 4])], {"temperature": np.float32(1), "w": f4(4, 4)})
     model, x = wrap_model(proto), f4(2, 4)
-    trainer = tileflow.training_model(model, loss="mse", optimizer="sgd", learning_rate=0.1, untie="w", trainable=["temperature", "w*"],
+    trainer = tileflow.training_model(model, loss="mse", optimizer="sgd", learning_rate=0.01, untie="w", trainable=["temperature", "w*"],
                                       micro_batch_size=2)
     runner = tileflow.inference_model(model, micro_batch_size=2)
     np.testing.assert_allclose(runner(x), expected(proto, {"x": x})[0], rtol=1e-5)

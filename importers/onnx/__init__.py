@@ -2,10 +2,12 @@
 from .bind import open_sizes
 from .export import export_model
 from .folded import folded_norms
-from .importer import Imported, UnsupportedNodesError, import_graph
+from .importer import Imported, import_graph
 from .inspect import Report, inspect_model, unsupported_nodes
-from .load import OLDEST_OPSET, OnnxModel, Port, load_model, wrap_model
+from .load import OLDEST_OPSET, load_model, wrap_model
+from .model import OnnxModel, Port
 from .parameters import resolved
+from .refused import UnsupportedNodesError
 from .site import DynamicOperandError
 
 __all__ = ["OLDEST_OPSET", "DynamicOperandError", "Imported", "OnnxModel", "Port", "Report", "UnsupportedNodesError", "export_model",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tileflow.errors import ModelError, OptionError, ShapeError, TypeMismatchError, UnsupportedError
 from tileflow.graph import CODES, FLOATS, TensorType
 
-from .load import OnnxModel, Port
+from .model import OnnxModel, Port
 
 ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Div: operator.floordiv,

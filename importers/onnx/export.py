@@ -16,8 +16,10 @@ from onnx import ModelProto, StringStringEntryProto, TensorProto
 from tileflow.errors import CheckpointError, ModelError, TileflowError
 from tileflow.files import remedy, sync, sync_folder, temporary_prefix
 
+from .checker import check_by_onnx
 from .inference_form import to_inference
-from .load import PROTOBUF_LIMIT, OnnxModel, check_by_onnx
+from .load import PROTOBUF_LIMIT
+from .model import OnnxModel
 from .parameters.written import tell_apart, with_views
 from .tensors import DTYPES, TYPED_FIELDS, describe, external_location, is_external, named_tensors, tensors_of
 

@@ -50,7 +50,8 @@ def fits(site: Site, shape: Sequence[int], dtype: np.dtype) -> tuple[int, ...]:
 
 
 def _claim(site: Site, shape: Sequence[int], dtype: np.dtype) -> None:
-    if not site.importer.claim(math.prod(shape) * dtype.itemsize):
+    site.scope.folded_bytes += math.prod(shape) * dtype.itemsize
+    if site.scope.folded_bytes > LIMIT:
         raise ModelError(f"{site.title} gives a constant of shape {_shown(shape)}; "
                          f"constants that are evaluated at import may take {LIMIT >> 20} MiB in all")
 
@@ -64,7 +65,7 @@ def fold(site: Site, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | 
     function = FOLDERS.get(site.op_type)
     if function is None:
         return None
-    before = site.importer.folded_bytes
+    before = site.scope.folded_bytes
     try:
         with np.errstate(all="ignore"):
             result = function(site, arrays)
@@ -73,8 +74,8 @@ def fold(site: Site, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | 
     except (ValueError, IndexError, TypeError, OverflowError, np.exceptions.AxisError) as error:
         raise ModelError(f"{site.title} cannot be evaluated ({one_line(error, 200)}); export the model again") from None
     results = [np.asarray(a) for a in (result if isinstance(result, list) else [result])]
-    for array in results if site.importer.folded_bytes == before else ():
-        if array.flags.owndata or (site.op_type == "Constant" and site.importer.is_nested):
+    for array in results if site.scope.folded_bytes == before else ():
+        if array.flags.owndata or (site.op_type == "Constant" and site.scope.depth):
             _claim(site, array.shape, array.dtype)
     return results
 

@@ -8,7 +8,7 @@ from onnx import NodeProto
 
 from tileflow.text import one_line
 
-from .load import OnnxModel, label
+from .model import OnnxModel, label
 
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 FOLDED_INTO = (*CONVOLUTIONS, "Gemm", "MatMul")

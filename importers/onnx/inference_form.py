@@ -8,7 +8,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
 
 from tileflow.errors import ModelError
 
-from .load import title
+from .model import title
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 RUNNING = {1: 3, 2: 4}

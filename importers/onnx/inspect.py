@@ -13,9 +13,10 @@ from tileflow.graph import CODES, FLOATS, Graph
 from tileflow.text import one_line
 
 from .bind import OpenSizesError
-from .importer import UnsupportedNodesError, import_graph, unsupported
+from .importer import import_graph
 from .inspect_training import TrainingReport, training_report
-from .load import OnnxModel, title
+from .model import OnnxModel, title
+from .refused import UnsupportedNodesError, unsupported
 from .tensors import DTYPES
 
 DEFAULT_DOMAIN = "ai.onnx"

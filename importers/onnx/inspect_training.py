@@ -11,7 +11,7 @@ from tileflow.text import one_line
 
 from .folded import folded_norms
 from .importer import Imported
-from .load import OnnxModel, title
+from .model import OnnxModel, title
 from .parameters import Verdict, listed, matches, notes, resolved, verdicts
 from .parameters.uses import Use
 from .tensors import describe

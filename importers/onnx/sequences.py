@@ -34,13 +34,13 @@ def split_to_sequence(site: Site) -> Sequence[None]:
     parts = [site.emit("Slice", x, starts=(a,), ends=(b,), axes=(axis,), steps=(1,)) for a, b in pairwise(starts)]
     if not site.has(1) and not site.attrs.get("keepdims", 1):
         parts = [site.emit("Squeeze", p, axes=(axis,)) for p in parts]
-    site.importer.sequences[site.outputs[0]] = tuple(parts)
+    site.scope.sequences[site.outputs[0]] = tuple(parts)
     return [None]
 
 
 @form("SequenceConstruct")
 def sequence_construct(site: Site) -> Sequence[None]:
-    site.importer.sequences[site.outputs[0]] = tuple(site.value(i) for i in range(len(site.inputs)))
+    site.scope.sequences[site.outputs[0]] = tuple(site.value(i) for i in range(len(site.inputs)))
     return [None]
 
 
@@ -58,6 +58,6 @@ def sequence_length(site: Site) -> Sequence[np.ndarray]:
 
 
 def _sequence(site: Site) -> tuple[Value, ...]:
-    if site.inputs[0] not in site.importer.sequences:
+    if site.inputs[0] not in site.scope.sequences:
         raise site.unsupported("a sequence that is not made of known parts")
-    return site.importer.sequences[site.inputs[0]]
+    return site.scope.sequences[site.inputs[0]]

@@ -7,7 +7,7 @@ import functools
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,11 +17,10 @@ from onnx.defs import OpSchema
 from tileflow.errors import ModelError, TypeMismatchError, UnsupportedError
 from tileflow.graph import FLOATS, OPS, Builder, TensorType, Value
 
-from .load import schema_of, title
-from .tensors import DTYPES, dtype_name, tensor_array
-
-if TYPE_CHECKING:
-    from .importer import Importer
+from .checker import schema_of
+from .model import title
+from .scope import Scope
+from .tensors import DTYPES, dtype_name
 
 IGNORED = {"Cast": {"saturate", "round_mode"}, "CastLike": {"saturate", "round_mode"}, "QuantizeLinear": {"saturate"}}
 """Attributes that say nothing about the types the engine has."""
@@ -82,8 +81,8 @@ class Site:
     outputs: names; '' where the output is not wanted.
     """
 
-    def __init__(self, importer: Importer, node: NodeProto, opset: Mapping[str, int]) -> None:
-        self.importer, self.node, self.opsets = importer, node, opset
+    def __init__(self, scope: Scope, node: NodeProto, opset: Mapping[str, int]) -> None:
+        self.scope, self.node, self.opsets = scope, node, opset
         self.op_type = node.op_type
         self.domain = "" if node.domain == "ai.onnx" else node.domain
         self.opset = opset.get(self.domain, 0)
@@ -100,7 +99,7 @@ class Site:
 
     @property
     def builder(self) -> Builder:
-        return self.importer.builder
+        return self.scope.builder
 
     def unsupported(self, why: str) -> UnsupportedError:
         return UnsupportedError(why)
@@ -117,19 +116,19 @@ class Site:
 
     def value(self, i: int) -> Value:
         """Input `i` as a value of the graph."""
-        return self.importer.value(self.inputs[i])
+        return self.scope.value(self.inputs[i])
 
     def optional(self, i: int) -> Value | None:
         return self.value(i) if self.has(i) else None
 
     def known(self, i: int) -> np.ndarray | None:
         """Input `i` if its elements are known and it is no weight."""
-        return self.importer.known(self.inputs[i]) if self.has(i) else None
+        return self.scope.known(self.inputs[i]) if self.has(i) else None
 
     def static(self, i: int) -> np.ndarray:
         """Input `i`, which must be known now: a constant, an initializer, or computed from shapes."""
         name = self.inputs[i]
-        array = self.importer.static(name)
+        array = self.scope.static(name)
         if array is None:
             formal = self.schema.inputs[i].name if self.schema and i < len(self.schema.inputs) else f"input {i}"
             raise DynamicOperandError(f"its operand {formal} ('{name}') is computed while the model runs; it must be a constant", frozenset({name}))
@@ -156,11 +155,11 @@ class Site:
         return self.float_dtype(DTYPES[number])
 
     def float_dtype(self, name: str) -> str:
-        return self.importer.float_name(name)
+        return self.scope.float_name(name)
 
     def tensor(self, tensor: TensorProto) -> np.ndarray:
         """A tensor attribute's elements."""
-        return self.importer.converted(tensor_array(tensor, self.importer.model.folder, self.importer.model.where))
+        return self.scope.tensor(tensor)
 
     def check(self) -> None:
         """Compare the operands with the operator's schema: required ones are given, element types are allowed and alike where they must be.
@@ -183,9 +182,9 @@ class Site:
                 if formal.option != OpSchema.FormalParameterOption.Optional:
                     raise ModelError(f"{self.title} lacks its input {formal.name}; export the model again")
                 continue
-            if self.inputs[i] in self.importer.sequences:
+            if self.inputs[i] in self.scope.sequences:
                 continue
-            dtype = self.importer.type(self.inputs[i]).dtype
+            dtype = self.scope.type(self.inputs[i]).dtype
             if f"tensor({ONNX_NAMES.get(dtype, dtype)})" not in formal.types and not self._changed_float(dtype, formal):
                 raise TypeMismatchError(f"{self.title}: its input {formal.name} ('{self.inputs[i]}') is {dtype}, which the operator does not take "
                                         f"in opset {self.opset}; cast it")
@@ -196,7 +195,25 @@ class Site:
 
     def _changed_float(self, dtype: str, formal: OpSchema.FormalParameter) -> bool:
         """The type is `float_dtype`, in place of a floating one that the operator takes."""
-        return self.importer.changes_floats and dtype in FLOATS and any(f"tensor({ONNX_NAMES.get(t, t)})" in formal.types for t in FLOATS)
+        return self.scope.changes_floats and dtype in FLOATS and any(f"tensor({ONNX_NAMES.get(t, t)})" in formal.types for t in FLOATS)
+
+    # Shapes that were written for another batch
+
+    def declared_shape(self, i: int) -> tuple[int, ...] | None:
+        """The shape of input 0 with the batch that the file declares, if another was chosen, that shape differs, and input `i` is
+        a constant that says the same with either."""
+        first = self.scope.first
+        if first is None:
+            return None
+        before, then, now = first.type(self.inputs[0]).shape, first.static(self.inputs[i]), self.scope.static(self.inputs[i])
+        same = then is not None and now is not None and np.array_equal(then, now)
+        return before if same and before != self.scope.type(self.inputs[0]).shape else None
+
+    def restated(self, target: Sequence[int], now: tuple[int, ...]) -> tuple[int, ...]:
+        """Warn that a constant shape is taken as another one, and return that."""
+        self.scope.warnings.append(f"{self.title} has the constant shape {list(target)}; "
+                                   f"with batch {self.scope.binding.batch} it is taken as {list(now)}.")
+        return now
 
     # Into the graph
 

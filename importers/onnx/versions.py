@@ -1,7 +1,7 @@
 """Operators whose ONNX form differs from the engine's declaration, by opset. Everything else takes the default path (Site.generic).
 
 A form returns the node's outputs in order: values of the graph, or arrays that are known already (None: an output it does not make).
-It returns None where the default path shall be taken after all.
+It returns None where the default path shall be taken after all, and a graph (a branch) to be taken in place of the node.
 """
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from onnx import GraphProto
 
 from tileflow.errors import ShapeError
 from tileflow.graph import Value
@@ -18,7 +19,7 @@ from tileflow.ops.shape import normal_axes, normal_axis
 from .rebatch import rescaled, resolved
 from .site import Site
 
-Form = Callable[[Site], Sequence[Value | np.ndarray | None] | None]
+Form = Callable[[Site], Sequence[Value | np.ndarray | None] | GraphProto | None]
 FORMS: dict[str, list[tuple[int, Form]]] = {}
 ALWAYS = 1 << 30
 ABREAST = 12
@@ -63,11 +64,11 @@ def reshape(site: Site) -> Sequence[Value]:
     x, allowzero = site.value(0), bool(site.attrs.get("allowzero"))
     given = [int(n) for n in site.static(1).reshape(-1)]
     target = resolved(given, x.shape, allowzero)
-    before, batch = site.importer.declared_shape(site, 1), site.importer.binding.declared_batch
+    before, batch = site.declared_shape(1), site.scope.binding.declared_batch
     if before is not None and batch is not None:
         wanted = rescaled(before, x.shape, resolved(given, before, allowzero), batch)
         if wanted is not None and wanted != target:
-            target = site.importer.restated(site, given, wanted)
+            target = site.restated(given, wanted)
     return site.finish("Reshape", x, shape=target, allowzero=1)
 
 
@@ -76,11 +77,11 @@ def expand(site: Site) -> Sequence[Value]:
     """ONNX broadcasts both ways. A target written for the file's batch is restated where another was chosen."""
     x = site.value(0)
     target = tuple(int(n) for n in site.static(1).reshape(-1))
-    before = site.importer.declared_shape(site, 1)
+    before = site.declared_shape(1)
     if before is not None and len(target) == len(before):
         wanted = tuple(now if old == n != now else n for n, old, now in zip(target, before, x.shape, strict=True))
         if wanted != target:
-            target = site.importer.restated(site, target, wanted)
+            target = site.restated(target, wanted)
     return site.finish("Expand", x, shape=target)
 
 
@@ -165,7 +166,7 @@ def pad(site: Site) -> Sequence[Value]:
 @form("Clip")
 def clip(site: Site) -> Sequence[Value]:
     """Bounds that are known are attributes; computed ones become Max and Min."""
-    if all(not site.has(i) or site.importer.static(site.inputs[i]) is not None for i in (1, 2)):
+    if all(not site.has(i) or site.scope.static(site.inputs[i]) is not None for i in (1, 2)):
         return site.generic()
     x = site.value(0)
     if site.has(1):
@@ -177,13 +178,13 @@ def clip(site: Site) -> Sequence[Value]:
 def dropout(site: Site) -> Sequence[Value]:
     """Until opset 12 the file's Dropout does nothing; later it has a training_mode; the importer's `training` overrides both.
     Each node draws random numbers of its own stream."""
-    if site.importer.training is None:
+    if site.scope.training is None:
         active = site.has(2) and bool(site.scalar(2))
     else:
-        active = site.importer.training
+        active = site.scope.training
     ratio = float(site.scalar(1)) if site.has(1) else float(site.attrs.get("ratio", 0.5))
     mask = site.opset >= 10 and site.wants(1)                # older masks are floats
-    return site.finish("Dropout", site.value(0), ratio=ratio, training_mode=int(active), stream=site.importer.next_stream(), mask=int(mask))
+    return site.finish("Dropout", site.value(0), ratio=ratio, training_mode=int(active), stream=site.scope.next_stream(), mask=int(mask))
 
 
 @form("BatchNormalization")
@@ -192,7 +193,7 @@ def batch_normalization(site: Site) -> Sequence[Value]:
     running * momentum + batch * (1 - momentum), ONNX's equation (PyTorch's layer folds the unbiased variance instead)."""
     if site.attrs.get("spatial", 1) != 1:
         raise site.unsupported("the attribute spatial=0")
-    training = bool(site.attrs.get("training_mode", 0)) if site.importer.training is None else site.importer.training
+    training = bool(site.attrs.get("training_mode", 0)) if site.scope.training is None else site.scope.training
     epsilon, momentum = float(site.attrs["epsilon"]), float(site.attrs["momentum"])
     operands = [site.value(i) for i in range(5)]
     if not training:
@@ -206,7 +207,7 @@ def batch_normalization(site: Site) -> Sequence[Value]:
             batch = site.emit("Cast", batch, to=old.dtype)
         kept = site.emit("Mul", old, site.builder.scalar(momentum, old))
         new = site.emit("Add", kept, site.emit("Mul", batch, site.builder.scalar(1 - momentum, old)))
-        site.importer.update(name, new)
+        site.scope.update(name, new)
         running.append(new)
     return (y, *running)
 
@@ -228,7 +229,8 @@ def rms_normalization(site: Site) -> Sequence[Value] | None:
 
 
 @form("If")
-def branch(site: Site) -> Sequence[Value | np.ndarray]:
+def branch(site: Site) -> GraphProto:
     """A branch whose condition is known is imported in place."""
     graph = site.attrs["then_branch" if site.scalar(0) else "else_branch"]
-    return site.importer.inline_graph(graph, site.opsets)
+    assert isinstance(graph, GraphProto)
+    return graph

@@ -17,7 +17,7 @@ import numpy as np
 
 from tileflow.graph import STATISTIC
 
-from ..load import OnnxModel
+from ..model import OnnxModel
 from .placeholders import Placeholders, call_of
 from .scopes import Scopes, is_made_up, parent
 from .uses import Use, uses_of

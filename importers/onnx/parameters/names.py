@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from onnx import GraphProto
 
-from ..load import OnnxModel, label
+from ..model import OnnxModel, label
 from .groups import ROLE, Group
 from .placeholders import RESULT, flattened
 from .scopes import Scopes, is_made_up, last_word, parent

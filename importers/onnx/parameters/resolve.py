@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 
 from onnx import NodeProto
 
-from ..load import OnnxModel
+from ..model import OnnxModel
 from .ties import Ties, find_ties
 
 

@@ -18,7 +18,7 @@ from onnx import NodeProto
 
 from tileflow.graph import DATA, MOVED, OPS, STATISTIC, TRAINED
 
-from ..load import OnnxModel
+from ..model import OnnxModel
 from .names import from_placeholder
 from .placeholders import RESULT, TARGET, call_of, flattened
 from .scopes import is_made_up, last_word

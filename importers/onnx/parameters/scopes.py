@@ -9,7 +9,7 @@ from onnx import NodeProto
 
 from tileflow.graph import FLOATS, MOVED
 
-from ..load import OnnxModel
+from ..model import OnnxModel
 from ..tensors import DTYPES
 from .uses import declared_role
 

@@ -13,7 +13,7 @@ from onnx import NodeProto, TensorProto
 
 from tileflow.errors import OptionError
 
-from ..load import OnnxModel
+from ..model import OnnxModel
 from .groups import MATRICES, UNKNOWN, Evidence, Group, Key
 from .names import Names, freed
 from .patterns import matches

@@ -8,7 +8,8 @@ from onnx import AttributeProto, NodeProto
 
 from tileflow.graph import DATA, FLOATS, MOVED, OPS, STATISTIC, TRAINED
 
-from ..load import OnnxModel, schema_of
+from ..checker import schema_of
+from ..model import OnnxModel
 from ..tensors import DTYPES
 
 FORMALS = {"W": "weight", "R": "weight", "B": "bias", "scale": "scale", "bias": "bias", "slope": "slope"}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import ModelProto, helper
 
-from ..load import OnnxModel
+from ..model import OnnxModel
 from .resolve import ResolvedModel
 
 INITIALIZERS_ARE_INPUTS = 4
