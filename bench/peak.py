@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 
@@ -132,7 +131,6 @@ def stream_peaks(threads: int) -> dict[str, float]:
 def peaks(threads: int) -> dict[str, float]:
     """Operations a second by element type ("flops float32") and bytes a second ("copy", "triad") on the current path."""
     driver.start_threads(threads)
-    numba.set_num_threads(threads)
     vectors = multiply_add_peak(threads)
     found = {"fma": vectors, **stream_peaks(threads)}
     if getattr(cpu.current(), "amx", False):

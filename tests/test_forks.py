@@ -1,4 +1,4 @@
-"""A process forked after calls over several threads: OpenMP's threads are not there, so it computes with one."""
+"""A process forked after calls over several threads: its helpers are not there, so it starts its own."""
 from __future__ import annotations
 
 import os
@@ -16,7 +16,7 @@ import numpy as np
 warnings.simplefilter("ignore", DeprecationWarning)                   # newer Pythons warn of forks where there are threads
 import tileflow
 from tileflow import optim
-from tileflow.kernels.machine import driver
+from tileflow.kernels.machine import pool
 from tileflow.runtime import binding
 from test_threads import Net, XS
 
@@ -32,7 +32,6 @@ def models():
 
 wanted = models()()
 used, fresh = models(), models()
-assert driver.workers(2) == 2
 first = used()
 assert first == wanted
 second = used()
@@ -49,29 +48,29 @@ def child(work):
             os._exit(0 if ok else 1)
     return os.waitpid(pid, 0)[1]
 
-print(child(lambda: used() == second), child(lambda: fresh() == wanted), child(lambda: child(lambda: used() == second) == 0),
-      child(lambda: models()() == wanted), driver.workers(2), used() == second)
+print(child(lambda: used() == second), child(lambda: fresh() == wanted), child(lambda: child(lambda: used() == second) == 0 and pool.helpers() == 0),
+      child(lambda: models()() == wanted and pool.helpers() == 1), pool.helpers(), used() == second)
 """
 
 
 @pytest.mark.parametrize("cost", ["0", "30000"])
-def test_a_forked_child_computes_the_same_bits_with_one_worker(cost: str):
+def test_a_forked_child_computes_the_same_bits_with_helpers_of_its_own(cost: str):
     """In models that were called before, that were not, that are made there, and in a child's child; the parent keeps its threads."""
     done = subprocess.run([sys.executable, "-c", SCRIPT, cost], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
                           env={**os.environ, "NUMBA_NUM_THREADS": "2", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"})
-    assert done.stdout.strip() == "0 0 0 0 2 True", done.stderr
+    assert done.stdout.strip() == "0 0 0 0 1 True", done.stderr
 
 
 FIRST = """
 import os
 import numpy as np
 import tileflow
-from tileflow.kernels.machine import driver
+from tileflow.kernels.machine import pool
 from test_threads import Net, XS
 pid = os.fork()
 if pid == 0:
     tileflow.inference_model(Net(), threads=2, device_iterations=4)(XS[0])
-    os._exit(driver.workers(2))
+    os._exit(pool.helpers())
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
@@ -79,4 +78,4 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 def test_a_child_forked_before_any_call_has_all_workers():
     done = subprocess.run([sys.executable, "-c", FIRST], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
                           env={**os.environ, "NUMBA_NUM_THREADS": "2", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"})
-    assert done.stdout.strip() == "2", done.stderr
+    assert done.stdout.strip() == "1", done.stderr

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from . import cache, driver, limits
+from . import cache, limits, pool
 
 FEWEST = 4
 """Missing kernels for which a copy of the process is worth its while."""
@@ -53,7 +53,7 @@ def compile_all(leaves: Sequence[Any], tell: Tell | None = None) -> None:
         else:
             missing.append(leaf)
     copies = _Copies(missing) if _may_fork() and len(missing) >= FEWEST else None
-    driver.drive()                                    # not in a copy: compiling it may start the thread pool
+    pool.compiled()
     ready("driver")
     if copies is not None:
         copies.help(ready)
@@ -66,8 +66,8 @@ def compile_all(leaves: Sequence[Any], tell: Tell | None = None) -> None:
 
 
 def _may_fork() -> bool:
-    """One Python thread (a lock of another one would stay shut in the copy), a second core, a cache that can be written."""
-    return sys.platform == "linux" and threading.active_count() == 1 and limits.processors() > 1 and cache.writable()
+    """One Python thread besides helpers (a lock of another one would stay shut in the copy), a second core, a cache that can be written."""
+    return sys.platform == "linux" and threading.active_count() - pool.helpers() == 1 and limits.processors() > 1 and cache.writable()
 
 
 def _memory_for() -> int:

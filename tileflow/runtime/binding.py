@@ -12,6 +12,7 @@ import numpy as np
 from ..kernels.machine.call import Micro, Seed
 from ..kernels.machine.driver import CALL, FORK, PATCH_WORDS, ROW_WORDS
 from ..kernels.machine.leaf import scalar_word
+from ..kernels.machine.table import chunk
 from ..lower.memory import blocks
 from ..lower.rows import Operand, Place, Row
 
@@ -173,7 +174,8 @@ class Patches:
 def call_row(bound: Bound, block: int, parallel: bool) -> list[int]:
     """The driver row of one bound call."""
     scale = bound.n / max(1, bound.row.n)
-    split = parallel and bound.row.cost * scale >= FORK_COST and bound.n > bound.row.grain
-    row = [FORK if split else CALL, bound.row.leaf.address, block, bound.n, max(1, bound.row.grain), 0, 0, 0]
+    cost, grain = bound.row.cost * scale, max(1, bound.row.grain)
+    split = parallel and cost >= FORK_COST and bound.n > grain
+    row = [FORK if split else CALL, bound.row.leaf.address, block, bound.n, chunk(bound.n, grain, cost) if split else 0, 0, 0, 0]
     assert len(row) == ROW_WORDS
     return row

@@ -1,13 +1,10 @@
 """The engine: a bound Plan that runs whole calls in the native driver. Whoever calls it has the session's turn."""
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
 from ..errors import TrainingError
@@ -25,15 +22,8 @@ from .session import Session, aligned
 
 SLICE_NS = 20_000_000
 """The driver gives Python the word about this often: the reaction time to Ctrl-C and the grain of progress."""
-_regions = threading.Lock()
-"""Held by the thread that is in the driver where the threading layer cannot serve two at once."""
 HYPER = "\0hyper-parameters"
 """What the hyper-parameters' memory is called among the inputs and outputs: a name that no tensor has."""
-
-
-def _alone(workers: int) -> contextlib.AbstractContextManager[object]:
-    """For parallel regions: Numba's workqueue ends the process where two threads open them at once; OpenMP gives each a team of its own."""
-    return _regions if workers > 1 and numba.threading_layer() == "workqueue" else contextlib.nullcontext()
 
 
 @dataclass
@@ -257,8 +247,6 @@ class Engine:
             WeightsLostError: a weight that an update wrote is not finite.
         """
         self._workers = driver.workers(self.plan.workers)
-        if self._workers > 1:
-            numba.set_num_threads(self._workers)
         moved = self._ports.take(arrays)
         results = self._ports.open(moved, clear=stop is not None or first_update > 0)
         self._first_update = first_update
@@ -322,11 +310,7 @@ class Engine:
         control[driver.STATUS] = 0
         while pc >= 0:
             control[driver.DEADLINE] = time.monotonic_ns() + SLICE_NS
-            if workers == 1:
-                pc = run(address, length, pc, 1, self._control_address)
-            else:
-                with _alone(workers):
-                    pc = run(address, length, pc, workers, self._control_address)
+            pc = run(address, length, pc, workers, self._control_address)
             if control[driver.STATUS]:
                 raise self._failure(control[driver.STATUS], first + pc)
             if stop is not None and stop():
@@ -371,8 +355,7 @@ class Engine:
         for b, start in zip(bound, starts, strict=True):
             table = np.array([[PATCH, 0, patches.address, patches.count, driver.ITERATION, 0, 0, 0], call_row(b, blocks.address(start), False)])
             self._control[driver.STATUS] = 0
-            with _alone(1):
-                driver.drive()(table.ctypes.data, len(table), 0, 1, self._control_address)
+            driver.drive()(table.ctypes.data, len(table), 0, 1, self._control_address)
             if self._control[driver.STATUS] and b.row.node is not None:
                 names.append(str(b.row.node.origin))
         return names

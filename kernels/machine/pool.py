@@ -1,0 +1,188 @@
+"""The process's pool of helpers: threads that take part in every job (see `claim`).
+
+A helper is a Python thread that spends its life inside one compiled function without the interpreter's lock, so that it has a name, can be joined and
+shows in a debugger. Helpers start when they are first needed; a forked child, which has none, starts with an empty pool. They hold nothing between
+chunks: a process may be forked, and a job given up, at any time.
+"""
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import os
+import signal
+import threading
+import types as python_types
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from . import atomics, boards, cache, claim
+
+MOST_BOARDS = 1024
+SPIN_NS, YIELD_NS = 50_000, 250_000
+"""How long a thread without work looks for some before it yields its core, and how long it does that before it sleeps. Waking takes 100 to 250
+us where cores are virtual, and a woken thread is often queued behind its waker; one that yields can be seen by the scheduler and moved."""
+_HARMLESS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+
+
+def _compiled(function: Any, signature: str) -> Any:
+    """Compile a function of `claim` with our cache."""
+    own = python_types.FunctionType(function.__code__, function.__globals__, function.__name__)
+    own.__qualname__, own.__module__ = function.__name__, function.__module__
+    dispatcher = njit(nogil=True, error_model="numpy")(own)
+    cache.enable(dispatcher, own)
+    dispatcher.compile(signature)
+    dispatcher.disable_compile()
+    return dispatcher
+
+
+@functools.cache
+def compiled() -> Any:
+    """The compiled functions: `serve`, `drive`, `drive_old`, `quit`."""
+    return python_types.SimpleNamespace(
+        serve=_compiled(claim._serve, "void(intp,intp,intp,intp)"), quit=_compiled(claim._quit, "void(intp)"),
+        drive=_compiled(claim._drive, "intp(intp,intp,intp,intp,intp,intp)"),
+        drive_old=_compiled(claim._drive_old, "intp(intp,intp,intp,intp,intp,intp,intp,intp,intp)"))
+
+
+def aligned(nbytes: int) -> np.ndarray:
+    """Zeroed words that begin at a multiple of 128 bytes: lines that threads write do not share one with others."""
+    raw = np.zeros(nbytes + 128, np.uint8)
+    return raw[-raw.ctypes.data % 128:][:nbytes].view(np.int64)
+
+
+class Pool:
+    """Boards, and the helpers that look at them."""
+
+    def __init__(self, spin_ns: int = SPIN_NS, yield_ns: int = YIELD_NS, futex: bool = atomics.FUTEX != 0) -> None:
+        """`futex`: helpers sleep by a futex; else by a mutex and a condition."""
+        self.memory = aligned(boards.POOL_BYTES + MOST_BOARDS * boards.BOARD_BYTES)
+        self.address = int(self.memory.ctypes.data)
+        self.memory[boards.SPIN // 8], self.memory[boards.YIELD // 8], self.memory[boards.FUTEX // 8] = spin_ns, yield_ns, futex
+        if not futex:
+            libc = ctypes.CDLL(None)
+            libc.pthread_mutex_init(ctypes.c_void_p(self.address + boards.MUTEX), None)
+            libc.pthread_cond_init(ctypes.c_void_p(self.address + boards.CONDITION), None)
+        self.helpers: list[threading.Thread] = []
+        self.closed = False
+        self._lock = threading.Lock()
+        self._taken: list[tuple[int, int]] = []
+
+    def start(self, workers: int) -> None:
+        """Have a helper for every worker but the caller."""
+        if len(self.helpers) >= workers - 1 or self.closed:
+            return
+        with self._lock:
+            for me in range(len(self.helpers) + 1, workers):
+                thread = threading.Thread(target=_help, args=(self.address, me), daemon=True, name=f"tileflow-worker-{me}")
+                try:
+                    thread.start()
+                except RuntimeError:                              # the system has no more: fewer workers do the same work
+                    return
+                self.helpers.append(thread)
+
+    def take(self, count: int) -> int | None:
+        """Index of the first of so many adjacent boards that nobody else uses; None where there are none left."""
+        with self._lock:
+            at = 0
+            for i, (start, length) in enumerate(self._taken):
+                if start - at >= count:
+                    self._taken.insert(i, (at, count))
+                    break
+                at = start + length
+            else:
+                if at + count > MOST_BOARDS:
+                    return None
+                self._taken.append((at, count))
+            start, length = self._taken[-1]
+            self.memory[boards.SLOTS // 8] = start + length
+            return at
+
+    def give_back(self, at: int, count: int) -> None:
+        with self._lock:
+            self._taken.remove((at, count))
+            start, length = self._taken[-1] if self._taken else (0, 0)
+            self.memory[boards.SLOTS // 8] = start + length
+
+    def board(self, at: int) -> int:
+        """The address of a board."""
+        return self.address + boards.POOL_BYTES + at * boards.BOARD_BYTES
+
+    def close(self) -> None:
+        """End the helpers; jobs go on with their callers alone."""
+        with self._lock:
+            self.closed = True
+            if self.helpers:
+                compiled().quit(self.address)
+                for thread in self.helpers:
+                    thread.join()
+            self.helpers = []
+
+    def forget(self) -> None:
+        """In a forked child: the helpers are not here, and a lock that another thread held would stay shut."""
+        self._lock, self.helpers, self.closed = threading.Lock(), [], True
+
+
+def _help(pool: int, me: int) -> None:
+    with contextlib.suppress(AttributeError):                     # Windows
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _HARMLESS)          # Ctrl-C belongs to the main thread
+    compiled().serve(pool, 0, 0, me)
+
+
+_current: Pool | None = None
+_making = threading.Lock()
+
+
+def current() -> Pool:
+    """The process's pool."""
+    global _current
+    if _current is None:
+        with _making:
+            if _current is None:
+                _current = Pool()
+    return _current
+
+
+def helpers() -> int:
+    """How many helpers this process has: threads that hold no lock of Python's."""
+    return 0 if _current is None else len(_current.helpers)
+
+
+def _forked() -> None:
+    global _current, _making
+    _making = threading.Lock()
+    if _current is not None:
+        _current.forget()
+        _current = None
+
+
+@atexit.register
+def _close() -> None:
+    """Compiled code must not be unmapped under a helper."""
+    if _current is not None:
+        _current.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+def drive_old(table: int, rows: int, pc: int, workers: int, control: int) -> int:
+    """Run rows of the kinds of `old` from `pc` until the end, a failure or the deadline; the row to resume from, or -1 at the end."""
+    run = compiled().drive_old
+    pool = current()
+    pool.start(workers)
+    count = workers + 1
+    at = None if workers == 1 else pool.take(count)
+    if at is None:
+        memory = aligned((count + 1) * boards.BOARD_BYTES)
+        root = int(memory.ctypes.data)
+        return int(run(pool.address, root, count, table, rows, pc, 1, control, root + count * boards.BOARD_BYTES))
+    try:
+        scratch = np.zeros(2, np.int64)
+        return int(run(pool.address, pool.board(at), count, table, rows, pc, workers, control, int(scratch.ctypes.data)))
+    finally:
+        pool.give_back(at, count)
