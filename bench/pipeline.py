@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from tileflow.graph import Node
+from tileflow.schedule import per
 from tileflow.tiles.machine import TileProgram
 
 LINK_SHARE = 0.5
@@ -70,8 +71,9 @@ def update_time(tiles: TileProgram, layout: Layout, link_share: float = LINK_SHA
     """Time of one weight update of every replica."""
     chip, count = tiles.chip, len(layout.stages)
     micro, update = [0] * count, [0] * count
+    often = per("micro-batch", tiles.program.schedule)
     for step in tiles.steps:
-        per_micro = step.part in ("micro", "fold")
+        per_micro = step.part in often
         (micro if per_micro else update)[layout.stage_of(step.node)] += step.phases.total
     link = chip.link_bytes_per_second * link_share
     itemsize = 2 if tiles.options.precision.startswith("16") else 4
@@ -95,6 +97,6 @@ def _ring(nbytes: float, replicas: int, link: float, barrier: float) -> float:
 def _weights(tiles: TileProgram, layout: Layout) -> Sequence[int]:
     """Trained weights per stage."""
     counts = [0] * len(layout.stages)
-    for state in tiles.program.update.parameters:
+    for state in tiles.program.parts["update"].parameters:
         counts[layout.stage_of_names([state.name])] += state.input.type.size
     return counts

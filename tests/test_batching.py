@@ -273,7 +273,7 @@ def test_what_is_derived_from_weights_follows_them():
     run = tileflow.inference_model(net)
     x = rng.standard_normal((2, 3, 6)).astype(np.float32)
     run(x)
-    assert run.program.prologue.nodes
+    assert run.program.parts["prologue"].nodes
     net.weight.data = 2 * net.weight.data
     np.testing.assert_allclose(run(x), x @ net.weight.data.T + net.bias.data, rtol=1e-5, atol=1e-6)
     train = tileflow.training_model(net, optimizer=optim.SGD(lr=0.1), loss="mse", device_iterations=2, output_mode="all")
@@ -351,7 +351,7 @@ def test_only_chosen_weights_are_trained(options: dict[str, Any]):
     after = model.source.session.snapshot()
     changed = {n for n in model.source.session.names("parameter") if not np.array_equal(before[n], after[n])}
     assert changed == {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}
-    assert {s.name for s in tileflow.compile(DIGITS, training=True, **options).program.update.states if s.kind == "parameter"} == changed
+    assert {s.name for s in tileflow.compile(DIGITS, training=True, **options).program.parts["update"].states if s.kind == "parameter"} == changed
 
 
 def test_inference_of_a_file():

@@ -25,7 +25,7 @@ def forward_macs(program: Program) -> float:
 
 
 def weights(program: Program) -> int:
-    return sum(s.input.type.size for s in program.update.parameters)
+    return sum(s.input.type.size for s in program.parts["update"].parameters)
 
 
 @pytest.mark.parametrize(("layers", "count", "gmacs"), [(18, 11_689_512, 1.814), (50, 25_557_032, 4.089)])

@@ -300,7 +300,7 @@ def test_rows_of_mixed_types_that_abut_are_one():
 
 @pytest.mark.parametrize("other", [
     bound(256, 4352, flat=False), bound(512, 4352), bound(256, 4608), bound(256, 4352, leaf=clear["u4"]), bound(256, 4352, extra=[2.0]),
-    Bound(Row(copy["u4"], [], 4, 1, 1.0, True), [(Moving("x", 256, 1), (4,), 4), (4352, (4,), 4)], 4),
+    Bound(Row(copy["u4"], [], 4, 1, 1.0, True), [(Moving("micro-batch", 256, 1, 0, "x"), (4,), 4), (4352, (4,), 4)], 4),
 ])
 def test_rows_that_differ_stay(other: Bound):
     assert len(merge([bound(0, 4096), other])) == 2
@@ -342,7 +342,7 @@ def train_eight(options: dict[str, Any]) -> tuple[dict[str, np.ndarray], list[An
     draw = np.random.default_rng(0)
     for _ in range(3):
         model(draw.standard_normal((8, 7)).astype(np.float32), draw.integers(0, 3, 8))
-    update = model.engine.bind(model.engine.plan.update.rows, model.engine._lanes[0].arena)
+    update = bind(model.engine.plan.parts["update"].rows, model.engine.arenas.resolve(0), model.engine.arenas.settled("update"))
     return net.state_dict(), [b for b in update if b.n > 1]
 
 
@@ -373,7 +373,7 @@ def test_every_worker_has_scratch_wherever_rows_may_be_split():
         return graph
     plan = make_plan(compiler.inference(graph(), Batching(64, 1, 2)).program, 8)
     assert (plan.lanes, plan.workers) == (2, 8)
-    for part, rows in ((plan.prologue, 8), (plan.micro, 1)):
+    for part, rows in ((plan.parts["prologue"], 8), (plan.micro, 1)):
         pairs = [pair for row in part.rows for pair in zip([p for p in row.leaf.parameters if p.words], row.args, strict=True)]
         scratch = {a.shape[0] for p, a in pairs if p.cut == "w"}
         assert scratch == {rows}

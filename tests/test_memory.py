@@ -117,9 +117,10 @@ def test_needs_are_what_the_engine_takes():
     finally:
         budget.require = require
     engine = model.engine
-    assert found["activations and gradients"] == sum(lane.arena.nbytes for lane in engine._lanes) + sum(
-        engine._arenas[name].nbytes for name in ("fold", "update"))
-    assert found["weights laid out for the kernels"] == engine._arenas["packed"].nbytes
+    arenas = {name: sum(a.nbytes for a in of) for name, of in engine.arenas.of.items()}
+    assert len(engine.arenas.of["micro"]) == 2
+    assert found["activations and gradients"] == sum(arenas[name] for name in ("micro", "fold", "update"))
+    assert found["weights laid out for the kernels"] == arenas["prologue"]
     states = [net.session[name] for name in net.session.names()]
     assert 0 <= found["weights and optimizer states"] - sum(a.nbytes for a in states) < 64 * sum(a.itemsize for a in states)      # padding
     assert found["outputs of a call"] == sum(a.nbytes for a in returned)

@@ -222,7 +222,7 @@ def test_the_real_run_takes_a_smaller_arena() -> None:
         forward = inference(graph_of(net, (64, 512)), Batching(64), serialized=serialized)
         both = training(graph_of(net, (64, 512)), find("cross_entropy"), tileflow.optim.SGD(lr=0.1), Batching(64), serialized=serialized)
         plans = [make_plan(c.program, 1) for c in (forward, both)]
-        return np.array([plan.prologue.arena_bytes + plan.micro.arena_bytes for plan in plans])        # packed once, or piece by piece
+        return np.array([plan.parts["prologue"].arena_bytes + plan.micro.arena_bytes for plan in plans])        # packed once, or piece by piece
     plain = arenas({})
     for mode in ("input_channels", "reducing_dim", "output_channels"):
         assert (arenas({"0": (mode, 8)}) < [0.5, 0.8] * plain).all()

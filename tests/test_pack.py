@@ -85,18 +85,18 @@ def two_layers(k: int = 64, rows: int = 40, accumulation: int = 2) -> tuple[Prog
     graph.states = [State(w.name, "parameter", w) for w in weights]
     y = b.Gemm(b.Gemm(b.Gemm(x, weights[0], transB=1), weights[0], transB=1), weights[1], transB=1)
     graph.outputs = [b.Gemm(y, weights[0])]
-    return Program(graph, Batching(rows, accumulation), training=False), weights
+    return Program.of(graph, Batching(rows, accumulation), training=False), weights
 
 
 def test_one_copy_per_weight_and_layout() -> None:
     program, weights = two_layers()
     before = [repr(n) for n in program.micro.nodes]
     packed = pack(program)
-    assert [(n.op.name, n.inputs[0]) for n in packed.prologue.nodes] == [("Pack", weights[0]), ("Pack", weights[1]), ("Pack", weights[0])]
+    assert [(n.op.name, n.inputs[0]) for n in packed.parts["prologue"].nodes] == [("Pack", weights[0]), ("Pack", weights[1]), ("Pack", weights[0])]
     first, second, third, last = (n.inputs[1] for n in packed.micro.nodes)
     assert first is second and len({first, third, last}) == 3         # noqa: PT018
     assert [repr(n) for n in program.micro.nodes] == before
-    assert not program.prologue.nodes
+    assert not program.parts["prologue"].nodes
     assert not program.links
     assert packed.inputs == program.inputs
 
@@ -104,36 +104,36 @@ def test_one_copy_per_weight_and_layout() -> None:
 def test_what_changes_within_an_update_is_not_packed() -> None:
     program, weights = two_layers()
     program.micro.states[0].output = program.micro.outputs[0]
-    assert {n.inputs[0] for n in pack(program).prologue.nodes} == {weights[1]}
+    assert {n.inputs[0] for n in pack(program).parts["prologue"].nodes} == {weights[1]}
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     program, weights = two_layers(accumulation=1)
     program.training = True
     monkeypatch.setattr(packing, "SMALL", 1)
-    assert [n.inputs[0] for n in pack(program).prologue.nodes] == [weights[0]]        # only that is read twice in an update
+    assert [n.inputs[0] for n in pack(program).parts["prologue"].nodes] == [weights[0]]        # only that is read twice in an update
     monkeypatch.setattr(packing, "SMALL", 1 << 20)
-    assert len(pack(program).prologue.nodes) == 3
+    assert len(pack(program).parts["prologue"].nodes) == 3
     monkeypatch.setattr(packing, "MOST_BYTES", 2 * 64 * 64 * 4)
-    assert len(pack(program).prologue.nodes) == 2
+    assert len(pack(program).parts["prologue"].nodes) == 2
 
 
 def test_a_value_that_only_packings_read_is_not_kept() -> None:
     """W.T made in the prologue: the micro-step reads its panels only."""
     program, weights = two_layers()
-    turned = Builder(program.prologue).Transpose(weights[1], perm=(1, 0))
-    program.prologue.outputs = [turned]
-    program.prologue.states = [State("w1", "parameter", weights[1])]
+    turned = Builder(program.parts["prologue"]).Transpose(weights[1], perm=(1, 0))
+    program.parts["prologue"].outputs = [turned]
+    program.parts["prologue"].states = [State("w1", "parameter", weights[1])]
     crossing = Value("crossing", turned.type)
     program.micro.inputs.append(crossing)
     program.links = {crossing: turned}
     b = Builder(program.micro)
     program.micro.outputs = [b.Gemm(program.micro.outputs[0], crossing)]
     packed = pack(program)
-    assert turned not in packed.prologue.outputs
-    assert program.prologue.outputs == [turned]
+    assert turned not in packed.parts["prologue"].outputs
+    assert program.parts["prologue"].outputs == [turned]
     assert crossing not in packed.micro.inputs
-    assert make_plan(program, 1).prologue.rows
+    assert make_plan(program, 1).parts["prologue"].rows
 
 
 # ---- sessions

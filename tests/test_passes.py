@@ -228,18 +228,18 @@ def test_steps_are_named_timed_and_stoppable():
     assert all(s >= 0 for s in done.seconds.values())
     partly = compiled(stop_after="loss")
     assert list(partly.seconds) == ["fold", "cse", "loss"]
-    assert not partly.program.update.nodes
+    assert not partly.program.parts["update"].nodes
     assert "autograd" in done.to_text()
     with pytest.raises(OptionError, match=r"stop_after='link'.*autograd"):
         compiled(stop_after="link")
 
 
 def test_gradients_are_accumulated_only_where_there_is_something_to_add():
-    assert [s.kind for s in compiled().program.fold.states] == ["accumulator"]
+    assert [s.kind for s in compiled().program.parts["fold"].states] == ["accumulator"]
     alone = compiler.training(linear()[0], square, SGD(lr=0.1), Batching(6, 1)).program
-    assert not alone.fold.states
-    assert [v.name for v in alone.update.inputs] == ["w.grad"]
-    assert set(alone.update.inputs) <= set(alone.links)
+    assert not alone.parts["fold"].states
+    assert [v.name for v in alone.parts["update"].inputs] == ["w.grad"]
+    assert set(alone.parts["update"].inputs) <= set(alone.links)
 
 
 def test_a_loss_must_be_one_number_per_micro_batch():

@@ -153,7 +153,7 @@ def test_kept_precision_plans_float32_partials() -> None:
         b = Builder(graph)
         x, w = (b.input(name, TensorType("float32", (256, 256))) for name in "xw")
         graph.outputs.append(b.SerializedMatMul(x, w, mode="reducing_dim", factor=4, keep_precision=keep))
-        tiled = analyze(Program(graph, Batching(256)), chip("gc200").variant(tiles=16), TileOptions(precision="16.16"))
+        tiled = analyze(Program.of(graph, Batching(256)), chip("gc200").variant(tiles=16), TileOptions(precision="16.16"))
         return {step.plan.partials for step in tiled.steps if step.node.op.name == "SerializedMatMul"}
 
     assert partials(True) == {"float32"}

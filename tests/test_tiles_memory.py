@@ -30,7 +30,7 @@ def chain(n: int, size: int = 256) -> Program:
         with b.at(Origin((f"t{i}",))):
             x = b.Transpose(x, perm=(1, 0))
     graph.outputs.append(x)
-    return Program(graph, Batching(size))
+    return Program.of(graph, Batching(size))
 
 
 def products(n: int, size: int = 256) -> Program:
@@ -44,7 +44,7 @@ def products(n: int, size: int = 256) -> Program:
         with b.at(Origin((f"p{i}",))):
             x = b.MatMul(x, weight.input)
     graph.outputs.append(x)
-    return Program(graph, Batching(size))
+    return Program.of(graph, Batching(size))
 
 
 def count(tiled: TileProgram, step: int) -> np.ndarray:
@@ -85,13 +85,13 @@ def test_an_element_wise_result_takes_its_input_over() -> None:
     for _ in range(3):
         x = b.Relu(x)
     graph.outputs.append(x)
-    tiled = analyze(Program(graph, Batching(256)), SMALL)
+    tiled = analyze(Program.of(graph, Batching(256)), SMALL)
     assert [s.live_bytes for s in tiled.steps[1:]] == [256 * 256 * 4 // 16] * 3
     kept = Graph("not in place")
     b = Builder(kept)
     x = b.Transpose(b.input("x", f(256, 256)), perm=(1, 0))
     kept.outputs += [b.Relu(x), x]
-    assert analyze(Program(kept, Batching(256)), SMALL).steps[-1].live_bytes == 2 * 256 * 256 * 4 // 16
+    assert analyze(Program.of(kept, Batching(256)), SMALL).steps[-1].live_bytes == 2 * 256 * 256 * 4 // 16
 
 
 def test_views_take_no_memory() -> None:
@@ -101,7 +101,7 @@ def test_views_take_no_memory() -> None:
     for _ in range(3):
         x = b.Reshape(b.Reshape(x, shape=(64, 16)), shape=(16, 64))
     graph.outputs.append(x)
-    tiled = analyze(Program(graph, Batching(16)), SMALL)
+    tiled = analyze(Program.of(graph, Batching(16)), SMALL)
     assert tiled.peak.sum() == 16 * 64 * 4
     assert tiled.cycles_per_update == 0
 
@@ -134,7 +134,7 @@ def test_device_types() -> None:
     x = b.input("x", TensorType("float64", (512,)))
     i = b.input("i", TensorType("int64", (512,)))
     graph.outputs += [b.Neg(x), b.Neg(i)]
-    tiled = analyze(Program(graph, Batching(1)), SMALL)
+    tiled = analyze(Program.of(graph, Batching(1)), SMALL)
     assert [t.nbytes for t in tiled.transfers] == [2048] * 4
 
 

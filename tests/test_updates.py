@@ -18,6 +18,7 @@ from tileflow import exact, nn, optim
 from tileflow.errors import CheckpointError, TrainingError, WeightsLostError
 from tileflow.importers.onnx import wrap_model
 from tileflow.lower.memory import room
+from tileflow.runtime.binding import bind
 from tileflow.runtime.checkpoint import load_tensors, save_tensors
 from tileflow.tiles.chip import chip
 from tileflow.tiles.machine import analyze
@@ -184,7 +185,7 @@ def test_the_tiles_compute_mixed_states_as_the_engine_does() -> None:
     before = {n: a.copy() for n, a in model.source.session.snapshot().items()}
     tiled = analyze(model.program, chip("gc200").variant(tiles=4))
     assert exact.check(tiled).ok
-    states = {s.name: s for s in model.program.update.states}
+    states = {s.name: s for s in model.program.parts["update"].states}
     assert states["a.exp_avg"].input.dtype == "float32"
     found = exact.execute(model.program, {s.node: s.plan for s in tiled.steps}, {v.name: a for v, a in zip(model.program.inputs, given, strict=True)},
                           before, exact.Tiles(4, 600 * 1024), scalars=model.optimizer.values)
@@ -236,9 +237,10 @@ def test_many_weights_of_mixed_types_are_updated_by_one_row(dtype: str, accumula
     model = trainer({f"w{i}": drawn(dtype, s, i) for i, s in enumerate(shapes)}, optim.AdamW(), gradient_accumulation=accumulation)
     model(*[drawn(dtype, (accumulation, *s), i) for i, s in enumerate(shapes)])
     plan = model.engine.plan
-    for part in (plan.check, plan.update):
-        assert len([b for b in model.engine.bind(part.rows, model.engine._lanes[0].arena) if b.n > 1]) == 1
-    check, = {row.leaf for row in plan.check.rows if row.leaf.checked}
+    arenas = model.engine.arenas
+    for part in (plan.checks["update"], plan.parts["update"]):
+        assert len([b for b in bind(part.rows, arenas.resolve(0), arenas.settled(part.arena)) if b.n > 1]) == 1
+    check, = {row.leaf for row in plan.checks["update"].rows if row.leaf.checked}
     assert sum(p.cut == "r" for p in check.parameters) == 4, "the check reads weight, gradient and moments and writes nothing"
 
 

@@ -31,7 +31,7 @@ def alone(op: Op, types: tuple[TensorType | None, ...]) -> Program:
     b = Builder(graph, Origin((op.name.lower(),)))
     inputs = [None if t is None else b.input(f"x{i}", t) for i, t in enumerate(types)]
     graph.outputs.extend(b.emit(op, *inputs))
-    return Program(graph, Batching(1))
+    return Program.of(graph, Batching(1))
 
 
 def mlp(*sizes: int) -> nn.Module:

@@ -29,7 +29,7 @@ def program(layers: int = 3) -> Program:
         with b.at(Origin((f"layer{i}/act",))):
             x = b.Relu(x)
     graph.outputs.append(x)
-    return Program(graph, Batching(16, 4), training=True)
+    return Program.of(graph, Batching(16, 4), training=True)
 
 
 def handmade(layers: int = 3, tiles: int = 1472, scale: float = 1.0, chip: str = "gc200") -> Any:

@@ -78,7 +78,7 @@ def inference(graph: Graph, batching: Batching, stop_after: str | None = None, s
             p.micro.outputs.append(b.Identity(value) if value.producer is None or value in p.micro.outputs else value)
 
     more: list[Step] = [("loss", measure), ("simplify", _simplify)] if measures is not None else []
-    return run_steps(Program(graph, batching), [("fold", _fold), ("cse", _cse), *_serialize(serialized), *more, ("split", _hoist)], stop_after)
+    return run_steps(Program.of(graph, batching), [("fold", _fold), ("cse", _cse), *_serialize(serialized), *more, ("split", _hoist)], stop_after)
 
 
 def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching, *, reduction: str = "mean",
@@ -93,7 +93,7 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
     """
     if loss_scaling == 0:
         raise OptionError("loss_scaling cannot be 0.")
-    program = Program(graph, batching, training=True)
+    program = Program.of(graph, batching, training=True)
 
     def add_loss(p: Program) -> None:
         b = Builder(p.micro, Origin(("loss",)))
@@ -140,18 +140,19 @@ def _simplify(p: Program) -> None:
 
 
 def _hoist(p: Program) -> None:
-    p.prologue = hoist(p.micro, p.links)
+    p.parts["prologue"] = hoist(p.micro, p.links)
 
 
 def _split(p: Program) -> None:
     """Statistics join the accumulators in the fold graph; what depends on weights only leaves the micro-step."""
-    statistics = split_fold(p.micro, p.links)
+    statistics, sums = split_fold(p.micro, p.links), p.parts["fold"]
     for part in ("inputs", "nodes", "states"):
-        getattr(p.fold, part).extend(getattr(statistics, part))
-    p.fold.constants.update(statistics.constants)
-    _unique_names(p.fold)
-    written = {s.name for graph in (p.fold,) for s in graph.states if s.output is not None}
-    p.prologue = hoist(p.micro, p.links) if not written & {s.name for s in p.micro.states} else Graph("prologue")
+        getattr(sums, part).extend(getattr(statistics, part))
+    sums.constants.update(statistics.constants)
+    _unique_names(sums)
+    written = {s.name for s in sums.states if s.output is not None}
+    if not written & {s.name for s in p.micro.states}:
+        p.parts["prologue"] = hoist(p.micro, p.links)
 
 
 def _unique_names(graph: Graph) -> None:
@@ -179,15 +180,15 @@ def _add_update(p: Program, trained: list[State], grads: list[Value], optimizer:
         distinct.append(g)
     p.micro.outputs.extend(distinct)
     accumulated = count > 1
-    p.update, arrivals = build_update(optimizer, trained, [None if accumulated else g for g in distinct], factor)
+    p.parts["update"], arrivals = build_update(optimizer, trained, [None if accumulated else g for g in distinct], factor)
     if not accumulated:
         p.links.update({arrivals[s.name]: g for s, g in zip(trained, distinct, strict=True)})
         return
-    f = Builder(p.fold)
+    f = Builder(p.parts["fold"])
     for state, g in zip(trained, distinct, strict=True):
         arriving = f.input(f"{state.name}.contribution", g.type)
         p.links[arriving] = g
         total = State(f"{state.name}.grad", "accumulator", Value(f.name(f"{state.name}.grad"), g.type), when="micro", group=f"{state.group}.grad")
         with f.at(Origin((state.name,), "backward")):
             total.output = f.Add(total.input, arriving)
-        p.fold.states.append(total)
+        p.parts["fold"].states.append(total)

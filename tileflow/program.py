@@ -1,9 +1,13 @@
 """The Program: what both consumers of a model share. Target-neutral: nothing in it depends on the host."""
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from .graph import Graph, Value, to_text
+from . import schedule
+from .graph import Graph, State, Value, to_text
+from .schedule import Steps
 
 
 @dataclass(frozen=True)
@@ -31,35 +35,98 @@ class Batching:
 
 @dataclass
 class Program:
-    """Four graphs that share states by name.
+    """Parts (named graphs that share states by name), the schedule that runs them, and what connects them.
 
-    prologue  what depends on weights and constants only; run before the first micro-step and after each update
-    micro     forward, backward: inputs and states -> outputs, loss and contributions
-    fold      one micro-batch's contributions into states (gradient accumulators, running statistics, summed outputs); run
-              once per micro-batch in global order, so that micro-batches may be computed side by side
-    update    accumulated gradients and optimizer states -> new weights and states
-
-    `links` connect them: an input value of a later graph to the value of `micro` or `prologue` that feeds it.
+    parts: by name; the model's own, `micro`, comes first, so that states lie in memory in the model's order. Today's are
+        micro     forward, backward: inputs and states -> outputs, loss and contributions
+        prologue  what depends on weights and constants only
+        fold      one micro-batch's contributions into states (gradient accumulators, running statistics, summed outputs), in global order, so
+                  that micro-batches may be computed side by side
+        update    accumulated gradients and optimizer states -> new weights and states
+    schedule: which of them runs when. Nothing else knows the order of parts or how often they run.
+    links: an input value of a part -> the value of another part that feeds it.
     """
 
-    micro: Graph
+    parts: dict[str, Graph]
     batching: Batching
-    prologue: Graph = field(default_factory=lambda: Graph("prologue"))
-    fold: Graph = field(default_factory=lambda: Graph("fold"))
-    update: Graph = field(default_factory=lambda: Graph("update"))
+    schedule: Steps
     links: dict[Value, Value] = field(default_factory=dict)
     loss: Value | None = None
     training: bool = False
 
+    @classmethod
+    def of(cls, micro: Graph, batching: Batching, training: bool = False) -> Program:
+        """A program of one step, whose other parts are still empty, micro-batch after micro-batch."""
+        order = schedule.one_by_one(batching.gradient_accumulation, batching.device_iterations) if training else \
+            schedule.one_by_one(batching.micro_batches, None)
+        return cls({"micro": micro, **{name: Graph(name) for name in ("prologue", "fold", "update")}}, batching, order, training=training)
+
+    def with_parts(self, parts: Mapping[str, Graph], **changes: Any) -> Program:
+        """A copy with other graphs for the parts that are named, and other fields."""
+        return replace(self, parts={**self.parts, **parts}, **changes)
+
+    # ---- what a caller gives and gets
+
+    @property
+    def micro(self) -> Graph:
+        """The model's own step: what a caller's inputs enter."""
+        return self.parts["micro"]
+
     @property
     def inputs(self) -> list[Value]:
-        """What a caller feeds: the micro-step's inputs but those that the prologue makes."""
-        return [v for v in self.micro.inputs if v not in self.links]
+        """What a caller feeds: the inputs of parts that no other part makes."""
+        return [v for graph in self.graphs for v in graph.inputs if v not in self.links]
+
+    @property
+    def outputs(self) -> list[Value]:
+        """What a caller gets per micro-batch: all that the step gives but the gradients, which follow the loss."""
+        found = self.micro.outputs
+        return list(found) if self.loss is None else found[:found.index(self.loss) + 1]
+
+    # ---- parts
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
-        return self.prologue, self.micro, self.fold, self.update
+        return tuple(self.parts.values())
+
+    @property
+    def running(self) -> list[tuple[str, Graph]]:
+        """The parts in the order in which they first run."""
+        return [(name, self.parts[name]) for name in schedule.parts(self.schedule)]
+
+    def kept(self, part: str) -> list[Value]:
+        """What a part leaves in memory for others: contributions and what they are linked to, then the loss, which is looked at."""
+        graph, linked, own = self.parts[part], set(self.links.values()), set(self.outputs)
+        found = dict.fromkeys(v for v in graph.outputs if v not in own)
+        made = [v for node in graph.nodes for v in node.outputs]
+        found.update(dict.fromkeys(v for v in made if v in linked))
+        if self.training and self.loss is not None and self.loss in made:
+            found[self.loss] = None
+        return list(found)
+
+    # ---- states
+
+    @property
+    def states(self) -> dict[str, State]:
+        """Every state once, by name."""
+        found: dict[str, State] = {}
+        for graph in self.graphs:
+            for state in graph.states:
+                found.setdefault(state.name, state)
+        return found
+
+    def accumulators(self, ipu: int | None = None) -> list[State]:
+        """Sums over an update's micro-batches, zero when it begins."""
+        return [s for s in self._folded(ipu) if s.kind == "accumulator"]
+
+    def statistics(self, ipu: int | None = None) -> list[State]:
+        """Buffers that micro-batches change: they have memory of their own until the update is committed."""
+        return [s for s in self._folded(ipu) if s.kind == "buffer" and s.output is not None]
+
+    def _folded(self, ipu: int | None) -> list[State]:
+        return [s for name in schedule.folded(self.schedule, ipu) for s in self.parts[name].states]
 
     def to_text(self) -> str:
-        """All graphs, a node a line."""
-        return "\n\n".join(to_text(g) for g in self.graphs if g.nodes or g is self.micro)
+        """The schedule, then the parts in its order, a node a line."""
+        graphs = [to_text(g) for _, g in self.running if g.nodes or g is self.micro]
+        return "\n\n".join([f"schedule\n{schedule.to_text(self.schedule, 2)}", *graphs])

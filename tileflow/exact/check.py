@@ -106,8 +106,8 @@ def compare(program: Program, plans: Mapping[Node, OpPlan], tiles: int, memory: 
             report.steps.append(_difference(node, plan, inputs, outputs, traffic, precision, machine.streams))
 
     rng = np.random.default_rng(seed)
-    found = {s.name: _state(s, rng) for g in program.graphs for s in g.states if s.kind != "scalar"} | dict(states or {})
-    hyper = {s.name.removeprefix("optimizer."): 0.1 for g in program.graphs for s in g.states if s.kind == "scalar"}
+    found = {s.name: _state(s, rng) for s in program.states.values() if s.kind != "scalar"} | dict(states or {})
+    hyper = {s.name.removeprefix("optimizer."): 0.1 for s in program.states.values() if s.kind == "scalar"}
     fed = {v.name: _feed(v, program, rng) for v in program.inputs} | dict(feeds or {})
     execute(program, plans, fed, found, machine, scalars=lambda _: hyper, seed=seed, watch=watch)
     return report

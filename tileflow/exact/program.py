@@ -1,4 +1,4 @@
-"""A whole Program on the tiles: prologue, micro-steps, folds and updates in the order of the engine."""
+"""A whole Program on the tiles: the parts of a call in the order of its schedule."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..errors import DataError
-from ..graph import Graph, Node, State, Value
+from ..graph import Graph, Node, Value
 from ..program import Program
+from ..schedule import Begin, Commit, Fold, unrolled
 from ..tiles.plan import OpPlan, Phases, node_name
 from .tiles import Tiles, Traffic
 from .vertex import Streams
@@ -55,37 +56,36 @@ class _Call:
         self.program, self.plans, self.tiles, self.scalars, self.watch, self.seed = program, plans, tiles, scalars, watch, seed
         self.values: dict[Value, Array] = {}
         self.states: dict[str, Array] = {}
+        self.pending: dict[str, Array] = {}
+        """Statistics that wait for the Commit."""
         self.arena = 0
 
     def run(self, feeds: Mapping[str, Array], states: Mapping[str, Array], micro: int, update: int) -> Result:
         p = self.program
         self.states = {s.name: np.array(states.get(s.name, np.zeros(s.input.shape, s.input.type.numpy)), s.input.type.numpy)
-                       for g in p.graphs for s in g.states}
-        rows = {v.name: self._rows(v, feeds) for v in p.inputs}
-        outputs: dict[str, list[Array]] = {v.name: [] for v in p.micro.outputs}
-        rounds, count = (p.batching.device_iterations, p.batching.gradient_accumulation) if p.training else (1, p.batching.micro_batches)
-        at = 0
-        for iteration in range(rounds):
-            pending = self._begin(update + iteration)
-            for _ in range(count):
-                self.tiles.streams = Streams(self.seed, micro + at)
-                self._graph(p.micro, self.states, {v: rows[v.name][at] for v in p.inputs})
-                for v in p.micro.outputs:
-                    outputs[v.name].append(self.values[v])
-                if p.training:
-                    pending.update(self._graph(p.fold, pending, {}))
-                at += 1
-            if p.training:
-                self.states.update(pending)
-                self.states.update(self._graph(p.update, self.states, {}))
-        own = {v.name for v in p.micro.outputs[:self._own_outputs()]}
-        return Result({n: np.stack(a) for n, a in outputs.items() if n in own}, self.states,
-                      {n: a[-1] for n, a in outputs.items() if n not in own}, self.arena)
-
-    def _own_outputs(self) -> int:
-        """Outputs up to the loss are the caller's; gradients follow."""
-        p = self.program
-        return len(p.micro.outputs) if p.loss is None else p.micro.outputs.index(p.loss) + 1
+                       for s in p.states.values()}
+        rows = {v: self._rows(v, feeds) for v in p.inputs}
+        outputs: dict[Value, list[Array]] = {v: [] for v in p.micro.outputs}
+        for moment in unrolled(p.schedule):
+            step = moment.step
+            if isinstance(step, Begin):
+                self._begin(update + moment.update, step.ipu)
+            elif isinstance(step, Commit):
+                self.states.update({s.name: self.pending[s.name] for s in p.statistics(step.ipu)})
+            elif isinstance(step, Fold):
+                found = self._graph(p.parts[step.part], {**self.states, **self.pending}, {})
+                self.pending.update({s.name: found[s.name] for s in p.statistics(step.ipu) if s.name in found})
+                self.states.update({s.name: found[s.name] for s in p.accumulators(step.ipu) if s.name in found})
+            else:
+                graph = p.parts[step.part]
+                self.tiles.streams = Streams(self.seed, micro + moment.micro_batch)
+                self.states.update(self._graph(graph, self.states, {v: rows[v][moment.micro_batch] for v in graph.inputs if v in rows}))
+                for v in graph.outputs:
+                    if v in outputs:
+                        outputs[v].append(self.values[v])
+        own = p.outputs
+        return Result({v.name: np.stack(outputs[v]) for v in own}, self.states, {v.name: a[-1] for v, a in outputs.items() if v not in own},
+                      self.arena)
 
     def _rows(self, v: Value, feeds: Mapping[str, Array]) -> Array:
         """An input of the call as [micro-batches, *micro-batch shape]."""
@@ -96,16 +96,13 @@ class _Call:
             raise DataError(f"The input {v.name} is {list(np.shape(feeds[v.name]))}; a call takes {count} micro-batches of {list(v.shape)}.")
         return array.reshape(count, *v.shape)
 
-    def _begin(self, update: int) -> dict[str, Array]:
-        """Before an update's micro-batches: hyper-parameters, what depends on weights, empty accumulators. Returns the fold's states."""
+    def _begin(self, update: int, ipu: int) -> None:
+        """An update begins: its hyper-parameters, empty accumulators, statistics as they were committed."""
         if self.scalars is not None:
             for name, number in self.scalars(update).items():
                 self.states[f"optimizer.{name}"] = np.array(number, np.float64)
-        self._graph(self.program.prologue, self.states, {})
-
-        def start(s: State) -> Array:
-            return np.zeros_like(self.states[s.name]) if s.kind == "accumulator" else self.states[s.name]
-        return {s.name: start(s) for s in self.program.fold.states}
+        self.states.update({s.name: np.zeros_like(self.states[s.name]) for s in self.program.accumulators(ipu)})
+        self.pending.update({s.name: self.states[s.name] for s in self.program.statistics(ipu)})
 
     def _graph(self, graph: Graph, states: Mapping[str, Array], given: Mapping[Value, Array]) -> dict[str, Array]:
         """Run a graph; returns its new states by name. Values stay for the graphs that are linked to them."""

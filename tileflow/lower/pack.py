@@ -46,8 +46,8 @@ def pack(program: Program) -> Program:
     wanted = _choose(program)
     if not wanted:
         return program
-    prologue = replace(program.prologue, outputs=list(program.prologue.outputs), nodes=list(program.prologue.nodes),
-                       constants=dict(program.prologue.constants), states=list(program.prologue.states))
+    old = program.parts["prologue"]
+    prologue = replace(old, outputs=list(old.outputs), nodes=list(old.nodes), constants=dict(old.constants), states=list(old.states))
     links = dict(program.links)
     leaves = _leaves(program.micro)
     own = {s.input for s in prologue.states}
@@ -74,7 +74,7 @@ def pack(program: Program) -> Program:
     nodes = [_packed_node(node, *laid[node]) if node in laid else node for node in program.micro.nodes]
     micro = replace(program.micro, inputs=[*program.micro.inputs, *crossings], nodes=nodes)
     _drop_unread(micro, prologue, links)
-    return replace(program, micro=micro, prologue=prologue, links=links)
+    return program.with_parts({"micro": micro, "prologue": prologue}, links=links)
 
 
 def _drop_unread(micro: Graph, prologue: Graph, links: dict[Value, Value]) -> None:
@@ -115,7 +115,7 @@ def _choose(program: Program) -> list[tuple[Value, Packed, list[Node]]]:
 def _fixed(program: Program) -> set[Value]:
     """Values of the micro-step that change at an update or a load only."""
     states = {s.input for s in program.micro.states if s.output is None and s.kind != "scalar"}
-    made = {v for node in program.prologue.nodes for v in node.outputs}
+    made = {v for node in program.parts["prologue"].nodes for v in node.outputs}
     return states | set(program.micro.constants) | {v for v in program.micro.inputs if program.links.get(v) in made}
 
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..graph import Graph, Value
 from ..graph.collector import without_collector
@@ -11,6 +11,7 @@ from ..kernels.isa import cpu
 from ..kernels.machine import limits
 from ..kernels.machine.leaf import Leaf
 from ..program import Program
+from ..schedule import Steps, atomic, folded, in_flight, in_waves, to_text, widest
 from .attach import attach
 from .expand import composites, expand
 from .fuse import fuse
@@ -29,32 +30,42 @@ LANE_MEMORY_SHARE = 0.25
 
 @dataclass
 class Plan:
-    """Rows per part, and how micro-batches run: `lanes` side by side, or (lanes = 1) one at a time over all workers.
+    """Rows by part, and the program's schedule as the host runs it: `lanes` micro-batches side by side, or (lanes = 1) one at a time over all
+    workers.
 
-    `check` runs before `update` and refuses what must not be written (see `lower.guard`).
+    checks: by part, the rows that refuse what an atomic part must not write (see `lower.guard`). Arenas are called as parts and checks are.
     """
 
     program: Program
-    prologue: Lowered
-    micro: Lowered
-    fold: Lowered
-    check: Lowered
-    update: Lowered
+    schedule: Steps
+    parts: dict[str, Lowered]
+    checks: dict[str, Lowered]
     lanes: int
     workers: int
 
     @property
-    def parts(self) -> tuple[Lowered, ...]:
-        return self.prologue, self.micro, self.fold, self.check, self.update
+    def micro(self) -> Lowered:
+        """The model's own step."""
+        return self.parts["micro"]
+
+    @property
+    def lowered(self) -> dict[str, Lowered]:
+        """Parts and checks by the names of their arenas."""
+        return {part.arena: part for part in (*self.parts.values(), *self.checks.values())}
+
+    @property
+    def in_flight(self) -> dict[str, int]:
+        """How many arenas there are of each part and check."""
+        return {**dict.fromkeys(self.lowered, 1), **in_flight(self.schedule)}
 
     def leaves(self) -> list[Leaf]:
         """Every distinct leaf the plan calls, in order of first use."""
-        return list(dict.fromkeys(row.leaf for part in self.parts for row in part.rows))
+        return list(dict.fromkeys(row.leaf for part in self.lowered.values() for row in part.rows))
 
     def to_text(self) -> str:
-        """Rows by part."""
-        lines = [f"{self.lanes} lanes, {self.workers} workers"]
-        for name, part in zip(("prologue", "micro", "fold", "check", "update"), self.parts, strict=True):
+        """The schedule, then rows by part."""
+        lines = [f"{self.lanes} lanes, {self.workers} workers", to_text(self.schedule)]
+        for name, part in self.lowered.items():
             lines.append(f"{name}: {part.arena_bytes} bytes")
             lines += [f"  {row.leaf.name:<24} n={row.n} cost={row.cost / 1e3:.1f} us  {row.node.origin if row.node else 'copy'}"
                       for row in part.rows]
@@ -70,11 +81,10 @@ def make_plan(program: Program, workers: int, precision: str = "highest") -> Pla
 
 def _choose(program: Program, workers: int) -> Plan:
     """With lanes for micro-batches side by side, if there is memory for them."""
-    together = program.batching.gradient_accumulation if program.training else program.batching.micro_batches
-    lanes = min(workers, together)
+    lanes = min(workers, widest(program.schedule))
     if lanes > 1:
         plan = _lower(program, lanes, workers)
-        if lanes * plan.micro.arena_bytes <= LANE_MEMORY_SHARE * _memory():
+        if sum(n * plan.lowered[part].arena_bytes for part, n in plan.in_flight.items() if n > 1) <= LANE_MEMORY_SHARE * _memory():
             return plan
     return _lower(program, 1, workers)
 
@@ -82,17 +92,19 @@ def _choose(program: Program, workers: int) -> Plan:
 def host_form(program: Program) -> Program:
     """The program as the host likes to compute it: other operators, other layouts, the same results. The given one stays as it is."""
     wanted = [*program.links.values(), *([program.loss] if program.loss else [])]
-    prologue, micro, fold, update = (arrange(expand(widen(rewrite(record(composites(graph)), wanted))), wanted) for graph in program.graphs)
-    return replace(program, prologue=prologue, micro=micro, fold=fold, update=update)
+    return program.with_parts({name: arrange(expand(widen(rewrite(record(composites(graph)), wanted))), wanted)
+                               for name, graph in program.parts.items()})
 
 
 def _lower(program: Program, lanes: int, workers: int) -> Plan:
     """Rows of all parts. A lane runs its micro-batch alone; everything else may run over all workers and needs their scratch."""
+    steps = in_waves(program.schedule, lanes)
+    folds, guarded, flying = folded(steps), atomic(steps), in_flight(steps)
+    given = set(program.outputs)
     places: dict[Value, Place] = {}
 
-    def outside(graph: Graph) -> dict[Value, Place]:
+    def outside(graph: Graph, region: str) -> dict[Value, Place]:
         found: dict[Value, Place] = {v: Place(("constant", v)) for v in graph.constants}
-        region = "pending" if graph is program.fold else "state"
         for s in graph.states:
             buffered = region if s.kind == "buffer" and s.output is not None else "state"
             found[s.input] = Place((buffered, s.name))
@@ -100,37 +112,25 @@ def _lower(program: Program, lanes: int, workers: int) -> Plan:
             found[v] = places[program.links[v]] if v in program.links else Place(("io", v.name))
         return found
 
-    def part(graph: Graph, arena: str, keep: list[Value], rows: int) -> Lowered:
-        user = program.micro.outputs[:user_outputs(program)] if graph is program.micro else []
-        direct = {v: Place(("io", v.name)) for v in user}
-        wanted = [*keep, *user]
+    def lowered(graph: Graph, arena: str, keep: list[Value], region: str = "state", threads: int = workers) -> Lowered:
+        direct = {v: Place(("io", v.name)) for v in graph.outputs if v in given}
+        wanted = [*keep, *direct]
         joined = attach(join(fuse(graph, wanted)), wanted)
         pooled = pool_planes(joined, wanted)
-        lowered = lower(joined if pooled is joined else attach(pooled, wanted), arena, outside(graph).get, keep=keep, direct=direct, workers=rows)
-        places.update(lowered.places)
+        found = lower(joined if pooled is joined else attach(pooled, wanted), arena, outside(graph, region).get, keep=keep, direct=direct,
+                      workers=threads)
+        places.update(found.places)
         places.update({v: Place(("arena", arena), at) for v, at in side_by_side(keep)[0].items()})
-        return lowered
+        return found
 
-    prologue = part(program.prologue, "packed", list(program.prologue.outputs), workers)
-    linked = {v for v in program.links.values()}
-    made = [v for node in program.micro.nodes for v in node.outputs]
-    carried = program.micro.outputs[user_outputs(program):]
-    present = set(carried)
-    keep = carried + [v for v in made if v in linked and v not in present]
-    if program.loss is not None and program.training and program.loss not in keep:
-        keep.append(program.loss)
-    micro = part(program.micro, "micro", keep, workers if lanes == 1 else 1)
-    fold = part(program.fold, "fold", [], workers)
-    check = part(check_part(program.update), "check", [], workers)
-    update = part(watch(program.update), "update", [], workers)
-    return Plan(program, prologue, micro, fold, check, update, lanes, workers)
-
-
-def user_outputs(program: Program) -> int:
-    """How many of the micro-step's outputs the caller gets: all but the gradients that follow the loss."""
-    if program.loss is None:
-        return len(program.micro.outputs)
-    return next(i for i, v in enumerate(program.micro.outputs) if v is program.loss) + 1
+    parts, checks = {}, {}
+    for name, graph in program.running:
+        check = check_part(graph) if name in guarded else None
+        if check is not None and check.nodes:
+            checks[name] = lowered(check, f"{name}.check", [])
+        parts[name] = lowered(watch(graph) if name in guarded else graph, name, program.kept(name), "pending" if name in folds else "state",
+                              workers if flying[name] == 1 else 1)
+    return Plan(program, steps, parts, checks, lanes, workers)
 
 
 def _memory() -> float:

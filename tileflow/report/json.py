@@ -2,10 +2,11 @@
 
 All other forms (text, page, trace) are made from this data alone, so a saved report can be rendered again at any time.
 
-Schema, version 1 (`SCHEMA` below is the same thing in a form that `validate` checks). Cycles are the chip's clock cycles, bytes are
+Schema, version 2 (`SCHEMA` below is the same thing in a form that `validate` checks). Cycles are the chip's clock cycles, bytes are
 bytes of tile memory, every list named per tile has one element per tile of the machine in tile order.
 
-    schema_version    1; grows when a field changes its meaning or goes away. Readers ignore fields they do not know.
+    schema_version    2 (1 had no schedule); grows when a field that readers need comes, changes its meaning or goes away. Readers ignore
+                      fields they do not know.
     made_by           name and version of the program that wrote it
     model, training   what was compiled, and whether for training
     batching          micro_batch, gradient_accumulation, device_iterations, samples_per_update
@@ -19,7 +20,9 @@ bytes of tile memory, every list named per tile has one element per tile of the 
                       FLOP/s), peak_fraction (0 to 1), flops, phases (cycles by what they are spent on)
     memory            bytes_per_tile (what programs may use), fits, worst_tile, worst, mean, always_live and peak (per tile),
                       categories: name -> bytes per tile, at the step that decides each tile's peak
-    steps             the schedule; per step: index, part (prologue, micro, fold, update), name, op, role, sources, repeats per update,
+    schedule          of one weight update (inference: of one micro-batch): steps as `tileflow.schedule` has them, each with its kind, the
+                      part that it runs and the IPU
+    steps             the operators in the order in which they first run; per step: index, part, name, op, role, sources, repeats per update,
                       splits, serial, grains, vertex, partials, reduce_stages, tiles, start_tile, phases, cycles (one execution),
                       cycles_per_update, flops, temp_bytes, bound_bytes (null: none asked), exchange_bytes, code_bytes,
                       live_bytes (worst tile, not always live), tile_bytes (worst tile, everything), fits, limit
@@ -42,6 +45,7 @@ import numpy as np
 from .. import __version__
 from ..errors import ReportError
 from ..reading import read_text
+from ..schedule import from_data, period, to_data
 from ..text import one_line
 from ..tiles.plan import step_names
 
@@ -49,7 +53,7 @@ if TYPE_CHECKING:
     from ..tiles.machine import TileProgram
     from ..tiles.plan import Phases, TileStep
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FILE = "report.json"
 PHASES = ("compute", "exchange", "sync", "transform", "reduce")
 Report = dict[str, Any]
@@ -67,6 +71,7 @@ SCHEMA: dict[str, Any] = {
                "phases": _PHASES},
     "memory": {"bytes_per_tile": int, "fits": bool, "worst_tile": int, "worst": int, "mean": float, "always_live": [int], "peak": [int],
                "categories": {...: [int]}},
+    "schedule": [{"kind": str}],
     "steps": [{"index": int, "part": str, "name": str, "op": str, "role": str, "sources": [str], "repeats": int, "splits": {...: int},
                "serial": {...: int}, "grains": {...: int}, "vertex": str, "partials": str, "reduce_stages": int, "tiles": int,
                "start_tile": int, "phases": _PHASES, "cycles": int, "cycles_per_update": int, "flops": float, "temp_bytes": int,
@@ -101,6 +106,7 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
         "memory": {"bytes_per_tile": tiled.chip.usable_bytes, "fits": tiled.fits, "worst_tile": tiled.worst_tile,
                    "worst": tiled.peak.max(initial=0), "mean": tiled.peak.mean() if tiled.peak.size else 0.0,
                    "always_live": tiled.always_live, "peak": tiled.peak, "categories": dict(tiled.categories)},
+        "schedule": to_data(period(tiled.program.schedule)),
         "steps": [_step(s, names[s.node], int(b)) for s, b in zip(tiled.steps, tiled.liveness, strict=True)],
         "infeasible": [str(x) for x in tiled.infeasible],
         "out_of_memory": None if out_of_memory is None else _error(out_of_memory),
@@ -176,7 +182,7 @@ def validate(report: Any, where: str) -> Report:
     wrong = _first_wrong(report, SCHEMA, "")
     if wrong:
         raise ReportError(f"{where} is damaged: {wrong}; compile the model again.")
-    wrong = _wrong_tiles(report["memory"])
+    wrong = _wrong_tiles(report["memory"]) or _wrong_schedule(report["schedule"])
     if wrong:
         raise ReportError(f"{where} is damaged: {wrong}; compile the model again.")
     assert isinstance(report, dict)
@@ -191,6 +197,15 @@ def _wrong_tiles(memory: Mapping[str, Any]) -> str | None:
             return f"memory of {name} has {len(values)} tiles, always_live {tiles}"
     worst = memory["worst_tile"]
     return None if 0 <= worst < tiles else f"there are {tiles} tiles and no worst_tile {worst}"
+
+
+def _wrong_schedule(schedule: Any) -> str | None:
+    """Why it is no schedule, None where it is one."""
+    try:
+        from_data(schedule)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _first_wrong(value: Any, schema: Any, at: str) -> str | None:

@@ -1,14 +1,15 @@
 """trace.json: one weight update on the simulated machine in Chrome's trace format, which Perfetto (ui.perfetto.dev) opens.
 
 One process per IPU, one row each for compute, sync, exchange and host I/O, and a counter of the bytes on the worst tile. Times are
-microseconds on the chip. IPUs of one replica group do the same in step, so their rows are alike.
+microseconds on the chip. IPUs that a schedule does not tell apart do the same in step, so their rows are alike.
 """
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..schedule import Atomic, Fold, Repeat, Run, Steps, Wave, elapsed, from_data, visits
 from . import format as f
 from .json import Report
 
@@ -50,25 +51,62 @@ def _names(report: Report, ipu: int) -> Iterator[Event]:
 
 
 def _update(report: Report, ipu: int) -> Iterator[Event]:
-    """The schedule: prologue, micro-batches with their folds, update."""
-    steps = report["steps"]
-    micro = [s for s in steps if s["part"] in ("micro", "fold")]
-    repeats = max((s["repeats"] for s in micro), default=1)
-    detailed = repeats if len(micro) * len(ORDER) * repeats * report["chip"]["ipus"] <= MOST_EVENTS else 1
-    clock = _Clock(report, ipu)
-    for s in steps:
-        if s["part"] == "prologue":
-            yield from clock.step(s, s["repeats"])
-    for i in range(repeats):
-        yield from clock.host(i)
-        if i < detailed:
-            for s in micro:
-                yield from clock.step(s, 1)
-        else:
-            yield from clock.bar(f"micro-batch {i}", sum(s["cycles"] for s in micro))
-    for s in steps:
-        if s["part"] == "update":
-            yield from clock.step(s, s["repeats"])
+    """The schedule of one weight update, as this IPU sees it."""
+    steps = from_data(report["schedule"])
+    drawing = _Drawing(report, steps, ipu)
+    if not any(isinstance(step, Repeat) for step in steps):
+        yield from drawing.clock.host(0)
+    yield from drawing.steps(steps)
+
+
+class _Drawing:
+    """Walks a schedule on one IPU. Where all runs are of one IPU, every IPU of the group does them."""
+
+    def __init__(self, report: Report, steps: Steps, ipu: int) -> None:
+        self.clock = _Clock(report, ipu)
+        self.own = ipu % (1 + max((v.step.ipu for v in visits(steps)), default=0))
+        self.room = MOST_EVENTS // report["chip"]["ipus"]
+        self.operators: dict[str, list[dict[str, Any]]] = {}
+        for s in report["steps"]:
+            self.operators.setdefault(s["part"], []).append(s)
+        self.cycles = {part: sum(s["cycles"] for s in found) for part, found in self.operators.items()}
+
+    def steps(self, steps: Steps) -> Iterator[Event]:
+        """What happens one step after the other."""
+        for step in steps:
+            if isinstance(step, Run | Fold):
+                yield from self.together((step,))
+            elif isinstance(step, Wave):
+                yield from self.together(step.runs)
+            elif isinstance(step, Repeat):
+                yield from self.repeat(step)
+            elif isinstance(step, Atomic):
+                yield from self.steps(step.steps)
+
+    def together(self, runs: Sequence[Run | Fold]) -> Iterator[Event]:
+        """Runs of a wave: those of this IPU one after the other, until the slowest IPU is done."""
+        end = self.clock.cycle + elapsed((Wave(tuple(Run(r.part, r.ahead, r.ipu) for r in runs)),), self.cycles)
+        for run in runs:
+            if run.ipu == self.own:
+                for s in self.operators.get(run.part, ()):
+                    yield from self.clock.step(s)
+        self.clock.cycle = end
+
+    def repeat(self, repeat: Repeat) -> Iterator[Event]:
+        """Each turn; where that would be too many events, the turns after the first as one bar each."""
+        parts = [v.step.part for v in visits(repeat.steps)]
+        events = len(ORDER) * sum(len(self.operators.get(part, ())) for part in parts)
+        detailed = repeat.times if events * repeat.times <= self.room else 1
+        cycles = elapsed(repeat.steps, self.cycles)
+        for i in range(repeat.times):
+            yield from self.clock.host(i)
+            if i < detailed:
+                yield from self.steps(repeat.steps)
+            elif i < MOST_EVENTS:
+                yield from self.clock.bar(f"{repeat.counts} {i}", cycles)
+            else:
+                yield from self.clock.bar(f"{repeat.counts} {i} to {repeat.times - 1}", cycles * (repeat.times - i))
+                break
 
 
 class _Clock:
@@ -82,12 +120,12 @@ class _Clock:
         return {"ph": "X", "pid": self.ipu, "tid": ROWS[row], "name": name, "ts": round(self.cycle * self.microseconds, 6),
                 "dur": round(cycles * self.microseconds, 6), "args": args}
 
-    def step(self, s: dict[str, Any], times: int) -> Iterator[Event]:
+    def step(self, s: dict[str, Any]) -> Iterator[Event]:
         """The supersteps of one operator."""
         yield {"ph": "C", "pid": self.ipu, "name": "bytes on the worst tile", "ts": round(self.cycle * self.microseconds, 6),
                "args": {"bytes": s["tile_bytes"]}}
         for phase, row in ORDER:
-            cycles = s["phases"][phase] * times
+            cycles = s["phases"][phase]
             if cycles:
                 yield self.event(row, s["name"], cycles, {"phase": phase, "cycles": cycles, "partition": f.partition(s), "tiles": s["tiles"],
                                                          "vertex": s["vertex"], "role": s["role"], "limit": s["limit"]})

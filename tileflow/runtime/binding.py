@@ -3,19 +3,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..kernels.machine.call import Micro, Seed
-from ..kernels.machine.driver import CALL, FORK, PATCH_WORDS, ROW_WORDS
+from ..kernels.machine.driver import CALL, FORK, ROW_WORDS
 from ..kernels.machine.leaf import scalar_word
 from ..kernels.machine.table import chunk
 from ..lower.memory import blocks
 from ..lower.rows import Operand, Place, Row
+from ..schedule import Counter
 
+STREAMS = "\0micro-batches"
+"""What the index of the call's first micro-batch is called among the caller's arrays: a name that no tensor has."""
 FORK_COST = 30_000.0
 """Nanoseconds of one-core work above which a call is split over the workers: a parallel region costs about 2 us, more when the cores are
 shared, and hundreds when a worker has fallen asleep. A product 96^3 (25 us) takes 25 us on one thread, on two 16 at best and often 40."""
@@ -23,12 +26,14 @@ shared, and hundreds when a worker has fallen asleep. A product 96^3 (25 us) tak
 
 @dataclass(frozen=True)
 class Moving:
-    """An address that depends on a counter: base (known per call, by io name) + (counter % ring) * stride."""
+    """An address that depends on a counter: base + (counter % ring) * stride. The base is `offset`, from the start of the caller's array `name`
+    where one is named."""
 
-    name: str
+    counter: Counter
     stride: int
     ring: int
     offset: int = 0
+    name: str = ""
 
 
 Resolve = Callable[[Place], "int | Moving"]
@@ -110,7 +115,7 @@ class Blocks:
     """Argument blocks of many rows in one array, with the patches that move some of their words."""
 
     words: list[int] = field(default_factory=list)
-    moving: list[tuple[int, Moving | Micro]] = field(default_factory=list)      # word index, what moves it
+    moving: list[tuple[int, Moving]] = field(default_factory=list)      # word index, what moves it
     seed: int = 0
     memory: np.ndarray | None = None
 
@@ -129,13 +134,18 @@ class Blocks:
                     address = 0
                 self.words += [address, *shape]
             elif isinstance(arg, Micro):
-                self.moving.append((len(self.words), arg))
+                self.moving.append((len(self.words), Moving("micro-batch", 1, 1 << 62, 0, STREAMS)))
                 self.words.append(0)
             elif isinstance(arg, Seed):
                 self.words.append(scalar_word("i8", self.seed))
             else:
                 self.words.append(scalar_word(p.dtype, arg))
         return start
+
+    def word(self, value: int) -> int:
+        """Append a word that is nobody's argument; returns its index."""
+        self.words.append(value)
+        return len(self.words) - 1
 
     def seal(self) -> None:
         """Fix the memory: from now on addresses are valid."""
@@ -144,31 +154,6 @@ class Blocks:
     def address(self, index: int) -> int:
         assert self.memory is not None
         return int(self.memory.ctypes.data + 8 * index)
-
-
-class Patches:
-    """The driver's patch list for the moving words of some blocks; bases are filled before each call."""
-
-    def __init__(self, blocks: Blocks, moving: Sequence[tuple[int, Moving | Micro]]) -> None:
-        self.table = np.zeros((max(1, len(moving)), PATCH_WORDS), np.int64)
-        self.count = len(moving)
-        self.address = int(self.table.ctypes.data)
-        self._words = self.table.reshape(-1).data
-        self._bases: dict[str | None, list[tuple[int, int]]] = {}
-        """By what moves them (None: the index of the micro-batch), the words that hold a base, and the offset that each has from it."""
-        for i, (row, (index, what)) in enumerate(zip(self.table, moving, strict=False)):
-            name, stride, ring, offset = (what.name, what.stride, what.ring, what.offset) if isinstance(what, Moving) else (None, 1, 1 << 62, 0)
-            row[:] = blocks.address(index), 0, stride, ring
-            self._bases.setdefault(name, []).append((i * PATCH_WORDS + 1, offset))
-
-    def set_bases(self, addresses: Mapping[str, int], micro: int) -> None:
-        """Set where io tensors start, others staying where they were, and the index of the call's first micro-batch."""
-        words, bases = self._words, self._bases
-        for name, base in addresses.items():
-            for at, offset in bases.get(name, ()):
-                words[at] = base + offset
-        for at, _ in bases.get(None, ()):
-            words[at] = micro
 
 
 def call_row(bound: Bound, block: int, parallel: bool) -> list[int]:

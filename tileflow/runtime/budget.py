@@ -3,7 +3,8 @@ from __future__ import annotations
 
 from .. import memory
 from ..lower.memory import room
-from ..lower.plan import Plan, user_outputs
+from ..lower.plan import Plan
+from ..schedule import atomic, per
 from .session import Session
 
 
@@ -14,16 +15,16 @@ def needs(plan: Plan, session: Session, final: frozenset[str] = frozenset()) -> 
         final: outputs of which only the last micro-batch is kept.
     """
     program = plan.program
-    states = {s.name: s for graph in program.graphs for s in graph.states}
-    outputs = program.micro.outputs[:user_outputs(program)]
+    steps = program.schedule
+    working = {*per("micro-batch", steps), *atomic(steps)}
+    packed = sum(part.arena_bytes for name, part in plan.parts.items() if name not in working)
     return {
-        "activations and gradients": plan.lanes * plan.micro.arena_bytes + plan.fold.arena_bytes + plan.check.arena_bytes
-                                    + plan.update.arena_bytes,
-        "weights and optimizer states": sum(room(s.input.type) for s in states.values() if s.name not in session and s.kind != "scalar"),
-        "running statistics": sum(room(s.input.type) for s in program.fold.states if s.kind == "buffer"),
-        "weights laid out for the kernels": plan.prologue.arena_bytes,
+        "activations and gradients": sum(n * plan.lowered[name].arena_bytes for name, n in plan.in_flight.items()) - packed,
+        "weights and optimizer states": sum(room(s.input.type) for s in program.states.values() if s.name not in session and s.kind != "scalar"),
+        "running statistics": sum(room(s.input.type) for s in program.statistics()),
+        "weights laid out for the kernels": packed,
         "constants": sum(a.nbytes for graph in program.graphs for a in graph.constants.values()),
-        "outputs of a call": sum(v.type.nbytes * (plan.lanes if v.name in final else program.batching.micro_batches) for v in outputs),
+        "outputs of a call": sum(v.type.nbytes * (plan.lanes if v.name in final else program.batching.micro_batches) for v in program.outputs),
     }
 
 

@@ -55,8 +55,7 @@ def make_engine(program: Program, session: Session, initial: Mapping[str, np.nda
     host = host or Host()
     plan = make_plan(program, driver.start_threads(host.threads), host.matmul_precision)
     budget.require(plan, session, final)
-    for graph in (program.micro, program.prologue, program.fold, program.update):          # the order of states in memory is the model's
-        session.declare(graph.states, initial)
+    session.declare(program.states.values(), initial)
     compile_all(plan.leaves(), progress)
     return Engine(plan, session, final, host.seed)
 

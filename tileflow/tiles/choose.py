@@ -108,8 +108,9 @@ class Chooser:
     def _layers(self) -> None:
         """Layers with weights: the forward pass and both gradients, planned jointly where that is cheaper."""
         passes: dict[tuple[str, ...], list[tuple[Entry, Contraction]]] = {}
+        often = self.made.often
         for entry, work in zip(self.made.entries, self.works, strict=True):
-            if entry.part == "micro" and isinstance(work, Contraction) and work.points and not work.serial and entry.node not in self.fixed:
+            if entry.part in often and isinstance(work, Contraction) and work.points and not work.serial and entry.node not in self.fixed:
                 passes.setdefault(entry.node.origin.sources, []).append((entry, work))
         for sources, members in passes.items():
             if not sources or any(self._pin(e.node) is not None for e, _ in members):

@@ -32,7 +32,7 @@ def square_matmul(size: int) -> Program:
     graph.states.append(weight)
     build = Builder(graph, Origin(("matmul",)))
     graph.outputs.append(build.MatMul(build.input("a", kind), weight.input))
-    return Program(graph, Batching(size))
+    return Program.of(graph, Batching(size))
 
 
 def largest_square_matmul(chip: Chip, dtype: str = "float16", *, options: TileOptions | None = None, multiple: int = 16,

@@ -8,13 +8,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping as Dict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from .. import schedule as order
 from ..errors import OutOfTileMemoryError
-from ..graph import Graph, Node
+from ..graph import Node
 from ..graph.composite import declares, expanded
 from ..program import Program
 from ..work import Reduce, Work
@@ -53,7 +54,8 @@ class Contributor:
 class TileProgram:
     """A program on a chip.
 
-    steps: the schedule; their phases times repeats add up to `phases`. Inference has no updates: there an update is a micro-batch.
+    steps: the operators in the order in which they first run; their phases times repeats add up to `phases`, which on one IPU are the cycles
+        of an update. Inference has no updates: there an update is a micro-batch.
     always_live, peak: bytes per tile, int64[tiles]; peak is each tile's worst step, everything included.
     categories: name -> int64[tiles]; they add up to `peak`.
     liveness: bytes on the worst tile during each step, everything included; int64[steps].
@@ -156,11 +158,8 @@ def analyze(program: Program, chip: Chip, options: TileOptions | None = None, ca
 
 def _in_parts(program: Program) -> Program:
     """The program with the parts of the operators that do not say what they do."""
-    def parts(graph: Graph) -> Graph:
-        return expanded(graph, lambda node: not declares(node.op, "work"))
-
-    prologue, micro, fold, update = graphs = tuple(map(parts, program.graphs))
-    return program if graphs == program.graphs else replace(program, prologue=prologue, micro=micro, fold=fold, update=update)
+    graphs = {name: expanded(graph, lambda node: not declares(node.op, "work")) for name, graph in program.parts.items()}
+    return program if graphs == program.parts else program.with_parts(graphs)
 
 
 class _Analysis:
@@ -251,14 +250,22 @@ class _Analysis:
         def stream(storage: Storage, to_chip: bool) -> Transfer:
             nbytes = math.prod(storage.shape) * storage.itemsize
             cycles = math.ceil(nbytes / self.chip.host_bytes_per_second * self.chip.clock_hz)
-            return Transfer(storage.name, to_chip, nbytes, cycles, self.made.repeats["micro"])
+            return Transfer(storage.name, to_chip, nbytes, cycles, self.made.repeats[self.made.streamed[storage]])
         return [stream(s, True) for s in self.made.inputs] + [stream(s, False) for s in self.made.outputs]
+
+    def _cycles(self, steps: list[TileStep]) -> int:
+        """Of one weight update: its schedule with what each part takes once."""
+        once: dict[str, int] = {}
+        for step in steps:
+            once[step.part] = once.get(step.part, 0) + step.phases.total
+        return order.elapsed(order.period(self.program.schedule), once)
 
     def _result(self, steps: list[TileStep], memory: Memory, rearranged: list[int]) -> TileProgram:
         phases = functools.reduce(Phases.__add__, (s.phases.times(s.repeats) for s in steps), Phases())
         transfers = self._transfers()
         host = sum(t.cycles * t.repeats for t in transfers)
-        seconds = max(phases.total, host, 1) / self.chip.clock_hz
+        cycles = self._cycles(steps)
+        seconds = max(cycles, host, 1) / self.chip.clock_hz
         samples = self.program.batching.rows_per_update if self.program.training else self.program.batching.micro_batch
         flops = sum(s.work.flops * s.repeats for s in steps)
         worst = int(memory.peak.argmax())
@@ -267,7 +274,7 @@ class _Analysis:
             self.infeasible.append(f"Tile {worst} needs {int(memory.peak[worst]):,} bytes and has {self.chip.usable_bytes:,}.")
         peak_flops = self.chip.peak_flops(device_dtype("float32", self.options.precision))
         return TileProgram(self.program, self.chip, self.options, steps, memory.always_live, memory.peak, memory.categories, memory.liveness,
-                           phases, phases.total, seconds, samples / seconds, flops / seconds / 1e12, flops / seconds / peak_flops, worst, fits,
+                           phases, cycles, seconds, samples / seconds, flops / seconds / 1e12, flops / seconds / peak_flops, worst, fits,
                            self.infeasible, transfers, self.streaming, memory.peak_step, self.made, rearranged)
 
 

@@ -105,12 +105,12 @@ class TileStep:
     """One operator in the schedule: where it stands, its plan, its phases with the rearrangement of its inputs included."""
 
     index: int
-    part: Literal["prologue", "micro", "fold", "update"]
+    part: str
     node: Node
     work: Work
     plan: OpPlan
     phases: Phases
-    repeats: int = 1                  # times per weight update (micro-batches for micro and fold)
+    repeats: int = 1                  # times per weight update
     live_bytes: int = 0               # not-always-live bytes on the worst tile while it runs, temporaries included
 
 

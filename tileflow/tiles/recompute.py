@@ -27,7 +27,7 @@ def recomputed(program: Program) -> Program:
     graph = Graph(micro.name, list(micro.inputs), [new.get(v, v) for v in micro.outputs], nodes, dict(micro.constants), states)
     links = {inner: new.get(v, v) for inner, v in program.links.items()}
     loss = program.loss if program.loss is None else new.get(program.loss, program.loss)
-    return dataclasses.replace(program, micro=graph, links=links, loss=loss)
+    return program.with_parts({"micro": graph}, links=links, loss=loss)
 
 
 class _Clones:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from .. import schedule as order
 from ..graph import Graph, Node, State, Value
 from ..program import Program
 from ..work import Map, Work
 from .chip import ITEMSIZE, device_dtype
 from .mapping import Mapping
 
-Part = Literal["prologue", "micro", "fold", "update"]
 Kind = Literal["weights", "optimizer", "buffers", "constants", "activations"]
 KINDS: dict[str, Kind] = {"parameter": "weights", "optimizer": "optimizer", "accumulator": "optimizer", "buffer": "buffers", "scalar": "buffers"}
 """State kinds to categories of memory; gradient accumulators count as optimizer state."""
@@ -49,7 +49,7 @@ class Storage:
 class Entry:
     """One node in the schedule."""
 
-    part: Part
+    part: str
     node: Node
 
 
@@ -58,7 +58,10 @@ class Schedule:
     """All nodes in order, and the storage of every value."""
 
     entries: list[Entry]
-    repeats: dict[Part, int]
+    repeats: dict[str, int]
+    """How often each part runs per weight update; per micro-batch in inference."""
+    often: list[str]
+    """The parts that run for every micro-batch."""
     storages: list[Storage] = field(default_factory=list)
     of: dict[Value, Storage] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
@@ -69,31 +72,27 @@ class Schedule:
     """What the host sends per micro-batch."""
     outputs: list[Storage] = field(default_factory=list)
     """What goes to the host per micro-batch."""
+    streamed: dict[Storage, str] = field(default_factory=dict)
+    """The part that each of these enters or leaves."""
 
     def layer(self, node: Node) -> str:
         """The layer (or source node) that a node belongs to; a weight's update belongs to the layer of the weight."""
         return self.owners.get(layer_of(node), layer_of(node))
 
 
-def parts(program: Program) -> list[tuple[Part, Graph]]:
-    """The four graphs in the order they run."""
-    return [("prologue", program.prologue), ("micro", program.micro), ("fold", program.fold), ("update", program.update)]
-
-
-def repeats_of(program: Program) -> dict[Part, int]:
-    """How often each part runs per weight update; per micro-batch in inference, where the prologue has run before."""
-    count = program.batching.gradient_accumulation if program.training else 1
-    return {"prologue": 1 if program.training else 0, "micro": count, "fold": count, "update": 1}
+def repeats_of(program: Program) -> dict[str, int]:
+    """How often each part runs in what figures are given for; a part that has run before it, never."""
+    return {**dict.fromkeys(program.parts, 0), **order.times(order.period(program.schedule))}
 
 
 def entries_of(program: Program) -> list[Entry]:
     """All nodes in order."""
-    return [Entry(part, node) for part, graph in parts(program) for node in graph.nodes]
+    return [Entry(part, node) for part, graph in program.running for node in graph.nodes]
 
 
 def schedule(program: Program, works: Sequence[Work], precision: str, optimizer_off_chip: bool = False) -> Schedule:
     """Storages and their life times; `works` are those of `entries_of(program)`."""
-    made = Schedule(entries_of(program), repeats_of(program))
+    made = Schedule(entries_of(program), repeats_of(program), order.per("micro-batch", program.schedule))
     _Builder(program, made, works, precision, optimizer_off_chip).run()
     return made
 
@@ -104,17 +103,18 @@ class _Builder:
     def __init__(self, program: Program, made: Schedule, works: Sequence[Work], precision: str, off_chip: bool) -> None:
         self.program, self.made, self.works, self.precision, self.off_chip = program, made, works, precision, off_chip
         self.states: dict[str, Storage] = {}
-        self.first: dict[Part, int] = {}
-        self.last: dict[Part, int] = {}
+        self.first: dict[str, int] = {}
+        self.last: dict[str, int] = {}
         for i, entry in enumerate(made.entries):
             self.first.setdefault(entry.part, i)
             self.last[entry.part] = i
+        self.fed, self.given = set(program.inputs), set(program.outputs)
 
     def run(self) -> None:
         layers = self._layers()
-        self.made.owners = {s.name: layers[s.input] for _, graph in reversed(parts(self.program)) for s in graph.states if s.input in layers}
+        self.made.owners = {s.name: layers[s.input] for _, graph in reversed(self.program.running) for s in graph.states if s.input in layers}
         at = 0
-        for part, graph in parts(self.program):
+        for part, graph in self.program.running:
             for state in graph.states:
                 self._state(state)
                 self.made.states.append(state)
@@ -161,15 +161,16 @@ class _Builder:
         owner = state.name if state.kind in ("parameter", "buffer") else state.name.rsplit(".", 1)[0]
         return self.made.owners.get(owner, owner)
 
-    def _input(self, value: Value, part: Part) -> None:
+    def _input(self, value: Value, part: str) -> None:
         source = self.program.links.get(value)
         if source is not None:
             self.made.of[value] = self.made.of[source]
             return
         storage = self._new(value, "activations", value.name, "input")
         storage.birth = storage.death = self.first.get(part, 0)
-        if part == "micro":
+        if value in self.fed:
             self.made.inputs.append(storage)
+            self.made.streamed[storage] = part
 
     def _node(self, node: Node, at: int) -> None:
         alias = node.op.alias
@@ -181,21 +182,28 @@ class _Builder:
             storage = self._new(value, "activations", value.name, self.made.layer(node))
             storage.birth = storage.death = at
 
-    def _results(self, graph: Graph, part: Part) -> None:
-        """Outputs stay until their part ends; what the prologue made, until the last micro-batch is done."""
-        ends = [self.last[p] for p in ("micro", "fold") if p in self.last] if part == "prologue" else [self.last.get(part, 0)]
+    def _results(self, graph: Graph, part: str) -> None:
+        """Outputs stay until their part ends; what is read again and again, until the last time."""
         linked = set(self.program.links.values())
+        again = self._again(part)
         for value in graph.outputs:
             storage = self.made.of[value]
-            if part == "micro" and value not in linked:
+            if value in self.given and value not in linked:
                 self.made.outputs.append(storage)
-            if part == "prologue" or value not in linked:
+                self.made.streamed[storage] = part
+            if again or value not in linked:
                 storage.result = True
-                self._until(storage, max(ends, default=0))
+                self._until(storage, again or self.last.get(part, 0))
         for state in graph.states:
             if state.output is not None:
                 self.made.of[state.output].result = True
                 self._until(self.made.of[state.output], self.last.get(part, 0))
+
+    def _again(self, part: str) -> int:
+        """The last step of the parts that run more often than this one, and after it; 0 where there are none."""
+        inside = {v.step.part: {id(repeat) for repeat in v.inside} for v in order.visits(self.program.schedule)}
+        return max((self.last[p] for p, around in inside.items() if around - inside[part] and self.last.get(p, -1) > self.last.get(part, -1)),
+                   default=0)
 
     def _reads(self) -> None:
         for i, entry in enumerate(self.made.entries):
@@ -222,7 +230,7 @@ class _Builder:
         where = {v: i for i, e in enumerate(made.entries) for v in e.node.outputs}
         last_read = {made.of[v]: i for i, e in enumerate(made.entries) for v in e.node.operands}
         taken: dict[Storage, Storage] = {}
-        for _, graph in parts(self.program):
+        for _, graph in self.program.running:
             for state in graph.states:
                 if state.output not in where:
                     continue

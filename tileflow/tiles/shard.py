@@ -48,7 +48,7 @@ class _Cuts:
     def __init__(self, tiled: TileProgram) -> None:
         self.tiled, self.made = tiled, tiled.memory_schedule
         names = [self.made.layer(s.node) for s in tiled.steps]
-        forward = [n for n, s in zip(names, tiled.steps, strict=True) if s.part == "micro" and s.node.origin.role == "forward"]
+        forward = [n for n, s in zip(names, tiled.steps, strict=True) if s.part in self.made.often and s.node.origin.role == "forward"]
         self.layers = list(dict.fromkeys(forward))
         place = {name: i for i, name in enumerate(self.layers)}
         self.step_layer = [place.get(name, 0) for name in names]

@@ -1,0 +1,70 @@
+"""Where the values of one engine lie: constants, arenas (one for each run of a part that can be in flight), statistics that wait."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..lower.memory import room
+from ..lower.plan import Plan
+from ..lower.rows import Place
+from .binding import Moving, Resolve
+from .session import Session, aligned
+
+
+class Arenas:
+    """The memory behind a plan's places, taken when it is made."""
+
+    def __init__(self, plan: Plan, session: Session, slots: dict[str, int]) -> None:
+        """`slots`: by name, how many micro-batches of an input or output there is room for in a call."""
+        program = plan.program
+        self.plan, self.session, self.slots = plan, session, slots
+        self.constants = {v: _filled(a) for graph in program.graphs for v, a in graph.constants.items()}
+        self.pending = {s.name: aligned(room(s.input.type)) for s in program.statistics()}
+        self.of = {name: [aligned(plan.lowered[name].arena_bytes) for _ in range(n)] for name, n in plan.in_flight.items()}
+        """Arenas by the names of parts and checks."""
+        self._bytes = {v.name: v.type.nbytes for v in [*program.inputs, *program.outputs]}
+        self.scalars = [s.name for s in program.states.values() if s.kind == "scalar"]
+        """The optimizer's variable hyper-parameters, in their order in memory."""
+        self.hyper = np.zeros((program.batching.device_iterations, max(1, len(self.scalars))), np.float64)
+        """[updates of a call, hyper-parameters]."""
+
+    def resolve(self, ahead: int) -> Resolve:
+        """What gives a place its address, for a run of the micro-batch that is `ahead` of the counter."""
+        found: dict[str, Callable[[Place], int | Moving]] = {
+            "constant": lambda p: _at(self.constants[p.region[1]], p),
+            "pending": lambda p: _at(self.pending[p.region[1]], p),
+            "state": self._state,
+            "io": lambda p: Moving("micro-batch", self._bytes[p.region[1]], self.slots[p.region[1]], p.offset, p.region[1]),
+            "arena": lambda p: _at(self._arena(p.region[1], ahead), p)}
+        return lambda place: found[place.region[0]](place)
+
+    def _arena(self, name: str, ahead: int) -> np.ndarray:
+        """The arena of that run, or the only one."""
+        of = self.of[name]
+        return of[ahead if len(of) > 1 else 0]
+
+    def _state(self, place: Place) -> int | Moving:
+        name = place.region[1]
+        if name in self.scalars:
+            first = int(self.hyper.ctypes.data) + 8 * self.scalars.index(name)
+            return Moving("update", 8 * self.hyper.shape[1], len(self.hyper), first)
+        return _at(self.session[name], place)
+
+    def settled(self, part: str) -> Callable[[Place], bool]:
+        """Of a place, as a part sees it: no other tensor ever lies there or in the padding after it, which so is always zero. True of states, and
+        of what other parts leave."""
+        def is_settled(place: Place) -> bool:
+            kind, name = place.region
+            return kind in ("state", "pending") or (kind == "arena" and name != part and place.offset < self.plan.lowered[name].kept_bytes)
+        return is_settled
+
+
+def _filled(array: np.ndarray) -> np.ndarray:
+    memory = aligned(array.nbytes)
+    memory[:array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return memory
+
+
+def _at(memory: np.ndarray, place: Place) -> int:
+    return int(memory.ctypes.data) + place.offset

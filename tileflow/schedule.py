@@ -1,0 +1,324 @@
+"""The schedule of a Program: which part runs when, how often, for which micro-batch and on which IPU.
+
+It is data, a small tree. The engine, the tile machine, tile-exact mode and the trace are interpreters of it, so whatever runs in another
+order (stages of a pipeline, phases, updates that may be skipped) is another tree, written once.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+Counter = Literal["micro-batch", "update"]
+"""What a Repeat counts, from the start of a call on. Inputs, outputs and random streams follow micro-batches, hyper-parameters updates."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A part runs once, for the micro-batch (or update) that is `ahead` of the counter. Runs with another `ahead` have memory of their own."""
+
+    part: str
+    ahead: int = 0
+    ipu: int = 0
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A part adds what micro-batch `ahead` left to states that wait for the Commit. Folds keep the order of the micro-batches."""
+
+    part: str
+    ahead: int = 0
+    ipu: int = 0
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Runs that may be side by side: none reads what another writes."""
+
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True)
+class Begin:
+    """An update begins: accumulators are zero, and what else folds change is what was committed last."""
+
+    ipu: int = 0
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What folds have changed (running statistics) takes effect."""
+
+    ipu: int = 0
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """`times` turns of the steps; after each the counter moves on `by` as many as a turn has done."""
+
+    times: int
+    steps: tuple[Step, ...]
+    counts: Counter
+    by: int = 1
+
+
+@dataclass(frozen=True)
+class Atomic:
+    """Steps that are done all or none: what must not be written is refused before the first, and nothing interrupts them."""
+
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """Steps that depend on states only: done at the start of a call where states have changed since they were done last."""
+
+    steps: tuple[Step, ...]
+
+
+Leaf = Run | Fold | Begin | Commit
+Step = Leaf | Wave | Repeat | Atomic | Refresh
+Steps = tuple[Step, ...]
+
+
+def one_by_one(micro_batches: int, updates: int | None) -> Steps:
+    """A call on one IPU: micro-batch after micro-batch.
+
+    Args:
+        micro_batches: of an update; of the call where nothing is trained.
+        updates: of the call; None: nothing is trained.
+    """
+    if updates is None:
+        return Refresh((Run("prologue"),)), Repeat(micro_batches, (Run("micro"),), "micro-batch")
+    steps = (Run("micro"), Fold("fold"))
+    update = (Begin(), Run("prologue"), Repeat(micro_batches, steps, "micro-batch"), Atomic((Run("update"), Commit())))
+    return Repeat(updates, update, "update"),
+
+
+# ---- questions that interpreters share
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A run or a fold as it stands in a schedule.
+
+    times: how often it runs when the schedule runs once; 0 where states must have changed first. inside: the Repeats around it, outermost
+    first. alone: in no Wave. atomic: it is done whole or not at all.
+    """
+
+    step: Run | Fold
+    times: int
+    inside: tuple[Repeat, ...]
+    alone: bool
+    atomic: bool
+
+
+def visits(steps: Steps) -> Iterator[Visit]:
+    """Every run and fold of a schedule, in order."""
+    return _visits(steps, 1, (), False)
+
+
+def _visits(steps: Steps, times: int, inside: tuple[Repeat, ...], atomic: bool) -> Iterator[Visit]:
+    for step in steps:
+        if isinstance(step, Run | Fold):
+            yield Visit(step, times, inside, True, atomic)
+        elif isinstance(step, Wave):
+            yield from (Visit(run, times, inside, False, atomic) for run in step.runs)
+        elif isinstance(step, Repeat):
+            yield from _visits(step.steps, times * step.times, (*inside, step), atomic)
+        elif isinstance(step, Atomic):
+            yield from _visits(step.steps, times, inside, True)
+        elif isinstance(step, Refresh):
+            yield from _visits(step.steps, 0, inside, atomic)
+
+
+def parts(steps: Steps) -> list[str]:
+    """The names of the parts, in the order in which they first run."""
+    return list(dict.fromkeys(v.step.part for v in visits(steps)))
+
+
+def folded(steps: Steps, ipu: int | None = None) -> list[str]:
+    """The names of the parts that are folded, on one IPU or on all."""
+    return list(dict.fromkeys(v.step.part for v in visits(steps) if isinstance(v.step, Fold) and ipu in (None, v.step.ipu)))
+
+
+def atomic(steps: Steps) -> list[str]:
+    """The names of the parts that are done whole or not at all."""
+    return list(dict.fromkeys(v.step.part for v in visits(steps) if v.atomic))
+
+
+def in_flight(steps: Steps) -> dict[str, int]:
+    """How many runs of each part have memory at the same time."""
+    found: dict[str, int] = {}
+    for v in visits(steps):
+        if isinstance(v.step, Run):
+            found[v.step.part] = max(found.get(v.step.part, 0), v.step.ahead + 1)
+        else:
+            found.setdefault(v.step.part, 1)
+    return found
+
+
+def per(counter: Counter, steps: Steps) -> list[str]:
+    """The names of the parts that run for each micro-batch, or each update."""
+    return list(dict.fromkeys(v.step.part for v in visits(steps) if v.inside and v.inside[-1].counts == counter))
+
+
+def period(steps: Steps) -> Steps:
+    """What figures are given for: one weight update, or one micro-batch where nothing is trained."""
+    return next((step.steps for step in steps if isinstance(step, Repeat)), steps)
+
+
+def times(steps: Steps) -> dict[str, int]:
+    """How often each part runs when these steps run once."""
+    found: dict[str, int] = {}
+    for v in visits(steps):
+        found[v.step.part] = found.get(v.step.part, 0) + v.times
+    return found
+
+
+def elapsed(steps: Steps, cycles: Mapping[str, int]) -> int:
+    """Cycles that steps take, `cycles` being those of one run of each part. Steps follow one another; in a wave each IPU does its own runs."""
+    total = 0
+    for step in steps:
+        if isinstance(step, Run | Fold):
+            total += cycles.get(step.part, 0)
+        elif isinstance(step, Wave):
+            busy: dict[int, int] = {}
+            for run in step.runs:
+                busy[run.ipu] = busy.get(run.ipu, 0) + cycles.get(run.part, 0)
+            total += max(busy.values(), default=0)
+        elif isinstance(step, Repeat):
+            total += step.times * elapsed(step.steps, cycles)
+        elif isinstance(step, Atomic):
+            total += elapsed(step.steps, cycles)
+    return total
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A step when it runs: the counters of the call, with the step's own `ahead`."""
+
+    step: Leaf
+    micro_batch: int
+    update: int
+
+
+def unrolled(steps: Steps) -> Iterator[Moment]:
+    """Every step of a call where all states are new, in the order of one that does nothing side by side."""
+    return _unrolled(steps, {"micro-batch": 0, "update": 0}, None)
+
+
+def _unrolled(steps: Steps, counters: dict[str, int], counter: Counter | None) -> Iterator[Moment]:
+    for step in steps:
+        if isinstance(step, Repeat):
+            for _ in range(step.times):
+                yield from _unrolled(step.steps, counters, step.counts)
+                counters[step.counts] += step.by
+        elif isinstance(step, Atomic | Refresh):
+            yield from _unrolled(step.steps, counters, counter)
+        elif isinstance(step, Wave):
+            yield from _unrolled(step.runs, counters, counter)
+        else:
+            ahead = step.ahead if isinstance(step, Run | Fold) else 0
+            yield Moment(step, counters["micro-batch"] + ahead * (counter == "micro-batch"), counters["update"] + ahead * (counter == "update"))
+
+
+# ---- schedules from schedules
+
+
+def widest(steps: Steps) -> int:
+    """How many micro-batches may be computed side by side: the turns of the Repeats that `in_waves` turns into waves."""
+    found = (r for v in visits(steps) for r in v.inside if _is_wavable(r))
+    return max((r.times for r in found), default=1)
+
+
+def in_waves(steps: Steps, lanes: int) -> Steps:
+    """The schedule with up to `lanes` micro-batches in a wave, and their folds after it in order. Counters and results are the same."""
+    return tuple(other for step in steps for other in _waved(step, lanes))
+
+
+def _waved(step: Step, lanes: int) -> Steps:
+    if isinstance(step, Repeat) and _is_wavable(step):
+        lanes = min(lanes, step.times)
+        if lanes == 1:
+            return step,
+        full, rest = divmod(step.times, lanes)
+        whole = Repeat(full, _wave(step.steps, lanes), step.counts, lanes)
+        return (whole, Repeat(1, _wave(step.steps, rest), step.counts, rest)) if rest else (whole,)
+    if isinstance(step, Repeat | Atomic | Refresh):
+        return replace(step, steps=in_waves(step.steps, lanes)),
+    return step,
+
+
+def _is_wavable(repeat: Repeat) -> bool:
+    """Runs, then folds, for one micro-batch a turn: a run writes memory of its own only."""
+    kinds = [type(s) for s in repeat.steps]
+    runs = kinds.count(Run)
+    return repeat.counts == "micro-batch" and repeat.by == 1 and runs > 0 and kinds == [Run] * runs + [Fold] * (len(kinds) - runs)
+
+
+def _wave(steps: Steps, lanes: int) -> Steps:
+    runs = [s for s in steps if isinstance(s, Run)]
+    folds = [s for s in steps if isinstance(s, Fold)]
+    waves = tuple(Wave(tuple(replace(run, ahead=i) for i in range(lanes))) for run in runs)
+    return *waves, *(replace(f, ahead=i) for i in range(lanes) for f in folds)
+
+
+# ---- as text and as plain data
+
+
+def to_text(steps: Steps, indent: int = 0) -> str:
+    """A step a line."""
+    return "\n".join(line for step in steps for line in _lines(step, indent))
+
+
+def _lines(step: Step, indent: int) -> list[str]:
+    start = " " * indent
+    if isinstance(step, Run | Fold):
+        ahead, where = f" + {step.ahead}" if step.ahead else "", f" on IPU {step.ipu}" if step.ipu else ""
+        return [f"{start}{type(step).__name__.lower()} {step.part}{ahead}{where}"]
+    if isinstance(step, Begin | Commit):
+        return [f"{start}{type(step).__name__.lower()}"]
+    head = f"{step.times} times, a turn {step.by} {step.counts}" if isinstance(step, Repeat) else type(step).__name__.lower()
+    inner = step.runs if isinstance(step, Wave) else step.steps
+    return [start + head, *(line for s in inner for line in _lines(s, indent + 2))]
+
+
+_KINDS: dict[str, Any] = {kind.__name__.lower(): kind for kind in (Run, Fold, Wave, Begin, Commit, Repeat, Atomic, Refresh)}
+
+
+def to_data(steps: Steps) -> list[dict[str, Any]]:
+    """As JSON has it: a step is its fields and its `kind`."""
+    def plain(step: Step) -> dict[str, Any]:
+        fields = {name: getattr(step, name) for name in step.__dataclass_fields__}
+        return {"kind": type(step).__name__.lower(), **{k: to_data(v) if isinstance(v, tuple) else v for k, v in fields.items()}}
+    return [plain(step) for step in steps]
+
+
+def from_data(data: Any, at: str = "schedule") -> Steps:
+    """The schedule that `to_data` wrote.
+
+    Raises:
+        ValueError: it is none; the message says where.
+    """
+    if not isinstance(data, list):
+        raise ValueError(f"{at} is no list")
+    return tuple(_step(item, f"{at}[{i}]") for i, item in enumerate(data))
+
+
+def _step(item: Any, at: str) -> Step:
+    kind = _KINDS.get(item.get("kind", "")) if isinstance(item, dict) and isinstance(item.get("kind", ""), str) else None
+    if kind is None:
+        raise ValueError(f"{at} is no step")
+    found: dict[str, Any] = {}
+    for name, field in kind.__dataclass_fields__.items():
+        value, where = item.get(name), f"{at}.{name}"
+        right = {"int": isinstance(value, int) and not isinstance(value, bool) and value >= 0, "str": isinstance(value, str),
+                 "Counter": value in ("micro-batch", "update")}.get(field.type, True)
+        if not right:
+            raise ValueError(f"{where} is wrong")
+        found[name] = from_data(value, where) if name in ("steps", "runs") else value
+    if not all(isinstance(s, Run) for s in found.get("runs", ())):
+        raise ValueError(f"{at}.runs has more than runs")
+    made: Step = kind(**found)
+    return made
