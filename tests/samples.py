@@ -46,6 +46,8 @@ class Case:
 
 def drawn(o: Operand, rng: np.random.Generator, floats: str | None = None) -> Array:
     """Elements of an operand."""
+    if o.array is not None:
+        return o.array.astype(floats if floats and o.type.is_float else o.type.numpy)
     if not o.type.is_float:
         return rng.integers(int(o.low), int(o.high), o.type.shape).astype(o.type.numpy)
     return rng.uniform(o.low, o.high, o.type.shape).astype(floats or o.type.numpy)

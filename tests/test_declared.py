@@ -210,10 +210,15 @@ def dtype_number(t: TensorType) -> int:
     return int(helper.np_dtype_to_tensor_dtype(t.numpy)) if t.dtype != "bfloat16" else TensorProto.BFLOAT16
 
 
+UNLIKE = {"ConvTranspose-2": "ONNX's evaluator does not take groups of several channels"}
+"""Samples that are not compared."""
+
+
 @functools.cache
 def onnx_cases() -> list[tuple[Case, onnx.ModelProto]]:
     """The cases that ONNX can say."""
-    return [(case, model) for case in cases() if case.op.onnx and not case.op.random and (model := as_model(case)) is not None]
+    compared = [case for case in cases() if case.op.onnx and not case.op.random and case.name not in UNLIKE]
+    return [(case, model) for case in compared if (model := as_model(case)) is not None]
 
 
 @pytest.mark.parametrize(("case", "model"), onnx_cases(), ids=lambda c: getattr(c, "name", ""))

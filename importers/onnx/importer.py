@@ -15,7 +15,6 @@ from tileflow.graph.collector import without_collector
 from tileflow.text import one_line
 
 from . import attention as _attention  # noqa: F401  (registers its form)
-from . import gather as _gather  # noqa: F401  (registers its form)
 from . import pool as _pool  # noqa: F401  (registers its form)
 from . import sequences as _sequences  # noqa: F401  (registers its forms)
 from .bind import Binding, bind_inputs

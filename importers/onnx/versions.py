@@ -14,6 +14,7 @@ from onnx import GraphProto
 from tileflow.errors import ShapeError
 from tileflow.graph import Value
 from tileflow.graph.types import broadcast_shapes
+from tileflow.ops.gather_nd import GatherND
 from tileflow.ops.shape import normal_axes, normal_axis
 
 from .rebatch import rescaled, resolved
@@ -163,6 +164,14 @@ def pad(site: Site) -> Sequence[Value]:
     return site.finish("Pad", x, pads=tuple(pads), value=float(value), mode=site.attrs.get("mode", "constant"))
 
 
+@form("Resize", "Upsample", below=11)
+def upsample(site: Site) -> Sequence[Value]:
+    """Until opset 11 elements lie at multiples of the scale; before 9 Upsample's scales were an attribute."""
+    scales = site.static(1).reshape(-1).tolist() if site.has(1) else site.attrs["scales"]
+    return site.finish("Resize", site.value(0), scales=tuple(map(float, scales)), mode=site.attrs.get("mode", "nearest"),
+                       coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+
+
 @form("Clip")
 def clip(site: Site) -> Sequence[Value]:
     """Bounds that are known are attributes; computed ones become Max and Min."""
@@ -226,6 +235,17 @@ def rms_normalization(site: Site) -> Sequence[Value] | None:
                              f"the input; a scale that differs between rows must be multiplied on its own")
         scale = site.emit("Expand", scale, shape=whole)
     return site.finish("RMSNormalization", x, scale, axis=axis, epsilon=float(site.attrs.get("epsilon", 1e-5)))[:1]
+
+
+@form("GatherND")
+def gather_nd(site: Site) -> None:
+    """Known indices are compared with the sizes here, where the file can be named."""
+    index = site.known(1)
+    if index is not None:
+        try:
+            GatherND(batch_dims=site.attrs.get("batch_dims", 0)).places(site.type(0), index)
+        except ShapeError as error:
+            raise ShapeError(f"{site.title} has {error}") from None
 
 
 @form("If")

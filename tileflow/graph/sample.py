@@ -5,21 +5,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .types import FLOATS, TensorType
+import numpy as np
+
+from .types import FLOATS, TensorType, type_of
 
 SMOOTH = 0.1, 0.9
 """Where floats are drawn from unless a sample says otherwise: no logarithm, root or quotient is far from ordinary there."""
 Given = Any
-"""An operand of `sample`: a shape, (element type, shape), (element type, shape, low, high), or None."""
+"""An operand of `sample`: a shape, (element type, shape), (element type, shape, low, high), an array, or None."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """An operand: its type, and the half-open range that its elements are drawn from."""
+    """An operand: its type, and the half-open range that its elements are drawn from, or the elements themselves."""
 
     type: TensorType
-    low: float
-    high: float
+    low: float = 0
+    high: float = 0
+    array: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ def sample(*operands: Given, **attributes: Any) -> Sample:
 def _operand(given: Given) -> Operand | None:
     if given is None:
         return None
+    if isinstance(given, np.ndarray):
+        return Operand(type_of(given), array=given)
     if not given or not isinstance(given[0], str):
         given = ("float32", given)
     dtype, shape, *range_ = given
