@@ -288,7 +288,7 @@ def walk(pool: int, board: int, me: int) -> int:
                 store(a, 0)
                 after = pc + 1 if kind == AGAIN else load(row + 32)
         elif kind == BRANCH:
-            if a == 0 or load(a) != b:
+            if load(a) != b:
                 after = c
         elif kind == ADVANCE:
             store(a, load(a) + b)

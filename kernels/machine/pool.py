@@ -13,18 +13,23 @@ import functools
 import os
 import signal
 import threading
+import time
 import types as python_types
+from collections.abc import Callable
 from typing import Any
 
+import numba
 import numpy as np
 from numba import njit
 
-from . import atomics, boards, cache, claim
+from . import atomics, boards, cache, claim, limits
 
 MOST_BOARDS = 1024
 SPIN_NS, YIELD_NS = 50_000, 250_000
 """How long a thread without work looks for some before it yields its core, and how long it does that before it sleeps. Waking takes 100 to 250
 us where cores are virtual, and a woken thread is often queued behind its waker; one that yields can be seen by the scheduler and moved."""
+ASK_AGAIN = 1.0
+"""Seconds after which the processors are counted again: affinity and quotas change while a process runs."""
 _HARMLESS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 
 
@@ -54,11 +59,17 @@ def aligned(nbytes: int) -> np.ndarray:
     return raw[-raw.ctypes.data % 128:][:nbytes].view(np.int64)
 
 
+def usable() -> int:
+    """How many threads can run at once: as affinity and quotas allow, or as the environment says (NUMBA_NUM_THREADS)."""
+    return int(numba.config.NUMBA_NUM_THREADS) if "NUMBA_NUM_THREADS" in os.environ else limits.processors()
+
+
 class Pool:
     """Boards, and the helpers that look at them."""
 
-    def __init__(self, spin_ns: int = SPIN_NS, yield_ns: int = YIELD_NS, futex: bool = atomics.FUTEX != 0) -> None:
-        """`futex`: helpers sleep by a futex; else by a mutex and a condition."""
+    def __init__(self, spin_ns: int = SPIN_NS, yield_ns: int = YIELD_NS, futex: bool = atomics.FUTEX != 0,
+                 processors: Callable[[], int] | None = None) -> None:
+        """`futex`: helpers sleep by a futex; else by a mutex and a condition. `processors`: how many threads can run at once, asked every second."""
         self.memory = aligned(boards.POOL_BYTES + MOST_BOARDS * boards.BOARD_BYTES)
         self.address = int(self.memory.ctypes.data)
         self.memory[boards.SPIN // 8], self.memory[boards.YIELD // 8], self.memory[boards.FUTEX // 8] = spin_ns, yield_ns, futex
@@ -68,6 +79,7 @@ class Pool:
             libc.pthread_cond_init(ctypes.c_void_p(self.address + boards.CONDITION), None)
         self.helpers: list[threading.Thread] = []
         self.closed = False
+        self._processors, self._allowed, self._asked = processors or usable, 1, -ASK_AGAIN
         self._lock = threading.Lock()
         self._taken: list[tuple[int, int]] = []
 
@@ -83,6 +95,15 @@ class Pool:
                 except RuntimeError:                              # the system has no more: fewer workers do the same work
                     return
                 self.helpers.append(thread)
+
+    def allowed(self, workers: int) -> int:
+        """How many of `workers` may run now."""
+        if workers == 1 or self.closed:
+            return 1
+        if (now := time.monotonic()) - self._asked > ASK_AGAIN:
+            self._asked = now
+            self._allowed = self._processors()
+        return min(workers, self._allowed, len(self.helpers) + 1)
 
     def take(self, count: int) -> int | None:
         """Index of the first of so many adjacent boards that nobody else uses; None where there are none left."""
@@ -183,6 +204,6 @@ def drive_old(table: int, rows: int, pc: int, workers: int, control: int) -> int
         return int(run(pool.address, root, count, table, rows, pc, 1, control, root + count * boards.BOARD_BYTES))
     try:
         scratch = np.zeros(2, np.int64)
-        return int(run(pool.address, pool.board(at), count, table, rows, pc, workers, control, int(scratch.ctypes.data)))
+        return int(run(pool.address, pool.board(at), count, table, rows, pc, pool.allowed(workers), control, int(scratch.ctypes.data)))
     finally:
         pool.give_back(at, count)
