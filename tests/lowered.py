@@ -13,6 +13,7 @@ import numpy as np
 from tileflow.graph import Graph, Op, Value, type_of
 from tileflow.graph.rewrite import rewrite
 from tileflow.kernels.elementwise.expr import evaluate as scalar
+from tileflow.kernels.isa import cpu
 from tileflow.lower.attach import Finished, attach
 from tileflow.lower.expand import composites, expand
 from tileflow.lower.fuse import Fused, fuse
@@ -26,8 +27,9 @@ Array = np.ndarray
 
 def host_passes(graph: Graph) -> Graph:
     """What `lower.plan` does to one graph before it becomes rows, packing aside."""
-    arranged = arrange(expand(widen(rewrite(record(composites(graph))))))
-    return attach(pool_planes(attach(fuse(arranged))))
+    path = cpu.current()
+    arranged = arrange(expand(widen(rewrite(record(composites(graph))), path)), path)
+    return attach(pool_planes(attach(fuse(arranged)), path))
 
 
 def run(graph: Graph, feeds: Mapping[str, Array]) -> dict[Value, Array]:

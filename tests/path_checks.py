@@ -22,6 +22,7 @@ from test_half_gemm import run as run_halves
 
 from tileflow.graph import OPS, Op, TensorType, type_of
 from tileflow.graph.composite import declares
+from tileflow.host.form import channels_last, recorded
 from tileflow.kernels.elementwise import expr as E
 from tileflow.kernels.elementwise.expr import Var
 from tileflow.kernels.elementwise.guarded import guarded_call
@@ -168,7 +169,7 @@ def check_both(op: Op, *arrays: Array | None, **tolerances: float) -> tuple[Arra
     """Check an operator and, if it has one, its channels-last form; the plain results."""
     results = check_kernel(op, *arrays, **tolerances)
     types = [None if a is None else type_of(a) for a in arrays]
-    if (last := op.channels_last(types, op.infer(*types))) is not None:
+    if (last := channels_last(op, types, op.infer(*types), cpu.current())) is not None:
         given = [turned(a) if a is not None and turn else a for a, turn in zip(arrays, last.inputs, strict=False)]
         for plain, other, turn in zip(results, check_kernel(last.op, *given, **tolerances), last.outputs, strict=True):
             np.testing.assert_allclose(other, turned(plain) if turn else plain, **tolerances)
@@ -238,7 +239,7 @@ def test_pools(shape: tuple[int, ...], attributes: dict[str, Any]) -> None:
     back = OPERATORS["MaxPoolGrad"](**maximum.same())
     g = normal(*y.shape)
     check_kernel(back, g, x, rtol=1e-6)
-    if (record := back.recorded(1, maximum, [type_of(g), type_of(x)])) is not None:
+    if (record := recorded(back, 1, maximum, [type_of(g), type_of(x)])) is not None:
         _, winners = check_both(record.maker, x)
         check_both(record.reader, g, winners, rtol=1e-6, atol=1e-6)
     average = OPERATORS["AveragePool"](**attributes, count_include_pad=1)

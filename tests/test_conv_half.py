@@ -15,6 +15,7 @@ from test_conv_last import check_laid_out, forms, last
 from test_conv_tiles import leaves
 
 from tileflow.graph import Builder, Graph, TensorType, type_of
+from tileflow.host.form import takes_halves
 from tileflow.kernels.conv import Axis, Sites, winograd
 from tileflow.kernels.conv.indirection import fill_table, phase_pixels
 from tileflow.kernels.elementwise.expr import Var, maximum
@@ -186,15 +187,15 @@ def test_the_host_computes_them_on_sixteen_bits_in_one_region_of_channels_last()
     w1, w2 = (b.constant(draw("float16", 48, c, 5, 5), f"w{c}") for c in (32, 48))
     y = b.Relu(b.Conv(b.Relu(b.Conv(x, w1, pads=(2, 2, 2, 2))), w2, pads=(2, 2, 2, 2)))
     graph.outputs = [y]
-    names = [node.op.name for node in arrange(widen(graph)).nodes]
-    assert names.count("ConvLast") == 2
+    names = [node.op.name for node in arrange(widen(graph, cpu.current()), cpu.current()).nodes]
+    assert names.count("ConvChannelsLast") == 2
     assert names.count("Turn") == 2
     assert "Rounded" not in names
 
     def taken(x: tuple[int, ...], w: tuple[int, ...], **attributes: Any) -> bool:
         op = Conv(**attributes)
         types = [TensorType("bfloat16", s) for s in (x, w)]
-        return op.takes_halves(types, op.infer(*types))
+        return takes_halves(op, types, op.infer(*types), cpu.current())
 
     assert taken((2, 64, 8, 8), (64, 64, 5, 5))
     with cpu.forced(VECTOR_PATHS[0]):

@@ -10,14 +10,14 @@ from evaluate import check_kernel, run_kernel
 from peers import needs, torch_has_avx512
 
 from tileflow.graph import TensorType, type_of
-from tileflow.kernels.elementwise.epilogue import Epilogue
+from tileflow.host.conv import ConvChannelsLast, ConvInputGradChannelsLast, ConvWeightGradChannelsLast
+from tileflow.host.form import Blockwise, Finish, blockwise, channels_last, packed
 from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import Call
 from tileflow.lower.attach import Finished
 from tileflow.lower.pack import Pack
 from tileflow.ops.conv import Conv, ConvInputGrad, ConvWeightGrad
-from tileflow.ops.conv_last import ConvInputGradLast, ConvLast, ConvWeightGradLast
 from tileflow.ops.window import windows
 
 Array = np.ndarray
@@ -57,12 +57,12 @@ def last(x: Array) -> Array:
     return np.ascontiguousarray(np.moveaxis(x, 1, -1))
 
 
-def forms(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> tuple[ConvLast, ConvInputGradLast, ConvWeightGradLast]:
+def forms(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> tuple[ConvChannelsLast, ConvInputGradChannelsLast, ConvWeightGradChannelsLast]:
     """The channels-last forms of `op` and its gradients."""
     win = windows(x[2:], w[2:], op.strides, op.pads, op.dilations, op.auto_pad)
     shared: dict[str, Any] = dict(strides=win.strides, pads=win.pads, dilations=win.dilations, group=op.group)
-    return (ConvLast(op), ConvInputGradLast(ConvInputGrad(shape=x[2:], **shared)),
-            ConvWeightGradLast(ConvWeightGrad(kernel_shape=w[2:], biased=True, **shared)))
+    return (ConvChannelsLast(op), ConvInputGradChannelsLast(ConvInputGrad(shape=x[2:], **shared)),
+            ConvWeightGradChannelsLast(ConvWeightGrad(kernel_shape=w[2:], biased=True, **shared)))
 
 
 @pytest.mark.parametrize(("path", "name"), [paths.on(path, name) for path in cpu.available() for name in CASES
@@ -150,16 +150,18 @@ def test_nan_and_infinity_stay_where_they_belong() -> None:
     np.testing.assert_array_equal(np.isnan(run_kernel(over_weights, x, g)[0]), np.isnan(over_weights.reference(x, g)[0]))
 
 
-class Afterwards:
+class Afterwards(Blockwise):
     """An operator whose epilogue runs as a pass of its own."""
 
-    def __init__(self, op: Conv | ConvLast) -> None:
+    name = "Afterwards"
+
+    def __init__(self, op: Blockwise) -> None:
         self.op = op
 
-    def kernel(self, inputs: Any, outputs: Any, cpu: Any, epilogue: Epilogue) -> list[Call]:
-        axis = self.op.epilogues
-        assert axis is not None
-        return [*self.op.kernel(inputs, outputs, cpu), epilogue.after(outputs[0].shape, axis)]
+    def calls(self, inputs: Any, outputs: Any, cpu: Any, finish: Finish) -> list[Call]:
+        assert self.op.epilogue is not None
+        assert finish.epilogue is not None
+        return [*self.op.kernel(inputs, outputs, cpu), finish.epilogue.after(outputs[0].shape, self.op.epilogue)]
 
 
 @pytest.mark.parametrize(("name", "turned"), [("primes", True), ("primes", False), ("strides", True), ("strides", False),
@@ -170,7 +172,8 @@ def test_epilogues(name: str, turned: bool) -> None:
     product, factor, skip = (Var(i, "float32") for i in range(3))
     exprs, kinds = (maximum(product * factor + skip, 0),), ("channel", "full")
     x, w, bias, scale = normal(*x_shape), normal(*w_shape, seed=1), normal(w_shape[0]), normal(w_shape[0], seed=3)
-    chosen: Any = ConvLast(op) if turned else op
+    chosen = blockwise(ConvChannelsLast(op) if turned else op)
+    assert chosen is not None
     x = last(x) if turned else x
     y, = chosen.infer(type_of(x), type_of(w))
     arrays = (x, w, bias, scale, normal(*y.shape, seed=4))
@@ -188,7 +191,7 @@ def test_layouts_are_chosen_by_size() -> None:
     """Wide convolutions save time with channels last; those of one channel do not."""
     def gain(op: Any, *shapes: tuple[int, ...]) -> float:
         types = [TensorType("float32", s) for s in shapes]
-        form = op.channels_last(types, op.infer(*types))
+        form = channels_last(op, types, op.infer(*types), cpu.current())
         assert form is not None
         assert len(form.inputs) == len(shapes)
         return float(form.gain)
@@ -200,28 +203,16 @@ def test_layouts_are_chosen_by_size() -> None:
     assert gain(ConvWeightGrad(kernel_shape=(5, 5)), narrow[0], (2, 10, 24, 24)) < 0
 
 
-class Placed:
-    """A host-only operator with its output type, as `run_kernel` wants it."""
-
-    def __init__(self, op: Any, kind: TensorType) -> None:
-        self.op, self.kind = op, kind
-
-    def infer(self, *_types: Any) -> tuple[TensorType, ...]:
-        return (self.kind,)
-
-    def kernel(self, *args: Any) -> Any:
-        return self.op.kernel(*args)
-
-
 def check_laid_out(op: Any, *arrays: np.ndarray) -> None:
     """With its weights (operand 1) laid out beforehand an operator has the same bits."""
     types = [type_of(a) for a in arrays]
     results = op.infer(*types)
-    packed = op.packed(types, results, cpu.current())
-    assert packed is not None
-    assert packed.calls == op.packed(types, results, cpu.current()).calls
-    laid, = run_kernel(Pack(packed), arrays[1])                                                             # type: ignore[arg-type]
-    got, = run_kernel(Placed(packed.op, results[0]), arrays[0], laid, *arrays[2:])                         # type: ignore[arg-type]
+    found, again = packed(op, types, results, cpu.current()), packed(op, types, results, cpu.current())
+    assert found is not None
+    assert again is not None
+    assert found.calls == again.calls
+    laid, = run_kernel(Pack(found), arrays[1])
+    got, = run_kernel(found.op, arrays[0], laid, *arrays[2:])
     assert got.tobytes() == run_kernel(op, *arrays)[0].tobytes()
 
 
@@ -235,6 +226,6 @@ def test_weights_laid_out_beforehand(name: str) -> None:
     for chosen, arrays in ((op, (x, w, bias)), (forward, (last(x), w, bias)), (over_input.op, (y, w)), (over_input, (last(y), w))):
         types = [type_of(a) for a in arrays]
         lies = name in ("depthwise", "pointwise") and chosen in (op, over_input.op)
-        if lies and chosen.packed(types, chosen.infer(*types), cpu.current()) is None:                      # read where they lie
+        if lies and packed(chosen, types, chosen.infer(*types), cpu.current()) is None:                      # read where they lie
             continue
         check_laid_out(chosen, *arrays)

@@ -13,13 +13,14 @@ from peers import needs
 import tileflow
 from tileflow import nn, optim
 from tileflow.graph import Builder, Graph, Value, type_of, verify
+from tileflow.host.pool import WinningMaxPool
 from tileflow.kernels.conv import Geometry, pools
 from tileflow.kernels.isa import cpu
 from tileflow.lower import plan as planning
 from tileflow.lower.attach import attach
 from tileflow.lower.fuse import fuse
 from tileflow.lower.planes import Pooled, pool_planes
-from tileflow.ops.pool import MaxPool, WinningMaxPool
+from tileflow.ops.pool import MaxPool
 
 Array = np.ndarray
 CASES = {
@@ -78,7 +79,7 @@ def run(graph: Graph, given: Sequence[Array], workers: int) -> list[Array]:
 
 def pooled(graph: Graph) -> Graph:
     """As the lowering does it."""
-    return attach(pool_planes(attach(fuse(graph))))
+    return attach(pool_planes(attach(fuse(graph)), cpu.current()))
 
 
 @pytest.mark.parametrize("path", paths.PATHS)
@@ -118,15 +119,15 @@ def test_maxima_are_those_of_torch(name: str, dtype: str):
 @pytest.mark.parametrize("pool", [{"kernel_shape": (3, 3)}, {"strides": (1, 1)}, {"pads": (1, 1, 1, 1)}, {"ceil_mode": 1, "pads": (0, 0, 1, 1)}])
 def test_other_windows_stay_apart(pool: dict[str, Any]):
     graph, _ = build("odd", "float32", True, False, False, **pool)
-    assert pool_planes(graph) is graph
+    assert pool_planes(graph, cpu.current()) is graph
 
 
 def test_a_product_that_others_read_or_want_is_kept():
     graph, _ = build("odd", "float32", False, False, False)
     y = graph.nodes[0].outputs[0]
-    assert pool_planes(graph, [y]) is graph
+    assert pool_planes(graph, cpu.current(), [y]) is graph
     graph.outputs.append(Builder(graph).Relu(y))
-    assert pool_planes(graph) is graph
+    assert pool_planes(graph, cpu.current()) is graph
 
 
 def test_only_planes_that_stay_in_the_cache_are_pooled_there():

@@ -10,13 +10,14 @@ from evaluate import check_kernel, run_kernel
 from peers import needs
 
 from tileflow.graph import Builder, Graph, TensorType, type_of
+from tileflow.host.form import blockwise, packed
+from tileflow.host.stem import ConvStem
 from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.isa import cpu
 from tileflow.lower.attach import Finished
 from tileflow.lower.layout import arrange
 from tileflow.lower.pack import Pack
 from tileflow.ops.conv import Conv
-from tileflow.ops.conv_stem import ConvStem
 
 Array = np.ndarray
 
@@ -68,11 +69,12 @@ def test_weights_laid_out_beforehand_and_epilogue() -> None:
     stem, arrays = ConvStem(Conv(**attributes)), (normal(*x), normal(*w, seed=1), normal(w[0]))
     types = [type_of(a) for a in arrays]
     y, = stem.infer(*types)
-    packed = stem.packed(types, [y], cpu.current())
-    assert packed is not None
-    laid, = run_kernel(Pack(packed), arrays[1])
+    found = packed(stem, types, [y], cpu.current())
+    assert found is not None
+    laid, = run_kernel(Pack(found), arrays[1])
     exprs, plain = (maximum(Var(0, "float32"), 0),), run_kernel(stem, *arrays)[0]
-    for weights, op in ((arrays[1], stem), (laid, packed.op)):
+    for weights, op in ((arrays[1], stem), (laid, blockwise(found.op))):
+        assert op is not None
         got, = run_kernel(Finished(op, 3, (y,), exprs, ()), arrays[0], weights, arrays[2], workers=3)
         assert got.tobytes() == np.maximum(plain, 0).tobytes()
 
@@ -84,7 +86,7 @@ def test_a_network_begins_with_it() -> None:
         b = Builder(graph)
         y = b.Conv(b.input("x", TensorType("float32", x)), b.input("w", TensorType("float32", w)), strides=(2, 2))
         graph.outputs.append(b.GlobalAveragePool(b.Conv(y, b.input("v", TensorType("float32", v)))))
-        return [type(node.op).__name__ for node in arrange(graph).nodes]
+        return [type(node.op).__name__ for node in arrange(graph, cpu.current()).nodes]
     found = kinds((1, 3, 65, 65), (64, 3, 7, 7), (64, 64, 3, 3))
-    assert found[:2] == ["ConvStem", "ConvLast"]
+    assert found[:2] == ["ConvStem", "ConvChannelsLast"]
     assert "ConvStem" not in kinds((1, 1, 28, 28), (10, 1, 5, 5), (20, 10, 3, 3))

@@ -14,13 +14,13 @@ from test_conv_last import check_laid_out, forms, last, normal
 from tileflow.graph import type_of
 from tileflow.kernels.conv import tiles as conv_tiles
 from tileflow.kernels.conv import tiles_weights
+from tileflow.kernels.conv.choice import gain
 from tileflow.kernels.elementwise.epilogue import Along, Epilogue
 from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.gemm import tiles
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import In
 from tileflow.ops.conv import Conv
-from tileflow.ops.conv_last import gain
 
 Array = np.ndarray
 

@@ -9,13 +9,14 @@ from evaluate import check_kernel, run_kernel
 from peers import needs, torch_has_avx512
 
 from tileflow.graph import type_of
+from tileflow.host.conv import ConvChannelsLast, ConvInputGradChannelsLast
+from tileflow.host.form import packed
 from tileflow.kernels import conv as kernels
 from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.isa import cpu
 from tileflow.lower.attach import Finished
 from tileflow.lower.pack import Pack
 from tileflow.ops.conv import Conv, ConvInputGrad
-from tileflow.ops.conv_last import ConvInputGradLast, ConvLast
 
 Array = np.ndarray
 pytestmark = pytest.mark.skipif(not cpu.current().fma, reason="needs a CPU with fused multiply-add: only there does it pay")
@@ -36,8 +37,8 @@ def last(x: Array) -> Array:
     return np.ascontiguousarray(np.moveaxis(x, 1, -1))
 
 
-def forms(x: tuple[int, ...], pads: tuple[int, ...]) -> tuple[ConvLast, ConvInputGradLast]:
-    return ConvLast(Conv(pads=pads)), ConvInputGradLast(ConvInputGrad(shape=x[2:], pads=pads))
+def forms(x: tuple[int, ...], pads: tuple[int, ...]) -> tuple[ConvChannelsLast, ConvInputGradChannelsLast]:
+    return ConvChannelsLast(Conv(pads=pads)), ConvInputGradChannelsLast(ConvInputGrad(shape=x[2:], pads=pads))
 
 
 def by_torch(x: Array, w: Array, g: Array | None, pads: tuple[int, ...], dtype: str) -> list[Array]:
@@ -121,14 +122,14 @@ def test_weights_laid_out_beforehand_and_epilogue(biased: bool) -> None:
     own = (x, w, bias) if biased else (x, w)
     types = [type_of(a) for a in own]
     y, = forward.infer(*types)
-    packed = forward.packed(types, [y], cpu.current())
-    assert packed is not None
-    assert packed.keeps
-    laid, = run_kernel(Pack(packed), w)
+    found = packed(forward, types, [y], cpu.current())
+    assert found is not None
+    assert found.keeps
+    laid, = run_kernel(Pack(found), w)
     product, skip = Var(0, "float32"), Var(1, "float32")
     exprs, kinds = (maximum(product + skip, 0),), ("full",)
     skipped = normal(*y.shape, seed=4)
     plain, = run_kernel(forward, *own)
-    for inputs, op in ((own, forward), ((x, laid, *own[2:], w), packed.op)):
+    for inputs, op in ((own, forward), ((x, laid, *own[2:], w), found.op)):
         got, = run_kernel(Finished(op, len(inputs), (y,), exprs, kinds), *inputs, skipped, workers=3)
         assert got.tobytes() == np.maximum(plain + skipped, 0).tobytes()

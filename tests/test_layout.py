@@ -10,7 +10,9 @@ from peers import needs
 
 import tileflow
 from tileflow import nn, optim
-from tileflow.graph import Builder, Graph, Last, Op, TensorType, Value, type_of
+from tileflow.graph import Builder, Graph, Op, TensorType, Value, type_of
+from tileflow.host.form import Form, HostOp, channels_last
+from tileflow.host.pool import MaxUnpool, WinningMaxPool
 from tileflow.kernels.elementwise.expr import Var
 from tileflow.kernels.elementwise.loops import elementwise_call
 from tileflow.kernels.isa import cpu
@@ -19,7 +21,7 @@ from tileflow.lower.cut import SINK, SOURCE, Cut
 from tileflow.lower.layout import View, arrange
 from tileflow.ops.conv import Conv
 from tileflow.ops.norm import BatchNormalization, BatchNormalizationGrad
-from tileflow.ops.pool import AveragePool, AveragePoolGrad, GlobalAveragePool, MaxPool, MaxUnpool, WinningMaxPool
+from tileflow.ops.pool import AveragePool, AveragePoolGrad, GlobalAveragePool, MaxPool
 from tileflow.ops.reduce import ReduceMax, ReduceMean, ReduceSum
 from tileflow.ops.shape import Concat, Expand, Split
 
@@ -35,7 +37,7 @@ def turned(a: Array) -> Array:
 def form(op: Op, *arrays: Array | None) -> tuple[Op, list[Array | None]]:
     """The channels-last form of an operator and its operands in that order."""
     types = [None if a is None else type_of(a) for a in arrays]
-    last = op.channels_last(types, op.infer(*types))
+    last = channels_last(op, types, op.infer(*types), cpu.current())
     assert last is not None
     return last.op, [turned(a) if a is not None and yes else a for a, yes in zip(arrays, last.inputs, strict=True)]
 
@@ -135,7 +137,7 @@ def test_pools_of_one_axis_and_of_nothing() -> None:
 def test_what_a_byte_or_a_step_cannot_tell_has_no_form() -> None:
     x = type_of(np.zeros((1, 2, 40, 40), "f4"))
     for op in (MaxPool(kernel_shape=(16, 16)), MaxPool(kernel_shape=(2, 2), dilations=(2, 1)), MaxPool(kernel_shape=(2, 2), indices=True)):
-        assert op.channels_last([x], op.infer(x)) is None
+        assert channels_last(op, [x], op.infer(x), cpu.current()) is None
 
 
 @pytest.mark.parametrize(("op", "shapes"), [
@@ -152,7 +154,7 @@ def test_what_a_byte_or_a_step_cannot_tell_has_no_form() -> None:
 def test_moves_and_sums(op: Op, shapes: list[tuple[int, ...]]) -> None:
     arrays = [rng.standard_normal(s).astype("f4") for s in shapes]
     types = [type_of(a) for a in arrays]
-    last = op.channels_last(types, op.infer(*types))
+    last = channels_last(op, types, op.infer(*types), cpu.current())
     assert last is not None
     found = run_kernel(last.op, *[turned(a) if yes else a for a, yes in zip(arrays, last.inputs, strict=True)])
     wanted = op.reference(*arrays)
@@ -164,7 +166,7 @@ def test_a_sum_that_would_leave_axes_in_another_order_has_no_form() -> None:
     x = type_of(np.zeros((2, 5, 3, 4), "f4"))
     for axes in ((0,), (3,)):
         op = ReduceSum(axes=axes, keepdims=0)
-        assert op.channels_last([x], op.infer(x)) is None
+        assert channels_last(op, [x], op.infer(x), cpu.current()) is None
 
 
 # ---- minimum cuts
@@ -193,7 +195,7 @@ def test_cuts_are_the_cheapest() -> None:
 
 # ---- the choice
 
-class Scaled(Op):
+class Scaled(HostOp):
     """2 x, which gains `gain` with channels last."""
 
     name = "Scaled"
@@ -205,12 +207,14 @@ class Scaled(Op):
         assert types[0] is not None
         return (types[0],)
 
-    def channels_last(self, inputs: Any, outputs: Any) -> Last | None:
-        return Last(Scaled(last=True), (True,), (True,), self.gain) if outputs[0].rank > 2 else None
-
     def kernel(self, inputs: Any, outputs: Any, cpu: Any) -> list[Call]:
         whole = (outputs[0].size,)
         return [elementwise_call([Var(0, "float32") * 2], [In(0, whole)], [Out(0, whole)])]
+
+
+@channels_last.register(Scaled)
+def _(op: Scaled, inputs: Any, outputs: Any, cpu: Any) -> Form | None:
+    return Form(Scaled(last=True), (True,), (True,), op.gain) if outputs[0].rank > 2 else None
 
 
 def arranged(build: Any, rtol: float = 0.0) -> Graph:
@@ -220,7 +224,7 @@ def arranged(build: Any, rtol: float = 0.0) -> Graph:
     values = [b.input(n, TensorType("float32", shape)) for n, shape in (("x", (2, 3, 4, 5)), ("y", (2, 3, 4, 5)), ("z", (3, 1, 1)))]
     graph.outputs = list(build(b, *values))
     feeds = {v.name: rng.standard_normal(v.shape).astype("f4") for v in values}
-    done = arrange(graph)
+    done = arrange(graph, cpu.current())
     found: dict[Value, Array] = {v: feeds[v.name] for v in values} | graph.constants
     for node in done.nodes:
         arrays = [None if v is None else found[v] for v in node.inputs]
@@ -260,7 +264,7 @@ def test_operands_left_out_are_no_obstacle() -> None:
     for name in ("v", "w"):
         x, = b.emit(Conv(pads=(1, 1, 1, 1)), x, b.input(name, TensorType("float32", (64, 64, 3, 3))))
     graph.outputs = [x]
-    assert [n.op.name for n in arrange(graph).nodes].count("ConvLast") == 2
+    assert [n.op.name for n in arrange(graph, cpu.current()).nodes].count("ConvChannelsLast") == 2
 
 
 def test_what_gains_less_than_it_costs_to_turn_stays() -> None:
@@ -276,7 +280,7 @@ def test_one_turned_value_serves_all_its_readers() -> None:
 
 def test_pixels_and_single_channels_are_views() -> None:
     done = arranged(lambda b, x, y, z: [b.Flatten(b.GlobalAveragePool(b.emit(Scaled(), x)[0]))], 1e-5)
-    assert names(done) == ["Turn", "Scaled", "GlobalAverageLast", "View", "Flatten"]
+    assert names(done) == ["Turn", "Scaled", "GlobalAveragePoolChannelsLast", "View", "Flatten"]
 
 
 def test_operands_along_one_axis_follow() -> None:

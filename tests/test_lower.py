@@ -11,10 +11,11 @@ from evaluate import evaluate, run_kernel
 import tileflow
 import tileflow.ops
 from tileflow import nn, optim
-from tileflow.graph import Builder, Graph, Op, State, TensorType, Value, verify
-from tileflow.kernels.elementwise.epilogue import Epilogue
+from tileflow.graph import Builder, Graph, State, TensorType, Value, verify
+from tileflow.host.form import Blockwise, Finish
 from tileflow.kernels.elementwise.expr import Var
 from tileflow.kernels.elementwise.loops import elementwise_call
+from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import Call, In, Out
 from tileflow.kernels.machine.guard import clear, copy
 from tileflow.kernels.reduce import reduce_calls
@@ -190,7 +191,7 @@ def test_expression_limit(monkeypatch: pytest.MonkeyPatch):
 # ---- places
 
 def lowered(graph: Graph, **options: Any) -> Any:
-    given: dict[str, Any] = dict(keep=[], direct={}, workers=1) | options
+    given: dict[str, Any] = dict(keep=[], direct={}, workers=1, cpu=cpu.current()) | options
     return lower(graph, "a", lambda v: Place(("io", v.name)), **given)
 
 
@@ -427,20 +428,20 @@ def test_elementwise_calls_are_flat():
 
 # ---- epilogues
 
-class Doubled(Op):
+class Doubled(Blockwise):
     """2 x as a product would be made, block by block, for tests of epilogues."""
 
     name = "Doubled"
-    epilogues = 1
+    epilogue = 1
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         assert types[0] is not None
         return (types[0],)
 
-    def kernel(self, inputs: Any, outputs: Any, cpu: Any, epilogue: Epilogue | None = None) -> list[Call]:
+    def calls(self, inputs: Any, outputs: Any, cpu: Any, finish: Finish) -> list[Call]:
         whole = (outputs[0].size,)
         calls = [elementwise_call([Var(0, "float32") * 2], [In(0, whole)], [Out(0, whole)])]
-        return [*calls, epilogue.after(outputs[0].shape, 1)] if epilogue else calls
+        return [*calls, finish.epilogue.after(outputs[0].shape, 1)] if finish.epilogue else calls
 
 
 class DoubledWithSums(Doubled):
@@ -452,10 +453,10 @@ class DoubledWithSums(Doubled):
         assert types[0] is not None
         return types[0], types[0].with_shape((*types[0].shape[:-1], 1))
 
-    def kernel(self, inputs: Any, outputs: Any, cpu: Any, epilogue: Epilogue | None = None) -> list[Call]:
+    def calls(self, inputs: Any, outputs: Any, cpu: Any, finish: Finish) -> list[Call]:
         last = outputs[0].rank - 1
         sums = reduce_calls("sum", "f4", outputs[0].shape, (last,), target=Out(1, (outputs[1].size,)))
-        return [*sums, *super().kernel(inputs, outputs[:1], cpu, epilogue)]
+        return [*sums, *super().calls(inputs, outputs[:1], cpu, finish)]
 
 
 def attached(build: Any, keep: bool = False) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:

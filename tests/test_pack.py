@@ -11,6 +11,7 @@ from evaluate import run_kernel
 import tileflow
 from tileflow import nn, optim
 from tileflow.graph import OPS, Builder, Graph, State, TensorType, Value
+from tileflow.host.form import packed
 from tileflow.kernels.isa import cpu
 from tileflow.lower import pack as packing
 from tileflow.lower.pack import pack
@@ -39,30 +40,16 @@ def test_a_packed_product_is_the_product(name: str, a: tuple[int, ...], b: tuple
     with cpu.forced(path):
         plain, = run_kernel(op, *arrays)
         types = [TensorType("float32", v.shape) for v in arrays]
-        packed = op.packed(types, [TensorType("float32", plain.shape)], cpu.current())
-        assert packed is not None
-        assert packed.index == 1
-        laid, = run_kernel(packing.Pack(packed), y)
-        holder = Placed(packed.op, TensorType("float32", plain.shape))
-        got, = run_kernel(holder, x, laid, *arrays[2:])
-        np.testing.assert_array_equal(run_kernel(holder, x, laid, *arrays[2:], workers=3)[0], got)
+        found = packed(op, types, [TensorType("float32", plain.shape)], cpu.current())
+        assert found is not None
+        assert found.index == 1
+        laid, = run_kernel(packing.Pack(found), y)
+        got, = run_kernel(found.op, x, laid, *arrays[2:])
+        np.testing.assert_array_equal(run_kernel(found.op, x, laid, *arrays[2:], workers=3)[0], got)
     right, = op.reference(*[v.astype("f8") for v in arrays])
     np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-4)
     if not attributes.get("transB") or b[0] > 100:                   # few rows of a transposed B are summed in another order
         np.testing.assert_array_equal(got, plain)
-
-
-class Placed:
-    """A host-only operator with its output type, as `run_kernel` wants it."""
-
-    def __init__(self, op: Any, type: TensorType) -> None:
-        self.op, self.type = op, type
-
-    def infer(self, *types: Any) -> tuple[TensorType, ...]:
-        return (self.type,)
-
-    def kernel(self, *args: Any) -> Any:
-        return self.op.kernel(*args)
 
 
 def test_what_has_no_packed_form() -> None:
@@ -71,7 +58,7 @@ def test_what_has_no_packed_form() -> None:
                                    ("SerializedGemm", (40, 70), (70, 32), dict(factor=2))):
         op = OPS[name](**attributes)
         types = [TensorType("float32", a), TensorType("float32", b)]
-        assert op.packed(types, op.infer(*types), cpu.current()) is None, (name, a, b)
+        assert packed(op, types, op.infer(*types), cpu.current()) is None, (name, a, b)
 
 
 # ---- the pass
@@ -91,31 +78,31 @@ def two_layers(k: int = 64, rows: int = 40, accumulation: int = 2) -> tuple[Prog
 def test_one_copy_per_weight_and_layout() -> None:
     program, weights = two_layers()
     before = [repr(n) for n in program.micro.nodes]
-    packed = pack(program)
-    assert [(n.op.name, n.inputs[0]) for n in packed.parts["prologue"].nodes] == [("Pack", weights[0]), ("Pack", weights[1]), ("Pack", weights[0])]
-    first, second, third, last = (n.inputs[1] for n in packed.micro.nodes)
+    made = pack(program, cpu.current())
+    assert [(n.op.name, n.inputs[0]) for n in made.parts["prologue"].nodes] == [("Pack", weights[0]), ("Pack", weights[1]), ("Pack", weights[0])]
+    first, second, third, last = (n.inputs[1] for n in made.micro.nodes)
     assert first is second and len({first, third, last}) == 3         # noqa: PT018
     assert [repr(n) for n in program.micro.nodes] == before
     assert not program.parts["prologue"].nodes
     assert not program.links
-    assert packed.inputs == program.inputs
+    assert made.inputs == program.inputs
 
 
 def test_what_changes_within_an_update_is_not_packed() -> None:
     program, weights = two_layers()
     program.micro.states[0].output = program.micro.outputs[0]
-    assert {n.inputs[0] for n in pack(program).parts["prologue"].nodes} == {weights[1]}
+    assert {n.inputs[0] for n in pack(program, cpu.current()).parts["prologue"].nodes} == {weights[1]}
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     program, weights = two_layers(accumulation=1)
     program.training = True
     monkeypatch.setattr(packing, "SMALL", 1)
-    assert [n.inputs[0] for n in pack(program).parts["prologue"].nodes] == [weights[0]]        # only that is read twice in an update
+    assert [n.inputs[0] for n in pack(program, cpu.current()).parts["prologue"].nodes] == [weights[0]]        # only that is read twice in an update
     monkeypatch.setattr(packing, "SMALL", 1 << 20)
-    assert len(pack(program).parts["prologue"].nodes) == 3
+    assert len(pack(program, cpu.current()).parts["prologue"].nodes) == 3
     monkeypatch.setattr(packing, "MOST_BYTES", 2 * 64 * 64 * 4)
-    assert len(pack(program).parts["prologue"].nodes) == 2
+    assert len(pack(program, cpu.current()).parts["prologue"].nodes) == 2
 
 
 def test_a_value_that_only_packings_read_is_not_kept() -> None:
@@ -129,10 +116,10 @@ def test_a_value_that_only_packings_read_is_not_kept() -> None:
     program.links = {crossing: turned}
     b = Builder(program.micro)
     program.micro.outputs = [b.Gemm(program.micro.outputs[0], crossing)]
-    packed = pack(program)
-    assert turned not in packed.parts["prologue"].outputs
+    made = pack(program, cpu.current())
+    assert turned not in made.parts["prologue"].outputs
     assert program.parts["prologue"].outputs == [turned]
-    assert crossing not in packed.micro.inputs
+    assert crossing not in made.micro.inputs
     assert make_plan(program, 1).parts["prologue"].rows
 
 

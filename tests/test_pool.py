@@ -13,8 +13,9 @@ from peers import needs
 
 from tileflow.errors import ShapeError, TypeMismatchError, UnsupportedError
 from tileflow.graph import Op, TensorType
+from tileflow.host.pool import MaxUnpool, WinningMaxPool
 from tileflow.kernels.isa import cpu
-from tileflow.ops.pool import AveragePool, AveragePoolGrad, GlobalAveragePool, GlobalMaxPool, MaxPool, MaxPoolGrad, MaxUnpool, WinningMaxPool
+from tileflow.ops.pool import AveragePool, AveragePoolGrad, GlobalAveragePool, GlobalMaxPool, MaxPool, MaxPoolGrad
 
 Array = np.ndarray
 

@@ -14,7 +14,6 @@ from .types import TensorType
 if TYPE_CHECKING:
     from ..kernels.isa.cpu import Cpu
     from ..kernels.machine.call import Call
-    from ..kernels.pool.planes import Pooling
     from .builder import Builder
     from .graph import Value
 
@@ -24,34 +23,6 @@ TRAINED = ("table", "weight", "scale", "slope", "bias")
 STATISTIC, MOVED, DATA = "statistic", "moved", "data"
 OPS: dict[str, type[Op]] = {}
 """Every operator by name; the operator files register themselves when imported."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Record:
-    """How two operators share what the first one finds out; see `Op.recorded`.
-
-    maker: has the outputs of the operator it replaces, and the record as one more.
-    reader: takes the inputs `keeps` of the operator it replaces, then the record.
-    """
-
-    maker: Op
-    reader: Op
-    keeps: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Packed:
-    """Input `index` laid out once while it does not change.
-
-    `calls` read it as In(0) and write Out(0) of `type`. `op` is the operator that takes the laid-out array in its place and, if it
-    `keeps` it, the input itself as one more. Inputs whose `type` and `calls` are equal share one copy.
-    """
-
-    index: int
-    type: TensorType
-    calls: tuple[Call, ...]
-    op: Op
-    keeps: bool = False
 
 
 class Op:
@@ -73,13 +44,6 @@ class Op:
     roles: ClassVar[tuple[str, ...]] = ()
     """What the operands are for, in order, should a file store them: one of TRAINED, STATISTIC (running statistics, which the operator's
     own training keeps), MOVED (what the output is for) or DATA, an operand among others, as are those that are not named here."""
-    epilogues: ClassVar[int | None] = None
-    """Elementwise work may be appended to the kernel: the axis of output 0 along which operands per output channel lie (-1: the
-    last one). `kernel` then takes a fourth argument, `epilogue: Epilogue | None = None`, whose operands are inputs after its own."""
-
-    expands_first: ClassVar[bool] = False
-    """The host runs the expansion (see `expand`) where there is a kernel, too: it has the kernel's bits, mostly from elementwise operators,
-    which fuse with their neighbours."""
     no_gradient: ClassVar[str] = ""
     """Why some float input has no gradient, as a user is told it; empty where all have one."""
 
@@ -126,16 +90,8 @@ class Op:
         """
         return self, self.infer(*inputs)
 
-    def takes_halves(self, inputs: Types, outputs: Sequence[TensorType]) -> bool:
-        """Whether the kernels read and write these types, among which are 16-bit floats, themselves: for operators that do so for some."""
-        return self.halves
-
     def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Any | None:
         """For elementwise operators the scalar expression (kernels.elementwise.Expr) over `inputs`; else None. Fusion asks this."""
-        return None
-
-    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
-        """The same over tensors [N, *spatial, C] in place of [N, C, *spatial]; None: there is no such form."""
         return None
 
     def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
@@ -165,30 +121,6 @@ class Op:
         """
         return None
 
-    def recorded(self, index: int, maker: Op, inputs: Types) -> Record | None:
-        """How to do without input `index`, which this operator reads to find out again what `maker`, whose input 0 is the same value, knew.
-
-        Maker writes it down, and this operator reads that record instead. `inputs` are this operator's types. None: there is no such form.
-        """
-        return None
-
-    def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
-        """How an input is laid out once for many runs, should it be a weight or a constant; None: the kernel reads it as it is.
-
-        The host lowering asks; results are those of `kernel`, up to the order of sums where it reads the plain input in another way.
-        """
-        return None
-
-    def pooling(self, inputs: Types, outputs: Sequence[TensorType]) -> Pooling | None:
-        """For operators that read their only input [n, c, h, w] plane by plane: how a product's kernel does the same to its finished
-        planes, while they are in cache; None: there is no such form."""
-        return None
-
-    def pools(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
-        """Output 0, the only one, is made in whole planes that may be pooled in cache, and that pays. `kernel` then takes
-        `pooling: Pooling | None = None`, whose outputs take the place of its own."""
-        return False
-
     def attributes(self) -> dict[str, Any]:
         """The logical attributes by name."""
         assert dataclasses.is_dataclass(self)
@@ -198,20 +130,6 @@ class Op:
         shown = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)      # type: ignore[arg-type]
                  if getattr(self, f.name) != f.default}
         return self.name + (f"({', '.join(f'{k}={v}' for k, v in shown.items())})" if shown else "")
-
-
-@dataclasses.dataclass(frozen=True)
-class Last:
-    """An operator's form for channels-last tensors. The host's lowering chooses it or not, for whole regions of a graph.
-
-    op: the operator in that form. inputs, outputs: which operands and results are channels-last; the others (weights, statistics)
-    stay as they are. gain: estimated nanoseconds saved on one core against the form it replaces; 0 for one that does not care.
-    """
-
-    op: Op
-    inputs: tuple[bool, ...]
-    outputs: tuple[bool, ...]
-    gain: float = 0.0
 
 
 T = TypeVar("T")

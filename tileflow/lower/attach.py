@@ -6,18 +6,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import ClassVar
 
-from ..graph import Graph, Node, Op, TensorType, Value
+from ..graph import Graph, Node, TensorType, Value
 from ..graph.op import Types
+from ..host.form import Blockwise, Finish, blockwise
 from ..kernels.elementwise.epilogue import Along, Epilogue
 from ..kernels.elementwise.expr import Expr, Var, substitute, variables
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In
-from ..work import Work
 
 
-class Finished(Op):
+class Finished(Blockwise):
     """An operator with elementwise work appended. Made by `attach` only, after the fork of the street.
 
     Inputs: the operator's own `inputs`, then the epilogue's operands, of these `kinds`. Outputs: the operator's own `outputs`, the
@@ -26,25 +27,21 @@ class Finished(Op):
 
     name: ClassVar[str] = "Finished"
 
-    def __init__(self, op: Op, inputs: int, outputs: tuple[TensorType, ...], exprs: tuple[Expr, ...], kinds: tuple[str, ...]) -> None:
+    def __init__(self, op: Blockwise, inputs: int, outputs: tuple[TensorType, ...], exprs: tuple[Expr, ...], kinds: tuple[str, ...]) -> None:
         self.op, self.inputs, self.outputs, self.exprs, self.kinds = op, inputs, outputs, exprs, kinds
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         return (*self.outputs, *(self.outputs[0].with_dtype(e.dtype) for e in self.exprs[1:]))
 
-    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        raise AssertionError("a product with an epilogue has no work of its own: cost is counted before the host lowering")
-
     def pools(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
         return len(outputs) == 1 and self.op.pools(inputs[:self.inputs], self.outputs, cpu)
 
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, **more: Any) -> list[Call]:
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish) -> list[Call]:
+        assert finish.epilogue is None, "epilogues are merged by `attach`"
         operands = [(i, t, kind) for i, (t, kind) in enumerate(zip(inputs[self.inputs:], self.kinds, strict=True), self.inputs) if t]
         along = tuple(Along(In(i, t.shape), kind) for i, t, kind in operands)
-        kernel: Any = self.op.kernel
-        calls: list[Call] = kernel(inputs[:self.inputs], self.outputs, cpu,
-                                   epilogue=Epilogue(self.exprs, along, self.outputs[0].size, len(self.outputs)), **more)
-        return calls
+        epilogue = Epilogue(self.exprs, along, self.outputs[0].size, len(self.outputs))
+        return self.op.calls(inputs[:self.inputs], self.outputs, cpu, replace(finish, epilogue=epilogue))
 
     def __str__(self) -> str:
         return f"{self.op} then {', '.join(map(str, self.exprs))}"
@@ -81,12 +78,13 @@ def attach(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
         exprs = _expressions(node)
         for source in sorted({uses.maker[v] for v in node.operands if v in uses.maker}, reverse=True):
             product = nodes[source]
-            if exprs is None or product is None or not _may_join(product, node, uses):
+            form = None if exprs is None or product is None else blockwise(product.op)
+            if exprs is None or product is None or form is None or not _may_join(product, form, node):
                 continue
             result = product.outputs[0]
             early = all(uses.maker.get(v, -1) < source for v in node.operands if v is not result)
             late = early or all(reader >= position for v in product.outputs for reader in uses.readers.get(v, ()))
-            joined = _joined(product, node, exprs, uses) if late else None
+            joined = _joined(product, form, node, exprs, uses) if late else None
             if joined is not None:
                 nodes[source] = nodes[position] = None
                 nodes[source if early else position] = joined
@@ -100,16 +98,16 @@ def _expressions(node: Node) -> tuple[Expr, ...] | None:
     return found if found is None or isinstance(found, tuple) else (found,)
 
 
-def _may_join(product: Node, node: Node, uses: _Uses) -> bool:
+def _may_join(product: Node, form: Blockwise, node: Node) -> bool:
     """`node` reads the product, and nothing else that is made with it; its results look like it."""
-    if product.op.epilogues is None:
+    if form.epilogue is None:
         return False
     result, *others = product.outputs
     return (result in node.operands and not any(v in node.operands for v in others) and result.type.size > 0
             and all(v.shape == result.shape for v in node.outputs))
 
 
-def _joined(product: Node, node: Node, exprs: tuple[Expr, ...], uses: _Uses) -> Node | None:
+def _joined(product: Node, form: Blockwise, node: Node, exprs: tuple[Expr, ...], uses: _Uses) -> Node | None:
     """The product with `node` as its epilogue; None where its outputs or operands do not fit."""
     result = product.outputs[0]
     outputs: list[tuple[Value, Expr | None]] = list(zip(node.outputs, exprs, strict=True))
@@ -117,10 +115,10 @@ def _joined(product: Node, node: Node, exprs: tuple[Expr, ...], uses: _Uses) -> 
         outputs.insert(0, (result, None))
     else:
         outputs.sort(key=lambda output: output[0].dtype != result.dtype)         # one takes the product's own memory
-    return _merged(product, node, outputs) if outputs[0][0].dtype == result.dtype else None
+    return _merged(product, form, node, outputs) if outputs[0][0].dtype == result.dtype else None
 
 
-def _merged(product: Node, node: Node, outputs: list[tuple[Value, Expr | None]]) -> Node | None:
+def _merged(product: Node, form: Blockwise, node: Node, outputs: list[tuple[Value, Expr | None]]) -> Node | None:
     """The product with these outputs; an expression of None is the product itself."""
     result = product.outputs[0]
     inputs: list[Value] = []
@@ -130,7 +128,7 @@ def _merged(product: Node, node: Node, outputs: list[tuple[Value, Expr | None]])
         value = node.inputs[i]
         assert value is not None
         if value is not result and value not in inputs:
-            kind = _kind(value.shape, result.shape, (product.op.epilogues or 0) % len(result.shape))
+            kind = _kind(value.shape, result.shape, (form.epilogue or 0) % len(result.shape))
             if kind is None:
                 return None
             inputs.append(value)
@@ -139,7 +137,7 @@ def _merged(product: Node, node: Node, outputs: list[tuple[Value, Expr | None]])
     done = tuple(Var(0, result.dtype) if e is None else substitute(e, number) for _, e in outputs)
     if 0 not in variables(*done):
         return None
-    op = Finished(product.op, len(product.inputs), tuple(v.type for v in product.outputs), done, tuple(kinds))
+    op = Finished(form, len(product.inputs), tuple(v.type for v in product.outputs), done, tuple(kinds))
     first, *more = [v for v, _ in outputs]
     return Node(op, [*product.inputs, *inputs], [first, *product.outputs[1:], *more], product.origin.merged(node.origin))
 

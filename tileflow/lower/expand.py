@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from ..graph import Graph
 from ..graph.composite import declares, expanded
+from ..host.form import expands_first
 
 
 def composites(graph: Graph) -> Graph:
@@ -12,6 +13,6 @@ def composites(graph: Graph) -> Graph:
 
 def expand(graph: Graph) -> Graph:
     """Those that are elementwise work with a little before it, so that fusion sees it."""
-    found = expanded(graph, lambda node: node.op.expands_first)
+    found = expanded(graph, lambda node: expands_first(node.op))
     assert len(found.constants) == len(graph.constants), "numbers belong into expressions: nothing places new constants here"
     return found

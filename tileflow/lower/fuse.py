@@ -7,17 +7,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from ..graph import Graph, Node, Op, Origin, TensorType, Value
+from ..graph import Graph, Node, Origin, TensorType, Value
 from ..graph.op import Types
+from ..host.form import HostOp
 from ..kernels.elementwise.expr import Const, Expr, Var, substitute
 from ..kernels.elementwise.loops import elementwise_call
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
-from ..work import Work
 from .groups import Group, grow, is_number
 
 
-class Fused(Op):
+class Fused(HostOp):
     """Several elementwise operators as one, with one expression per output. Made by `fuse` only, after the fork of the street."""
 
     name: ClassVar[str] = "Fused"
@@ -27,9 +27,6 @@ class Fused(Op):
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         return self.types
-
-    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        raise AssertionError("a fused node has no work of its own: cost is counted before the host lowering")
 
     def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Any:
         return self.expressions

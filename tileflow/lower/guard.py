@@ -9,28 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ..graph import Graph, Node, Op, Origin, State, TensorType, Value
+from ..graph import Graph, Node, Origin, State, TensorType, Value
 from ..graph.op import Types
+from ..host.form import HostOp
 from ..kernels.elementwise.expr import Expr
 from ..kernels.elementwise.guarded import guarded_call
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.guard import finite
-from ..work import Work
 from .fuse import Fused
 
 
-class Refuse(Op):
+class Refuse(HostOp):
     """Fails where its input is not finite; makes nothing. Made here only, after the fork of the street."""
 
     name: ClassVar[str] = "Refuse"
-    halves: ClassVar[bool] = True
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         return ()
-
-    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        raise AssertionError("a check has no work of its own: cost is counted before the host lowering")
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, = inputs

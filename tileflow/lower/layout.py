@@ -1,6 +1,6 @@
 """Layouts: which nodes of a graph compute on channels-last tensors [N, *spatial, C], and where tensors are turned.
 
-Each node that has such a form (`Op.channels_last`) takes it or not. Taking it saves its gain; a value whose maker and readers do
+Each node that has such a form (`host.form.channels_last`) takes it or not. Taking it saves its gain; a value whose maker and readers do
 not agree costs a transposition, one for all readers. The cheapest choice is a minimum cut, found exactly, for the whole graph at
 once. Inputs, outputs, states, constants and kept values stay in the logical order [N, C, *spatial].
 """
@@ -10,24 +10,20 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from ..graph import Graph, Last, Node, Op, Origin, TensorType, Value
+from ..graph import Graph, Node, Op, Origin, TensorType, Value
 from ..graph.op import Types
+from ..host.channels_last import to_channels_first, to_channels_last
+from ..host.form import Form, HostOp, channels_last
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import Axis, move
-from ..work import Work
 from .cut import SINK, SOURCE, Cut
 
 TURN = 0.15
 """Nanoseconds a byte to turn a tensor: it is read and written with one side in strides."""
 
 
-def last_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """[N, C, *spatial] as [N, *spatial, C]."""
-    return (shape[0], *shape[2:], shape[1])
-
-
-class Turn(Op):
+class Turn(HostOp):
     """A tensor with its channels last or, `back`, after the batch again. Made by `arrange` only."""
 
     name: ClassVar[str] = "Turn"
@@ -38,10 +34,7 @@ class Turn(Op):
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x, = types
         assert x is not None
-        return (x.with_shape((x.shape[0], x.shape[-1], *x.shape[1:-1]) if self.back else last_shape(x.shape)),)
-
-    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        raise AssertionError("a turned tensor has no work of its own: cost is counted before the host lowering")
+        return (x.with_shape(to_channels_first(x.shape) if self.back else to_channels_last(x.shape)),)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = inputs[0]
@@ -56,7 +49,7 @@ class Turn(Op):
         return "Turn(back)" if self.back else "Turn"
 
 
-class View(Op):
+class View(HostOp):
     """The same elements in another shape. Made by `arrange` only."""
 
     name: ClassVar[str] = "View"
@@ -70,21 +63,21 @@ class View(Op):
         return (types[0].with_shape(self.shape),)
 
 
-def arrange(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
+def arrange(graph: Graph, cpu: Cpu, keep: Iterable[Value] = ()) -> Graph:
     """A copy of the graph in which nodes compute on channels-last tensors where that saves time; values in the logical order keep
     their identity.
 
     `keep` names values that are wanted besides the graph's results.
     """
-    forms = {node: form for node in graph.nodes if (form := _form(node)) is not None}
+    forms = {node: form for node in graph.nodes if (form := _form(node, cpu)) is not None}
     if not any(form.gain > 0 for form in forms.values()):
         return graph
     chosen = _choose(graph, forms, {*graph.results(), *keep})
     return _Rebuilt(graph, {node: forms[node] for node in chosen}, {*graph.results(), *keep}).run()
 
 
-def _form(node: Node) -> Last | None:
-    return node.op.channels_last([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs])
+def _form(node: Node, cpu: Cpu) -> Form | None:
+    return channels_last(node.op, [None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs], cpu)
 
 
 def _is_view(shape: tuple[int, ...]) -> bool:
@@ -101,7 +94,7 @@ def _padded(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
     return (1,) * (rank - len(shape)) + shape
 
 
-def _choose(graph: Graph, forms: dict[Node, Last], wanted: set[Value]) -> list[Node]:
+def _choose(graph: Graph, forms: dict[Node, Form], wanted: set[Value]) -> list[Node]:
     """The nodes that take their channels-last form."""
     cut = Cut()
     readers: dict[Value, list[Node | str]] = {}
@@ -132,7 +125,7 @@ def _choose(graph: Graph, forms: dict[Node, Last], wanted: set[Value]) -> list[N
 class _Rebuilt:
     """A graph with the chosen forms; each value exists in the orders that somebody reads."""
 
-    def __init__(self, graph: Graph, chosen: dict[Node, Last], wanted: set[Value]) -> None:
+    def __init__(self, graph: Graph, chosen: dict[Node, Form], wanted: set[Value]) -> None:
         self.given, self.chosen, self.wanted = graph, chosen, wanted
         self.nodes: list[Node] = []
         self.last: dict[tuple[Value, int], Value] = {}
@@ -158,7 +151,7 @@ class _Rebuilt:
 
     def _made(self, value: Value) -> Value:
         """A node's channels-last result that stands for `value`."""
-        result = Value(f"{value.name}.last", value.type.with_shape(last_shape(value.shape)))
+        result = Value(f"{value.name}.last", value.type.with_shape(to_channels_last(value.shape)))
         self.last[value, value.type.rank] = self.absent[value] = result
         return result
 
@@ -177,7 +170,7 @@ class _Rebuilt:
             source = self._logical(value, origin)
             if not _is_view(shape) and shape != value.shape:
                 source = self._emit(View(shape), source, origin)
-            self.last[value, rank] = self._emit(View(last_shape(shape)) if _is_view(shape) else Turn(back=False), source, origin)
+            self.last[value, rank] = self._emit(View(to_channels_last(shape)) if _is_view(shape) else Turn(back=False), source, origin)
         return self.last[value, rank]
 
     def _emit(self, op: Op, source: Value, origin: Origin) -> Value:

@@ -10,9 +10,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..graph import Graph, Node, Op, Packed, State, TensorType, Value
+from ..graph import Graph, Node, State, TensorType, Value
 from ..graph.op import Types
-from ..kernels.isa import cpu
+from ..host.form import HostOp, Packed
+from ..host.form import packed as packed_form
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call
 from ..program import Program
@@ -23,7 +24,7 @@ SMALL = 1 << 21
 """Bytes of a copy that is kept even where only one run of one node reads it between two updates."""
 
 
-class Pack(Op):
+class Pack(HostOp):
     """One operand in the layout that a kernel wants. Made by `pack` only, after the fork of the street."""
 
     name: ClassVar[str] = "Pack"
@@ -41,9 +42,9 @@ class Pack(Op):
         return f"Pack({self.layout.type})"
 
 
-def pack(program: Program) -> Program:
-    """The program with weights laid out in its prologue, where an operator of the micro-step asks for it (`Op.packed`)."""
-    wanted = _choose(program)
+def pack(program: Program, cpu: Cpu) -> Program:
+    """The program with weights laid out in its prologue, where an operator of the micro-step has such a form (`host.form.packed`)."""
+    wanted = _choose(program, cpu)
     if not wanted:
         return program
     old = program.parts["prologue"]
@@ -86,13 +87,13 @@ def _drop_unread(micro: Graph, prologue: Graph, links: dict[Value, Value]) -> No
     prologue.outputs = [v for v in prologue.outputs if v not in done]
 
 
-def _choose(program: Program) -> list[tuple[Value, Packed, list[Node]]]:
+def _choose(program: Program, cpu: Cpu) -> list[tuple[Value, Packed, list[Node]]]:
     """Operands to lay out, each with the nodes that read it so, within the bounds on memory."""
     fixed = _fixed(program)
     asked: list[tuple[Value, Packed, list[Node]]] = []
     layouts: dict[Value, list[tuple[Packed, list[Node]]]] = {}
     for node in program.micro.nodes:
-        packed = node.op.packed([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs], cpu.current())
+        packed = packed_form(node.op, [None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs], cpu)
         value = None if packed is None else node.inputs[packed.index]
         if packed is None or value is None or value not in fixed:
             continue

@@ -76,27 +76,32 @@ class Plan:
 def make_plan(program: Program, workers: int, precision: str = "highest") -> Plan:
     """Lower a program for `workers` threads, with float32 products of that precision (`kernels.cpu.precision`)."""
     with cpu.precision(precision):
-        return _choose(pack(host_form(program)), workers)
+        path = cpu.current()
+        return _choose(pack(host_form(program, path), path), workers, path)
 
 
-def _choose(program: Program, workers: int) -> Plan:
+def _choose(program: Program, workers: int, path: cpu.Cpu) -> Plan:
     """With lanes for micro-batches side by side, if there is memory for them."""
     lanes = min(workers, widest(program.schedule))
     if lanes > 1:
-        plan = _lower(program, lanes, workers)
+        plan = _lower(program, lanes, workers, path)
         if sum(n * plan.lowered[part].arena_bytes for part, n in plan.in_flight.items() if n > 1) <= LANE_MEMORY_SHARE * _memory():
             return plan
-    return _lower(program, 1, workers)
+    return _lower(program, 1, workers, path)
 
 
-def host_form(program: Program) -> Program:
+def host_form(program: Program, path: cpu.Cpu) -> Program:
     """The program as the host likes to compute it: other operators, other layouts, the same results. The given one stays as it is."""
     wanted = [*program.links.values(), *([program.loss] if program.loss else [])]
-    return program.with_parts({name: arrange(expand(widen(rewrite(record(composites(graph)), wanted))), wanted)
-                               for name, graph in program.parts.items()})
+
+    def form(graph: Graph) -> Graph:
+        parts = expand(widen(rewrite(record(composites(graph)), wanted), path))
+        return arrange(parts, path, wanted)
+
+    return program.with_parts({name: form(graph) for name, graph in program.parts.items()})
 
 
-def _lower(program: Program, lanes: int, workers: int) -> Plan:
+def _lower(program: Program, lanes: int, workers: int, path: cpu.Cpu) -> Plan:
     """Rows of all parts. A lane runs its micro-batch alone; everything else may run over all workers and needs their scratch."""
     steps = in_waves(program.schedule, lanes)
     folds, guarded, flying = folded(steps), atomic(steps), in_flight(steps)
@@ -116,9 +121,9 @@ def _lower(program: Program, lanes: int, workers: int) -> Plan:
         direct = {v: Place(("io", v.name)) for v in graph.outputs if v in given}
         wanted = [*keep, *direct]
         joined = attach(join(fuse(graph, wanted)), wanted)
-        pooled = pool_planes(joined, wanted)
+        pooled = pool_planes(joined, path, wanted)
         found = lower(joined if pooled is joined else attach(pooled, wanted), arena, outside(graph, region).get, keep=keep, direct=direct,
-                      workers=threads)
+                      workers=threads, cpu=path)
         places.update(found.places)
         places.update({v: Place(("arena", arena), at) for v, at in side_by_side(keep)[0].items()})
         return found

@@ -4,11 +4,12 @@ The winners of a max pooling are such a record: a byte each, where the gradient 
 """
 from __future__ import annotations
 
-from ..graph import Graph, Node, Op, Record, Value
+from ..graph import Graph, Node, Op, Value
+from ..host.form import Record, recorded
 
 
 def record(graph: Graph) -> Graph:
-    """A copy of the graph in which operators hand records to those that ask for one (`Op.recorded`); other nodes stay as they are.
+    """A copy of the graph in which operators hand records to those that ask for one (`host.form.recorded`); other nodes stay as they are.
 
     A maker keeps one record: the readers that follow the first one get it if their forms are the same, else they stay as they are.
     """
@@ -37,7 +38,7 @@ def _maker(node: Node, makers: dict[Value, dict[Op, Node]]) -> tuple[Node, Recor
     """The earlier node whose record this one wants."""
     for index, value in enumerate(node.inputs):
         for op, other in makers.get(value, {}).items() if value is not None else ():
-            wanted = node.op.recorded(index, op, [None if v is None else v.type for v in node.inputs])
+            wanted = recorded(node.op, index, op, [None if v is None else v.type for v in node.inputs])
             if wanted is not None:
                 return other, wanted
     return None

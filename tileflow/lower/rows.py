@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import Graph, Node, State, Value
-from ..kernels.isa import cpu
+from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Micro, Out, Seed, Work
 from ..kernels.machine.guard import copy
 from ..kernels.machine.leaf import Leaf
@@ -68,7 +68,8 @@ class Lowered:
 PlaceOf = Callable[[Value], Place | None]
 
 
-def lower(graph: Graph, arena: str, outside: PlaceOf, *, keep: list[Value], direct: dict[Value, Place], workers: int) -> Lowered:
+def lower(graph: Graph, arena: str, outside: PlaceOf, *, keep: list[Value], direct: dict[Value, Place], workers: int,
+          cpu: Cpu) -> Lowered:
     """Turn a graph into rows.
 
     Args:
@@ -77,26 +78,27 @@ def lower(graph: Graph, arena: str, outside: PlaceOf, *, keep: list[Value], dire
         keep: values to hold at the start of the arena, in this order, until the end.
         direct: values to write straight to a place outside the arena.
         workers: rows of per-worker scratch.
+        cpu: the features that kernels may use.
     """
-    return _Lowering(graph, arena, outside, keep, direct, workers).run()
+    return _Lowering(graph, arena, outside, keep, direct, workers, cpu).run()
 
 
 class _Lowering:
-    def __init__(self, graph: Graph, arena: str, outside: PlaceOf, keep: list[Value], direct: dict[Value, Place], workers: int) -> None:
-        self.graph, self.arena_name, self.outside, self.workers = graph, arena, outside, workers
+    def __init__(self, graph: Graph, arena: str, outside: PlaceOf, keep: list[Value], direct: dict[Value, Place], workers: int,
+                 cpu: Cpu) -> None:
+        self.graph, self.arena_name, self.outside, self.workers, self.cpu = graph, arena, outside, workers, cpu
         self.keep, self.direct = keep, direct
         self.root: dict[Value, Value] = {}
         self.rows: list[tuple[Node, list[Call]]] = []
 
     def run(self) -> Lowered:
-        path = cpu.current()
         for node in self.graph.nodes:
             if node.op.alias is not None and node.inputs[node.op.alias] is not None and len(node.outputs) == 1:
                 viewed = node.inputs[node.op.alias]
                 assert viewed is not None
                 self.root[node.outputs[0]] = self.root.get(viewed, viewed)
             else:
-                calls = node.op.kernel([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs], path)
+                calls = node.op.kernel([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs], self.cpu)
                 self.rows.append((node, calls))
         pinned, copies = self._destinations()
         places, scratch, size = self._allocate(pinned)

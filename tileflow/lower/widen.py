@@ -8,30 +8,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from ..graph import Graph, Last, Node, Op, Origin, TensorType, Value
+from ..graph import Graph, Node, Origin, TensorType, Value
 from ..graph.op import Types
+from ..host.form import Form, HostOp, channels_last, takes_halves
 from ..kernels.elementwise.expr import Expr, Var, cast
 from ..kernels.elementwise.loops import elementwise_call
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
 
 
-class Rounded(Op):
+class Rounded(HostOp):
     """The operand as another float type. Made by `widen` only, after the fork of the street."""
 
     name: ClassVar[str] = "Rounded"
-    halves: ClassVar[bool] = True
 
     def __init__(self, to: str) -> None:
         self.to = to
 
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        assert types[0] is not None
+        return (types[0].with_dtype(self.to),)
+
     def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Expr:
         assert inputs[0] is not None
         return cast(Var(0, inputs[0].dtype), self.to)
-
-    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
-        """Any order of the axes will do."""
-        return Last(self, (True,), (True,)) if outputs[0].rank >= 3 else None
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         shape = outputs[0].shape
@@ -41,7 +41,13 @@ class Rounded(Op):
         return f"Rounded(to={self.to})"
 
 
-def widen(graph: Graph) -> Graph:
+@channels_last.register(Rounded)
+def _(op: Rounded, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Form | None:
+    """Any order of the axes will do."""
+    return Form(op, (True,), (True,)) if outputs[0].rank >= 3 else None
+
+
+def widen(graph: Graph, cpu: Cpu) -> Graph:
     """A copy of the graph in which every operator finds types that its kernels have; values keep their identity."""
     if not any(v.type.is_half for node in graph.nodes for v in [*node.operands, *node.outputs]):
         return graph
@@ -62,7 +68,7 @@ def widen(graph: Graph) -> Graph:
     for node in graph.nodes:
         inputs: Types = [None if v is None else v.type for v in node.inputs]
         outputs = [v.type for v in node.outputs]
-        if not any(t is not None and t.is_half for t in [*inputs, *outputs]) or _takes_halves(node, inputs, outputs):
+        if not any(t is not None and t.is_half for t in [*inputs, *outputs]) or _takes_halves(node, inputs, outputs, cpu):
             nodes.append(node)
             continue
         operands = [widened(v, node.origin) for v in node.inputs]
@@ -75,8 +81,8 @@ def widen(graph: Graph) -> Graph:
     return Graph(graph.name, graph.inputs, graph.outputs, nodes, graph.constants, graph.states)
 
 
-def _takes_halves(node: Node, inputs: Types, outputs: Sequence[TensorType]) -> bool:
-    return node.op.takes_halves(inputs, outputs) or node.op.alias is not None or node.op.expression(inputs, outputs) is not None
+def _takes_halves(node: Node, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
+    return takes_halves(node.op, inputs, outputs, cpu) or node.op.alias is not None or node.op.expression(inputs, outputs) is not None
 
 
 def _float32(t: TensorType) -> TensorType:

@@ -2,21 +2,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError, UnsupportedError
-from ..graph.op import Last, Op, Packed, Types, op
+from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
 from ..kernels import conv as kernels
-from ..kernels.conv import Geometry, Sites
-from ..kernels.isa.cpu import current
-from ..kernels.machine.call import Call
+from ..kernels.conv import Geometry, Sites, choice
+from ..kernels.conv.indirection import Axis as Line
+from ..kernels.conv.turned import turned_calls
+from ..kernels.machine.call import Call, Out
+from ..kernels.move import fill_call
 from ..work import Axis, Contraction, Operand, Window, Work
-from .conv_last import ConvInputGradLast, ConvLast, ConvWeightGradLast, gain, planar_calls, sites_of, takes_halves, with_panels, zeros
-from .conv_stem import ConvStem, stem_gain
 from .shape import present
 from .window import Shape, Windows
 from .window import windows as find_windows
@@ -41,6 +41,24 @@ def _geometry(x: Shape, w: Shape, win: Windows, group: int) -> Geometry:
     dh, dw = pair(win.dilations, 1)
     top, left = pair(win.begin, 0)
     return Geometry(x[0], group, w[1], h, width, w[0] // group, oh, ow, kh, kw, sh, sw, dh, dw, top, left)
+
+
+def sites_of(x: Shape, w: Shape, win: Windows, group: int) -> Sites:
+    """The numbers of a convolution for the channels-last kernels, from its planar shapes."""
+    axes = [Line(n, out, k, s, 1, -p, d) for n, out, k, s, p, d in
+            zip(win.size, win.out, win.kernel, win.strides, win.begin, win.dilations, strict=True)]
+    axes = [Line(1, 1, 1)] * (3 - len(axes)) + axes
+    return Sites(x[0], group, w[1], w[0] // group, (axes[0], axes[1], axes[2]))
+
+
+def image(t: TensorType) -> tuple[Shape, str, int]:
+    """A planar image as `turned_calls` names it."""
+    return t.shape, t.code, t.itemsize
+
+
+def zeros(outputs: Sequence[TensorType]) -> list[Call]:
+    """Sums of nothing."""
+    return [fill_call(Out(i, (t.size,)), 0, t.size, t.itemsize) for i, t in enumerate(outputs) if t.size]
 
 
 def _check(x: TensorType, w: TensorType, group: int) -> None:
@@ -106,7 +124,6 @@ class Conv(Op):
     kernel_shape: Shape | None = None
     pads: Shape | None = None
     strides: Shape | None = None
-    epilogues: ClassVar[int | None] = 1
 
     @classmethod
     def samples(cls) -> list[Sample]:
@@ -163,51 +180,31 @@ class Conv(Op):
         """The numbers of the channels-last kernels."""
         return sites_of(x, w, self.windows(x, w), self.group)
 
-    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
-        x, w = present(inputs[0]), present(inputs[1])
-        sites = self.sites(x.shape, w.shape)
-        if kernels.stem.serves(sites):
-            return ConvStem(self, len(inputs)).last(stem_gain(sites, x.code, current()))
-        return ConvLast(self, len(inputs)).last(gain(sites, "forward", x.code, current()))
+    def geometry(self, x: Shape, w: Shape) -> Geometry:
+        """The numbers of the planar kernels, for one or two spatial axes."""
+        return _geometry(x, w, self.windows(x, w), self.group)
 
-    def takes_halves(self, inputs: Types, outputs: Sequence[TensorType]) -> bool:
-        x, w = present(inputs[0]), present(inputs[1])
-        return takes_halves(self.sites(x.shape, w.shape), "forward", x.code, current())
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        return self.calls(inputs, outputs, cpu)
 
-    def pools(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
-        x, w = present(inputs[0]), present(inputs[1])
-        if x.rank != 4 or outputs[0].size == 0 or x.is_half:
-            return False
-        return kernels.pools(_geometry(x.shape, w.shape, self.windows(x.shape, w.shape), self.group), x.code, cpu)
-
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None,
-               pooling: Pooling | None = None) -> list[Call]:
-        return self.calls(inputs, outputs, cpu, epilogue, packed=0, pooling=pooling)
-
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: int,
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None, packed: int = 0,
               pooling: Pooling | None = None) -> list[Call]:
-        """The kernel; with `packed` the weights are laid out, with `pooling` the outputs are those of the pooling."""
+        """The kernel with an epilogue; with `packed` the weights are laid out, with `pooling` the outputs are those of the pooling."""
         x, w = present(inputs[0]), present(inputs[1])
         if outputs[0].size == 0:
             return []
+        biased = len(inputs) > 2 and inputs[2] is not None
         if x.rank == 5 or x.is_half:
-            calls = planar_calls(ConvLast(self), inputs, outputs, cpu)
+            s = self.sites(x.shape, w.shape)
+            calls = choice.way(s, "forward", x.code, cpu).forward(s, x.code, cpu, biased)
+            calls = turned_calls(calls, {0: image(x)}, {0: image(outputs[0])})
             return [*calls, epilogue.after(outputs[0].shape, 1)] if epilogue else calls
-        geometry, biased = _geometry(x.shape, w.shape, self.windows(x.shape, w.shape), self.group), len(inputs) > 2 and inputs[2] is not None
+        geometry = self.geometry(x.shape, w.shape)
         if pooling is None and kernels.planar.depthwise.serves(geometry):
             return kernels.planar.depthwise.forward(geometry, x.code, cpu, biased, epilogue)
         if pooling is None and kernels.planar.pointwise.serves(geometry):
             return kernels.planar.pointwise.forward(geometry, x.code, biased, epilogue, outputs[0].shape)
         return kernels.forward(geometry, x.code, cpu, biased, epilogue, packed, pooling)
-
-    def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
-        x, w = present(inputs[0]), present(inputs[1])
-        if outputs[0].size == 0 or x.rank == 5 or x.is_half:
-            return None
-        geometry = _geometry(x.shape, w.shape, self.windows(x.shape, w.shape), self.group)
-        if kernels.planar.depthwise.serves(geometry) or kernels.planar.pointwise.serves(geometry):
-            return None
-        return with_panels(self, w, kernels.forward_panels(geometry, x.code, cpu))
 
 
 @op("ConvInputGrad", onnx=False)
@@ -266,39 +263,28 @@ class ConvInputGrad(Op):
         """The numbers of the convolution for the channels-last kernels."""
         return sites_of(x, w, self.windows(w), self.group)
 
-    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
-        w, x = present(inputs[1]), outputs[0]
-        return ConvInputGradLast(self).last(gain(self.sites(x.shape, w.shape), "input", x.code, current()))
-
-    def takes_halves(self, inputs: Types, outputs: Sequence[TensorType]) -> bool:
-        w, x = present(inputs[1]), outputs[0]
-        return takes_halves(self.sites(x.shape, w.shape), "input", x.code, current())
+    def geometry(self, x: Shape, w: Shape) -> Geometry:
+        """The numbers of the convolution for the planar kernels."""
+        return _geometry(x, w, self.windows(w), self.group)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        return self.calls(inputs, outputs, cpu, None, packed=0)
+        return self.calls(inputs, outputs, cpu)
 
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None, packed: int) -> list[Call]:
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, packed: int = 0) -> list[Call]:
         """The kernel; with `packed` the weights are laid out."""
         g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
         if x.size == 0 or g.size == 0:
             return zeros(outputs)
         if x.rank == 5 or x.is_half:
-            return planar_calls(ConvInputGradLast(self), inputs, outputs, cpu)
-        geometry = _geometry(x.shape, w.shape, self.windows(w.shape), self.group)
+            s = self.sites(x.shape, w.shape)
+            calls = choice.way(s, "input", x.code, cpu).input_gradient(s, x.code, cpu)
+            return turned_calls(calls, {0: image(g)}, {0: image(x)})
+        geometry = self.geometry(x.shape, w.shape)
         if kernels.planar.depthwise.serves_gradient(geometry):
             return kernels.planar.depthwise.input_gradient(geometry, x.code, cpu)
         if kernels.planar.pointwise.serves(geometry):
             return kernels.planar.pointwise.input_gradient(geometry, x.code)
         return kernels.input_gradient(geometry, x.code, cpu, packed)
-
-    def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
-        g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
-        if x.size == 0 or g.size == 0 or x.rank == 5 or x.is_half:
-            return None
-        geometry = _geometry(x.shape, w.shape, self.windows(w.shape), self.group)
-        if kernels.planar.depthwise.serves_gradient(geometry) or kernels.planar.pointwise.serves(geometry):
-            return None
-        return with_panels(self, w, kernels.gradient_panels(geometry, x.code, cpu))
 
 
 @op("ConvWeightGrad", onnx=False)
@@ -363,20 +349,14 @@ class ConvWeightGrad(Op):
         """The numbers of the convolution for the channels-last kernels."""
         return sites_of(x, w, self.windows(x), self.group)
 
-    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
-        x, w = present(inputs[0]), outputs[0]
-        return ConvWeightGradLast(self).last(gain(self.sites(x.shape, w.shape), "weights", x.code, current()))
-
-    def takes_halves(self, inputs: Types, outputs: Sequence[TensorType]) -> bool:
-        x, w = present(inputs[0]), outputs[0]
-        return takes_halves(self.sites(x.shape, w.shape), "weights", x.code, current())
-
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, g, w = present(inputs[0]), present(inputs[1]), outputs[0]
         if w.size == 0 or x.size == 0 or g.size == 0:
             return zeros(outputs)
         if x.rank == 5 or x.is_half:
-            return planar_calls(ConvWeightGradLast(self), inputs, outputs, cpu)
+            s = self.sites(x.shape, w.shape)
+            calls = choice.weights_way(s, x.code, cpu).weight_gradient(s, x.code, cpu, self.biased)
+            return turned_calls(calls, {0: image(x), 1: image(g)}, {})
         geometry = _geometry(x.shape, w.shape, self.windows(x.shape), self.group)
         if kernels.planar.depthwise.serves(geometry):
             return kernels.planar.depthwise.weight_gradient(geometry, x.code, cpu, self.biased)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..errors import ShapeError, TileflowError, TypeMismatchError
-from ..graph import FLOATS, Builder, Last, Op, TensorType, Value, broadcast_shapes, op
+from ..graph import FLOATS, Builder, Op, TensorType, Value, broadcast_shapes, op
 from ..graph.op import Types
 from ..graph.sample import Sample, sample
 from ..kernels.elementwise import expr as scalar
@@ -119,12 +119,6 @@ class Elementwise(Op):
             return []
         ins = [In(i, t.shape) for i, t in enumerate(inputs) if t is not None]
         return [elementwise_call(self.expressions(inputs), ins, [Out(k, t.shape) for k, t in enumerate(outputs)])]
-
-    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
-        """Any order of the axes will do."""
-        if outputs[0].rank < 3:
-            return None
-        return Last(self, tuple(t is not None and t.size != 1 for t in inputs), (True,) * len(outputs))
 
     def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Expr | None:
         found = self.expressions(inputs)

@@ -4,17 +4,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError
-from ..graph.op import OPS, Op, Packed, Types, op
+from ..graph.op import OPS, Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType, broadcast_shapes, dtype_of
+from ..graph.types import TensorType, broadcast_shapes
 from ..kernels.elementwise.epilogue import Epilogue
 from ..kernels.gemm.blocking import Problem
-from ..kernels.gemm.float32 import Bias, Serial, matmul_calls, panels
+from ..kernels.gemm.float32 import Bias, Serial, matmul_calls
 from ..kernels.machine.call import Call, In, Out
 from ..work import Axis, Contraction, Operand, Work
 from .shape import Shape, present, sum_to, zeros
@@ -130,45 +130,9 @@ def _serial_axes(pieces: Pieces | None) -> tuple[tuple[str, int], ...]:
     return () if pieces is None else ((pieces.axis, pieces.factor),)
 
 
-class Multiplies(Protocol):
-    """What has the kernel of a given problem: a product operator."""
-
-    name: ClassVar[str]
-
-    def pieces(self) -> Pieces | None: ...
-
-    def calls(self, p: Problem, inputs: Types, outputs: Sequence[TensorType], packed: bool, epilogue: Epilogue | None) -> list[Call]: ...
-
-
-class Prepacked(Op):
-    """A product whose B is laid out in panels already. Made by `Op.packed` only."""
-
-    name: ClassVar[str] = "Prepacked"
-    epilogues = -1
-    halves = True
-
-    def __init__(self, product: Multiplies, problem: Problem) -> None:
-        self.product, self.problem = product, problem
-
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None) -> list[Call]:
-        return self.product.calls(self.problem, inputs, outputs, True, epilogue)
-
-    def __str__(self) -> str:
-        return f"{self.product} with B in panels"
-
-
-def with_panels(product: Multiplies, p: Problem, b: TensorType) -> Packed | None:
-    """The product with B laid out beforehand. Serialized products keep their bounded memory: they have no such form."""
-    laid = None if product.pieces() else panels(b.code, p)
-    if laid is None:
-        return None
-    return Packed(1, TensorType(dtype_of(laid.dtype), (laid.elements,)), laid.calls, Prepacked(product, p))
-
-
 class Product(Op):
     """Base of the batched products: A [..., m, k] @ B [..., k, n], batch axes broadcast, 1-D operands as in NumPy's matmul."""
 
-    epilogues = -1
     halves = True
 
     def flags(self) -> tuple[bool, bool, float]:
@@ -231,17 +195,15 @@ class Product(Op):
         attributes = dict(transA=int(trans_a), transB=int(trans_b), alpha=alpha)
         return OPS["SerializedMatMul"](**attributes, **dict(mode=mode, factor=factor, keep_precision=keep_precision))
 
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None) -> list[Call]:
-        return self.calls(self.problem(present(inputs[0]), present(inputs[1])), inputs, outputs, False, epilogue)
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        return self.calls(self.problem(present(inputs[0]), present(inputs[1])), inputs, outputs)
 
-    def calls(self, p: Problem, inputs: Types, outputs: Sequence[TensorType], packed: bool, epilogue: Epilogue | None) -> list[Call]:
+    def calls(self, p: Problem, inputs: Types, outputs: Sequence[TensorType], packed: bool = False,
+              epilogue: Epilogue | None = None) -> list[Call]:
         """The kernel of problem `p`; with `packed` B is laid out in panels."""
         a, b = present(inputs[0]), present(inputs[1])
         return matmul_calls(a.code, p, In(0, a.shape), In(1, b.shape), Out(0, outputs[0].shape), alpha=self.flags()[2],
                             serial=_serial(self.pieces()), packed=packed, epilogue=epilogue)
-
-    def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
-        return with_panels(self, self.problem(present(inputs[0]), present(inputs[1])), present(inputs[1]))
 
 
 @op("MatMul")
@@ -276,7 +238,6 @@ class Gemm(Op):
     """alpha * A' @ B' + beta * C of matrices; ' transposes where the flag says so; C (optional) broadcasts to [m, n]."""
 
     roles = ("data", "weight", "bias")
-    epilogues: ClassVar[int | None] = -1
     halves = True
     alpha: float = 1.0
     beta: float = 1.0
@@ -346,13 +307,11 @@ class Gemm(Op):
         return Contraction((Axis("m", p.m), Axis("n", p.n), Axis("k", p.k, "reduce")), tuple(operands), (Operand(("m", "n"), a.dtype),),
                            alpha=self.alpha, beta=self.beta, serial=_serial_axes(self.pieces()), notes=_serial_notes(self.pieces()))
 
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None) -> list[Call]:
-        return self.calls(self.problem(present(inputs[0]), present(inputs[1])), inputs, outputs, False, epilogue)
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        return self.calls(self.problem(present(inputs[0]), present(inputs[1])), inputs, outputs)
 
-    def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
-        return with_panels(self, self.problem(present(inputs[0]), present(inputs[1])), present(inputs[1]))
-
-    def calls(self, p: Problem, inputs: Types, outputs: Sequence[TensorType], packed: bool, epilogue: Epilogue | None) -> list[Call]:
+    def calls(self, p: Problem, inputs: Types, outputs: Sequence[TensorType], packed: bool = False,
+              epilogue: Epilogue | None = None) -> list[Call]:
         """The kernel of problem `p`; with `packed` B is laid out in panels."""
         a, b, c = present(inputs[0]), present(inputs[1]), self.addend(inputs)
         bias = None

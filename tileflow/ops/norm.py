@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError, UnsupportedError
-from ..graph.op import Last, Op, Types, op
+from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
-from ..kernels.elementwise.expr import Var, cast, sqrt
+from ..kernels.elementwise.expr import Var
 from ..kernels.elementwise.loops import elementwise_call
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.call import Work as Scratch
@@ -21,7 +21,6 @@ from ..kernels.move import fill_call, move
 from ..kernels.norm.planar import CHANNELS, ROWS, norm_leaf, own_scratch
 from ..kernels.reduce import reduce_calls
 from ..work import LETTERS, Axis, Operand, Reduce, Work
-from .norm_last import BatchNormalizationGradLast, BatchNormalizationLast
 from .shape import Shape, normal_axis, present
 
 if TYPE_CHECKING:
@@ -42,12 +41,6 @@ def _work(x: TensorType, kept: Shape, arrays: int, smalls: int, outputs: int, sm
     axes = tuple(Axis(a, n, "parallel" if i in kept else "reduce") for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
     full, small = Operand(names, x.dtype), Operand(tuple(names[i] for i in kept), x.dtype)
     return Reduce(axes, (full,) * arrays + (small,) * smalls, (full,) * outputs + (small,) * small_outputs, flops)
-
-
-KERNELS = ("f4", "f8")
-"""Element types that the kernels of batch normalisation know."""
-GAIN = 0.02
-"""Nanoseconds a byte that batch normalisation saves where channels are last: memory is read once less."""
 
 
 # ---- batch normalisation -------------------------------------------------------------------------------------------------
@@ -89,7 +82,6 @@ class BatchNormalization(Op):
     no_gradient = "mean and var are running statistics, which training keeps"
 
     roles = ("data", "scale", "bias", "statistic", "statistic")
-    expands_first = True
     epsilon: float = 1e-5
     momentum: float = 0.9
     training_mode: int = 0
@@ -152,12 +144,6 @@ class BatchNormalization(Op):
         columns = [a if a.shape == column else b.Reshape(a, shape=column, allowzero=1) for a in (mean, factor, shift)]
         return [b.Map(x, *columns, exprs=((Var(0, v) - t) * Var(2, v) + Var(3, v),))]
 
-    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
-        x = present(inputs[0])
-        if not self.training_mode or x.rank < 3 or not x.size or x.code not in KERNELS:
-            return None
-        return BatchNormalizationLast(self, (True, *[False] * (len(inputs) - 1)), (True, *[False] * 3)).last(GAIN * x.nbytes)
-
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
         if not self.training_mode:
@@ -217,12 +203,6 @@ class BatchNormalizationGrad(Op):
         with np.errstate(invalid="ignore"):
             pulled = g - _per_channel(dshift / count, x.ndim) - normal * _per_channel(dscale / count, x.ndim)
         return tuple(a.astype(dtype) for a in (pulled * _per_channel(scale * inverse, x.ndim), dscale, dshift))
-
-    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
-        x = present(inputs[1])
-        if x.rank < 3 or not x.size or x.code not in KERNELS:
-            return None
-        return BatchNormalizationGradLast(self, (True, True, *[False] * 3), (True, False, False)).last(GAIN * x.nbytes)
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         return _work(present(inputs[1]), (1,), 2, 3, 1, 2, 8.0)

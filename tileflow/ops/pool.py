@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError, UnsupportedError
-from ..graph.op import Last, Op, Record, Types, op
+from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
-from ..kernels.machine.call import Call, In, Out
+from ..kernels.machine.call import Call
 from ..kernels.pool import planar as kernels
-from ..kernels.pool.maximum import max_gradient, max_pool, max_pool_with_indices, max_unpool, none, winner_code
+from ..kernels.pool.maximum import max_gradient, max_pool, max_pool_with_indices
 from ..kernels.pool.planar import Pool
-from ..kernels.pool.planes import Pooling
 from ..work import Axis, Operand, Reduce, Window, Work
-from .pool_last import AveragePoolGradLast, AveragePoolLast, GlobalAverageLast, MaxPoolLast, MaxUnpoolLast, PoolLast
 from .shape import present
 from .window import Shape, Windows, windows
 
@@ -26,10 +24,6 @@ if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
     from ..kernels.isa.cpu import Cpu
-
-
-MAX_GAIN = 0.05
-"""Nanoseconds per byte of the image that a maximum saves where channels are last; over 2 x 2 blocks it costs as much."""
 
 
 def _check(x: TensorType, name: str) -> None:
@@ -42,7 +36,7 @@ def _check(x: TensorType, name: str) -> None:
         raise ShapeError(f"the spatial axes of the input {list(x.shape)} may not be empty.")
 
 
-def _pool(win: Windows) -> Pool:
+def pool_of(win: Windows) -> Pool:
     """Sizes for the kernels; one spatial axis is a plane of one row."""
     def pair(values: Shape, missing: int) -> tuple[int, int]:
         return (missing, values[0]) if len(values) == 1 else (values[0], values[1])
@@ -51,7 +45,7 @@ def _pool(win: Windows) -> Pool:
                 *pair(win.begin, 0))
 
 
-def _planes(x: TensorType) -> int:
+def planes_of(x: TensorType) -> int:
     return x.shape[0] * x.shape[1]
 
 
@@ -61,7 +55,7 @@ def _positions(win: Windows) -> list[np.ndarray]:
             zip(win.out, win.kernel, win.strides, win.dilations, win.begin, strict=True)]
 
 
-def _taps(win: Windows) -> tuple[np.ndarray, np.ndarray]:
+def taps_of(win: Windows) -> tuple[np.ndarray, np.ndarray]:
     """[windows, taps]: the flat place of each tap in the plane, and whether it lies inside. Row-major windows and taps."""
     rank = len(win.size)
     places, inside = np.zeros((1,) * (2 * rank), np.int64), np.ones((1,) * (2 * rank), bool)
@@ -74,10 +68,10 @@ def _taps(win: Windows) -> tuple[np.ndarray, np.ndarray]:
     return np.where(inside, places, 0).reshape(size), np.broadcast_to(inside, (*win.out, *win.kernel)).reshape(size)
 
 
-def _winners(x: np.ndarray, win: Windows) -> tuple[np.ndarray, np.ndarray]:
+def winners_of(x: np.ndarray, win: Windows) -> tuple[np.ndarray, np.ndarray]:
     """[n * c, windows]: maxima, and their flat places in the plane (-1: no element)."""
     flat = x.reshape(-1, math.prod(win.size))
-    places, inside = _taps(win)
+    places, inside = taps_of(win)
     best = np.full((flat.shape[0], len(places)), -np.inf, x.dtype)
     where = np.full(best.shape, -1, np.int64)
     for t in range(places.shape[1]):
@@ -122,11 +116,6 @@ class Windowed(Op):
         """What the windows slide over."""
         return present(inputs[0])
 
-    def as_last(self, form: type[PoolLast], image: TensorType, gain: float, **more: Any) -> Last | None:
-        """The channels-last form where there is one; `gain` is nanoseconds saved per byte of the image."""
-        made = form(self, _pool(self.windows(image.shape)), image, **more)
-        return made.last((-gain if made.p.halves else gain) * image.nbytes) if made.fits and image.code in ("f4", "f8") else None
-
     def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
         """The same windows with the padding that the part's own windows meet."""
         image = self.image(inputs, outputs)
@@ -159,7 +148,7 @@ class MaxPool(Windowed):
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         x = present(inputs[0])
         win = self.windows(x.shape)
-        best, where = _winners(x, win)
+        best, where = winners_of(x, win)
         shape = (*x.shape[:2], *win.out)
         planes = np.arange(len(where))[:, None] * math.prod(win.size)
         if self.storage_order and len(win.size) == 2:
@@ -171,16 +160,6 @@ class MaxPool(Windowed):
     def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
             outputs: Sequence[Value]) -> Sequence[Value | None]:
         return [None if grads[0] is None else b.MaxPoolGrad(grads[0], inputs[0], **self.same())]
-
-    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
-        return None if self.indices else self.as_last(MaxPoolLast, present(inputs[0]), MAX_GAIN)
-
-    def pooling(self, inputs: Types, outputs: Sequence[TensorType]) -> Pooling | None:
-        x = present(inputs[0])
-        p = _pool(self.windows(x.shape))
-        if self.indices or not p.halves or (p.oh, p.ow) != (p.h // 2, p.w // 2) or outputs[0].size == 0 or x.code not in ("f4", "f8"):
-            return None
-        return Pooling(x.code, _planes(x), p.h, p.w, outputs[1].code if len(outputs) > 1 else "")
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
@@ -194,14 +173,14 @@ class MaxPool(Windowed):
         x = present(inputs[0])
         if outputs[0].size == 0:
             return []
-        p = _pool(self.windows(x.shape))
+        p = pool_of(self.windows(x.shape))
         by_columns = self.storage_order == 1 and x.rank == 4
-        return max_pool_with_indices(p, _planes(x), x.code, cpu, by_columns) if self.indices else max_pool(p, _planes(x), x.code, cpu)
+        return max_pool_with_indices(p, planes_of(x), x.code, cpu, by_columns) if self.indices else max_pool(p, planes_of(x), x.code, cpu)
 
 
 @op("MaxPoolGrad", onnx=False)
 class MaxPoolGrad(Windowed):
-    """Gradient of MaxPool: (gradient of y, x) to dx. The winners are found again, unless MaxPool writes them down (`recorded`)."""
+    """Gradient of MaxPool: (gradient of y, x) to dx. The winners are found again, unless MaxPool writes them down (`host.pool`)."""
 
     no_gradient = "which elements are the largest does not change smoothly"
 
@@ -220,7 +199,7 @@ class MaxPoolGrad(Windowed):
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         g, x = present(inputs[0]), present(inputs[1])
-        _, where = _winners(x, self.windows(x.shape))
+        _, where = winners_of(x, self.windows(x.shape))
         dx = np.zeros((len(where), math.prod(x.shape[2:])), x.dtype)
         planes, wins = np.nonzero(where >= 0)
         np.add.at(dx, (planes, where[planes, wins]), g.reshape(where.shape)[planes, wins])
@@ -233,77 +212,7 @@ class MaxPoolGrad(Windowed):
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = outputs[0]
-        return max_gradient(_pool(self.windows(x.shape)), _planes(x), x.code, cpu) if x.size else []
-
-    def recorded(self, index: int, maker: Op, inputs: Types) -> Record | None:
-        if index != 1 or type(maker) is not MaxPool or maker.indices or maker.same() != self.same():
-            return None
-        return Record(WinningMaxPool(**self.same()), MaxUnpool(**self.same(), shape=present(inputs[1]).shape[2:]), (0,))
-
-
-def _taps_won(x: np.ndarray, win: Windows) -> tuple[np.ndarray, np.ndarray]:
-    """[n * c, windows]: maxima, and which tap of its window each is, as the kernels write it down."""
-    best, where = _winners(x, win)
-    places, inside = _taps(win)
-    code = winner_code(places.shape[1])
-    won = np.full(where.shape, none(code), code)
-    for t in range(places.shape[1]):
-        won[(where == places[:, t]) & inside[:, t]] = t
-    return best, won
-
-
-class WinningMaxPool(MaxPool):
-    """MaxPool that also writes down which tap of each window has won. Made by the host lowering only."""
-
-    name: ClassVar[str] = "WinningMaxPool"
-
-    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        y, = super().infer(*types)
-        return y, y.with_dtype(np.dtype(winner_code(math.prod(self.kernel_shape))).name)
-
-    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
-        x = present(inputs[0])
-        win = self.windows(x.shape)
-        return tuple(found.reshape(*x.shape[:2], *win.out) for found in _taps_won(x, win))
-
-    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
-        return self.as_last(MaxPoolLast, present(inputs[0]), MAX_GAIN, results=2)
-
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        x, y = present(inputs[0]), outputs[0]
-        where = Out(1, (_planes(x), math.prod(y.shape[2:])))
-        return max_pool(_pool(self.windows(x.shape)), _planes(x), x.code, cpu, where) if y.size else []
-
-
-@dataclass(frozen=True, repr=False)
-class MaxUnpool(Windowed):
-    """The gradient of MaxPool from the gradient of its maxima and the record of the winners. Made by the host lowering only."""
-
-    name: ClassVar[str] = "MaxUnpool"
-    shape: Shape = ()
-
-    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        g = present(types[0])
-        return (g.with_shape((*g.shape[:2], *self.shape)),)
-
-    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
-        g, won = present(inputs[0]), present(inputs[1])
-        win = self.windows((*g.shape[:2], *self.shape))
-        places, _ = _taps(win)
-        dx = np.zeros((g.shape[0] * g.shape[1], math.prod(self.shape)), g.dtype)
-        won = won.reshape(len(dx), math.prod(win.out))
-        planes, wins = np.nonzero(won != none(winner_code(places.shape[1])))
-        np.add.at(dx, (planes, places[wins, won[planes, wins]]), g.reshape(won.shape)[planes, wins])
-        return (dx.reshape(*g.shape[:2], *self.shape),)
-
-    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
-        return self.as_last(MaxUnpoolLast, outputs[0], MAX_GAIN, operands=2)
-
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        g, x = present(inputs[0]), outputs[0]
-        where = In(1, (_planes(x), math.prod(g.shape[2:])))
-        return max_unpool(_pool(self.windows(x.shape)), _planes(x), x.code, cpu, where) if x.size else []
-
+        return max_gradient(pool_of(self.windows(x.shape)), planes_of(x), x.code, cpu) if x.size else []
 
 def _check_gradient(g: TensorType, x: TensorType, win: Windows) -> None:
     wanted = x.with_shape((*x.shape[:2], *win.out))
@@ -366,7 +275,7 @@ class AveragePool(Average):
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         x = present(inputs[0])
         win = self.windows(x.shape)
-        places, inside = _taps(win)
+        places, inside = taps_of(win)
         met = np.where(inside, x.reshape(-1, math.prod(win.size))[:, places], x.dtype.type(0))
         return ((met.sum(-1) / self.shares(win).astype(x.dtype)).reshape(*x.shape[:2], *win.out),)
 
@@ -376,10 +285,6 @@ class AveragePool(Average):
         return [None if grads[0] is None else
                 b.AveragePoolGrad(grads[0], shape=shape, count_include_pad=self.count_include_pad, **self.same())]
 
-    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
-        x = present(inputs[0])
-        return self.as_last(AveragePoolLast, x, 0.0, limits=self.bounds(self.windows(x.shape)))
-
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
         return _work(x, self.windows(x.shape))
@@ -387,7 +292,7 @@ class AveragePool(Average):
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])
         win = self.windows(x.shape)
-        return kernels.average(_pool(win), self.bounds(win), _planes(x), x.code) if outputs[0].size else []
+        return kernels.average(pool_of(win), self.bounds(win), planes_of(x), x.code) if outputs[0].size else []
 
 
 @op("AveragePoolGrad", onnx=False)
@@ -418,7 +323,7 @@ class AveragePoolGrad(Average):
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         g = present(inputs[0])
         win = self.windows((*g.shape[:2], *self.shape))
-        places, inside = _taps(win)
+        places, inside = taps_of(win)
         shares = g.reshape(-1, len(places)) / self.shares(win).astype(g.dtype)
         dx = np.zeros((len(shares), math.prod(self.shape)), g.dtype)
         wins, taps = np.nonzero(inside)
@@ -429,17 +334,13 @@ class AveragePoolGrad(Average):
             outputs: Sequence[Value]) -> Sequence[Value | None]:
         return [None if grads[0] is None else b.AveragePool(grads[0], count_include_pad=self.count_include_pad, **self.same())]
 
-    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
-        x = outputs[0]
-        return self.as_last(AveragePoolGradLast, x, 0.0, limits=self.bounds(self.windows(x.shape)))
-
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         return _work(outputs[0], self.windows(outputs[0].shape), backward=True)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = outputs[0]
         win = self.windows(x.shape)
-        return kernels.average_gradient(_pool(win), self.bounds(win), _planes(x), x.code) if x.size else []
+        return kernels.average_gradient(pool_of(win), self.bounds(win), planes_of(x), x.code) if x.size else []
 
 
 class Global(Op):
@@ -484,12 +385,9 @@ class GlobalAveragePool(Global):
         g, x = grads[0], present(inputs[0])
         return [None if g is None else b.Expand(b.Mul(g, b.scalar(1.0 / math.prod(x.shape[2:]), g)), shape=x.shape)]
 
-    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
-        return GlobalAverageLast(self, (True,), (True,)).last() if present(inputs[0]).code in ("f4", "f8") else None
-
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])
-        return kernels.means(_planes(x), math.prod(x.shape[2:]), x.code) if outputs[0].size else []
+        return kernels.means(planes_of(x), math.prod(x.shape[2:]), x.code) if outputs[0].size else []
 
 
 @op("GlobalMaxPool")
@@ -523,4 +421,4 @@ class GlobalMaxPool(Global):
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])
-        return max_pool(_pool(self._flat(x.shape)[0]), _planes(x), x.code, cpu) if outputs[0].size else []
+        return max_pool(pool_of(self._flat(x.shape)[0]), planes_of(x), x.code, cpu) if outputs[0].size else []

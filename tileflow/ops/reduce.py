@@ -3,20 +3,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError
-from ..graph.op import Last, Op, Types, op
+from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import FLOATS, TensorType
 from ..kernels.machine.call import Call, Out
 from ..kernels.move import BITS, fill_call
 from ..kernels.reduce import index_calls, reduce_calls
 from ..work import LETTERS, Axis, Operand, Reduce, Work
-from .last import axis_last
 from .shape import Shape, normal_axes, normal_axis, present
 
 if TYPE_CHECKING:
@@ -64,15 +63,6 @@ class Reduction(Op):
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
         return _work(x, self.reduced(x.rank), bool(self.keepdims), outputs[0].dtype, self.combine)
-
-    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
-        """The axes where they lie then; what is left must lie as before, or keep its place."""
-        rank = present(inputs[0]).rank
-        axes = self.reduced(rank)
-        left = [axis_last(i, rank) for i in range(rank) if i not in axes]
-        if rank < 3 or not axes or (not self.keepdims and left != sorted(left)):
-            return None
-        return Last(replace(self, axes=tuple(axis_last(i, rank) for i in axes)), (True,), (bool(self.keepdims),))
 
     def count(self, shape: Shape) -> int:
         """How many elements are reduced to one."""

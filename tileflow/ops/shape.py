@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from ..errors import ShapeError, TypeMismatchError
-from ..graph.op import Last, Op, Types, op
+from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType, broadcast_shapes
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import Axis, copy_call, strides
 from ..work import LETTERS, Map, Move, Operand, Work, map_work
 from ..work import Axis as WorkAxis
-from .last import axis_last, to_last
 from .moving import move
 
 if TYPE_CHECKING:
@@ -271,12 +270,6 @@ class Concat(Op):
         parts = b.Split(g, axis=axis, sizes=tuple(v.shape[axis] for v in inputs if v is not None))
         return [parts] if len(inputs) == 1 else list(parts)
 
-    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
-        rank = outputs[0].rank
-        if rank < 3:
-            return None
-        return Last(Concat(axis=axis_last(normal_axis(self.axis, rank), rank)), (True,) * len(inputs), (True,))
-
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         y = outputs[0]
         return map_work([t and t.shape for t in inputs], y.shape, y.dtype, 0.0, Move)
@@ -321,12 +314,6 @@ class Split(Op):
             outputs: Sequence[Value]) -> Sequence[Value | None]:
         parts = [zeros(b, y) if g is None else g for g, y in zip(grads, outputs, strict=True)]
         return [b.Concat(*parts, axis=self.axis)]
-
-    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
-        rank = present(inputs[0]).rank
-        if rank < 3:
-            return None
-        return Last(Split(axis=axis_last(normal_axis(self.axis, rank), rank), sizes=self.sizes), (True,), (True,) * len(outputs))
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
@@ -374,10 +361,6 @@ class Expand(Op):
             outputs: Sequence[Value]) -> Sequence[Value | None]:
         x, g = present(inputs[0]), grads[0]
         return [None if g is None else sum_to(b, g, x.shape)]
-
-    def channels_last(self, inputs: Types, outputs: Sequence[TensorType]) -> Last | None:
-        y = outputs[0]
-        return Last(Expand(shape=to_last(y.shape)), (present(inputs[0]).size != 1,), (True,)) if y.rank >= 3 else None
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         y = outputs[0]

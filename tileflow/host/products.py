@@ -1,0 +1,53 @@
+"""Matrix products: epilogues on their blocks, and B laid out in panels."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from ..graph.op import Types
+from ..graph.types import TensorType, dtype_of
+from ..kernels.gemm.blocking import Problem
+from ..kernels.gemm.float32 import panels
+from ..kernels.isa.cpu import Cpu
+from ..kernels.machine.call import Call
+from ..ops.matmul import Gemm, Product
+from ..ops.shape import present
+from .form import Blockwise, Finish, Packed, blockwise, packed
+
+
+class Products(Blockwise):
+    """MatMul, Gemm and their like. With a `problem`, B, of type `b`, is laid out in panels already."""
+
+    name: ClassVar[str] = "Products"
+    epilogue: ClassVar[int | None] = -1
+
+    def __init__(self, op: Product | Gemm, problem: Problem | None = None, b: TensorType | None = None) -> None:
+        self.op, self.problem, self.b = op, problem, b
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        return self.op.infer(types[0], self.b or types[1], *types[2:])
+
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish) -> list[Call]:
+        problem = self.problem or self.op.problem(present(inputs[0]), present(inputs[1]))
+        return self.op.calls(problem, inputs, outputs, self.problem is not None, finish.epilogue)
+
+    def __str__(self) -> str:
+        return f"{self.op} with B in panels" if self.problem else str(self.op)
+
+
+@blockwise.register(Product)
+@blockwise.register(Gemm)
+def _(op: Product | Gemm) -> Blockwise | None:
+    return Products(op)
+
+
+@packed.register(Product)
+@packed.register(Gemm)
+def _(op: Product | Gemm, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
+    """Serialized products keep their bounded memory: they have no such form."""
+    b = present(inputs[1])
+    problem = op.problem(present(inputs[0]), b)
+    laid = None if op.pieces() else panels(b.code, problem)
+    if laid is None:
+        return None
+    return Packed(1, TensorType(dtype_of(laid.dtype), (laid.elements,)), laid.calls, Products(op, problem, b))
