@@ -180,7 +180,7 @@ def test_training_pools_in_the_convolutions_with_the_same_bits(monkeypatch: pyte
     joined, plan = trained()
     assert pooled_nodes(plan) == 2
     assert not [row for row in plan.micro.rows if row.leaf.name.startswith("max_halves")]
-    monkeypatch.setattr(planning, "pool_planes", lambda graph, keep: graph)
+    monkeypatch.setattr(planning, "pool_planes", lambda graph, cpu, keep: graph)
     apart, plan = trained()
     assert pooled_nodes(plan) == 0
     assert {n: a.tobytes() for n, a in joined.items()} == {n: a.tobytes() for n, a in apart.items()}
@@ -191,6 +191,6 @@ def test_inference_pools_in_the_convolutions_with_the_same_bits(monkeypatch: pyt
     assert pooled_nodes(plan) == 2
     assert [row.leaf.name for row in plan.micro.rows].count("conv_forward") == 2
     assert not [row for row in plan.micro.rows if row.leaf.name.startswith(("max_halves", "elementwise"))]
-    monkeypatch.setattr(planning, "pool_planes", lambda graph, keep: graph)
+    monkeypatch.setattr(planning, "pool_planes", lambda graph, cpu, keep: graph)
     apart, _ = inferred()
     assert joined.tobytes() == apart.tobytes()

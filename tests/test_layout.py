@@ -325,7 +325,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, convolutions: bool, planar: bool, s
     """A model after some steps, with layouts chosen as if turning were free, or not at all."""
     with monkeypatch.context() as patch:
         if planar:
-            patch.setattr("tileflow.lower.plan.arrange", lambda graph, keep: graph)
+            patch.setattr("tileflow.lower.plan.arrange", lambda graph, cpu, keep: graph)
         patch.setattr("tileflow.lower.layout.TURN", 1e-9)
         nn.manual_seed(2)
         net = Small(convolutions)
@@ -362,7 +362,7 @@ def test_normalisation_residual_and_activation_of_inference_join_their_convoluti
     """Elementwise passes of their own are left for the factors per channel only; the results are torch's."""
     torch = needs("torch")
     if planar:
-        monkeypatch.setattr("tileflow.lower.plan.arrange", lambda graph, keep: graph)
+        monkeypatch.setattr("tileflow.lower.plan.arrange", lambda graph, cpu, keep: graph)
     monkeypatch.setattr("tileflow.lower.layout.TURN", 1e-9)
     nn.manual_seed(2)
     net = Small(convolutions=True)

@@ -407,7 +407,7 @@ def train_pooled() -> tuple[dict[str, np.ndarray], Any]:
 def test_winners_are_written_down_for_the_gradient_with_the_same_bits(monkeypatch: pytest.MonkeyPatch):
     """Each pool's gradient reads the winners of its own windows, and nothing is searched twice."""
     from tileflow.lower import plan as planning
-    monkeypatch.setattr(planning, "arrange", lambda graph, keep: graph)
+    monkeypatch.setattr(planning, "arrange", lambda graph, cpu, keep: graph)
     recorded, plan = train_pooled()
     names = [row.leaf.name for row in plan.micro.rows]
     assert sorted(n for n in names if n.startswith("max")) == ["max_halves_winners", "max_pool_winners", "max_unpool", "max_unpool_halves"]

@@ -13,7 +13,7 @@ from ..kernels.machine.call import Call
 from ..ops.conv import Conv, ConvInputGrad, ConvWeightGrad, zeros
 from ..ops.shape import present
 from .channels_last import ChannelsLast, to_channels_first
-from .form import NOTHING, Blockwise, Finish, Form, Packed, blockwise, channels_last, packed, takes_halves
+from .form import NOTHING, AsItStands, Blockwise, Finish, Form, Packed, blockwise, channels_last, packed, takes_halves
 
 
 class Convolution(Blockwise):
@@ -82,17 +82,15 @@ def _(op: Convolution, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -
 
 # ---- planar images
 
-class ConvPlanar(Convolution):
+class ConvPlanar(AsItStands, Convolution):
     """Conv as it stands: x [n, c, *spatial], weights [o, c / group, *kernel] and an optional bias to y [n, o, *out]."""
 
+    op: Conv
     name: ClassVar[str] = "ConvPlanar"
     epilogue: ClassVar[int | None] = 1
 
     def __init__(self, op: Conv) -> None:
         self.op = op
-
-    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        return self.op.infer(*types)
 
     def pools(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
         x, w = present(inputs[0]), present(inputs[1])
@@ -112,20 +110,15 @@ class ConvPlanar(Convolution):
             return None
         return kernels.forward_panels(geometry, x.code, cpu), False
 
-    def __str__(self) -> str:
-        return str(self.op)
 
-
-class ConvInputGradPlanar(Convolution):
+class ConvInputGradPlanar(AsItStands, Convolution):
     """ConvInputGrad as it stands: (dy [n, o, *out], weights) to dx [n, c, *spatial]."""
 
+    op: ConvInputGrad
     name: ClassVar[str] = "ConvInputGradPlanar"
 
     def __init__(self, op: ConvInputGrad) -> None:
         self.op = op
-
-    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        return self.op.infer(*types)
 
     def convolve(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish, packed: int) -> list[Call]:
         assert finish == NOTHING, finish
@@ -139,9 +132,6 @@ class ConvInputGradPlanar(Convolution):
         if kernels.planar.depthwise.serves_gradient(geometry) or kernels.planar.pointwise.serves(geometry):
             return None
         return kernels.gradient_panels(geometry, x.code, cpu), False
-
-    def __str__(self) -> str:
-        return str(self.op)
 
 
 @blockwise.register(Conv)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import ClassVar
 
+import numpy as np
+
 from ..graph.op import Op, Types
 from ..graph.types import TensorType
 from ..kernels.elementwise.epilogue import Epilogue
@@ -154,6 +156,21 @@ class Blockwise(HostOp):
 
     def kernel(self, inputs: Types, outputs: Outputs, cpu: Cpu) -> list[Call]:
         return self.calls(inputs, outputs, cpu, NOTHING)
+
+
+class AsItStands(Blockwise):
+    """Base of operators as they stand, whose kernels can do more than `kernel` says."""
+
+    op: Op
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        return self.op.infer(*types)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        return self.op.reference(*inputs)
+
+    def __str__(self) -> str:
+        return str(self.op)
 
 
 @singledispatch

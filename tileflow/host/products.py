@@ -12,27 +12,41 @@ from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call
 from ..ops.matmul import Gemm, Product
 from ..ops.shape import present
-from .form import Blockwise, Finish, Packed, blockwise, packed
+from .form import AsItStands, Blockwise, Finish, Packed, blockwise, packed
 
 
-class Products(Blockwise):
-    """MatMul, Gemm and their like. With a `problem`, B, of type `b`, is laid out in panels already."""
+class Products(AsItStands):
+    """MatMul, Gemm and their like."""
 
+    op: Product | Gemm
     name: ClassVar[str] = "Products"
     epilogue: ClassVar[int | None] = -1
 
-    def __init__(self, op: Product | Gemm, problem: Problem | None = None, b: TensorType | None = None) -> None:
+    def __init__(self, op: Product | Gemm) -> None:
+        self.op = op
+
+    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish) -> list[Call]:
+        problem = self.op.problem(present(inputs[0]), present(inputs[1]))
+        return self.op.calls(problem, inputs, outputs, False, finish.epilogue)
+
+
+class Prepacked(Blockwise):
+    """A product of a given problem whose B, of type `b`, is laid out in panels already. Made by `packed` only."""
+
+    name: ClassVar[str] = "Prepacked"
+    epilogue: ClassVar[int | None] = -1
+
+    def __init__(self, op: Product | Gemm, problem: Problem, b: TensorType) -> None:
         self.op, self.problem, self.b = op, problem, b
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        return self.op.infer(types[0], self.b or types[1], *types[2:])
+        return self.op.infer(types[0], self.b, *types[2:])
 
     def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish) -> list[Call]:
-        problem = self.problem or self.op.problem(present(inputs[0]), present(inputs[1]))
-        return self.op.calls(problem, inputs, outputs, self.problem is not None, finish.epilogue)
+        return self.op.calls(self.problem, inputs, outputs, True, finish.epilogue)
 
     def __str__(self) -> str:
-        return f"{self.op} with B in panels" if self.problem else str(self.op)
+        return f"{self.op} with B in panels"
 
 
 @blockwise.register(Product)
@@ -50,4 +64,4 @@ def _(op: Product | Gemm, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu
     laid = None if op.pieces() else panels(b.code, problem)
     if laid is None:
         return None
-    return Packed(1, TensorType(dtype_of(laid.dtype), (laid.elements,)), laid.calls, Products(op, problem, b))
+    return Packed(1, TensorType(dtype_of(laid.dtype), (laid.elements,)), laid.calls, Prepacked(op, problem, b))
