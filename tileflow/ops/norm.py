@@ -12,7 +12,7 @@ from ..errors import ShapeError, TypeMismatchError, UnsupportedError
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
-from ..kernels.elementwise.expr import Var
+from ..kernels.elementwise.expr import Var, cast, sqrt
 from ..kernels.elementwise.loops import elementwise_call
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.call import Work as Scratch
