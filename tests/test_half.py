@@ -9,7 +9,7 @@ import onnx
 import pytest
 from evaluate import run_reference
 from onnx import TensorProto, helper
-from test_registry import CASES, arrays_of
+from samples import cases
 
 import tileflow
 from tileflow import compiler
@@ -49,8 +49,15 @@ def halved(op: Op, types: list[TensorType | None], half: str) -> tuple[Op, list[
 NATIVE = ("Add", "Gather", "Gelu", "Gemm", "MatMul", "Relu", "Transpose", "Where")
 """Operators that are tried in bfloat16 as well: what is widened differs from float16 in the casts alone."""
 
-HALF_CASES = [(f"{name}-{half}", *case) for name, op, types in CASES for half in HALVES
-              if name.endswith("-0") and (half == "float16" or op.name in NATIVE) and (case := halved(op, types, half))]
+HALF_CASES = [(f"{c.name}-{half}", *case) for c in cases() for half in HALVES
+              if c.name.endswith("-0") and (half == "float16" or c.op.name in NATIVE) and (case := halved(c.op, c.types, half))]
+
+
+def arrays_of(types: list[TensorType | None]) -> list[np.ndarray | None]:
+    """Numbers whose sums do not cancel; 0 and 1 are labels and indices of everything."""
+    rng = np.random.default_rng(0)
+    return [None if t is None else rng.integers(0, 2, t.shape).astype(t.numpy) if not t.is_float
+            else rng.uniform(0.1, 0.9, t.shape).astype(t.numpy) for t in types]
 
 
 @pytest.mark.parametrize(("op", "types"), [c[1:] for c in HALF_CASES], ids=[c[0] for c in HALF_CASES])
