@@ -18,8 +18,8 @@ from tileflow.passes.fold import fold
 from tileflow.program import Batching, Program
 from tileflow.runtime.engine import Engine
 from tileflow.runtime.executable import Host, make_engine
-from tileflow.runtime.session import Session
 from tileflow.schedule import Refresh, Repeat, Run
+from tileflow.state import Session
 
 
 class Native:

@@ -17,10 +17,10 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import IO, Any
 
-ROOT = str(Path(__file__).parent.parent)
+from . import ROOT
+
 SETTLE = {"ours": 0.02, "torch": 0.02, "onnxruntime": 0.06, "openvino": 0.02}
 """Seconds after a turn, in which a side's threads stop spinning. GNU OpenMP's spin 300,000 times at the end of a region, which takes up to
 7 ms, ONNX Runtime's up to 40 ms: until then a region of two threads waits for one that shares its core, and takes ten times as long."""

@@ -18,7 +18,7 @@ from tileflow.graph import HALVES, Builder, Graph, Op, TensorType
 from tileflow.importers.onnx import wrap_model
 from tileflow.program import Batching
 from tileflow.runtime.executable import Host, make_engine
-from tileflow.runtime.session import Session
+from tileflow.state import Session
 
 EPSILON = {"float16": 2.0 ** -10, "bfloat16": 2.0 ** -7}
 

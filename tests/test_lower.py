@@ -24,8 +24,9 @@ from tileflow.lower.attach import attach
 from tileflow.lower.expand import expand
 from tileflow.lower.fuse import Fused, fuse
 from tileflow.lower.groups import MOST_OPERANDS
-from tileflow.lower.memory import ALIGN, Arena, Interval, padded
+from tileflow.lower.memory import Arena, Interval
 from tileflow.lower.rows import Operand, Place, Row, lower
+from tileflow.room import ALIGN, padded
 from tileflow.runtime import binding
 from tileflow.runtime.binding import Bound, Moving, bind, merge
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from tileflow.lower import memory
-from tileflow.lower.memory import Arena, Interval, padded
+from tileflow.lower.memory import Arena, Interval
+from tileflow.room import padded
 
 
 def plain(intervals: Sequence[Interval], base: int) -> dict[object, int]:

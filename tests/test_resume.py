@@ -299,7 +299,7 @@ def test_resuming_needs_the_same_model(tmp_path: Path, monkeypatch: pytest.Monke
     options = dict(micro_batch_size=4, gradient_accumulation=2, device_iterations=3, shuffle=False, learning_rate=0.01, epochs=2)
     with pytest.raises(CheckpointError, match="belongs to another model: operators, attributes, names or sizes of its graph"):
         tileflow.train(Other(), data=rows(), out=str(tmp_path), resume=True, **options)          # type: ignore[arg-type]
-    monkeypatch.setattr("tileflow.runtime.fingerprint.__version__", "9.0")
+    monkeypatch.setattr("tileflow.runtime.fingerprint.VERSION", "9.0")
     with pytest.raises(CheckpointError, match=r"tileflow 0\.\S+ wrote it, and another version may read a model differently: go on with that one"):
         tileflow.train(Other(), data=rows(), out=str(tmp_path), resume=True, **options)          # type: ignore[arg-type]
     tileflow.train(Net(), data=rows(), out=str(tmp_path), resume=True, **options)          # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from tileflow.loss.named import find
 from tileflow.onnx_backend import Backend
 from tileflow.runtime.evaluate import EvaluationModel
 from tileflow.runtime.source import NetSource
-from tileflow.runtime.turns import Turn, build
+from tileflow.state import Turn, build
 
 ROOT = Path(__file__).parent.parent
 THREADS = 8
@@ -223,7 +223,7 @@ def test_a_copied_network_has_a_turn_of_its_own():
 
 WAITING = """
 import threading, time
-from tileflow.runtime.turns import Turn
+from tileflow.state import Turn
 turn, there, over = Turn(), threading.Event(), threading.Event()
 def work():
     there.set()

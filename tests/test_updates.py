@@ -17,7 +17,7 @@ import tileflow
 from tileflow import exact, nn, optim
 from tileflow.errors import CheckpointError, TrainingError, WeightsLostError
 from tileflow.importers.onnx import wrap_model
-from tileflow.lower.memory import room
+from tileflow.room import room
 from tileflow.runtime.binding import bind
 from tileflow.runtime.checkpoint import load_tensors, save_tensors
 from tileflow.tiles.chip import chip

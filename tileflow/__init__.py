@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .errors import TileflowError
+from .version import VERSION
 
 if TYPE_CHECKING:
     from . import nn, optim
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from .runtime.data import DataLoader, Dataset
     from .simulate import TileCompilation, TuneResult
 
-__version__ = "0.1.0"
+__version__ = VERSION
 _LAZY = {
     "train": "api", "infer": "api", "compile": "api", "training_model": "api", "inference_model": "api", "load": "api",
     "tune_available_memory": "api", "TuneResult": "simulate", "TileCompilation": "simulate",

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import __version__, memory
+from . import memory
 from .environment import obstacle
 from .kernels.machine import limits
+from .version import VERSION
 
 REQUIRED = ("numba", "llvmlite", "numpy", "onnx", "tqdm")
 OPTIONAL = ("onnxruntime", "torch", "safetensors")
@@ -70,7 +71,7 @@ def _version(package: str) -> str | None:
 
 
 def _versions(found: Examination) -> None:
-    found.facts += [("tileflow", __version__), ("Python", f"{platform.python_version()} ({sys.executable})"),
+    found.facts += [("tileflow", VERSION), ("Python", f"{platform.python_version()} ({sys.executable})"),
                     ("system", f"{platform.system()} {platform.release()} {platform.machine()}")]
     for name in REQUIRED:
         version = _version(name)

@@ -24,8 +24,7 @@ from .importers.onnx import OLDEST_OPSET, DynamicOperandError, OnnxModel, import
 from .program import Batching
 from .runtime.engine import Engine
 from .runtime.executable import Host, Recent, Signature, make_engine
-from .runtime.session import Session
-from .runtime.turns import Turn, build
+from .state import Session, Turn, build
 from .text import one_line
 
 

@@ -18,7 +18,7 @@ from .errors import OptionError, OutOfTileMemoryError, ReportError
 from .options import Options
 from .reading import read_text
 from .report import Report
-from .runtime.turns import build
+from .state import build
 from .text import one_line
 from .tiles.chip import Chip, chip
 from .tiles.machine import TileProgram, analyze

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import files, memory, networks
+from .. import ROOT, files, memory, networks
 from ..models import initial_weights, tutorial_cnn
 from ..peer_onnx import OnnxRuntime
-from ..side import ROOT
 from .base import Problem, Runner, Unsupported, beside_largest
 
 CHECKED_ROWS, CHECKED_STEPS = 4, 3

@@ -19,9 +19,9 @@ from ..options import Options, declarations
 from ..packaged import model_path
 from ..reading import open_regular
 from ..runtime.model import InferenceModel, Progress
-from ..runtime.session import Session
 from ..runtime.source import NetSource, OnnxSource, Source
 from ..runtime.training_model import TrainingModel
+from ..state import Session
 from ..text import one_line
 from ..uses import check_layers, check_use
 

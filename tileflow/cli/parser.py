@@ -6,11 +6,11 @@ import difflib
 from collections.abc import Sequence
 from typing import NoReturn
 
-from .. import __version__
 from ..errors import OptionError
 from ..options import Options, declarations, near_names
 from ..uses import COMMANDS as VERBS
 from ..uses import check_use
+from ..version import VERSION
 from . import compile, doctor, infer, inspect, report, train, tune
 
 COMMANDS = {"train": train, "infer": infer, "inspect": inspect, "compile": compile, "tune": tune, "report": report, "doctor": doctor}
@@ -49,7 +49,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
     parser = _Parser(prog="tileflow", description="Train and run the ONNX file you already have, on a plain CPU.", allow_abbrev=False)
     parser.add_argument(DEBUG, action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--version", action="version", version=f"tileflow {__version__}")
+    parser.add_argument("--version", action="version", version=f"tileflow {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     for name, room in COMMANDS.items():
         sub = commands.add_parser(name, help=room.HELP, description=f"{room.HELP[0].upper()}{room.HELP[1:]}.", epilog=room.EPILOG,

@@ -6,30 +6,12 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..graph import TensorType, Value
+from ..graph import Value
+from ..room import BLOCK, padded, room
 
-ALIGN = 64
-"""Bytes: one cache line and one AVX-512 register."""
 STEPS = 200
 """Ranges looked at for each buffer, on average; networks need 30."""
-BLOCK = 64
-"""Elements: tensors that lie side by side begin at multiples of it, whatever their types, so that rows over neighbours of several types are one."""
 MOST_ROOM = 8 * BLOCK
-
-
-def padded(nbytes: int) -> int:
-    """`nbytes` rounded up to whole lines."""
-    return -(-nbytes // ALIGN) * ALIGN
-
-
-def blocks(count: int) -> int:
-    """`count` elements rounded up to whole blocks."""
-    return -(-count // BLOCK) * BLOCK
-
-
-def room(t: TensorType) -> int:
-    """Bytes that a tensor takes: whole blocks of elements, in which nothing else lies."""
-    return blocks(t.size) * t.itemsize
 
 
 def side_by_side(values: Iterable[Value]) -> tuple[dict[Value, int], int]:

@@ -14,7 +14,8 @@ from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Micro, Out, Seed, Work
 from ..kernels.machine.guard import copy
 from ..kernels.machine.leaf import Leaf
-from .memory import MOST_ROOM, Arena, Interval, room, side_by_side
+from ..room import room
+from .memory import MOST_ROOM, Arena, Interval, side_by_side
 
 
 @dataclass(frozen=True)

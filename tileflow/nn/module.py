@@ -8,8 +8,7 @@ import numpy as np
 
 from ..errors import TileflowError
 from ..graph import Graph, Hints, Origin, State, TensorType, Value
-from ..runtime.session import Session
-from ..runtime.weights import fitting
+from ..state import Session, fitting
 from .parameter import Buffer, Parameter
 from .tensor import Tensor, Trace, recording
 

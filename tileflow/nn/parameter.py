@@ -8,7 +8,7 @@ import numpy as np
 from ..errors import ShapeError
 
 if TYPE_CHECKING:
-    from ..runtime.session import Session
+    from ..state import Session
 
 
 class Parameter:

@@ -42,12 +42,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import __version__
 from ..errors import ReportError
 from ..reading import read_text
 from ..schedule import from_data, period, to_data
 from ..text import one_line
 from ..tiles.plan import step_names
+from ..version import VERSION
 
 if TYPE_CHECKING:
     from ..tiles.machine import TileProgram
@@ -96,7 +96,7 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
     """
     batching, names = tiled.program.batching, step_names([s.node for s in tiled.steps])
     report = {
-        "schema_version": SCHEMA_VERSION, "made_by": f"tileflow {__version__}", "model": model, "training": tiled.program.training,
+        "schema_version": SCHEMA_VERSION, "made_by": f"tileflow {VERSION}", "model": model, "training": tiled.program.training,
         "batching": {"micro_batch": batching.micro_batch, "gradient_accumulation": batching.gradient_accumulation,
                      "device_iterations": batching.device_iterations, "samples_per_update": samples_per_update(tiled)},
         "chip": _chip(tiled), "host": _host(tiled), "options": _plain(tiled.options),

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..lower.memory import room
 from ..lower.plan import Plan
 from ..lower.rows import Place
+from ..room import aligned, room
+from ..state import Session
 from .binding import Moving, Resolve
-from .session import Session, aligned
 
 
 class Arenas:

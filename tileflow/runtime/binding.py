@@ -13,8 +13,8 @@ from ..kernels.machine.call import Micro, Seed
 from ..kernels.machine.driver import CALL, FORK, ROW_WORDS
 from ..kernels.machine.leaf import scalar_word
 from ..kernels.machine.table import chunk
-from ..lower.memory import blocks
 from ..lower.rows import Operand, Place, Row
+from ..room import blocks
 from ..schedule import Counter
 
 STREAMS = "\0micro-batches"

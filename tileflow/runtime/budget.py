@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 from .. import memory
-from ..lower.memory import room
 from ..lower.plan import Plan
+from ..room import room
 from ..schedule import atomic, per
-from .session import Session
+from ..state import Session
 
 
 def needs(plan: Plan, session: Session, final: frozenset[str] = frozenset()) -> dict[str, int]:

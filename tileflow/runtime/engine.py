@@ -12,12 +12,12 @@ from ..kernels.machine import driver
 from ..lower.plan import Plan
 from ..lower.rows import Place
 from ..schedule import atomic
+from ..state import Session
 from . import upkeep
 from .arenas import Arenas
 from .binding import STREAMS
 from .failure import bad_gradient, failed_leaf, lost, overflow
 from .ports import Ports
-from .session import Session
 from .tables import Tables
 
 SLICE_NS = 20_000_000

@@ -13,10 +13,11 @@ from ..graph import TensorType
 from ..kernels.machine import driver
 from ..kernels.machine.warm import compile_all
 from ..lower.plan import make_plan
+from ..options import Options
 from ..program import Program
+from ..state import Session
 from . import budget
 from .engine import Engine
-from .session import Session
 
 MOST_PROGRAMS = 8
 """Programs that a model keeps, one for each set of input types; the least recently used goes first."""
@@ -37,6 +38,10 @@ class Host:
     threads: int | None = None
     matmul_precision: str = "highest"
     seed: int = 0
+
+    @classmethod
+    def of(cls, options: Options) -> Host:
+        return cls(options.threads, options.matmul_precision, options.seed)
 
 
 def make_engine(program: Program, session: Session, initial: Mapping[str, np.ndarray] | None = None, host: Host | None = None, *,

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
 from ..errors import CheckpointError
 from ..options import Options, declarations
+from ..version import VERSION
 from .data import Dataset
 from .training_model import TrainingModel
 
@@ -28,7 +28,7 @@ def fingerprint(model: TrainingModel, data: Dataset, options: Options) -> dict[s
     """Everything that shapes the numbers, in JSON's types."""
     settings = {d.name: getattr(options, d.name) for d in declarations().values() if d.name not in FREE}
     scaling = {name: asdict(f.scaling) for name, f in data.fields.items()}
-    found = {"version": __version__, "settings": settings, "loss": model.loss_name, "optimizer": model.optimizer.describe(), "epochs": options.epochs,
+    found = {"version": VERSION, "settings": settings, "loss": model.loss_name, "optimizer": model.optimizer.describe(), "epochs": options.epochs,
              "model": model.fingerprint, "data": data.digest(), "rows": len(data), "scaling": scaling}
     return dict(json.loads(json.dumps(found, default=_plain)))
 

@@ -17,10 +17,11 @@ from ..errors import DataError, OptionError, ShapeError, TileflowError, TypeMism
 from ..graph import Graph, TensorType, Value
 from ..options import Options
 from ..program import Batching, Program
+from ..state import build
 from .engine import Engine
 from .executable import Host, Progress, Recent, Signature, make_engine
 from .source import Source, as_array
-from .turns import build
+from .trained_file import write_trained
 
 Shown = Callable[[np.ndarray], Any]
 """What a call returns of one output: of [micro-batches, *micro-batch shape]."""
@@ -117,7 +118,6 @@ class Model:
         Raises:
             ModelError: the model did not come from an ONNX file, or the written one computes something else.
         """
-        from .trained_file import write_trained  # it runs models itself
         options = self.options if keep_training_mode is None else self.options.clone(keep_training_mode=keep_training_mode)
         write_trained(self.source, self.state_dict(), Path(path), options, self._example(), progress=self.progress)
         return Path(path)
@@ -170,8 +170,7 @@ class Model:
         program = compilation.program
         self._check_inputs(program, micro)
         final = frozenset(v.name for v in program.micro.outputs if v is not program.loss) if self.mode == "final" else frozenset()
-        host = Host(self.options.threads, self.options.matmul_precision, self.options.seed)
-        engine = make_engine(program, self.source.session, initial, host, final=final, progress=self.progress)
+        engine = make_engine(program, self.source.session, initial, Host.of(self.options), final=final, progress=self.progress)
         self.source.attach()
         return _Compiled(engine, program, compilation, Signature(types), [self._shown(v, engine) for v in engine.outputs])
 

@@ -14,8 +14,7 @@ from ..graph import CODES, Graph, TensorType, kind_of
 from ..importers.onnx import Imported, OnnxModel, import_graph, resolved
 from ..nn import Module, record
 from ..options import Options
-from .session import Session
-from .weights import fitting
+from ..state import Session, fitting
 
 
 class Source(Protocol):

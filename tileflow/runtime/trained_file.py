@@ -6,11 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
+from .. import compiler
 from ..errors import ModelError
+from ..graph import type_of
 from ..importers.onnx import export_model, load_model
 from ..options import Options
-from .model import InferenceModel, Progress
-from .source import OnnxSource, Source
+from ..program import Batching
+from ..state import build
+from .engine import Engine
+from .executable import Host, Progress, make_engine
+from .source import OnnxSource, Source, as_array
 
 TOLERANCE = 1e-3
 """Largest difference of an output over its largest element. In float32 there is none at all where both files fold the same constants;
@@ -35,19 +40,28 @@ def write_trained(source: Source, weights: Mapping[str, np.ndarray], path: Path,
     if not isinstance(source, OnnxSource):
         raise ModelError("This network was built from layers and has no ONNX file to write back; use state_dict().")
     run = options.clone(gradient_accumulation=1, device_iterations=1, output_mode="all", frozen=(), trainable=(), tie=(), untie=())
-    expected = _outputs(InferenceModel(OnnxSource(source.model, source.options, source.session), run, progress), inputs)
+    expected = _outputs(OnnxSource(source.model, source.options, source.session), run, inputs, progress)
 
     def check(new: Path) -> None:
         written = OnnxSource(load_model(new), run, as_written=not options.keep_training_mode)
-        for name, found in _outputs(InferenceModel(written, run, progress), inputs).items():
+        for name, found in _outputs(written, run, inputs, progress).items():
             _compare(name, expected[name], found, path)
     export_model(source.model, weights, path, keep_training_mode=options.keep_training_mode, metadata=metadata, check=check)
 
 
-def _outputs(model: InferenceModel, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    results = model(*inputs)
-    arrays = results if isinstance(results, tuple) else (results,)
-    return {v.name: a for v, a in zip(model.engine.outputs, arrays, strict=True)}
+def _outputs(source: OnnxSource, options: Options, inputs: Sequence[np.ndarray], progress: Progress | None) -> dict[str, np.ndarray]:
+    """What the engine computes for one micro-batch, with the session's weights."""
+    arrays = [as_array(a, source.input_dtype(i, np.asarray(a)), f"input {i}") for i, a in enumerate(inputs)]
+
+    def made() -> Engine:
+        graph, initial = source.graph([type_of(a) for a in arrays], False)
+        program = compiler.inference(graph, Batching(1), serialized=options.serial_splits).program
+        return make_engine(program, source.session, initial, Host.of(options), progress=progress)
+
+    def run() -> dict[str, np.ndarray]:
+        engine = build(made)
+        return {v.name: a[0] for v, a in zip(engine.outputs, engine.call(arrays), strict=True)}
+    return source.session.turn.call(run)
 
 
 def _compare(name: str, expected: np.ndarray, found: np.ndarray, path: Path) -> None:

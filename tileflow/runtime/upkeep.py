@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from ..graph import State, TensorType
 from ..kernels.machine.guard import clear, copy, finite
-from ..lower.memory import padded
 from ..lower.plan import Plan
 from ..lower.rows import Operand, Place, Row
+from ..room import padded
 
 
 def gradients(plan: Plan, parts: list[str]) -> list[tuple[str, TensorType, Place]]:

@@ -8,15 +8,8 @@ import numpy as np
 from .. import memory
 from ..errors import CheckpointError, OptionError
 from ..graph import State
-from ..lower.memory import ALIGN, padded, room
+from ..room import aligned, room
 from .turns import Turn
-
-
-def aligned(nbytes: int) -> np.ndarray:
-    """Zeroed bytes that start on a cache line, with the last line whole."""
-    raw = np.zeros(padded(nbytes) + ALIGN, np.uint8)
-    start = -raw.ctypes.data % ALIGN
-    return raw[start:start + padded(nbytes)]
 
 
 class Session:

@@ -1,0 +1,3 @@
+"""The version: what files that outlive a process say they were made by."""
+
+VERSION = "0.1.0"
