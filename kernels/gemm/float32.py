@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -27,9 +28,10 @@ from ..machine.call import Call, In, Out, Work
 from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
+from . import micro
 from . import tiles as tiled
 from .blocking import Blocking, Problem, blocking, prepacked, simplify
-from .micro import columns, copy, dot, outer, slack, strips, transpose
+from .micro import columns, copy, dot, slack, strips, transpose
 
 BIASED, ALONG, MORE, COPIED, PANELS = 1, 2, tiled.MORE, 8, 16
 """Flags of a leaf call: a bias is added; it differs from column to column; C holds a sum already, to which this one is added;
@@ -94,7 +96,7 @@ def _finish(c: Any, at: int, n: int, rows: int, cols: int, alpha: float, beta: f
                 row[j] = alpha * row[j] + beta * source[j]
 
 
-def _outer_block(dtype: str) -> Any:
+def _outer_block(dtype: str, outer: Callable[[str], Any]) -> Any:
     path = cpu.current()
     panel, tall, size = columns(dtype, path), path.tile.rows, itemsize(dtype)
     kernel, move, cut, rest = outer(dtype), copy(dtype), strips(dtype, tall), slack(dtype, tall, path)
@@ -134,7 +136,9 @@ def _gemm(kind: str, dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
     mean. `c_at` modulo `c_row` is the piece's first column.
     """
     apply = finisher(form)
-    block, size = register_jitable({"outer": _outer_block, "dot": _dots_block, "tiles": tiled.tile_block}[kind](dtype)), itemsize(dtype)
+    makers = {"outer": partial(_outer_block, outer=micro.outer), "panels": partial(_outer_block, outer=micro.panels), "dot": _dots_block,
+              "tiles": tiled.tile_block}
+    block, size = register_jitable(makers[kind](dtype)), itemsize(dtype)
 
     def gemm(a, b, c, bias, scratch, alpha, beta, flags, bias_row, m, n, k, rows, cols, depth,  # type: ignore[no-untyped-def]
              a_row, a_k, b_col, inner, a_outer, a_inner, b_outer, b_inner, a_at, b_at, c_at, c_row, lo, hi, rest):
@@ -348,7 +352,7 @@ def _piece_calls(dtype: str, p: Problem, plan: Blocking, piece: Piece, operands:
     cost += 0.01 * size * right.shape[0] + (epilogue.cost if epilogue else 0.0)
     flags = (MORE if piece.at else 0) | (COPIED if copied else 0) | (PANELS if plan.panels else 0)
     addend = [flat(bias.arg), flags | BIASED | (ALONG if bias.column else 0), bias.row] if bias else [a, flags, 0]
-    leaf = _gemm({"dots": "dot", "tiles": "tiles"}.get(plan.way, "outer"), dtype, path, epilogue.form if epilogue else None)
+    leaf = _gemm({"dots": "dot", "direct": "outer", "packed": "panels"}.get(plan.way, plan.way), dtype, path, epilogue.form if epilogue else None)
     calls = []
     for a_at, b_at, c_at in starts(replace(p, b_step=b_step)):
         steps = [*last_two(p.a_step, 0), *last_two(b_step, 0), a_at + piece.at * a_k, b_at + b_start]
