@@ -17,7 +17,7 @@ from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold
 from tileflow.program import Batching
 from tileflow.runtime.executable import make_engine
-from tileflow.runtime.session import Session
+from tileflow.state.session import Session
 
 FEW, MANY, COMPILED = 60, 3000, 150
 STEP = 1e-5
