@@ -1,7 +1,7 @@
 """One operator as the engine calls it: a graph through the ordinary compile path, its table repeated in the native driver.
 
 Nothing is special about a benchmark's operator: `compiler.inference` and `make_engine` make the rows that a network
-with this operator would have. Only the table's end differs: a LOOP row repeats it without Python in between.
+with this operator would have. Only a REPEAT around its rows is more: so it runs without Python in between.
 """
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import numpy as np
 
 from tileflow import compiler
 from tileflow.graph import Graph
-from tileflow.kernels.machine import driver
+from tileflow.kernels.machine import job
+from tileflow.kernels.machine.table import Word
 from tileflow.lower.guard import watch
 from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold
 from tileflow.program import Batching, Program
 from tileflow.runtime.engine import Engine
 from tileflow.runtime.executable import Host, make_engine
+from tileflow.runtime.tables import Tables
 from tileflow.schedule import Refresh, Repeat, Run
 from tileflow.state import Session
 
@@ -49,17 +51,16 @@ class Native:
 
 
 class Repeated:
-    """The table of an engine again and again, with the addresses of its last call."""
+    """The rows of an engine again and again, with the addresses of its last call."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._count = np.ones(1, np.int64)
-        again = [driver.LOOP, 0, int(self._count.ctypes.data), 1, 0, 0, 0, 0]
-        self._table = np.ascontiguousarray(np.concatenate([engine.tables.main.table, np.array([again], np.int64)]))
+        self._workers, self._turns = engine.plan.workers, Word(1)
+        self._tables = Tables(engine.plan, engine.arenas, engine.seed, self._turns)
+        self._tables.words[:] = engine.tables.words
 
     def run(self, times: int) -> None:
-        self._count[0] = self._table[-1, 3] = times
-        self._engine.drive(table=self._table)
+        self._turns.value = times
+        assert job.run(self._tables.table, self._workers) is True
 
 
 class NativeUpdate:
@@ -67,8 +68,9 @@ class NativeUpdate:
 
     def __init__(self, update: Graph, initial: Mapping[str, np.ndarray], hyper: Mapping[str, float], threads: int) -> None:
         steps = (Repeat(1, (Run("update"),), "update"),)
-        parts = {"micro": Graph("micro"), "update": watch(cse(fold(update)))}            # as the compiler and the plan do it
-        engine = make_engine(Program(parts, Batching(1), steps), Session(), initial, Host(threads))
+        graph = watch(cse(fold(update)))                                                 # as the compiler and the plan do it
+        program = Program.of(Graph("micro"), Batching(1)).with_parts({"update": graph}, schedule=steps)
+        engine = make_engine(program, Session(), initial, Host(threads))
         self.session = engine.session
         engine.run({}, scalars=lambda _: hyper)
         self.session.put(initial)

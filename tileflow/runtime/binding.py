@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..kernels.machine.call import Micro, Seed
-from ..kernels.machine.driver import CALL, FORK, ROW_WORDS
 from ..kernels.machine.leaf import scalar_word
-from ..kernels.machine.table import chunk
 from ..lower.rows import Operand, Place, Row
 from ..room import blocks
 from ..schedule import Counter
@@ -154,13 +152,3 @@ class Blocks:
     def address(self, index: int) -> int:
         assert self.memory is not None
         return int(self.memory.ctypes.data + 8 * index)
-
-
-def call_row(bound: Bound, block: int, parallel: bool) -> list[int]:
-    """The driver row of one bound call."""
-    scale = bound.n / max(1, bound.row.n)
-    cost, grain = bound.row.cost * scale, max(1, bound.row.grain)
-    split = parallel and cost >= FORK_COST and bound.n > grain
-    row = [FORK if split else CALL, bound.row.leaf.address, block, bound.n, chunk(bound.n, grain, cost) if split else 0, 0, 0, 0]
-    assert len(row) == ROW_WORDS
-    return row

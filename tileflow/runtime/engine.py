@@ -1,7 +1,6 @@
 """The engine: a bound Plan that runs whole calls in the native driver. Whoever calls it has the session's turn."""
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -9,6 +8,8 @@ import numpy as np
 from ..errors import TrainingError
 from ..graph import TensorType, Value
 from ..kernels.machine import driver
+from ..kernels.machine.job import run
+from ..kernels.machine.table import Failure
 from ..lower.plan import Plan
 from ..lower.rows import Place
 from ..schedule import atomic
@@ -18,8 +19,9 @@ from .arenas import Arenas
 from .binding import STREAMS
 from .failure import bad_gradient, failed_leaf, lost, overflow
 from .ports import Ports
-from .tables import Tables
+from .tables import Owner, Tables
 
+MICRO, UPDATE, DONE, DUE = Tables.MICRO, Tables.UPDATE, Tables.DONE, Tables.DUE
 SLICE_NS = 20_000_000
 """The driver gives Python the word about this often: the reaction time to Ctrl-C and the grain of progress."""
 
@@ -42,13 +44,11 @@ class Engine:
         self.arenas = Arenas(plan, session, {v.name: self.batching.micro_batches for v in self.program.inputs}
                              | {v.name: self.slots(v) for v in self.outputs})
         self.tables = Tables(plan, self.arenas, seed)
-        self._control, self._words = self.tables.control.data, self.tables.names
+        self._words, self._names = self.tables.words.data, self.tables.names
         self.completed = self._first_update = 0
         self._seen_version: int | None = None
         self._workers = plan.workers
         self._scalars = {name.removeprefix("optimizer."): i for i, name in enumerate(self.arenas.scalars)}
-        self._table = int(self.tables.main.table.ctypes.data), len(self.tables.main)
-        self._control_address = int(self.tables.control.ctypes.data)
         self._point(self._ports.fixed())
 
     def run(self, inputs: Mapping[str, np.ndarray], *, scalars: Callable[[int], Mapping[str, float]] | None = None,
@@ -76,21 +76,18 @@ class Engine:
             WeightsLostError: a weight that an update wrote is not finite.
         """
         self._workers = driver.workers(self.plan.workers)
-        control, session = self._control, self.session
+        words, session = self._words, self.session
         moved = self._ports.take(arrays)
         results = self._ports.open(moved, clear=stop is not None or first_update > 0)
         self._point(moved)
         self._first_update = first_update
         first_micro = first_update * self.batching.gradient_accumulation
-        control[self._words[STREAMS]] = session.micro_batches - first_micro
-        control[driver.MICRO], control[driver.ITERATION] = first_micro, first_update
-        if first_update:
-            self.tables.set_updates(first_update)
+        words[self._names[STREAMS]] = session.micro_batches - first_micro
+        words[MICRO], words[UPDATE], words[DONE] = first_micro, first_update, first_update
         if scalars is not None:
             for i in range(first_update, self.batching.device_iterations):
                 self.set_scalars(i, scalars(session.updates + i - first_update))
-        if self._seen_version != session.version:
-            self.tables.set_due(True)
+        words[DUE] = self._seen_version != session.version
         self._seen_version, whole = None, False
         try:
             whole = self.drive(stop)
@@ -105,7 +102,7 @@ class Engine:
     def _point(self, addresses: Mapping[str, int]) -> None:
         """Where arrays of a call lie; others stay where they were."""
         for name, address in addresses.items():
-            self._control[self._words[name]] = address
+            self._words[self._names[name]] = address
 
     def slots(self, value: Value) -> int:
         """The micro-batches that a call keeps of an output."""
@@ -119,45 +116,37 @@ class Engine:
     def _count(self, first_update: int) -> None:
         """What was done counts."""
         if self.program.training:
-            self.completed = self._control[driver.ITERATION]
+            self.completed = self._words[UPDATE]
             done = self.completed - first_update
             self.session.updates += done
             self.session.micro_batches += done * self.batching.gradient_accumulation
             if done:
                 self.session.version += 1
 
-    def drive(self, stop: Callable[[], bool] | None = None, table: np.ndarray | None = None) -> bool:
-        """Run the table of a call (or one that begins with its rows) with the addresses of the last `call`, in slices; between two slices
-        Python handles signals. Whether it came to its end.
+    def drive(self, stop: Callable[[], bool] | None = None) -> bool:
+        """Run the table with the addresses of the last `call`, in slices; between two slices Python handles signals. Whether it came to its
+        end.
 
         Raises:
             TrainingError: a row failed.
         """
-        control, run, workers, pc = self._control, driver.drive(), self._workers, 0
-        address, length = self._table if table is None else (int(table.ctypes.data), len(table))
-        control[driver.STATUS] = 0
-        while True:
-            control[driver.DEADLINE] = time.monotonic_ns() + SLICE_NS
-            pc = run(address, length, pc, workers, self._control_address)
-            if control[driver.STATUS]:
-                raise self._failure(control[driver.STATUS], pc)
-            stopped = stop is not None and stop()
-            if pc < 0 or stopped:
-                return pc < 0
+        ended = run(self.tables.table, self._workers, slice_ns=SLICE_NS, stop=stop)
+        if isinstance(ended, Failure):
+            raise self._failure(ended.status, ended.owner)
+        return ended
 
     # ---- failures
 
-    def _failure(self, status: int, pc: int) -> TrainingError:
+    def _failure(self, status: int, owner: Owner) -> TrainingError:
         """The sentence for a leaf's status."""
-        owner, status = self.tables.failed(pc, status)
-        update = self.session.updates + self._control[driver.ITERATION] - self._first_update
+        update = self.session.updates + self._words[UPDATE] - self._first_update
         if owner.stage == "gradients":
             return bad_gradient(self._bad_gradients(), update)
         if owner.stage == "check":
             return overflow(self._refused(), update)
         if owner.stage == "update":
             return lost(self._lost(), update)
-        micro = self._control[driver.MICRO] + owner.ahead
+        micro = self._words[MICRO] + owner.ahead
         update = self.session.updates + micro // self.batching.gradient_accumulation - self._first_update
         where = f"micro-batch {micro} of the call (update {update})" if self.program.training else f"micro-batch {micro} of the call"
         return failed_leaf(status, owner.node, where)
@@ -174,11 +163,9 @@ class Engine:
 
     def _refused(self) -> list[str]:
         """Weights that the checks of an update refuse: their rows once more, one by one and to the end."""
-        control, names = self._control, []
-        for row, table in self.tables.check_rows():
-            control[driver.STATUS] = 0
-            driver.drive()(int(table.ctypes.data), len(table), 0, 1, self._control_address)
-            if control[driver.STATUS] and row.node is not None:
+        names = []
+        for row, table in self.tables.checks():
+            if isinstance(run(table, slice_ns=SLICE_NS), Failure) and row.node is not None:
                 names.append(str(row.node.origin))
         return names
 

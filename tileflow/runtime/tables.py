@@ -1,6 +1,7 @@
-"""From a plan's schedule to the driver's tables: a small interpreter that writes rows where others compute or count."""
+"""From a plan's schedule to the driver's table: a small interpreter that writes rows where others compute or count."""
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -8,91 +9,101 @@ from typing import Literal
 import numpy as np
 
 from ..graph import Node
-from ..kernels.machine import driver
-from ..kernels.machine.driver import ADVANCE, HOLD, LOOP, PATCH, WAVE
+from ..kernels.machine.table import PATCH_WORDS, Table, Task, Word
 from ..lower.plan import Plan
 from ..lower.rows import Row
-from ..schedule import Atomic, Begin, Commit, Counter, Fold, Refresh, Repeat, Run, Step, Steps, Wave
+from ..schedule import Atomic, Begin, Commit, Counter, Fold, Refresh, Repeat, Run, Step, Steps, Wave, visits
 from . import upkeep
 from .arenas import Arenas
-from .binding import STREAMS, Blocks, Bound, Moving, bind, call_row
+from .binding import FORK_COST, STREAMS, Blocks, Bound, Moving, bind
 
-COUNTERS: dict[Counter, int] = {"micro-batch": driver.MICRO, "update": driver.ITERATION}
 Stage = Literal["step", "gradients", "check", "update"]
+COUNTERS: tuple[Counter, ...] = ("micro-batch", "update")
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose row it is. stage: what it does for a call, which says what its failing means. ahead: of the micro-batch counter."""
+    """Whose row it is: a part's (or nobody's) and its node's. stage: what it does for a call, which says what its failing means. ahead: of the
+    micro-batch counter."""
 
     stage: Stage
+    part: str
     node: Node | None
-    ahead: int = 0
+    ahead: int
 
 
-NOBODY = Owner("step", None)
+class Group:
+    """Rows with addresses, which run one after the other: argument blocks, and patches for the words that follow a counter."""
 
+    def __init__(self, bound: Sequence[Bound], seed: int) -> None:
+        blocks = Blocks(seed=seed)
+        words = [blocks.add(b) for b in bound]
+        blocks.seal()
+        self.blocks = blocks
+        self.rows = [(b, blocks.address(word)) for b, word in zip(bound, words, strict=True)]
+        self.patches: dict[Counter, np.ndarray] = {}
+        self.bases: list[tuple[str, int, int]] = []
+        """Of the caller's arrays: name, address of the word that holds where a patch begins, its offset in the array."""
+        for counter in COUNTERS:
+            moving = [(word, what) for word, what in blocks.moving if what.counter == counter]
+            if moving:
+                self.patches[counter] = self._patches(moving)
 
-class Rows:
-    """One table under construction. Addresses are known when it is sealed."""
-
-    def __init__(self, seed: int) -> None:
-        self.blocks = Blocks(seed=seed)
-        self.rows: list[list[int]] = []
-        self.owners: list[Owner] = []
-        self._words: list[tuple[int, int]] = []           # (row, word that its block begins at)
-        self.table = np.zeros((0, driver.ROW_WORDS), np.int64)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def call(self, bound: Bound, parallel: bool, owner: Owner) -> None:
-        """A leaf over its range, over the workers where that pays."""
-        self._words.append((len(self.rows), self.blocks.add(bound)))
-        self.rows.append(call_row(bound, 0, parallel))
-        self.owners.append(owner)
-
-    def control(self, kind: int, n: int = 0, grain: int = 0, block: int = 0, target: int = 0, word: int | None = None) -> int:
-        """A row of control flow, whose block is an address or a word of this table's own; returns where it is."""
-        if word is not None:
-            self._words.append((len(self.rows), word))
-        self.rows.append([kind, 0, block, n, grain, target, 0, 0])
-        self.owners.append(NOBODY)
-        return len(self.rows) - 1
-
-    def seal(self) -> None:
-        """Fix all addresses."""
-        self.blocks.seal()
-        for row, word in self._words:
-            self.rows[row][2] = self.blocks.address(word)
-        self.table = np.array(self.rows, np.int64).reshape(-1, driver.ROW_WORDS)
+    def _patches(self, moving: list[tuple[int, Moving]]) -> np.ndarray:
+        table = np.zeros((len(moving), PATCH_WORDS), np.int64)
+        for i, (word, what) in enumerate(moving):
+            table[i] = self.blocks.address(word), what.offset, what.stride, what.ring
+            if what.name:
+                self.bases.append((what.name, int(table.ctypes.data) + 8 * (i * PATCH_WORDS + 1), what.offset))
+        return table
 
 
 class Tables:
-    """All tables of a call, made from the schedule of a plan.
+    """The table of a call, made from the schedule of a plan, and the words that a call sets.
 
-    table: the main one. control: the driver's words, and after them one for each of `names`, the caller's arrays, into which a call puts their
-    addresses.
+    table: for `kernels.machine.job`. words: by index `MICRO` and `UPDATE`, which count what a call has done; `DONE`, the updates that it skips;
+    `DUE`, whether what depends on states only runs; then the addresses of the caller's arrays, at the indices `names`.
     """
 
-    def __init__(self, plan: Plan, arenas: Arenas, seed: int) -> None:
+    MICRO, UPDATE, DONE, DUE = range(4)
+
+    def __init__(self, plan: Plan, arenas: Arenas, seed: int, turns: Word | None = None) -> None:
+        """`turns`: all of it so many times."""
         self.plan, self.arenas, self.seed = plan, arenas, seed
-        program = plan.program
-        self.names = {name: driver.CONTROL_WORDS + i
-                      for i, name in enumerate(dict.fromkeys([*(v.name for v in (*program.inputs, *program.outputs)), STREAMS]))}
-        self.control = np.zeros(driver.CONTROL_WORDS + len(self.names), np.int64)
-        self.main = Rows(seed)
-        self.lanes: dict[tuple[str, int], Rows] = {}
-        self.descriptors: dict[str, np.ndarray] = {}
-        self._loops: list[tuple[int, int]] = []           # (word of the turns that are left, all turns)
-        self._updates: tuple[int, int] | None = None      # that of the Repeat that counts updates
-        self._fresh: list[int] = []                       # words that say whether a Refresh is due
-        self._patched: list[tuple[int, Counter]] = []     # (row, counter)
-        self._keep: list[np.ndarray] = []
-        self._bases: dict[str, list[tuple[int, int]]] = {name: [] for name in self.names}      # (address of a patch's base, offset in the array)
-        first = [self.main.control(PATCH, grain=word) for word in self.names.values()]
-        self._steps(plan.schedule)
-        self._seal(first)
+        names = dict.fromkeys([*(v.name for v in (*plan.program.inputs, *plan.program.outputs)), STREAMS])
+        self.names = {name: 4 + i for i, name in enumerate(names)}
+        self.words = np.zeros(4 + len(names), np.int64)
+        self.counters: dict[Counter, Word] = {"micro-batch": self._word(self.MICRO), "update": self._word(self.UPDATE)}
+        self.table = Table()
+        self.table.keep(self.words)
+        self._loops: list[Word] = []
+        self._counter: Counter = "micro-batch"            # that of the Repeat around
+        self._waves: list[tuple[tuple[Run, ...], list[Task]]] = []
+        self._groups = {(v.step.part, v.step.ahead): self._group(plan.parts[v.step.part].rows, v.step.part, v.step.ahead)
+                        for v in visits(plan.schedule)}
+        main = self.table.main
+        self._point(main)
+        with main.repeat(turns) if turns is not None else contextlib.nullcontext():
+            self._steps(plan.schedule)
+        self.table.seal()
+
+    def _word(self, index: int) -> Word:
+        return Word(self.words[index:index + 1])
+
+    def _group(self, rows: Sequence[Row], part: str = "", ahead: int = 0) -> Group:
+        """Rows with addresses; equal updates of neighbours are one."""
+        group = Group(bind(rows, self.arenas.resolve(ahead), self.arenas.settled(part)), self.seed)
+        self.table.keep(group)
+        return group
+
+    def _point(self, task: Task) -> None:
+        """A call begins: patches of what lies in the caller's arrays begin where these do."""
+        bases: dict[str, list[tuple[int, int, int, int]]] = {}
+        for group in self._groups.values():
+            for name, at, offset in group.bases:
+                bases.setdefault(name, []).append((at, offset, 1, 1 << 62))
+        for name, patches in bases.items():
+            task.patch(np.array(patches, np.int64), self._word(self.names[name]))
 
     # ---- the interpreter
 
@@ -101,17 +112,18 @@ class Tables:
             self._step(step)
 
     def _step(self, step: Step) -> None:
+        main = self.table.main
         if isinstance(step, Run):
-            self._rows(self.plan.parts[step.part].rows, step.part, step.ahead)
+            self._add(main, self._groups[step.part, step.ahead], step)
         elif isinstance(step, Fold):
-            self._rows(upkeep.loss_checks(self.plan), step.part, step.ahead)
-            self._rows(self.plan.parts[step.part].rows, step.part, step.ahead)
+            self._alone(upkeep.loss_checks(self.plan), step)
+            self._add(main, self._groups[step.part, step.ahead], step)
         elif isinstance(step, Wave):
             self._wave(step)
         elif isinstance(step, Begin):
-            self._rows(upkeep.begin(self.plan, step.ipu))
+            self._alone(upkeep.begin(self.plan, step.ipu))
         elif isinstance(step, Commit):
-            self._rows(upkeep.commit(self.plan, step.ipu))
+            self._alone(upkeep.commit(self.plan, step.ipu))
         elif isinstance(step, Repeat):
             self._repeat(step)
         elif isinstance(step, Atomic):
@@ -119,135 +131,95 @@ class Tables:
         else:
             self._refresh(step)
 
-    def _rows(self, rows: Sequence[Row], part: str = "", ahead: int = 0, stage: Stage = "step") -> None:
-        """Rows that run alone, each over all workers where that pays. Equal updates of neighbours are one."""
-        for bound in bind(rows, self.arenas.resolve(ahead), self.arenas.settled(part)):
-            self.main.call(bound, self.plan.workers > 1, Owner(stage, bound.row.node, ahead))
+    def _alone(self, rows: Sequence[Row], step: Run | Fold | None = None, stage: Stage = "step", part: str = "") -> None:
+        """Rows of the host's own, beside those of a step."""
+        self._add(self.table.main, self._group(rows, part, 0 if step is None else step.ahead), step, stage, part)
+
+    def _add(self, task: Task, group: Group, step: Run | Fold | None = None, stage: Stage = "step", part: str | None = None,
+             parallel: bool = True) -> None:
+        """Rows of a group, each over all workers where that pays."""
+        ahead, part = 0 if step is None else step.ahead, part if part is not None or step is None else step.part
+        for counter, patches in group.patches.items():
+            task.patch(patches, self.counters[counter], ahead if counter == self._counter else 0)
+        for bound, block in group.rows:
+            row = bound.row
+            cost = row.cost * bound.n / max(1, row.n)
+            task.leaf(row.leaf.address, block, bound.n, max(1, row.grain), cost=cost,
+                      parallel=parallel and self.plan.workers > 1 and cost >= FORK_COST, owner=Owner(stage, part or "", row.node, ahead))
 
     def _wave(self, wave: Wave) -> None:
-        """Each run a table of its own, which its lane runs alone."""
-        part = wave.runs[0].part
-        assert [(run.part, run.ahead) for run in wave.runs] == [(part, i) for i in range(len(wave.runs))], "lanes are runs of one part"
-        for run in wave.runs:
-            if (part, run.ahead) not in self.lanes:
-                lane = self.lanes[part, run.ahead] = Rows(self.seed)
-                for bound in bind(self.plan.parts[part].rows, self.arenas.resolve(run.ahead), self.arenas.settled(part)):
-                    lane.call(bound, False, Owner("step", bound.row.node, run.ahead))
-        if part not in self.descriptors:
-            self.descriptors[part] = np.zeros((self.plan.in_flight[part], driver.LANE_WORDS), np.int64)
-        self.main.control(WAVE, n=len(wave.runs), block=int(self.descriptors[part].ctypes.data))
+        """Each run is a task; shorter waves are the first tasks of longer ones."""
+        tasks = next((tasks for runs, tasks in self._waves if runs[:len(wave.runs)] == wave.runs), None)
+        if tasks is None:
+            tasks = [self.table.task() for _ in wave.runs]
+            self._waves.append((wave.runs, tasks))
+            for task, run in zip(tasks, wave.runs, strict=True):
+                self._add(task, self._groups[run.part, run.ahead], run, parallel=False)
+        self.table.main.spawn(tasks[:len(wave.runs)])
+        self.table.main.wait()
 
     def _repeat(self, repeat: Repeat) -> None:
-        start = len(self.main)
-        counter = COUNTERS[repeat.counts]
-        self._patched.append((self.main.control(PATCH, grain=counter), repeat.counts))
+        outer, self._counter = self._counter, repeat.counts
+        main = self.table.main
+        first, last = repeat.steps[:-1], repeat.steps[-1]
 
         def counted() -> None:
-            self.main.control(ADVANCE, n=repeat.by, grain=counter)
-        *steps, last = repeat.steps
-        self._steps(tuple(steps))
-        if isinstance(last, Atomic):
-            self._atomic(last, counted)
-        else:
-            self._step(last)
-            counted()
-        if repeat.times > 1 or repeat.counts == "update":
-            word = self.main.blocks.word(repeat.times)
-            self._loops.append((word, repeat.times))
-            if repeat.counts == "update":
-                assert self._updates is None, "one Repeat counts the updates of a call"
-                self._updates = self._loops[-1]
-            self.main.control(LOOP, n=repeat.times, word=word, target=start)
+            main.advance(self.counters[repeat.counts], repeat.by)
+        with self._turns(repeat):
+            self._steps(first)
+            if isinstance(last, Atomic):
+                self._atomic(last, counted)
+            else:
+                self._step(last)
+                counted()
+        self._counter = outer
+
+    @contextlib.contextmanager
+    def _turns(self, repeat: Repeat) -> Iterator[None]:
+        """The rows added within, for every turn; a call may skip the first updates."""
+        if repeat.times == 1 and repeat.counts != "update":
+            yield
+            return
+        self._loops.append(self._word(self.DONE) if repeat.counts == "update" else Word())
+        with self.table.main.repeat(repeat.times, self._loops[-1]):
+            yield
 
     def _atomic(self, atomic: Atomic, counted: Callable[[], None] | None = None) -> None:
         """What must not be written is refused first. `counted` is done with the steps: what is done counts as done."""
         parts = [s.part for s in atomic.steps if isinstance(s, Run)]
-        self._rows(upkeep.gradient_checks(self.plan, parts), stage="gradients")
+        self._alone(upkeep.gradient_checks(self.plan, parts), stage="gradients")
         for part in parts:
             if part in self.plan.checks:
-                self._rows(self.plan.checks[part].rows, f"{part}.check", stage="check")
-        self.main.control(HOLD, n=1)
-        for step in atomic.steps:
-            if isinstance(step, Run):
-                self._rows(self.plan.parts[step.part].rows, step.part, step.ahead, "update")
-            else:
-                self._step(step)
-        if counted is not None:
-            counted()
-        self.main.control(HOLD, n=0)
+                self._alone(self.plan.checks[part].rows, stage="check", part=f"{part}.check")
+        with self.table.main.hold():
+            for step in atomic.steps:
+                if isinstance(step, Run):
+                    self._add(self.table.main, self._groups[step.part, step.ahead], step, "update")
+                else:
+                    self._step(step)
+            if counted is not None:
+                counted()
 
     def _refresh(self, refresh: Refresh) -> None:
-        """Skipped by a LOOP whose counter is 2; where it is 1 the rows run, and are not due any more."""
-        word = self.main.blocks.word(1)
-        row = self.main.control(LOOP, n=2, word=word)
-        self._steps(refresh.steps)
-        self.main.rows[row][5] = len(self.main)
-        self._fresh.append(word)
-
-    # ---- addresses
-
-    def _seal(self, first: list[int]) -> None:
-        for rows in (self.main, *self.lanes.values()):
-            rows.seal()
-        for row, counter in self._patched:
-            self.main.table[row, 2:4] = self._patches(self.main, counter)
-        for (part, ahead), lane in self.lanes.items():
-            self.descriptors[part][ahead, :5] = lane.table.ctypes.data, len(lane), 0, *self._patches(lane, "micro-batch")
-        for row, bases in zip(first, self._bases.values(), strict=True):
-            table = np.array([(at, offset, 1, 1 << 62) for at, offset in bases], np.int64).reshape(-1, driver.PATCH_WORDS)
-            self._keep.append(table)
-            self.main.table[row, 2:4] = table.ctypes.data, len(table)
-
-    def _patches(self, rows: Rows, counter: Counter) -> tuple[int, int]:
-        """Address and number of the patches of the words that follow a counter."""
-        moving: list[tuple[int, Moving]] = [(word, what) for word, what in rows.blocks.moving if what.counter == counter]
-        table = np.zeros((len(moving), driver.PATCH_WORDS), np.int64)
-        address = int(table.ctypes.data)
-        for i, (word, what) in enumerate(moving):
-            table[i] = rows.blocks.address(word), what.offset, what.stride, what.ring
-            if what.name:
-                self._bases[what.name].append((address + 8 * (i * driver.PATCH_WORDS + 1), what.offset))
-        self._keep.append(table)
-        return address, len(moving)
+        """Once they have run the steps are not due any more."""
+        due = self._word(self.DUE)
+        with self.table.main.when(due):
+            self._steps(refresh.steps)
+            self.table.main.advance(due, -1)
 
     # ---- calls
 
     def reset(self) -> None:
         """Forget what a call that ended early left half done."""
-        for word, turns in self._loops:
-            self.main.blocks.memory[word] = turns                                           # type: ignore[index]
-        for lanes in self.descriptors.values():
-            lanes[:, 2] = lanes[:, 5] = 0
-        self.control[driver.HELD] = 0
+        for counter in self._loops:
+            counter.value = 0
 
-    def set_updates(self, done: int) -> None:
-        """The next call skips so many of its updates."""
-        if self._updates is not None:
-            word, turns = self._updates
-            self.main.blocks.memory[word] = turns - done                                     # type: ignore[index]
-
-    def set_due(self, due: bool) -> None:
-        """Whether the next call refreshes what depends on states only."""
-        for word in self._fresh:
-            self.main.blocks.memory[word] = 1 if due else 2                                  # type: ignore[index]
-
-    def check_rows(self) -> Iterator[tuple[Row, np.ndarray]]:
+    def checks(self) -> Iterator[tuple[Row, Table]]:
         """Each row of the checks, with a table that runs it alone."""
         for part in self.plan.checks.values():
             for row in part.rows:
-                rows = Rows(self.seed)
-                rows.control(PATCH, grain=driver.ITERATION)
-                for bound in bind([row], self.arenas.resolve(0), self.arenas.settled(part.arena)):
-                    rows.call(bound, False, NOBODY)
-                rows.seal()
-                rows.table[0, 2:4] = self._patches(rows, "update")
-                yield row, rows.table
-
-    def failed(self, pc: int, status: int) -> tuple[Owner, int]:
-        """Whose row failed, and its status: in a wave, those of the first lane that did."""
-        if self.main.rows[pc][0] == WAVE:
-            part = next(p for p, lanes in self.descriptors.items() if int(lanes.ctypes.data) == self.main.rows[pc][2])
-            lanes = self.descriptors[part]
-            ahead = int(np.flatnonzero(lanes[:, 5])[0])
-            return self.lanes[part, ahead].owners[int(lanes[ahead, 2])], int(lanes[ahead, 5])
-        return self.main.owners[pc], status
+                table = Table()
+                group = self._group([row], part.arena)
+                self._add(table.main, group, stage="check")
+                table.seal()
+                yield row, table
