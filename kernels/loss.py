@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from .dtypes import BITS
 from .isa import cpu
 from .machine.call import Call, In, Out, Work
 from .machine.inner import register_jitable
 from .machine.leaf import Leaf
 from .machine.status import LABEL_OUT_OF_RANGE, OK
-from .move import BITS, fill_call
+from .move import fill_call
 from .reduce import block_sum
 from .rows import row_kernel, to_rows
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
+from .dtypes import BITS
 from .isa import cpu
 from .isa.vector import Emitter, as_intrinsic, word
 from .machine.call import Call, In, Out, Work
@@ -20,8 +21,6 @@ from .machine.inner import register_jitable
 from .machine.leaf import Leaf, generic
 from .machine.status import INDEX_OUT_OF_RANGE, OK
 
-BITS = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}
-"""Item size in bytes to the element letters that moves use."""
 INTS = ("u1", "u2", "u4", "u8")
 OUTER = 7                 # outer axes a leaf takes; with the inner one or two: rank 8 after merging
 PIECE = 16384             # longer rows are cut into pieces of as many elements

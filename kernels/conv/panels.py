@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from ..dtypes import ELEMENTS
 from ..elementwise.expr import Var, cast
-from ..elementwise.loops import LETTERS, elementwise_call
+from ..elementwise.loops import elementwise_call
 from ..isa.half import HALVES
 from ..machine.call import Call, In, Out, Work
 
@@ -34,8 +35,7 @@ class Panels:
 
 def converted(source: In | Work, given: str, target: Work | Out, made: str) -> Call:
     """The call that converts elements of the kernels' dtype `given` to `made`."""
-    names = {code: name for name, code in LETTERS.items()}
-    return elementwise_call([cast(Var(0, names[given]), names[made])], [source], [target])
+    return elementwise_call([cast(Var(0, ELEMENTS[given].name), ELEMENTS[made].name)], [source], [target])
 
 
 def rounded_results(calls: list[Call], dtype: str) -> list[Call]:

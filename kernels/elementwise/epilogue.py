@@ -24,12 +24,13 @@ from typing import Any
 
 import numpy as np
 
+from ..dtypes import CODES
 from ..isa import cpu
 from ..isa.vector import WORD, Emitter, as_intrinsic, word
 from ..machine.call import Call, In, Out
 from ..machine.inner import register_jitable
 from .expr import Expr, flops, key, variables
-from .loops import COLUMN, FULL, LETTERS, ROW, SCALAR, Loops, elementwise_call
+from .loops import COLUMN, FULL, ROW, SCALAR, Loops, elementwise_call
 
 KINDS = ("full", "channel", "scalar")
 
@@ -114,7 +115,7 @@ def name(form: Form | None) -> str:
 def tail(form: Form | None) -> str:
     """What a leaf's signature ends with: the word `rest` for its body, then arrays that only `apply` sees."""
     dtypes = [] if form is None else [*form.dtypes, *(e.dtype for e in form.exprs[1:])]
-    return ", rest" + "".join(f", {LETTERS[d]}[:]" for d in dtypes)
+    return ", rest" + "".join(f", {CODES[d]}[:]" for d in dtypes)
 
 
 @register_jitable

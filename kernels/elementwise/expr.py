@@ -17,8 +17,9 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (teaches NumPy the name bfloat16)
 import numpy as np
 
+from ..dtypes import FLOATS
+
 Number = bool | int | float
-FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True, repr=False)

@@ -16,12 +16,13 @@ from typing import Any
 
 from llvmlite import ir
 
+from ..dtypes import CODES
 from ..isa import cpu
 from ..isa.vector import BIT, WORD, Emitter, as_intrinsic
 from ..machine.call import Call, In, Out
 from ..machine.status import NOT_FINITE
 from .expr import Expr, key, variables
-from .loops import FULL, GRAIN, LETTERS, SCALAR, EmittedLeaf, Loops, Space, cost_of, lanes_of
+from .loops import FULL, GRAIN, SCALAR, EmittedLeaf, Loops, Space, cost_of, lanes_of
 
 
 def guarded_call(outputs: Sequence[Expr], watched: Sequence[Expr], inputs: Sequence[In], results: Sequence[Out]) -> Call:
@@ -48,8 +49,8 @@ def guarded_call(outputs: Sequence[Expr], watched: Sequence[Expr], inputs: Seque
 def _leaf(outputs: tuple[Expr, ...], watched: tuple[Expr, ...], read: tuple[int, ...], lies: tuple[str, ...], path: cpu.Cpu) -> EmittedLeaf:
     name = hashlib.sha1(repr((key(*outputs), key(*watched), read, lies, path.name)).encode()).hexdigest()[:16]
     dtypes = tuple(v.dtype for v in variables(*outputs, *watched).values())
-    words = [f"{LETTERS[dtype]}[r]" if how == FULL else f"{LETTERS[dtype]}[:]" for dtype, how in zip(dtypes, lies, strict=True)]
-    words += [f"{LETTERS[o.dtype]}[r]" for o in outputs]
+    words = [f"{CODES[dtype]}[r]" if how == FULL else f"{CODES[dtype]}[:]" for dtype, how in zip(dtypes, lies, strict=True)]
+    words += [f"{CODES[o.dtype]}[r]" for o in outputs]
 
     def emit(e: Emitter, block: Any, lo: Any, hi: Any) -> Any:
         return _Watching(outputs, read, dtypes, lies, 1, watched).emit_status(e, block, lo, hi)

@@ -18,21 +18,15 @@ from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 
+from ..dtypes import CODES, ELEMENTS, HALVES
 from ..isa import cpu, half, mathlib
 from ..isa.vector import BIT, WORD, Emitter, as_intrinsic, word
+from ..isa.vector import ELEMENTS as LLVM
 from ..machine.call import Call, In, Out, Work
 from ..machine.leaf import CachedCFunc, Leaf
 from .expr import Expr, flops, key, postorder, variables
-
-LETTERS = {"float16": "f2", "bfloat16": "b2", "float32": "f4", "float64": "f8", "bool": "b1",
-           "int8": "i1", "int16": "i2", "int32": "i4", "int64": "i8",
-           "uint8": "u1", "uint16": "u2", "uint32": "u4", "uint64": "u8"}
-"""Element types to the letters of leaf signatures."""
-
-HALVES = ("float16", "bfloat16")
 
 GRAIN = 1024
 """Elements below which a range is not cut."""
@@ -46,7 +40,7 @@ elements along the innermost one; broadcast over the innermost dimension too."""
 
 
 def _size(dtype: str) -> int:
-    return np.dtype(dtype).itemsize
+    return ELEMENTS[CODES[dtype]].bytes
 
 
 # ---- the iteration space ------------------------------------------------------------------------------------------------
@@ -151,9 +145,9 @@ def _leaf(outputs: tuple[Expr, ...], read: tuple[int, ...], lies: tuple[str, ...
     inner = "" if rank == 1 else ",:"
     words = ["i8"] * (rank - 2)
     for dtype, how in zip(dtypes, lies, strict=True):
-        words.append(f"{LETTERS[dtype]}[r{inner}]" if how == FULL else f"{LETTERS[dtype]}[:]")
+        words.append(f"{CODES[dtype]}[r{inner}]" if how == FULL else f"{CODES[dtype]}[:]")
         words += ["i8"] * ((rank - 1) * (how in (ROW, COLUMN)))
-    words += [f"{LETTERS[o.dtype]}[r{inner}]" for o in outputs]
+    words += [f"{CODES[o.dtype]}[r{inner}]" for o in outputs]
     loops = Loops(outputs, read, dtypes, lies, rank)
     return EmittedLeaf(elementwise, ", ".join(words), name, as_intrinsic(f"elementwise_{name}", "block, lo, hi", path, loops.emit))
 
@@ -306,8 +300,7 @@ def _next(e: Emitter, at: Sequence[Any], sizes: Sequence[Any]) -> list[Any]:
 
 def stored(dtype: str) -> ir.Type:
     """The element type in memory."""
-    floats = {"float32": ir.FloatType(), "float64": ir.DoubleType()}
-    return floats.get(dtype) or ir.IntType(8 * _size(dtype))
+    return ir.IntType(16) if dtype in HALVES else LLVM[CODES[dtype]]
 
 
 def _held(dtype: str) -> ir.Type:
@@ -318,14 +311,14 @@ def _held(dtype: str) -> ir.Type:
 def _unpacked(e: Emitter, raw: Any, dtype: str) -> Any:
     if dtype == "bool":
         return e.b.icmp_unsigned("!=", raw, ir.Constant(raw.type, None))
-    return half.widen(e, LETTERS[dtype], raw) if dtype in HALVES else raw
+    return half.widen(e, CODES[dtype], raw) if dtype in HALVES else raw
 
 
 def _packed(e: Emitter, value: Any, dtype: str) -> Any:
     kind = ir.VectorType(stored(dtype), value.type.count)
     if dtype == "bool":
         return e.b.zext(value, kind)
-    return half.narrow(e, LETTERS[dtype], value) if dtype in HALVES else value
+    return half.narrow(e, CODES[dtype], value) if dtype in HALVES else value
 
 
 class Translator:

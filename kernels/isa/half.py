@@ -11,10 +11,12 @@ from typing import Any
 
 from llvmlite import ir
 
+from ..dtypes import ELEMENTS as TYPES
+from ..dtypes import HALF_CODES
 from . import cpu
 from .vector import ELEMENTS, Emitter, as_intrinsic, define, vector, word
 
-HALVES = ("f2", "b2")
+HALVES = HALF_CODES
 BITS16 = ir.IntType(16)
 
 
@@ -82,7 +84,7 @@ def summed(dtype: str) -> str:
 
 def stored(dtype: str) -> str:
     """The NumPy dtype of scratch memory that holds `dtype`."""
-    return "u2" if dtype in HALVES else dtype
+    return TYPES[dtype].memory
 
 
 def _convert_rows(dtype: str, path: cpu.Cpu, kind: str) -> Any:

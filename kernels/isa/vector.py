@@ -16,16 +16,19 @@ from numba.core import cgutils
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
+from .. import dtypes
 from . import cpu
 
 WORD, BIT, INT32 = ir.IntType(64), ir.IntType(1), ir.IntType(32)
-ELEMENTS = {"f2": ir.HalfType(), "f4": ir.FloatType(), "f8": ir.DoubleType(), "i4": ir.IntType(32), "i8": WORD}
+_FLOATS = {"f2": ir.HalfType(), "f4": ir.FloatType(), "f8": ir.DoubleType()}
+ELEMENTS = {code: _FLOATS.get(code) or ir.IntType(8 * e.bytes) for code, e in dtypes.ELEMENTS.items()}
+"""LLVM's types by letters; bfloat16 and bool are the integers that hold them."""
 _SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
 
 
 def itemsize(dtype: str) -> int:
     """Bytes of one element of a kernel dtype such as "f4"."""
-    return int(dtype[1:])
+    return dtypes.ELEMENTS[dtype].bytes
 
 
 def vector(dtype: str, lanes: int) -> ir.VectorType:

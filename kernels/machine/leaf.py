@@ -31,7 +31,9 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.sigutils import normalize_signature
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
+from numba.np.numpy_support import from_dtype
 
+from ..dtypes import ELEMENTS
 from ..isa import cpu
 from . import cache
 
@@ -39,11 +41,7 @@ WORD = ir.IntType(64)
 ENTRY = "int64(intp,intp,intp,intp)"
 PASSED = ("lo", "hi", "worker", "rest")
 """What a signature may ask for that has no words of its own in the argument block."""
-DTYPES = {
-    "f4": types.float32, "f8": types.float64, "f2": types.uint16, "b2": types.uint16,
-    "i1": types.int8, "i2": types.int16, "i4": types.int32, "i8": types.int64,
-    "u1": types.uint8, "u2": types.uint16, "u4": types.uint32, "u8": types.uint64, "b1": types.boolean,
-}
+DTYPES = {code: from_dtype(np.dtype(e.memory)) for code, e in ELEMENTS.items()}
 """Signature letters (NumPy's) to Numba types; float16 (f2) and bfloat16 (b2) travel as their uint16 bits."""
 
 
@@ -255,7 +253,7 @@ class Leaf:
             if not p.is_array:
                 words.append(scalar_word(p.dtype, value))
                 continue
-            wanted = np.dtype({"b1": "?", "b2": "u2"}.get(p.dtype, p.dtype))
+            wanted = np.dtype(ELEMENTS[p.dtype].memory)
             same_bits = p.dtype in ("u2", "f2", "b2") and value.dtype.itemsize == 2
             if (value.dtype != wanted and not same_bits) or value.ndim != p.ndim or not value.flags.c_contiguous:
                 raise TypeError(f"{self.name}({self.signature}): got {value.dtype}{list(value.shape)}, "
@@ -276,7 +274,7 @@ class Leaf:
 
 def scalar_word(dtype: str, value: Any) -> int:
     """The bits of a scalar as one int64 word."""
-    kind = np.dtype({"b1": "u1", "b2": "u2"}.get(dtype, dtype))
+    kind = np.dtype(ELEMENTS[dtype].memory if dtype != "f2" else "f2")
     raw = np.array(value, kind).tobytes().ljust(8, b"\0")
     return int(np.frombuffer(raw, np.int64)[0])
 

@@ -12,8 +12,6 @@ from .boxes import Range, Region, cut, extent, slices
 
 Array = np.ndarray
 COMBINE: dict[str, Callable[..., Array]] = {"add": np.add, "max": np.maximum, "min": np.minimum, "or": np.bitwise_or}
-BITS = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}
-"""Unsigned integers of an element's size: rows picked from a table are selected by their bits, where every other tile has zeros."""
 Piece = tuple[list[int], Array]
 """A partial result and the tiles that hold equal shares of it, in order."""
 GRAIN = 4                 # elements: tiles that share a reduction take no less each

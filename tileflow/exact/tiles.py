@@ -8,13 +8,14 @@ import numpy as np
 
 from ..errors import DataError
 from ..graph import Builder, Graph, Node, Op, TensorType, Value, type_of
+from ..kernels.dtypes import BITS
 from ..tiles.plan import OpPlan
 from ..work import Contraction, Gather, Operand, Reduce, Scatter, Work
 from . import contraction
 from .arena import Arena
 from .boxes import ROWS, Box, Part, Region, dense, extent, parts_of, region, slices, table_axis
 from .contraction import Slice
-from .reduction import BITS, COMBINE, Contribution, Reducer, Sheet, in_type
+from .reduction import COMBINE, Contribution, Reducer, Sheet, in_type
 from .vertex import Streams, Vertex, types_of
 
 Array = np.ndarray

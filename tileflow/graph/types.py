@@ -8,18 +8,12 @@ from dataclasses import dataclass
 import ml_dtypes  # noqa: F401  (teaches NumPy the name bfloat16; comes with onnx)
 import numpy as np
 
-CODES = {
-    "float32": "f4", "float64": "f8", "float16": "f2", "bfloat16": "b2", "int8": "i1", "int16": "i2", "int32": "i4", "int64": "i8",
-    "uint8": "u1", "uint16": "u2", "uint32": "u4", "uint64": "u8", "bool": "b1",
-}
-"""Logical element types and the letters kernels use for them (b2: bfloat16; b1: bool)."""
+from ..kernels.dtypes import CODES, ELEMENTS, FLOATS, HALVES
 
-FLOATS = ("float16", "bfloat16", "float32", "float64")
+__all__ = ["CODES", "FLOATS", "HALVES", "HIGHEST_RANK", "TensorType", "broadcast_shapes", "dtype_of", "kind_of", "type_of"]
+
 HIGHEST_RANK = 32
 """Dimensions of a tensor: as many as NumPy broadcasts."""
-HALVES = ("float16", "bfloat16")
-"""Floats of 16 bits: kernels that have no form for them compute in float32 and round once."""
-
 
 
 def kind_of(dtype: np.dtype) -> str:
@@ -84,7 +78,7 @@ class TensorType:
 
 def dtype_of(code: str) -> str:
     """The element type that kernels call `code`."""
-    return next(dtype for dtype, letters in CODES.items() if letters == code)
+    return ELEMENTS[code].name
 
 
 def type_of(array: np.ndarray) -> TensorType:

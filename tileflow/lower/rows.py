@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import Graph, Node, State, Value
+from ..kernels.dtypes import ELEMENTS
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Micro, Out, Seed, Work
 from ..kernels.machine.guard import copy
@@ -220,7 +221,7 @@ class _Lowering:
             for p, arg in _pairs(call):
                 if isinstance(arg, Work):
                     rows = self.workers if p.cut == "w" else 1
-                    sizes[arg.name] = max(sizes.get(arg.name, 0), rows * math.prod(arg.shape) * np.dtype(_numpy(arg.dtype)).itemsize)
+                    sizes[arg.name] = max(sizes.get(arg.name, 0), rows * math.prod(arg.shape) * ELEMENTS[arg.dtype].bytes)
         return sizes
 
     def _row(self, index: int, call: Call, places: dict[Value, Place], scratch: dict[tuple[int, str], Place]) -> Row:
@@ -236,7 +237,7 @@ class _Lowering:
                 args.append(Operand(places[self._root(value)], arg.shape, value.type.itemsize))
             elif isinstance(arg, Work):
                 shape = (self.workers, *arg.shape) if p.cut == "w" else arg.shape
-                args.append(Operand(scratch[index, arg.name], shape, np.dtype(_numpy(arg.dtype)).itemsize))
+                args.append(Operand(scratch[index, arg.name], shape, ELEMENTS[arg.dtype].bytes))
             else:
                 assert isinstance(arg, (Micro, Seed, int, float, bool, np.number)), arg
                 args.append(arg)
@@ -274,10 +275,6 @@ def _pairs(call: Call) -> list[tuple[Any, Any]]:
     parameters = [p for p in call.leaf.parameters if p.words]
     assert len(parameters) == len(call.args), f"{call.leaf.name}({call.leaf.signature}) got {len(call.args)} arguments"
     return list(zip(parameters, call.args, strict=True))
-
-
-def _numpy(code: str) -> str:
-    return {"b1": "?"}.get(code, code)
 
 
 def copy_row(source: Place, target: Place, value: Value) -> Row:

@@ -13,6 +13,7 @@ from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
 from ..kernels import move as moves
+from ..kernels.dtypes import BITS
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import Axis, copy_call, fill_call, strides
@@ -210,7 +211,7 @@ class Gather(Op):
         axis = normal_axis(self.axis, x.rank)
         outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1:])
         n = outer * index.size
-        leaf = moves.gather(moves.BITS[x.itemsize], index.code)
+        leaf = moves.gather(BITS[x.itemsize], index.code)
         args = (In(0, (outer, x.shape[axis], inner)), In(1, (index.size,)), Out(0, (outer, index.size, inner)))
         return [Call(leaf, args, n, max(1, 1024 // inner), y.nbytes * 0.1 + n * 5.0)]
 
@@ -352,7 +353,7 @@ class Pad(Op):
             return []
         if self.mode != "constant":
             return self._repeating_calls(x, y)
-        bits = int(np.array(self.value, y.numpy).view(moves.BITS[y.itemsize]))
+        bits = int(np.array(self.value, y.numpy).view(BITS[y.itemsize]))
         kept, place = self._kept(x.shape), self._place(x.shape)
         source, source_start = kept.box(x.shape, True)
         target, target_start = place.box(y.shape, False)
@@ -362,7 +363,7 @@ class Pad(Op):
 
     def _repeating_calls(self, x: TensorType, y: TensorType) -> list[Call]:
         """One pass per padded axis, from the first on."""
-        shape, bits = list(x.shape), moves.BITS[x.itemsize]
+        shape, bits = list(x.shape), BITS[x.itemsize]
         padded = [(axis, pads) for axis, pads in enumerate(self.sizes(x.shape)) if any(pads)]
         source: In | Scratch = In(0, (x.size,))
         calls = []

@@ -12,8 +12,9 @@ from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import FLOATS, TensorType
+from ..kernels.dtypes import BITS
 from ..kernels.machine.call import Call, Out
-from ..kernels.move import BITS, fill_call
+from ..kernels.move import fill_call
 from ..kernels.reduce import index_calls, reduce_calls
 from ..work import LETTERS, Axis, Operand, Reduce, Work
 from .shape import Shape, normal_axes, normal_axis, present
