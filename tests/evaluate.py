@@ -17,7 +17,7 @@ import numpy as np
 import tileflow.ops  # noqa: F401  (fills the registry)
 from tileflow.graph import Builder, Graph, Op, Value, type_of, verify
 from tileflow.kernels.isa import cpu
-from tileflow.kernels.machine.call import Call, In, Micro, Out, Seed, Work
+from tileflow.kernels.machine.call import Call, Const, In, Micro, Out, Seed, Work
 from tileflow.kernels.machine.leaf import Leaf, Parameter
 
 Array = np.ndarray
@@ -218,6 +218,8 @@ def _run_call(call: Call, inputs: list[Array | None], outputs: list[_Guarded], s
             array = source.reshape(arg.shape)
         elif isinstance(arg, Out):
             array = outputs[arg.index].array.reshape(arg.shape)
+        elif isinstance(arg, Const):
+            array = arg.array()
         else:
             values.append(words[type(arg)] if isinstance(arg, (Seed, Micro)) else arg)
             continue

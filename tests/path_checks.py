@@ -26,8 +26,8 @@ from tileflow.host.form import channels_last, recorded
 from tileflow.kernels.elementwise import expr as E
 from tileflow.kernels.elementwise.expr import Var
 from tileflow.kernels.elementwise.guarded import guarded_call
-from tileflow.kernels.gemm.blocking import Problem
-from tileflow.kernels.gemm.half import half_calls
+from tileflow.kernels.gemm import Problem
+from tileflow.kernels.gemm.half import calls as half_calls
 from tileflow.kernels.gemm.micro import copy, dot, outer, transpose
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine import guard

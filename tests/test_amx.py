@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from test_gemm import exact, operands, run
 
-from tileflow.kernels.gemm import tiles
-from tileflow.kernels.gemm.blocking import Blocking, Problem, blocking, simplify
-from tileflow.kernels.gemm.float32 import Bias
+from tileflow.kernels.gemm import Bias, Problem, tiles
+from tileflow.kernels.gemm.blocking import Blocking, blocking
+from tileflow.kernels.gemm.problem import simplify
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import In
 

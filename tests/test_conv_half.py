@@ -16,7 +16,7 @@ from test_conv_tiles import leaves
 
 from tileflow.graph import Builder, Graph, TensorType, type_of
 from tileflow.host.form import takes_halves
-from tileflow.kernels.conv import Axis, Sites, winograd
+from tileflow.kernels.conv import Axis, Problem, winograd
 from tileflow.kernels.conv.indirection import fill_table, phase_pixels
 from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.gemm import tiles
@@ -64,7 +64,7 @@ def test_no_unit_reaches_beyond_its_scratch() -> None:
             out, step, pad = int(rng.integers(1, 6)), int(rng.integers(1, 4)), int(rng.integers(0, 4))
             size = (out - 1) * step + (taps - 1) * dilation + 1 - 2 * pad + int(rng.integers(0, step))
             axes.append(Axis(max(1, size), out, taps, step, 1, -pad, dilation))
-        for s in (Sites(2, 1, 1, 1, (axes[0], axes[1], axes[2])), Sites(2, 1, 1, 1, (axes[0], axes[1], axes[2])).gradient):
+        for s in (Problem(2, 1, 1, 1, (axes[0], axes[1], axes[2])), Problem(2, 1, 1, 1, (axes[0], axes[1], axes[2])).turn):
             numbers, pixels = np.array([n for axis in s.axes for n in axis.numbers]), int(rng.integers(1, 40))
             for phase in range(s.phases):
                 total = s.n * int(phase_pixels(numbers, phase))
@@ -199,7 +199,7 @@ def test_the_host_computes_them_on_sixteen_bits_in_one_region_of_channels_last()
 
     assert taken((2, 64, 8, 8), (64, 64, 5, 5))
     with cpu.forced(VECTOR_PATHS[0]):
-        assert taken((8, 64, 28, 28), (64, 64, 3, 3)) != winograd.pays(Conv().sites((8, 64, 28, 28), (64, 64, 3, 3)), "f4", cpu.current())
+        assert taken((8, 64, 28, 28), (64, 64, 3, 3)) != winograd.serves(Conv().problem((8, 64, 28, 28), (64, 64, 3, 3)), "f4", cpu.current())
     assert not taken((2, 3, 8, 8), (64, 3, 3, 3))
     assert taken((2, 64, 8, 8), (64, 1, 3, 3), group=64)
 

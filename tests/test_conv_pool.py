@@ -14,12 +14,13 @@ import tileflow
 from tileflow import nn, optim
 from tileflow.graph import Builder, Graph, Value, type_of, verify
 from tileflow.host.pool import WinningMaxPool
-from tileflow.kernels.conv import Geometry, pools
+from tileflow.kernels.conv import pools
 from tileflow.kernels.isa import cpu
 from tileflow.lower import plan as planning
 from tileflow.lower.attach import attach
 from tileflow.lower.fuse import fuse
 from tileflow.lower.planes import Pooled, pool_planes
+from tileflow.ops.conv import Conv
 from tileflow.ops.pool import MaxPool
 
 Array = np.ndarray
@@ -132,11 +133,11 @@ def test_a_product_that_others_read_or_want_is_kept():
 
 def test_only_planes_that_stay_in_the_cache_are_pooled_there():
     path = cpu.current()
-    assert pools(Geometry(16, 10, 1, 12, 12, 2, 8, 8, 5, 5), "f4", path)
-    assert pools(Geometry(16, 1, 1, 20, 20, 10, 16, 16, 5, 5), "f4", path)
-    assert not pools(Geometry(16, 1, 1, 28, 28, 10, 24, 24, 5, 5), "f4", path)                         # 23 KB
-    assert not pools(Geometry(16, 1, 3, 64, 64, 64, 64, 64, 3, 3, top=1, left=1), "f4", path)          # 1 MiB a unit
-    assert not pools(Geometry(1, 1, 1, 28, 28, 10, 24, 24, 5, 5), "f4", path)                          # cut into rows for the workers
+    assert pools(Conv(group=10).problem((16, 10, 12, 12), (20, 1, 5, 5)), "f4", path)
+    assert pools(Conv().problem((16, 1, 20, 20), (10, 1, 5, 5)), "f4", path)
+    assert not pools(Conv().problem((16, 1, 28, 28), (10, 1, 5, 5)), "f4", path)                       # 23 KB
+    assert not pools(Conv(pads=(1, 1, 1, 1)).problem((16, 3, 64, 64), (64, 3, 3, 3)), "f4", path)      # 1 MiB a unit
+    assert not pools(Conv().problem((1, 1, 28, 28), (10, 1, 5, 5)), "f4", path)                        # cut into rows for the workers
 
 
 # ---- models

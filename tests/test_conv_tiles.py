@@ -14,7 +14,7 @@ from test_conv_last import check_laid_out, forms, last, normal
 from tileflow.graph import type_of
 from tileflow.kernels.conv import tiles as conv_tiles
 from tileflow.kernels.conv import tiles_weights
-from tileflow.kernels.conv.choice import gain
+from tileflow.kernels.conv.algorithms import saved
 from tileflow.kernels.elementwise.epilogue import Along, Epilogue
 from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.gemm import tiles
@@ -135,7 +135,7 @@ def test_as_accurate_as_the_vector_kernels(path: cpu.Cpu, kind: str) -> None:
     arrays: list[tuple[Any, Any]] = [(forward, (last(x), w)), (over_input, (last(g), w)), (over_weights, (last(x), last(g)))]
     got = []
     for op_, given in arrays:
-        assert {"conv_gathered", "conv_tiles_weights"} & set(leaves(op_, *given))
+        assert {"conv_tiles", "conv_tiles_weights"} & set(leaves(op_, *given))
         got.append(run_kernel(op_, *given)[0])
     with cpu.forced(VECTORS):
         plain = [run_kernel(op_, *given)[0] for op_, given in arrays]
@@ -187,17 +187,18 @@ def test_infinity_and_nan_in_the_weight_gradient(path: cpu.Cpu) -> None:
 
 def test_way_is_chosen_by_sizes(path: cpu.Cpu) -> None:
     def served(x: tuple[int, ...], w: tuple[int, ...], **attributes: Any) -> bool:
-        s = Conv(**attributes).sites(x, w)
-        return conv_tiles.pays(s, "f4", path) or conv_tiles.pays(s.gradient, "f4", path)
+        s = Conv(**attributes).problem(x, w)
+        return conv_tiles.serves(s, "f4", path) or conv_tiles.serves(s.turn, "f4", path)
 
     wide, filters = (8, 64, 28, 28), (64, 64, 3, 3)
     assert served(wide, filters, pads=(1, 1, 1, 1))
     assert not served((8, 3, 224, 224), (64, 3, 7, 7), strides=(2, 2))
     assert not served((8, 64, 28, 28), (64, 1, 3, 3), group=64)
     assert not served((1, 64, 3, 3), filters)
-    s = Conv(pads=(1, 1, 1, 1)).sites(wide, filters)
-    assert tiles_weights.pays(s, "f4", path)
-    for what in ("forward", "input", "weights"):
-        assert gain(s, what, "f4", path) > gain(s, what, "f4", cpu.PATHS[VECTORS]) > 0
-    assert not conv_tiles.pays(s, "f8", path)
-    assert not conv_tiles.pays(s, "f4", cpu.PATHS[VECTORS])
+    s = Conv(pads=(1, 1, 1, 1)).problem(wide, filters)
+    assert tiles_weights.serves(s, "f4", path)
+    for problem, of_weights in ((s, False), (s.turn, False), (s, True)):
+        in_tiles, in_vectors = (saved(problem, "f4", on, of_weights=of_weights) for on in (path, cpu.PATHS[VECTORS]))
+        assert in_tiles > in_vectors > 0
+    assert not conv_tiles.serves(s, "f8", path)
+    assert not conv_tiles.serves(s, "f4", cpu.PATHS[VECTORS])

@@ -57,9 +57,9 @@ def test_as_torch_and_as_accurate(name: str) -> None:
     x, w = normal(*shape), normal(o, shape[1], 3, 3, seed=1)
     exact, theirs = by_torch(x, w, None, pads, "float64"), by_torch(x, w, None, pads, "float32")
     forward, over_input = forms(shape, pads)
-    sites = forward.op.sites(shape, w.shape)
-    assert kernels.winograd.pays(sites, "f4", cpu.current())
-    assert kernels.winograd.pays(sites.gradient, "f4", cpu.current())
+    problem = forward.op.problem(shape, w.shape)
+    assert kernels.winograd.serves(problem, "f4", cpu.current())
+    assert kernels.winograd.serves(problem.turn, "f4", cpu.current())
     g = np.ascontiguousarray(np.moveaxis(normal(*exact[0].shape[:1], o, *exact[0].shape[1:3], seed=2), 1, -1))
     ours = [check_kernel(forward, last(x), w, rtol=2e-5, atol=1e-4)[0], check_kernel(over_input, g, w, rtol=2e-5, atol=1e-4)[0]]
     for mine, other, right in zip(ours, theirs, exact, strict=True):
@@ -69,8 +69,8 @@ def test_as_torch_and_as_accurate(name: str) -> None:
 
 def test_served_problems() -> None:
     def pays(x: tuple[int, ...], w: tuple[int, ...], code: str = "f4", gradient: bool = False, **attributes: Any) -> bool:
-        sites = Conv(**attributes).sites(x, w)
-        return kernels.winograd.pays(sites.gradient if gradient else sites, code, cpu.current())
+        problem = Conv(**attributes).problem(x, w)
+        return kernels.winograd.serves(problem.turn if gradient else problem, code, cpu.current())
 
     x, w, pads = (1, 64, 28, 28), (64, 64, 3, 3), (1, 1, 1, 1)
     assert pays(x, w, pads=pads)

@@ -10,10 +10,11 @@ from peers import needs
 
 from tileflow.kernels.elementwise.epilogue import Along, Epilogue
 from tileflow.kernels.elementwise.expr import Var, maximum
+from tileflow.kernels.gemm import Bias, Problem, Serial
 from tileflow.kernels.gemm import float32 as products
-from tileflow.kernels.gemm.blocking import Blocking, Problem, blocking, prepacked, simplify
-from tileflow.kernels.gemm.float32 import Bias, Serial, matmul_calls
+from tileflow.kernels.gemm.blocking import Blocking, blocking, prepacked
 from tileflow.kernels.gemm.micro import CHAIN, WIDE, columns, copy, dot, outer, transpose
+from tileflow.kernels.gemm.problem import simplify
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import In, Out
 from tileflow.kernels.machine.leaf import Leaf
@@ -137,8 +138,8 @@ def run(p: Problem, a: np.ndarray, b: np.ndarray, *, bias: Bias | None = None, a
     c = np.full((*p.batch, p.m, p.n), 77, a.dtype)
     arrays = [a, b, addend, *more]
     works: dict[str, np.ndarray] = {}
-    for call in matmul_calls(a.dtype.str[1:], p, In(0, a.shape), In(1, b.shape), Out(0, c.shape), alpha=alpha, beta=beta,
-                             bias=bias, force=force, epilogue=epilogue, serial=serial):
+    for call in products.calls(a.dtype.str[1:], p, In(0, a.shape), In(1, b.shape), Out(0, c.shape), alpha=alpha, beta=beta,
+                               bias=bias, force=force, epilogue=epilogue, serial=serial):
         values = []
         for parameter, arg in zip((q for q in call.leaf.parameters if q.words), call.args, strict=True):
             if isinstance(arg, In):

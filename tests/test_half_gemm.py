@@ -14,10 +14,8 @@ from llvmlite import binding, ir
 from test_amx import EMULATED, PATHS
 from test_gemm import at_edge, exact
 
-from tileflow.kernels.gemm import half_fma
-from tileflow.kernels.gemm.blocking import Problem
-from tileflow.kernels.gemm.float32 import Bias, Serial, matmul_calls, panels
-from tileflow.kernels.gemm.half import half_calls
+from tileflow.kernels.gemm import Bias, Problem, Serial, half_fma, matmul_calls, panels
+from tileflow.kernels.gemm.half import calls as half_calls
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.isa.half import narrow_rows, round_rows, widen_rows, widen_turned
 from tileflow.kernels.isa.vector import define

@@ -16,8 +16,9 @@ import tileflow.ops
 from tileflow.graph import OPS, Builder, Graph, Op, TensorType, verify
 from tileflow.graph.composite import declares
 from tileflow.kernels.isa import cpu
-from tileflow.kernels.machine.call import Call, In, Micro, Out, Seed
+from tileflow.kernels.machine.call import Call, Const, In, Micro, Out, Seed
 from tileflow.kernels.machine.call import Work as Scratch
+from tileflow.kernels.machine.leaf import Numbers
 from tileflow.work import Operand, Window, Work
 
 
@@ -102,11 +103,11 @@ def test_kernel_calls_are_well_formed(op: Op, types: list[TensorType | None]):
                 assert np.prod(arg.shape, dtype=int) == t.size
                 assert np.dtype({"b1": "?"}.get(p.dtype, p.dtype)).itemsize == t.itemsize
                 written |= {arg.index} if isinstance(arg, Out) else set()
-            if isinstance(arg, (In, Out, Scratch)):
+            if isinstance(arg, (In, Out, Scratch, Const)):
                 assert len(arg.shape) == p.ndim - (isinstance(arg, Scratch) and p.cut == "w")
                 assert p.cut != "r" or arg.shape[0] == call.n
             else:
-                assert isinstance(arg, (Micro, Seed, int, float, bool, np.number))
+                assert isinstance(arg, (Micro, Seed, Numbers, int, float, bool, np.number))
                 assert not p.is_array
     assert written == set(range(len(outputs)))
 

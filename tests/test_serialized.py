@@ -11,8 +11,9 @@ from evaluate import check_gradient, check_gradient_kernels, check_kernel, run_k
 
 from tileflow.errors import OptionError, ShapeError
 from tileflow.graph import OPS, Builder, Graph, TensorType, verify
-from tileflow.kernels.gemm.blocking import Problem, blocking, simplify
-from tileflow.kernels.gemm.float32 import Serial, matmul_calls
+from tileflow.kernels.gemm import Problem, Serial, matmul_calls
+from tileflow.kernels.gemm.blocking import blocking
+from tileflow.kernels.gemm.problem import simplify
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import In, Out, Work
 from tileflow.ops.matmul import MODES

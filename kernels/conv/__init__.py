@@ -1,5 +1,7 @@
 """Convolution and its gradients (cross-correlation), as leaf calls: over planes (NCHW) and over channels-last images.
 
+A problem (problem.py) is a convolution or an input gradient; algorithms.py has a record for each way to do it, and chooses.
+
 Channels-last images [n, *spatial, c] of up to three axes are read where they lie: see indirection.py, brgemm.py, direct.py, weights.py, depthwise.py;
 winograd/ where a 3x3 kernel of stride 1 meets channels enough.
 Those of 16-bit floats are widened a part at a time: half.py. Where the CPU has tiles, pixels are gathered: tiles.py, tiles_weights.py.
@@ -22,14 +24,11 @@ Depthwise convolutions need no unfolding either: planar/depthwise.py has vectors
 One-dimensional convolutions run along the height, with width 1. Every output element is summed in an order that depends on the shapes
 and the CPU path alone.
 """
-from . import depthwise, direct, half, planar, stem, tiles, tiles_weights, weights, winograd
-from .brgemm import width as panel_width
-from .indirection import Axis, Sites
+from . import algorithms, tiles, tiles_weights, winograd
+from .algorithms import CHANNELS_LAST, PLANAR, PLANAR_WEIGHTS, STEM, Algorithm, WeightGradient, choose, choose_weights
 from .panels import Panels
-from .planar.correlate import weight_gradient
-from .planar.geometry import Geometry
-from .planar.product import forward, forward_panels, pools
-from .planar.transpose import gradient_panels, input_gradient
+from .planar.product import pools
+from .problem import Axis, Problem
 
-__all__ = ["Axis", "Geometry", "Panels", "Sites", "depthwise", "direct", "forward", "forward_panels", "gradient_panels", "half",
-           "input_gradient", "panel_width", "planar", "pools", "stem", "tiles", "tiles_weights", "weight_gradient", "weights", "winograd"]
+__all__ = ["CHANNELS_LAST", "PLANAR", "PLANAR_WEIGHTS", "STEM", "Algorithm", "Axis", "Panels", "Problem", "WeightGradient", "algorithms", "choose",
+           "choose_weights", "pools", "tiles", "tiles_weights", "winograd"]

@@ -14,8 +14,6 @@ from llvmlite import ir
 from ..isa import cpu
 from ..isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, vector, word
 
-"""Rows and vectors of the register block of each path."""
-
 
 def width(dtype: str, path: cpu.Cpu) -> int:
     """Output channels of a register block, which is the width of a panel of weights."""

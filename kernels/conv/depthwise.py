@@ -1,11 +1,11 @@
-"""Depthwise convolution over channels-last images: vectors run along the channels, addresses come from the table of sites.
+"""Depthwise convolution over channels-last images: vectors run along the channels, addresses come from the table of indirection.py.
 
-One filter per channel: y[p, k] = bias[k] + sum over taps t of w[t, k] * x[p + t, k]. The input gradient is the same with its own
-sites; the weight gradient sums x[p + t, k] * dy[p, k] over pixels.
+One filter per channel: y[p, k] = bias[k] + sum over taps t of w[t, k] * x[p + t, k]. The weight gradient sums x[p + t, k] * dy[p, k] over pixels.
 """
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -15,18 +15,20 @@ from ..isa import cpu
 from ..isa.half import HALVES, narrow, read, stored, summed
 from ..isa.vector import WORD, Emitter, as_intrinsic, itemsize, vector, word
 from ..machine.call import Call, In, Out, Work
-from ..machine.leaf import Leaf, generic
+from ..machine.leaf import Leaf, Numbers, generic
 from ..machine.places import address_of
-from .indirection import Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, tap_order, taps_before
+from .indirection import fill_table, phase_pixels, phase_taps, taps_before
 from .panels import Panels, converted, rounded_results
 from .planar.correlate import add_shares
-from .planar.geometry import UNITS
+from .problem import UNITS, Problem, speed
 from .weights import sum_rows
 
 PIXELS = 64               # pixels of a unit of range, about
 SUMMED = 256              # pixels that the weight gradient sums in registers at a time
 BLOCK = (4, 2)            # pixels and vectors of channels of a register block
 SPEED = 0.5               # of a path's rate: a load for each product
+RATE, STRIDED = 0.4, 0.22
+"""Measured speed as a part of a path's rate, to be compared with the planar kernels', without and with strides."""
 
 
 def _chunks(e: Emitter, lanes: int, vectors: int, channels: Any, chunk: Any) -> None:
@@ -112,6 +114,28 @@ def _depthwise_weights(dtype: str, path: cpu.Cpu, taps: int) -> Any:
     return emit
 
 
+@dataclass(frozen=True)
+class Sizes(Numbers):
+    """Images, channels, pixels of a unit of range; whether there is a bias."""
+
+    n: int
+    c: int
+    pixels: int
+    biased: int
+
+
+@dataclass(frozen=True)
+class WeightSizes(Numbers):
+    """Of the weight gradient: channels and taps, and how the sums over pixels are cut into shares of blocks."""
+
+    c: int
+    taps: int
+    shares: int
+    blocks: int
+    pixels: int
+    biased: int
+
+
 @functools.cache
 def _leaf(dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
     size, rows, wide = itemsize(dtype), BLOCK[0], itemsize(summed(dtype))
@@ -119,74 +143,77 @@ def _leaf(dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
                             _depthwise(dtype, path))
     finish = finisher(form)
 
-    def conv_depthwise(x, w, bias, y, sites, table, spare, n, c, pixels, biased, lo, hi, rest):                              # type: ignore
-        blocks = (n * phase_pixels(sites, 0) + pixels - 1) // pixels
+    def conv_depthwise(x, w, bias, y, indirection, table, spare, s, lo, hi, rest):                                          # type: ignore
+        c, pixels = s.c, s.pixels
+        blocks = (s.n * phase_pixels(indirection, 0) + pixels - 1) // pixels
         pitch = (pixels + rows - 1) // rows * rows
         addresses, zero = address_of(table), address_of(spare)
         for i in range(c):
             spare[i] = 0
         for unit in range(lo, hi):
             first, phase = unit % blocks * pixels, unit // blocks
-            count = min(pixels, n * phase_pixels(sites, phase) - first)
+            count = min(pixels, s.n * phase_pixels(indirection, phase) - first)
             if count <= 0:
                 continue
-            fill_table(sites, phase, first, count, address_of(x), c * size, address_of(y), c * size, zero, zero + c * size, table, pitch)
-            taps, factors = phase_taps(sites, phase), address_of(w) + taps_before(sites, phase) * c * wide
+            fill_table(indirection, phase, first, count, address_of(x), c * size, address_of(y), c * size, zero, zero + c * size, table, pitch)
+            taps, factors = phase_taps(indirection, phase), address_of(w) + taps_before(indirection, phase) * c * wide
             for p in range(0, count, rows):
-                multiply(c, taps, addresses + (pitch + p) * 8, pitch * 8, factors, address_of(bias), biased, addresses + p * 8)
+                multiply(c, taps, addresses + (pitch + p) * 8, pitch * 8, factors, address_of(bias), s.biased, addresses + p * 8)
             finish(rest, count, c, address_of(y), first * c, c, 0)
 
-    signature = f"T[:], {summed(dtype)}[:], T[:], T[:], i8[:], i8[w,:], T[w,:], i8, i8, i8, i8, lo, hi{tail(form)}"
-    return Leaf(conv_depthwise, signature.replace("T", dtype), key=f"{path.name} {name(form)}")
+    signature = f"T[:], {summed(dtype)}[:], T[:], T[:], i8[:], i8[w,:], T[w,:], numbers, lo, hi{tail(form)}"
+    return Leaf(conv_depthwise, signature.replace("T", dtype), key=f"{path.name} {name(form)}", numbers=Sizes)
 
 
-@generic("T[:], T[:], i8[:], i8[w,:], i8, lo, hi")
-def conv_depthwise_rows(w, rows, sites, order, c, lo, hi):                                                                    # type: ignore
+@generic("T[:], T[:], i8[:], i8, lo, hi")
+def conv_depthwise_rows(w, rows, order, c, lo, hi):                                                                         # type: ignore
     """Weights [c, taps] as rows [tap, phase by phase][c]; a unit of range is a row."""
-    tap_order(sites, order)
     for unit in range(lo, hi):
         row = rows[unit * c:(unit + 1) * c]
         for i in range(c):
             row[i] = w[i * order.shape[0] + order[unit]]
 
 
-def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
+def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+    """One channel and one filter to a group."""
+    return p.depthwise
+
+
+def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
+    """Estimated nanoseconds on one core, with laid-out weights, from measured rates."""
+    return p.flops / (speed(summed(dtype), path) * (STRIDED if strided(p) else RATE))
+
+
+def strided(p: Problem) -> bool:
+    """Whether the convolution, or the one of which this is the gradient, takes steps."""
+    return any(a.in_step * a.out_step > 1 for a in p.axes)
+
+
+def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
     """y [n, *out, c] (output 0) from x (input 0), weights [c, 1, *taps] (1) and, when `biased`, a bias (2).
 
-    With `packed`, input 1 is what `forward_panels` made of the weights.
+    With `packed`, input 1 is what `panels` made of the weights.
     """
-    c = s.groups
-    pixels = max(BLOCK[0], min(PIXELS, -(-s.phase_pixels // UNITS)))
+    c, made = p.groups, summed(dtype)
+    pixels = max(BLOCK[0], min(PIXELS, -(-p.phase_pixels // UNITS)))
     pitch = -(-pixels // BLOCK[0]) * BLOCK[0]
-    panels = None if packed else forward_panels(s, dtype, path)
-    rows = In(1, (s.taps * c,)) if panels is None else panels.work(summed(dtype))
-    x = In(0, (s.n * s.pixels_in * c,))
-    args = (x, rows, In(2, (c,)) if biased else x, Out(0, (s.n * s.pixels_out * c,)), sites_work(),
-            Work("table", ((1 + s.taps) * pitch,), "i8"), Work("spare", (2 * c,), stored(dtype)), s.n, c, pixels, int(biased),
+    laid = None if packed else panels(p, dtype, path)
+    rows = In(1, (p.taps * c,)) if laid is None else laid.work(made)
+    x = In(0, (p.elements_in,))
+    args = (x, rows, In(2, (c,)) if biased else x, Out(0, (p.elements_out,)), p.indirection,
+            Work("table", ((1 + p.taps) * pitch,), "i8"), Work("spare", (2 * c,), stored(dtype)), Sizes(p.n, c, pixels, int(biased)),
             *(epilogue.args if epilogue else []))
-    cost = s.flops / (SPEED * path.rates.convolutions * 4 / itemsize(summed(dtype))) + (epilogue.cost if epilogue else 0.0)
-    before = [sites_call(s)] if panels is None else panels.inside(summed(dtype))
-    return [*before, Call(_leaf(dtype, path, epilogue.form if epilogue else None), args, -(-s.phase_pixels // pixels) * s.phases, 1, cost)]
+    estimate = p.flops / (SPEED * speed(made, path)) + (epilogue.cost if epilogue else 0.0)
+    before = [] if laid is None else laid.inside(made)
+    return [*before, Call(_leaf(dtype, path, epilogue.form if epilogue else None), args, -(-p.phase_pixels // pixels) * p.phases, 1, estimate)]
 
 
-def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: int = 0) -> list[Call]:
-    """dx (output 0) from dy (input 0) and the weights (1) of the depthwise convolution `s`; `packed`: as `gradient_panels` made them."""
-    return forward(s.gradient, dtype, path, False, None, packed)
-
-
-def forward_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
-    """How the weights of `s` are laid out for `forward`: a row of channels to each tap."""
-    count, made = s.taps * s.groups, summed(dtype)
-    given = In(0, (count,))
-    weights: In | Work = given if made == dtype else Work("wide", (count,), made)
-    args = (weights, Out(0, (count,)), sites_work(), Work("order", (s.taps,), "i8"), s.groups)
-    calls = (sites_call(s), Call(conv_depthwise_rows[made], args, s.taps, 1, count * 1.0))
-    return Panels(count, calls if isinstance(weights, In) else (converted(given, dtype, weights, made), *calls))
-
-
-def gradient_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
-    """How the weights of `s` are laid out for its input gradient."""
-    return forward_panels(s.gradient, dtype, path)
+def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
+    """How the weights are laid out: a row of channels to each tap."""
+    made, given = summed(dtype), In(0, (p.weights,))
+    weights: In | Work = given if made == dtype else Work("wide", (p.weights,), made)
+    turn = Call(conv_depthwise_rows[made], (weights, Out(0, (p.weights,)), p.tap_order, p.groups), p.taps, 1, p.weights * 1.0)
+    return Panels(p.weights, (turn,) if isinstance(weights, In) else (converted(given, dtype, weights, made), turn))
 
 
 @functools.cache
@@ -197,23 +224,24 @@ def _weights_leaf(dtype: str, path: cpu.Cpu, together: int) -> Leaf:
 
     add_rows = sum_rows(dtype, path)
 
-    def conv_depthwise_weights(x, g, dw, db, sites, table, spare, n, c, taps, shares, blocks, pixels, biased, lo, hi):       # type: ignore
+    def conv_depthwise_weights(x, g, dw, db, indirection, table, spare, s, lo, hi):                                         # type: ignore
+        c, taps, shares, pixels = s.c, s.taps, s.shares, s.pixels
         total, zero = g.shape[0] // c, address_of(spare)
         for i in range(c):
             spare[i] = 0
         for share in range(lo, hi):
-            for block in range(blocks * share // shares, blocks * (share + 1) // shares):
-                first, accumulate = block * pixels, block > blocks * share // shares
+            for block in range(s.blocks * share // shares, s.blocks * (share + 1) // shares):
+                first, accumulate = block * pixels, block > s.blocks * share // shares
                 count = min(pixels, total - first)
-                fill_table(sites, 0, first, count, address_of(x), c * size, 0, 0, zero, 0, table, count)
-                if biased != 0:
+                fill_table(indirection, 0, first, count, address_of(x), c * size, 0, 0, zero, 0, table, count)
+                if s.biased != 0:
                     add_rows(g, first * c, count, c, c, db[share * c:], accumulate, spare[c:])
                 for tap in range(0, taps, together):
                     multiply(c, count, address_of(table) + (1 + tap) * count * 8, count * 8, address_of(g) + first * c * size,
                              address_of(dw) + (share * taps + tap) * c * wide, accumulate)
 
-    signature = f"{dtype}[:], {dtype}[:], T[:], T[:], i8[:], i8[w,:], T[w,:]" + ", i8" * 7 + ", lo, hi"
-    return Leaf(conv_depthwise_weights, signature.replace("T", summed(dtype)), key=f"{path.name} {together}")
+    signature = f"{dtype}[:], {dtype}[:], T[:], T[:], i8[:], i8[w,:], T[w,:], numbers, lo, hi"
+    return Leaf(conv_depthwise_weights, signature.replace("T", summed(dtype)), key=f"{path.name} {together}", numbers=WeightSizes)
 
 
 @generic("T[:,:,:], T[r,:], lo, hi")
@@ -227,20 +255,19 @@ def conv_depthwise_turn(work, dw, lo, hi):                                      
             dw[i, tap] = total
 
 
-def weight_gradient(s: Sites, dtype: str, path: cpu.Cpu, biased: bool) -> list[Call]:
-    """dw [c, 1, *taps] (output 0) and, when `biased`, db (1) of the depthwise convolution `s` from x (input 0) and dy (1)."""
-    made, c, total = summed(dtype), s.groups, s.n * s.pixels_out
+def weight_gradient(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
+    """dw [c, 1, *taps] (output 0) and, when `biased`, db (1) of the depthwise convolution `p` from x (input 0) and dy (1)."""
+    made, c, total = summed(dtype), p.groups, p.n * p.pixels_out
     blocks = -(-total // SUMMED)
     pixels = -(-total // blocks)
     shares = min(blocks, UNITS)
-    together = 3 if s.taps % 3 == 0 else 1
-    dw = Work("weights", (shares * s.taps * c,), made)
+    together = 3 if p.taps % 3 == 0 else 1
+    dw = Work("weights", (shares * p.taps * c,), made)
     db: Any = dw if not biased else Work("bias", (shares * c,), made) if shares > 1 else Out(1, (c,))
-    args = (In(0, (s.n * s.pixels_in * c,)), In(1, (total * c,)), dw, db, sites_work(), Work("table", ((1 + s.taps) * pixels,), "i8"),
-            Work("spare", (3 * c,), made), s.n, c, s.taps, shares, blocks, pixels, int(biased))
-    cost = s.flops / (SPEED * path.rates.convolutions * 4 / itemsize(made))
-    turn = Call(conv_depthwise_turn[made], (Work("weights", (shares, s.taps, c), made), Out(0, (c, s.taps))), c, 64, shares * s.taps * c * 1.0)
-    calls = [sites_call(s), Call(_weights_leaf(dtype, path, together), args, shares, 1, cost), turn]
+    args = (In(0, (p.elements_in,)), In(1, (total * c,)), dw, db, p.indirection, Work("table", ((1 + p.taps) * pixels,), "i8"),
+            Work("spare", (3 * c,), made), WeightSizes(c, p.taps, shares, blocks, pixels, int(biased)))
+    turn = Call(conv_depthwise_turn[made], (Work("weights", (shares, p.taps, c), made), Out(0, (c, p.taps))), c, 64, shares * p.taps * c * 1.0)
+    done = [Call(_weights_leaf(dtype, path, together), args, shares, 1, p.flops / (SPEED * speed(made, path))), turn]
     if biased and shares > 1:
-        calls.append(Call(add_shares[made], (Work("bias", (shares, c), made), Out(1, (c,))), c, 1024, shares * c * 0.1))
-    return rounded_results(calls, dtype)
+        done.append(Call(add_shares[made], (Work("bias", (shares, c), made), Out(1, (c,))), c, 1024, shares * c * 0.1))
+    return rounded_results(done, dtype)

@@ -7,6 +7,7 @@ pixels in the second.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 
 from ..elementwise.epilogue import Epilogue, Form, finisher, name, tail
 from ..gemm.micro import copy, transpose
@@ -14,19 +15,53 @@ from ..isa import cpu
 from ..isa.half import HALVES, stored
 from ..isa.vector import itemsize
 from ..machine.call import Call, In, Out, Work
-from ..machine.leaf import Leaf
+from ..machine.leaf import Leaf, Numbers
 from ..machine.places import address_of
 from .brgemm import brgemm, width
-from .indirection import Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, tap_order, taps_before
+from .indirection import fill_table, phase_pixels, phase_taps, taps_before
 from .panels import Panels
-from .planar.geometry import UNITS
+from .problem import UNITS, Problem, speed
 
 DEPTH = 320               # products summed in registers at a time, about: longer chains of sums lose accuracy
 POINTWISE = 192           # likewise where the kernel is one pixel: PyTorch's errors there are those of matrix products, 0.8 of chains of 256
 IMAGE = 160 * 1024        # bytes of the pixels that a unit reads, about
 MOST = 384                # pixels of a unit at most
 TURNED = 128              # weights of a filter that are turned at a time, about
+RATE = {False: 1.4, True: 1.35}
+"""Speed as a part of `speed`, of a convolution and of an input gradient: ResNet's shapes on one AVX2 core."""
 STRIP = 96                # pixels that all panels meet in turn, so that rows of C are written while they are near
+
+
+@dataclass(frozen=True)
+class WeightSizes(Numbers):
+    """Of the call that lays weights out: filters and channels of a group, filters of a panel, elements between weights."""
+
+    oc: int
+    wide: int
+    c: int
+    o_step: int
+    c_step: int
+    group_step: int
+
+
+@dataclass(frozen=True)
+class Sizes(Numbers):
+    """Of a problem, and how a unit of range cuts it: pixels and panels, taps and channels that are summed at a time.
+
+    `step` elements lead from one pixel of the image to the next.
+    """
+
+    n: int
+    c: int
+    oc: int
+    groups: int
+    taps: int
+    pixels: int
+    part: int
+    taps_deep: int
+    deep: int
+    biased: int
+    step: int
 
 
 @functools.cache
@@ -34,17 +69,17 @@ def _panels(dtype: str, path: cpu.Cpu) -> Leaf:
     bits = "f2" if dtype in HALVES else dtype
     size, turn, move = itemsize(dtype), transpose(bits), copy(bits)
 
-    def conv_last_panels(w, panels, sites, order, block, oc, wide, c, o_step, c_step, group_step, lo, hi):                   # type: ignore
+    def conv_panels(w, panels, order, block, s, lo, hi):                                                                    # type: ignore
         """Weights as panels [group][panel][tap, phase by phase][c][wide], filled up with zeros; a unit of range is a panel.
 
         Weight (o, c, tap) of a group lies at o * o_step + c * c_step + tap. Blocks of the source pass through `block`, turned.
         """
-        tiles, taps, deep = (oc + wide - 1) // wide, order.shape[0], block.shape[0] // (order.shape[0] * wide)
-        tap_order(sites, order)
+        c, wide, o_step, c_step = s.c, s.wide, s.o_step, s.c_step
+        tiles, taps, deep = (s.oc + wide - 1) // wide, order.shape[0], block.shape[0] // (order.shape[0] * wide)
         for unit in range(lo, hi):
             o = unit % tiles * wide
-            count = min(wide, oc - o)
-            source = unit // tiles * group_step + o * o_step
+            count = min(wide, s.oc - o)
+            source = unit // tiles * s.group_step + o * o_step
             target = address_of(panels) + unit * taps * c * wide * size
             if count < wide:
                 for i in range(block.shape[0]):
@@ -64,8 +99,7 @@ def _panels(dtype: str, path: cpu.Cpu) -> Leaf:
                     move(last - first, wide, address_of(block) + order[i] * wide * size, taps * wide * size,
                          target + (i * c + first) * wide * size, wide * size)
 
-    signature = "T[:], T[:], i8[:], i8[w,:], T[w,:], i8, i8, i8, i8, i8, i8, lo, hi"
-    return Leaf(conv_last_panels, signature.replace("T", dtype), key=path.name)
+    return Leaf(conv_panels, "T[:], T[:], i8[:], T[w,:], numbers, lo, hi".replace("T", dtype), key=path.name, numbers=WeightSizes)
 
 
 @functools.cache
@@ -73,112 +107,117 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
     size, wide = itemsize(dtype), width(dtype, path)
     multiply, finish = brgemm(dtype, path, rows), finisher(form)
 
-    def conv_last(x, panels, bias, y, sites, table, spare, n, c, oc, groups, taps, pixels, part, taps_deep, deep, biased, step, lo, hi, rest):   # type: ignore
-        tiles, pitch = (oc + wide - 1) // wide, (pixels + rows - 1) // rows * rows
-        parts = (tiles + part - 1) // part
-        blocks = (n * phase_pixels(sites, 0) + pixels - 1) // pixels
+    def conv_direct(x, panels, bias, y, indirection, table, spare, s, lo, hi, rest):                                        # type: ignore
+        c, oc, groups = s.c, s.oc, s.groups
+        tiles, pitch = (oc + wide - 1) // wide, (s.pixels + rows - 1) // rows * rows
+        parts = (tiles + s.part - 1) // s.part
+        blocks = (s.n * phase_pixels(indirection, 0) + s.pixels - 1) // s.pixels
         addresses, zero = address_of(table), address_of(spare)
         for i in range(c):
             spare[i] = 0
         for unit in range(lo, hi):
-            first_tile, first = unit % parts * part, unit // parts % blocks * pixels
+            first_tile, first = unit % parts * s.part, unit // parts % blocks * s.pixels
             group, phase = unit // (parts * blocks) % groups, unit // (parts * blocks * groups)
-            count = min(pixels, n * phase_pixels(sites, phase) - first)
+            count = min(s.pixels, s.n * phase_pixels(indirection, phase) - first)
             if count <= 0:
                 continue
-            fill_table(sites, phase, first, count, address_of(x) + group * c * size, step * size,
+            fill_table(indirection, phase, first, count, address_of(x) + group * c * size, s.step * size,
                        address_of(y) + group * oc * size, groups * oc * size, zero, zero + c * size, table, pitch)
-            met, before = phase_taps(sites, phase), taps_before(sites, phase)
-            for c0 in range(0, c, deep):
-                for t0 in range(0, max(met, 1), taps_deep):
+            met, before = phase_taps(indirection, phase), taps_before(indirection, phase)
+            for c0 in range(0, c, s.deep):
+                for t0 in range(0, max(met, 1), s.taps_deep):
                     for strip in range(0, count, STRIP):
-                        for tile in range(first_tile, min(first_tile + part, tiles)):
+                        for tile in range(first_tile, min(first_tile + s.part, tiles)):
                             o = tile * wide
-                            panel = address_of(panels) + (((group * tiles + tile) * taps + before + t0) * c + c0) * wide * size
-                            addend = address_of(bias) + (group * oc + o) * size if biased != 0 and c0 + t0 == 0 else 0
+                            panel = address_of(panels) + (((group * tiles + tile) * s.taps + before + t0) * c + c0) * wide * size
+                            addend = address_of(bias) + (group * oc + o) * size if s.biased != 0 and c0 + t0 == 0 else 0
                             for p in range(strip, min(strip + STRIP, count), rows):
-                                multiply(min(wide, oc - o), min(taps_deep, met - t0), min(deep, c - c0) * size,
+                                multiply(min(wide, oc - o), min(s.taps_deep, met - t0), min(s.deep, c - c0) * size,
                                          addresses + ((1 + t0) * pitch + p) * 8, pitch * 8, c0 * size, panel, c * wide * size, addend,
                                          addresses + p * 8, o * size, c0 + t0 > 0)
             o = first_tile * wide
-            finish(rest, count, min(part * wide, oc - o), address_of(y), (first * groups + group) * oc + o, groups * oc, group * oc + o)
+            finish(rest, count, min(s.part * wide, oc - o), address_of(y), (first * groups + group) * oc + o, groups * oc, group * oc + o)
 
-    signature = "T[:], T[:], T[:], T[:], i8[:], i8[w,:], T[w,:]" + ", i8" * 11 + ", lo, hi"
-    return Leaf(conv_last, signature.replace("T", dtype) + tail(form), key=f"{path.name} {rows} {name(form)}")
+    signature = "T[:], T[:], T[:], T[:], i8[:], i8[w,:], T[w,:], numbers, lo, hi"
+    return Leaf(conv_direct, signature.replace("T", dtype) + tail(form), key=f"{path.name} {rows} {name(form)}", numbers=Sizes)
 
 
-def sums_at_a_time(s: Sites) -> tuple[int, int]:
+def sums_at_a_time(p: Problem) -> tuple[int, int]:
     """Taps and channels of one block of sums."""
-    if s.taps == 1 and s.c > POINTWISE:
-        return 1, -(-s.c // -(-s.c // POINTWISE))
-    if s.c > 1.25 * DEPTH:
-        return 1, -(-s.c // -(-s.c // DEPTH))
-    blocks = -(-s.taps // max(1, round(DEPTH / s.c)))
-    return -(-s.taps // blocks), s.c
+    if p.taps == 1 and p.c > POINTWISE:
+        return 1, -(-p.c // -(-p.c // POINTWISE))
+    if p.c > 1.25 * DEPTH:
+        return 1, -(-p.c // -(-p.c // DEPTH))
+    blocks = -(-p.taps // max(1, round(DEPTH / p.c)))
+    return -(-p.taps // blocks), p.c
 
 
-def unit_of_range(s: Sites, size: int, rows: int, tiles: int) -> tuple[int, int]:
+def unit_of_range(p: Problem, size: int, rows: int, tiles: int) -> tuple[int, int]:
     """Pixels and panels of one unit: pixels that fit the cache with all their channels, and units enough to share."""
-    most = max(8 * rows, min(MOST, IMAGE // (s.c * size)))
-    blocks = -(-s.phase_pixels // most)
-    pixels = -(-s.phase_pixels // (blocks * rows)) * rows
-    units = -(-s.phase_pixels // pixels) * s.groups * s.phases
+    most = max(8 * rows, min(MOST, IMAGE // (p.c * size)))
+    blocks = -(-p.phase_pixels // most)
+    pixels = -(-p.phase_pixels // (blocks * rows)) * rows
+    units = -(-p.phase_pixels // pixels) * p.groups * p.phases
     part = -(-tiles // min(tiles, -(-UNITS // units)))
     return pixels, part
 
 
-def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
-    """y [n, *out, groups * oc] (output 0) from x [n, *in, groups * c] (input 0), weights [groups * oc, c, *taps] (1) and a bias (2).
+def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+    """Everything but 16-bit floats."""
+    return dtype not in HALVES
 
-    With `packed`, input 1 is what `forward_panels` made of the weights.
+
+def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
+    """Estimated nanoseconds on one core, with laid-out weights, from measured rates."""
+    return p.flops / (speed(dtype, path) * RATE[p.turned] * filled(p.oc, p.c, dtype, path))
+
+
+def filled(used: int, rows: int, dtype: str, path: cpu.Cpu) -> float:
+    """How much of the register blocks' work is not lost, where `used` fills panels and `rows` are summed for a tap."""
+    wide = width(dtype, path)
+    return used / (-(-used // wide) * wide) * (rows / (rows + 3))
+
+
+def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
+    """How the weights are laid out."""
+    return weight_panels(p, dtype, path, width(dtype, path))
+
+
+def weight_panels(p: Problem, dtype: str, path: cpu.Cpu, wide: int) -> Panels:
+    """The panels of a problem, `wide` channels each."""
+    tiles = -(-p.oc // wide)
+    elements = p.groups * tiles * wide * p.c * p.taps
+    block = Work("block", (min(p.c, max(1, TURNED // p.taps)) * p.taps * wide,), stored(dtype))
+    sizes = WeightSizes(p.oc, wide, p.c, *p.order, p.oc * p.c * p.taps)
+    args = (In(0, (p.weights,)), Out(0, (elements,)), p.tap_order, block, sizes)
+    return Panels(elements, (Call(_panels(dtype, path), args, p.groups * tiles, 1, p.weights * 0.4),))
+
+
+def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
+    """y [n, *out, groups * oc] (output 0) from x [n, *in, groups * c] (input 0), weights (1) and a bias (2).
+
+    With `packed`, input 1 is what `panels` made of the weights.
     """
-    return products(s, dtype, path, biased, None if packed else forward_panels(s, dtype, path), epilogue)
+    return products(p, dtype, path, biased, None if packed else panels(p, dtype, path), epilogue)
 
 
-def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: int = 0) -> list[Call]:
-    """dx (output 0) from dy (input 0) and the weights (1) of the convolution `s`; `packed`: as `gradient_panels` made them."""
-    return products(s.gradient, dtype, path, False, None if packed else gradient_panels(s, dtype, path), None)
-
-
-def forward_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
-    """How the weights of `s` are laid out for `forward`."""
-    return weight_panels(s, dtype, path, (s.c * s.taps, s.taps), width(dtype, path))
-
-
-def gradient_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
-    """How the weights of `s` are laid out for its input gradient."""
-    return weight_panels(s.gradient, dtype, path, (s.taps, s.c * s.taps), width(dtype, path))
-
-
-def weight_panels(s: Sites, dtype: str, path: cpu.Cpu, order: tuple[int, int], wide: int) -> Panels:
-    """The panels of a problem, `wide` channels each, with `o_step` and `c_step` of its weights (see `_panels`)."""
-    tiles = -(-s.oc // wide)
-    weights, elements = s.groups * s.oc * s.c * s.taps, s.groups * tiles * wide * s.c * s.taps
-    block = Work("block", (min(s.c, max(1, TURNED // s.taps)) * s.taps * wide,), stored(dtype))
-    args = (In(0, (weights,)), Out(0, (elements,)), sites_work(), Work("order", (s.taps,), "i8"), block, s.oc, wide, s.c, *order,
-            s.oc * s.c * s.taps)
-    return Panels(elements, (sites_call(s), Call(_panels(dtype, path), args, s.groups * tiles, 1, weights * 0.4)))
-
-
-def products(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, panels: Panels | None, epilogue: Epilogue | None,
+def products(p: Problem, dtype: str, path: cpu.Cpu, biased: bool, laid: Panels | None, epilogue: Epilogue | None,
              image: Work | None = None, step: int = 0) -> list[Call]:
-    """The calls of a problem: of those of `panels` first, or with laid-out weights as input 1.
+    """The calls of a problem: of those of `laid` first, or with laid-out weights as input 1.
 
     The pixels may lie in an `image` other than input 0, with `step` elements from one to the next.
     """
     size, wide, rows = itemsize(dtype), width(dtype, path), path.tile.rows
-    tiles = -(-s.oc // wide)
-    weights = In(1, (s.groups * tiles * wide * s.c * s.taps,)) if panels is None else panels.work(dtype)
-    pixels, part = unit_of_range(s, size, rows, tiles)
-    taps_deep, deep = sums_at_a_time(s)
+    tiles = -(-p.oc // wide)
+    weights = In(1, (p.groups * tiles * wide * p.c * p.taps,)) if laid is None else laid.work(dtype)
+    pixels, part = unit_of_range(p, size, rows, tiles)
+    taps_deep, deep = sums_at_a_time(p)
     pitch = -(-pixels // rows) * rows
-    args = (image or In(0, (s.n * s.pixels_in * s.groups * s.c,)), weights, In(2, (s.groups * s.oc,)) if biased else weights,
-            Out(0, (s.n * s.pixels_out * s.groups * s.oc,)), sites_work(), Work("table", ((1 + s.taps) * pitch,), "i8"),
-            Work("spare", (s.c + s.oc,), dtype), s.n, s.c, s.oc, s.groups, s.taps, pixels, part, taps_deep, deep, int(biased),
-            step or s.groups * s.c, *(epilogue.args if epilogue else []))
-    units = -(-s.phase_pixels // pixels) * s.groups * s.phases * -(-tiles // part)
-    cost = s.flops / (path.rates.convolutions * 4 / size) + (epilogue.cost if epilogue else 0.0)
-    before = [] if panels is None else panels.inside(dtype)
-    if panels is None or image is not None:                   # panels may be of other sites
-        before.append(sites_call(s))
-    return [*before, Call(_leaf(dtype, path, rows, epilogue.form if epilogue else None), args, units, 1, cost)]
+    sizes = Sizes(p.n, p.c, p.oc, p.groups, p.taps, pixels, part, taps_deep, deep, int(biased), step or p.groups * p.c)
+    args = (image or In(0, (p.elements_in,)), weights, In(2, (p.groups * p.oc,)) if biased else weights, Out(0, (p.elements_out,)),
+            p.indirection, Work("table", ((1 + p.taps) * pitch,), "i8"), Work("spare", (p.c + p.oc,), dtype), sizes,
+            *(epilogue.args if epilogue else []))
+    units = -(-p.phase_pixels // pixels) * p.groups * p.phases * -(-tiles // part)
+    estimate = p.flops / speed(dtype, path) + (epilogue.cost if epilogue else 0.0)
+    before = [] if laid is None else laid.inside(dtype)
+    return [*before, Call(_leaf(dtype, path, rows, epilogue.form if epilogue else None), args, units, 1, estimate)]

@@ -1,7 +1,7 @@
-"""Channels-last convolution of 16-bit floats, and its input gradient, in vectors: the kernels of last.py over a widened part of the image.
+"""Channels-last convolution of 16-bit floats, and its input gradient, in vectors: the kernels of direct.py over a widened part of the image.
 
 A unit of range widens what its pixels meet, from the first to the last, into the worker's scratch, and lets its table of addresses point
-there; it sums in float32, likewise in scratch, rounds once and puts the results where they belong. The sums are those of `last` over
+there; it sums in float32, likewise in scratch, rounds once and puts the results where they belong. The sums are those of `direct` over
 float32 images, bit for bit, without float32 images in memory.
 """
 from __future__ import annotations
@@ -10,15 +10,17 @@ import functools
 
 from ..elementwise.epilogue import Epilogue, Form, finisher, name, tail
 from ..isa import cpu
-from ..isa.half import narrow_rows, widen_rows
+from ..isa.half import HALVES, narrow_rows, widen_rows
 from ..machine.call import Call, In, Out, Work
 from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
+from . import direct
 from .brgemm import brgemm, width
-from .direct import STRIP, sums_at_a_time, unit_of_range, weight_panels
-from .indirection import Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work, taps_before
+from .direct import STRIP, Sizes, sums_at_a_time, unit_of_range, weight_panels
+from .indirection import fill_table, phase_pixels, phase_taps, taps_before
 from .panels import Panels, converted
+from .problem import Problem, speed
 
 SKEW = 64
 """Bytes added to the rows of a block of sums."""
@@ -44,88 +46,78 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
         for i in range(entries.shape[0]):
             entries[i] = zero if entries[i] == 0 else image + (entries[i] - low) * 2 if groups == 1 else image + (entries[i] - low) * 2 // groups
 
-    def conv_last_half(x, panels, bias, y, sites, table, spare, image, sums, n, c, oc, groups, taps, pixels, part, taps_deep,  # type: ignore
-                       deep, biased, lo, hi, rest):
-        tiles, pitch = (oc + wide - 1) // wide, (pixels + rows - 1) // rows * rows
-        parts, row = (tiles + part - 1) // part, part * wide * 4 + SKEW
-        blocks = (n * phase_pixels(sites, 0) + pixels - 1) // pixels
-        addresses, zero, places = address_of(table), address_of(spare), address_of(table) + (1 + taps) * pitch * 8
+    def conv_half(x, panels, bias, y, indirection, table, spare, image, sums, s, lo, hi, rest):                             # type: ignore
+        c, oc, groups = s.c, s.oc, s.groups
+        tiles, pitch = (oc + wide - 1) // wide, (s.pixels + rows - 1) // rows * rows
+        parts, row = (tiles + s.part - 1) // s.part, s.part * wide * 4 + SKEW
+        blocks = (s.n * phase_pixels(indirection, 0) + s.pixels - 1) // s.pixels
+        addresses, zero, places = address_of(table), address_of(spare), address_of(table) + (1 + s.taps) * pitch * 8
         for i in range(c):
             spare[i] = 0
-        if biased != 0:
+        if s.biased != 0:
             widen(1, groups * oc, address_of(bias), 0, zero + c * 4, 0)
-        block = table[(1 + taps) * pitch:(2 + taps) * pitch]
+        block = table[(1 + s.taps) * pitch:(2 + s.taps) * pitch]
         for i in range(pitch):
             block[i] = address_of(sums) + i * row
         for unit in range(lo, hi):
-            first_tile, first = unit % parts * part, unit // parts % blocks * pixels
+            first_tile, first = unit % parts * s.part, unit // parts % blocks * s.pixels
             group, phase = unit // (parts * blocks) % groups, unit // (parts * blocks * groups)
-            count, o = min(pixels, n * phase_pixels(sites, phase) - first), first_tile * wide
+            count, o = min(s.pixels, s.n * phase_pixels(indirection, phase) - first), first_tile * wide
             if count <= 0:
                 continue
-            met, before, cols = phase_taps(sites, phase), taps_before(sites, phase), min(part * wide, oc - o)
-            fill_table(sites, phase, first, count, address_of(x) + group * c * 2, groups * c * 2, address_of(y) + (group * oc + o) * 2,
+            met, before, cols = phase_taps(indirection, phase), taps_before(indirection, phase), min(s.part * wide, oc - o)
+            fill_table(indirection, phase, first, count, address_of(x) + group * c * 2, groups * c * 2, address_of(y) + (group * oc + o) * 2,
                        groups * oc * 2, 0, 0, table, pitch)
             widen_met(table[pitch:(1 + met) * pitch], c, groups, address_of(image), zero)
-            for c0 in range(0, c, deep):
-                for t0 in range(0, max(met, 1), taps_deep):
+            for c0 in range(0, c, s.deep):
+                for t0 in range(0, max(met, 1), s.taps_deep):
                     for strip in range(0, count, STRIP):
-                        for tile in range(first_tile, min(first_tile + part, tiles)):
+                        for tile in range(first_tile, min(first_tile + s.part, tiles)):
                             column = (tile - first_tile) * wide
-                            panel = address_of(panels) + (((group * tiles + tile) * taps + before + t0) * c + c0) * wide * 4
-                            addend = zero + (c + group * oc + tile * wide) * 4 if biased != 0 and c0 + t0 == 0 else 0
+                            panel = address_of(panels) + (((group * tiles + tile) * s.taps + before + t0) * c + c0) * wide * 4
+                            addend = zero + (c + group * oc + tile * wide) * 4 if s.biased != 0 and c0 + t0 == 0 else 0
                             for p in range(strip, min(strip + STRIP, count), rows):
-                                multiply(min(wide, cols - column), min(taps_deep, met - t0), min(deep, c - c0) * 4,
+                                multiply(min(wide, cols - column), min(s.taps_deep, met - t0), min(s.deep, c - c0) * 4,
                                          addresses + ((1 + t0) * pitch + p) * 8, pitch * 8, c0 * 4, panel, c * wide * 4, addend,
                                          places + p * 8, column * 4, c0 + t0 > 0)
             for i in range(count):
                 narrow(1, cols, address_of(sums) + i * row, 0, table[i], 0)
             finish(rest, count, cols, address_of(y), (first * groups + group) * oc + o, groups * oc, group * oc + o)
 
-    signature = "T[:], f4[:], T[:], T[:], i8[:], i8[w,:], f4[w,:], f4[w,:], f4[w,:]" + ", i8" * 10 + ", lo, hi"
-    return Leaf(conv_last_half, signature.replace("T", dtype) + tail(form), key=f"{path.name} {rows} {name(form)}")
+    signature = "T[:], f4[:], T[:], T[:], i8[:], i8[w,:], f4[w,:], f4[w,:], f4[w,:], numbers, lo, hi"
+    return Leaf(conv_half, signature.replace("T", dtype) + tail(form), key=f"{path.name} {rows} {name(form)}", numbers=Sizes)
 
 
-def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
-    """As `last.forward`, for "f2" and "b2"."""
-    return _products(s, dtype, path, biased, None if packed else forward_panels(s, dtype, path), epilogue)
+def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+    """16-bit floats."""
+    return dtype in HALVES
 
 
-def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: int = 0) -> list[Call]:
-    """As `last.input_gradient`, for "f2" and "b2"."""
-    return _products(s.gradient, dtype, path, False, None if packed else gradient_panels(s, dtype, path), None)
+def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
+    """Estimated nanoseconds on one core, with laid-out weights: those of float32."""
+    return direct.cost(p, "f4", path)
 
 
-def forward_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
-    """How the weights of `s` are laid out for `forward`: as float32."""
-    return _packing(s, dtype, path, (s.c * s.taps, s.taps))
-
-
-def gradient_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
-    """How the weights of `s` are laid out for its input gradient."""
-    return _packing(s.gradient, dtype, path, (s.taps, s.c * s.taps))
-
-
-def _packing(s: Sites, dtype: str, path: cpu.Cpu, order: tuple[int, int]) -> Panels:
-    count = s.groups * s.oc * s.c * s.taps
-    wide, plain = Work("wide", (count,), "f4"), weight_panels(s, "f4", path, order, width("f4", path))
+def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
+    """How the weights are laid out: as float32."""
+    wide, plain = Work("wide", (p.weights,), "f4"), weight_panels(p, "f4", path, width("f4", path))
     laid = plain.onto(Out(0, (plain.elements,)), wide)
-    return Panels(plain.elements, (converted(In(0, (count,)), dtype, wide, "f4"), *laid))
+    return Panels(plain.elements, (converted(In(0, (p.weights,)), dtype, wide, "f4"), *laid))
 
 
-def _products(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, panels: Panels | None, epilogue: Epilogue | None) -> list[Call]:
-    """The calls of a problem: of those of `panels` first, or with laid-out weights as input 1."""
-    wide, rows = width("f4", path), path.tile.rows
-    tiles = -(-s.oc // wide)
-    weights = In(1, (s.groups * tiles * wide * s.c * s.taps,)) if panels is None else panels.work("f4")
-    (pixels, part), (taps_deep, deep) = unit_of_range(s, 4, rows, tiles), sums_at_a_time(s)
+def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
+    """As `direct.calls`, for "f2" and "b2"."""
+    wide, rows, laid = width("f4", path), path.tile.rows, None if packed else panels(p, dtype, path)
+    tiles = -(-p.oc // wide)
+    weights = In(1, (p.groups * tiles * wide * p.c * p.taps,)) if laid is None else laid.work("f4")
+    (pixels, part), (taps_deep, deep) = unit_of_range(p, 4, rows, tiles), sums_at_a_time(p)
     pitch = -(-pixels // rows) * rows
-    x = In(0, (s.n * s.pixels_in * s.groups * s.c,))
-    args = (x, weights, In(2, (s.groups * s.oc,)) if biased else x, Out(0, (s.n * s.pixels_out * s.groups * s.oc,)), sites_work(),
-            Work("table", ((2 + s.taps) * pitch,), "i8"), Work("spare", (s.c + s.groups * s.oc,), "f4"),
-            Work("image", (s.reach(pixels) * s.c,), "f4"), Work("sums", (pitch * (part * wide + SKEW // 4),), "f4"),
-            s.n, s.c, s.oc, s.groups, s.taps, pixels, part, taps_deep, deep, int(biased), *(epilogue.args if epilogue else []))
-    units = -(-s.phase_pixels // pixels) * s.groups * s.phases * -(-tiles // part)
-    cost = s.flops / path.rates.convolutions + (epilogue.cost if epilogue else 0.0)
-    before = [sites_call(s)] if panels is None else panels.inside("f4")
-    return [*before, Call(_leaf(dtype, path, rows, epilogue.form if epilogue else None), args, units, 1, cost)]
+    x = In(0, (p.elements_in,))
+    args = (x, weights, In(2, (p.groups * p.oc,)) if biased else x, Out(0, (p.elements_out,)), p.indirection,
+            Work("table", ((2 + p.taps) * pitch,), "i8"), Work("spare", (p.c + p.groups * p.oc,), "f4"),
+            Work("image", (p.reach(pixels) * p.c,), "f4"), Work("sums", (pitch * (part * wide + SKEW // 4),), "f4"),
+            Sizes(p.n, p.c, p.oc, p.groups, p.taps, pixels, part, taps_deep, deep, int(biased), p.groups * p.c), *(epilogue.args if epilogue else []))
+    units = -(-p.phase_pixels // pixels) * p.groups * p.phases * -(-tiles // part)
+    estimate = p.flops / speed("f4", path) + (epilogue.cost if epilogue else 0.0)
+    before = [] if laid is None else laid.inside("f4")
+    return [*before, Call(_leaf(dtype, path, rows, epilogue.form if epilogue else None), args, units, 1, estimate)]

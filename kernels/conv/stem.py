@@ -2,50 +2,68 @@
 
 A channel's plane is a poor row of products, and so are three channels. Once pixels are interleaved, the taps along the width are
 neighbours of one another: a kernel row of 7 taps over 3 channels is 21 channels of one pixel. So the images are copied with their pixels
-interleaved and their rows padded, and then it is a channels-last convolution (last.py) with taps along the height alone.
+interleaved and their rows padded, and then it is a channels-last convolution (direct.py) with taps along the height alone.
 """
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 
 from ..elementwise.epilogue import Epilogue
 from ..gemm.micro import transpose
 from ..isa import cpu
 from ..isa.vector import itemsize
 from ..machine.call import Call, In, Work
-from ..machine.leaf import Leaf
+from ..machine.leaf import Leaf, Numbers
 from ..machine.places import address_of
 from . import direct
-from .indirection import Axis, Sites
 from .panels import Panels
+from .problem import Axis, Problem, speed
 
 CHANNELS = 4              # at most
 ROWS = 4                  # rows of an image that are copied together
 MOVE = 0.6                # nanoseconds to copy an element
 
 
-def serves(s: Sites) -> bool:
+def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
     """Few channels in one group, and taps along the width that are neighbours."""
-    return s.groups == 1 and s.c <= CHANNELS and s.axes[2].tap_step == 1 and s.axes[2].out_step == 1 and s.phases == 1
+    return p.groups == 1 and p.c <= CHANNELS and p.axes[2].tap_step == 1 and p.axes[2].out_step == 1 and p.phases == 1
 
 
-def gathered(s: Sites) -> Sites:
+def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
+    """Estimated nanoseconds on one core, with laid-out weights: the copy's and those of the convolution over it."""
+    return p.n * p.pixels_in * p.c * MOVE + p.flops / (speed(dtype, path) * direct.RATE[False] * direct.filled(p.oc, across(p).c, dtype, path))
+
+
+def across(p: Problem) -> Problem:
     """The convolution over interleaved pixels whose taps along the width are channels."""
-    across = s.axes[2]
-    return Sites(s.n, 1, across.taps * s.c, s.oc, (*s.axes[:2], Axis(_pitch(across), across.out, 1, across.in_step)))
+    wide = p.axes[2]
+    return Problem(p.n, 1, wide.taps * p.c, p.oc, (*p.axes[:2], Axis(_pitch(wide), wide.out, 1, wide.in_step)), p.rank)
 
 
-def _pitch(across: Axis) -> int:
+def _pitch(wide: Axis) -> int:
     """Pixels of an interleaved row: what the taps meet."""
-    return (across.out - 1) * across.in_step + across.taps
+    return (wide.out - 1) * wide.in_step + wide.taps
+
+
+@dataclass(frozen=True)
+class Sizes(Numbers):
+    """Channels, rows and columns of an image; columns of a row that is made, and those before the image's first."""
+
+    c: int
+    h: int
+    w: int
+    wide: int
+    left: int
 
 
 @functools.cache
 def _interleave(dtype: str, path: cpu.Cpu) -> Leaf:
     size, turn = itemsize(dtype), transpose(dtype)
 
-    def conv_stem_rows(x, image, c, h, w, wide, left, lo, hi):                                                                # type: ignore
+    def conv_stem_rows(x, image, s, lo, hi):                                                                                # type: ignore
         """Rows of planar images [n, c, h, w] as rows [n, h, wide, c], from `left` pixels before the first; zero outside."""
+        c, h, w, wide, left = s.c, s.h, s.w, s.wide, s.left
         count = max(0, min(w, wide - left))
         for row in range(lo, hi):
             target = image[row * wide * c:(row + 1) * wide * c]
@@ -56,23 +74,23 @@ def _interleave(dtype: str, path: cpu.Cpu) -> Leaf:
             source = (row // h * c * h + row % h) * w
             turn(c, count, address_of(x) + source * size, h * w * size, address_of(target) + left * c * size, c * size)
 
-    return Leaf(conv_stem_rows, "T[:], T[:], i8, i8, i8, i8, i8, lo, hi".replace("T", dtype), key=path.name)
+    return Leaf(conv_stem_rows, "T[:], T[:], numbers, lo, hi".replace("T", dtype), key=path.name, numbers=Sizes)
 
 
-def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
+def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
+    """How the weights are laid out: with the taps along the width next to the channels, as they lie anyway."""
+    return direct.panels(p, dtype, path)
+
+
+def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
     """y [n, *out, oc] (output 0) from planar x [n, c, *in] (input 0), weights [oc, c, *taps] (1) and a bias (2), where it `serves`.
 
-    With `packed`, input 1 is what `forward_panels` made of the weights.
+    With `packed`, input 1 is what `panels` made of the weights.
     """
-    across, rows = s.axes[2], s.axes[0].size * s.axes[1].size
-    wide = _pitch(across)
-    image = Work("image", (s.n * rows * wide * s.c,), dtype)
-    args = (In(0, (s.n * s.c * rows * across.size,)), image, s.c, rows, across.size, wide, -across.base)
-    before = Call(_interleave(dtype, path), args, s.n * rows, ROWS, s.n * rows * wide * s.c * MOVE)
-    panels = None if packed else forward_panels(s, dtype, path)
-    return [before, *direct.products(gathered(s), dtype, path, biased, panels, epilogue, image, s.c)]
-
-
-def forward_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
-    """How the weights of `s` are laid out for `forward`: with the taps along the width next to the channels, as they lie anyway."""
-    return direct.forward_panels(s, dtype, path)
+    row, rows = p.axes[2], p.axes[0].size * p.axes[1].size
+    wide = _pitch(row)
+    image = Work("image", (p.n * rows * wide * p.c,), dtype)
+    args = (In(0, (p.elements_in,)), image, Sizes(p.c, rows, row.size, wide, -row.base))
+    before = Call(_interleave(dtype, path), args, p.n * rows, ROWS, p.n * rows * wide * p.c * MOVE)
+    laid = None if packed else panels(p, dtype, path)
+    return [before, *direct.products(across(p), dtype, path, biased, laid, epilogue, image, p.c)]

@@ -11,6 +11,7 @@ where it belongs.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 from ..elementwise.epilogue import Epilogue, Form, finisher, name, tail
@@ -23,32 +24,54 @@ from ..isa.half import HALVES, narrow_rows, stored, widen_rows
 from ..isa.vector import itemsize
 from ..machine.call import Call, In, Out, Work
 from ..machine.inner import register_jitable
-from ..machine.leaf import Leaf
+from ..machine.leaf import Leaf, Numbers
 from ..machine.places import address_of
 from .direct import weight_panels
 from .gather import gather_rows
-from .indirection import Sites, fill_table, phase_pixels, phase_taps, sites_call, sites_work
+from .indirection import fill_table, phase_pixels, phase_taps
 from .panels import Panels
+from .problem import Problem
 
 NARROWEST = 16            # channels from which gathering a pixel costs little beside splitting it
 
 
-def pays(s: Sites, dtype: str, path: cpu.Cpu) -> bool:
-    """Whether the problem `s` is served, and faster in tiles than in vectors. The same for laid-out weights: so are the bits."""
-    if not path.amx or dtype == "f8" or s.c < NARROWEST:
+@dataclass(frozen=True)
+class Sizes(Numbers):
+    """Of a problem; pixels and channels of a unit; where gathered rows and sums lie in the scratch; whether the image is read as it is."""
+
+    n: int
+    c: int
+    oc: int
+    groups: int
+    pixels: int
+    cols: int
+    rows: int
+    sums: int
+    plain: int
+    biased: int
+
+
+def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+    """Whether the CPU has tiles and the problem is large enough for them. The same for laid-out weights: so are the bits."""
+    if not path.amx or dtype == "f8" or p.c < NARROWEST or p.depthwise:
         return False
-    met = [taps for taps in s.taps_of_phases if taps]
-    return tiled.pays(s.phase_pixels, s.oc, s.c * sum(met) // max(1, len(met)), tiled.products(dtype, path))
+    met = [taps for taps in p.taps_of_phases if taps]
+    return tiled.pays(p.phase_pixels, p.oc, p.c * sum(met) // max(1, len(met)), tiled.products(dtype, path))
 
 
-def straight(s: Sites) -> bool:
+def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
+    """Estimated nanoseconds on one core, with laid-out weights."""
+    return p.flops / tiled.FLOPS_PER_NS[tiled.products(dtype, path)]
+
+
+def straight(p: Problem) -> bool:
     """Whether the image is the left operand as it lies."""
-    return s.taps == 1 and all(a.in_step == a.out_step == 1 and a.base == 0 and a.size == a.out for a in s.axes)
+    return p.taps == 1 and all(a.in_step == a.out_step == 1 and a.base == 0 and a.size == a.out for a in p.axes)
 
 
 @functools.cache
 def _places(dtype: str, path: cpu.Cpu) -> tuple[Any, Any]:
-    """The jitables `header(k)`, bytes of a panel of k terms before its first block, and `place(sites, phase, c, panels)`: bytes before the
+    """The jitables `header(k)`, bytes of a panel of k terms before its first block, and `place(indirection, phase, c, panels)`: bytes before the
     first of the phase's `panels` panels, and from each to the next."""
     header, step = register_jitable(tiled.header_bytes), tiled.step_bytes(dtype, path)
 
@@ -57,11 +80,11 @@ def _places(dtype: str, path: cpu.Cpu) -> tuple[Any, Any]:
         return header(k) + (k + TERMS - 1) // TERMS * step if k else 0
 
     @register_jitable
-    def place(sites, phase, c, panels):                                                                                     # type: ignore
+    def place(indirection, phase, c, panels):                                                                               # type: ignore
         at = 0
         for before in range(phase):
-            at += panels * panel_bytes(phase_taps(sites, before) * c)
-        return at, panel_bytes(phase_taps(sites, phase) * c)
+            at += panels * panel_bytes(phase_taps(indirection, before) * c)
+        return at, panel_bytes(phase_taps(indirection, phase) * c)
 
     return header, place
 
@@ -82,65 +105,45 @@ def _leaf(dtype: str, path: cpu.Cpu, apart: bool, form: Form | None) -> Leaf:
             gather(count, terms, addresses + (1 + at // c) * count * 8, at % c * size, target + (at - p) * size, pixel)
             at += terms
 
-    def conv_gathered(x, panels, bias, y, sites, table, spare, scratch, n, c, oc, groups, pixels, cols, rows, sums, plain, biased,  # type: ignore
-                      lo, hi, rest):
-        across, tiles = (oc + cols - 1) // cols, (oc + SIDE - 1) // SIDE
-        blocks = (n * phase_pixels(sites, 0) + pixels - 1) // pixels
+    def conv_tiles(x, panels, bias, y, indirection, table, spare, scratch, s, lo, hi, rest):                                # type: ignore
+        c, oc, groups = s.c, s.oc, s.groups
+        across, tiles = (oc + s.cols - 1) // s.cols, (oc + SIDE - 1) // SIDE
+        blocks = (s.n * phase_pixels(indirection, 0) + s.pixels - 1) // s.pixels
         base = address_of(scratch)
         for i in range(spare.shape[0]):
             spare[i] = 0
         begin(0)
         for unit in range(lo, hi):
-            first, o, group = unit % blocks * pixels, unit // blocks % across * cols, unit // (blocks * across) % groups
+            first, o, group = unit % blocks * s.pixels, unit // blocks % across * s.cols, unit // (blocks * across) % groups
             phase = unit // (blocks * across * groups)
-            count, width = min(pixels, n * phase_pixels(sites, phase) - first), min(cols, oc - o)
+            count, width = min(s.pixels, s.n * phase_pixels(indirection, phase) - first), min(s.cols, oc - o)
             if count <= 0:
                 continue
-            k, channel = phase_taps(sites, phase) * c, group * oc + o
+            k, channel = phase_taps(indirection, phase) * c, group * oc + o
             to = first * groups * oc + channel
-            if apart or plain == 0:
-                fill_table(sites, phase, first, count, address_of(x) + group * c * size, groups * c * size, address_of(y) + channel * size,
+            if apart or s.plain == 0:
+                fill_table(indirection, phase, first, count, address_of(x) + group * c * size, groups * c * size, address_of(y) + channel * size,
                            groups * oc * size, address_of(spare), 0, table, count)
-            block, row = (base + sums, cols * 4 + SKEW) if apart else (address_of(y) + to * 4, groups * oc * 4)
-            if biased != 0 or k == 0:
-                lay(count, width, address_of(bias) + channel * size if biased != 0 else address_of(spare), 0, block, row)
-            before, panel = place(sites, phase, c, groups * tiles)
+            block, row = (base + s.sums, s.cols * 4 + SKEW) if apart else (address_of(y) + to * 4, groups * oc * 4)
+            if s.biased != 0 or k == 0:
+                lay(count, width, address_of(bias) + channel * size if s.biased != 0 else address_of(spare), 0, block, row)
+            before, panel = place(indirection, phase, c, groups * tiles)
             b = address_of(panels) + before + (group * tiles + o // SIDE) * panel
             for p in range(0, k, DEPTH):
                 deep, a, a_row = min(DEPTH, k - p), address_of(x) + ((first * groups + group) * c + p) * size, groups * c * size
-                if plain == 0:
-                    a, a_row = base + rows, pixel
+                if s.plain == 0:
+                    a, a_row = base + s.rows, pixel
                     gather_run(address_of(table), count, c, p, deep, a)
                 run(count, width, deep, a, a_row, size, b + header(k) + p // TERMS * step, b + 4 * (p // DEPTH), panel, block, row,
-                    int(p + biased > 0), base)
+                    int(p + s.biased > 0), base)
             if apart:
                 for i in range(count):
                     put(1, width, block + i * row, 0, table[i], 0)
             finish(rest, count, width, address_of(y), to, groups * oc, channel)
         end(0)
 
-    signature = "T[:], f4[:], T[:], T[:], i8[:], i8[w,:], T[w,:], f4[w,:]" + ", i8" * 10 + ", lo, hi"
-    return Leaf(conv_gathered, signature.replace("T", dtype) + tail(form), key=f"{path} {apart} {name(form)}")
-
-
-def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
-    """As `last.forward`, for problems that `pays`."""
-    return _products(s, dtype, path, biased, None if packed else forward_panels(s, dtype, path), epilogue)
-
-
-def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: int = 0) -> list[Call]:
-    """As `last.input_gradient`, for problems whose gradient `pays`."""
-    return _products(s.gradient, dtype, path, False, None if packed else gradient_panels(s, dtype, path), None)
-
-
-def forward_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
-    """How the weights of `s` are laid out for `forward`."""
-    return _packing(s, dtype, path, (s.c * s.taps, s.taps))
-
-
-def gradient_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
-    """How the weights of `s` are laid out for its input gradient."""
-    return _packing(s.gradient, dtype, path, (s.taps, s.c * s.taps))
+    signature = "T[:], f4[:], T[:], T[:], i8[:], i8[w,:], T[w,:], f4[w,:], numbers, lo, hi"
+    return Leaf(conv_tiles, signature.replace("T", dtype) + tail(form), key=f"{path} {apart} {name(form)}", numbers=Sizes)
 
 
 def _gathered(dtype: str) -> int:
@@ -148,37 +151,37 @@ def _gathered(dtype: str) -> int:
     return DEPTH * itemsize(dtype) + SKEW
 
 
-def _words(s: Sites, dtype: str, path: cpu.Cpu) -> int:
+def _words(p: Problem, dtype: str, path: cpu.Cpu) -> int:
     """float32 words of the weights in tiles."""
-    return s.groups * -(-s.oc // SIDE) * sum(tiled.panel_bytes(dtype, path, taps * s.c) // 4 for taps in s.taps_of_phases if taps)
+    return p.groups * -(-p.oc // SIDE) * sum(tiled.panel_bytes(dtype, path, taps * p.c) // 4 for taps in p.taps_of_phases if taps)
 
 
-def _packing(s: Sites, dtype: str, path: cpu.Cpu, order: tuple[int, int]) -> Panels:
+def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
     """Weights in panels [tap, phase by phase][channel][32], as for vectors; those of a phase in each of them then are a matrix laid out in
     tiles: [phase][panel]."""
-    plain, panels = weight_panels(s, dtype, path, order, SIDE), s.groups * -(-s.oc // SIDE)
-    ordered, target = Work("ordered", (plain.elements,), stored(dtype)), Out(0, (_words(s, dtype, path),))
+    plain, count = weight_panels(p, dtype, path, SIDE), p.groups * -(-p.oc // SIDE)
+    ordered, target = Work("ordered", (plain.elements,), stored(dtype)), Out(0, (_words(p, dtype, path),))
     calls, first, into = plain.onto(ordered), 0, 0
-    for k in [taps * s.c for taps in s.taps_of_phases if taps]:
-        calls.append(tiled.pack_call(dtype, path, ordered, target, SIDE, k, False, first * SIDE, SIDE, s.taps * s.c * SIDE, panels, into))
-        first, into = first + k, into + panels * tiled.panel_bytes(dtype, path, k)
+    for k in [taps * p.c for taps in p.taps_of_phases if taps]:
+        calls.append(tiled.pack_call(dtype, path, ordered, target, SIDE, k, False, first * SIDE, SIDE, p.taps * p.c * SIDE, count, into))
+        first, into = first + k, into + count * tiled.panel_bytes(dtype, path, k)
     return Panels(target.shape[0], tuple(calls))
 
 
-def _products(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, panels: Panels | None, epilogue: Epilogue | None) -> list[Call]:
-    """The calls of a problem: of those of `panels` first, or with laid-out weights as input 1."""
-    weights: Any = In(1, (_words(s, dtype, path),)) if panels is None else panels.work("f4")
-    plain, apart = straight(s), dtype in HALVES or s.phases > 1
-    pixels, cols = tiled.blocks(s.phase_pixels, s.oc)
+def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
+    """As `direct.calls`, for problems that it `serves`."""
+    laid = None if packed else panels(p, dtype, path)
+    weights: Any = In(1, (_words(p, dtype, path),)) if laid is None else laid.work("f4")
+    plain, apart = straight(p), dtype in HALVES or p.phases > 1
+    pixels, cols = tiled.blocks(p.phase_pixels, p.oc)
     rows = -(-tiled.scratch_bytes(dtype, path, pixels) // 64) * 64
     sums = rows + (0 if plain else pixels * _gathered(dtype))
     scratch = Work("block", ((sums + (pixels * (cols * 4 + SKEW) if apart else 0)) // 4,), "f4")
-    x = In(0, (s.n * s.pixels_in * s.groups * s.c,))
-    args = (x, weights, In(2, (s.groups * s.oc,)) if biased else x, Out(0, (s.n * s.pixels_out * s.groups * s.oc,)), sites_work(),
-            Work("table", ((1 + s.taps) * pixels,), "i8"), Work("spare", (max(s.c, s.oc),), stored(dtype)), scratch,
-            s.n, s.c, s.oc, s.groups, pixels, cols, rows, sums, int(plain), int(biased), *(epilogue.args if epilogue else []))
-    units = s.phases * s.groups * -(-s.phase_pixels // pixels) * -(-s.oc // cols)
-    cost = s.flops / tiled.FLOPS_PER_NS[tiled.products(dtype, path)] + 0.1 * s.phase_pixels * s.groups * s.c * s.taps
-    before = [sites_call(s)] if panels is None else panels.inside("f4")
+    args = (In(0, (p.elements_in,)), weights, In(2, (p.groups * p.oc,)) if biased else In(0, (p.elements_in,)), Out(0, (p.elements_out,)),
+            p.indirection, Work("table", ((1 + p.taps) * pixels,), "i8"), Work("spare", (max(p.c, p.oc),), stored(dtype)), scratch,
+            Sizes(p.n, p.c, p.oc, p.groups, pixels, cols, rows, sums, int(plain), int(biased)), *(epilogue.args if epilogue else []))
+    units = p.phases * p.groups * -(-p.phase_pixels // pixels) * -(-p.oc // cols)
+    before = [] if laid is None else laid.inside("f4")
     leaf = _leaf(dtype, path, apart, epilogue.form if epilogue else None)
-    return [*before, Call(leaf, args, units, 1, cost + (epilogue.cost if epilogue else 0.0))]
+    estimate = cost(p, dtype, path) + 0.1 * p.phase_pixels * p.groups * p.c * p.taps + (epilogue.cost if epilogue else 0.0)
+    return [*before, Call(leaf, args, units, 1, estimate)]

@@ -7,6 +7,7 @@ up its own blocks of weights [channel panel][tap][filter][channel]. A last call 
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 from ..gemm.micro import copy
@@ -15,19 +16,49 @@ from ..isa.half import HALVES, summed, widen_rows
 from ..isa.vector import itemsize
 from ..machine.call import Call, In, Out, Work
 from ..machine.inner import register_jitable
-from ..machine.leaf import Leaf, generic
+from ..machine.leaf import Leaf, Numbers, generic
 from ..machine.places import address_of
 from .brgemm import over_pixels, width
+from .direct import filled
 from .gather import gather_channels, gather_columns
-from .indirection import Sites, fill_table, sites_call, sites_work
+from .indirection import fill_table
 from .panels import rounded_results
 from .planar.correlate import add_shares
-from .planar.geometry import UNITS
+from .problem import UNITS, Problem, speed
 
 PIXELS = 256              # pixels that are summed in registers at a time, about
 FILTERS = 192 * 1024      # bytes of a packed block of dy, about
 ROWS = 144                # products (taps times channels) for which a unit packs dy at least, about
+RATE = 1.25               # speed as a part of `speed`: ResNet's shapes on one AVX2 core
 TOGETHER = 16             # filters that are written together
+
+
+@dataclass(frozen=True)
+class Sizes(Numbers):
+    """Of a problem, and how the sums over pixels are cut: shares of blocks of pixels, channels of a unit."""
+
+    c: int
+    oc: int
+    groups: int
+    taps: int
+    shares: int
+    blocks: int
+    pixels: int
+    channels: int
+    biased: int
+
+
+@dataclass(frozen=True)
+class Panelled(Numbers):
+    """Of the shares of the weights: [share][group][panel of `wide` channels][tap][filter][channel]."""
+
+    shares: int
+    groups: int
+    c: int
+    oc: int
+    taps: int
+    filters: int
+    wide: int
 
 
 @functools.cache
@@ -77,23 +108,24 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
             for p in range(pixels):
                 packed[whole * pixels + p * rows + oc - whole:whole * pixels + (p + 1) * rows] = 0
 
-    def conv_last_weights(x, g, dw, db, sites, table, packed, strip, spare, n, c, oc, groups, taps, shares, blocks, pixels, channels, biased, lo, hi):   # type: ignore
-        parts, filters = (c + channels - 1) // channels, (oc + rows - 1) // rows * rows
+    def conv_weights(x, g, dw, db, indirection, table, packed, strip, spare, s, lo, hi):                                    # type: ignore
+        c, oc, groups, taps, shares, pixels = s.c, s.oc, s.groups, s.taps, s.shares, s.pixels
+        parts, filters = (c + s.channels - 1) // s.channels, (oc + rows - 1) // rows * rows
         panels, total = (c + wide - 1) // wide, g.shape[0] // (groups * oc)
         zero = address_of(spare)
         for i in range(c):
             spare[i] = 0
         for unit in range(lo, hi):
             part, group, share = unit % parts, unit // parts % groups, unit // (parts * groups)
-            for block in range(blocks * share // shares, blocks * (share + 1) // shares):
-                first, accumulate = block * pixels, block > blocks * share // shares
+            for block in range(s.blocks * share // shares, s.blocks * (share + 1) // shares):
+                first, accumulate = block * pixels, block > s.blocks * share // shares
                 count = min(pixels, total - first)
-                fill_table(sites, 0, first, count, address_of(x) + group * c * given, groups * c * given, 0, 0, zero, 0, table, count)
+                fill_table(indirection, 0, first, count, address_of(x) + group * c * given, groups * c * given, 0, 0, zero, 0, table, count)
                 at = first * groups * oc + group * oc
                 pack(g, at, count, groups * oc, oc, packed)
-                if biased != 0 and part == 0:
+                if s.biased != 0 and part == 0:
                     add_rows(g, at, count, groups * oc, oc, db[(share * groups + group) * oc:], accumulate, spare[c:])
-                for k in range(part * channels, min((part + 1) * channels, c), wide):
+                for k in range(part * s.channels, min((part + 1) * s.channels, c), wide):
                     panel = ((share * groups + group) * panels + k // wide) * taps
                     for tap in range(taps):
                         to = address_of(dw) + (panel + tap) * filters * wide * size
@@ -101,16 +133,17 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
                         for o in range(0, filters, rows):
                             multiply(count, address_of(packed) + o * count * size, address_of(strip), to + o * wide * size, accumulate)
 
-    signature = f"{dtype}[:], {dtype}[:], T[:], T[:], i8[:], i8[w,:], T[w,:], T[w,:], T[w,:]" + ", i8" * 10 + ", lo, hi"
-    return Leaf(conv_last_weights, signature.replace("T", made), key=f"{path.name} {rows}")
+    signature = f"{dtype}[:], {dtype}[:], T[:], T[:], i8[:], i8[w,:], T[w,:], T[w,:], T[w,:], numbers, lo, hi"
+    return Leaf(conv_weights, signature.replace("T", made), key=f"{path.name} {rows}", numbers=Sizes)
 
 
-@generic("T[:], T[:], i8, i8, i8, i8, i8, i8, i8, lo, hi")
-def conv_unpanel(work, dw, shares, groups, c, oc, taps, filters, wide, lo, hi):                                              # type: ignore
+@generic("T[:], T[:], numbers, lo, hi", numbers=Panelled)
+def conv_unpanel(work, dw, s, lo, hi):                                                                                       # type: ignore
     """dw [group, filter][c][tap] = the sum over shares of work [share][group][panel of `wide` channels][tap][filter][channel].
 
     A unit of range is TOGETHER filters of one group; `filters` counts those of `work`.
     """
+    c, oc, taps, filters, wide = s.c, s.oc, s.taps, s.filters, s.wide
     panels, sets = (c + wide - 1) // wide, (oc + TOGETHER - 1) // TOGETHER
     for unit in range(lo, hi):
         group, first = unit // sets, unit % sets * TOGETHER
@@ -118,8 +151,8 @@ def conv_unpanel(work, dw, shares, groups, c, oc, taps, filters, wide, lo, hi): 
         for panel in range(panels):
             k, count = panel * wide, min(wide, c - panel * wide)
             for tap in range(taps):
-                for share in range(shares):
-                    at = (((share * groups + group) * panels + panel) * taps + tap) * filters * wide
+                for share in range(s.shares):
+                    at = (((share * s.groups + group) * panels + panel) * taps + tap) * filters * wide
                     for o in range(first, last):
                         row = work[at + o * wide:at + o * wide + count]
                         target = dw[((group * oc + o) * c + k) * taps + tap:]
@@ -131,30 +164,38 @@ def conv_unpanel(work, dw, shares, groups, c, oc, taps, filters, wide, lo, hi): 
                                 target[i * taps] += row[i]
 
 
-def weight_gradient(s: Sites, dtype: str, path: cpu.Cpu, biased: bool) -> list[Call]:
-    """dw [groups * oc, c, *taps] (output 0) and, when `biased`, db (1) of the convolution `s` from x (input 0) and dy (1)."""
+def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+    """Every channels-last problem."""
+    return True
+
+
+def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
+    """Estimated nanoseconds on one core, from measured rates."""
+    return p.flops / (speed(summed(dtype), path) * RATE * filled(p.c, p.oc, summed(dtype), path))
+
+
+def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
+    """dw [groups * oc, c, *taps] (output 0) and, when `biased`, db (1) of the convolution `p` from x (input 0) and dy (1)."""
     made = summed(dtype)
     size, wide, rows = itemsize(made), width(made, path), path.tile.rows
-    filters, panels, total = -(-s.oc // rows) * rows, -(-s.c // wide), s.n * s.pixels_out
+    filters, panels, total = -(-p.oc // rows) * rows, -(-p.c // wide), p.n * p.pixels_out
     most = max(64, min(PIXELS, FILTERS // (filters * size)))
     blocks = -(-total // most)
     pixels = -(-total // blocks)
-    channels = max(-(-panels // UNITS), min(panels, -(-ROWS // (s.taps * wide)))) * wide
-    parts = -(-s.c // channels)
-    shares = min(blocks, max(1, -(-UNITS // (parts * s.groups))))
-    block = s.groups * panels * s.taps * filters * wide
-    biases = s.groups * s.oc
+    channels = max(-(-panels // UNITS), min(panels, -(-ROWS // (p.taps * wide)))) * wide
+    parts = -(-p.c // channels)
+    shares = min(blocks, max(1, -(-UNITS // (parts * p.groups))))
+    block = p.groups * panels * p.taps * filters * wide
+    biases = p.groups * p.oc
     dw = Work("weights", (shares * block,), made)
     db: Any = dw if not biased else Work("bias", (shares * biases,), made) if shares > 1 else Out(1, (biases,))
-    args = (In(0, (s.n * s.pixels_in * s.groups * s.c,)), In(1, (total * biases,)), dw, db, sites_work(),
-            Work("table", ((1 + s.taps) * pixels,), "i8"), Work("packed", (filters * pixels,), made),
-            Work("strip", (wide * pixels,), made), Work("spare", (s.c + 2 * s.oc,), made),
-            s.n, s.c, s.oc, s.groups, s.taps, shares, blocks, pixels, channels, int(biased))
-    cost = s.flops / (path.rates.convolutions * 4 / size)
-    weights = s.groups * s.oc * s.c * s.taps
-    last = (dw, Out(0, (weights,)), shares, s.groups, s.c, s.oc, s.taps, filters, wide)
-    calls = [sites_call(s), Call(_leaf(dtype, path, rows), args, parts * s.groups * shares, 1, cost),
-             Call(conv_unpanel[made], last, s.groups * -(-s.oc // TOGETHER), 1, weights * shares * 0.5)]
+    args = (In(0, (p.elements_in,)), In(1, (total * biases,)), dw, db, p.indirection,
+            Work("table", ((1 + p.taps) * pixels,), "i8"), Work("packed", (filters * pixels,), made),
+            Work("strip", (wide * pixels,), made), Work("spare", (p.c + 2 * p.oc,), made),
+            Sizes(p.c, p.oc, p.groups, p.taps, shares, blocks, pixels, channels, int(biased)))
+    last = (dw, Out(0, (p.weights,)), Panelled(shares, p.groups, p.c, p.oc, p.taps, filters, wide))
+    done = [Call(_leaf(dtype, path, rows), args, parts * p.groups * shares, 1, p.flops / speed(made, path)),
+            Call(conv_unpanel[made], last, p.groups * -(-p.oc // TOGETHER), 1, p.weights * shares * 0.5)]
     if biased and shares > 1:
-        calls.append(Call(add_shares[made], (Work("bias", (shares, biases), made), Out(1, (biases,))), biases, 1024, shares * biases * 0.1))
-    return rounded_results(calls, dtype)
+        done.append(Call(add_shares[made], (Work("bias", (shares, biases), made), Out(1, (biases,))), biases, 1024, shares * biases * 0.1))
+    return rounded_results(done, dtype)

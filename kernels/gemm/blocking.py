@@ -5,13 +5,13 @@ changes a number here changes bits: VERSION counts that. Ratios in the comments 
 """
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..isa import cpu
 from ..isa.vector import itemsize
 from . import tiles as tiled
 from .micro import WIDE, columns
+from .problem import Problem
 
 VERSION = 8
 """Counts the changes of the table."""
@@ -27,28 +27,6 @@ Ratio to PyTorch 2.13 in panels and where it lies: 96^3 1.09, 1.22; 128^3 1.10, 
 
 
 @dataclass(frozen=True)
-class Problem:
-    """A batch of products C = A @ B with A [m, k] ([k, m] with `trans_a`), B [k, n] ([n, k] with `trans_b`), C [m, n].
-
-    `a_step` and `b_step` are the elements from one matrix to the next along each axis of `batch`, 0 where the operand is broadcast.
-    """
-
-    m: int
-    n: int
-    k: int
-    trans_a: bool = False
-    trans_b: bool = False
-    batch: tuple[int, ...] = ()
-    a_step: tuple[int, ...] = ()
-    b_step: tuple[int, ...] = ()
-
-    @property
-    def count(self) -> int:
-        """Number of matrices."""
-        return math.prod(self.batch)
-
-
-@dataclass(frozen=True)
 class Blocking:
     """How a problem is computed: the way, rows and columns of C in one unit of the range, length of one run of sums."""
 
@@ -61,26 +39,6 @@ class Blocking:
     def panels(self) -> bool:
         """Whether the way reads B in panels."""
         return self.way in ("panels", "packed", "tiles")
-
-
-def simplify(p: Problem) -> Problem:
-    """The same products with fewer batch axes: neighbours that step alike become one, or more rows of A where B stays the same."""
-    axes: list[tuple[int, int, int]] = []
-    for size, a, b in zip(p.batch, p.a_step, p.b_step, strict=True):
-        if size == 1:
-            continue
-        if axes and axes[-1][1] == a * size and axes[-1][2] == b * size:
-            axes[-1] = (axes[-1][0] * size, a, b)
-        else:
-            axes.append((size, a, b))
-    if axes and axes[-1][2] == 0 and axes[-1][1] == p.m * p.k and (not p.trans_a or p.m == 1 or p.k == 1):
-        p = replace(p, m=p.m * axes.pop()[0], trans_a=False)
-    # A matrix of one row or column is the same memory either way round.
-    if p.m == 1 or p.k <= 1:
-        p = replace(p, trans_a=False)
-    if p.n == 1 or p.k <= 1:
-        p = replace(p, trans_b=p.k > 1)
-    return replace(p, batch=tuple(x[0] for x in axes), a_step=tuple(x[1] for x in axes), b_step=tuple(x[2] for x in axes))
 
 
 def _split(size: int, most: int, step: int) -> int:

@@ -1,4 +1,4 @@
-"""Matrix products: C = alpha * A @ B + beta * bias over batches, as leaf calls chosen from the shapes.
+"""Matrix products of float32 and float64: C = alpha * A @ B + beta * bias over batches, as leaf calls chosen from the shapes.
 
 Five ways. In each, a unit of the range is a block of C, so that no sum is ever split between workers:
 - direct: `micro.outer` reads A and a row-major B where they lie;
@@ -13,16 +13,13 @@ A serialized product is done in pieces that share the scratch memory; its way an
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 from typing import Any
 
 from ..elementwise.epilogue import Epilogue, Form, finisher, name, tail
 from ..isa import cpu
-from ..isa.half import HALVES
 from ..isa.vector import itemsize
 from ..machine.call import Call, In, Out, Work
 from ..machine.inner import register_jitable
@@ -30,39 +27,15 @@ from ..machine.leaf import Leaf
 from ..machine.places import address_of
 from . import micro
 from . import tiles as tiled
-from .blocking import Blocking, Problem, blocking, prepacked, simplify
-from .micro import columns, copy, dot, slack, strips, transpose
+from .blocking import Blocking, blocking, prepacked
+from .micro import columns, copy, dot, slack, strips
+from .pack import TOGETHER, Packing, pack_leaf
+from .problem import ALONG, BIASED, COPIED, MORE, PANELS, Bias, Panels, Problem, Serial, Sizes, flat, last_two, simplify, starts
 
-BIASED, ALONG, MORE, COPIED, PANELS = 1, 2, tiled.MORE, 8, 16
-"""Flags of a leaf call: a bias is added; it differs from column to column; C holds a sum already, to which this one is added;
-blocks of A are copied; B lies in panels."""
 FINISHED_BYTES = 1 << 19
 """From this size of C on elementwise work is done in finished blocks; a smaller C is still in cache afterwards, and costs no further leaf."""
-TOGETHER = 4
-"""Panels that are laid out together: rows of a row-major B are read in pieces this long."""
 SKEW = 64
 """Bytes added to the rows of copied blocks of A: rows a power of two apart would fight for the same cache sets."""
-
-
-@dataclass(frozen=True)
-class Bias:
-    """What is added to C: its element [i, j] lies at i * row + j * column of the array `arg`."""
-
-    arg: In
-    row: int
-    column: int
-
-
-@dataclass(frozen=True)
-class Serial:
-    """Do a product in `factor` pieces, one after the other: of the rows ("m") or columns ("n") of C, or of its sums ("k").
-
-    Only the packed copy of B takes memory, so pieces of rows cut that copy as pieces of columns do. Pieces of sums are added
-    to C in order: the bits are those of the whole product where a piece is a multiple of the blocking's `depth`.
-    """
-
-    axis: str
-    factor: int
 
 
 @dataclass(frozen=True)
@@ -130,80 +103,28 @@ def _dots_block(dtype: str) -> Any:
 
 @functools.cache
 def _gemm(kind: str, dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
-    """The leaf over one micro-kernel. Range: units = blocks of C, rows first, then columns, then the batch.
-
-    Strides of A and B are bytes, those of C and the bias elements. `b_col` leads from column to column of B; within a panel it is the
-    mean. `c_at` modulo `c_row` is the piece's first column.
-    """
+    """The leaf over one micro-kernel; `Sizes` says what it reads and its range."""
     apply = finisher(form)
-    makers = {"outer": partial(_outer_block, outer=micro.outer), "panels": partial(_outer_block, outer=micro.panels), "dot": _dots_block,
+    makers: dict[str, Any] = {"outer": partial(_outer_block, outer=micro.outer), "panels": partial(_outer_block, outer=micro.panels), "dot": _dots_block,
               "tiles": tiled.tile_block}
     block, size = register_jitable(makers[kind](dtype)), itemsize(dtype)
 
-    def gemm(a, b, c, bias, scratch, alpha, beta, flags, bias_row, m, n, k, rows, cols, depth,  # type: ignore[no-untyped-def]
-             a_row, a_k, b_col, inner, a_outer, a_inner, b_outer, b_inner, a_at, b_at, c_at, c_row, lo, hi, rest):
-        down, across = (m + rows - 1) // rows, (n + cols - 1) // cols
+    def gemm(a, b, c, bias, scratch, alpha, beta, s, lo, hi, rest):  # type: ignore[no-untyped-def]
+        down, across = (s.m + s.rows - 1) // s.rows, (s.n + s.cols - 1) // s.cols
         for unit in range(lo, hi):
-            i, j, matrix = unit % down * rows, unit // down % across * cols, unit // (down * across)
-            height, width = min(rows, m - i), min(cols, n - j)
-            from_a = a_at + matrix // inner * a_outer + matrix % inner * a_inner + i * a_row
-            from_b = b_at + matrix // inner * b_outer + matrix % inner * b_inner + j * b_col
-            to = c_at + (matrix * m + i) * c_row + j
-            block(height, width, k, depth, a.ctypes.data + from_a, a_row, a_k, b.ctypes.data + from_b, b_col,
-                  c.ctypes.data + to * size, c_row * size, flags, address_of(scratch))
-            _finish(c, to, c_row, height, width, alpha, beta, flags, bias, i * bias_row, c_at + j, bias_row)
-            apply(rest, height, width, address_of(c), to, c_row, (c_at + j) % c_row)
+            i, j, matrix = unit % down * s.rows, unit // down % across * s.cols, unit // (down * across)
+            height, width = min(s.rows, s.m - i), min(s.cols, s.n - j)
+            from_a = s.a_at + matrix // s.inner * s.a_outer + matrix % s.inner * s.a_inner + i * s.a_row
+            from_b = s.b_at + matrix // s.inner * s.b_outer + matrix % s.inner * s.b_inner + j * s.b_col
+            to = s.c_at + (matrix * s.m + i) * s.c_row + j
+            block(height, width, s.k, s.depth, a.ctypes.data + from_a, s.a_row, s.a_k, b.ctypes.data + from_b, s.b_col,
+                  c.ctypes.data + to * size, s.c_row * size, s.flags, address_of(scratch))
+            _finish(c, to, s.c_row, height, width, alpha, beta, s.flags, bias, i * s.bias_row, s.c_at + j, s.bias_row)
+            apply(rest, height, width, address_of(c), to, s.c_row, (s.c_at + j) % s.c_row)
 
     gemm.__name__ = f"gemm_{kind}"
-    signature = "T[:], T[:], T[:], T[:], T[w,:], T, T" + ", i8" * 20 + ", lo, hi"
-    return Leaf(gemm, signature.replace("T", dtype) + tail(form), key=f"{kind}-{path if kind == 'tiles' else path.name}-{name(form)}")
-
-
-@functools.cache
-def _pack(dtype: str, path: str) -> Leaf:
-    """B [matrix] into panels [matrix][panel][k][width], the last filled up with zeros. Range: matrices * groups of TOGETHER panels.
-
-    `at`, `row` and `matrix` are elements: to the first one packed, from row to row, from matrix to matrix.
-    """
-    width, size = columns(dtype, cpu.current()), itemsize(dtype)
-    cut, turn = strips(dtype, width), transpose(dtype)
-
-    def gemm_pack(b, packed, n, k, trans_b, at, row, matrix, lo, hi):  # type: ignore[no-untyped-def]
-        count = (n + width - 1) // width
-        groups = (count + TOGETHER - 1) // TOGETHER
-        for unit in range(lo, hi):
-            j = unit % groups * TOGETHER * width
-            wide, source, target = min(TOGETHER * width, n - j), at + unit // groups * matrix, (unit // groups * count * width + j) * k
-            to = address_of(packed) + target * size
-            if trans_b != 0:
-                for q in range(0, wide, width):
-                    turn(min(width, wide - q), k, address_of(b) + (source + (j + q) * row) * size, row * size, to + q * k * size, width * size)
-            else:
-                cut(k, wide, address_of(b) + (source + j) * size, row * size, to, k * width * size)
-            rest = wide % width
-            for p in range(k if rest else 0):
-                for q in range(rest, width):
-                    packed[target + (wide - rest) * k + p * width + q] = 0
-
-    return Leaf(gemm_pack, f"{dtype}[:], {dtype}[:]" + ", i8" * 6 + ", lo, hi", key=path)
-
-
-def last_two(values: Sequence[int], fill: int) -> tuple[int, int]:
-    """The last two of `values`, filled up in front."""
-    first, second = ([fill] * 2 + list(values))[-2:]
-    return first, second
-
-
-def starts(p: Problem) -> Iterator[tuple[int, int, int]]:
-    """Starts of A, B (elements) and C (matrices) for each index of the batch axes before the last two."""
-    for number, index in enumerate(product(*map(range, p.batch[:-2]))):
-        yield (sum(i * s for i, s in zip(index, p.a_step, strict=False)),
-               sum(i * s for i, s in zip(index, p.b_step, strict=False)), number * math.prod(p.batch[-2:]))
-
-
-def flat(arg: Any, size: int | None = None) -> Any:
-    """The operand as one axis."""
-    return replace(arg, shape=(math.prod(arg.shape) if size is None else size,))
+    signature = "T[:], T[:], T[:], T[:], T[w,:], T, T, numbers, lo, hi"
+    return Leaf(gemm, signature.replace("T", dtype) + tail(form), key=f"{kind}-{path if kind == 'tiles' else path.name}-{name(form)}", numbers=Sizes)
 
 
 def _pieces(p: Problem, plan: Blocking, panel: int, serial: Serial | None) -> list[Piece]:
@@ -221,27 +142,10 @@ def _pieces(p: Problem, plan: Blocking, panel: int, serial: Serial | None) -> li
     return [replace(whole, j=j, n=min(step, p.n - j)) for j in range(0, p.n, step)]
 
 
-def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: float = 1.0, beta: float = 1.0,
-                 bias: Bias | None = None, force: Blocking | None = None, serial: Serial | None = None, packed: bool = False,
-                 epilogue: Epilogue | None = None, partials: str = "f4") -> list[Call]:
-    """Calls that compute C = alpha * A @ B + beta * bias for every matrix of a batch, on the current CPU path.
-
-    Args:
-        dtype: "f4", "f8", "f2" or "b2" (the last two: `half_gemm.half_calls`, which takes no `force`).
-        p: sizes, transpositions and batch.
-        a, b, c: the operands. Only their number of elements matters; C holds the matrices of the batch in order.
-        bias: an addend, the same for all matrices; those of a batch must have a B each.
-        force: this blocking instead of the chosen one (tests and tuning).
-        serial: do it in pieces, with less scratch memory. Pieces of sums must divide k.
-        packed: b is what the calls of `panels` made.
-        epilogue: elementwise work on C; channels are columns, the last axis of c's shape.
-        partials: "f2" rounds the sums of 16-bit products to float16 after every 16 of them.
-    """
-    assert bias is None or all(p.b_step)
-    if dtype in HALVES:
-        from .half import half_calls
-        calls = half_calls(dtype, p, a, b, c, alpha=alpha, beta=beta, bias=bias, serial=serial, partials=partials, packed=packed)
-        return [*calls, epilogue.after(c.shape, -1)] if epilogue and calls else calls
+def calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: float = 1.0, beta: float = 1.0,
+          bias: Bias | None = None, force: Blocking | None = None, serial: Serial | None = None, packed: bool = False,
+          epilogue: Epilogue | None = None) -> list[Call]:
+    """`gemm.matmul_calls` for "f4" and "f8". `force` takes this blocking instead of the chosen one (tests and tuning)."""
     if p.count * p.m * p.n == 0:
         return []
     after: list[Call] = []
@@ -259,32 +163,20 @@ def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: 
     assert plan is not None
     assert not (packed and serial)
     pieces = _pieces(p, plan, _panel(plan, dtype, path), serial)
-    calls = []
+    made = []
     for piece in pieces:
         last = piece.at + piece.k == p.k
         right: In | Work = b
         if plan.panels and not packed:
             right = Work("packed", (b.shape[0] // (p.k * p.n) * _panel_elements(plan, dtype, pieces[0], path),), dtype)
-            calls.append(_packing(plan, dtype, p, piece, b, right, path))
-        calls += _piece_calls(dtype, p, plan, piece, (a, right, c), path,
-                              alpha=alpha if last else 1.0, beta=beta, bias=bias if last else None, epilogue=epilogue if last else None)
-    return calls + after
-
-
-@dataclass(frozen=True)
-class Panels:
-    """The right operand of a product laid out beforehand: `elements` of `dtype`; `calls` read it as In(0) and write Out(0)."""
-
-    elements: int
-    dtype: str
-    calls: tuple[Call, ...]
+            made.append(_packing(plan, dtype, p, piece, b, right, path))
+        made += _piece_calls(dtype, p, plan, piece, (a, right, c), path,
+                             alpha=alpha if last else 1.0, beta=beta, bias=bias if last else None, epilogue=epilogue if last else None)
+    return made + after
 
 
 def panels(dtype: str, p: Problem) -> Panels | None:
-    """How B is laid out for `matmul_calls(..., packed=True)` on the current CPU path; None where B is better read as it is."""
-    if dtype in HALVES:
-        from .half import half_panels
-        return half_panels(dtype, p)
+    """How B is laid out for `calls(..., packed=True)` on the current CPU path; None where B is better read as it is."""
     p, path = simplify(p), cpu.current()
     plan = None if p.count * p.m * p.n == 0 else prepacked(p, dtype, path)
     if plan is None:
@@ -314,7 +206,7 @@ def _packing(plan: Blocking, dtype: str, p: Problem, piece: Piece, b: In, target
     if plan.way == "tiles":
         return tiled.pack_call(dtype, path, b, target, piece.n, piece.k, p.trans_b, start, row, matrix, matrices)
     groups = -(-piece.n // (TOGETHER * columns(dtype, path)))
-    return Call(_pack(dtype, path.name), (b, target, piece.n, piece.k, int(p.trans_b), start, row, matrix),
+    return Call(pack_leaf(dtype, path), (b, target, Packing(piece.n, piece.k, int(p.trans_b), start, row, matrix)),
                 n=matrices * groups, cost=0.1 * size * matrices * piece.k * piece.n)
 
 
@@ -351,13 +243,15 @@ def _piece_calls(dtype: str, p: Problem, plan: Blocking, piece: Piece, operands:
         cost *= path.rates.products / tiled.FLOPS_PER_NS[tiled.products(dtype, path)]
     cost += 0.01 * size * right.shape[0] + (epilogue.cost if epilogue else 0.0)
     flags = (MORE if piece.at else 0) | (COPIED if copied else 0) | (PANELS if plan.panels else 0)
-    addend = [flat(bias.arg), flags | BIASED | (ALONG if bias.column else 0), bias.row] if bias else [a, flags, 0]
+    addend = flat(bias.arg) if bias else a
+    flags |= (BIASED | (ALONG if bias.column else 0)) if bias else 0
     leaf = _gemm({"dots": "dot", "direct": "outer", "packed": "panels"}.get(plan.way, plan.way), dtype, path, epilogue.form if epilogue else None)
-    calls = []
+    made = []
     for a_at, b_at, c_at in starts(replace(p, b_step=b_step)):
-        steps = [*last_two(p.a_step, 0), *last_two(b_step, 0), a_at + piece.at * a_k, b_at + b_start]
-        numbers = [p.m, piece.n, piece.k, plan.rows, plan.cols, plan.depth, *(s * size for s in (a_row, a_k, b_col)), inner_count,
-                   *(s * size for s in steps), c_at * p.m * p.n + piece.j, p.n]
-        args = [a, right, c, addend[0], Work("block", (scratch,), dtype), alpha, beta, *addend[1:], *numbers, *(epilogue.args if epilogue else [])]
-        calls.append(Call(leaf, args, n=units, cost=cost))
-    return calls
+        (a_outer, a_inner), (b_outer, b_inner) = last_two(p.a_step, 0), last_two(b_step, 0)
+        sizes = Sizes(flags, bias.row if bias else 0, bias.column if bias else 0, p.m, piece.n, piece.k, plan.rows, plan.cols, plan.depth,
+                      a_row * size, a_k * size, b_col * size, inner_count, a_outer * size, a_inner * size, b_outer * size, b_inner * size,
+                      (a_at + piece.at * a_k) * size, (b_at + b_start) * size, c_at * p.m * p.n + piece.j, p.n)
+        args = [a, right, c, addend, Work("block", (scratch,), dtype), alpha, beta, sizes, *(epilogue.args if epilogue else [])]
+        made.append(Call(leaf, args, n=units, cost=cost))
+    return made

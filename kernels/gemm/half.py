@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..isa import cpu
-from ..isa.half import narrow_rows, round_rows, widen_rows, widen_turned
+from ..isa.half import narrow_rows, round_rows, widen_rows
 from ..machine.call import Call, In, Out, Work
 from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
 from . import half_fma
 from . import tiles as tiled
-from .blocking import Problem, simplify
-from .float32 import BIASED, Bias, Panels, Serial, flat, last_two, starts
 from .half_fma import PARTIAL
-from .micro import columns, copy, dot, outer, transpose
+from .micro import columns, dot, outer
+from .pack import GROUP, Packing, half_pack_leaf
+from .problem import BIASED, Bias, Panels, Problem, Serial, Sizes, flat, last_two, simplify, starts
 
 WIDTH = 256
 """Columns of a block of C."""
@@ -31,8 +31,6 @@ FEW, LONG = 8, 4096
 
 Against converting B first it takes 0.15 to 0.4 of the time for one row, 0.4 for eight (AVX2, 1024 x 1024 and 4096 x 4096).
 """
-GROUP, RUN = 8, 64
-"""Panels, and rows of them, that are converted together: B is read in longer pieces."""
 
 
 def _vector_block(dtype: str, partials: str) -> Any:
@@ -90,10 +88,7 @@ def _tile_block(dtype: str) -> Any:
 
 @functools.cache
 def _gemm(dtype: str, path: cpu.Cpu, way: str, partials: str) -> Leaf:
-    """The product. Range: units = blocks of C, rows first, then columns, then the batch.
-
-    Strides of A and B are bytes, those of C and the bias elements; with a bias `c_at` is the piece's first column.
-    """
+    """The product; `Sizes` says what it reads and its range. With a bias `c_at` is the piece's first column."""
     block = register_jitable({"vectors": lambda: _vector_block(dtype, partials), "dots": lambda: _dots_block(dtype),
                               "tiles": lambda: _tile_block(dtype), "native": lambda: _native_block(path)}[way]())
     read, write = widen_rows(dtype), narrow_rows(dtype)
@@ -116,56 +111,25 @@ def _gemm(dtype: str, path: cpu.Cpu, way: str, partials: str) -> Leaf:
                 for j in range(width):
                     row[j] = alpha * row[j] + beta * addend[j]
 
-    def half_gemm(a, b, c, bias, scratch, alpha, beta, flags, bias_row, bias_column, m, n, k, rows, cols,  # type: ignore[no-untyped-def]
-                  a_row, a_k, b_row, inner, a_outer, a_inner, b_outer, b_inner, a_at, b_at, c_at, c_row, lo, hi):
-        down, across, spare = (m + rows - 1) // rows, (n + cols - 1) // cols, rows * cols
+    def half_gemm(a, b, c, bias, scratch, alpha, beta, s, lo, hi):  # type: ignore[no-untyped-def]
+        down, across, spare = (s.m + s.rows - 1) // s.rows, (s.n + s.cols - 1) // s.cols, s.rows * s.cols
         sums = address_of(scratch)
-        work = sums + 4 * (spare + cols)
+        work = sums + 4 * (spare + s.cols)
         for unit in range(lo, hi):
-            i, j, matrix = unit % down * rows, unit // down % across * cols, unit // (down * across)
-            height, width = min(rows, m - i), min(cols, n - j)
-            from_a = a_at + matrix // inner * a_outer + matrix % inner * a_inner + i * a_row
-            from_b = b_at + matrix // inner * b_outer + matrix % inner * b_inner + j * b_row
-            block(height, width, k, address_of(a) + from_a, a_row, a_k, address_of(b) + from_b, b_row, sums, cols * 4, work)
-            if flags & BIASED != 0 or alpha != 1:
-                finish(scratch, 0, spare, height, width, cols, alpha, beta, flags & BIASED, bias, i * bias_row + (c_at + j) * bias_column,
-                       bias_row, bias_column)
-            to = c_at + (matrix * m + i) * c_row + j
-            write(height, width, sums, cols * 4, address_of(c) + to * 2, c_row * 2)
+            i, j, matrix = unit % down * s.rows, unit // down % across * s.cols, unit // (down * across)
+            height, width = min(s.rows, s.m - i), min(s.cols, s.n - j)
+            from_a = s.a_at + matrix // s.inner * s.a_outer + matrix % s.inner * s.a_inner + i * s.a_row
+            from_b = s.b_at + matrix // s.inner * s.b_outer + matrix % s.inner * s.b_inner + j * s.b_col
+            block(height, width, s.k, address_of(a) + from_a, s.a_row, s.a_k, address_of(b) + from_b, s.b_col, sums, s.cols * 4, work)
+            if s.flags & BIASED != 0 or alpha != 1:
+                finish(scratch, 0, spare, height, width, s.cols, alpha, beta, s.flags & BIASED, bias, i * s.bias_row + (s.c_at + j) * s.bias_column,
+                       s.bias_row, s.bias_column)
+            to = s.c_at + (matrix * s.m + i) * s.c_row + j
+            write(height, width, sums, s.cols * 4, address_of(c) + to * 2, s.c_row * 2)
 
     right = dtype if way == "dots" else "f4"
-    signature = f"{dtype}[:], {right}[:], {dtype}[:], {dtype}[:], f4[w,:], f4, f4" + ", i8" * 20 + ", lo, hi"
-    return Leaf(half_gemm, signature, key=f"{way}-{path if way == 'tiles' else path.name}-{partials}")
-
-
-@functools.cache
-def _pack(dtype: str, path: str, native: bool) -> Leaf:
-    """B [matrix] into panels [matrix][panel][k][width] of float32, or `native` ones of float16, the last filled up with zeros.
-
-    Range: matrices * groups of panels.
-
-    `at`, `row` and `matrix` are elements: to the first one packed, from row to row, from matrix to matrix.
-    """
-    straight, turned, size = (copy("f2"), transpose("f2"), 2) if native else (widen_rows(dtype), widen_turned(dtype), 4)
-
-    def half_pack(b, packed, n, k, trans_b, width, panels, at, row, matrix, lo, hi):  # type: ignore[no-untyped-def]
-        groups = (panels + GROUP - 1) // GROUP
-        for unit in range(lo, hi):
-            first, number = unit % groups * GROUP, unit // groups
-            for p in range(0, k, RUN):
-                deep = min(RUN, k - p)
-                for panel in range(first, min(first + GROUP, panels)):
-                    j, target = panel * width, (number * panels + panel) * k * width + p * width
-                    count = min(width, n - j)
-                    to, source = address_of(packed) + size * target, address_of(b) + 2 * (at + number * matrix)
-                    if count < width:
-                        packed[target * size // 4:(target + deep * width) * size // 4] = 0
-                    if trans_b != 0:
-                        turned(count, deep, source + 2 * (j * row + p), row * 2, to, width * size)
-                    else:
-                        straight(deep, count, source + 2 * (p * row + j), row * 2, to, width * size)
-
-    return Leaf(half_pack, f"{dtype}[:], f4[:]" + ", i8" * 8 + ", lo, hi", key=f"{path} {native}")
+    signature = f"{dtype}[:], {right}[:], {dtype}[:], {dtype}[:], f4[w,:], f4, f4, numbers, lo, hi"
+    return Leaf(half_gemm, signature, key=f"{way}-{path if way == 'tiles' else path.name}-{partials}", numbers=Sizes)
 
 
 def _blocks(p: Problem, tall: int, panel: int) -> tuple[int, int]:
@@ -220,13 +184,13 @@ class _Layout:
         if self.way == "tiles":
             return tiled.pack_call(self.dtype, self.path, b, target, n, p.k, p.trans_b, start, row, p.k * p.n, matrices)
         panels = -(-n // self.panel)
-        args = (b, target, n, p.k, int(p.trans_b), self.panel, panels, start, row, p.k * p.n)
-        return Call(_pack(self.dtype, self.path.name, self.way == "native"), args,
+        args = (b, target, self.panel, Packing(n, p.k, int(p.trans_b), start, row, p.k * p.n))
+        return Call(half_pack_leaf(self.dtype, self.path, self.way == "native"), args,
                     n=matrices * -(-panels // GROUP), cost=0.3 * matrices * p.k * n)
 
 
-def half_panels(dtype: str, p: Problem) -> Panels | None:
-    """How B is laid out for `half_calls(..., packed=True)` on the current CPU path; None where it is better not."""
+def panels(dtype: str, p: Problem) -> Panels | None:
+    """How B is laid out for `calls(..., packed=True)` on the current CPU path; None where it is better not."""
     p, path = simplify(p), cpu.current()
     if p.batch or p.m <= 8 or p.count * p.m * p.n * p.k == 0:
         return None
@@ -235,14 +199,14 @@ def half_panels(dtype: str, p: Problem) -> Panels | None:
     return Panels(elements, "f4", (layout.call(p, 0, p.n, 1, In(0, (p.k * p.n,)), Out(0, (elements,))),))
 
 
-def half_calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: float = 1.0, beta: float = 1.0, bias: Bias | None = None,
-               serial: Serial | None = None, partials: str = "f4", packed: bool = False, tiles: bool | None = None) -> list[Call]:
-    """Calls that compute C = alpha * A @ B + beta * bias for every matrix of a batch: `gemm.matmul_calls` for "f2" and "b2".
+def calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: float = 1.0, beta: float = 1.0, bias: Bias | None = None,
+          serial: Serial | None = None, partials: str = "f4", packed: bool = False, tiles: bool | None = None) -> list[Call]:
+    """`gemm.matmul_calls` for "f2" and "b2".
 
     Args:
         serial: lay B out in that many pieces of columns, one after the other, whatever the axis: the bits stay the same.
         partials: "f4", or "f2" to round the sums to float16 after every 16 products.
-        packed: b is what the calls of `half_panels` made; then `partials` is "f4".
+        packed: b is what the calls of `panels` made; then `partials` is "f4".
         tiles: use the CPU's tiles or not (tests); by default where they are faster.
     """
     path = cpu.current()
@@ -257,13 +221,13 @@ def half_calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: fl
         return _piece(p, 0, p.n, layout, (a, b, c), alpha, beta, bias, partials)
     step = p.n if serial is None else layout.panel * -(-p.n // (layout.panel * serial.factor))
     matrices = max(1, b.shape[0] // max(1, p.k * p.n))
-    calls: list[Call] = []
+    made: list[Call] = []
     for j in range(0, p.n, step):
         n, work = min(step, p.n - j), Work("packed", (layout.elements(matrices, step),), "f4")
         if p.k and not packed:
-            calls.append(layout.call(p, j, n, matrices, b, work))
-        calls += _piece(p, j, n, layout, (a, b if packed else work, c), alpha, beta, bias, partials)
-    return calls
+            made.append(layout.call(p, j, n, matrices, b, work))
+        made += _piece(p, j, n, layout, (a, b if packed else work, c), alpha, beta, bias, partials)
+    return made
 
 
 def _piece(p: Problem, first: int, n: int, layout: _Layout, operands: tuple[In, In | Work, Out | Work], alpha: float, beta: float,
@@ -280,15 +244,15 @@ def _piece(p: Problem, first: int, n: int, layout: _Layout, operands: tuple[In, 
     units = outer_count * inner_count * -(-p.m // rows) * -(-n // cols)
     speed = tiled.FLOPS_PER_NS[tiled.products(dtype, path)] if layout.way == "tiles" else path.rates.products / (1 if partials == "f4" else 2)
     a_row, a_k = (1, p.m) if p.trans_a else (p.k, 1)
-    addend = [flat(bias.arg), BIASED, bias.row, bias.column] if bias else [a, 0, 0, 0]
     b_step = p.b_step if layout.way == "dots" else tuple(s // max(1, p.k * p.n) * layout.elements(1, n) for s in p.b_step)
     b_col, b_size = (2 * p.k, 2) if layout.way == "dots" else (layout.words * 4 // layout.panel, 4)
-    calls = []
+    made = []
     for a_at, b_at, c_at in starts(replace(p, b_step=b_step)):
-        strides = [s * 2 for s in last_two(p.a_step, 0)] + [s * b_size for s in last_two(b_step, 0)]
-        numbers = [p.m, n, p.k, rows, cols, a_row * 2, a_k * 2, b_col, inner_count, *strides, a_at * 2, b_at * b_size,
-                   c_at * p.m * p.n + first, p.n]
-        args = [a, right, c, addend[0], Work("block", (floats,), "f4"), alpha, beta, *addend[1:], *numbers]
-        calls.append(Call(_gemm(dtype, path, layout.way, partials), args, n=units,
+        (a_outer, a_inner), (b_outer, b_inner) = last_two(p.a_step, 0), last_two(b_step, 0)
+        sizes = Sizes(BIASED if bias else 0, bias.row if bias else 0, bias.column if bias else 0, p.m, n, p.k, rows, cols, tiled.DEPTH,
+                      a_row * 2, a_k * 2, b_col, inner_count, a_outer * 2, a_inner * 2, b_outer * b_size, b_inner * b_size,
+                      a_at * 2, b_at * b_size, c_at * p.m * p.n + first, p.n)
+        args = [a, right, c, flat(bias.arg) if bias else a, Work("block", (floats,), "f4"), alpha, beta, sizes]
+        made.append(Call(_gemm(dtype, path, layout.way, partials), args, n=units,
                           cost=2.0 * outer_count * inner_count * p.m * n * p.k / speed + 30.0 * units))
-    return calls
+    return made

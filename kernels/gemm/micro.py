@@ -310,7 +310,7 @@ def _strips(dtype: str, path: cpu.Cpu, wide: int) -> Any:
     return emit
 
 
-_EMIT = {
+_EMIT: dict[str, tuple[str, Any]] = {
     "outer": ("m, n, k, a, a_row, a_k, b, b_k, c, c_row, accumulate", _outer),
     "panels": ("m, n, k, a, a_row, a_k, b, b_k, c, c_row, accumulate", functools.partial(_outer, ahead=AHEAD)),
     "dot": ("m, n, k, a, a_row, b, b_row, c, c_row, accumulate", _dot),

@@ -24,14 +24,13 @@ from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
 from .micro import copy, outer, transpose
+from .problem import MORE
 from .split import LARGEST, LARGEST_PRODUCT, SCALE, STAGE, deposit, most, packer, peek, poke, restore
 
 DEPTH = 512
 """Terms that are summed in tiles before the sum is added to C."""
 GROUP = 8
 """Panels of B laid out together: their rows are read 8 * 32 columns at a time."""
-MORE = 4
-"""Flag of a call: C holds a sum already, to which this one is added."""
 LINE = 64
 HEADER = 128
 FLOPS_PER_NS = {6: 290.0, 4: 430.0, 3: 480.0, 1: 900.0}

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from .leaf import Leaf
 
 
@@ -38,6 +40,24 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Const:
+    """Numbers that are the same in every run, in order of memory: read only, one copy for all calls that want the same."""
+
+    data: bytes
+    dtype: str
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def of(values: Any, dtype: str = "i8") -> Const:
+        array = np.ascontiguousarray(values, dtype)
+        return Const(array.tobytes(), dtype, array.shape)
+
+    def array(self) -> np.ndarray:
+        """The numbers (not to be written)."""
+        return np.frombuffer(self.data, self.dtype).reshape(self.shape)
+
+
+@dataclass(frozen=True)
 class Micro:
     """The global index of the micro-batch being computed, as an int64 scalar (random streams count by it)."""
 
@@ -57,7 +77,7 @@ class Call:
     """
 
     leaf: Leaf
-    args: Sequence[Any]        # In | Out | Work | Micro | Seed | Python number, one per leaf parameter but lo/hi/worker
+    args: Sequence[Any]        # In | Out | Work | Const | Micro | Seed | Numbers | Python number, one per leaf parameter but lo/hi/worker
     n: int
     grain: int = 1
     cost: float = 0.0

@@ -11,6 +11,7 @@ from 0 (a loop from `lo` may index negatively as far as LLVM knows, and then doe
 `[w, ...]` are one row per worker: the body sees its own row, an array of one dimension less. The words `lo`, `hi` and
 `worker` in a signature pass those numbers themselves. The word `rest` passes the address of the block's words for all
 parameters after it, which the body does not see: code that takes any number of them reads them there (see `epilogue`).
+The word `numbers` passes a leaf's sizes and strides as one argument with names, a `Numbers`.
 Bodies never raise; a `checked` leaf returns a status, 0 for success.
 """
 from __future__ import annotations
@@ -19,8 +20,9 @@ import functools
 import hashlib
 import re
 import types as python_types
+from collections import namedtuple
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -41,17 +43,43 @@ WORD = ir.IntType(64)
 ENTRY = "int64(intp,intp,intp,intp)"
 PASSED = ("lo", "hi", "worker", "rest")
 """What a signature may ask for that has no words of its own in the argument block."""
+NUMBERS = "numbers"
+"""What a signature calls the parameter that is a `Numbers`."""
 DTYPES = {code: from_dtype(np.dtype(e.memory)) for code, e in ELEMENTS.items()}
 """Signature letters (NumPy's) to Numba types; float16 (f2) and bfloat16 (b2) travel as their uint16 bits."""
+
+
+class Numbers:
+    """Integers that the body reads by name. A subclass is a frozen dataclass of `int` fields; each is a word of the argument block."""
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The fields, in the order of their words."""
+        return tuple(f.name for f in fields(cls))                                          # type: ignore[arg-type]
+
+    @classmethod
+    def body(cls) -> Any:
+        """The named tuple that a compiled body sees."""
+        return _named_tuple(cls.__name__, cls.names())
+
+    def words(self) -> list[int]:
+        """The fields' values."""
+        return [int(getattr(self, name)) for name in self.names()]
+
+
+@functools.cache
+def _named_tuple(name: str, names: tuple[str, ...]) -> Any:
+    return namedtuple(name, names)                                                         # type: ignore[misc]
 
 
 @dataclass(frozen=True)
 class Parameter:
     """One parameter of a leaf: an array of `ndim` dimensions as the caller passes it, a scalar (ndim 0), or a range word."""
 
-    dtype: str                 # a key of DTYPES, or one of PASSED
+    dtype: str                 # a key of DTYPES, one of PASSED, or NUMBERS
     ndim: int = 0
     cut: str = ""              # "r": axis 0 is the range; "w": axis 0 is the worker
+    numbers: type[Numbers] | None = None       # what the parameter `numbers` is
 
     @property
     def is_array(self) -> bool:
@@ -60,24 +88,29 @@ class Parameter:
     @property
     def words(self) -> int:
         """Words in the argument block."""
-        return 0 if self.dtype in PASSED else 1 + self.ndim
+        return 0 if self.dtype in PASSED else len(self.numbers.names()) if self.numbers else 1 + self.ndim
 
     @property
     def numba_type(self) -> types.Type:
         if self.words == 0:
             return types.intp
+        if self.numbers:
+            return types.NamedUniTuple(types.intp, self.words, self.numbers.body())
         if not self.is_array:
             return DTYPES[self.dtype]
         return types.Array(DTYPES[self.dtype], self.ndim - (self.cut == "w"), "C")
 
 
-def parse(signature: str) -> tuple[Parameter, ...]:
-    """`'f4[r,:], i8, worker'` to parameters."""
+def parse(signature: str, numbers: type[Numbers] | None = None) -> tuple[Parameter, ...]:
+    """`'f4[r,:], i8, numbers, worker'` to parameters, of which `numbers` is one of that class."""
     found = []
     for text in re.split(r",(?![^\[]*\])", signature):
         word = text.strip()
         if word in PASSED:
             found.append(Parameter(word))
+            continue
+        if word == NUMBERS and numbers is not None:
+            found.append(Parameter(word, numbers=numbers))
             continue
         match = re.fullmatch(r"(\w\d)(?:\[([^\]]*)\])?", word)
         if match is None or match[1] not in DTYPES:
@@ -113,6 +146,9 @@ def _views(parameters: tuple[Parameter, ...]) -> Any:
             if p.words == 0:
                 rest = builder.add(block, ir.Constant(WORD, 8 * position))
                 values.append({"lo": lo, "hi": hi, "worker": worker, "rest": rest}[p.dtype])
+                continue
+            if p.numbers:
+                values.append(context.make_tuple(builder, p.numba_type, [word() for _ in range(p.words)]))
                 continue
             first = word()
             element = context.get_data_type(DTYPES[p.dtype])
@@ -174,16 +210,17 @@ class Leaf:
     """A compiled kernel with three faces: `address` (the runtime's), a call over arrays (tests), `twin` (plain Python)."""
 
     def __init__(self, function: Callable[..., Any], signature: str, *, same: Mapping[int, int] | None = None,
-                 checked: bool = False, key: str = "", **options: Any) -> None:
+                 checked: bool = False, key: str = "", numbers: type[Numbers] | None = None, **options: Any) -> None:
         """Args:
             function: the body, over views of the signature's parameters.
             same: {output: input} pairs of parameters that share memory. The body gets one view twice, so that LLVM
                 sees one pointer and its overlap checks do not send the loop to scalar code.
             checked: the body returns a status.
             key: whatever else shapes the code and is not in `signature` (static parameters of a factory, closures).
+            numbers: the class of the parameter `numbers`, if the signature has one.
             options: Numba options, `fastmath` above all.
         """
-        self.twin, self.signature, self.parameters = function, signature, parse(signature)
+        self.twin, self.signature, self.parameters = function, signature, parse(signature, numbers)
         self.checked = checked
         self._same = dict(same or {})
         self._key = key
@@ -198,8 +235,9 @@ class Leaf:
     def identity(self) -> str:
         """A hash of everything that shapes the machine code, apart from the kernel sources themselves."""
         options = sorted((name, sorted(value) if isinstance(value, (set, frozenset)) else value) for name, value in self._options.items())
+        named = [p.numbers.names() for p in self.parameters if p.numbers]
         what = repr((self.twin.__module__, self.twin.__qualname__, self.signature, sorted(self._same.items()), self.checked,
-                     self._key, options, cpu.current().name))
+                     self._key, options, cpu.current().name, *named))
         return hashlib.sha1(what.encode()).hexdigest()[:16]
 
     def load(self) -> bool:
@@ -250,6 +288,9 @@ class Leaf:
             if p.words == 0:
                 continue
             value = next(values)
+            if p.numbers:
+                words += value.words()
+                continue
             if not p.is_array:
                 words.append(scalar_word(p.dtype, value))
                 continue

@@ -12,10 +12,9 @@ import numpy as np
 
 from ..errors import DataError
 from ..graph import Op, TensorType, type_of
-from ..kernels.gemm.blocking import Problem
-from ..kernels.gemm.float32 import matmul_calls
+from ..kernels.gemm import Problem, matmul_calls
 from ..kernels.isa import cpu
-from ..kernels.machine.call import Call, In, Micro, Out, Seed, Work
+from ..kernels.machine.call import Call, Const, In, Micro, Out, Seed, Work
 
 Array = np.ndarray
 Types = tuple[TensorType | None, ...]
@@ -86,6 +85,8 @@ def _run(call: Call, inputs: Sequence[Array | None], outputs: Sequence[Array], s
             array = source.reshape(arg.shape)
         elif isinstance(arg, Out):
             array = outputs[arg.index].reshape(arg.shape)
+        elif isinstance(arg, Const):
+            array = arg.array()
         else:
             values.append(streams.seed if isinstance(arg, Seed) else streams.micro if isinstance(arg, Micro) else arg)
             continue

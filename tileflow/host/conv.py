@@ -2,30 +2,56 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from ..graph.op import Types
 from ..graph.types import TensorType
-from ..kernels import conv as kernels
-from ..kernels.conv import choice
+from ..kernels.conv import CHANNELS_LAST, PLANAR, Algorithm, Problem, algorithms, choose, choose_weights, pools
+from ..kernels.conv.algorithms import saved
+from ..kernels.conv.planar import product
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call
 from ..ops.conv import Conv, ConvInputGrad, ConvWeightGrad, zeros
 from ..ops.shape import present
 from .channels_last import ChannelsLast, to_channels_first
-from .form import NOTHING, AsItStands, Blockwise, Finish, Form, Packed, blockwise, channels_last, packed, takes_halves
+from .form import AsItStands, Blockwise, Finish, Form, Packed, blockwise, channels_last, packed, takes_halves
 
 
 class Convolution(Blockwise):
-    """A convolution or its input gradient, in either layout, whose weights may be laid out already."""
+    """A convolution or its input gradient, in either layout, whose weights may be laid out already.
+
+    among: the algorithms of that layout.
+    """
+
+    op: Conv | ConvInputGrad
+    among: ClassVar[Sequence[Algorithm]] = CHANNELS_LAST
+
+    def problem(self, inputs: Types, outputs: Sequence[TensorType]) -> Problem:
+        """The numbers of the problem. Some of its images hold elements."""
+        raise NotImplementedError
 
     def convolve(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish, packed: int) -> list[Call]:
         """As `calls`. Where `packed` is not 0 the weights are laid out; a kernel that needs them as they were, too, finds them as that input."""
-        raise NotImplementedError
+        code = outputs[0].code
+        if outputs[0].size == 0 or present(inputs[0]).size == 0:
+            return self.op.kernel(inputs, outputs, cpu)
+        p, biased = self.problem(inputs, outputs), len(inputs) > 2 and inputs[2] is not None
+        if finish.pooling is not None:
+            return product.calls(p, code, cpu, biased=biased, epilogue=finish.epilogue, packed=packed, pooling=finish.pooling)
+        return choose(p, code, cpu, self.among).calls(p, code, cpu, biased=biased, epilogue=finish.epilogue, packed=packed)
 
-    def panels(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> tuple[kernels.Panels, bool] | None:
-        """How the weights are laid out, and whether the kernel also reads them as they are; None: it has no use for that."""
-        raise NotImplementedError
+    def packed(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
+        """The operator with its weights laid out beforehand, if its algorithm wants that."""
+        if outputs[0].size == 0 or present(inputs[0]).size == 0:
+            return None
+        p, code, weights = self.problem(inputs, outputs), outputs[0].code, present(inputs[1])
+        algorithm = choose(p, code, cpu, self.among)
+        panels = algorithm.panels(p, code, cpu)
+        if panels is None:
+            return None
+        laid = weights.with_shape((panels.elements,))
+        kind = laid.with_dtype("float32") if laid.is_half else laid
+        return Packed(1, kind, panels.calls, WithPanels(self, weights, algorithm.keeps), algorithm.keeps)
 
     def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish) -> list[Call]:
         return self.convolve(inputs, outputs, cpu, finish, 0)
@@ -65,19 +91,9 @@ class WithPanels(Blockwise):
         return f"{self.op} with weights in panels"
 
 
-def _with_panels(op: Convolution, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
-    """The operator with its weights laid out beforehand."""
-    found = op.panels(inputs, outputs, cpu)
-    if found is None:
-        return None
-    (panels, keeps), weights = found, present(inputs[1])
-    laid = weights.with_shape((panels.elements,))
-    return Packed(1, laid.with_dtype("float32") if laid.is_half else laid, panels.calls, WithPanels(op, weights, keeps), keeps)
-
-
 @packed.register(Convolution)
 def _(op: Convolution, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
-    return _with_panels(op, inputs, outputs, cpu)
+    return op.packed(inputs, outputs, cpu)
 
 
 # ---- planar images
@@ -87,28 +103,17 @@ class ConvPlanar(AsItStands, Convolution):
 
     op: Conv
     name: ClassVar[str] = "ConvPlanar"
+    among: ClassVar[Sequence[Algorithm]] = PLANAR
     epilogue: ClassVar[int | None] = 1
 
     def __init__(self, op: Conv) -> None:
         self.op = op
 
     def pools(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
-        x, w = present(inputs[0]), present(inputs[1])
-        if x.rank != 4 or outputs[0].size == 0 or x.is_half:
-            return False
-        return kernels.pools(self.op.geometry(x.shape, w.shape), x.code, cpu)
+        return outputs[0].size > 0 and pools(self.problem(inputs, outputs), outputs[0].code, cpu)
 
-    def convolve(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish, packed: int) -> list[Call]:
-        return self.op.calls(inputs, outputs, cpu, finish.epilogue, packed, finish.pooling)
-
-    def panels(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> tuple[kernels.Panels, bool] | None:
-        x, w = present(inputs[0]), present(inputs[1])
-        if outputs[0].size == 0 or x.rank == 5 or x.is_half:
-            return None
-        geometry = self.op.geometry(x.shape, w.shape)
-        if kernels.planar.depthwise.serves(geometry) or kernels.planar.pointwise.serves(geometry):
-            return None
-        return kernels.forward_panels(geometry, x.code, cpu), False
+    def problem(self, inputs: Types, outputs: Sequence[TensorType]) -> Problem:
+        return self.op.problem(present(inputs[0]).shape, present(inputs[1]).shape)
 
 
 class ConvInputGradPlanar(AsItStands, Convolution):
@@ -116,22 +121,13 @@ class ConvInputGradPlanar(AsItStands, Convolution):
 
     op: ConvInputGrad
     name: ClassVar[str] = "ConvInputGradPlanar"
+    among: ClassVar[Sequence[Algorithm]] = PLANAR
 
     def __init__(self, op: ConvInputGrad) -> None:
         self.op = op
 
-    def convolve(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish, packed: int) -> list[Call]:
-        assert finish == NOTHING, finish
-        return self.op.calls(inputs, outputs, cpu, packed)
-
-    def panels(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> tuple[kernels.Panels, bool] | None:
-        g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
-        if x.size == 0 or g.size == 0 or x.rank == 5 or x.is_half:
-            return None
-        geometry = self.op.geometry(x.shape, w.shape)
-        if kernels.planar.depthwise.serves_gradient(geometry) or kernels.planar.pointwise.serves(geometry):
-            return None
-        return kernels.gradient_panels(geometry, x.code, cpu), False
+    def problem(self, inputs: Types, outputs: Sequence[TensorType]) -> Problem:
+        return self.op.problem(outputs[0].shape, present(inputs[1]).shape)
 
 
 @blockwise.register(Conv)
@@ -141,12 +137,12 @@ def _(op: Conv) -> Blockwise | None:
 
 @packed.register(Conv)
 def _(op: Conv, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
-    return _with_panels(ConvPlanar(op), inputs, outputs, cpu)
+    return ConvPlanar(op).packed(inputs, outputs, cpu)
 
 
 @packed.register(ConvInputGrad)
 def _(op: ConvInputGrad, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
-    return _with_panels(ConvInputGradPlanar(op), inputs, outputs, cpu)
+    return ConvInputGradPlanar(op).packed(inputs, outputs, cpu)
 
 
 # ---- channels last
@@ -161,20 +157,8 @@ class ConvChannelsLast(ChannelsLast, Convolution):
     def __init__(self, op: Conv, operands: int = 3) -> None:
         super().__init__(op, (True, False, False)[:operands], (True,))
 
-    def convolve(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish, packed: int) -> list[Call]:
-        x, w = present(self.logical(inputs)[0]), present(inputs[1])
-        if outputs[0].size == 0:
-            return []
-        s, biased = self.op.sites(x.shape, w.shape), len(inputs) > 2 and inputs[2] is not None
-        return cast(list[Call], choice.way(s, "forward", x.code, cpu).forward(s, x.code, cpu, biased, finish.epilogue, packed))
-
-    def panels(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> tuple[kernels.Panels, bool] | None:
-        x, w = present(self.logical(inputs)[0]), present(inputs[1])
-        if outputs[0].size == 0:
-            return None
-        s = self.op.sites(x.shape, w.shape)
-        way = choice.way(s, "forward", x.code, cpu)
-        return way.forward_panels(s, x.code, cpu), way is kernels.winograd
+    def problem(self, inputs: Types, outputs: Sequence[TensorType]) -> Problem:
+        return self.op.problem(present(self.logical(inputs)[0]).shape, present(inputs[1]).shape)
 
 
 class ConvInputGradChannelsLast(ChannelsLast, Convolution):
@@ -186,21 +170,8 @@ class ConvInputGradChannelsLast(ChannelsLast, Convolution):
     def __init__(self, op: ConvInputGrad) -> None:
         super().__init__(op, (True, False), (True,))
 
-    def convolve(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish, packed: int) -> list[Call]:
-        assert finish == NOTHING, finish
-        g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
-        if x.size == 0 or g.size == 0:
-            return zeros(outputs)
-        s = self.op.sites(to_channels_first(x.shape), w.shape)
-        return cast(list[Call], choice.way(s, "input", x.code, cpu).input_gradient(s, x.code, cpu, packed))
-
-    def panels(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> tuple[kernels.Panels, bool] | None:
-        g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
-        if x.size == 0 or g.size == 0:
-            return None
-        s = self.op.sites(to_channels_first(x.shape), w.shape)
-        way = choice.way(s, "input", x.code, cpu)
-        return way.gradient_panels(s, x.code, cpu), way is kernels.winograd
+    def problem(self, inputs: Types, outputs: Sequence[TensorType]) -> Problem:
+        return self.op.problem(to_channels_first(outputs[0].shape), present(inputs[1]).shape)
 
 
 class ConvWeightGradChannelsLast(ChannelsLast):
@@ -216,20 +187,20 @@ class ConvWeightGradChannelsLast(ChannelsLast):
         x, g, w = present(self.logical(inputs)[0]), present(inputs[1]), outputs[0]
         if w.size == 0 or x.size == 0 or g.size == 0:
             return zeros(outputs)
-        s = self.op.sites(x.shape, w.shape)
-        return cast(list[Call], choice.weights_way(s, x.code, cpu).weight_gradient(s, x.code, cpu, self.op.biased))
+        p = self.op.problem(x.shape, w.shape)
+        return choose_weights(p, x.code, cpu, biased=self.op.biased).calls(p, x.code, cpu, biased=self.op.biased)
 
 
 @channels_last.register(ConvInputGrad)
 def _(op: ConvInputGrad, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Form | None:
     w, x = present(inputs[1]), outputs[0]
-    return ConvInputGradChannelsLast(op).form(choice.gain(op.sites(x.shape, w.shape), "input", x.code, cpu))
+    return ConvInputGradChannelsLast(op).form(saved(op.problem(x.shape, w.shape), x.code, cpu))
 
 
 @channels_last.register(ConvWeightGrad)
 def _(op: ConvWeightGrad, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Form | None:
     x, w = present(inputs[0]), outputs[0]
-    return ConvWeightGradChannelsLast(op).form(choice.gain(op.sites(x.shape, w.shape), "weights", x.code, cpu))
+    return ConvWeightGradChannelsLast(op).form(saved(op.problem(x.shape, w.shape), x.code, cpu, of_weights=True))
 
 
 # ---- 16-bit floats
@@ -237,16 +208,16 @@ def _(op: ConvWeightGrad, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu
 @takes_halves.register(Conv)
 def _(op: Conv, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
     x, w = present(inputs[0]), present(inputs[1])
-    return choice.takes_halves(op.sites(x.shape, w.shape), "forward", x.code, cpu)
+    return algorithms.takes_halves(op.problem(x.shape, w.shape), x.code, cpu)
 
 
 @takes_halves.register(ConvInputGrad)
 def _(op: ConvInputGrad, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
     w, x = present(inputs[1]), outputs[0]
-    return choice.takes_halves(op.sites(x.shape, w.shape), "input", x.code, cpu)
+    return algorithms.takes_halves(op.problem(x.shape, w.shape), x.code, cpu)
 
 
 @takes_halves.register(ConvWeightGrad)
 def _(op: ConvWeightGrad, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
     x, w = present(inputs[0]), outputs[0]
-    return choice.takes_halves(op.sites(x.shape, w.shape), "weights", x.code, cpu)
+    return algorithms.takes_halves(op.problem(x.shape, w.shape), x.code, cpu, of_weights=True)

@@ -6,8 +6,7 @@ from typing import ClassVar
 
 from ..graph.op import Types
 from ..graph.types import TensorType, dtype_of
-from ..kernels.gemm.blocking import Problem
-from ..kernels.gemm.float32 import panels
+from ..kernels.gemm import Problem, panels
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call
 from ..ops.matmul import Gemm, Product

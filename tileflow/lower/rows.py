@@ -12,9 +12,9 @@ import numpy as np
 from ..graph import Graph, Node, State, Value
 from ..kernels.dtypes import ELEMENTS
 from ..kernels.isa.cpu import Cpu
-from ..kernels.machine.call import Call, In, Micro, Out, Seed, Work
+from ..kernels.machine.call import Call, Const, In, Micro, Out, Seed, Work
 from ..kernels.machine.guard import copy
-from ..kernels.machine.leaf import Leaf
+from ..kernels.machine.leaf import Leaf, Numbers
 from ..room import room
 from .memory import MOST_ROOM, Arena, Interval, side_by_side
 
@@ -23,7 +23,7 @@ from .memory import MOST_ROOM, Arena, Interval, side_by_side
 class Place:
     """Where a value lies: a region and a byte offset in it.
 
-    Regions: `("constant", value)`, `("state", name)`, `("pending", name)`, `("io", name)`, `("arena", arena name)`.
+    Regions: `("constant", value)`, `("table", Const)`, `("state", name)`, `("pending", name)`, `("io", name)`, `("arena", arena name)`.
     """
 
     region: tuple[str, Any]
@@ -47,7 +47,7 @@ class Row:
     """One leaf call with placed operands. `node` says where it came from (None: the lowering's own copies)."""
 
     leaf: Leaf
-    args: list[Any]                   # Operand | Micro | Seed | number
+    args: list[Any]                   # Operand | Micro | Seed | Numbers | number
     n: int
     grain: int
     cost: float
@@ -238,8 +238,10 @@ class _Lowering:
             elif isinstance(arg, Work):
                 shape = (self.workers, *arg.shape) if p.cut == "w" else arg.shape
                 args.append(Operand(scratch[index, arg.name], shape, ELEMENTS[arg.dtype].bytes))
+            elif isinstance(arg, Const):
+                args.append(Operand(Place(("table", arg)), arg.shape, ELEMENTS[arg.dtype].bytes))
             else:
-                assert isinstance(arg, (Micro, Seed, int, float, bool, np.number)), arg
+                assert isinstance(arg, (Micro, Seed, Numbers, int, float, bool, np.number)), arg
                 args.append(arg)
         return Row(call.leaf, args, call.n, call.grain, call.cost, call.flat, node)
 

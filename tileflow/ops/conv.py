@@ -10,10 +10,8 @@ from ..errors import ShapeError, TypeMismatchError, UnsupportedError
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
-from ..kernels import conv as kernels
-from ..kernels.conv import Geometry, Sites, choice
-from ..kernels.conv.indirection import Axis as Line
-from ..kernels.conv.turned import turned_calls
+from ..kernels.conv import PLANAR, PLANAR_WEIGHTS, Problem, choose, choose_weights
+from ..kernels.conv import Axis as Line
 from ..kernels.machine.call import Call, Out
 from ..kernels.move import fill_call
 from ..work import Axis, Contraction, Operand, Window, Work
@@ -24,36 +22,15 @@ from .window import windows as find_windows
 if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
-    from ..kernels.elementwise.epilogue import Epilogue
     from ..kernels.isa.cpu import Cpu
-    from ..kernels.pool.planes import Pooling
 
 
-def _geometry(x: Shape, w: Shape, win: Windows, group: int) -> Geometry:
-    """Sizes for the kernels; one spatial axis runs along the height."""
-    def pair(values: Sequence[int], missing: int) -> tuple[int, int]:
-        return (values[0], missing) if len(values) == 1 else (values[0], values[1])
-
-    h, width = pair(x[2:], 1)
-    oh, ow = pair(win.out, 1)
-    kh, kw = pair(win.kernel, 1)
-    sh, sw = pair(win.strides, 1)
-    dh, dw = pair(win.dilations, 1)
-    top, left = pair(win.begin, 0)
-    return Geometry(x[0], group, w[1], h, width, w[0] // group, oh, ow, kh, kw, sh, sw, dh, dw, top, left)
-
-
-def sites_of(x: Shape, w: Shape, win: Windows, group: int) -> Sites:
-    """The numbers of a convolution for the channels-last kernels, from its planar shapes."""
+def problem_of(x: Shape, w: Shape, win: Windows, group: int) -> Problem:
+    """The numbers of a convolution for the kernels, from its planar shapes."""
     axes = [Line(n, out, k, s, 1, -p, d) for n, out, k, s, p, d in
             zip(win.size, win.out, win.kernel, win.strides, win.begin, win.dilations, strict=True)]
-    axes = [Line(1, 1, 1)] * (3 - len(axes)) + axes
-    return Sites(x[0], group, w[1], w[0] // group, (axes[0], axes[1], axes[2]))
-
-
-def image(t: TensorType) -> tuple[Shape, str, int]:
-    """A planar image as `turned_calls` names it."""
-    return t.shape, t.code, t.itemsize
+    filled = [Line(1, 1, 1)] * (3 - len(axes)) + axes
+    return Problem(x[0], group, w[1], w[0] // group, (filled[0], filled[1], filled[2]), len(axes))
 
 
 def zeros(outputs: Sequence[TensorType]) -> list[Call]:
@@ -176,35 +153,16 @@ class Conv(Op):
         bias = Operand((present(made.inputs[1]).dims[0],), x.dtype)
         return Contraction(made.axes, (*made.inputs, bias), made.outputs)
 
-    def sites(self, x: Shape, w: Shape) -> Sites:
-        """The numbers of the channels-last kernels."""
-        return sites_of(x, w, self.windows(x, w), self.group)
-
-    def geometry(self, x: Shape, w: Shape) -> Geometry:
-        """The numbers of the planar kernels, for one or two spatial axes."""
-        return _geometry(x, w, self.windows(x, w), self.group)
+    def problem(self, x: Shape, w: Shape) -> Problem:
+        """The numbers of the convolution for the kernels."""
+        return problem_of(x, w, self.windows(x, w), self.group)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        return self.calls(inputs, outputs, cpu)
-
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, epilogue: Epilogue | None = None, packed: int = 0,
-              pooling: Pooling | None = None) -> list[Call]:
-        """The kernel with an epilogue; with `packed` the weights are laid out, with `pooling` the outputs are those of the pooling."""
         x, w = present(inputs[0]), present(inputs[1])
         if outputs[0].size == 0:
             return []
-        biased = len(inputs) > 2 and inputs[2] is not None
-        if x.rank == 5 or x.is_half:
-            s = self.sites(x.shape, w.shape)
-            calls = choice.way(s, "forward", x.code, cpu).forward(s, x.code, cpu, biased)
-            calls = turned_calls(calls, {0: image(x)}, {0: image(outputs[0])})
-            return [*calls, epilogue.after(outputs[0].shape, 1)] if epilogue else calls
-        geometry = self.geometry(x.shape, w.shape)
-        if pooling is None and kernels.planar.depthwise.serves(geometry):
-            return kernels.planar.depthwise.forward(geometry, x.code, cpu, biased, epilogue)
-        if pooling is None and kernels.planar.pointwise.serves(geometry):
-            return kernels.planar.pointwise.forward(geometry, x.code, biased, epilogue, outputs[0].shape)
-        return kernels.forward(geometry, x.code, cpu, biased, epilogue, packed, pooling)
+        p, biased = self.problem(x.shape, w.shape), len(inputs) > 2 and inputs[2] is not None
+        return choose(p, x.code, cpu, PLANAR).calls(p, x.code, cpu, biased=biased)
 
 
 @op("ConvInputGrad", onnx=False)
@@ -259,32 +217,16 @@ class ConvInputGrad(Op):
         g, w = present(inputs[0]), present(inputs[1])
         return _work(outputs[0], w, g, self.windows(w.shape), self.group, "ywx", "o")
 
-    def sites(self, x: Shape, w: Shape) -> Sites:
-        """The numbers of the convolution for the channels-last kernels."""
-        return sites_of(x, w, self.windows(w), self.group)
-
-    def geometry(self, x: Shape, w: Shape) -> Geometry:
-        """The numbers of the convolution for the planar kernels."""
-        return _geometry(x, w, self.windows(w), self.group)
+    def problem(self, x: Shape, w: Shape) -> Problem:
+        """The numbers of the gradient for the kernels."""
+        return problem_of(x, w, self.windows(w), self.group).turn
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        return self.calls(inputs, outputs, cpu)
-
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, packed: int = 0) -> list[Call]:
-        """The kernel; with `packed` the weights are laid out."""
         g, w, x = present(inputs[0]), present(inputs[1]), outputs[0]
         if x.size == 0 or g.size == 0:
             return zeros(outputs)
-        if x.rank == 5 or x.is_half:
-            s = self.sites(x.shape, w.shape)
-            calls = choice.way(s, "input", x.code, cpu).input_gradient(s, x.code, cpu)
-            return turned_calls(calls, {0: image(g)}, {0: image(x)})
-        geometry = self.geometry(x.shape, w.shape)
-        if kernels.planar.depthwise.serves_gradient(geometry):
-            return kernels.planar.depthwise.input_gradient(geometry, x.code, cpu)
-        if kernels.planar.pointwise.serves(geometry):
-            return kernels.planar.pointwise.input_gradient(geometry, x.code)
-        return kernels.input_gradient(geometry, x.code, cpu, packed)
+        p = self.problem(x.shape, w.shape)
+        return choose(p, x.code, cpu, PLANAR).calls(p, x.code, cpu)
 
 
 @op("ConvWeightGrad", onnx=False)
@@ -345,21 +287,13 @@ class ConvWeightGrad(Op):
         bias = tuple(Operand((made.outputs[0].dims[0],), x.dtype) for _ in outputs[1:])
         return Contraction(made.axes, made.inputs, (*made.outputs, *bias))
 
-    def sites(self, x: Shape, w: Shape) -> Sites:
-        """The numbers of the convolution for the channels-last kernels."""
-        return sites_of(x, w, self.windows(x), self.group)
+    def problem(self, x: Shape, w: Shape) -> Problem:
+        """The numbers of the convolution for the kernels."""
+        return problem_of(x, w, self.windows(x), self.group)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, g, w = present(inputs[0]), present(inputs[1]), outputs[0]
         if w.size == 0 or x.size == 0 or g.size == 0:
             return zeros(outputs)
-        if x.rank == 5 or x.is_half:
-            s = self.sites(x.shape, w.shape)
-            calls = choice.weights_way(s, x.code, cpu).weight_gradient(s, x.code, cpu, self.biased)
-            return turned_calls(calls, {0: image(x), 1: image(g)}, {})
-        geometry = _geometry(x.shape, w.shape, self.windows(x.shape), self.group)
-        if kernels.planar.depthwise.serves(geometry):
-            return kernels.planar.depthwise.weight_gradient(geometry, x.code, cpu, self.biased)
-        if kernels.planar.pointwise.serves_weights(geometry) and not self.biased:
-            return kernels.planar.pointwise.weight_gradient(geometry, x.code)
-        return kernels.weight_gradient(geometry, x.code, cpu, self.biased)
+        p = self.problem(x.shape, w.shape)
+        return choose_weights(p, x.code, cpu, PLANAR_WEIGHTS, biased=self.biased).calls(p, x.code, cpu, biased=self.biased)

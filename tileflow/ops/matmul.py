@@ -13,8 +13,7 @@ from ..graph.op import OPS, Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType, broadcast_shapes
 from ..kernels.elementwise.epilogue import Epilogue
-from ..kernels.gemm.blocking import Problem
-from ..kernels.gemm.float32 import Bias, Serial, matmul_calls
+from ..kernels.gemm import Bias, Problem, Serial, matmul_calls
 from ..kernels.machine.call import Call, In, Out
 from ..work import Axis, Contraction, Operand, Work
 from .shape import Shape, present, sum_to, zeros

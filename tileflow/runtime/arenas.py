@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..kernels.machine.call import Const
 from ..lower.plan import Plan
 from ..lower.rows import Place
 from ..room import aligned, room
@@ -20,6 +21,8 @@ class Arenas:
         program = plan.program
         self.plan, self.session, self.slots = plan, session, slots
         self.constants = {v: _filled(a) for graph in program.graphs for v, a in graph.constants.items()}
+        self.tables: dict[Const, np.ndarray] = {}
+        """Constants of calls, one copy for all that want the same."""
         self.pending = {s.name: aligned(room(s.input.type)) for s in program.statistics()}
         self.of = {name: [aligned(plan.lowered[name].arena_bytes) for _ in range(n)] for name, n in plan.in_flight.items()}
         """Arenas by the names of parts and checks."""
@@ -33,11 +36,17 @@ class Arenas:
         """What gives a place its address, for a run of the micro-batch that is `ahead` of the counter."""
         found: dict[str, Callable[[Place], int | Moving]] = {
             "constant": lambda p: _at(self.constants[p.region[1]], p),
+            "table": lambda p: _at(self._table(p.region[1]), p),
             "pending": lambda p: _at(self.pending[p.region[1]], p),
             "state": self._state,
             "io": lambda p: Moving("micro-batch", self._bytes[p.region[1]], self.slots[p.region[1]], p.offset, p.region[1]),
             "arena": lambda p: _at(self._arena(p.region[1], ahead), p)}
         return lambda place: found[place.region[0]](place)
+
+    def _table(self, table: Const) -> np.ndarray:
+        if table not in self.tables:
+            self.tables[table] = _filled(table.array())
+        return self.tables[table]
 
     def _arena(self, name: str, ahead: int) -> np.ndarray:
         """The arena of that run, or the only one."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..kernels.machine.call import Micro, Seed
-from ..kernels.machine.leaf import scalar_word
+from ..kernels.machine.leaf import Numbers, scalar_word
 from ..lower.rows import Operand, Place, Row
 from ..room import blocks
 from ..schedule import Counter
@@ -42,7 +42,7 @@ class Bound:
     """A row with addresses: what `merge` compares and `Blocks` encodes."""
 
     row: Row
-    args: list[Any]                       # (address | Moving, shape, itemsize) | Micro | Seed | number
+    args: list[Any]                       # (address | Moving, shape, itemsize) | Micro | Seed | Numbers | number
     n: int
     settled: bool = True                  # flat, and all its arrays lie where padding is zero
 
@@ -134,6 +134,8 @@ class Blocks:
             elif isinstance(arg, Micro):
                 self.moving.append((len(self.words), Moving("micro-batch", 1, 1 << 62, 0, STREAMS)))
                 self.words.append(0)
+            elif isinstance(arg, Numbers):
+                self.words += arg.words()
             elif isinstance(arg, Seed):
                 self.words.append(scalar_word("i8", self.seed))
             else:

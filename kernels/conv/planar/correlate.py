@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -11,12 +12,14 @@ from ...isa import cpu
 from ...isa.vector import WORD, Emitter, as_intrinsic, itemsize, vector, word
 from ...machine.call import Call, In, Out, Work
 from ...machine.inner import register_jitable
-from ...machine.leaf import Leaf, generic
+from ...machine.leaf import Leaf, Numbers, generic
 from ...machine.places import address_of
-from .geometry import CACHE, UNITS, Geometry, Unfolding, cost
-from .unfold import HEAD, copy_rows, table_call, table_work, unfold
+from ..problem import UNITS, Problem, speed
+from .geometry import CACHE, Geometry, Unfolding, geometry, planes, rate, time
+from .unfold import HEAD, copy_rows, table, unfold
 
 LONG = 1024               # pixels that a dot product sums in registers, about
+RATE = 0.9                # speed as a part of a path's rate: ResNet's shapes on one AVX2 core
 
 
 def _correlate(dtype: str, path: cpu.Cpu, rows: int, cols: int) -> Any:
@@ -76,6 +79,24 @@ def _correlate_tile(m: int, k: int, dtype: str, path: cpu.Cpu) -> tuple[int, int
     return min(found)[1:]
 
 
+@dataclass(frozen=True)
+class Sizes(Numbers):
+    """Of a convolution, and how sums and units are cut: shares of the images, output rows, images and channels at a time."""
+
+    n: int
+    shares: int
+    c: int
+    taps: int
+    oc: int
+    oh: int
+    groups: int
+    block: int
+    together: int
+    channels: int
+    in_place: int
+    biased: int
+
+
 @functools.cache
 def _weight_gradient(dtype: str, path: cpu.Cpu, step: int, rows: int, cols: int) -> Leaf:
     size = itemsize(dtype)
@@ -91,8 +112,8 @@ def _weight_gradient(dtype: str, path: cpu.Cpu, step: int, rows: int, cols: int)
                     total += row[p]
             db[to + o] = db[to + o] + total if accumulate else total
 
-    def conv_weight_gradient(x, g, dw_out, db_out, table, u, n, shares, c, khw, oc, oh, groups, block, together, channels, in_place,      # type: ignore
-                             biased, lo, hi):
+    def conv_weight_gradient(x, g, dw_out, db_out, table, u, s, lo, hi):                                                    # type: ignore
+        n, shares, c, khw, oc, oh, groups, block, channels = s.n, s.shares, s.c, s.taps, s.oc, s.oh, s.groups, s.block, s.channels
         h, w, ow, kw, pitch = table[0], table[1], table[2], table[3], table[11]
         offsets = address_of(table) + HEAD * 8
         parts, k = (c + channels - 1) // channels, c * khw
@@ -102,19 +123,19 @@ def _weight_gradient(dtype: str, path: cpu.Cpu, step: int, rows: int, cols: int)
             group, share = unit // parts % groups, unit // (parts * groups)
             to = ((share * groups + group) * oc * k + first * khw) * size + address_of(dw_out)
             n0, n1 = n * share // shares, n * (share + 1) // shares
-            for image in range(n0, n1, together):
-                images = min(together, n1 - image)
+            for image in range(n0, n1, s.together):
+                images = min(s.together, n1 - image)
                 planes = address_of(x) + ((image * groups + group) * c + first) * h * w * size
                 for row in range(0, oh, block):
                     accumulate = image > n0 or row > 0
                     base, image_step = planes + row * w * size, groups * c * h * w
-                    if in_place == 0:
+                    if s.in_place == 0:
                         base, image_step = address_of(u), count * kw * pitch
                         for i in range(images):
                             unfold(copy, size, planes + i * groups * c * h * w * size, count, row, u, i * image_step, table)
                     pixels = min(block, oh - row) * ow
                     at = (image * groups + group) * oc * oh * ow + row * ow
-                    if biased != 0 and first == 0:
+                    if s.biased != 0 and first == 0:
                         sum_rows(g, at, oh * ow, images, groups * oc * oh * ow, pixels, db_out, (share * groups + group) * oc, oc,
                                  accumulate)
                     for from_o in range(0, oc, rows):
@@ -125,8 +146,8 @@ def _weight_gradient(dtype: str, path: cpu.Cpu, step: int, rows: int, cols: int)
                                      groups * oc * oh * ow * size, offsets + j * 8, base, image_step * size, to + (o * k + j) * size,
                                      k * size, accumulate, from_o - o, from_j - j)
 
-    signature = "T[:], T[:], T[:], T[:], i8[:], T[w,:]" + ", i8" * 12 + ", lo, hi"
-    return Leaf(conv_weight_gradient, signature.replace("T", dtype), key=f"{path.name} {step} {rows} {cols}",
+    signature = "T[:], T[:], T[:], T[:], i8[:], T[w,:], numbers, lo, hi"
+    return Leaf(conv_weight_gradient, signature.replace("T", dtype), key=f"{path.name} {step} {rows} {cols}", numbers=Sizes,
                 fastmath={"contract", "reassoc", "nsz", "arcp", "afn"})
 
 
@@ -142,9 +163,19 @@ def add_shares(shares: Any, total: Any, lo: int, hi: int) -> None:
             total[i] += row[i]
 
 
-def weight_gradient(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool) -> list[Call]:
+def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+    """Every convolution over planes."""
+    return planes(p, dtype)
+
+
+def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
+    """Estimated nanoseconds on one core, from measured rates, to be compared with other kernels'."""
+    return p.flops / (speed(dtype, path) * rate(p, dtype, path, RATE, RATE))
+
+
+def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
     """Weight gradient (output 0) and, when `biased`, bias gradient (1) from x (input 0) and dy (1)."""
-    size = itemsize(dtype)
+    g, size = geometry(p), itemsize(dtype)
     block, together, channels = _weight_blocks(g, size)
     un = Unfolding(g, block)
     parts = -(-g.c // channels)
@@ -156,14 +187,14 @@ def weight_gradient(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool) -> lis
     dw: Any = Work("weights", (shares * weights,), dtype) if shares > 1 else Out(0, (weights,))
     db: Any = dw if not biased else Work("bias", (shares * biases,), dtype) if shares > 1 else Out(1, (biases,))
     args = (In(0, (g.n * g.groups * g.c * g.h * g.w,)), In(1, (g.n * biases * g.oh * g.ow,)), dw, db,
-            table_work(un, channels), Work("unfolded", (1 if g.in_place else together * un.elements(channels),), dtype),
-            g.n, shares, g.c, g.kh * g.kw, g.oc, g.oh, g.groups, block, together, channels, int(g.in_place), int(biased))
-    calls = [table_call(un, channels, size), Call(leaf, args, parts * g.groups * shares, 1, cost(g, size, path))]
+            table(un, channels, size), Work("unfolded", (1 if g.in_place else together * un.elements(channels),), dtype),
+            Sizes(g.n, shares, g.c, g.kh * g.kw, g.oc, g.oh, g.groups, block, together, channels, int(g.in_place), int(biased)))
+    done = [Call(leaf, args, parts * g.groups * shares, 1, time(g, size, path))]
     if shares > 1:
-        calls.append(_add_call("weights", 0, shares, weights, dtype))
+        done.append(_add_call("weights", 0, shares, weights, dtype))
         if biased:
-            calls.append(_add_call("bias", 1, shares, biases, dtype))
-    return calls
+            done.append(_add_call("bias", 1, shares, biases, dtype))
+    return done
 
 
 def _add_call(name: str, output: int, shares: int, n: int, dtype: str) -> Call:

@@ -14,16 +14,20 @@ import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 
 from ...elementwise.epilogue import Epilogue, Form, finisher, name, tail
 from ...isa import cpu
 from ...isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, vector, word
-from ...machine.call import Call, In, Out, Work
+from ...machine.call import Call, Const, In, Out, Work
 from ...machine.inner import register_jitable
-from ...machine.leaf import Leaf
+from ...machine.leaf import Leaf, Numbers
 from ...machine.places import address_of
-from .geometry import Geometry
+from ..problem import Problem
+from .geometry import Geometry, cost, geometry, planes
+
+__all__ = ["calls", "cost", "panels", "serves", "weight_gradient"]
 
 FRAME = 128 * 1024        # bytes of a frame, about: larger planes are done in bands of rows
 ROWS = 8                  # most output rows of a register block
@@ -74,23 +78,50 @@ class Frame:
         band = -(-self.oh // bands)
         return band, -(-band // -(-band // ROWS))
 
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The sizes as arguments of a leaf."""
-        return (self.h, self.w, self.oh, self.ow, self.kh, self.kw, self.sy, self.sx, self.dy, self.dx, self.top,
-                self.left, int(self.flip))
+    def sizes(self, n: int, channels: int, band: int, biased: bool) -> Sizes:
+        """What a leaf reads."""
+        return Sizes(n, channels, band, int(biased), self.h, self.w, self.oh, self.ow, self.kh, self.kw, self.sy, self.sx, self.dy, self.dx,
+                     self.top, self.left, int(self.flip))
 
 
-def frame(g: Geometry) -> Frame:
+@dataclass(frozen=True)
+class Sizes(Numbers):
+    """Images, channels and output rows of a band, then a `Frame`."""
+
+    n: int
+    channels: int
+    band: int
+    biased: int
+    h: int
+    w: int
+    oh: int
+    ow: int
+    kh: int
+    kw: int
+    sy: int
+    sx: int
+    dy: int
+    dx: int
+    top: int
+    left: int
+    flip: int
+
+
+def frame(p: Problem) -> Frame:
+    """The frame of the images that `p` reads."""
+    return _gradient_frame(geometry(p)) if p.turned else _frame(geometry(p))
+
+
+def _frame(g: Geometry) -> Frame:
     """The frame of x."""
     if g.column:                                             # one spatial axis runs along the height: the same memory as one row
         return Frame(1, g.h, 1, g.oh, 1, g.kh, 1, g.sh, 1, g.dh, 0, g.top)
     return Frame(g.h, g.w, g.oh, g.ow, g.kh, g.kw, g.sh, g.sw, g.dh, g.dw, g.top, g.left)
 
 
-def gradient_frame(g: Geometry) -> Frame:
+def _gradient_frame(g: Geometry) -> Frame:
     """The frame of dy, for the gradient of x of a convolution without strides."""
-    f = frame(g)
+    f = _frame(g)
     return replace(f, h=f.oh, w=f.ow, oh=f.h, ow=f.w, top=(f.kh - 1) * f.dy - f.top, left=(f.kw - 1) * f.dx - f.left, flip=True)
 
 
@@ -228,7 +259,8 @@ def _framed(dtype: str, path: cpu.Cpu) -> Any:
     least = 2 * path.lanes(size)
 
     @register_jitable
-    def framed(x, plane, frame, first, depth, phase, columns, h, w, sx, top, left):                                          # type: ignore
+    def framed(x, plane, frame, first, depth, phase, columns, s):                                                           # type: ignore
+        h, w, sx, top, left = s.h, s.w, s.sx, s.top, s.left
         pitch, start = sx * phase, top - first               # row 0 of the plane is row `start` of the frame
         i0, i1, j0, j1 = max(0, -start), min(h, depth - start), max(0, -left), min(w, columns - left)
         if i1 <= i0 or j1 <= j0:
@@ -252,13 +284,11 @@ def _framed(dtype: str, path: cpu.Cpu) -> Any:
     return framed
 
 
-@register_jitable
-def fill_offsets(offsets: Any, size: int, phase: int, kh: int, kw: int, sx: int, dy: int, dx: int, flip: int) -> None:
+def tap_offsets(f: Frame, size: int) -> Const:
     """The bytes from an output's place in the frame to what each tap reads."""
-    for t in range(kh * kw):
-        tap = kh * kw - 1 - t if flip != 0 else t
-        column = tap % kw * dx
-        offsets[t] = (tap // kw * dy * sx * phase + column % sx * phase + column // sx) * size
+    taps = np.arange(f.kh * f.kw)[::-1 if f.flip else 1]
+    column = taps % f.kw * f.dx
+    return Const.of((taps // f.kw * f.dy * f.pitch + column % f.sx * f.phase + column // f.sx) * size)
 
 
 @functools.cache
@@ -268,11 +298,10 @@ def _forward(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
     multiply = as_intrinsic(f"tileflow_planes_{dtype}_{path.name}_{rows}", "count, n, taps, offsets, w, bias, biased, f, f_row, y, y_row",
                             path, _multiply(dtype, path, rows))
 
-    def conv_planes(x, weights, bias, y, frame, offsets, channels, band, biased,                                             # type: ignore
-                    h, w, oh, ow, kh, kw, sy, sx, dy, dx, top, left, flip, lo, hi, rest):
-        columns = (ow - 1) * sx + (kw - 1) * dx + 1
-        phase, bands, taps = (columns + sx - 1) // sx, (oh + band - 1) // band, kh * kw
-        fill_offsets(offsets, size, phase, kh, kw, sx, dy, dx, flip)
+    def conv_planes(x, weights, bias, y, frame, offsets, s, lo, hi, rest):                                                  # type: ignore
+        band, h, w, oh, ow, kh, sy, sx = s.band, s.h, s.w, s.oh, s.ow, s.kh, s.sy, s.sx
+        columns = (ow - 1) * sx + (s.kw - 1) * s.dx + 1
+        phase, bands, taps = (columns + sx - 1) // sx, (oh + band - 1) // band, kh * s.kw
         row = sx * phase * size
         for unit in range(lo, hi):
             plane, first = unit // bands, unit % bands * band
@@ -280,53 +309,44 @@ def _forward(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
             if bands > 1 or unit == lo:
                 for i in range(frame.shape[0]):
                     frame[i] = 0
-            framed(x, plane * h * w, frame, first * sy, (count - 1) * sy + (kh - 1) * dy + 1, phase, columns, h, w, sx, top, left)
-            channel, to = plane % channels, (plane * oh + first) * ow
+            framed(x, plane * h * w, frame, first * sy, (count - 1) * sy + (kh - 1) * s.dy + 1, phase, columns, s)
+            channel, to = plane % s.channels, (plane * oh + first) * ow
             for r in range(0, count, rows):
                 multiply(count - r, ow, taps, address_of(offsets), address_of(weights) + channel * taps * size,
-                         address_of(bias) + channel * size, biased, address_of(frame) + r * sy * row, sy * row,
+                         address_of(bias) + channel * size, s.biased, address_of(frame) + r * sy * row, sy * row,
                          address_of(y) + (to + r * ow) * size, ow * size)
             finish(rest, 1, count * ow, address_of(y), to, count * ow, channel)
 
-    signature = "T[:], T[:], T[:], T[:], T[w,:], i8[w,:]" + ", i8" * 16 + ", lo, hi"
-    return Leaf(conv_planes, signature.replace("T", dtype) + tail(form), key=f"{path.name} {rows} {name(form)}")
+    signature = "T[:], T[:], T[:], T[:], T[w,:], i8[:], numbers, lo, hi"
+    return Leaf(conv_planes, signature.replace("T", dtype) + tail(form), key=f"{path.name} {rows} {name(form)}", numbers=Sizes)
 
 
-def serves(g: Geometry) -> bool:
-    """One channel and one filter to a group, and more than one tap."""
-    return g.c == g.oc == 1 and g.groups > 1 and g.kh * g.kw > 1
+def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+    """One channel and one filter to a group, and more than one tap.
+
+    An input gradient has no strides here: they would multiply zeros in between, and these must not meet an infinite weight.
+    """
+    return planes(p, dtype) and p.depthwise and p.taps > 1 and not (p.turned and any(a.out_step > 1 for a in p.axes))
 
 
-def serves_gradient(g: Geometry) -> bool:
-    """Likewise for the input gradient: a stride would multiply zeros in between, and they must not meet an infinite weight."""
-    return serves(g) and g.sh == g.sw == 1
+def panels(p: Problem, dtype: str, path: cpu.Cpu) -> None:
+    """The weights are read as they are."""
 
 
-def _cost(g: Geometry, size: int, path: cpu.Cpu) -> float:
-    return (g.flops / SPEED / path.rates.convolutions + 0.5 * g.n * g.groups * g.h * g.w) * size / 4
-
-
-def _products(g: Geometry, f: Frame, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None) -> list[Call]:
-    size, planes = itemsize(dtype), g.n * g.groups
+def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
+    """y [n, c, *out] (output 0) from x (input 0), weights [c, 1, *taps] (1) and bias (2, when `biased`)."""
+    f, size, count = frame(p), itemsize(dtype), p.n * p.groups
     band, rows = f.blocks(size)
     elements = f.depth(-(-band // rows) * rows) * f.pitch + path.lanes(size)
-    weights = In(1, (g.groups * f.kh * f.kw,))
-    args = (In(0, (planes * f.h * f.w,)), weights, In(2, (g.groups,)) if biased else weights, Out(0, (planes * f.oh * f.ow,)),
-            Work("frame", (elements,), dtype), Work("offsets", (f.kh * f.kw,), "i8"), g.groups, band, int(biased), *f.numbers,
-            *(epilogue.args if epilogue else []))
+    weights = In(1, (p.weights,))
+    args = (In(0, (p.elements_in,)), weights, In(2, (p.groups,)) if biased else weights, Out(0, (p.elements_out,)),
+            Work("frame", (elements,), dtype), tap_offsets(f, size), f.sizes(p.n, p.groups, band, biased), *(epilogue.args if epilogue else []))
     leaf = _forward(dtype, path, rows, epilogue.form if epilogue else None)
-    return [Call(leaf, args, planes * -(-f.oh // band), 1, _cost(g, size, path) + (epilogue.cost if epilogue else 0.0))]
+    return [Call(leaf, args, count * -(-f.oh // band), 1, _time(geometry(p), size, path) + (epilogue.cost if epilogue else 0.0))]
 
 
-def forward(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None) -> list[Call]:
-    """y [n, c, oh, ow] (output 0) from x (input 0), weights [c, 1, kh, kw] (1) and bias (2, when `biased`)."""
-    return _products(g, frame(g), dtype, path, biased, epilogue)
-
-
-def input_gradient(g: Geometry, dtype: str, path: cpu.Cpu) -> list[Call]:
-    """dx (output 0) from dy (input 0) and the weights (1) of a convolution without strides."""
-    assert serves_gradient(g)
-    return _products(g, gradient_frame(g), dtype, path, False, None)
+def _time(g: Geometry, size: int, path: cpu.Cpu) -> float:
+    return (g.flops / SPEED / path.rates.convolutions + 0.5 * g.n * g.groups * g.h * g.w) * size / 4
 
 
 @functools.cache
@@ -335,26 +355,25 @@ def _weights_leaf(dtype: str, path: cpu.Cpu, together: int) -> Leaf:
     correlate = as_intrinsic(f"tileflow_planes_weights_{dtype}_{path.name}_{together}",
                              "rows, n, offsets, f, f_row, g, g_row, totals, accumulate", path, _correlate(dtype, path, together))
 
-    def conv_planes_weights(x, g, dw, db, frame, offsets, totals, n, channels, band, biased,                                 # type: ignore
-                            h, w, oh, ow, kh, kw, sy, sx, dy, dx, top, left, flip, lo, hi):
-        columns = (ow - 1) * sx + (kw - 1) * dx + 1
-        phase, taps = (columns + sx - 1) // sx, kh * kw
-        fill_offsets(offsets, size, phase, kh, kw, sx, dy, dx, flip)
+    def conv_planes_weights(x, g, dw, db, frame, offsets, totals, s, lo, hi):                                               # type: ignore
+        band, h, w, oh, ow, kh, sy, sx = s.band, s.h, s.w, s.oh, s.ow, s.kh, s.sy, s.sx
+        columns = (ow - 1) * sx + (s.kw - 1) * s.dx + 1
+        phase, taps = (columns + sx - 1) // sx, kh * s.kw
         row = sx * phase * size
         for channel in range(lo, hi):
             total = g.dtype.type(0)
-            for image in range(n):
-                plane = image * channels + channel
+            for image in range(s.n):
+                plane = image * s.channels + channel
                 for first in range(0, oh, band):
                     count, at = min(band, oh - first), (plane * oh + first) * ow
                     if band < oh or (channel == lo and image == 0):
                         for i in range(frame.shape[0]):
                             frame[i] = 0
-                    framed(x, plane * h * w, frame, first * sy, (count - 1) * sy + (kh - 1) * dy + 1, phase, columns, h, w, sx, top, left)
+                    framed(x, plane * h * w, frame, first * sy, (count - 1) * sy + (kh - 1) * s.dy + 1, phase, columns, s)
                     for tap in range(0, taps, together):
                         correlate(count, ow, address_of(offsets) + tap * 8, address_of(frame), sy * row, address_of(g) + at * size, ow * size,
                                   address_of(totals) + tap * lanes * size, image + first > 0)
-                    if biased != 0:
+                    if s.biased != 0:
                         part = g.dtype.type(0)
                         for value in g[at:at + count * ow]:
                             part += value
@@ -364,21 +383,21 @@ def _weights_leaf(dtype: str, path: cpu.Cpu, together: int) -> Leaf:
                 for lane in range(1, lanes):
                     sum_of += totals[tap * lanes + lane]
                 dw[channel * taps + tap] = sum_of
-            if biased != 0:
+            if s.biased != 0:
                 db[channel] = total
 
-    signature = "T[:], T[:], T[:], T[:], T[w,:], i8[w,:], T[w,:]" + ", i8" * 17 + ", lo, hi"
-    return Leaf(conv_planes_weights, signature.replace("T", dtype), key=f"{path.name} {together}",
+    signature = "T[:], T[:], T[:], T[:], T[w,:], i8[:], T[w,:], numbers, lo, hi"
+    return Leaf(conv_planes_weights, signature.replace("T", dtype), key=f"{path.name} {together}", numbers=Sizes,
                 fastmath={"contract", "reassoc", "nsz", "arcp", "afn"})
 
 
-def weight_gradient(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool) -> list[Call]:
-    """dw [c, 1, kh, kw] (output 0) and, when `biased`, db (1) from x (input 0) and dy (1). A unit of range is a channel."""
-    size, f, planes, taps = itemsize(dtype), frame(g), g.n * g.groups, g.kh * g.kw
+def weight_gradient(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
+    """dw [c, 1, *taps] (output 0) and, when `biased`, db (1) from x (input 0) and dy (1). A unit of range is a channel."""
+    size, f = itemsize(dtype), frame(p)
     band, _ = f.blocks(size)
-    together = max(t for t in range(1, SUMS + 1) if taps % t == 0)
-    dw = Out(0, (g.groups * taps,))
-    args = (In(0, (planes * f.h * f.w,)), In(1, (planes * f.oh * f.ow,)), dw, Out(1, (g.groups,)) if biased else dw,
-            Work("frame", (f.depth(band) * f.pitch + path.lanes(size),), dtype), Work("offsets", (taps,), "i8"),
-            Work("totals", (taps * path.lanes(size),), dtype), g.n, g.groups, band, int(biased), *f.numbers)
-    return [Call(_weights_leaf(dtype, path, together), args, g.groups, 1, _cost(g, size, path))]
+    together = max(t for t in range(1, SUMS + 1) if p.taps % t == 0)
+    dw = Out(0, (p.weights,))
+    args = (In(0, (p.elements_in,)), In(1, (p.elements_out,)), dw, Out(1, (p.groups,)) if biased else dw,
+            Work("frame", (f.depth(band) * f.pitch + path.lanes(size),), dtype), tap_offsets(f, size),
+            Work("totals", (p.taps * path.lanes(size),), dtype), f.sizes(p.n, p.groups, band, biased))
+    return [Call(_weights_leaf(dtype, path, together), args, p.groups, 1, _time(geometry(p), size, path))]

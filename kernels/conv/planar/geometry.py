@@ -1,15 +1,15 @@
-"""What a convolution is in numbers: its sizes, the layout of its unfolding, its cost."""
+"""A convolution over planes in numbers: its sizes, the layout of its unfolding, its cost."""
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
 from ...isa import cpu
+from ...isa.vector import itemsize
+from ..problem import Problem, speed
 
 FIRST = 32 * 1024         # bytes of a first-level cache
 CACHE = 320 * 1024        # bytes of an unfolded block: stays in a level-2 cache next to what is multiplied with it
-UNITS = 8                 # units of range wanted at least, for the workers to share
-
 
 @dataclass(frozen=True)
 class Geometry:
@@ -63,6 +63,46 @@ class Geometry:
         return min(self.kh, self.sh // math.gcd(self.sh, self.dh))
 
 
+def geometry(p: Problem) -> Geometry:
+    """The sizes of the convolution `p`, or of the one whose input gradient it is; one spatial axis runs along the height."""
+    f = p.turn if p.turned else p
+    down, across = (f.axes[2], f.axes[0]) if f.rank == 1 else f.axes[1:]
+    return Geometry(f.n, f.groups, f.c, down.size, across.size, f.oc, down.out, across.out, down.taps, across.taps,
+                    down.in_step, across.in_step, down.tap_step, across.tap_step, -down.base, -across.base)
+
+
+def planes(p: Problem, dtype: str) -> bool:
+    """Whether there are kernels over planes: of float32 and float64, up to two axes."""
+    return p.rank < 3 and dtype in ("f4", "f8")
+
+
+RATE = {False: 0.8, True: 0.85}
+"""Speed as a part of a path's rate, of a convolution and of an input gradient: ResNet's shapes on one AVX2 core."""
+POINTWISE = 1.2
+"""Likewise of a 1x1 kernel without strides, where rows of pixels fill whole vectors."""
+
+
+DEPTHWISE, STRIDED, FOLDED = 0.45, 0.25, 0.05
+"""Likewise of depthwise convolutions without strides, with them, and of what cannot be done by their own kernels."""
+
+
+def rate(p: Problem, dtype: str, path: cpu.Cpu, plain: float, pointwise: float = POINTWISE) -> float:
+    """The speed of a product over planes, `plain` where it unfolds them."""
+    if p.depthwise:
+        if p.axes[0].taps > 1 or any(a.out_step > 1 for a in p.axes):
+            return FOLDED
+        return STRIDED if any(a.in_step > 1 for a in p.axes) else DEPTHWISE
+    if p.taps == p.groups == 1 and p.pixels_in == p.pixels_out:
+        wide = path.tile.vectors * path.lanes(itemsize(dtype))
+        return max(0.5, pointwise * p.pixels_out / (-(-p.pixels_out // wide) * wide))
+    return plain
+
+
+def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
+    """Estimated nanoseconds of a convolution or an input gradient on one core, from measured rates, to be compared with other kernels'."""
+    return p.flops / (speed(dtype, path) * rate(p, dtype, path, RATE[p.turned]))
+
+
 @dataclass(frozen=True)
 class Unfolding:
     """U of `rows` output rows: `depth` input rows per phase; `pitch` elements from one (channel, kernel column) to the next."""
@@ -92,7 +132,7 @@ class Unfolding:
         return g.h, g.w, g.ow, g.kw, g.sh, g.dh, g.dw, g.top, g.left, g.phases, self.depth, self.pitch, int(g.column)
 
 
-def cost(g: Geometry, size: int, path: cpu.Cpu) -> float:
-    """Estimated nanoseconds of a convolution or one of its gradients on one core."""
+def time(g: Geometry, size: int, path: cpu.Cpu) -> float:
+    """Estimated nanoseconds of a convolution or one of its gradients on one core, unfolding included: what a call says it takes."""
     unfolded = 0.0 if g.in_place else float(g.n * g.groups * g.c * g.kw * g.h * g.ow)
     return g.flops / (path.rates.convolutions * 4 / size) + unfolded * 0.15

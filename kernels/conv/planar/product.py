@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -10,12 +11,15 @@ from ...elementwise.epilogue import Epilogue, Form, finisher, name, tail
 from ...isa import cpu
 from ...isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, vector, word
 from ...machine.call import Call, In, Out, Work
-from ...machine.leaf import Leaf, generic
+from ...machine.leaf import Leaf, Numbers, generic
 from ...machine.places import address_of
 from ...pool.planes import Pooling, Shape, pooler
 from ..panels import Panels
-from .geometry import CACHE, FIRST, UNITS, Geometry, Unfolding, cost
-from .unfold import HEAD, copy_rows, table_call, table_work, unfold
+from ..problem import UNITS, Problem
+from .geometry import CACHE, FIRST, Geometry, Unfolding, cost, geometry, planes, time
+from .unfold import HEAD, copy_rows, table, unfold
+
+__all__ = ["calls", "cost", "panels", "panels_of", "pools", "product", "products", "serves"]
 
 DEPTH = 640               # products summed in registers at a time, about
 POINTWISE = 192           # likewise where the kernel is one pixel: PyTorch's errors there are those of matrix products, smaller than elsewhere
@@ -101,12 +105,44 @@ def _block_cycles(rows: int, vectors: int) -> float:
     return max(rows * vectors, 0.5 * rows + 2 * vectors, 5) + 1.5
 
 
-@generic("T[:], T[:], i8, i8, i8, i8, i8, i8, i8, lo, hi")
-def conv_panels(w, panels, oc, rows, c, taps, o_step, c_step, flip, lo, hi):                                                 # type: ignore
+@dataclass(frozen=True)
+class WeightSizes(Numbers):
+    """Filters of a group and of a panel, channels, taps, elements between weights; `flip` reverses the taps."""
+
+    oc: int
+    rows: int
+    c: int
+    taps: int
+    o_step: int
+    c_step: int
+    flip: int
+
+
+@dataclass(frozen=True)
+class Sizes(Numbers):
+    """Of a convolution, and how a unit of range cuts it: output rows, images, channels that are summed at a time, panels of weights."""
+
+    n: int
+    c: int
+    taps: int
+    oc: int
+    oh: int
+    groups: int
+    block: int
+    together: int
+    channels: int
+    part: int
+    in_place: int
+    biased: int
+
+
+@generic("T[:], T[:], numbers, lo, hi", numbers=WeightSizes)
+def conv_planar_panels(w, panels, s, lo, hi):                                                                               # type: ignore
     """Weights of each group as panels [c, taps][rows]; the last panel of a group starts early enough to be as wide as the others.
 
     Weight [o, c, tap] of a group lies at o * o_step + c * c_step + tap; `flip` reverses the taps. A unit of range is a panel.
     """
+    oc, rows, c, taps, o_step, c_step = s.oc, s.rows, s.c, s.taps, s.o_step, s.c_step
     per_group = (oc + rows - 1) // rows
     for unit in range(lo, hi):
         o = min(unit % per_group * rows, oc - rows)
@@ -115,7 +151,7 @@ def conv_panels(w, panels, oc, rows, c, taps, o_step, c_step, flip, lo, hi):    
         for channel in range(c):
             for tap in range(taps):
                 to = (channel * taps + tap) * rows
-                at = channel * c_step + (taps - 1 - tap if flip != 0 else tap)
+                at = channel * c_step + (taps - 1 - tap if s.flip != 0 else tap)
                 for i in range(rows):
                     target[to + i] = source[at + i * o_step]
 
@@ -126,7 +162,8 @@ def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int, form
     copy, multiply, finish = copy_rows(dtype, path, step), product(dtype, path, rows, vectors), finisher(form, channels="rows")
     pool, pooled = pooler(shape, form, path), shape is not None
 
-    def conv_forward(x, panels, bias, y, table, u, n, c, taps, oc, oh, groups, block, together, channels, part, in_place, biased, lo, hi, rest):   # type: ignore
+    def conv_forward(x, panels, bias, y, table, u, s, lo, hi, rest):                                                        # type: ignore
+        n, c, taps, oc, oh, groups, block, together, part = s.n, s.c, s.taps, s.oc, s.oh, s.groups, s.block, s.together, s.part
         h, w, ow, kw, pitch = table[0], table[1], table[2], table[3], table[11]
         blocks, tiles, sets = (oh + block - 1) // block, (oc + rows - 1) // rows, (n + together - 1) // together
         parts = (tiles + part - 1) // part
@@ -137,12 +174,12 @@ def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int, form
             group = unit // (parts * blocks * sets)
             images = min(together, n - image)
             pixels = min(block, oh - row) * ow
-            for c0 in range(0, c, channels):
-                count = min(channels, c - c0)
+            for c0 in range(0, c, s.channels):
+                count = min(s.channels, c - c0)
                 base = address_of(x) + (((image * groups + group) * c + c0) * h + row) * w * size
                 step_image = groups * c * h * w
-                if in_place == 0:
-                    step_image = channels * kw * pitch
+                if s.in_place == 0:
+                    step_image = s.channels * kw * pitch
                     for i in range(images):
                         plane = address_of(x) + (((image + i) * groups + group) * c + c0) * h * w * size
                         unfold(copy, size, plane, count, row, u, i * step_image, table)
@@ -156,7 +193,7 @@ def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int, form
                             to = address_of(y) + (i * part * rows + o - first * rows) * oh * ow * size
                         for p in range(0, pixels, width):
                             multiply(pixels - p, count * taps, panel, address_of(table) + HEAD * 8, base + (i * step_image + p) * size,
-                                     address_of(bias) + (group * oc + o) * size, biased != 0 and c0 == 0, to + p * size, oh * ow * size, c0 > 0,
+                                     address_of(bias) + (group * oc + o) * size, s.biased != 0 and c0 == 0, to + p * size, oh * ow * size, c0 > 0,
                                      tile * rows - o)
             o = first * rows
             count = min(part * rows, oc - o)
@@ -168,9 +205,9 @@ def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int, form
                 finish(rest, count, pixels, base, (plane * oh + row) * ow, oh * ow, group * oc + o)
                 pool(rest, count, oh, ow, base + plane * oh * ow * size, plane, group * oc + o)
 
-    signature = f"T[:], T[:], T[:], {'T[w,:]' if pooled else 'T[:]'}, i8[:], T[w,:]" + ", i8" * 12 + ", lo, hi"
+    signature = f"T[:], T[:], T[:], {'T[w,:]' if pooled else 'T[:]'}, i8[:], T[w,:], numbers, lo, hi"
     return Leaf(conv_forward, signature.replace("T", dtype) + tail(form) + (shape.tail if shape else ""),
-                key=f"{path.name} {step} {rows} {vectors} {name(form)}" + (f" pooled {shape.name}" if shape else ""))
+                key=f"{path.name} {step} {rows} {vectors} {name(form)}" + (f" pooled {shape.name}" if shape else ""), numbers=Sizes)
 
 
 def _product_blocks(g: Geometry, size: int) -> tuple[int, int, int]:
@@ -192,21 +229,29 @@ def _product_blocks(g: Geometry, size: int) -> tuple[int, int, int]:
     return rows, together, channels
 
 
-def forward(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: int = 0,
-            pooling: Pooling | None = None) -> list[Call]:
-    """y[n, groups * oc, oh, ow] (output 0) from x (input 0), weights [groups * oc, c, kh, kw] (1) and bias (2, when `biased`).
+def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+    """Every convolution over planes."""
+    return planes(p, dtype) and not p.turned
 
-    With `packed`, input 1 is what `forward_panels` made of the weights. With `pooling`, where `pools` allows it, y is not kept: the
+
+def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0,
+          pooling: Pooling | None = None) -> list[Call]:
+    """y[n, groups * oc, *out] (output 0) from x (input 0), weights [groups * oc, c, *taps] (1) and bias (2, when `biased`).
+
+    With `packed`, input 1 is what `panels` made of the weights. With `pooling`, where `pools` allows it, y is not kept: the
     outputs are those of the pooling.
     """
-    return products(g, dtype, path, biased, None if packed else forward_panels(g, dtype, path), epilogue, pooling)
+    return products(geometry(p), dtype, path, biased, None if packed else panels(p, dtype, path), epilogue, pooling)
 
 
-def pools(g: Geometry, dtype: str, path: cpu.Cpu) -> bool:
+def pools(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
     """The planes that a unit of range computes are whole, and few enough to be pooled while they are in the first-level cache.
 
     Larger ones are not worth it: 10 planes of 24 x 24 took 345 us pooled at once and 260 us in two passes.
     """
+    if p.rank != 2 or not serves(p, dtype, path):
+        return False
+    g = geometry(p)
     rows, _, _ = _product_blocks(g, itemsize(dtype))
     return rows == g.oh and _plane_elements(g, dtype, path) * itemsize(dtype) <= FIRST // 2
 
@@ -225,22 +270,23 @@ def _part(g: Geometry, block: int, together: int, rows: int) -> int:
     return -(-tiles // min(tiles, -(-UNITS // units)))
 
 
-def forward_panels(g: Geometry, dtype: str, path: cpu.Cpu) -> Panels:
-    """How the weights of `g` are laid out for `forward`."""
+def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
+    """How the weights are laid out."""
+    g = geometry(p)
     return panels_of(g, dtype, path, (g.k, g.kh * g.kw, 0))
 
 
 def panels_of(g: Geometry, dtype: str, path: cpu.Cpu, order: tuple[int, int, int]) -> Panels:
-    """The panels of a convolution with `o_step`, `c_step` and `flip` of its weights (see `conv_panels`)."""
+    """The panels of a convolution with `o_step`, `c_step` and `flip` of its weights (see `conv_planar_panels`)."""
     rows, _ = _product_tile(g.oc, _product_blocks(g, itemsize(dtype))[0] * g.ow, dtype, path)
     tiles, weights = g.groups * -(-g.oc // rows), g.groups * g.oc * g.k
-    args = (In(0, (weights,)), Out(0, (tiles * rows * g.k,)), g.oc, rows, g.c, g.kh * g.kw, *order)
-    return Panels(tiles * rows * g.k, (Call(conv_panels[dtype], args, tiles, 1, weights * 0.7),))
+    args = (In(0, (weights,)), Out(0, (tiles * rows * g.k,)), WeightSizes(g.oc, rows, g.c, g.kh * g.kw, *order))
+    return Panels(tiles * rows * g.k, (Call(conv_planar_panels[dtype], args, tiles, 1, weights * 0.7),))
 
 
-def products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, panels: Panels | None, epilogue: Epilogue | None = None,
+def products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, laid: Panels | None, epilogue: Epilogue | None = None,
              pooling: Pooling | None = None) -> list[Call]:
-    """The calls of the convolution g: of those of `panels` first, or with laid-out weights as input 1."""
+    """The calls of the convolution g: of those of `laid` first, or with laid-out weights as input 1."""
     size = itemsize(dtype)
     block, together, channels = _product_blocks(g, size)
     un = Unfolding(g, block)
@@ -251,12 +297,12 @@ def products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, panels: Panel
     y: Out | Work = Out(0, (g.n * g.groups * g.oc * g.oh * g.ow,))
     if pooling is not None:
         y = Work("planes", (together * part * rows * g.oh * g.ow,), dtype)
-    weights = In(1, (g.groups * tiles * rows * g.k,)) if panels is None else panels.work(dtype)
+    weights = In(1, (g.groups * tiles * rows * g.k,)) if laid is None else laid.work(dtype)
     args = (In(0, (g.n * g.groups * g.c * g.h * g.w,)), weights, In(2, (g.groups * g.oc,)) if biased else weights,
-            y, table_work(un, channels),
-            Work("unfolded", (1 if g.in_place else together * un.elements(channels),), dtype), g.n, g.c, g.kh * g.kw, g.oc, g.oh, g.groups,
-            block, together, channels, part, int(g.in_place), int(biased), *(epilogue.args if epilogue else []), *(pooling.args if pooling else []))
+            y, table(un, channels, size), Work("unfolded", (1 if g.in_place else together * un.elements(channels),), dtype),
+            Sizes(g.n, g.c, g.kh * g.kw, g.oc, g.oh, g.groups, block, together, channels, part, int(g.in_place), int(biased)),
+            *(epilogue.args if epilogue else []), *(pooling.args if pooling else []))
     leaf = _forward(dtype, path, g.step, rows, vectors, epilogue.form if epilogue else None, pooling.shape if pooling else None)
-    total = cost(g, size, path) + (epilogue.cost if epilogue else 0.0) + (pooling.cost if pooling else 0.0)
-    before = [] if panels is None else panels.inside(dtype)
-    return [table_call(un, channels, size), *before, Call(leaf, args, units * -(-tiles // part), 1, total)]
+    total = time(g, size, path) + (epilogue.cost if epilogue else 0.0) + (pooling.cost if pooling else 0.0)
+    before = [] if laid is None else laid.inside(dtype)
+    return [*before, Call(leaf, args, units * -(-tiles // part), 1, total)]

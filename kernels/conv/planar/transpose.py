@@ -2,23 +2,54 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 from ...gemm.micro import outer
 from ...isa import cpu
 from ...isa.vector import itemsize
 from ...machine.call import Call, In, Out, Work
-from ...machine.leaf import Leaf, generic
+from ...machine.leaf import Leaf, Numbers, generic
 from ...machine.places import address_of
 from ..panels import Panels
-from .geometry import CACHE, UNITS, Geometry, Unfolding, cost
+from ..problem import UNITS, Problem
+from .geometry import CACHE, Geometry, Unfolding, cost, geometry, planes, time
 from .product import panels_of, products
-from .unfold import HEAD, fold_planes, gathers, table_call, table_work
+from .unfold import HEAD, fold_planes, gathers, table
+
+__all__ = ["calls", "cost", "panels", "serves"]
 
 
-@generic("T[:], T[:], i8, i8, i8, i8, i8, i8, lo, hi")
-def conv_turned(w: Any, turned: Any, c: int, kh: int, kw: int, oc: int, k: int, pitch: int, lo: int, hi: int) -> None:
+@dataclass(frozen=True)
+class WeightSizes(Numbers):
+    """Channels, taps and filters of a group, weights of a filter, elements from one turned row to the next."""
+
+    c: int
+    kh: int
+    kw: int
+    oc: int
+    k: int
+    pitch: int
+
+
+@dataclass(frozen=True)
+class Sizes(Numbers):
+    """Of a convolution; channels of a unit of range, elements from one row of turned weights to the next."""
+
+    c: int
+    kh: int
+    oc: int
+    oh: int
+    groups: int
+    channels: int
+    pitch: int
+    in_place: int
+
+
+@generic("T[:], T[:], numbers, lo, hi", numbers=WeightSizes)
+def conv_turned(w: Any, turned: Any, s: Any, lo: int, hi: int) -> None:
     """Weights [groups][oc][c, kh, kw] as rows [groups][kh][c][kw] of oc elements, `pitch` apart; a unit of range is one row."""
+    c, kh, kw, oc, k, pitch = s.c, s.kh, s.kw, s.oc, s.k, s.pitch
     for unit in range(lo, hi):
         kx, channel = unit % kw, unit // kw % c
         ky, group = unit // (kw * c) % kh, unit // (kw * c * kh)
@@ -32,7 +63,8 @@ def _input_gradient(dtype: str, path: cpu.Cpu, step: int) -> Leaf:
     size = itemsize(dtype)
     multiply, fold, writes = outer(dtype), fold_planes(dtype, path, step), gathers(path, step)
 
-    def conv_input_gradient(g, turned, dx, table, u, c, kh, oc, oh, groups, channels, turned_pitch, in_place, lo, hi):         # type: ignore
+    def conv_input_gradient(g, turned, dx, table, u, s, lo, hi):                                                            # type: ignore
+        c, kh, oc, oh, groups, channels, in_place = s.c, s.kh, s.oc, s.oh, s.groups, s.channels, s.in_place
         h, w, ow, kw, sh, pitch = table[0], table[1], table[2], table[3], table[4], table[11]
         parts = (c + channels - 1) // channels
         covered = (in_place != 0 and kh == 1) or (in_place == 0 and writes and sh == 1)
@@ -52,13 +84,13 @@ def _input_gradient(dtype: str, path: cpu.Cpu, step: int) -> Leaf:
                     u[i] = 0
             for ky in range(kh):
                 row = ((plane % groups * kh + ky) * c + first) * kw
-                multiply(count * kw, oh * ow, oc, address_of(turned) + row * turned_pitch * size, turned_pitch * size, size,
+                multiply(count * kw, oh * ow, oc, address_of(turned) + row * s.pitch * size, s.pitch * size, size,
                          address_of(g) + plane * oc * oh * ow * size, oh * ow * size, target + table[HEAD + ky * kw], pitch * size, accumulate)
             if in_place == 0:
                 fold(image, count, u, table)
 
-    signature = "T[:], T[:], T[:], i8[:], T[w,:]" + ", i8" * 8 + ", lo, hi"
-    return Leaf(conv_input_gradient, signature.replace("T", dtype), key=f"{path.name} {step}")
+    signature = "T[:], T[:], T[:], i8[:], T[w,:], numbers, lo, hi"
+    return Leaf(conv_input_gradient, signature.replace("T", dtype), key=f"{path.name} {step}", numbers=Sizes)
 
 
 def _flipped(g: Geometry) -> Geometry | None:
@@ -69,12 +101,18 @@ def _flipped(g: Geometry) -> Geometry | None:
     return Geometry(g.n, g.groups, g.oc, g.oh, g.ow, g.c, g.h, g.w, g.kh, g.kw, 1, 1, g.dh, g.dw, top, left)
 
 
-def gradient_panels(g: Geometry, dtype: str, path: cpu.Cpu) -> Panels:
-    """How the weights of `g` are laid out for its input gradient."""
+def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+    """Every input gradient over planes."""
+    return planes(p, dtype) and p.turned
+
+
+def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
+    """How the weights are laid out."""
+    g = geometry(p)
     if (flipped := _flipped(g)) is not None:
         return panels_of(flipped, dtype, path, (g.kh * g.kw, g.k, 1))
     elements, weights = g.groups * g.k * _pitch(g), g.groups * g.oc * g.k
-    args = (In(0, (weights,)), Out(0, (elements,)), g.c, g.kh, g.kw, g.oc, g.k, _pitch(g))
+    args = (In(0, (weights,)), Out(0, (elements,)), WeightSizes(g.c, g.kh, g.kw, g.oc, g.k, _pitch(g)))
     return Panels(elements, (Call(conv_turned[dtype], args, g.groups * g.k, 16, weights * 1.0),))
 
 
@@ -83,22 +121,22 @@ def _pitch(g: Geometry) -> int:
     return g.oc if g.oc < 64 else g.oc + 16
 
 
-def input_gradient(g: Geometry, dtype: str, path: cpu.Cpu, packed: int = 0) -> list[Call]:
-    """dx (output 0) from dy (input 0) and the weights (1); `packed`: as `gradient_panels` made them."""
-    size = itemsize(dtype)
-    panels = None if packed else gradient_panels(g, dtype, path)
+def calls(p: Problem, dtype: str, path: cpu.Cpu, *, packed: int = 0) -> list[Call]:
+    """dx (output 0) from dy (input 0) and the weights (1); `packed`: as `panels` made them."""
+    g, size = geometry(p), itemsize(dtype)
+    laid = None if packed else panels(p, dtype, path)
     if (flipped := _flipped(g)) is not None:
-        return products(flipped, dtype, path, False, panels)
+        return products(flipped, dtype, path, False, laid)
     un = Unfolding(g, g.oh)
     channels = g.c
     while channels > 1 and not g.in_place and un.elements(channels) * size > CACHE:
         channels = -(-channels // 2)
     wanted = -(-UNITS // max(1, g.n * g.groups))
     channels = min(channels, max(-(-g.c // wanted), min(g.c, 4)))
-    turned = In(1, (g.groups * g.k * _pitch(g),)) if panels is None else panels.work(dtype)
+    turned = In(1, (g.groups * g.k * _pitch(g),)) if laid is None else laid.work(dtype)
     args = (In(0, (g.n * g.groups * g.oc * g.oh * g.ow,)), turned, Out(0, (g.n * g.groups * g.c * g.h * g.w,)),
-            table_work(un, 1), Work("unfolded", (1 if g.in_place else un.elements(channels),), dtype),
-            g.c, g.kh, g.oc, g.oh, g.groups, channels, _pitch(g), int(g.in_place))
+            table(un, 1, size), Work("unfolded", (1 if g.in_place else un.elements(channels),), dtype),
+            Sizes(g.c, g.kh, g.oc, g.oh, g.groups, channels, _pitch(g), int(g.in_place)))
     leaf = _input_gradient(dtype, path, g.step)
-    before = [] if panels is None else panels.inside(dtype)
-    return [table_call(un, 1, size), *before, Call(leaf, args, g.n * g.groups * -(-g.c // channels), 1, cost(g, size, path))]
+    before = [] if laid is None else laid.inside(dtype)
+    return [*before, Call(leaf, args, g.n * g.groups * -(-g.c // channels), 1, time(g, size, path))]

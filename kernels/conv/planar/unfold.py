@@ -4,13 +4,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 
 from ...isa import cpu
 from ...isa.vector import ELEMENTS, Emitter, as_intrinsic, itemsize, vector, word
-from ...machine.call import Call, Work
+from ...machine.call import Const
 from ...machine.inner import register_jitable
-from ...machine.leaf import leaf
 from ...machine.places import address_of, within
 from .geometry import Unfolding
 
@@ -206,22 +206,10 @@ HEAD = 13
 """Numbers at the head of a table."""
 
 
-@leaf("i8[:]" + ", i8" * (HEAD + 3) + ", lo, hi")
-def conv_table(table, c, kh, size, h, w, ow, kw, sh, dh, dw, top, left, phases, depth, pitch, column, lo, hi):             # type: ignore
-    """`Unfolding.numbers`, then the byte offset in U of every row (channel, ky, kx) of the im2col matrix; the range is 0..1."""
-    for _ in range(lo, hi):
-        for i, number in enumerate((h, w, ow, kw, sh, dh, dw, top, left, phases, depth, pitch, column)):
-            table[i] = number
-        for channel in range(c):
-            for ky in range(kh):
-                within = (ky % phases * depth + ky * dh // sh) * ow
-                for kx in range(kw):
-                    table[HEAD + (channel * kh + ky) * kw + kx] = ((channel * kw + kx) * pitch + within) * size
-
-
-def table_work(un: Unfolding, channels: int) -> Work:
-    return Work("table", (HEAD + channels * un.g.kh * un.g.kw,), "i8")
-
-
-def table_call(un: Unfolding, channels: int, size: int) -> Call:
-    return Call(conv_table, (table_work(un, channels), channels, un.g.kh, size, *un.numbers), 1, 1, 20 + channels * un.g.kh * un.g.kw * 1.0)
+@functools.lru_cache(1024)
+def table(un: Unfolding, channels: int, size: int) -> Const:
+    """`Unfolding.numbers`, then the byte offset in U of every row (channel, ky, kx) of the im2col matrix."""
+    g = un.g
+    channel, ky, kx = np.ogrid[:channels, :g.kh, :g.kw]
+    within = (ky % g.phases * un.depth + ky * g.dh // g.sh) * g.ow
+    return Const.of(np.concatenate([un.numbers, (((channel * g.kw + kx) * un.pitch + within) * size).ravel()]))

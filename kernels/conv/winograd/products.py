@@ -10,6 +10,7 @@ A unit of range is some tiles times some panels of output channels: its pixels a
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 
 from ...elementwise.epilogue import Epilogue, Form, finisher, name, tail
 from ...gemm.micro import outer, transpose
@@ -17,11 +18,12 @@ from ...isa import cpu
 from ...isa.vector import itemsize
 from ...machine.call import Call, In, Out, Work
 from ...machine.inner import register_jitable
-from ...machine.leaf import Leaf
+from ...machine.leaf import Leaf, Numbers
 from ...machine.places import address_of
 from ..brgemm import width
-from ..indirection import AXIS, Axis, Sites, fill_table, sites_call, sites_work
+from ..indirection import AXIS, BASE, OUT, SIZE, fill_table
 from ..panels import Panels
+from ..problem import Axis, Problem, speed
 from .transforms import ELEMENTS, pixels_in, pixels_out, weights_in
 
 TILES = 24                # tiles of a unit at least: fewer would read the weights too often
@@ -34,34 +36,55 @@ REUSED, ANEW = 12, 96
 SPEED = 0.85              # of the products, as a part of a register kernel's
 
 
-def pays(s: Sites, dtype: str, path: cpu.Cpu) -> bool:
-    """Whether the problem `s` is served, and faster so. The same for laid-out weights: so are the bits."""
-    first, *others = s.axes
+@dataclass(frozen=True)
+class WeightSizes(Numbers):
+    """Of the call that transforms weights: filters, channels, elements between weights; `flip` reverses the taps."""
+
+    oc: int
+    c: int
+    o_step: int
+    c_step: int
+    flip: int
+
+
+@dataclass(frozen=True)
+class Sizes(Numbers):
+    """All tiles, channels, filters; tiles and panels of a unit of range; elements between weights, and from tap to tap in pixels."""
+
+    total: int
+    c: int
+    oc: int
+    count: int
+    part: int
+    o_step: int
+    c_step: int
+    step: int
+    biased: int
+
+
+def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+    """A 3x3 kernel of stride 1, and channels and tiles enough. The same for laid-out weights: so are the bits."""
+    first, *others = p.axes
     plane = (first.size, first.out, first.taps, first.base) == (1, 1, 1, 0)
-    served = plane and s.phases == s.groups == 1 and all((a.taps, a.in_step, abs(a.tap_step)) == (3, 1, 1) for a in others)
-    return served and dtype == "f4" and path.fma and min(s.c, s.oc) >= CHANNELS and _tiles(s) >= (REUSED if _forward(s) else ANEW)
+    served = plane and p.phases == p.groups == 1 and all((a.taps, a.in_step, abs(a.tap_step)) == (3, 1, 1) for a in others)
+    return served and dtype == "f4" and path.fma and min(p.c, p.oc) >= CHANNELS and _tiles(p) >= (ANEW if p.turned else REUSED)
 
 
-def cost(s: Sites, dtype: str, path: cpu.Cpu) -> float:
+def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core, with laid-out weights."""
-    flops = 2.0 * ELEMENTS * _tiles(s) * s.c * s.oc
-    moved = ELEMENTS * _tiles(s) * (s.c + s.oc)
-    return flops / (SPEED * path.rates.convolutions * 1.9 * 4 / itemsize(dtype)) + 0.12 * moved
+    flops = 2.0 * ELEMENTS * _tiles(p) * p.c * p.oc
+    moved = ELEMENTS * _tiles(p) * (p.c + p.oc)
+    return flops / (SPEED * speed(dtype, path) * 1.9) + 0.12 * moved
 
 
-def _forward(s: Sites) -> bool:
-    """Not an input gradient, whose taps run backwards."""
-    return s.axes[1].tap_step > 0
+def _tiles(p: Problem) -> int:
+    return p.n * -(-p.axes[1].out // 2) * -(-p.axes[2].out // 2)
 
 
-def _tiles(s: Sites) -> int:
-    return s.n * -(-s.axes[1].out // 2) * -(-s.axes[2].out // 2)
-
-
-def _tile_sites(s: Sites) -> Sites:
+def _of_tiles(p: Problem) -> Problem:
     """The 4 x 4 pixels that each tile reads, as a convolution of stride 2."""
-    down, across = (Axis(a.size, -(-a.out // 2), 4, 2, 1, a.base + min(0, 2 * a.tap_step)) for a in s.axes[1:])
-    return Sites(s.n, 1, s.c, s.oc, (Axis(1, 1, 1), down, across))
+    down, across = (Axis(a.size, -(-a.out // 2), 4, 2, 1, a.base + min(0, 2 * a.tap_step)) for a in p.axes[1:])
+    return Problem(p.n, 1, p.c, p.oc, (Axis(1, 1, 1), down, across))
 
 
 @functools.cache
@@ -69,11 +92,12 @@ def _panels(dtype: str, path: cpu.Cpu) -> Leaf:
     size, wide = itemsize(dtype), width(dtype, path)
     turn, change = transpose(dtype), weights_in(dtype, path)
 
-    def conv_winograd_panels(w, panels, block, oc, c, o_step, c_step, flip, lo, hi):                                         # type: ignore
+    def conv_winograd_panels(w, panels, block, s, lo, hi):                                                                  # type: ignore
         """Transformed weights [16][panel][c][wide], filled up with zeros; a unit of range is a panel.
 
         Weight (o, c, tap) lies at o * o_step + c * c_step + tap; `flip` reverses the taps.
         """
+        oc, c, o_step, c_step = s.oc, s.c, s.o_step, s.c_step
         tiles = (oc + wide - 1) // wide
         deep = block.shape[0] // (9 * wide)
         for tile in range(lo, hi):
@@ -91,28 +115,28 @@ def _panels(dtype: str, path: cpu.Cpu) -> Leaf:
                     for k in range(first, last):
                         turn(count, 9, at + (k - first) * c_step * size, o_step * size, address_of(block) + (k - first) * 9 * wide * size,
                              wide * size)
-                change(last - first, address_of(block) + flip * 8 * wide * size, (1 - 2 * flip) * wide * size,
+                change(last - first, address_of(block) + s.flip * 8 * wide * size, (1 - 2 * s.flip) * wide * size,
                        address_of(panels) + (tile * c + first) * wide * size, tiles * c * wide * size)
 
-    signature = "T[:], T[:], T[w,:], i8, i8, i8, i8, i8, lo, hi"
-    return Leaf(conv_winograd_panels, signature.replace("T", dtype), key=path.name)
+    return Leaf(conv_winograd_panels, "T[:], T[:], T[w,:], numbers, lo, hi".replace("T", dtype), key=path.name, numbers=WeightSizes)
 
 
 @register_jitable
-def _again(x, w, bias, y, sites, h, width_, image, row, column, o, until, c, oc, o_step, c_step, step, biased):                 # type: ignore
+def _again(x, w, bias, y, indirection, s, image, row, column, o, until):                                                    # type: ignore
     """The outputs o..until of a pixel, those that are not finite, as they are defined: one sum over taps and channels."""
+    h, across, c = indirection[AXIS + SIZE], indirection[2 * AXIS + SIZE], s.c
     for k in range(o, until):
-        to = ((image * sites[AXIS + 1] + row) * sites[2 * AXIS + 1] + column) * oc + k
+        to = ((image * indirection[AXIS + OUT] + row) * indirection[2 * AXIS + OUT] + column) * s.oc + k
         if y[to] - y[to] == 0:
             continue
-        total = bias[k] if biased != 0 else y.dtype.type(0)
+        total = bias[k] if s.biased != 0 else y.dtype.type(0)
         for tap in range(9):
-            at0 = row + sites[AXIS + 5] + tap // 3 * step
-            at1 = column + sites[2 * AXIS + 5] + tap % 3 * step
-            if at0 >= 0 and at0 < h and at1 >= 0 and at1 < width_:
-                source = ((image * h + at0) * width_ + at1) * c
+            at0 = row + indirection[AXIS + BASE] + tap // 3 * s.step
+            at1 = column + indirection[2 * AXIS + BASE] + tap % 3 * s.step
+            if at0 >= 0 and at0 < h and at1 >= 0 and at1 < across:
+                source = ((image * h + at0) * across + at1) * c
                 for i in range(c):
-                    total += x[source + i] * w[k * o_step + i * c_step + tap]
+                    total += x[source + i] * w[k * s.o_step + i * s.c_step + tap]
         y[to] = total
 
 
@@ -121,9 +145,9 @@ def _leaf(dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
     size, wide = itemsize(dtype), width(dtype, path)
     multiply, enter, leave, finish = outer(dtype), pixels_in(dtype, path), pixels_out(dtype, path), finisher(form)
 
-    def conv_winograd(x, panels, w, bias, y, sites, tile_sites, table, pixels, products, spare, flags, total, c, oc, count, part,        # type: ignore
-                      o_step, c_step, step, biased, lo, hi, rest):
-        high, wide_out, down, across = sites[AXIS + 1], sites[2 * AXIS + 1], tile_sites[AXIS + 1], tile_sites[2 * AXIS + 1]
+    def conv_winograd(x, panels, w, bias, y, indirection, tiles, table, pixels, products, spare, flags, s, lo, hi, rest):   # type: ignore
+        c, oc, count, part = s.c, s.oc, s.count, s.part
+        high, wide_out, down, across = indirection[AXIS + OUT], indirection[2 * AXIS + OUT], tiles[AXIS + OUT], tiles[2 * AXIS + OUT]
         all_panels = (oc + wide - 1) // wide
         parts = (all_panels + part - 1) // part
         pitch = pixels.shape[0] // (16 * count)
@@ -132,10 +156,10 @@ def _leaf(dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
         zero, dump = address_of(spare), address_of(spare) + c * size
         for unit in range(lo, hi):
             first_panel, first = unit % parts * part, unit // parts * count
-            some, panel_count = min(count, total - first), min(part, all_panels - first_panel)
+            some, panel_count = min(count, s.total - first), min(part, all_panels - first_panel)
             o, row = first_panel * wide, part * wide * size
             cols = min(panel_count * wide, oc - o)
-            fill_table(tile_sites, 0, first, some, address_of(x), c * size, 0, 0, zero, dump, table, count)
+            fill_table(tiles, 0, first, some, address_of(x), c * size, 0, 0, zero, dump, table, count)
             for t in range(some):
                 enter(c, address_of(table) + (count + t) * 8, count * 8, address_of(pixels) + t * pitch * size, count * pitch * size)
             for element in range(16):
@@ -155,26 +179,25 @@ def _leaf(dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
                 for t in range(run):
                     to = address_of(y) + ((start + 2 * t) * oc + o) * size
                     right = column + 2 * t + 1 < wide_out
-                    leave(cols, address_of(products) + (done + t) * row, count * row, address_of(bias) + o * size, biased, to,
+                    leave(cols, address_of(products) + (done + t) * row, count * row, address_of(bias) + o * size, s.biased, to,
                           to + oc * size if right else dump, to + wide_out * oc * size if below else dump,
                           to + (wide_out + 1) * oc * size if right and below else dump, address_of(flags))
                 width_run = min(2 * run, wide_out - column)
                 for i in range(1 + below):
                     if flags[0] != 0:
                         for j in range(width_run):
-                            _again(x, w, bias, y, sites, sites[AXIS], sites[2 * AXIS], image, line + i, column + j, o, o + cols, c, oc,
-                                   o_step, c_step, step, biased)
+                            _again(x, w, bias, y, indirection, s, image, line + i, column + j, o, o + cols)
                     finish(rest, width_run, cols, address_of(y), (start + i * wide_out) * oc + o, oc, o)
                 done += run
 
-    signature = "T[:], T[:], T[:], T[:], T[:], i8[:], i8[:], i8[w,:], T[w,:], T[w,:], T[w,:], i8[w,:]" + ", i8" * 9 + ", lo, hi"
-    return Leaf(conv_winograd, signature.replace("T", dtype) + tail(form), key=f"{path.name} {name(form)}")
+    signature = "T[:], T[:], T[:], T[:], T[:], i8[:], i8[:], i8[w,:], T[w,:], T[w,:], T[w,:], i8[w,:], numbers, lo, hi"
+    return Leaf(conv_winograd, signature.replace("T", dtype) + tail(form), key=f"{path.name} {name(form)}", numbers=Sizes)
 
 
-def _blocks(s: Sites, size: int, panels: int) -> tuple[int, int]:
+def _blocks(p: Problem, size: int, panels: int) -> tuple[int, int]:
     """Tiles and panels of one unit."""
-    total = _tiles(s)
-    blocks = -(-total // max(TILES, PIXELS // (ELEMENTS * _pitch(s) * size)))
+    total = _tiles(p)
+    blocks = -(-total // max(TILES, PIXELS // (ELEMENTS * _pitch(p) * size)))
     if blocks > 1:
         blocks = -(-blocks // UNITS) * UNITS if blocks > UNITS // 2 else 2
     count = -(-total // blocks)
@@ -182,59 +205,36 @@ def _blocks(s: Sites, size: int, panels: int) -> tuple[int, int]:
     return count, part
 
 
-def _pitch(s: Sites) -> int:
+def _pitch(p: Problem) -> int:
     """Elements from one transformed pixel to the next: rows a power of two apart would share cache sets."""
-    return -(-s.c // 16) * 16 + 16
+    return -(-p.c // 16) * 16 + 16
 
 
-def forward(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
-    """y [n, h, w, oc] (output 0) from x [n, h, w, c] (input 0), weights (1) and a bias (2), where `pays`.
-
-    With `packed`, input 1 is what `forward_panels` made of the weights and the weights themselves are that input.
-    """
-    return _products(s, dtype, path, biased, forward_panels(s, dtype, path), (s.c * 9, 9), epilogue, packed)
-
-
-def input_gradient(s: Sites, dtype: str, path: cpu.Cpu, packed: int = 0) -> list[Call]:
-    """dx (output 0) from dy (input 0) and the weights (1) of the convolution `s`; `packed`: as for `forward`."""
-    return _products(s.gradient, dtype, path, False, gradient_panels(s, dtype, path), (9, s.c * 9), None, packed)
-
-
-def forward_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
-    """How the weights of `s` are laid out for `forward`."""
-    return _weight_panels(s, dtype, path, (s.c * 9, 9))
-
-
-def gradient_panels(s: Sites, dtype: str, path: cpu.Cpu) -> Panels:
-    """How the weights of `s` are laid out for its input gradient."""
-    return _weight_panels(s.gradient, dtype, path, (9, s.c * 9))
-
-
-def _weight_panels(s: Sites, dtype: str, path: cpu.Cpu, order: tuple[int, int]) -> Panels:
-    """The panels of a problem, with `o_step` and `c_step` of its weights."""
+def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
+    """How the weights are laid out: transformed."""
     wide = width(dtype, path)
-    tiles = -(-s.oc // wide)
-    elements = ELEMENTS * tiles * wide * s.c
-    block = Work("block", (min(s.c, 16) * 9 * wide,), dtype)
-    args = (In(0, (s.oc * s.c * 9,)), Out(0, (elements,)), block, s.oc, s.c, *order, int(not _forward(s)))
+    tiles = -(-p.oc // wide)
+    elements = ELEMENTS * tiles * wide * p.c
+    block = Work("block", (min(p.c, 16) * 9 * wide,), dtype)
+    args = (In(0, (p.weights,)), Out(0, (elements,)), block, WeightSizes(p.oc, p.c, *p.order, int(p.turned)))
     return Panels(elements, (Call(_panels(dtype, path), args, tiles, 1, elements * 0.35),))
 
 
-def _products(s: Sites, dtype: str, path: cpu.Cpu, biased: bool, panels: Panels, order: tuple[int, int], epilogue: Epilogue | None,
-              packed: int) -> list[Call]:
-    """The calls of a problem: of those of `panels` first, unless the weights are laid out."""
-    size, wide = itemsize(dtype), width(dtype, path)
-    tiles = -(-s.oc // wide)
-    count, part = _blocks(s, size, tiles)
-    laid = In(1, (panels.elements,)) if packed else panels.work(dtype)
-    inner = _tile_sites(s)
-    args = (In(0, (s.n * s.pixels_in * s.c,)), laid, In(packed or 1, (s.oc * s.c * 9,)), In(2, (s.oc,)) if biased else laid,
-            Out(0, (s.n * s.pixels_out * s.oc,)), sites_work(), sites_work("tile sites"), Work("table", (17 * count,), "i8"),
-            Work("pixels", (ELEMENTS * count * _pitch(s),), dtype), Work("products", (ELEMENTS * count * part * wide,), dtype),
-            Work("spare", (s.c + s.oc,), dtype), Work("flags", (1,), "i8"), _tiles(s), s.c, s.oc, count, part, *order, s.axes[1].tap_step,
-            int(biased), *(epilogue.args if epilogue else []))
-    units = -(-_tiles(s) // count) * -(-tiles // part)
-    total = cost(s, dtype, path) + (epilogue.cost if epilogue else 0.0)
-    before = [] if packed else panels.inside(dtype)
+def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
+    """y [n, h, w, oc] (output 0) from x [n, h, w, c] (input 0), weights (1) and a bias (2), where it `serves`.
+
+    With `packed`, input 1 is what `panels` made of the weights and the weights themselves are that input.
+    """
+    size, wide, made = itemsize(dtype), width(dtype, path), panels(p, dtype, path)
+    tiles = -(-p.oc // wide)
+    count, part = _blocks(p, size, tiles)
+    laid = In(1, (made.elements,)) if packed else made.work(dtype)
+    args = (In(0, (p.elements_in,)), laid, In(packed or 1, (p.weights,)), In(2, (p.oc,)) if biased else laid, Out(0, (p.elements_out,)),
+            p.indirection, _of_tiles(p).indirection, Work("table", (17 * count,), "i8"),
+            Work("pixels", (ELEMENTS * count * _pitch(p),), dtype), Work("products", (ELEMENTS * count * part * wide,), dtype),
+            Work("spare", (p.c + p.oc,), dtype), Work("flags", (1,), "i8"),
+            Sizes(_tiles(p), p.c, p.oc, count, part, *p.order, p.axes[1].tap_step, int(biased)), *(epilogue.args if epilogue else []))
+    units = -(-_tiles(p) // count) * -(-tiles // part)
+    estimate = cost(p, dtype, path) + (epilogue.cost if epilogue else 0.0)
     leaf = _leaf(dtype, path, epilogue.form if epilogue else None)
-    return [sites_call(s), sites_call(inner, "tile sites"), *before, Call(leaf, args, units, 1, total)]
+    return [*([] if packed else made.inside(dtype)), Call(leaf, args, units, 1, estimate)]
