@@ -5,6 +5,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+from ...elementwise.epilogue import Epilogue
 from ...gemm.micro import outer
 from ...isa import cpu
 from ...isa.vector import itemsize
@@ -121,8 +122,10 @@ def _pitch(g: Geometry) -> int:
     return g.oc if g.oc < 64 else g.oc + 16
 
 
-def calls(p: Problem, dtype: str, path: cpu.Cpu, *, packed: int = 0) -> list[Call]:
-    """dx (output 0) from dy (input 0) and the weights (1); `packed`: as `panels` made them."""
+def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
+    """dx (output 0) from dy (input 0) and the weights (1); `packed`: as `panels` made them. A gradient has no bias and no epilogue."""
+    assert not biased
+    assert epilogue is None
     g, size = geometry(p), itemsize(dtype)
     laid = None if packed else panels(p, dtype, path)
     if (flipped := _flipped(g)) is not None:
