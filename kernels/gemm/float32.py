@@ -105,8 +105,8 @@ def _dots_block(dtype: str) -> Any:
 def _gemm(kind: str, dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
     """The leaf over one micro-kernel; `Sizes` says what it reads and its range."""
     apply = finisher(form)
-    makers: dict[str, Any] = {"outer": partial(_outer_block, outer=micro.outer), "panels": partial(_outer_block, outer=micro.panels), "dot": _dots_block,
-              "tiles": tiled.tile_block}
+    makers: dict[str, Any] = {"outer": partial(_outer_block, outer=micro.outer), "panels": partial(_outer_block, outer=micro.panels),
+                              "dot": _dots_block, "tiles": tiled.tile_block}
     block, size = register_jitable(makers[kind](dtype)), itemsize(dtype)
 
     def gemm(a, b, c, bias, scratch, alpha, beta, s, lo, hi, rest):  # type: ignore[no-untyped-def]
