@@ -16,6 +16,11 @@ def on(path: str, *values: Any) -> Any:
     return pytest.param(path, *values, marks=() if path == FASTEST else exhaustive)
 
 
+def rare(*values: Any, **options: Any) -> Any:
+    """A parameter set for `make check`."""
+    return pytest.param(*values, marks=exhaustive, **options)
+
+
 PATHS = [on(path) for path in cpu.available()]
 """The names of all paths of this machine, for `parametrize`."""
 

@@ -72,7 +72,7 @@ def test_softcap(path: str) -> None:
 
 
 @pytest.mark.parametrize(("path", "dtype", "softcap"),
-                         [*(paths.on(path, "float16", 1.5) for path in cpu.available()), (cpu.available()[-1], "bfloat16", 0.0)])
+                         [*(paths.on(path, "float16", 1.5) for path in cpu.available()), paths.on(cpu.available()[-1], "bfloat16", 0.0)])
 def test_half(path: str, dtype: str, softcap: float) -> None:
     """16-bit memory: what is summed is float32, so that one rounding is all that is lost."""
     kind, spacing = (np.dtype(ml_dtypes.bfloat16), 2.0 ** -7) if dtype == "bfloat16" else (np.dtype(dtype), 2.0 ** -10)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import emulator
 import pytest
+from paths import FASTEST, exhaustive
 
 from tileflow.kernels.isa import cpu
 
@@ -23,6 +24,8 @@ ONLY = {"amx": "compiled_for or products or micro", "fp16": "compiled_for or hal
         "generic": "compiled_for or products or micro or primes or pools or functions or rows"}
 """What a path has of its own; the rest of it is the code of the path above or below, compiled again."""
 TILED = "denormal or ends_of_the_range or (conv_tiles and cannot_be_split)"
+SMOKE = "compiled_for or micro or primes or pools or normalisation or broadcasting or moves or Softmax"
+"""A leaf or two of every family, for each change."""
 emulated = pytest.mark.skipif(not emulator.available(), reason="needs Linux on x86-64, a C compiler and an emulator: pip install bochscpu-python")
 
 
@@ -45,23 +48,27 @@ def passed(result: subprocess.CompletedProcess[str], what: str = "") -> None:
 
 
 @emulated
+@exhaustive
 def test_the_emulator() -> None:
     passed(pytest_in_a_process("emulator.plugin", ["emulator_checks.py"], "", **emulator.environment("amx")))
 
 
 @emulated
+@exhaustive
 @pytest.mark.parametrize("path", [name for name in emulator.TARGETS if name != "amx"])
 def test_an_emulated_processor(path: str) -> None:
     passed(pytest_in_a_process("emulator.plugin", ["emulator_checks.py"], "no_more", **emulator.environment(path)))
 
 
 @emulated
-@pytest.mark.parametrize("path", [name for name in emulator.TARGETS if name != cpu.available()[0]])
+@exhaustive
+@pytest.mark.parametrize("path", [name for name in emulator.TARGETS if name != FASTEST])
 def test_emulated_path(path: str) -> None:
     passed(pytest_in_a_process("emulator.plugin", CHECKS, f"{selection(path)} and not 200", TILEFLOW_PATHS=path, **emulator.environment(path)))
 
 
 @emulated
+@exhaustive
 @pytest.mark.skipif("amx" in cpu.available(), reason="runs on a CPU without AMX; this one runs those tests as they are")
 def test_emulated_tiles() -> None:
     """A product and a convolution of each kind by the tile instructions, and the blocks that go to the vectors instead."""
@@ -73,13 +80,24 @@ linux = pytest.mark.skipif(platform.system() != "Linux", reason="needs Linux: ta
 
 
 @linux
+@exhaustive
 @pytest.mark.parametrize("path", cpu.available())
 def test_guarded_path(path: str, tmp_path: Path) -> None:
     """Each path in a process that compiles for its own features and no others."""
-    journal = tmp_path / "journal"
+    guarded(path, selection(path), tmp_path)
+
+
+@linux
+def test_some_leaves_of_the_fastest_path_guarded(tmp_path: Path) -> None:
+    guarded(FASTEST, f"{FASTEST} and ({SMOKE})", tmp_path)
+
+
+def guarded(path: str, only: str, folder: Path) -> None:
+    """Run checks against pages that nobody may touch."""
+    journal = folder / "journal"
     journal.touch()
-    masked = {} if path == cpu.available()[0] else emulator.environment(path)
-    result = pytest_in_a_process("guard_pages", CHECKS, selection(path), TILEFLOW_PATHS=path, TILEFLOW_GUARDED=str(journal), **masked)
+    masked = {} if path == FASTEST else emulator.environment(path)
+    result = pytest_in_a_process("guard_pages", CHECKS, only, TILEFLOW_PATHS=path, TILEFLOW_GUARDED=str(journal), **masked)
     passed(result, f"The process ended in {journal.read_text().strip()}" if result.returncode < 0 else "")
 
 
