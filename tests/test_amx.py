@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import paths
 import pytest
 from test_gemm import exact, operands, run
 
@@ -95,6 +96,7 @@ def test_highest_precision_is_as_accurate_as_float32(path, kind, k):
     assert got[1] <= mean * plain[1], f"{kind}: {got} against {plain}"
 
 
+@paths.exhaustive
 def test_lower_precisions_use_fewer_products():
     rng = np.random.default_rng(3)
     a, b = data("normal", rng, 40, 50, 300)

@@ -234,6 +234,7 @@ def test_found_and_equal(form: str, training: bool) -> None:
         np.testing.assert_allclose(got[v.name], wanted[v.name], rtol=1e-9, atol=1e-11)
 
 
+@paths.exhaustive
 def test_found_in_16_bits() -> None:
     """Forward and backward, with a softcap, in a graph of 16-bit numbers: their scales are rounded there."""
     for dtype in ("float16", "bfloat16"):

@@ -106,6 +106,7 @@ def test_an_older_file_stays_where_the_new_one_is_wrong(tmp_path: Path) -> None:
     assert (tmp_path / "out.onnx").read_bytes() == b"older"
 
 
+@pytest.mark.exhaustive
 def test_float64_weights_are_rounded_to_the_file(tmp_path: Path) -> None:
     tileflow.train(wrap_model(training_file()), data=data(), micro_batch_size=16, out=str(tmp_path), precision="float64", learning_rate=0.1)
     assert load_model(tmp_path / "model.onnx").array("w").dtype == np.float32

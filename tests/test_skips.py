@@ -53,3 +53,11 @@ def test_exhaustive_tests_run_when_they_are_asked_for(pytester: pytest.Pytester)
     pytester.runpytest_subprocess("--last-skipped", "--exhaustive").assert_outcomes(passed=3, deselected=1)
     pytester.runpytest_subprocess("--exhaustive").assert_outcomes(passed=4)
     pytester.runpytest_subprocess("test_a.py::test_two").assert_outcomes(passed=1)
+
+
+def test_the_guide_names_the_files_with_exhaustive_tests() -> None:
+    marks = re.compile(r"mark\.exhaustive|^@exhaustive|paths\.(exhaustive|PATHS|on|rare|entry)\b", re.M)
+    marked = {path.name for path in HERE.rglob("test_*.py") if path.name != "test_skips.py" and marks.search(path.read_text())}
+    table = (HERE.parent / "CONTRIBUTING.md").read_text().partition("### What runs when")[2].partition("\n## ")[0]
+    named = {name for line in table.splitlines() if line.startswith("| `") for name in re.findall(r"`(test_\w+\.py)`", line.split("|")[1])}
+    assert named == marked
