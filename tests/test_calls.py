@@ -1,19 +1,26 @@
-"""Calls of small models: what they cost in Python, and that arrays copied in and out are as good as arrays used in place."""
+"""What calls cost: few functions for a small model, one import for each shape; arrays copied in and out are as good as arrays used in place."""
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx_models import model_of, node, port
 
 import tileflow
-from tileflow import nn
+from tileflow import compiler, nn
 from tileflow.errors import TypeMismatchError
+from tileflow.graph import to_text, verify
+from tileflow.importers.onnx import OnnxModel
+from tileflow.loss import find
 from tileflow.onnx_backend import Backend
-from tileflow.runtime import ports
+from tileflow.optim import SGD
+from tileflow.program import Batching
+from tileflow.runtime import ports, source
 from tileflow.runtime.ports import address
 
 MOST_CALLS = 60
@@ -103,3 +110,58 @@ def test_addresses() -> None:
     read_only.flags.writeable = False
     for array in (X, read_only, np.zeros((0, 3)), np.array(3.0), np.ones(3, bool)):
         assert address(array) == array.ctypes.data
+
+
+# ---- one import for each shape and mode
+
+@pytest.fixture
+def imports(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool | None]]:
+    """What is imported from now on: the model's name and the mode."""
+    seen: list[tuple[str, bool | None]] = []
+    whole = source.import_graph
+
+    def counted(model: OnnxModel, **given: Any) -> Any:
+        seen.append((Path(model.where).name, given["training"]))
+        return whole(model, **given)
+    monkeypatch.setattr(source, "import_graph", counted)
+    return seen
+
+
+def classifier(folder: Path) -> Path:
+    weights = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    proto = model_of([node("MatMul", ["x", "w"], ["y"])], [port("x", ["N", 4])], [port("y", ["N", 3])], {"w": weights})
+    onnx.save(proto, folder / "net.onnx")
+    return folder / "net.onnx"
+
+
+def test_a_shape_is_imported_once(tmp_path: Path, imports: list[tuple[str, bool | None]]) -> None:
+    """Verbs, checks, training, evaluation and the trained file's own check ask for the same graphs."""
+    path = classifier(tmp_path)
+    rng = np.random.default_rng(2)
+    data = rng.standard_normal((32, 4)).astype(np.float32), rng.integers(0, 3, 32)
+    result = tileflow.train(path, data=data, micro_batch_size=8, epochs=2, validation_split=0.25, out=tmp_path / "run", threads=1)
+    written = [name for name, _ in imports if name != path.name]
+    assert len(written) == 1                                                         # the trained file is read again
+    assert imports.count((path.name, True)) == imports.count((path.name, False)) == 1
+    result.evaluate()
+    result.evaluate((data[0][:16], data[1][:16]))
+    assert len(imports) == 3
+    imports.clear()
+    tileflow.infer(path, data=data[0], micro_batch_size=8, threads=1)
+    assert imports == [(path.name, False)]
+    imports.clear()
+    tileflow.compile(path, training=True, micro_batch_size=8)
+    assert imports == [(path.name, True)]
+
+
+def test_what_is_kept_is_not_what_is_compiled(tmp_path: Path) -> None:
+    """A source gives copies away: compiling one, which changes it in place, leaves the next as the file says."""
+    found = source.OnnxSource(tileflow.load(classifier(tmp_path)), tileflow.Options(micro_batch_size=2))
+    types = list(found.input_types().values())
+    before = to_text(found.graph(types, True)[0])
+    graph, _ = found.graph(types, True)
+    compiler.training(graph, find("cross_entropy", found.options), SGD(), Batching(2))
+    assert to_text(graph) != before
+    assert to_text(found.graph(types, True)[0]) == before
+    verify(found.graph(types, True)[0])
+    assert [v.name for v in found.signature(types, True).outputs] == ["y"]

@@ -20,7 +20,6 @@ from peers import needs
 import tileflow
 from tileflow import optim
 from tileflow.importers.onnx import folded_norms, import_graph, wrap_model
-from tileflow.runtime.source import OnnxSource
 
 UPDATES = 20
 LONG = "torchscript training"
@@ -101,9 +100,8 @@ def trained(proto: ModelProto, name: str, updates: int) -> Arrays:
                                     device_iterations=updates, output_mode="all")
     model(x[:BATCH * updates], y[:BATCH * updates])
     session = model.source.session
-    assert isinstance(model.source, OnnxSource)
-    assert model.source.imported is not None
-    return {s.name: session[s.name].copy() for s in model.source.imported.graph.states if s.kind == "parameter" and s.trainable}
+    states = [s for graph in model.program.graphs for s in graph.states]
+    return {s.name: session[s.name].copy() for s in states if s.kind == "parameter" and s.trainable}
 
 
 def distances(ours: Arrays, theirs: Arrays) -> dict[str, float]:

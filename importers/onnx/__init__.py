@@ -2,7 +2,7 @@
 from .bind import open_sizes
 from .export import export_model
 from .folded import folded_norms
-from .importer import Imported, import_graph
+from .importer import Imported, import_graph, input_types
 from .inspect import Report, inspect_model, unsupported_nodes
 from .load import OLDEST_OPSET, load_model, wrap_model
 from .model import OnnxModel, Port
@@ -11,4 +11,4 @@ from .refused import UnsupportedNodesError
 from .site import DynamicOperandError
 
 __all__ = ["OLDEST_OPSET", "DynamicOperandError", "Imported", "OnnxModel", "Port", "Report", "UnsupportedNodesError", "export_model",
-           "folded_norms", "import_graph", "inspect_model", "load_model", "open_sizes", "resolved", "unsupported_nodes", "wrap_model"]
+           "folded_norms", "import_graph", "input_types", "inspect_model", "load_model", "open_sizes", "resolved", "unsupported_nodes", "wrap_model"]

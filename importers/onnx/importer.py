@@ -83,16 +83,27 @@ def import_graph(model: OnnxModel, *, dims: Mapping[str, int] | None = None, bat
     needed = sum(elements_bytes(t) for t in told.tensors.values())
     memory.require(needed, f"{model.where}: its weights and constants", "use a smaller model, or a machine with more memory")
     types = {**dict(input_types or {}), **{name: type_of(np.asarray(a)) for name, a in (values or {}).items()}}
-    try:
-        binding = bind_inputs(told, dims, batch, types, float_dtype)
-    except TileflowError as error:
-        error.args = (one_line(error),)                       # names of dimensions can be of any length
-        raise
+    binding = _bound(told, dims, batch, types, float_dtype)
     first = None
     if binding.rebatched:
         first = Scope(told, binding.as_declared(), training, float_dtype)
         Importer(first).run(values or {})
     return Importer(Scope(told, binding, training, float_dtype, freeze, trainable, first)).run(values or {})
+
+
+def input_types(model: OnnxModel, *, dims: Mapping[str, int] | None = None, batch: int | None = None,
+                float_dtype: str | None = None) -> dict[str, TensorType]:
+    """The types that the inputs of a model have by these sizes, by name, as `import_graph` would find them and with its errors."""
+    return _bound(model, dims, batch, None, float_dtype).types
+
+
+def _bound(model: OnnxModel, dims: Mapping[str, int] | None, batch: int | None, types: Mapping[str, TensorType] | None,
+           float_dtype: str | None) -> Binding:
+    try:
+        return bind_inputs(model, dims, batch, types, float_dtype)
+    except TileflowError as error:
+        error.args = (one_line(error),)                       # names of dimensions can be of any length
+        raise
 
 
 class Importer:

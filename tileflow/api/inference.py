@@ -9,13 +9,11 @@ import numpy as np
 
 from .. import memory
 from ..errors import DataError
-from ..graph import TensorType, kind_of
-from ..importers.onnx import open_sizes
 from ..options import Options
 from ..runtime.data import Data, DataLoader, Dataset, check_given, open_data
 from ..runtime.model import InferenceModel, Progress
 from ..runtime.preprocessing import Preprocessing
-from ..runtime.source import NetSource, OnnxSource, Source
+from ..runtime.source import OnnxSource, Source
 from ..text import one_line
 from .models import Modelish, chosen_options, chosen_progress, source_of
 
@@ -44,7 +42,8 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
     opened = open_data(given, chosen, known.roles)
     check_given(given, opened, chosen)
     dataset = measured(opened)
-    wanted = input_types(source, chosen, dataset, False)
+    wanted = source.input_types(dataset)
+    source.signature(list(wanted.values()), False)                 # what cannot run is said before anything is read
     dataset = dataset.images_as_bytes(wanted).adapt_to(wanted, None, chosen, known.scalings)
     for sentence in (*dataset.notes, *(() if known.scalings else dataset.unscaled_bytes())):
         (say or _unheard)(sentence)
@@ -73,26 +72,12 @@ def preprocessing_of(source: Source) -> Preprocessing:
     return Preprocessing.of_file(source.model) if isinstance(source, OnnxSource) else Preprocessing()
 
 
-def report_foreign(known: Preprocessing, dataset: Dataset) -> None:
-    """Warn of data that are far from those the model was trained on."""
+def report_foreign(known: Preprocessing, dataset: Dataset, frames: int = 3) -> None:
+    """Warn of data that are far from those the model was trained on, at the line so many frames up."""
     for sentence in known.foreign(dataset):
-        warnings.warn(one_line(sentence), stacklevel=3)
+        warnings.warn(one_line(sentence), stacklevel=frames)
 
 
 def measured(data: Data) -> Dataset:
     """The part of a source that is for measuring: its test part where it has one."""
     return data.train if data.test is None else data.test
-
-
-def input_types(source: Source, options: Options, dataset: Dataset, training: bool) -> dict[str, TensorType]:
-    """The model's inputs for a micro-batch: an ONNX file declares them, with the data's sizes where it leaves them open; a network takes
-    the data's shapes in its precision."""
-    if isinstance(source, OnnxSource):
-        sizes = open_sizes(source.model, dataset.samples([port.name for port in source.model.inputs]))
-        return source.graph_for_batch(options.micro_batch_size, training, sizes).binding.types
-    assert isinstance(source, NetSource)
-    wanted = {}
-    for name, field in zip(source.input_names, dataset.fields.values(), strict=False):
-        dtype = options.precision if kind_of(field.array.dtype) in "fu" else field.array.dtype.name
-        wanted[name] = TensorType(dtype, (options.micro_batch_size, *field.sample))
-    return wanted

@@ -12,7 +12,6 @@ from ..options import Options
 from ..runtime.data import Dataset
 from ..runtime.labels import look, ready
 from ..runtime.source import OnnxSource
-from .inference import input_types
 
 OF_NUMBERS = ("mae", "rmse", "r2")
 """What is measured of numbers where nothing else was asked for: infer has no loss to show."""
@@ -32,7 +31,8 @@ def measure(model: OnnxModel, options: Options, dataset: Dataset, output: np.nda
     if dataset.label is None:
         return {}
     plain = options.clone(label_smoothing=0.0, class_weights=())
-    outputs = OnnxSource(model, plain).graph(list(input_types(OnnxSource(model, plain), plain, dataset, False).values()), False)[0].outputs
+    source = OnnxSource(model, plain)
+    outputs = source.signature(list(source.input_types(dataset).values()), False).outputs
     choice = choose(plain.loss, plain, outputs, look(dataset, plain.ignore_index))
     wanted = choice.loss.label_type([v.type for v in outputs])
     labels = ready(dataset, choice, outputs[0].type, dataset.classes).labels

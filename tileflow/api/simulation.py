@@ -106,7 +106,7 @@ def _graph(model: Modelish, chosen: Options, training: bool, inputs: Sequence[An
         if inputs is not None:
             raise OptionError("inputs are for a network of layers; an ONNX file declares its own: give micro_batch_size, and dims for open sizes.")
         source = OnnxSource(model if isinstance(model, OnnxModel) else load(model), chosen)
-        return source.graph_for_batch(chosen.micro_batch_size, training).graph
+        return source.graph(list(source.input_types().values()), training)[0]
     if inputs is None:
         raise DataError("A network of layers does not say what it takes; give inputs, for example inputs=[(16, 784)].")
     net = NetSource(model, chosen)

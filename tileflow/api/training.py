@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import CheckpointError, DataError, ModelError, OptionError
-from ..importers.onnx import OnnxModel, folded_norms
+from ..importers.onnx import OnnxModel
 from ..loss import AS_CHOSEN, Build, choose
 from ..metrics import View, check_names, defaults
 from ..metrics.named import Function
@@ -23,13 +23,16 @@ from ..runtime.labels import Fit, is_hard, look, numbered_as
 from ..runtime.preprocessing import Preprocessing
 from ..runtime.run_folder import checkpoint_of, run_folder
 from ..runtime.run_settings import Recorded, file_digest, record, resumed
-from ..runtime.source import OnnxSource
+from ..runtime.source import OnnxSource, Source
 from ..runtime.trained_file import write_trained
 from ..runtime.trainer import Reporter, Silent, Trainer
 from ..runtime.training_model import TrainingModel
 from ..text import one_line
-from .inference import input_types, measured, preprocessing_of, report_foreign
+from .inference import measured, preprocessing_of, report_foreign
 from .models import Modelish, by_name, chosen_optimizer, chosen_options, source_of
+
+CALLER = 5
+"""Frames between a warning and whoever called `train`."""
 
 
 @dataclass
@@ -158,72 +161,129 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
     named = loss is not None and not callable(loss)
     chosen = chosen_options("train", options, by_name(optimizer) | changes | ({"loss": loss} if named else {}))
     optimizer = chosen_optimizer(optimizer, chosen)
+    built = loss if callable(loss) else None
     if reporter is None and chosen.progress:
         from ..progress import TrainPrinter
         printer = TrainPrinter(True)
         try:
-            return train(model, chosen, data=data, optimizer=optimizer, loss=None if named else loss, metrics=metrics,
-                         reporter=printer)
+            return _train(model, chosen, data, optimizer, built, metrics, printer)
         finally:
             printer.close()
     reporter = reporter or Silent()
     if not hasattr(reporter, "say"):
         raise OptionError(f"reporter must have the methods of tileflow.runtime.trainer.Reporter, which {type(reporter).__name__} has not; "
                           "progress=True shows bars and lines.")
-    chosen, kept = resumed(chosen)
+    return _train(model, chosen, data, optimizer, built, metrics, reporter)
+
+
+def _train(model: Modelish | None, options: Options, data: Any, optimizer: Optimizer | None, loss: Build | None,
+           metrics: str | Function | Sequence[str | Function] | None, reporter: Reporter) -> TrainResult:
+    """`train` with what holds: `loss` is one of the caller's own, all else stands in the options."""
+    chosen, kept = resumed(options)
     source = source_of(model if model is not None else _kept_model(chosen, kept, reporter), chosen)
-    given = data if data is not None else chosen.data
-    if given is None:
-        raise DataError("There is no data to train on; give data=(x, y), a path, or the name digits.")
-    chosen.data = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
-    known = preprocessing_of(source)
-    opened = open_data(given, chosen, known.roles)
-    check_given(given, opened, chosen)
-    opened = opened._replace(train=numbered_as(opened.train, known.classes))
-    if opened.train.classes is not None and known.classes not in (None, opened.train.classes):
-        reporter.say("The labels are other classes than those that the model was trained on; they are numbered anew.")
-    test = measured(open_data(chosen.test_data, chosen, known.roles)) if chosen.test_data else opened.test
-    wanted = input_types(source, chosen, opened.train, True)
-    outputs = source.graph(list(wanted.values()), True)[0].outputs
-    choice = choose(loss if callable(loss) else chosen.loss, chosen, outputs, look(opened.train, chosen.ignore_index))
-    view = choice.loss.view(outputs)
-    asked = _listed(chosen.metrics if metrics is None else metrics)
-    chosen.metrics = tuple(m for m in asked if isinstance(m, str))
-    check_names(asked, view, choice.loss.name)
-    fit = Fit(wanted, outputs[0].type, choice.loss.label_type([v.type for v in outputs]), choice, opened.train.classes, chosen)
-    train_set = fit(opened.train.images_as_bytes(wanted), known.scalings)
-    found = Preprocessing.of(opened.train, train_set)
-    test_set = None if test is None else fit(test, found.scalings)
-    if test_set is None and (metrics or (chosen.metrics and chosen.given("metrics", files=False))):
-        raise OptionError(f"Option metrics is about test data, and data {opened.train.name} have none; give test_data, or keep some of the rows "
+    given = _opened(source, chosen, data, reporter)
+    task = _task(source, chosen, given.train, loss, metrics)
+    if given.test is None and (metrics or (chosen.metrics and chosen.given("metrics", files=False))):
+        raise OptionError(f"Option metrics is about test data, and data {given.train.name} have none; give test_data, or keep some of the rows "
                           "with validation_split.")
-    if choice.reason != AS_CHOSEN:
-        reporter.say(f"Loss {choice.loss.name}: {choice.reason}.")
-    for note in (*choice.notes, *train_set.notes, *(() if known.scalings else train_set.unscaled_bytes())):
-        reporter.say(note)
-    report_foreign(known, train_set)
-    if test_set is not None:
-        report_foreign(found, test_set)
-    if isinstance(source, OnnxSource) and source.imported is not None:
-        for warning in (*source.imported.warnings, *filter(None, [folded_norms(source.model)])):
-            reporter.say(warning)
-    loop_options = chosen.clone()
-    loop_options.output_mode = "all"
-    folder = run_folder(chosen.out, chosen.resume)
-    training = TrainingModel(source, loop_options, optimizer, choice.loss, reporter.compiling)
-    trainer = Trainer(training, train_set, test_set, loop_options, folder, reporter, reason=choice.reason)
+    sets = _fitted(given, task, reporter)
+    trainer = _trainer(source, chosen, task, sets, optimizer, reporter)
     path = source.model.path if isinstance(source, OnnxSource) else None
     trainer.has_command = path is not None and chosen.data is not None
     trainer.compile()
-    trainer.measure((*asked, *(m for m in _fitting(view, train_set, test_set) if m not in asked)))
-    if checkpoint := checkpoint_of(folder, chosen.resume, reporter.say):
+    trainer.measure((*task.asked, *(m for m in _fitting(task.view, sets.train, sets.test) if m not in task.asked)))
+    if checkpoint := checkpoint_of(trainer.folder, chosen.resume, reporter.say):
         trainer.resume(checkpoint)
-    record(folder, chosen, path)
+    record(trainer.folder, chosen, path)
     trainer.run()
-    result = TrainResult(trainer.history, folder, chosen, trainer, source.model if isinstance(source, OnnxSource) else None, found, fit)
+    result = TrainResult(trainer.history, trainer.folder, chosen, trainer, source.model if isinstance(source, OnnxSource) else None,
+                         sets.preprocessing, task.fit)
     if result._model is not None:
-        result.save_onnx(folder / "model.onnx")
+        result.save_onnx(trainer.folder / "model.onnx")
     return result
+
+
+class _Given(NamedTuple):
+    """Data as they were opened. known: what the model's file says of the data that it was trained on."""
+
+    train: Dataset
+    test: Dataset | None
+    known: Preprocessing
+
+
+def _opened(source: Source, options: Options, data: Any, reporter: Reporter) -> _Given:
+    """The data that were given, or that the options name, with labels numbered as the model knows them."""
+    given = data if data is not None else options.data
+    if given is None:
+        raise DataError("There is no data to train on; give data=(x, y), a path, or the name digits.")
+    options.data = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
+    known = preprocessing_of(source)
+    opened = open_data(given, options, known.roles)
+    check_given(given, opened, options)
+    train_set = numbered_as(opened.train, known.classes)
+    if train_set.classes is not None and known.classes not in (None, train_set.classes):
+        reporter.say("The labels are other classes than those that the model was trained on; they are numbered anew.")
+    test = measured(open_data(options.test_data, options, known.roles)) if options.test_data else opened.test
+    return _Given(train_set, test, known)
+
+
+class _Task(NamedTuple):
+    """What is minimised and measured. asked: the metrics that somebody named. warnings: sentences on how the model was read."""
+
+    fit: Fit
+    view: View | None
+    asked: tuple[str | Function, ...]
+    warnings: tuple[str, ...]
+
+
+def _task(source: Source, options: Options, train_set: Dataset, loss: Build | None,
+          metrics: str | Function | Sequence[str | Function] | None) -> _Task:
+    """The loss and the metrics that fit the model's outputs and the labels; `options.metrics` then are those that have a name."""
+    signature = source.signature(list(source.input_types(train_set).values()), True)
+    choice = choose(loss or options.loss, options, signature.outputs, look(train_set, options.ignore_index))
+    view = choice.loss.view(signature.outputs)
+    asked = _listed(options.metrics if metrics is None else metrics)
+    options.metrics = tuple(m for m in asked if isinstance(m, str))
+    check_names(asked, view, choice.loss.name)
+    label = choice.loss.label_type([v.type for v in signature.outputs])
+    fit = Fit(signature.inputs, signature.outputs[0].type, label, choice, train_set.classes, options)
+    return _Task(fit, view, asked, signature.warnings)
+
+
+class _Sets(NamedTuple):
+    """Data as the model takes them. preprocessing: what was done to them, for whoever uses the trained model."""
+
+    train: Dataset
+    test: Dataset | None
+    preprocessing: Preprocessing
+
+
+def _fitted(given: _Given, task: _Task, reporter: Reporter) -> _Sets:
+    """The data made to fit, and what there is to say of that and of the model."""
+    fit, known = task.fit, given.known
+    train_set = fit(given.train.images_as_bytes(fit.inputs), known.scalings)
+    found = Preprocessing.of(given.train, train_set)
+    test = None if given.test is None else fit(given.test, found.scalings)
+    if fit.choice.reason != AS_CHOSEN:
+        reporter.say(f"Loss {fit.choice.loss.name}: {fit.choice.reason}.")
+    for note in (*fit.choice.notes, *train_set.notes, *(() if known.scalings else train_set.unscaled_bytes())):
+        reporter.say(note)
+    report_foreign(known, train_set, CALLER)
+    if test is not None:
+        report_foreign(found, test, CALLER)
+    for warning in task.warnings:
+        reporter.say(warning)
+    return _Sets(train_set, test, found)
+
+
+def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimizer: Optimizer | None, reporter: Reporter) -> Trainer:
+    """The loop with its model and its folder."""
+    loop_options = options.clone()
+    loop_options.output_mode = "all"
+    folder = run_folder(options.out, options.resume)
+    choice = task.fit.choice
+    training = TrainingModel(source, loop_options, optimizer, choice.loss, reporter.compiling)
+    return Trainer(training, sets.train, sets.test, loop_options, folder, reporter, reason=choice.reason)
 
 
 def _kept_model(options: Options, kept: Recorded | None, reporter: Reporter) -> Path:

@@ -127,7 +127,7 @@ class Model:
         if self._current is not None:
             types = list(self._own_inputs(self._micro_types(self._current.inputs)))
         else:
-            types = self.source.input_types(self.training)
+            types = list(self.source.input_types().values())
         draw = np.random.default_rng(0)
         return [draw.standard_normal(t.shape).astype(t.numpy) if t.is_float else np.zeros(t.shape, t.numpy) for t in types]
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
@@ -10,11 +11,26 @@ import numpy as np
 
 from .. import memory
 from ..errors import DataError, OptionError, TypeMismatchError
-from ..graph import CODES, Graph, TensorType, kind_of
-from ..importers.onnx import Imported, OnnxModel, import_graph, resolved
+from ..graph import CODES, Graph, TensorType, Value, kind_of
+from ..graph.copy import copied
+from ..importers.onnx import Imported, OnnxModel, folded_norms, import_graph, input_types, open_sizes, resolved
 from ..nn import Module, record
 from ..options import Options
 from ..state import Session, fitting
+from .data import Dataset
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a model takes and gives for one micro-batch.
+
+    inputs: types by name. outputs: values of a graph that nobody compiles, with what makes them: a loss looks at both.
+    warnings: sentences on how the model was read.
+    """
+
+    inputs: Mapping[str, TensorType]
+    outputs: tuple[Value, ...]
+    warnings: tuple[str, ...] = ()
 
 
 class Source(Protocol):
@@ -27,13 +43,21 @@ class Source(Protocol):
         """How many inputs the model has; None: it takes any number."""
 
     def graph(self, inputs: Sequence[TensorType], training: bool) -> tuple[Graph, Mapping[str, np.ndarray]]:
-        """The graph for these input types, and the initial arrays of its states."""
+        """The graph for these input types, to be compiled, and the initial arrays of its states."""
+
+    def signature(self, inputs: Sequence[TensorType], training: bool) -> Signature:
+        """What the model takes and gives for these input types; the graph that `graph` gives next is not made again for it."""
 
     def input_dtype(self, index: int, given: np.ndarray) -> str:
         """The element type that input `index` is converted to."""
 
-    def input_types(self, training: bool) -> list[TensorType]:
-        """The types of the inputs as far as they are known without arrays: for the batch that the options say."""
+    def input_types(self, data: Dataset | None = None) -> dict[str, TensorType]:
+        """The types of the inputs of a micro-batch, by name: its rows as the options say, the rest as the model declares it, or as data have it.
+
+        Raises:
+            ModelError: sizes stay open.
+            DataError: it cannot be told which of the data are which input.
+        """
 
     def attach(self) -> None:
         """The session has the states now: let the model's own parameters show it."""
@@ -46,7 +70,7 @@ class Source(Protocol):
 
 
 class OnnxSource:
-    """A loaded ONNX model. The last import is kept: `imported.binding` and `imported.warnings` are for messages.
+    """A loaded ONNX model. The last import for training and the last one for inference are kept, so that a shape is imported once.
 
     `as_written`: for inference, too, batch normalisation and dropout are what the file says they are.
     """
@@ -56,7 +80,8 @@ class OnnxSource:
         self.session = session or Session()
         self.model = resolved(model, *self._ties())
         self.session.trainable = tuple(dict.fromkeys((*self.session.trainable, *options.trainable)))
-        self.imported: Imported | None = None
+        self._imported: dict[bool, tuple[object, Imported]] = {}
+        """By whether it is for training: what the last import was of, and what it gave; `graph` gives copies of it away."""
 
     def _ties(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The options tie and untie, which say what the parameters are: the same for all models of a session."""
@@ -79,24 +104,29 @@ class OnnxSource:
         return self.options.precision if declared in ("float32", "float64") and self.options.precision == "float64" else declared
 
     def graph(self, inputs: Sequence[TensorType], training: bool) -> tuple[Graph, Mapping[str, np.ndarray]]:
+        imported = self._import(inputs, training)
+        return copied(imported.graph), imported.weights
+
+    def signature(self, inputs: Sequence[TensorType], training: bool) -> Signature:
+        imported = self._import(inputs, training)
+        folded = folded_norms(self.model) if training else None
+        return Signature(imported.binding.types, tuple(imported.graph.outputs), (*imported.warnings, *filter(None, [folded])))
+
+    def _import(self, inputs: Sequence[TensorType], training: bool) -> Imported:
+        """What the file becomes for inputs of these types, imported if the last import was of something else."""
         if len(inputs) < len(self.model.inputs):
             names = ", ".join(p.name for p in self.model.inputs)
             raise DataError(f"The model has inputs {names}; got {len(inputs)} arrays.")
+        mode, trainable = None if self.as_written and not training else training, self._trainable(training)
+        key = (tuple(inputs[:len(self.model.inputs)]), mode, tuple(trainable))
+        kept = self._imported.get(training)
+        if kept is not None and kept[0] == key:
+            return kept[1]
         types = {port.name: t for port, t in zip(self.model.inputs, inputs, strict=False)}
-        self.imported = self._import(types, training)
-        return self.imported.graph, self.imported.weights
-
-    def graph_for_batch(self, batch: int, training: bool, sizes: Mapping[str, int] | None = None) -> Imported:
-        """Import with sizes from the options and this batch instead of from arrays; `sizes` of open dimensions where the options say none."""
-        dims = {**(sizes or {}), **self.options.dims}
-        self.imported = import_graph(self.model, dims=dims, batch=batch, training=training, float_dtype=self._float(),
-                                     freeze=self.options.frozen_patterns, trainable=self._trainable(training))
-        return self.imported
-
-    def _import(self, types: Mapping[str, TensorType], training: bool) -> Imported:
-        mode = None if self.as_written and not training else training
-        return import_graph(self.model, dims=self.options.dims, input_types=types, training=mode, float_dtype=self._float(),
-                            freeze=self.options.frozen_patterns, trainable=self._trainable(training))
+        imported = import_graph(self.model, dims=self.options.dims, input_types=types, training=mode, float_dtype=self._float(),
+                                freeze=self.options.frozen_patterns, trainable=trainable)
+        self._imported[training] = key, imported
+        return imported
 
     def _trainable(self, training: bool) -> Sequence[str]:
         """Patterns of what is trained in any case; for inference those of all trained models of the session, as they made parameters of constants."""
@@ -105,9 +135,11 @@ class OnnxSource:
     def _float(self) -> str | None:
         return "float64" if self.options.precision == "float64" else None
 
-    def input_types(self, training: bool) -> list[TensorType]:
-        """The types of the inputs for the batch and the sizes that the options say (ModelError where some stay open)."""
-        return list(self.graph_for_batch(self.options.micro_batch_size, training).binding.types.values())
+    def input_types(self, data: Dataset | None = None) -> dict[str, TensorType]:
+        """As the file declares them; rows settle open sizes that the options do not."""
+        found = {} if data is None else open_sizes(self.model, data.samples([port.name for port in self.model.inputs]))
+        dims = {**found, **self.options.dims}
+        return input_types(self.model, dims=dims, batch=self.options.micro_batch_size, float_dtype=self._float())
 
     def attach(self) -> None:
         """An ONNX model has no parameters of its own to show."""
@@ -125,7 +157,7 @@ class OnnxSource:
     def _declare(self, training: bool) -> None:
         """Let the session have the file's weights, if no compiled model of it has seen to that."""
         if not self.session.names("parameter", "buffer"):
-            imported = self.graph_for_batch(self.options.micro_batch_size, training)
+            imported = self._import(list(self.input_types().values()), training)
             self.session.turn.change(lambda: self.session.declare(imported.graph.states, imported.weights))
 
 
@@ -172,9 +204,15 @@ class NetSource:
             chosen = not any(fnmatchcase(state.name, p) for p in frozen) and (not trainable or any(fnmatchcase(state.name, p) for p in trainable))
             state.trainable = state.trainable and chosen
 
-    def input_types(self, training: bool) -> list[TensorType]:
-        """None: a network takes what it is called with."""
-        return []
+    def signature(self, inputs: Sequence[TensorType], training: bool) -> Signature:
+        graph, _ = self.graph(inputs, training)
+        return Signature({v.name: v.type for v in graph.inputs}, tuple(graph.outputs))
+
+    def input_types(self, data: Dataset | None = None) -> dict[str, TensorType]:
+        """A network takes the data's shapes in its precision; none without data."""
+        rows = {} if data is None else dict(zip(self.input_names, data.fields.values(), strict=False))
+        return {name: TensorType(self.options.precision if kind_of(field.array.dtype) in "fu" else field.array.dtype.name,
+                                 (self.options.micro_batch_size, *field.sample)) for name, field in rows.items()}
 
     def attach(self) -> None:
         for name, p in self.net.named_parameters():

@@ -40,7 +40,7 @@ def write_trained(source: Source, weights: Mapping[str, np.ndarray], path: Path,
     if not isinstance(source, OnnxSource):
         raise ModelError("This network was built from layers and has no ONNX file to write back; use state_dict().")
     run = options.clone(gradient_accumulation=1, device_iterations=1, output_mode="all", frozen=(), trainable=(), tie=(), untie=())
-    expected = _outputs(OnnxSource(source.model, source.options, source.session), run, inputs, progress)
+    expected = _outputs(source, run, inputs, progress)
 
     def check(new: Path) -> None:
         written = OnnxSource(load_model(new), run, as_written=not options.keep_training_mode)
