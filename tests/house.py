@@ -9,6 +9,8 @@ A name taken from a package's face (an `__init__.py` that hands names on) is tak
 from __future__ import annotations
 
 import ast
+import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -18,8 +20,6 @@ DESIGN = ROOT / "docs" / "design.md"
 BEGIN, END = "<!-- the drawing: python tests/house.py -->", "<!-- end of the drawing -->"
 LINKS = ("kernels", "importers")
 """Folders at the top of the repository that are packages of tileflow; `tileflow/` holds links to them."""
-FOLDS = ("data",)
-"""Folders below these parts are drawn with their folder."""
 
 
 def files() -> list[Path]:
@@ -120,3 +120,101 @@ def strongly_connected(arrows: Mapping[str, Iterable[str]]) -> list[list[str]]:
                         on_stack.discard(group[-1])
                     found.append(group)
     return found
+
+
+# ---- the drawing
+
+def part_of(module: str) -> str:
+    """The part of the house that a module lies in: a folder, or a file that stands by itself."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def first_sentence(path: Path) -> str:
+    """The first sentence of a file's docstring."""
+    paragraph = " ".join((ast.get_docstring(tree(path)) or "").partition("\n\n")[0].split())
+    return paragraph.partition(". ")[0].rstrip(".")
+
+
+def arrows(house: House) -> dict[str, set[str]]:
+    """By part, the parts that it imports; the package's own face, which hands everything on, is left out."""
+    found: dict[str, set[str]] = {part_of(m): set() for m in house.paths if m.count(".") == 1}
+    for module, targets in house.imports.items():
+        if part_of(module) in found:
+            found[part_of(module)] |= {part_of(t) for t in targets} - {part_of(module), ""}
+    return found
+
+
+def floors(graph: Mapping[str, set[str]]) -> dict[str, int]:
+    """A part stands one floor above the highest that it imports; 1 is the ground."""
+    floor: dict[str, int] = {}
+
+    def of(part: str) -> int:
+        if part not in floor:
+            floor[part] = 0                                        # a circle would end here
+            floor[part] = 1 + max((of(p) for p in graph[part]), default=0)
+        return floor[part]
+    for part in graph:
+        of(part)
+    return floor
+
+
+def reduced(graph: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """Without the arrows that follow from others."""
+    def reach(part: str) -> set[str]:
+        return graph[part].union(*(reached[p] for p in graph[part]))
+    reached: dict[str, set[str]] = {}
+    for part in sorted(graph, key=floors(graph).__getitem__):
+        reached[part] = reach(part)
+    return {part: {p for p in direct if not any(p in reached[q] for q in direct - {p})} for part, direct in graph.items()}
+
+
+def _lines(title: str, text: str, indent: str, width: int = 22) -> Iterator[str]:
+    """A name and what it is for, wrapped."""
+    words = textwrap.wrap(text, 148 - width) or [""]
+    yield f"{indent + title:<{width}}{words[0]}".rstrip()
+    yield from (f"{'':<{width}}{line}" for line in words[1:])
+
+
+def drawing(house: House | None = None) -> str:
+    """The house from its roof to the ground: each part with what it is for, the folders in it, and what it imports directly."""
+    house = house or House(files())
+    graph = arrows(house)
+    floor, direct = floors(graph), reduced(graph)
+    lines: list[str] = []
+    for level in range(max(floor.values()), 0, -1):
+        lines.append(f"---- floor {level}")
+        for part in sorted(p for p in graph if floor[p] == level):
+            path = house.paths[f"tileflow.{part}"]
+            folder = path.name == "__init__.py"
+            lines += _lines(f"{part}/" if folder else f"{part}.py", first_sentence(path), "")
+            for module, inner in sorted(house.paths.items()):
+                if folder and inner.name == "__init__.py" and module.startswith(f"tileflow.{part}."):
+                    depth = module.count(".") - 1
+                    lines += _lines(f"{module.rpartition('.')[2]}/", first_sentence(inner), "  " * depth)
+            if direct[part]:
+                lines += _lines("", "-> " + ", ".join(sorted(direct[part])), "")
+    return "\n".join(lines)
+
+
+def block(text: str) -> str:
+    """The drawing between its marks, as it stands in a document."""
+    return f"{BEGIN}\n```\n{text}\n```\n{END}"
+
+
+def current(document: str) -> str:
+    """What stands in a document between the marks, the marks included (ValueError where there are none)."""
+    start = document.index(BEGIN)
+    return document[start:document.index(END, start) + len(END)]
+
+
+def main(arguments: list[str]) -> int:
+    text, wanted = DESIGN.read_text(encoding="utf-8"), block(drawing())
+    found = current(text)
+    if "--check" in arguments:
+        return 0 if found == wanted else 1
+    DESIGN.write_text(text.replace(found, wanted), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

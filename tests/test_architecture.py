@@ -5,6 +5,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import house
 import pytest
 from house import House, files, imported_names, module_of, tree
 
@@ -240,3 +241,30 @@ def test_nobody_prints_or_configures_logging():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id != "print", f"{path.name}:{node.lineno}"
         assert "logging" not in {n.split(".")[0] for n in imports(path)}, path
+
+
+# ---- the drawing
+
+def test_the_drawing_is_current():
+    """`python tests/house.py` writes it."""
+    document = house.DESIGN.read_text(encoding="utf-8")
+    assert house.current(document) == house.block(house.drawing())
+
+
+def test_every_folder_tells_what_is_inside():
+    for path in PRODUCT:
+        if path.name == "__init__.py":
+            assert len(house.first_sentence(path).split()) > 1, path
+
+
+def test_what_the_drawing_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Floors by the longest way down; arrows that follow from others are left out."""
+    monkeypatch.setattr("house.ROOT", tmp_path)
+    written = {"__init__": "", "low": '"""Low. More."""', "mid/__init__": '"""Middle."""\nfrom ..low import f', "mid/deep/__init__": '"""Deep."""',
+               "top": '"""Top."""\nfrom .low import f\nfrom .mid import g'}
+    for name, text in written.items():
+        (tmp_path / "tileflow" / f"{name}.py").parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / "tileflow" / f"{name}.py").write_text(text)
+    lines = house.drawing(House((tmp_path / "tileflow").rglob("*.py"))).splitlines()
+    assert [" ".join(line.split()) for line in lines] == [
+        "---- floor 3", "top.py Top", "-> mid", "---- floor 2", "mid/ Middle", "deep/ Deep", "-> low", "---- floor 1", "low.py Low"]

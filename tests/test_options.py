@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tileflow.api.models import chosen_options
+from tileflow.cli.arguments import options_of
+from tileflow.cli.parser import make_parser
 from tileflow.errors import OptionError
 from tileflow.options import GROUPS, FrozenOptionsError, Options, declarations
 
@@ -185,3 +188,40 @@ def test_every_declaration_is_complete():
 def test_importing_options_is_cheap():
     code = "import sys, tileflow.options; assert not {'numba', 'numpy', 'onnx'} & set(sys.modules), sorted(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent)
+
+
+def test_names_that_an_option_had_before(tmp_path):
+    """Keyword, assignment, reading, clone, file, table, command line, run folder's settings: the old name is the option."""
+    old, split = "serialised_matmul", {"fc*": "output_channels:4"}
+    assert declarations()["serialized_matmul"].aliases == (old,)
+    assert old not in declarations()
+    options = Options(**{old: split})
+    assert dict(options.serialized_matmul) == dict(getattr(options, old)) == split
+    assert options.given("serialized_matmul")
+    assert options.given(old)
+    assert old not in options.to_dict()
+    setattr(options, old, {})
+    assert not options.serialized_matmul
+    assert dict(options.clone(**{old: split}).serialized_matmul) == split
+    for text in (f'{old} = {{"fc*" = "output_channels:4"}}', f'[machine]\n{old} = {{"fc*" = "output_channels:4"}}'):
+        (tmp_path / "o.toml").write_text(text)
+        loaded = Options.load(tmp_path / "o.toml")
+        assert dict(loaded.serialized_matmul) == split
+        assert not Options.load(tmp_path / "o.toml", **{old: {}}).serialized_matmul
+        assert not loaded.given("serialized_matmul", files=False)
+    (tmp_path / "o.toml").write_text(f'{old} = {{}}\nserialized_matmul = {{}}')
+    for twice in (lambda: Options(**{old: {}, "serialized_matmul": {}}), lambda: Options.load(tmp_path / "o.toml")):
+        with pytest.raises(OptionError, match="serialized_matmul is set twice"):
+            twice()
+    with pytest.raises(AttributeError, match="serialised_matmuls"):
+        _ = Options().serialised_matmuls
+    chosen = chosen_options("train", None, {old: split})
+    assert dict(chosen.serialized_matmul) == split
+
+
+def test_old_names_on_the_command_line():
+    for command in ("train", "compile"):
+        for flag in ("--serialised-matmul", "--serialized-matmul"):
+            parsed = options_of(make_parser().parse_args([command, "m.onnx", flag, "fc=reducing_dim:2"]))
+            assert dict(parsed.serialized_matmul) == {"fc": "reducing_dim:2"}
+    assert "serialised" not in make_parser().format_help()

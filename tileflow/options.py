@@ -83,11 +83,18 @@ class Declaration:
     group: str
     help: str
     optional: bool
+    aliases: tuple[str, ...] = ()
+    """Names that it had before, taken wherever its name is."""
 
     @property
     def flag(self) -> str:
         """The command-line flag."""
-        return "--" + self.name.replace("_", "-")
+        return _flag(self.name)
+
+    @property
+    def old_flags(self) -> tuple[str, ...]:
+        """The flags of the names that it had before."""
+        return tuple(map(_flag, self.aliases))
 
     @property
     def expected(self) -> str:
@@ -111,11 +118,15 @@ class Declaration:
         return self.check(value)
 
 
-def _option(default: Any, kind: Kind, group: str, help: str, optional: bool = False) -> Any:
-    """Declare an option. `optional` lets it be None."""
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _option(default: Any, kind: Kind, group: str, help: str, optional: bool = False, aliases: tuple[str, ...] = ()) -> Any:
+    """Declare an option. `optional` lets it be None; `aliases` are names that it had before."""
     checked = default if default is None else kind.check(default)
     return field(default_factory=lambda: checked,
-                 metadata={"default": checked, "kind": kind, "group": group, "help": help, "optional": optional})
+                 metadata={"default": checked, "kind": kind, "group": group, "help": help, "optional": optional, "aliases": aliases})
 
 
 _COUNT = Integer(Range(least=1))
@@ -205,7 +216,7 @@ class Options:
     machine_precision: Literal["32.32", "16.32", "16.16"] = _option(
         "32.32", Choice(("32.32", "16.32", "16.16")), "machine", "bits of the simulated tensors and of their partial sums")
     serialized_matmul: Mapping[str, str] = _option(
-        {}, SerialSplits(), "machine", "matmuls, by name pattern, to do in pieces one after the other")
+        {}, SerialSplits(), "machine", "matmuls, by name pattern, to do in pieces one after the other", aliases=("serialised_matmul",))
     joint_plans: bool = _option(True, Flag(), "machine", "plan a layer's forward and backward passes together where that is cheaper")
     optimizer_off_chip: bool = _option(False, Flag(), "machine", "keep optimizer state in streaming memory instead of on the tiles")
     recompute: bool = _option(
@@ -238,15 +249,23 @@ class Options:
         for name in values:
             _declaration(name)
         made = super().__new__(cls)
-        made.__dict__["_given"] = dict.fromkeys(values, "code")
+        made.__dict__["_given"] = dict.fromkeys(renamed(values), "code")
         return made
 
     def __post_init__(self) -> None:
         self.validate()
         self.__dict__["_made"] = True
 
+    def __getattr__(self, name: str) -> Any:
+        """An option by a name that it had before."""
+        current = _current_names().get(name)
+        if current is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self, current)
+
     def __setattr__(self, name: str, value: Any) -> None:
         declaration = _declaration(name)
+        name = declaration.name
         if self.is_frozen:
             raise FrozenOptionsError(
                 f"Can't modify frozen Options: {name} was set after a model or data loader took the options; change a clone() of them.")
@@ -263,7 +282,7 @@ class Options:
 
     def given(self, name: str, files: bool = True) -> bool:
         """Whether somebody set the option, be it to its default. `files`: a value out of an options file counts."""
-        return self.__dict__["_given"].get(name) in (("code", "file") if files else ("code",))
+        return self.__dict__["_given"].get(_declaration(name).name) in (("code", "file") if files else ("code",))
 
     def freeze(self) -> Options:
         """Check the combination and let nobody change the options any more; returns them."""
@@ -325,13 +344,14 @@ class Options:
 
     def clone(self, **changes: Any) -> Options:
         """A copy that can change, with `changes` made."""
+        changes = renamed(changes)
         copy = Options(**{**{d.name: getattr(self, d.name) for d in declarations().values()}, **changes})
         copy.__dict__["_given"] = {**self.__dict__["_given"], **dict.fromkeys(changes, "code")}
         return copy
 
     def filled(self, values: Mapping[str, Any]) -> Options:
         """A copy in which what nobody gave is as `values` say."""
-        taken = {name: value for name, value in values.items() if not self.given(name)}
+        taken = {name: value for name, value in renamed(values).items() if not self.given(name)}
         copy = self.clone(**taken)
         copy.__dict__["_given"].update(dict.fromkeys(taken, "file"))
         return copy
@@ -359,7 +379,7 @@ class Options:
 
         Raises OptionError where the file cannot be read or parsed, or holds an unknown or wrong option.
         """
-        content = read_options_file(path)
+        content, changes = read_options_file(path), renamed(changes)
         made = cls(**{**content, **changes})
         made.__dict__["_given"].update(dict.fromkeys(content.keys() - changes.keys(), "file"))
         return made
@@ -381,6 +401,34 @@ class Options:
             raise OptionError(f"Options file {path} cannot be written ({getattr(error, 'strerror', None) or error}).") from None
 
 
+def _by_any_name(made: Any) -> Any:
+    """The initializer that dataclasses made, for keywords by names that options had before as well."""
+    @functools.wraps(made)
+    def initialize(self: Options, **values: Any) -> None:
+        made(self, **renamed(values))
+    return initialize
+
+
+Options.__init__ = _by_any_name(Options.__init__)          # type: ignore[method-assign]
+
+
+@functools.cache
+def _current_names() -> Mapping[str, str]:
+    """What options are called now, by the names that they had before."""
+    return {old: d.name for d in declarations().values() for old in d.aliases}
+
+
+def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by what they are called now; names that are none stay as they are. OptionError where one is set by two of its names."""
+    current: dict[str, Any] = {}
+    for name, value in values.items():
+        now = _current_names().get(name, name)
+        if now in current:
+            raise OptionError(f"Option {now} is set twice: it was called {', '.join(declarations()[now].aliases)} before.")
+        current[now] = value
+    return current
+
+
 @functools.cache
 def declarations() -> Mapping[str, Declaration]:
     """The declarations of all options by name, in the order of the class."""
@@ -394,8 +442,9 @@ def near_names(name: str) -> list[str]:
 
 
 def _declaration(name: str) -> Declaration:
-    """The declaration of `name`; OptionError with the nearest names where there is none."""
+    """The declaration of what is or was called `name`; OptionError with the nearest names where there is none."""
     found = declarations()
+    name = _current_names().get(name, name)
     if name not in found:
         near = near_names(name)
         hint = f"did you mean {' or '.join(near)}?" if near else f"the options are {', '.join(found)}."
@@ -442,7 +491,7 @@ def _flatten(content: Mapping[str, Any]) -> dict[str, Any]:
             declaration = _declaration(name)
             if inner is value and declaration.group != key:
                 raise OptionError(f"Option {name} belongs to [{declaration.group}], not to [{key}].")
-            if name in flat:
-                raise OptionError(f"Option {name} is set twice.")
-            flat[name] = declaration.check(item)
+            if declaration.name in flat:
+                raise OptionError(f"Option {declaration.name} is set twice.")
+            flat[declaration.name] = declaration.check(item)
     return flat

@@ -15,7 +15,7 @@ from ..errors import ModelError, OptionError
 from ..importers.onnx import OnnxModel, load_model
 from ..nn import Module
 from ..optim import Optimizer
-from ..options import Options, declarations
+from ..options import Options, declarations, renamed
 from ..packaged import model_path
 from ..reading import open_regular
 from ..runtime.model import InferenceModel, Progress
@@ -49,6 +49,7 @@ def chosen_options(verb: str, options: Options | None, changes: Mapping[str, Any
     if options is not None and not isinstance(options, Options):
         raise OptionError(f"options must be a tileflow.Options, got {type(options).__name__}; data are given as data=..., single options by keyword.")
     result = options.clone() if options is not None else Options()
+    changes = renamed(changes)
     for name, value in changes.items():
         setattr(result, name, value)
     check_use(verb, changes, result, training=training)

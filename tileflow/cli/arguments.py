@@ -45,6 +45,9 @@ def _add_flag(section: Any, declaration: Declaration) -> None:
         section.add_argument(declaration.flag, nargs="?", const=True, metavar=declaration.kind.metavar, help=help_text)
     else:
         section.add_argument(declaration.flag, metavar=declaration.kind.metavar, help=help_text)
+    for old in declaration.old_flags:
+        taking: dict[str, Any] = {"action": argparse.BooleanOptionalAction} if isinstance(declaration.kind, Flag) else {}
+        section.add_argument(old, dest=declaration.name, help=argparse.SUPPRESS, default=argparse.SUPPRESS, **taking)
 
 
 def options_of(chosen: argparse.Namespace) -> Options:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
-from ..options import Options, declarations
+from ..options import Options, declarations, renamed
 from ..version import VERSION
 from .data import Dataset
 from .training_model import TrainingModel
@@ -44,7 +44,7 @@ def differences(path: Path, made: Mapping[str, Any], now: Mapping[str, Any], mod
         CheckpointError: what has changed shapes the numbers, so that this would be another run.
     """
     defaults = json.loads(json.dumps({d.name: d.default for d in declarations().values()}, default=_plain))
-    settings = _table(made, "settings")
+    settings = renamed(_table(made, "settings"))
     for name, value in _table(now, "settings").items():
         if (old := settings.get(name, defaults[name])) != value:
             raise CheckpointError(f"{path} was made with {name} = {old}, this run has {value}; {REMEDY}.")
