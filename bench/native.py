@@ -14,14 +14,15 @@ import numpy as np
 from tileflow import compiler
 from tileflow.graph import Graph
 from tileflow.kernels.machine import job
-from tileflow.kernels.machine.table import Word
+from tileflow.kernels.machine.table import Table, Word
 from tileflow.lower.guard import watch
+from tileflow.lower.rows import Row
 from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold
 from tileflow.program import Batching, Program
 from tileflow.runtime.engine import Engine
 from tileflow.runtime.executable import Host, make_engine
-from tileflow.runtime.tables import Tables
+from tileflow.runtime.tables import Owner, Tables
 from tileflow.schedule import Refresh, Repeat, Run
 from tileflow.state import Session
 
@@ -88,21 +89,28 @@ PASSES = 20
 
 
 def profile(engine: Engine) -> list[tuple[str, str, float]]:
-    """Operator, leaf and origin, seconds of every row of an engine's call, run one by one, in order, with the last call's arrays.
+    """Operator, leaf and origin, seconds of every row of an engine's micro-step, run one by one, in order, with the last call's arrays.
 
-    What Python and the driver take for a row is measured on a row that does nothing, and subtracted. A product's row with an epilogue counts as
+    What Python and the driver take for a row is measured on a table without rows, and subtracted. A product's row with an epilogue counts as
     the product.
     """
-    main = engine.tables.main
-    names = {leaf.address: leaf.name for leaf in engine.plan.leaves()}
-    rows = [(main.table[i:i + 1].copy(), owner.node) for i, owner in enumerate(main.owners) if owner.node is not None]
-    nothing = np.array([[driver.PATCH, *[0] * (driver.ROW_WORDS - 1)]], np.int64)
-    times: list[list[int]] = [[] for _ in range(len(rows) + 1)]
+    tables = [Table()]
+    group = engine.tables.group("micro")
+    for bound, block in group.rows:
+        tables.append(Table())
+        engine.tables.leaf(tables[-1].main, bound, block, Owner("step", "micro", bound.row.node, 0))
+    for table in tables:
+        table.seal()
+    times: list[list[int]] = [[] for _ in tables]
     for _ in range(PASSES):
-        for found, table in zip(times, [nothing, *(table for table, _ in rows)], strict=True):
+        for found, table in zip(times, tables, strict=True):
             began = time.perf_counter_ns()
-            engine.drive(table=table)
+            job.run(table, engine.plan.workers)
             found.append(time.perf_counter_ns() - began)
     empty, *taken = [statistics.median(found) for found in times]
-    return [(getattr(node.op, "op", node.op).name, f"{names.get(int(table[0, 1]), 'rows')}: {node.origin}", 1e-9 * max(0.0, t - empty))
-            for (table, node), t in zip(rows, taken, strict=True)]
+    return [(_operator(bound.row), f"{bound.row.leaf.name}: {bound.row.node.origin if bound.row.node else 'copy'}", 1e-9 * max(0.0, t - empty))
+            for (bound, _), t in zip(group.rows, taken, strict=True)]
+
+
+def _operator(row: Row) -> str:
+    return "copy" if row.node is None else str(getattr(row.node.op, "op", row.node.op).name)

@@ -142,10 +142,18 @@ class Tables:
         for counter, patches in group.patches.items():
             task.patch(patches, self.counters[counter], ahead if counter == self._counter else 0)
         for bound, block in group.rows:
-            row = bound.row
-            cost = row.cost * bound.n / max(1, row.n)
-            task.leaf(row.leaf.address, block, bound.n, max(1, row.grain), cost=cost,
-                      parallel=parallel and self.plan.workers > 1 and cost >= FORK_COST, owner=Owner(stage, part or "", row.node, ahead))
+            self.leaf(task, bound, block, Owner(stage, part or "", bound.row.node, ahead), parallel)
+
+    def leaf(self, task: Task, bound: Bound, block: int, owner: Owner, parallel: bool = True) -> None:
+        """A row over its range, over all workers where that pays."""
+        row = bound.row
+        cost = row.cost * bound.n / max(1, row.n)
+        task.leaf(row.leaf.address, block, bound.n, max(1, row.grain), cost=cost, parallel=parallel and self.plan.workers > 1 and cost >= FORK_COST,
+                  owner=owner)
+
+    def group(self, part: str, ahead: int = 0) -> Group:
+        """The rows of a part in a run of the schedule."""
+        return self._groups[part, ahead]
 
     def _wave(self, wave: Wave) -> None:
         """Each run is a task; shorter waves are the first tasks of longer ones."""
