@@ -167,6 +167,21 @@ def test_second_gradient_of_average() -> None:
     check_gradient(AveragePoolGrad(shape=(6, 5), **op.same()), normal(*y.shape, dtype="float64"))
 
 
+@pytest.mark.parametrize("size", [1, 3, 16, 63, 64, 200])
+@pytest.mark.parametrize("path", paths.PATHS)
+def test_the_largest_of_a_plane_wherever_it_lies(path: str, size: int) -> None:
+    with cpu.forced(path):
+        for dtype in ("float32", "float64"):
+            x = -np.abs(normal(size, 2, size, dtype=dtype)) - 1
+            x[np.arange(size), 0, np.arange(size)] = 5.0
+            x[np.arange(size), 1, np.arange(size)] = np.nan
+            y, = check_kernel(GlobalMaxPool(), x)
+            assert (y[:, 0] == 5).all()
+            assert np.isnan(y[:, 1]).all()
+    least, = check_kernel(GlobalMaxPool(), np.full((1, 1, 70), -np.inf, np.float32))
+    assert least == -np.inf
+
+
 @pytest.mark.parametrize("shape", [(3, 5, 7, 7), (2, 1, 17), (2, 3, 2, 3, 4), (0, 3, 4, 4), (1, 1, 1, 1)])
 def test_global_pools(shape: tuple[int, ...]) -> None:
     for dtype in ("float32", "float64"):

@@ -27,6 +27,10 @@ SPREAD = 24 << 10
 """Bytes of spread rows: with what is read and written beside them they stay in the first cache."""
 
 
+CHAINS = 4
+"""Vectors of maxima in flight over a whole plane."""
+
+
 def winner_code(taps: int) -> str:
     """The kernel dtype of winners among `taps` elements."""
     return "u1" if taps < 255 else "i4"
@@ -164,6 +168,30 @@ def halve(dtype: str, code: str, path: cpu.Cpu, put: Callable[[Emitter, Any, Any
     return emit
 
 
+def _largest(dtype: str, path: cpu.Cpu) -> Any:
+    """The largest of `count` neighbours at x."""
+    size, lanes = itemsize(dtype), path.lanes(itemsize(dtype))
+
+    def emit(e: Emitter, count: Any, x: Any, y: Any) -> None:
+        def larger(v: Any, best: Any) -> Any:
+            return e.b.select(_beats(e, v, best), v, best)
+
+        def meet(i: Any, state: list[Any]) -> list[Any]:
+            return [larger(e.load(e.address(x, e.times(i, size), v * lanes * size), vector(dtype, lanes)), best) for v, best in enumerate(state)]
+
+        least = _splat(vector(dtype, lanes), float("-inf"))
+        whole, blocks = e.b.and_(count, word(-lanes)), e.b.and_(count, word(-CHAINS * lanes))
+        best = functools.reduce(larger, e.loop(0, blocks, CHAINS * lanes, [least] * CHAINS, meet))
+        best, = e.loop(blocks, whole, lanes, [best], meet)
+        kept = lanes
+        while kept > 1:
+            kept //= 2
+            best = larger(e.shuffle(best, best, range(kept, 2 * kept)), e.shuffle(best, best, range(kept)))
+        best, = e.loop(whole, count, 1, [best], lambda i, state: [larger(e.load(e.address(x, e.times(i, size)), vector(dtype, 1)), state[0])])
+        e.store(best, y)
+    return emit
+
+
 def _unhalve(dtype: str, path: cpu.Cpu) -> Any:
     """Rows of gradients of 2 x 2 blocks: each goes to its winner, the others get 0."""
     size = itemsize(dtype)
@@ -230,8 +258,11 @@ def _spread(dtype: str, path: cpu.Cpu) -> Any:
             even, odd = left % 2 * phase + left // 2, (left + 1) % 2 * phase + (left + 1) // 2
             pairs(w // 2, address_of(source), address_of(target) + even * size, address_of(target) + odd * size)
             done = w // 2 * 2
-        for i in range(done, w):
-            target[(i + left) % sw * phase + (i + left) // sw] = source[i]
+        for first in range(done, min(done + sw, w)):
+            to = (first + left) % sw * phase + (first + left) // sw
+            for i in range(first, w, sw):
+                target[to] = source[i]
+                to += 1
     return spread
 
 
@@ -280,6 +311,17 @@ def _max_pool(dtype: str, code: str, path: cpu.Cpu) -> Leaf:
     if code:
         return Leaf(max_pool_winners, f"{arrays}, {code}[r,:], {scratch}", key=path.name)
     return Leaf(max_pool, f"{arrays}, {scratch}", key=path.name)
+
+
+@functools.cache
+def _max_plane(dtype: str, path: cpu.Cpu) -> Leaf:
+    largest, size = as_intrinsic(f"tileflow_largest_{dtype}_{path.name}", "count, x, y", path, _largest(dtype, path)), itemsize(dtype)
+
+    def max_plane(x, y):                                                                                                    # type: ignore
+        for plane in range(y.shape[0]):
+            largest(x.shape[1], address_of(x) + plane * x.shape[1] * size, address_of(y) + plane * size)
+
+    return Leaf(max_plane, f"{dtype}[r,:], {dtype}[r,:]", key=path.name)
 
 
 @functools.cache
@@ -367,6 +409,8 @@ def max_pool(p: Pool, planes: int, dtype: str, path: cpu.Cpu, where: Out | Work 
     """Maxima of input 0 to output 0 (or `y`), and the winners to `where` [planes, oh * ow] of `winner_code` if it is given."""
     code = winner_code(p.kh * p.kw) if where is not None else ""
     arrays = (In(0, (planes, p.h * p.w)), y or Out(0, (planes, p.oh * p.ow)), *([] if where is None else [where]))
+    if p.whole and not code:
+        return run(_max_plane(dtype, path), arrays, planes, 10 + p.h * p.w * 0.05 * itemsize(dtype))
     if p.halves:
         return run(_max_halves(dtype, code, path), (*arrays, p.h, p.w, p.oh, p.ow), planes, p.oh * (4 + p.ow * 0.5))
     phase = max(p.ow + (p.kw - 1) * p.dw // p.sw, (p.w + p.left - 1) // p.sw + 1)

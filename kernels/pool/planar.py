@@ -40,6 +40,11 @@ class Pool:
         """2 x 2 blocks side by side, none of them cut."""
         return self.numbers[4:] == (2, 2, 2, 2, 1, 1, 0, 0) and 2 * self.oh <= self.h and 2 * self.ow <= self.w
 
+    @property
+    def whole(self) -> bool:
+        """One window, of the whole plane."""
+        return self.numbers == (self.h, self.w, 1, 1, self.h, self.w, self.sh, self.sw, 1, 1, 0, 0)
+
 
 POOL = ", i8" * 12
 """`Pool.numbers` in a signature."""
