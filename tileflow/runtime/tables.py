@@ -222,6 +222,10 @@ class Tables:
         for counter in self._loops:
             counter.value = 0
 
+    def rows_of(self, part: str) -> int:
+        """How many rows a run of a part has."""
+        return len(self._groups[part, 0].rows)
+
     def checks(self) -> Iterator[tuple[Row, Table]]:
         """Each row of the checks, with a table that runs it alone."""
         for part in self.plan.checks.values():
