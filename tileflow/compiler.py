@@ -188,7 +188,8 @@ def _add_update(p: Program, trained: list[State], grads: list[Value], optimizer:
     for state, g in zip(trained, distinct, strict=True):
         arriving = f.input(f"{state.name}.contribution", g.type)
         p.links[arriving] = g
-        total = State(f"{state.name}.grad", "accumulator", Value(f.name(f"{state.name}.grad"), g.type), when="micro", group=f"{state.group}.grad")
+        total = State(f"{state.name}.grad", "accumulator", Value(f.name(f"{state.name}.grad"), g.type), when="micro", group=f"{state.group}.grad",
+                      owner=state.name, role="grad")
         with f.at(Origin((state.name,), "backward")):
             total.output = f.Add(total.input, arriving)
         p.parts["fold"].states.append(total)

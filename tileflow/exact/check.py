@@ -107,7 +107,7 @@ def compare(program: Program, plans: Mapping[Node, OpPlan], tiles: int, memory: 
 
     rng = np.random.default_rng(seed)
     found = {s.name: _state(s, rng) for s in program.states.values() if s.kind != "scalar"} | dict(states or {})
-    hyper = {s.name.removeprefix("optimizer."): 0.1 for s in program.states.values() if s.kind == "scalar"}
+    hyper = {s.role: 0.1 for s in program.states.values() if s.kind == "scalar"}
     fed = {v.name: _feed(v, program, rng) for v in program.inputs} | dict(feeds or {})
     execute(program, plans, fed, found, machine, scalars=lambda _: hyper, seed=seed, watch=watch)
     return report

@@ -99,8 +99,8 @@ class _Call:
     def _begin(self, update: int, ipu: int) -> None:
         """An update begins: its hyper-parameters, empty accumulators, statistics as they were committed."""
         if self.scalars is not None:
-            for name, number in self.scalars(update).items():
-                self.states[f"optimizer.{name}"] = np.array(number, np.float64)
+            given = self.scalars(update)
+            self.states.update({s.name: np.array(given[s.role], np.float64) for s in self.program.states.values() if s.kind == "scalar"})
         self.states.update({s.name: np.zeros_like(self.states[s.name]) for s in self.program.accumulators(ipu)})
         self.pending.update({s.name: self.states[s.name] for s in self.program.statistics(ipu)})
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -112,6 +112,14 @@ class State:
     trainable: bool = True
     group: str = ""
     """States of one group lie side by side in memory, in order, so that equal updates of many weights become one."""
+    owner: str = ""
+    """Whose it is: the name of a parameter, or "optimizer" for what all share. Empty: its own."""
+    role: str = ""
+    """What it is to its owner: a moment's or a hyper-parameter's name."""
+
+    def read_only(self) -> State:
+        """The same for a graph that reads it only."""
+        return replace(self, output=None)
 
 
 @dataclass

@@ -74,7 +74,7 @@ def check_part(update: Graph) -> Graph:
         if needed.intersection(node.outputs):
             kept.append(node)
             needed.update(node.operands)
-    states = [State(s.name, s.kind, s.input, None, s.when, s.trainable, s.group) for s in update.states if s.input in needed]
+    states = [s.read_only() for s in update.states if s.input in needed]
     constants = {v: a for v, a in update.constants.items() if v in needed}
     return Graph("check", [v for v in update.inputs if v in needed], [], [*kept[::-1], *checks], constants, states)
 

@@ -60,7 +60,7 @@ def pack(program: Program, cpu: Cpu) -> Program:
         if isinstance(leaf, State):
             if inside not in own:
                 own.add(inside)
-                prologue.states.append(State(leaf.name, leaf.kind, inside, None, leaf.when, leaf.trainable, leaf.group))
+                prologue.states.append(replace(leaf, input=inside, output=None))
         elif leaf is not None:
             prologue.constants[inside] = leaf
         node = Node(Pack(packed), [inside], [], readers[0].origin)

@@ -111,28 +111,28 @@ def build_update(optimizer: Optimizer, parameters: list[State], gradients: list[
     graph = Graph("update")
     b = Builder(graph)
 
-    def state(name: str, kind: Any, type: TensorType, group: str) -> State:
-        made = State(name, kind, Value(b.name(name), type), group=group)
+    def state(name: str, kind: Any, type: TensorType, group: str, owner: str = "", role: str = "") -> State:
+        made = State(name, kind, Value(b.name(name), type), group=group, owner=owner, role=role)
         graph.states.append(made)
         return made
 
     hyper = {}
     for name in optimizer.variable:
-        hyper[name] = state(f"optimizer.{name}", "scalar", TensorType("float64", ()), "scalar").input
+        hyper[name] = state(f"optimizer.{name}", "scalar", TensorType("float64", ()), "scalar", "optimizer", name).input
     count = None
     if optimizer.counts:
-        counter = state("optimizer.step", "optimizer", TensorType("float64", ()), "optimizer.step")
+        counter = state("optimizer.step", "optimizer", TensorType("float64", ()), "optimizer.step", "optimizer", "step")
         count = counter.output = b.Add(counter.input, b.scalar(1.0, counter.input))
     arrivals = {}
     for parameter, gradient in zip(parameters, gradients, strict=True):
         type = parameter.input.type
         weight = state(parameter.name, "parameter", type, parameter.group)
         if gradient is None:
-            g = state(f"{parameter.name}.grad", "accumulator", type, f"{parameter.group}.grad").input
+            g = state(f"{parameter.name}.grad", "accumulator", type, f"{parameter.group}.grad", parameter.name, "grad").input
         else:
             g = arrivals[parameter.name] = b.input(f"{parameter.name}.grad", type)
         wide = arithmetic(type)
-        slots = {s: state(f"{parameter.name}.{s}", "optimizer", wide, f"{parameter.group}.{s}") for s in optimizer.slots}
+        slots = {s: state(f"{parameter.name}.{s}", "optimizer", wide, f"{parameter.group}.{s}", parameter.name, s) for s in optimizer.slots}
         with b.at(Origin((parameter.name,), "update")):
             u = Update(b, _cast(b, weight.input, wide.dtype), _cast(b, g, wide.dtype), {s: v.input for s, v in slots.items()}, hyper, count)
             u.gradient = unscaled(u, u.gradient, factor)

@@ -84,5 +84,4 @@ def _share_leaves(source: Graph, target: Graph) -> None:
     read = {v for node in target.nodes for v in node.operands} | set(target.results())
     own = {s.input for s in target.states}
     target.constants.update({v: a for v, a in source.constants.items() if v in read})
-    target.states += [State(s.name, s.kind, s.input, None, s.when, s.trainable, s.group)
-                      for s in source.states if s.input in read and s.input not in own]
+    target.states += [s.read_only() for s in source.states if s.input in read and s.input not in own]

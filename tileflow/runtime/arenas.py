@@ -27,8 +27,8 @@ class Arenas:
         self.of = {name: [aligned(plan.lowered[name].arena_bytes) for _ in range(n)] for name, n in plan.in_flight.items()}
         """Arenas by the names of parts and checks."""
         self._bytes = {v.name: v.type.nbytes for v in [*program.inputs, *program.outputs]}
-        self.scalars = [s.name for s in program.states.values() if s.kind == "scalar"]
-        """The optimizer's variable hyper-parameters, in their order in memory."""
+        self.scalars = {s.name: s.role for s in program.states.values() if s.kind == "scalar"}
+        """The optimizer's variable hyper-parameters in their order in memory: state -> what the optimizer calls it."""
         self.hyper = np.zeros((program.batching.device_iterations, max(1, len(self.scalars))), np.float64)
         """[updates of a call, hyper-parameters]."""
 
@@ -56,7 +56,7 @@ class Arenas:
     def _state(self, place: Place) -> int | Moving:
         name = place.region[1]
         if name in self.scalars:
-            first = int(self.hyper.ctypes.data) + 8 * self.scalars.index(name)
+            first = int(self.hyper.ctypes.data) + 8 * list(self.scalars).index(name)
             return Moving("update", 8 * self.hyper.shape[1], len(self.hyper), first)
         return _at(self.session[name], place)
 

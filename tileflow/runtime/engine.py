@@ -48,7 +48,7 @@ class Engine:
         self.completed = self._first_update = 0
         self._seen_version: int | None = None
         self._workers = plan.workers
-        self._scalars = {name.removeprefix("optimizer."): i for i, name in enumerate(self.arenas.scalars)}
+        self._scalars = {role: i for i, role in enumerate(self.arenas.scalars.values())}
         self._point(self._ports.fixed())
 
     def run(self, inputs: Mapping[str, np.ndarray], *, scalars: Callable[[int], Mapping[str, float]] | None = None,
@@ -159,7 +159,7 @@ class Engine:
                 return self.session[name]
             return self.arenas.of[name][0][place.offset:place.offset + t.nbytes].view(t.numpy)
         parts = atomic(self.program.schedule)
-        return [name.removesuffix(".grad") for name, t, place in upkeep.gradients(self.plan, parts) if not np.isfinite(found(t, place)).all()]
+        return [name for name, t, place in upkeep.gradients(self.plan, parts) if not np.isfinite(found(t, place)).all()]
 
     def _refused(self) -> list[str]:
         """Weights that the checks of an update refuse: their rows once more, one by one and to the end."""

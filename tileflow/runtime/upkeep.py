@@ -9,9 +9,9 @@ from ..room import padded
 
 
 def gradients(plan: Plan, parts: list[str]) -> list[tuple[str, TensorType, Place]]:
-    """Where the gradients that these parts read lie when the micro-batches are done: name, type, place."""
-    summed = [(s.name, s.input.type, Place(("state", s.name))) for s in plan.program.accumulators()]
-    return summed + [(v.name, v.type, plan.parts[part].places[v]) for part in parts for v in plan.program.parts[part].inputs]
+    """Where the gradients that these parts read lie when the micro-batches are done: the weight's name, type, place."""
+    summed = [(s.owner, s.input.type, Place(("state", s.name))) for s in plan.program.accumulators()]
+    return summed + [(v.name.removesuffix(".grad"), v.type, plan.parts[part].places[v]) for part in parts for v in plan.program.parts[part].inputs]
 
 
 def begin(plan: Plan, ipu: int) -> list[Row]:

@@ -60,7 +60,7 @@ class Layouts:
         """Where a value lives, in its own shape where that is a grid; None where nobody has decided yet."""
         storage = self.made.of[value]
         if storage.mapping is None and storage.kind == "optimizer" and storage.state is not None:
-            weight = self._weights.get(storage.name.rsplit(".", 1)[0])
+            weight = self._weights.get(storage.state.owner)
             if weight is not None and weight.mapping is not None and weight.shape == storage.shape and storage.state.kind == "optimizer":
                 storage.mapping = weight.mapping
         if storage.mapping is None and storage.state is not None:

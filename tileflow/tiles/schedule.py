@@ -158,7 +158,7 @@ class _Builder:
 
     def _layer_of(self, state: State) -> str:
         """The layer that reads a parameter or buffer; a moment or an accumulator is its parameter's layer's."""
-        owner = state.name if state.kind in ("parameter", "buffer") else state.name.rsplit(".", 1)[0]
+        owner = state.owner or state.name
         return self.made.owners.get(owner, owner)
 
     def _input(self, value: Value, part: str) -> None:
