@@ -275,18 +275,44 @@ def _box_call(leaf: Leaf, source: Any, target: Any, head: list[int], outer: list
 
 def _gather(x: Any, index: Any, y: Any, lo: int, hi: int) -> int:
     """y[o, k] = x[o, index[k]]; a unit of range is one row (o, k); negative indices count from the end."""
-    size, count = x.shape[1], index.shape[0]
-    for unit in range(lo, hi):
-        o, k = unit // count, unit % count
-        v = int(index[k])
-        if v < 0:
-            v += size
-        if v < 0 or v >= size:
-            return INDEX_OUT_OF_RANGE
-        source, target = x[o, v], y[o, k]
-        for i in range(target.shape[0]):
-            target[i] = source[i]
+    size, count, inner = x.shape[1], index.shape[0], x.shape[2]
+    unit = lo
+    while unit < hi:
+        o, first = unit // count, unit % count
+        last = min(count, first + hi - unit)
+        unit += last - first
+        for k in range(first, last):
+            v = int(index[k])
+            if v < 0:
+                v += size
+            if v < 0 or v >= size:
+                return INDEX_OUT_OF_RANGE
+            if inner == 1:
+                y[o, k, 0] = x[o, v, 0]
+                continue
+            source, target = x[o, v], y[o, k]
+            for i in range(inner):
+                target[i] = source[i]
     return OK
+
+
+@generic("T[r,:,:], T[r,:,:,:]", INTS)
+def repeat(x: Any, y: Any) -> None:
+    """y[o, n, t, i] = x[o, n, i] for all t; a unit of range is one o."""
+    n, times, inner = y.shape[1], y.shape[2], y.shape[3]
+    for o in range(y.shape[0]):
+        if inner == 1 and times == 2:
+            source, pairs = x[o, :, 0], y[o, :, :, 0]
+            for k in range(n):
+                value = source[k]
+                pairs[k, 0] = value
+                pairs[k, 1] = value
+            continue
+        for k in range(n):
+            for t in range(times):
+                source, target = x[o, k], y[o, k, t]
+                for i in range(inner):
+                    target[i] = source[i]
 
 
 def _scatter_add(g: Any, index: Any, y: Any, lo: int, hi: int) -> int:

@@ -12,6 +12,7 @@ from evaluate import KernelFailed, check_kernel, evaluate, run_kernel, run_refer
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from samples import Array, Case, cases, every_case, variants
+from tile_models import alone as alone_on_tiles
 
 from tileflow import exact
 from tileflow.autograd import gradients
@@ -20,7 +21,6 @@ from tileflow.graph import OPS, Builder, Graph, Op, TensorType, type_of
 from tileflow.graph.composite import alone, declares
 from tileflow.importers.onnx import import_graph, wrap_model
 from tileflow.importers.onnx.site import field_types
-from tileflow.program import Batching, Program
 from tileflow.tiles.chip import chip
 from tileflow.tiles.machine import analyze
 
@@ -240,10 +240,6 @@ def test_onnx_means_the_same(case: Case, model: onnx.ModelProto) -> None:
 @every_case
 def test_tiles_can_execute_the_plan(case: Case) -> None:
     """Tile by tile, from only what the plan brings there."""
-    graph = Graph()
-    b = Builder(graph)
-    inputs = [None if t is None else b.input(f"x{i}", t) for i, t in enumerate(case.types)]
-    graph.outputs = list(b.emit(case.op, *inputs))
-    feeds = {v.name: a[None] for v, a in zip(inputs, case.arrays(), strict=True) if v is not None and a is not None}
-    report = exact.check(analyze(Program(graph, Batching(1)), SMALL), feeds=feeds)
+    feeds = {f"x{i}": a[None] for i, a in enumerate(case.arrays()) if a is not None}
+    report = exact.check(analyze(alone_on_tiles(case.op, tuple(case.types)), SMALL), feeds=feeds)
     assert report.ok, report.to_text()

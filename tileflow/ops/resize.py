@@ -15,7 +15,8 @@ from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
 from ..kernels.interpolate import interpolate_points, interpolate_rows
 from ..kernels.machine.call import Call, In, Out
-from ..work import LETTERS, Map, Operand, Work
+from ..kernels.move import BITS, repeat
+from ..work import LETTERS, Map, Move, Operand, Work
 from ..work import Axis as WorkAxis
 from .shape import Shape, normal_axes, present
 
@@ -123,6 +124,52 @@ class Interpolate(Op):
         if inner > FEW:
             return [Call(interpolate_rows[x.code], args, outer * m, max(1, 2048 // inner), y.size * each * 0.15)]
         return [Call(interpolate_points[x.code], args, outer, max(1, 2048 // (m * inner)), y.size * each * 0.6)]
+
+
+# ---- elements repeated ---------------------------------------------------------------------------------------------------------
+
+@op("Repeat", onnx=False)
+class Repeat(Op):
+    """Each element along `axis` `times` times: what is nearest where an axis becomes a multiple of itself."""
+
+    halves = True
+
+    axis: int = 0
+    times: int = 1
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), axis=1, times=2), sample((3, 4, 5), axis=1, times=3), sample(("int64", (3,), -9, 9), times=2)]
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        x = present(types[0])
+        return (x.with_shape((*x.shape[:self.axis], x.shape[self.axis] * self.times, *x.shape[self.axis + 1:])),)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        return (np.repeat(present(inputs[0]), self.times, self.axis),)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        g, shape = grads[0], present(inputs[0]).shape
+        if g is None:
+            return [None]
+        apart = b.Reshape(g, shape=(*shape[:self.axis + 1], self.times, *shape[self.axis + 1:]), allowzero=1)
+        return [b.ReduceSum(apart, axes=(self.axis + 1,), keepdims=0)]
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        y = outputs[0]
+        names = tuple(LETTERS[:y.rank])
+        axes = tuple(WorkAxis(a, n, "whole" if i == self.axis else "parallel") for i, (a, n) in enumerate(zip(names, y.shape, strict=True)))
+        source = Operand(tuple(None if i == self.axis else a for i, a in enumerate(names)), y.dtype)
+        return Move(axes, (source,), (Operand(names, y.dtype),))
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x, y = present(inputs[0]), outputs[0]
+        if not y.size:
+            return []
+        outer, n, inner = math.prod(x.shape[:self.axis]), x.shape[self.axis], math.prod(x.shape[self.axis + 1:])
+        args = In(0, (outer, n, inner)), Out(0, (outer, n, self.times, inner))
+        return [Call(repeat[BITS[x.itemsize]], args, outer, max(1, 4096 // (n * self.times * inner)), y.nbytes * 0.08)]
 
 
 # ---- the operator ---------------------------------------------------------------------------------------------------------------
@@ -235,7 +282,7 @@ class Resize(Op):
         outside: list[np.ndarray] = []
         for a in axes:
             at = self._coordinates(a)
-            y = interpolated(b, y, a.axis, Table.of(a.n, self._rows(a, at))) if sums else b.Gather(y, b.constant(self._nearest(a, at)), axis=a.axis)
+            y = interpolated(b, y, a.axis, Table.of(a.n, self._rows(a, at))) if sums else _picked(b, y, a, self._nearest(a, at))
             if self.coordinate_transformation_mode == "tf_crop_and_resize":
                 outside.append(((at < 0) | (at > a.n - 1)).reshape(-1, *[1] * (x.type.rank - 1 - a.axis)))
         if any(mask.any() for mask in outside):
@@ -268,7 +315,10 @@ class Resize(Op):
             if self.exclude_outside:
                 found = [(i, w) for i, w in found if 0 <= i < a.n]
             total = sum(w for _, w in found) if self.antialias or self.exclude_outside else 1.0
-            rows.append([(min(max(i, 0), a.n - 1), w / total) for i, w in found if w])
+            row = [(min(max(i, 0), a.n - 1), w / total) for i, w in found if w]
+            if len(row) == 1 and self.mode == "linear":            # two terms in every row, where there can be: half and half is the same
+                row = [(i, w / 2) for i, w in row * 2]
+            rows.append(row)
         return rows
 
     def _weight(self, distance: float) -> float:
@@ -279,6 +329,13 @@ class Resize(Op):
         if d <= 1:
             return ((a + 2) * d - (a + 3)) * d * d + 1
         return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a if d < 2 else 0.0
+
+
+def _picked(b: Builder, x: Value, a: _Axis, places: np.ndarray) -> Value:
+    """The elements at those places of an axis."""
+    if a.n and a.m % a.n == 0 and np.array_equal(places, np.repeat(np.arange(a.n), a.m // a.n)):
+        return b.Repeat(x, axis=a.axis, times=a.m // a.n)          # type: ignore[no-any-return]
+    return b.Gather(x, b.constant(places, "places"), axis=a.axis)  # type: ignore[no-any-return]
 
 
 def _neighbours(x: float, taps: int, stretch: float) -> range:
