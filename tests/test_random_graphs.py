@@ -42,9 +42,13 @@ def close(graph: Graph, found: dict[str, Array], single: dict[str, Array], doubl
             np.testing.assert_array_equal(got, single[name], err_msg=name)
             continue
         wide = np.asarray(wanted, np.float64)
-        off = float(np.max(np.abs(single[name].astype(np.float64) - wide), initial=0.0))
-        scale = float(np.max(np.abs(wide), initial=1.0))
-        np.testing.assert_allclose(got.astype(np.float64), wide, rtol=0, atol=20 * off + 2e-5 * scale, err_msg=f"{name}\n{graph.nodes}")
+        narrow = single[name].astype(np.float64)
+        known = np.isfinite(narrow) == np.isfinite(wide)               # elsewhere float32 itself meets a pole that float64 misses
+        got, narrow, wide = got.astype(np.float64)[known], narrow[known], wide[known]
+        finite = np.isfinite(wide)
+        off = float(np.max(np.abs(narrow[finite] - wide[finite]), initial=0.0))
+        scale = float(np.max(np.abs(wide[finite]), initial=1.0))
+        np.testing.assert_allclose(got, wide, rtol=0, atol=20 * off + 2e-5 * scale, err_msg=f"{name}\n{graph.nodes}")
 
 
 def check_values(seed: int) -> None:
