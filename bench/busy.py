@@ -122,7 +122,7 @@ class Group:
 
     def __init__(self, pid: int) -> None:
         """Raises OSError where none can be made."""
-        parent = next(iter(limits._groups(limits.ROOT, "cpu")), None)
+        parent = next(iter(limits.groups(limits.ROOT, "cpu")), None)
         if parent is None:
             raise FileNotFoundError("no control groups")
         self._folder, self._v2 = parent.folder / f"tileflow-busy-{pid}", parent.v2

@@ -433,7 +433,8 @@ def test_a_job_with_fewer_workers_after_one_with_more():
 
 def test_workers_follow_the_processors(monkeypatch: pytest.MonkeyPatch):
     """Affinity and quotas change while a process runs; what is computed does not."""
-    monkeypatch.setattr("tileflow.kernels.machine.pool.ASK_AGAIN", 0.0)
+    monkeypatch.setattr("tileflow.kernels.machine.share.ASK", 0.0)
+    monkeypatch.setattr("tileflow.kernels.machine.share.LOOK", 1e9)
     allowed = 4
     made = Pool(processors=lambda: allowed)
     made.start(4)

@@ -24,7 +24,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class _Group:
+class Group:
     """The folder of a control group in one hierarchy."""
 
     folder: Path
@@ -57,16 +57,39 @@ def memory(root: Path = ROOT) -> Room | None:
     return min(_rooms(root), key=lambda room: room.nbytes, default=None)
 
 
+class Processors:
+    """How many threads can run at once: the processors this process may use, or the share of them that its control groups allow.
+
+    Made to be asked again and again: the groups are looked for anew only when the process has been moved.
+    """
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self._root, self._own, self._groups = root, "?", list[Group]()
+
+    def quota(self) -> float | None:
+        """Processors' time per time that the control groups allow; None without a limit."""
+        own = _text(self._root / "proc/self/cgroup")
+        if own != self._own:
+            self._own, self._groups = own, list(groups(self._root, "cpu"))
+        return min((share for group in self._groups if (share := group.share()) is not None), default=None)
+
+    def usable(self) -> int:
+        """The processors this process may use."""
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+    def count(self) -> int:
+        quota, usable = self.quota(), self.usable()
+        return usable if quota is None else max(1, min(usable, int(quota + 0.5)))
+
+
 def processors(root: Path = ROOT) -> int:
-    """How many threads can run at once: the processors this process may use, or the share of them that its control groups allow."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    allowed = quota(root)
-    return usable if allowed is None else max(1, min(usable, int(allowed + 0.5)))
+    """How many threads can run at once."""
+    return Processors(root).count()
 
 
 def quota(root: Path = ROOT) -> float | None:
     """Processors' time per time that the control groups allow; None without a limit."""
-    return min((share for group in _groups(root, "cpu") if (share := group.share()) is not None), default=None)
+    return Processors(root).quota()
 
 
 def _rooms(root: Path) -> Iterator[Room]:
@@ -77,12 +100,12 @@ def _rooms(root: Path) -> Iterator[Room]:
         yield Room(int(host["MemAvailable"]) * 1024 + swap, "the machine's memory")
     elif "SC_PHYS_PAGES" in os.sysconf_names:                    # no Linux: all there is, used or not
         yield Room(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "the machine's memory")
-    for group in _groups(root, "memory"):
+    for group in groups(root, "memory"):
         yield from _group_rooms(group, swap)
     yield from _own_rooms(root)
 
 
-def _group_rooms(group: _Group, swap: int) -> Iterator[Room]:
+def _group_rooms(group: Group, swap: int) -> Iterator[Room]:
     """What a control group leaves: its limit less what is used, where the page cache counts as free."""
     if group.v2:
         cache = group.stat("inactive_file", "active_file")
@@ -113,7 +136,7 @@ def _own_rooms(root: Path) -> Iterator[Room]:
             yield Room(max(0, limit - int(pages[column]) * os.sysconf("SC_PAGE_SIZE")), f"this process's limit of {limit:,} bytes ({name})")
 
 
-def _groups(root: Path, controller: str) -> Iterator[_Group]:
+def groups(root: Path, controller: str) -> Iterator[Group]:
     """The control groups that the process is in, innermost first, in the hierarchies that `controller` may limit it by."""
     own = [line.split(":", 2) for line in _text(root / "proc/self/cgroup").splitlines() if line.count(":") >= 2]
     for line in _text(root / "proc/self/mountinfo").splitlines():
@@ -129,7 +152,7 @@ def _groups(root: Path, controller: str) -> Iterator[_Group]:
         inner = mount / _below(path, fields[3])
         folder = inner if inner.is_dir() else mount              # inside a container paths may be those of the host
         while True:
-            yield _Group(folder, v2, "/" if folder == mount else f"/{folder.relative_to(mount)}")
+            yield Group(folder, v2, "/" if folder == mount else f"/{folder.relative_to(mount)}")
             if folder == mount:
                 break
             folder = folder.parent
@@ -143,7 +166,8 @@ def _below(path: str, mounted: str) -> str:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
+        with open(path, "rb", buffering=0) as file:
+            return file.readall().decode("ascii", "replace").strip()
     except OSError:
         return ""
 

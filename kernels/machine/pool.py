@@ -13,7 +13,6 @@ import functools
 import os
 import signal
 import threading
-import time
 import types as python_types
 from collections.abc import Callable
 from typing import Any
@@ -23,13 +22,12 @@ import numpy as np
 from numba import njit
 
 from . import atomics, boards, cache, claim, limits
+from .share import Share
 
 MOST_BOARDS = 1024
 SPIN_NS, YIELD_NS = 50_000, 250_000
 """How long a thread without work looks for some before it yields its core, and how long it does that before it sleeps. Waking takes 100 to 250
 us where cores are virtual, and a woken thread is often queued behind its waker; one that yields can be seen by the scheduler and moved."""
-ASK_AGAIN = 1.0
-"""Seconds after which the processors are counted again: affinity and quotas change while a process runs."""
 _HARMLESS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 
 
@@ -59,9 +57,12 @@ def aligned(nbytes: int) -> np.ndarray:
     return raw[-raw.ctypes.data % 128:][:nbytes].view(np.int64)
 
 
+_processors = limits.Processors()
+
+
 def usable() -> int:
     """How many threads can run at once: as affinity and quotas allow, or as the environment says (NUMBA_NUM_THREADS)."""
-    return int(numba.config.NUMBA_NUM_THREADS) if "NUMBA_NUM_THREADS" in os.environ else limits.processors()
+    return int(numba.config.NUMBA_NUM_THREADS) if "NUMBA_NUM_THREADS" in os.environ else _processors.count()
 
 
 class Pool:
@@ -79,7 +80,7 @@ class Pool:
             libc.pthread_cond_init(ctypes.c_void_p(self.address + boards.CONDITION), None)
         self.helpers: list[threading.Thread] = []
         self.closed = False
-        self._processors, self._allowed, self._asked = processors or usable, 1, -ASK_AGAIN
+        self._share = Share(processors or usable)
         self._lock = threading.Lock()
         self._taken: list[tuple[int, int]] = []
 
@@ -95,15 +96,14 @@ class Pool:
                 except RuntimeError:                              # the system has no more: fewer workers do the same work
                     return
                 self.helpers.append(thread)
+                if thread.native_id is not None:
+                    self._share.watch(thread.native_id)
 
     def allowed(self, workers: int) -> int:
         """How many of `workers` may run now."""
         if workers == 1 or self.closed:
             return 1
-        if (now := time.monotonic()) - self._asked > ASK_AGAIN:
-            self._asked = now
-            self._allowed = self._processors()
-        return min(workers, self._allowed, len(self.helpers) + 1)
+        return min(self._share.allowed(workers), len(self.helpers) + 1)
 
     def take(self, count: int) -> int | None:
         """Index of the first of so many adjacent boards that nobody else uses; None where there are none left."""
@@ -141,6 +141,7 @@ class Pool:
                 for thread in self.helpers:
                     thread.join()
             self.helpers = []
+            self._share.close()
 
     def forget(self) -> None:
         """In a forked child: the helpers are not here, and a lock that another thread held would stay shut."""

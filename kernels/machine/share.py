@@ -1,0 +1,118 @@
+"""How many workers are worth running now: on a machine that others use too, more threads than cores to be had are worse than fewer.
+
+A thread that is not run in the middle of a chunk holds up its row, and two threads that share a core are slower than one. What others leave is
+seen from within: Linux counts for each thread how long it ran and how long it waited to be run. Nothing that is computed depends on the answer.
+"""
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+
+LOOK = 0.01
+"""Seconds between two looks at what the threads got, at least; more helpers are looked at less often."""
+ASK = 0.1
+"""Seconds after which affinity and quotas, which change while a process runs, are looked at again."""
+SEEN = 500_000
+"""Nanoseconds for which a thread must have wanted to run to say anything."""
+ENOUGH = 0.2
+"""A further worker is worth it where all together get so much more of a core. One busy process beside two threads on two cores leaves each two
+thirds, and they are faster than one; two leave each half, and they are slower."""
+ALONE = 0.9
+"""The share of a core from which on the caller meets nobody, so that another worker may be tried."""
+LOOKS = 3
+"""Looks in a row at which workers got too little: a woken thread may share a core with its waker for some milliseconds although another is free."""
+PATIENCE = (0.1, 1.6)
+"""Seconds with fewer workers before more are tried again: at first, and at most; twice as many each time that was too early."""
+
+
+class _Times:
+    """How long a thread ran and waited since the last look."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_RDONLY)
+        self._ran, self._waited = self._read()
+
+    def _read(self) -> tuple[int, int]:
+        ran, waited, *_ = os.pread(self._file, 100, 0).split()
+        return int(ran), int(waited)
+
+    def got(self) -> float:
+        """The share of a core it had while it wanted one; 1 where it hardly did."""
+        ran, waited = self._read()
+        a, b = ran - self._ran, waited - self._waited
+        self._ran, self._waited = ran, waited
+        return a / (a + b) if a + b >= SEEN else 1.0
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self._file)
+
+
+class _Caller(threading.local):
+    times: _Times | None = None
+    looked = 0.0
+
+
+class Share:
+    """Of one pool."""
+
+    def __init__(self, processors: Callable[[], int]) -> None:
+        """`processors`: how many threads may run at once, apart from what others do."""
+        self._processors, self._usable, self._asked = processors, 1, -ASK
+        self._most = 1 << 30                                     # what others leave
+        self._until, self._patience, self._raised = 0.0, PATIENCE[0], 0.0
+        self._looked, self._short = 0.0, 0
+        self._caller = _Caller()
+        self._helpers: list[_Times] = []
+        self._lock = threading.Lock()
+        self.watched = os.path.exists("/proc/thread-self/schedstat")
+
+    def watch(self, helper: int) -> None:
+        """Count a helper (its number in the system) in."""
+        with contextlib.suppress(OSError, ValueError):
+            self._helpers.append(_Times(f"/proc/self/task/{helper}/schedstat"))
+
+    def allowed(self, workers: int) -> int:
+        """How many of `workers` shall run now."""
+        now = time.monotonic()
+        if now - self._asked >= ASK:
+            self._asked, self._usable = now, self._processors()
+        if self.watched and now - self._looked >= LOOK * (1 + len(self._helpers) / 8) and self._lock.acquire(blocking=False):
+            try:
+                self._look(now)
+            except (OSError, ValueError):                        # the system does not say after all
+                self.watched, self._most = False, 1 << 30
+            finally:
+                self._lock.release()
+        return max(1, min(workers, self._usable, self._most))
+
+    def _look(self, now: float) -> None:
+        """Fewer workers where they got less than that many cores; more after a while in which the caller had to wait for nobody."""
+        caller, before, self._looked = self._caller, self._looked, now
+        if caller.times is None:
+            caller.times = _Times("/proc/thread-self/schedstat")
+        own = caller.times.got()
+        if caller.looked != before:                              # what another caller's threads met in the meantime
+            own = 1.0
+        caller.looked = now
+        shares = [own, *(helper.got() for helper in self._helpers[:self._most - 1])]
+        worth = max(1, int(sum(shares) + 1 - ENOUGH))
+        self._short = self._short + 1 if worth < len(shares) else 0
+        if self._short >= LOOKS:
+            self._short = 0
+            if now - self._raised < 2 * self._patience:          # it was tried too early
+                self._patience = min(2 * self._patience, PATIENCE[1])
+            self._most, self._until = worth, now + self._patience
+        elif self._most <= len(self._helpers) and now > self._until:
+            if own > ALONE:
+                self._most, self._raised = self._most + 1, now
+        elif now - self._raised > 4 * self._patience:
+            self._patience = max(PATIENCE[0], self._patience / 2)
+
+    def close(self) -> None:
+        for helper in self._helpers:
+            helper.close()
+        self._helpers = []
