@@ -15,8 +15,9 @@ from llvmlite import ir
 
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.isa.vector import Emitter, as_intrinsic, vector, word
-from tileflow.kernels.machine import driver
+from tileflow.kernels.machine import job, pool
 from tileflow.kernels.machine.leaf import Leaf
+from tileflow.kernels.machine.table import CHUNK_NS, Table
 
 CHAINS = 12
 """Independent sums: enough to hide the latency of a multiply-add on two ports, few enough for 16 registers."""
@@ -90,14 +91,14 @@ def _triad(x, y, z):                                           # type: ignore[no
 def _seconds(leaf: Leaf, arguments: Sequence[Any], n: int, grain: int, threads: int) -> float:
     """The best round of a leaf over 0..n on so many threads."""
     block = leaf.block(*arguments)
-    table = np.array([[driver.FORK, leaf.address, block.ctypes.data, n, grain, 0, 0, 0]], np.int64)
-    control = np.zeros(driver.CONTROL_WORDS, np.int64)
-    control[driver.DEADLINE] = 1 << 62
+    table = Table()
+    table.main.leaf(leaf.address, int(block.ctypes.data), n, grain, cost=threads * CHUNK_NS, parallel=threads > 1)      # a chunk for each thread
+    table.seal()
     clock = time.process_time if threads == 1 else time.perf_counter
     best = np.inf
     for _ in range(ROUNDS):
         began = clock()
-        driver.drive()(table.ctypes.data, 1, 0, threads, control.ctypes.data)
+        job.run(table, threads)
         best = min(best, clock() - began)
     return best
 
@@ -130,7 +131,7 @@ def stream_peaks(threads: int) -> dict[str, float]:
 
 def peaks(threads: int) -> dict[str, float]:
     """Operations a second by element type ("flops float32") and bytes a second ("copy", "triad") on the current path."""
-    driver.start_threads(threads)
+    pool.start_threads(threads)
     vectors = multiply_add_peak(threads)
     found = {"fma": vectors, **stream_peaks(threads)}
     if getattr(cpu.current(), "amx", False):

@@ -331,7 +331,7 @@ def test_the_doctor_finds_this_machine_working():
     found = doctor.examine()
     assert not found.broken
     titles = [title for title, _ in found.facts]
-    assert {"numba", "kernels", "threading layer", "kernel cache", "compiler", "memory"} <= set(titles)
+    assert {"numba", "kernels", "processors", "workers", "kernel cache", "compiler", "memory"} <= set(titles)
     assert ("compiler", "works") in found.facts
 
 
@@ -339,12 +339,17 @@ def test_the_doctor_names_problems_first(monkeypatch, tmp_path, capsys):
     blocked = tmp_path / "file"
     blocked.write_bytes(b"")
     monkeypatch.setenv("TILEFLOW_CACHE_DIR", str(blocked))
-    monkeypatch.setattr(doctor, "_loads", lambda module: module.endswith("workqueue"))
+    monkeypatch.setattr("tileflow.kernels.machine.limits.Processors.quota", lambda self: 1.0)
+    monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", 2)
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "2")
     monkeypatch.setattr("tileflow.kernels.machine.limits.memory", lambda: Room(1000, "a test"))
     found = doctor.examine()
     text = found.text()
     assert not found.broken
-    assert text.startswith("Problem: OpenMP cannot be loaded, so the workqueue threading layer is used.\n  Mend it: install libgomp1")
+    assert text.startswith("Problem: 2 threads (NUMBA_NUM_THREADS) would share the 1 processors this container may use.\n"
+                           "  Mend it: unset NUMBA_NUM_THREADS, or set it or the option threads to 1.")
+    assert "2 by default (NUMBA_NUM_THREADS)" in text
+    assert "the control group allows 1 of their time" in text
     assert "cannot be written (Not a directory), so every start compiles anew" in text
     assert "only 1 KB of memory" in text
     assert run("doctor") == 0

@@ -97,7 +97,7 @@ def test_one_micro_batch_at_a_time_gives_the_same_bits(monkeypatch: pytest.Monke
 
 def test_parallel_rows_give_the_same_bits(monkeypatch: pytest.MonkeyPatch):
     wanted = run(1, 12, threads=1)
-    monkeypatch.setattr("tileflow.runtime.binding.FORK_COST", 0.0)       # split every call over the workers
+    monkeypatch.setattr("tileflow.kernels.machine.table.FORK_NS", 0.0)       # split every call over the workers
     assert run(1, 12, threads=2) == wanted
 
 

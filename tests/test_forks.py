@@ -16,11 +16,10 @@ import numpy as np
 warnings.simplefilter("ignore", DeprecationWarning)                   # newer Pythons warn of forks where there are threads
 import tileflow
 from tileflow import optim
-from tileflow.kernels.machine import pool
-from tileflow.runtime import binding
+from tileflow.kernels.machine import pool, table
 from test_threads import Net, XS
 
-binding.FORK_COST = float(sys.argv[1])                                # 0: every row is split over the workers
+table.FORK_NS = float(sys.argv[1])                                # 0: every row is split over the workers
 rows = np.concatenate(XS)
 
 def models():
@@ -53,7 +52,7 @@ print(child(lambda: used() == second), child(lambda: fresh() == wanted), child(l
 """
 
 
-@pytest.mark.parametrize("cost", ["0", "30000"])
+@pytest.mark.parametrize("cost", ["0", "20000"])
 def test_a_forked_child_computes_the_same_bits_with_helpers_of_its_own(cost: str):
     """In models that were called before, that were not, that are made there, and in a child's child; the parent keeps its threads."""
     done = subprocess.run([sys.executable, "-c", SCRIPT, cost], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tileflow.kernels.machine import driver, limits
+from tileflow.kernels.machine import limits, pool
 
 ROOT = Path(__file__).parent.parent
 GB = 1 << 30
@@ -137,10 +137,10 @@ def test_the_number_of_workers_follows_the_quota(monkeypatch: pytest.MonkeyPatch
     """Where NUMBA_NUM_THREADS does not say otherwise; the option threads goes before both, as far as there are threads."""
     monkeypatch.setattr(limits, "processors", lambda: 1)
     monkeypatch.setenv("NUMBA_NUM_THREADS", "2")
-    assert driver.start_threads() == 2
+    assert pool.start_threads() == 2
     monkeypatch.delenv("NUMBA_NUM_THREADS")
-    assert driver.start_threads() == 1
-    assert driver.start_threads(2) == 2
+    assert pool.start_threads() == 1
+    assert pool.start_threads(2) == 2
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs sched_setaffinity: Linux makes it run")

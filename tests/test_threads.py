@@ -295,7 +295,7 @@ def said_in_a_child(hold: Callable[[Callable[[], None]], None], mistake: Callabl
 
 def test_calls_of_several_threads_share_the_helpers(monkeypatch: pytest.MonkeyPatch):
     """Networks of their own, every row split: no call waits for another's, and all get their own answers."""
-    monkeypatch.setattr("tileflow.runtime.binding.FORK_COST", 0.0)
+    monkeypatch.setattr("tileflow.kernels.machine.table.FORK_NS", 0.0)
     models = [tileflow.inference_model(Net(), threads=2, device_iterations=k) for k in (1, 4, 1, 4)]
     xs = [XS[0], np.concatenate(XS[:4]), XS[1], np.concatenate(XS[4:])]
     wanted = [model(x) for model, x in zip(models, xs, strict=True)]

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import memory
 from .environment import obstacle
-from .kernels.machine import limits
+from .kernels.machine import limits, share
 from .version import VERSION
 
 REQUIRED = ("numba", "llvmlite", "numpy", "onnx", "tqdm")
@@ -57,7 +57,7 @@ def examine() -> Examination:
     if (why := obstacle()) is not None:
         found.problems.append(Problem("the environment keeps kernels from being compiled.", why, broken=True))
     elif all(_version(name) for name in REQUIRED):
-        checks += [_cpu, _threads, _threading_layer, _cache, _kernels]
+        checks += [_cpu, _threads, _cache, _kernels]
     for check in [*checks, _memory, _peers]:
         check(found)
     return found
@@ -105,36 +105,20 @@ def _cpu_name() -> str:
 def _threads(found: Examination) -> None:
     import numba
     config: Any = numba.config
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota, together = limits.quota(), limits.processors()
+    here = limits.Processors()
+    quota, together, usable, cores = here.quota(), here.count(), here.usable(), os.cpu_count() or 1
     most, told = config.NUMBA_NUM_THREADS, "NUMBA_NUM_THREADS" in os.environ
-    shared = "" if quota is None else f", the control group allows {quota:g} of their time"
-    found.facts.append(("threads", f"{most if told else min(most, together)} by default{' (NUMBA_NUM_THREADS)' if told else ''}; "
-                        f"{usable} of {os.cpu_count()} processors usable{shared}"))
+    workers = most if told else min(most, together)
+    found.facts += [
+        ("processors", f"{cores}, of which this process may use {usable}{'' if usable == cores else ' (affinity)'}; "
+                       + ("no quota" if quota is None else f"the control group allows {quota:g} of their time")),
+        ("workers", f"{workers} by default{' (NUMBA_NUM_THREADS)' if told else ''}: the caller's thread and {workers - 1} of the process's own pool, "
+                    + ("fewer while others use the cores" if share.Share.possible() else "as many whatever else runs"))]
     if told and quota is not None and together < most:
         found.problems.append(Problem(f"{most} threads (NUMBA_NUM_THREADS) would share the {quota:g} processors this container may use.",
                                       f"unset NUMBA_NUM_THREADS, or set it or the option threads to {together}."))
     if config.DISABLE_JIT:
         found.problems.append(Problem("NUMBA_DISABLE_JIT is set, so no kernel can be compiled.", "unset NUMBA_DISABLE_JIT.", broken=True))
-
-
-def _threading_layer(found: Examination) -> None:
-    layers = {"omp": "omppool", "tbb": "tbbpool", "workqueue": "workqueue"}
-    usable = [name for name, module in layers.items() if _loads(f"numba.np.ufunc.{module}")]
-    found.facts.append(("threading layer", f"{usable[0]} (usable: {', '.join(usable)})" if usable else "none"))
-    if "omp" not in usable:
-        found.problems.append(Problem(
-            "OpenMP cannot be loaded, so " + (f"the {usable[0]} threading layer is used." if usable else "no threads can be started."),
-            "install libgomp1 (Debian, Ubuntu: apt install libgomp1; Fedora: dnf install libgomp; macOS: brew install libomp).",
-            broken=not usable))
-
-
-def _loads(module: str) -> bool:
-    try:
-        importlib.import_module(module)
-    except (ImportError, OSError):
-        return False
-    return True
 
 
 def _cache(found: Examination) -> None:

@@ -81,14 +81,6 @@ from .boards import (
 )
 from .inner import register_jitable
 from .leaf import invoke
-from .old import ADVANCE as OLD_ADVANCE
-from .old import CALL as OLD_CALL
-from .old import HOLD as OLD_HOLD
-from .old import LANE_WORDS
-from .old import LOOP as OLD_LOOP
-from .old import MICRO as OLD_MICRO
-from .old import PATCH as OLD_PATCH
-from .old import WAVE as OLD_WAVE
 from .table import ADVANCE, AGAIN, BRANCH, HOLD, HOST, LEAF, PATCH, PATCH_WORDS, REPEAT, SPAWN, WAIT
 
 EVERYBODY = 1 << 20
@@ -259,8 +251,8 @@ def walk(pool: int, board: int, me: int) -> int:
         row = load(board + TABLE) + pc * ROW_WORDS * 8
         kind, a, b, c = load(row), load(row + 8), load(row + 16), load(row + 24)
         after, look = pc + 1, False
-        if kind in (LEAF, OLD_CALL):
-            chunk = load(row + 32) if kind == LEAF else c
+        if kind == LEAF:
+            chunk = load(row + 32)
             workers = load(load(board + JOB) + WORKERS)
             if chunk < c and workers > 1:
                 publish(pool, board, a, b, c, chunk, workers, 1)
@@ -273,7 +265,7 @@ def walk(pool: int, board: int, me: int) -> int:
                     return 0
                 continue
             steps = load(board + STEPS) + 1
-            look = steps >= OFTEN or load(row + 40) != 0 or (kind == OLD_CALL and load(board + PARENT) != 0)
+            look = steps >= OFTEN or load(row + 40) != 0
             store(board + STEPS, 0 if look else steps)
         elif kind == PATCH:
             patch(a, b, load(c) + load(row + 32))
@@ -318,43 +310,6 @@ def walk(pool: int, board: int, me: int) -> int:
             store(load(board + JOB) + DEADLINE, 0)              # the others shall come to a rest soon
             park(pool, board, me, AT_HOST)
             return 0
-        elif kind == OLD_PATCH:
-            patch(b, c, load(load(load(board + JOB) + TASKS) + load(row + 32) * 8))
-        elif kind == OLD_LOOP:
-            left = load(b) - 1
-            store(b, left if left > 0 else c)
-            if left > 0:
-                after = load(row + 40)
-            look = True
-        elif kind == OLD_ADVANCE:
-            at = load(load(board + JOB) + TASKS) + load(row + 32) * 8
-            store(at, load(at) + c)
-        elif kind == OLD_HOLD:
-            store(board + HELD, c)
-            look = c == 0
-        elif kind == OLD_WAVE:
-            job = load(board + JOB)
-            add(board + JOIN, c)
-            add(job + RUNNING, c)
-            counter = load(load(job + TASKS) + OLD_MICRO * 8)
-            for i in range(c):
-                lane, child = b + i * LANE_WORDS * 8, job + (i + 1) * BOARD_BYTES
-                begin(child, job, board, lane)
-                start = load(lane + 16)
-                store(child + PC, start)
-                store(lane + 16, 0)
-                if start == 0:
-                    patch(load(lane + 24), load(lane + 32), counter + i)
-                publish(pool, child, 0, 0, 1, 1, load(job + WORKERS), 0)
-            if add(board + JOIN, -1) != 1:
-                leave(pool, board, me)
-                return 0
-            store(board + JOIN, 1)
-            if load(board + FAILED) != NOBODY:
-                board = ended(pool, board, me)
-                if board == 0:
-                    return 0
-                continue
         store(board + PC, after)
         if look and after < load(board + ROWS) and late(board):
             park(pool, board, me, LATE)
@@ -482,39 +437,6 @@ def _drive(pool: int, root: int, boards: int, tasks: int, workers: int, nanoseco
     if state == _DONE and (load(root + STATUS) != 0 or load(root + FAILED) != NOBODY):
         return _FAILED
     return state
-
-
-def _drive_old(pool: int, root: int, boards: int, table: int, rows: int, pc: int, workers: int, control: int, task: int) -> int:
-    """A slice of a table of the kinds of `old` from row `pc`: the row to resume from, or -1 at the end. `task`: two words of scratch."""
-    store(task, table)
-    store(task + 8, rows)
-    store(root + TASKS, control)
-    store(root + ASLEEP, 0)
-    begin(root, root, 0, task)
-    store(root + PC, pc)
-    for i in range(1, boards):
-        store(root + i * BOARD_BYTES + PARKED, GOING)
-        store(root + i * BOARD_BYTES + TABLE, 0)
-    store(root + WORKERS, workers)
-    store(root + DEADLINE, load(control + 5 * 8))
-    store(root + HELD, load(control + 6 * 8))
-    store(root + RUNNING, 1)
-    take_part(pool, root, 0, True)
-    serve(pool, root, boards, 0)
-    pc = load(root + PC)
-    store(control + 6 * 8, load(root + HELD))
-    if pc >= rows:
-        return -1
-    status = load(root + STATUS)
-    row = table + pc * ROW_WORDS * 8
-    if load(row) == OLD_WAVE and load(root + PARKED) == GOING:
-        for i in range(load(row + 24)):
-            lane, child = load(row + 16) + i * LANE_WORDS * 8, root + (i + 1) * BOARD_BYTES
-            store(lane + 16, load(child + PC))
-            store(lane + 40, load(child + STATUS))
-            status = max(status, load(child + STATUS))
-    store(control + 3 * 8, status)
-    return pc
 
 
 def _quit(pool: int) -> None:

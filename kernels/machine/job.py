@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from . import pool as pools
-from .boards import AT_HOST, BOARD_BYTES, LATE, PARKED, PC, POOL_BYTES
+from .boards import AT_HOST, LATE, PARKED, PC
 from .table import Failure, Table
 
 SLICE_NS = 20_000_000
@@ -33,30 +33,27 @@ def run(table: Table, workers: int = 1, *, slice_ns: int = SLICE_NS, stop: Calla
         pool.start(workers)
         at = pool.take(count)
     if at is None:
-        return _run(table, 1, slice_ns, stop, pool, _own_boards(table))
+        if table.boards is None:
+            table.boards = pools.Boards(count)
+        own = table.boards
+        return _run(table, 1, slice_ns, stop, pool, own.address, lambda: own.words)
     try:
-        first = (POOL_BYTES + at * BOARD_BYTES) // 8
-        return _run(table, workers, slice_ns, stop, pool, pool.memory[first:first + count * BOARD_BYTES // 8].reshape(count, -1))
+        return _run(table, workers, slice_ns, stop, pool, pool.board(at), lambda: pool.words(at, count))
     finally:
         pool.give_back(at, count)
 
 
-def _own_boards(table: Table) -> np.ndarray:
-    if table.boards is None:
-        table.boards = pools.aligned(len(table.tasks) * BOARD_BYTES).reshape(len(table.tasks), -1)
-    return table.boards
-
-
-def _run(table: Table, workers: int, slice_ns: int, stop: Callable[[], bool] | None, pool: pools.Pool, boards: np.ndarray) -> Failure | bool:
-    drive, root, tasks = pools.compiled().drive, int(boards.ctypes.data), table.address
+def _run(table: Table, workers: int, slice_ns: int, stop: Callable[[], bool] | None, pool: pools.Pool, root: int,
+         words: Callable[[], np.ndarray]) -> Failure | bool:
+    drive, tasks, count = pools.compiled().drive, table.address, len(table.tasks)
     while True:
-        state = drive(pool.address, root, len(boards), tasks, pool.allowed(workers), slice_ns)
+        state = drive(pool.address, root, count, tasks, pool.allowed(workers), slice_ns)
         if state == _DONE:
             return True
         if state == _FAILED:
-            return table.failure(boards)
+            return table.failure(words())
         if state == _HOST:
-            for board, task in zip(boards, table.tasks, strict=True):
+            for board, task in zip(words(), table.tasks, strict=True):
                 if board[PARKED // 8] == AT_HOST:
                     table.hosts[task.rows[int(board[PC // 8])][1]]()
                     board[PC // 8] += 1

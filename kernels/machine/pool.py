@@ -44,11 +44,10 @@ def _compiled(function: Any, signature: str) -> Any:
 
 @functools.cache
 def compiled() -> Any:
-    """The compiled functions: `serve`, `drive`, `drive_old`, `quit`."""
+    """The compiled functions: `serve`, `drive`, `quit`."""
     return python_types.SimpleNamespace(
         serve=_compiled(claim._serve, "void(intp,intp,intp,intp)"), quit=_compiled(claim._quit, "void(intp)"),
-        drive=_compiled(claim._drive, "intp(intp,intp,intp,intp,intp,intp)"),
-        drive_old=_compiled(claim._drive_old, "intp(intp,intp,intp,intp,intp,intp,intp,intp,intp)"))
+        drive=_compiled(claim._drive, "intp(intp,intp,intp,intp,intp,intp)"))
 
 
 def aligned(nbytes: int) -> np.ndarray:
@@ -63,6 +62,25 @@ _processors = limits.Processors()
 def usable() -> int:
     """How many threads can run at once: as affinity and quotas allow, or as the environment says (NUMBA_NUM_THREADS)."""
     return int(numba.config.NUMBA_NUM_THREADS) if "NUMBA_NUM_THREADS" in os.environ else _processors.count()
+
+
+def start_threads(threads: int | None = None) -> int:
+    """The number of workers for `threads`, the user's choice.
+
+    By default as many as can run at once (`limits.processors`), or NUMBA_NUM_THREADS where that is set; never more than that, or than there are
+    processors.
+    """
+    most = int(numba.config.NUMBA_NUM_THREADS)
+    usual = most if "NUMBA_NUM_THREADS" in os.environ else min(most, limits.processors())
+    return max(1, min(threads or usual, most))
+
+
+class Boards:
+    """Boards that no helper knows: for a job on its caller's thread alone. words [boards, words of a board]."""
+
+    def __init__(self, count: int) -> None:
+        self.words = aligned(count * boards.BOARD_BYTES).reshape(count, -1)
+        self.address = int(self.words.ctypes.data)
 
 
 class Pool:
@@ -132,6 +150,11 @@ class Pool:
         """The address of a board."""
         return self.address + boards.POOL_BYTES + at * boards.BOARD_BYTES
 
+    def words(self, at: int, count: int) -> np.ndarray:
+        """The words of so many boards [count, words of a board]."""
+        first = (boards.POOL_BYTES + at * boards.BOARD_BYTES) // 8
+        return self.memory[first:first + count * boards.BOARD_BYTES // 8].reshape(count, -1)
+
     def close(self) -> None:
         """End the helpers; jobs go on with their callers alone."""
         with self._lock:
@@ -191,20 +214,3 @@ def _close() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
-
-def drive_old(table: int, rows: int, pc: int, workers: int, control: int) -> int:
-    """Run rows of the kinds of `old` from `pc` until the end, a failure or the deadline; the row to resume from, or -1 at the end."""
-    run = compiled().drive_old
-    pool = current()
-    pool.start(workers)
-    count = workers + 1
-    at = None if workers == 1 else pool.take(count)
-    if at is None:
-        memory = aligned((count + 1) * boards.BOARD_BYTES)
-        root = int(memory.ctypes.data)
-        return int(run(pool.address, root, count, table, rows, pc, 1, control, root + count * boards.BOARD_BYTES))
-    try:
-        scratch = np.zeros(2, np.int64)
-        return int(run(pool.address, pool.board(at), count, table, rows, pc, pool.allowed(workers), control, int(scratch.ctypes.data)))
-    finally:
-        pool.give_back(at, count)

@@ -68,7 +68,12 @@ class Share:
         self._caller = _Caller()
         self._helpers: list[_Times] = []
         self._lock = threading.Lock()
-        self.watched = os.path.exists("/proc/thread-self/schedstat")
+        self.watched = self.possible()
+
+    @staticmethod
+    def possible() -> bool:
+        """Whether the system says what threads got."""
+        return os.path.exists("/proc/thread-self/schedstat")
 
     def watch(self, helper: int) -> None:
         """Count a helper (its number in the system) in."""

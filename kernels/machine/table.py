@@ -31,6 +31,8 @@ from .boards import FAILED, NOBODY, PC, ROW_WORDS, STATUS, TASK_WORDS
 LEAF, REPEAT, AGAIN, BRANCH, PATCH, SPAWN, WAIT, HOST, HOLD, ADVANCE = range(10)
 PATCH_WORDS = 4
 """address, base, stride, ring"""
+FORK_NS = 20_000.0
+"""Nanoseconds of one core's work from which a range is shared out: claims cost less than that by far, waking a sleeper costs more."""
 CHUNK_NS = 15_000.0
 """Nanoseconds of one core's work that a chunk has, about: short beside what is lost when a thread is not run in the middle of one, long beside a
 claim (50 ns when cores share the word)."""
@@ -88,11 +90,12 @@ class Task:
         return len(self.rows) - 1
 
     def leaf(self, function: int, block: int, n: int, grain: int = 1, *, cost: float = 0.0, parallel: bool = False, owner: Any = None) -> int:
-        """leaf(block, lo, hi, worker) over 0..n; `parallel`: shared out among the workers at multiples of `grain`. Alone it runs as worker 0.
+        """leaf(block, lo, hi, worker) over 0..n; `parallel`: shared out among the workers at multiples of `grain` where it costs enough. Alone it
+        runs as worker 0.
 
         cost: estimated nanoseconds of the whole range on one core. Returns the row, whose block `move` may set later.
         """
-        split = parallel and n > grain
+        split = parallel and n > grain and cost >= FORK_NS
         return self._add(owner, LEAF, function, block, n, chunk(n, grain, cost) if split else max(1, n), int(cost >= LOOK_NS))
 
     def move(self, row: int, address: int) -> None:
@@ -169,8 +172,8 @@ class Table:
         self._arrays: list[np.ndarray] = []
         self.descriptors = np.zeros((0, TASK_WORDS), np.int64)
         self.address = 0
-        self.boards: np.ndarray | None = None
-        """Boards of its own, for running on one worker."""
+        self.boards: Any = None
+        """Boards of its own, for running on one worker (`pool.Boards`)."""
         self.main = self.task()
 
     def task(self) -> Task:

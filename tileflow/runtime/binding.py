@@ -17,9 +17,6 @@ from ..schedule import Counter
 
 STREAMS = "\0micro-batches"
 """What the index of the call's first micro-batch is called among the caller's arrays: a name that no tensor has."""
-FORK_COST = 30_000.0
-"""Nanoseconds of one-core work above which a call is split over the workers: a parallel region costs about 2 us, more when the cores are
-shared, and hundreds when a worker has fallen asleep. A product 96^3 (25 us) takes 25 us on one thread, on two 16 at best and often 40."""
 
 
 @dataclass(frozen=True)

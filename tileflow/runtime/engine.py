@@ -7,7 +7,6 @@ import numpy as np
 
 from ..errors import TrainingError
 from ..graph import TensorType, Value
-from ..kernels.machine import driver
 from ..kernels.machine.job import run
 from ..kernels.machine.table import Failure
 from ..lower.plan import Plan
@@ -75,7 +74,6 @@ class Engine:
             TrainingError: a loss that is not finite or a label out of range; weights stand as after the last whole update.
             WeightsLostError: a weight that an update wrote is not finite.
         """
-        self._workers = driver.workers(self.plan.workers)
         words, session = self._words, self.session
         moved = self._ports.take(arrays)
         results = self._ports.open(moved, clear=stop is not None or first_update > 0)

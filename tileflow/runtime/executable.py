@@ -10,7 +10,7 @@ import numpy as np
 
 from ..environment import check_environment
 from ..graph import TensorType
-from ..kernels.machine import driver
+from ..kernels.machine import pool
 from ..kernels.machine.warm import compile_all
 from ..lower.plan import make_plan
 from ..options import Options
@@ -58,7 +58,7 @@ def make_engine(program: Program, session: Session, initial: Mapping[str, np.nda
     """
     check_environment()
     host = host or Host()
-    plan = make_plan(program, driver.start_threads(host.threads), host.matmul_precision)
+    plan = make_plan(program, pool.start_threads(host.threads), host.matmul_precision)
     budget.require(plan, session, final)
     session.declare(program.states.values(), initial)
     compile_all(plan.leaves(), progress)

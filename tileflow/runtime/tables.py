@@ -15,7 +15,7 @@ from ..lower.rows import Row
 from ..schedule import Atomic, Begin, Commit, Counter, Fold, Refresh, Repeat, Run, Step, Steps, Wave, visits
 from . import upkeep
 from .arenas import Arenas
-from .binding import FORK_COST, STREAMS, Blocks, Bound, Moving, bind
+from .binding import STREAMS, Blocks, Bound, Moving, bind
 
 Stage = Literal["step", "gradients", "check", "update"]
 COUNTERS: tuple[Counter, ...] = ("micro-batch", "update")
@@ -148,8 +148,7 @@ class Tables:
         """A row over its range, over all workers where that pays."""
         row = bound.row
         cost = row.cost * bound.n / max(1, row.n)
-        task.leaf(row.leaf.address, block, bound.n, max(1, row.grain), cost=cost, parallel=parallel and self.plan.workers > 1 and cost >= FORK_COST,
-                  owner=owner)
+        task.leaf(row.leaf.address, block, bound.n, max(1, row.grain), cost=cost, parallel=parallel and self.plan.workers > 1, owner=owner)
 
     def group(self, part: str, ahead: int = 0) -> Group:
         """The rows of a part in a run of the schedule."""

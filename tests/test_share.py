@@ -1,0 +1,107 @@
+"""How many workers run beside other processes: fewer where threads get too little of the cores, more again once the caller waits for nobody."""
+from __future__ import annotations
+
+import itertools
+import os
+import time
+
+import pytest
+
+from tileflow.kernels.machine import share
+from tileflow.kernels.machine.share import LOOK, LOOKS, PATIENCE, Share
+
+pytestmark = pytest.mark.skipif(not Share.possible(), reason="needs /proc/thread-self/schedstat: Linux makes it run")
+
+
+class Machine:
+    """A clock, and the share of a core that each thread gets: the caller's first."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, helpers: int) -> None:
+        self.now, self.got, made = 100.0, [1.0] * (helpers + 1), iter([*range(1, helpers + 1), 0])
+
+        class Times:
+            def __init__(_self, path: str) -> None:
+                _self.index = next(made)
+
+            def got(_self) -> float:
+                return self.got[_self.index]
+
+            def close(_self) -> None:
+                pass
+        monkeypatch.setattr(share, "_Times", Times)
+        monkeypatch.setattr(share.time, "monotonic", lambda: self.now)
+        self.share = Share(lambda: 64)
+        for i in range(helpers):
+            self.share.watch(i)
+
+    def allowed(self, looks: int, workers: int = 99) -> int:
+        """After so many looks."""
+        for _ in range(looks):
+            self.now += 2 * LOOK
+            found = self.share.allowed(workers)
+        return found
+
+
+def test_one_busy_process_beside_two_threads_is_no_reason(monkeypatch: pytest.MonkeyPatch):
+    machine = Machine(monkeypatch, 1)
+    machine.got = [0.66, 0.66]
+    assert machine.allowed(50, 2) == 2
+
+
+def test_two_busy_processes_are(monkeypatch: pytest.MonkeyPatch):
+    machine = Machine(monkeypatch, 1)
+    machine.got = [0.5, 0.5]
+    assert machine.allowed(LOOKS - 1, 2) == 2        # a woken thread may have waited: not at once
+    assert machine.allowed(1, 2) == 1
+    machine.got = [0.67, 1.0]                                     # the caller still meets others
+    assert machine.allowed(150, 2) == 1
+    machine.got = [1.0, 1.0]
+    assert machine.allowed(2, 2) == 2
+
+
+def test_of_many_workers_as_many_as_they_got_cores(monkeypatch: pytest.MonkeyPatch):
+    machine = Machine(monkeypatch, 7)
+    machine.got = [0.5] * 8
+    assert machine.allowed(LOOKS, 8) == 4
+    machine.got = [1.0] * 8
+    assert machine.allowed(250, 8) == 8
+
+
+def test_trying_too_early_makes_it_wait_longer(monkeypatch: pytest.MonkeyPatch):
+    """A machine where the caller is alone on its core, and a helper never would be."""
+    machine = Machine(monkeypatch, 1)
+    tried, before = [], 2
+    for _ in range(int(12 / (2 * LOOK))):
+        now = machine.allowed(1, 2)
+        if now > before:
+            tried.append(machine.now)
+        before = now
+        machine.got = [0.5, 0.5] if now == 2 else [1.0, 1.0]
+    rests = [b - a for a, b in itertools.pairwise(tried)]
+    assert rests == sorted(rests)
+    assert rests[0] < 5 * PATIENCE[0]
+    assert PATIENCE[1] <= rests[-1] < PATIENCE[1] + 1
+
+
+def test_affinity_and_quotas_are_asked_again(monkeypatch: pytest.MonkeyPatch):
+    machine = Machine(monkeypatch, 3)
+    usable = 4
+    machine.share._processors = lambda: usable
+    assert machine.allowed(10) == 4
+    usable = 1
+    assert machine.allowed(10) == 1
+    usable = 3
+    assert (machine.allowed(10), machine.share.allowed(2)) == (3, 2)
+
+
+def test_what_the_system_says_of_this_thread():
+    times = share._Times("/proc/thread-self/schedstat")
+    begin = time.thread_time()
+    while time.thread_time() - begin < 0.02:
+        pass
+    assert 0 < times.got() <= 1
+    assert times.got() == 1.0                                     # it hardly ran since
+    times.close()
+    with pytest.raises(OSError, match=r"[Bb]ad file"):
+        times.got()
+    assert os.path.exists("/proc/thread-self/schedstat")
