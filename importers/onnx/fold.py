@@ -11,7 +11,7 @@ import numpy as np
 
 from tileflow import memory
 from tileflow.errors import ModelError, TileflowError
-from tileflow.graph import HIGHEST_RANK
+from tileflow.graph import HIGHEST_RANK, type_of
 from tileflow.text import one_line
 
 from .tensors import SHOWN
@@ -80,46 +80,25 @@ def fold(site: Site, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | 
     return results
 
 
-BINARY: dict[str, Callable[..., np.ndarray]] = {
-    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Pow": np.power, "Min": np.minimum, "Max": np.maximum, "Equal": np.equal,
-    "Greater": np.greater, "GreaterOrEqual": np.greater_equal, "Less": np.less, "LessOrEqual": np.less_equal, "And": np.logical_and,
-    "Or": np.logical_or, "Xor": np.logical_xor,
-}
-UNARY: dict[str, Callable[..., np.ndarray]] = {
-    "Neg": np.negative, "Abs": np.abs, "Floor": np.floor, "Ceil": np.ceil, "Round": np.round, "Sqrt": np.sqrt, "Exp": np.exp, "Log": np.log,
-    "Not": np.logical_not, "Sign": np.sign, "Reciprocal": np.reciprocal, "IsNaN": np.isnan,
-}
-
-
-@folder(*BINARY)
-def binary(site: Site, a: Arrays) -> np.ndarray:
-    result = a[0]
-    for other in a[1:]:
-        fits(site, np.broadcast_shapes(result.shape, other.shape), np.result_type(result, other))
-        result = BINARY[site.op_type](result, other)
-    return result if result.dtype == bool else result.astype(a[0].dtype)
-
-
-@folder(*UNARY)
-def unary(site: Site, a: Arrays) -> np.ndarray:
-    return np.asarray(UNARY[site.op_type](a[0]))
-
-
-@folder("Div")
-def div(site: Site, a: Arrays) -> np.ndarray:
-    """Integers are divided towards zero, as in C."""
-    fits(site, np.broadcast_shapes(a[0].shape, a[1].shape), a[0].dtype)
-    if a[0].dtype.kind == "f":
-        return a[0] / a[1]
-    if not np.all(a[1]):
+@folder(
+    "Abs", "Add", "And", "Ceil", "Concat", "CumSum", "Div", "Equal", "Exp", "Expand", "Flatten", "Floor", "Gather", "GatherND", "Greater",
+    "GreaterOrEqual", "Identity", "IsNaN", "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal",
+    "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "Round", "Sign", "Slice", "Sqrt", "Squeeze", "Sub", "Tile", "Transpose",
+    "Unsqueeze", "Where", "Xor",
+)
+def by_reference(site: Site, a: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+    """What the engine declares itself: its inference gives the sizes, which are counted first, its reference the elements."""
+    op, operands = site.declared()
+    given = [None if i is None else a[i] for i in operands]
+    try:
+        types = op.infer(*[None if x is None else type_of(x) for x in given])
+    except TileflowError as error:
+        raise type(error)(f"{site.title}: {error}") from None
+    for t in types:
+        fits(site, t.shape, t.numpy)
+    if site.op_type in ("Div", "Mod") and given[1] is not None and given[1].dtype.kind in "iu" and not np.all(given[1]):
         raise ValueError("integer division by zero")
-    quotient = np.floor_divide(a[0], a[1])
-    return quotient + ((np.remainder(a[0], a[1]) != 0) & ((a[0] < 0) != (a[1] < 0))).astype(quotient.dtype)
-
-
-@folder("Mod")
-def mod(site: Site, a: Arrays) -> np.ndarray:
-    return np.fmod(a[0], a[1]) if site.attrs.get("fmod") else np.mod(a[0], a[1])
+    return list(op.reference(*given))
 
 
 @folder("Shape")
@@ -130,11 +109,6 @@ def shape(site: Site, a: Sequence[Any]) -> np.ndarray:
 @folder("Size")
 def size(site: Site, a: Sequence[Any]) -> np.ndarray:
     return np.array(math.prod(a[0].shape), np.int64)
-
-
-@folder("Identity")
-def identity(site: Site, a: Arrays) -> np.ndarray:
-    return a[0]
 
 
 @folder("Cast")
@@ -174,46 +148,6 @@ def range_(site: Site, a: Arrays) -> np.ndarray:
     return start + np.arange(count).astype(a[0].dtype) * delta
 
 
-@folder("Gather")
-def gather(site: Site, a: Arrays) -> np.ndarray:
-    fits(site, (a[1].size, a[0].size), a[0].dtype)
-    return np.take(a[0], a[1], axis=site.attrs.get("axis", 0))
-
-
-@folder("Concat")
-def concat(site: Site, a: Arrays) -> np.ndarray:
-    fits(site, (sum(x.size for x in a),), a[0].dtype)
-    return np.concatenate(list(a), axis=site.attrs["axis"])
-
-
-@folder("Unsqueeze")
-def unsqueeze(site: Site, a: Arrays) -> np.ndarray:
-    return np.expand_dims(a[0], tuple(site.axes(a) or ()))
-
-
-@folder("Squeeze")
-def squeeze(site: Site, a: Arrays) -> np.ndarray:
-    axes = site.axes(a)
-    return np.squeeze(a[0], axis=None if axes is None else tuple(axes))
-
-
-@folder("Slice")
-def slice_(site: Site, a: Sequence[Any]) -> np.ndarray:
-    data = a[0]
-    given: list[Any] = [None if x is None else x.tolist() for x in a[1:]]
-    if not given:
-        given = [site.attrs.get(name) for name in ("starts", "ends", "axes")]
-    starts, ends, axes, steps = (*given, *(None,) * (4 - len(given)))
-    index = [slice(None)] * data.ndim
-    for k, axis in enumerate(range(len(starts)) if axes is None else axes):
-        step = 1 if steps is None else steps[k]
-        end = ends[k]
-        if step < 0 and end < -data.shape[axis]:
-            end = None
-        index[axis] = slice(max(starts[k], -data.shape[axis]) if step < 0 else starts[k], end, step)
-    return data[tuple(index)]
-
-
 @folder("Split")
 def split(site: Site, a: Sequence[Any]) -> list[np.ndarray]:
     axis, parts = site.attrs.get("axis", 0), len(site.outputs)
@@ -224,54 +158,9 @@ def split(site: Site, a: Sequence[Any]) -> list[np.ndarray]:
     return np.split(a[0], np.cumsum(sizes)[:-1], axis=axis)
 
 
-@folder("Reshape")
-def reshape(site: Site, a: Arrays) -> np.ndarray:
-    target = [int(n) for n in a[1]]
-    if not site.attrs.get("allowzero"):
-        target = [a[0].shape[i] if n == 0 else n for i, n in enumerate(target)]
-    return a[0].reshape(target)
-
-
-@folder("Flatten")
-def flatten(site: Site, a: Arrays) -> np.ndarray:
-    return a[0].reshape(math.prod(a[0].shape[:site.attrs.get("axis", 1)]), -1)
-
-
-@folder("Transpose")
-def transpose(site: Site, a: Arrays) -> np.ndarray:
-    return np.transpose(a[0], site.attrs.get("perm"))
-
-
-@folder("Expand")
-def expand(site: Site, a: Arrays) -> np.ndarray:
-    return np.broadcast_to(a[0], fits(site, np.broadcast_shapes(a[0].shape, fits(site, a[1].tolist(), a[0].dtype)), a[0].dtype))
-
-
-@folder("Tile")
-def tile(site: Site, a: Arrays) -> np.ndarray:
-    fits(site, [n * int(k) for n, k in zip(a[0].shape, a[1], strict=True)], a[0].dtype)
-    return np.tile(a[0], a[1])
-
-
-@folder("Where")
-def where(site: Site, a: Arrays) -> np.ndarray:
-    fits(site, np.broadcast_shapes(*(x.shape for x in a)), a[1].dtype)
-    return np.where(*a)
-
-
 @folder("NonZero")
 def nonzero(site: Site, a: Arrays) -> np.ndarray:
     return np.array(np.nonzero(a[0]), np.int64).reshape(a[0].ndim, -1)
-
-
-@folder("ReduceProd", "ReduceSum", "ReduceMax", "ReduceMin")
-def reduce(site: Site, a: Arrays) -> np.ndarray:
-    axes = site.axes(a)
-    if not axes and site.attrs.get("noop_with_empty_axes"):
-        return a[0]
-    functions: dict[str, Callable[..., Any]] = {"ReduceProd": np.prod, "ReduceSum": np.sum, "ReduceMax": np.max, "ReduceMin": np.min}
-    result = functions[site.op_type](a[0], axis=tuple(axes) if axes else None, keepdims=bool(site.attrs.get("keepdims", 1)))
-    return np.asarray(result).astype(a[0].dtype)
 
 
 @folder("ScatterND")
@@ -296,22 +185,3 @@ def gather_elements(site: Site, a: Arrays) -> np.ndarray:
     fits(site, a[1].shape, a[0].dtype)
     data = a[0][tuple(slice(None) if i == axis else slice(n) for i, n in enumerate(a[1].shape))]
     return np.take_along_axis(data, a[1], axis)
-
-
-@folder("GatherND")
-def gather_nd(site: Site, a: Arrays) -> np.ndarray:
-    if site.attrs.get("batch_dims"):
-        raise site.unsupported(f"batch_dims={site.attrs['batch_dims']} on a value that is needed at import")
-    depth = a[1].shape[-1]
-    fits(site, (*a[1].shape[:-1], *a[0].shape[depth:]), a[0].dtype)
-    return a[0][tuple(np.moveaxis(a[1], -1, 0))]
-
-
-@folder("CumSum")
-def cumsum(site: Site, a: Arrays) -> np.ndarray:
-    axis = int(a[1].reshape(-1)[0])
-    data = np.flip(a[0], axis) if site.attrs.get("reverse") else a[0]
-    result = np.cumsum(data, axis, dtype=data.dtype)
-    if site.attrs.get("exclusive"):
-        result = result - data
-    return np.flip(result, axis) if site.attrs.get("reverse") else result

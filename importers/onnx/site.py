@@ -15,7 +15,7 @@ from onnx import AttributeProto, NodeProto, TensorProto
 from onnx.defs import OpSchema
 
 from tileflow.errors import ModelError, TypeMismatchError, UnsupportedError
-from tileflow.graph import FLOATS, OPS, Builder, TensorType, Value
+from tileflow.graph import FLOATS, OPS, Builder, Op, TensorType, Value
 
 from .checker import schema_of
 from .model import title
@@ -246,18 +246,23 @@ class Site:
         return array.reshape(-1)[0].item()
 
     def generic(self, **overrides: Any) -> tuple[Value, ...]:
-        """The default path: ONNX's attributes and the inputs named like attributes become the operator's attributes, other inputs its
-        operands; an attribute named like an optional output says whether that is wanted."""
+        """The default path: the operator as the engine declares it, over values of the graph."""
+        op, operands = self.declared(**overrides)
+        return self.builder.emit(op, *[None if i is None else self.value(i) for i in operands], names=tuple(self.outputs))
+
+    def declared(self, **overrides: Any) -> tuple[Op, list[int | None]]:
+        """The engine's operator for this node, and which inputs are its operands: ONNX's attributes and the inputs named like attributes become
+        the operator's attributes; an attribute named like an optional output says whether that is wanted."""
         declared = OPS.get(self.op_type)
         if declared is None or not declared.onnx or self.domain != "":
             raise self.unsupported("tileflow has no such operator")
         hints = field_types(self.op_type)
-        operands: list[Value | None] = []
+        operands: list[int | None] = []
         attributes: dict[str, Any] = dict(overrides)
         for i in range(len(self.inputs)):
             formal = self._formal(i)
             if formal not in hints:
-                operands.append(self.optional(i))
+                operands.append(i if self.has(i) else None)
             elif self.has(i) and formal not in attributes:
                 attributes[formal] = self._attribute(formal, self.static(i), hints[formal])
         while operands and operands[-1] is None:
@@ -271,10 +276,9 @@ class Site:
             elif name in self.given and name not in IGNORED.get(self.op_type, ()) and not self._is_default(name, value):
                 raise self.unsupported(f"the attribute {name}={value!r}"[:120])
         try:
-            op = declared(**attributes)
+            return declared(**attributes), operands
         except TypeError as error:
             raise self.unsupported(f"its attributes do not suffice ({error})") from None
-        return self.builder.emit(op, *operands, names=tuple(self.outputs))
 
     def _formal(self, i: int) -> str:
         formals = self.schema.inputs if self.schema else []
