@@ -16,6 +16,7 @@ from tileflow.kernels.machine import table as rows
 from tileflow.kernels.machine.table import Table
 from tileflow.program import Batching, Program
 from tileflow.report import trace
+from tileflow.runtime.executable import Host, make_engine
 from tileflow.schedule import (
     Atomic,
     Begin,
@@ -43,6 +44,7 @@ from tileflow.schedule import (
     visits,
     widest,
 )
+from tileflow.state import Session
 from tileflow.tiles.chip import chip
 from tileflow.tiles.machine import analyze
 
@@ -305,3 +307,33 @@ def test_a_program_of_one_step_knows_its_parts() -> None:
     assert program.schedule[0].steps[-1] == Atomic((Run("update"), Commit()))
     assert one_by_one(3, None)[0] == Refresh((Run("prologue"),))
     assert Moment(Begin(), 0, 0) == next(unrolled(program.schedule))
+
+
+def written_out(micro_batches: int, updates: int) -> Steps:
+    """All micro-batches of an update before the first fold, each in memory of its own, none in a loop."""
+    ahead = range(micro_batches)
+    steps = (*(Run("micro", i) for i in ahead), *(Fold("fold", i) for i in ahead))
+    update = (Run("prologue"), Begin(), Repeat(1, steps, "micro-batch", micro_batches), Atomic((Run("update"), Commit())))
+    return Repeat(updates, update, "update"),
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("steps", [one_by_one(3, 2), in_waves(one_by_one(3, 2), 2), in_waves(one_by_one(3, 2), 3), written_out(3, 2)],
+                         ids=["one by one", "waves of two", "waves of three", "written out"])
+def test_another_schedule_of_the_same_program_computes_the_same_bits(steps: Steps, threads: int) -> None:
+    """The engine runs what it is told; outputs, weights, moments and statistics are those of the usual order."""
+    model, arrays = made(True, 3, 2, 1)
+    model.compile(*arrays)
+    initial = {n: a.copy() for n, a in model.source.session.snapshot().items()}
+    wanted = model.run_call(*arrays)
+    program = model.program.with_parts({}, schedule=steps)
+    session = Session()
+    engine = make_engine(program, session, initial, Host(threads))
+    found = engine.call(arrays, scalars=model.optimizer.values)
+    assert engine.completed == 2
+    for a, b in zip(found, wanted, strict=True):
+        assert a[-1].tobytes() == b[-1].tobytes()
+    for name, array in model.source.session.snapshot().items():
+        assert session[name].tobytes() == array.tobytes(), name
+    machine = chip("gc200").variant(name="small", tiles=4)
+    assert analyze(program, machine).cycles_per_update == analyze(model.program, machine).cycles_per_update
