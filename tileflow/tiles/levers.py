@@ -2,39 +2,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from ..work import Contraction
 from .plan import TileOptions, TileStep
 from .schedule import layer_of
 from .shard import over_two_ipus
-
-if TYPE_CHECKING:
-    from .machine import TileProgram
+from .tiled import Lever, TileProgram
 
 PROPORTIONS = (0.4, 0.3, 0.2, 0.15, 0.1, 0.05, 0.02, 0.0)
 FACTORS = (2, 4, 8, 16)
-
-
-@dataclass(frozen=True)
-class Lever:
-    """One thing that was tried. `slower`: cycles per update over those of the program as it is, as a factor; `bytes`: the worst tile's."""
-
-    name: str
-    options: TileOptions
-    fits: bool
-    bytes: int
-    cycles: int
-    slower: float
-    ipus: int = 1
-
-    @property
-    def sentence(self) -> str:
-        """What was tried and what came of it."""
-        price = f"{abs(self.slower - 1):.1%} {'more' if self.slower >= 1 else 'fewer'} cycles"
-        result = "it fits" if self.fits else "it still does not fit"
-        return f"Tried {self.name}: {result}, with {self.bytes:,} bytes on the worst tile and {price}."
 
 
 def find_levers(tiled: TileProgram) -> list[Lever]:
@@ -102,8 +79,7 @@ def _together(tiled: TileProgram, levers: list[Lever]) -> Iterator[Lever]:
 
 
 def _measured(tiled: TileProgram, name: str, options: TileOptions) -> Lever:
-    from .machine import analyze
-    found = analyze(tiled.program, tiled.chip, options)
+    found = tiled.again(options)
     return Lever(name, options, found.fits, int(found.peak[found.worst_tile]), found.cycles_per_update,
                  found.cycles_per_update / max(1, tiled.cycles_per_update))
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from .memory import Memory, measure
 from .plan import OpPlan, Phases, TileStep
 from .schedule import Storage
-
-if TYPE_CHECKING:
-    from .machine import TileProgram
+from .tiled import TileProgram
 
 _NOTHING = OpPlan({}, "none", Phases(), 0)
 

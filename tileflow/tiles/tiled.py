@@ -1,0 +1,149 @@
+"""A program on a chip: what `machine.analyze` found, what holds its memory, what would make it fit."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping as Dict
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import OutOfTileMemoryError
+from ..program import Program
+from .chip import Chip
+from .memory import holdings
+from .plan import Phases, TileOptions, TileStep
+from .schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Lever:
+    """One thing that was tried. `slower`: cycles per update over those of the program as it is, as a factor; `bytes`: the worst tile's."""
+
+    name: str
+    options: TileOptions
+    fits: bool
+    bytes: int
+    cycles: int
+    slower: float
+    ipus: int = 1
+
+    @property
+    def sentence(self) -> str:
+        """What was tried and what came of it."""
+        price = f"{abs(self.slower - 1):.1%} {'more' if self.slower >= 1 else 'fewer'} cycles"
+        result = "it fits" if self.fits else "it still does not fit"
+        return f"Tried {self.name}: {result}, with {self.bytes:,} bytes on the worst tile and {price}."
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One stream between host and chip. `repeats` per weight update."""
+
+    name: str
+    to_chip: bool
+    nbytes: int
+    cycles: int
+    repeats: int
+
+
+@dataclass(frozen=True)
+class Contributor:
+    """What a layer holds on the worst tile when that is fullest: bytes by category."""
+
+    layer: str
+    nbytes: int
+    categories: Dict[str, int]
+
+
+@dataclass
+class TileProgram:
+    """A program on a chip.
+
+    steps: the operators in the order in which they first run; their phases times repeats add up to `phases`, which on one IPU are the cycles
+        of an update. Inference has no updates: there an update is a micro-batch.
+    always_live, peak: bytes per tile, int64[tiles]; peak is each tile's worst step, everything included.
+    categories: name -> int64[tiles]; they add up to `peak`.
+    liveness: bytes on the worst tile during each step, everything included; int64[steps].
+    infeasible: sentences on what does not fit: operators over their bound, the program over the tile.
+    rearranged: per step the bytes that bring its inputs where it wants them, on the worst tile.
+    transfers: host streams; they run beside the steps and are not part of `phases`.
+    seconds_per_update: the slower of the steps and the host's streams.
+    tflops: useful 1e12 FLOP/s; peak_fraction: of the chip's peak for the program's precision.
+    """
+
+    program: Program
+    chip: Chip
+    options: TileOptions
+    steps: list[TileStep]
+    always_live: np.ndarray
+    peak: np.ndarray
+    categories: dict[str, np.ndarray]
+    liveness: np.ndarray
+    phases: Phases
+    cycles_per_update: int
+    seconds_per_update: float
+    samples_per_second: float
+    tflops: float
+    peak_fraction: float
+    worst_tile: int
+    fits: bool
+    infeasible: list[str]
+    transfers: list[Transfer]
+    streaming_cycles: int
+    peak_step: np.ndarray
+    memory_schedule: Schedule
+    rearranged: list[int]
+    find: Callable[[TileProgram], list[Lever]] = field(repr=False)
+    """What looks for levers."""
+    again: Callable[[TileOptions], TileProgram] = field(repr=False)
+    """The same program on the same chip with other options."""
+    _levers: list[Lever] | None = field(default=None, repr=False)
+
+    @property
+    def flops(self) -> float:
+        """Useful FLOPs per weight update."""
+        return sum(s.work.flops * s.repeats for s in self.steps)
+
+    @property
+    def host_cycles(self) -> int:
+        """Cycles of the host's streams per weight update."""
+        return sum(t.cycles * t.repeats for t in self.transfers)
+
+    def mapping(self, value: Any) -> Any:
+        """The Mapping of a value of any of the program's graphs: which tile holds which interval."""
+        return self.memory_schedule.of[value].mapping
+
+    def contributors(self, tile: int | None = None) -> list[Contributor]:
+        """What holds memory on a tile (the worst one) at its fullest step, by layer, most bytes first. Code is not a layer's."""
+        tile = self.worst_tile if tile is None else tile
+        step = int(self.peak_step[tile])
+        found: dict[str, dict[str, int]] = {}
+        for storage, nbytes in holdings(self.memory_schedule, step, tile):
+            kinds = found.setdefault(storage.layer, {})
+            kinds[storage.kind] = kinds.get(storage.kind, 0) + nbytes
+        running = int(self.categories["temporaries"][tile] + self.categories["exchange"][tile])
+        if step >= 0 and running:
+            found.setdefault(self.memory_schedule.layer(self.steps[step].node), {})["temporaries"] = running
+        ranked = sorted(found.items(), key=lambda item: (-sum(item[1].values()), item[0]))
+        return [Contributor(layer, sum(kinds.values()), kinds) for layer, kinds in ranked]
+
+    def levers(self) -> list[Lever]:
+        """What would make the program fit, tried and measured, what helps most cheaply first."""
+        if self._levers is None:
+            self._levers = self.find(self)
+        return self._levers
+
+    def require_fit(self) -> TileProgram:
+        """This program, where it fits.
+
+        Raises:
+            OutOfTileMemoryError: a tile needs more bytes than it has.
+        """
+        if self.fits:
+            return self
+        demand, bound = int(self.peak[self.worst_tile]), self.chip.usable_bytes
+        contributors = self.contributors()[:5]
+        levers = [lever for lever in self.levers() if lever.fits][:3] or self.levers()[:3]
+        raise OutOfTileMemoryError(self.worst_tile, demand, bound, [(c.layer, c.nbytes, dict(c.categories)) for c in contributors],
+                                   [lever.sentence for lever in levers])
