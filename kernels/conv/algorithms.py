@@ -73,6 +73,7 @@ CHANNELS_LAST = (
 PLANAR = (
     Algorithm("depthwise planes", planar.depthwise.serves, planar.depthwise.cost, planar.depthwise.panels, planar.depthwise.calls),
     Algorithm("pointwise", planar.pointwise.serves, planar.pointwise.cost, planar.pointwise.panels, planar.pointwise.calls),
+    Algorithm("framed", planar.framed.serves, planar.framed.cost, planar.framed.panels, planar.framed.calls),
     Algorithm("unfolded", planar.product.serves, planar.product.cost, planar.product.panels, planar.product.calls),
     Algorithm("folded", planar.transpose.serves, planar.transpose.cost, planar.transpose.panels, planar.transpose.calls),
     Algorithm("turned", lambda p, dtype, _path: planar.turned.serves(p, dtype), planar.turned.cost, lambda *_: None, _turned),

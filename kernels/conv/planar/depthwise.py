@@ -249,7 +249,7 @@ def _correlate(dtype: str, path: cpu.Cpu, taps: int) -> Any:
 
 
 @functools.cache
-def _framed(dtype: str, path: cpu.Cpu) -> Any:
+def framed(dtype: str, path: cpu.Cpu) -> Any:
     """Numba-callable: the rows of a plane that a band of outputs meets, into the frame."""
     size = itemsize(dtype)
     copy = as_intrinsic(f"tileflow_frame_rows_{dtype}_{path.name}", "rows, n, source, source_row, target, target_row", path,
@@ -294,7 +294,7 @@ def tap_offsets(f: Frame, size: int) -> Const:
 @functools.cache
 def _forward(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
     size = itemsize(dtype)
-    framed, finish = _framed(dtype, path), finisher(form, channels="rows")
+    copied, finish = framed(dtype, path), finisher(form, channels="rows")
     multiply = as_intrinsic(f"tileflow_planes_{dtype}_{path.name}_{rows}", "count, n, taps, offsets, w, bias, biased, f, f_row, y, y_row",
                             path, _multiply(dtype, path, rows))
 
@@ -309,7 +309,7 @@ def _forward(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
             if bands > 1 or unit == lo:
                 for i in range(frame.shape[0]):
                     frame[i] = 0
-            framed(x, plane * h * w, frame, first * sy, (count - 1) * sy + (kh - 1) * s.dy + 1, phase, columns, s)
+            copied(x, plane * h * w, frame, first * sy, (count - 1) * sy + (kh - 1) * s.dy + 1, phase, columns, s)
             channel, to = plane % s.channels, (plane * oh + first) * ow
             for r in range(0, count, rows):
                 multiply(count - r, ow, taps, address_of(offsets), address_of(weights) + channel * taps * size,
@@ -351,7 +351,7 @@ def _time(g: Geometry, size: int, path: cpu.Cpu) -> float:
 
 @functools.cache
 def _weights_leaf(dtype: str, path: cpu.Cpu, together: int) -> Leaf:
-    size, lanes, framed = itemsize(dtype), path.lanes(itemsize(dtype)), _framed(dtype, path)
+    size, lanes, copied = itemsize(dtype), path.lanes(itemsize(dtype)), framed(dtype, path)
     correlate = as_intrinsic(f"tileflow_planes_weights_{dtype}_{path.name}_{together}",
                              "rows, n, offsets, f, f_row, g, g_row, totals, accumulate", path, _correlate(dtype, path, together))
 
@@ -369,7 +369,7 @@ def _weights_leaf(dtype: str, path: cpu.Cpu, together: int) -> Leaf:
                     if band < oh or (channel == lo and image == 0):
                         for i in range(frame.shape[0]):
                             frame[i] = 0
-                    framed(x, plane * h * w, frame, first * sy, (count - 1) * sy + (kh - 1) * s.dy + 1, phase, columns, s)
+                    copied(x, plane * h * w, frame, first * sy, (count - 1) * sy + (kh - 1) * s.dy + 1, phase, columns, s)
                     for tap in range(0, taps, together):
                         correlate(count, ow, address_of(offsets) + tap * 8, address_of(frame), sy * row, address_of(g) + at * size, ow * size,
                                   address_of(totals) + tap * lanes * size, image + first > 0)

@@ -19,7 +19,7 @@ from ..problem import UNITS, Problem
 from .geometry import CACHE, FIRST, Geometry, Unfolding, cost, geometry, planes, time
 from .unfold import HEAD, copy_rows, table, unfold
 
-__all__ = ["calls", "cost", "panels", "panels_of", "pools", "product", "products", "serves"]
+__all__ = ["calls", "cost", "panels", "panels_of", "pools", "product", "product_tile", "products", "serves"]
 
 DEPTH = 640               # products summed in registers at a time, about
 POINTWISE = 192           # likewise where the kernel is one pixel: PyTorch's errors there are those of matrix products, smaller than elsewhere
@@ -86,7 +86,7 @@ def product(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
                         "n, k, a, offsets, b, bias, biased, c, c_row, accumulate, skip", path, _product(dtype, path, rows, vectors))
 
 
-def _product_tile(m: int, pixels: int, dtype: str, path: cpu.Cpu) -> tuple[int, int]:
+def product_tile(m: int, pixels: int, dtype: str, path: cpu.Cpu) -> tuple[int, int]:
     """Rows and vectors of the register block that covers m x pixels in the fewest estimated cycles."""
     lanes = path.lanes(itemsize(dtype))
     free = path.registers - (1 if path.fma else 2)
@@ -253,13 +253,13 @@ def pools(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
         return False
     g = geometry(p)
     rows, _, _ = _product_blocks(g, itemsize(dtype))
-    return rows == g.oh and _plane_elements(g, dtype, path) * itemsize(dtype) <= FIRST // 2
+    return rows == g.oh and min(g.oh, g.ow) > 1 and _plane_elements(g, dtype, path) * itemsize(dtype) <= FIRST // 2
 
 
 def _plane_elements(g: Geometry, dtype: str, path: cpu.Cpu) -> int:
     """Elements of the planes of one unit of range."""
     block, together, _ = _product_blocks(g, itemsize(dtype))
-    rows, _ = _product_tile(g.oc, block * g.ow, dtype, path)
+    rows, _ = product_tile(g.oc, block * g.ow, dtype, path)
     return together * min(g.oc, _part(g, block, together, rows) * rows) * g.oh * g.ow
 
 
@@ -276,9 +276,9 @@ def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
     return panels_of(g, dtype, path, (g.k, g.kh * g.kw, 0))
 
 
-def panels_of(g: Geometry, dtype: str, path: cpu.Cpu, order: tuple[int, int, int]) -> Panels:
-    """The panels of a convolution with `o_step`, `c_step` and `flip` of its weights (see `conv_planar_panels`)."""
-    rows, _ = _product_tile(g.oc, _product_blocks(g, itemsize(dtype))[0] * g.ow, dtype, path)
+def panels_of(g: Geometry, dtype: str, path: cpu.Cpu, order: tuple[int, int, int], rows: int = 0) -> Panels:
+    """The panels of a convolution, of `rows` filters, with `o_step`, `c_step` and `flip` of its weights (see `conv_planar_panels`)."""
+    rows = rows or product_tile(g.oc, _product_blocks(g, itemsize(dtype))[0] * g.ow, dtype, path)[0]
     tiles, weights = g.groups * -(-g.oc // rows), g.groups * g.oc * g.k
     args = (In(0, (weights,)), Out(0, (tiles * rows * g.k,)), WeightSizes(g.oc, rows, g.c, g.kh * g.kw, *order))
     return Panels(tiles * rows * g.k, (Call(conv_planar_panels[dtype], args, tiles, 1, weights * 0.7),))
@@ -290,7 +290,7 @@ def products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, laid: Panels 
     size = itemsize(dtype)
     block, together, channels = _product_blocks(g, size)
     un = Unfolding(g, block)
-    rows, vectors = _product_tile(g.oc, block * g.ow, dtype, path)
+    rows, vectors = product_tile(g.oc, block * g.ow, dtype, path)
     units = -(-g.n // together) * g.groups * -(-g.oh // block)
     tiles = -(-g.oc // rows)
     part = _part(g, block, together, rows)
