@@ -12,6 +12,13 @@ SKIPPED = "tileflow/skipped"
 """Key of pytest's cache: the tests (or whole files) that the last run skipped."""
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _lowered_graphs_are_verified() -> None:
+    """After every pass of the host lowering, as graphs are before the fork of the street. For users that would cost time."""
+    from tileflow.lower import through
+    through.VERIFIED = True
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--last-skipped", action="store_true", help="run only what the last run skipped, for example after installing a peer")
     parser.addoption("--exhaustive", action="store_true", help="run (with --last-skipped: as well) the tests marked exhaustive")

@@ -14,13 +14,13 @@ from tileflow import nn
 from tileflow.autograd import gradients
 from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import Builder, Graph, TensorType, Value
-from tileflow.graph.rewrite import rewrite
+from tileflow.host.attention import causal_reach
+from tileflow.host.rewrite import rewrite
 from tileflow.kernels.attention.float32 import KEYS, QUERIES, scratch_elements
 from tileflow.kernels.attention.half import half_scratch_elements
 from tileflow.kernels.isa import cpu
 from tileflow.nn.module import record
 from tileflow.ops.attention import FusedAttention, FusedAttentionGrad
-from tileflow.ops.attention_fusion import causal_reach
 
 rng = np.random.default_rng(11)
 NONE = (False, False, False, False)

@@ -11,10 +11,10 @@ from lowered import host_passes, run
 
 from tileflow.autograd import gradients
 from tileflow.graph import OPS, Builder, Graph, Node, TensorType, Value
-from tileflow.graph.rewrite import rewrite
+from tileflow.host.linear import linear_factor
+from tileflow.host.rewrite import rewrite
 from tileflow.kernels.elementwise.expr import Const, Expr, Var, cast, exp, floor, maximum, sign, where
 from tileflow.lower import layout
-from tileflow.ops.linear import linear_factor
 
 Made = Callable[[Builder, Value], Value]
 x, half = Var(0, "float32"), Var(0, "float16")

@@ -1,7 +1,7 @@
 """The graph: values in single assignment, nodes in execution order, constants, states."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -150,6 +150,14 @@ class Graph:
         for state in self.states:
             if state.output is not None:
                 yield state.output
+
+    def walk(self) -> Iterator[Node]:
+        """Every node, in order. (Where nodes hold graphs of their own, those follow the node they belong to.)"""
+        yield from self.nodes
+
+    def with_nodes(self, nodes: Iterable[Node]) -> Graph:
+        """A copy with other nodes; all else is shared with this graph."""
+        return replace(self, nodes=list(nodes))
 
     def uses(self) -> dict[Value, int]:
         """How many node inputs and results read each value."""

@@ -82,14 +82,6 @@ class Op:
         """The leaf calls that compute all outputs, in order."""
         raise NotImplementedError
 
-    def in_float32(self, inputs: Types) -> tuple[Op, tuple[TensorType, ...]]:
-        """The operator that does the same with float32 where the graph has 16-bit floats, and the types of its outputs.
-
-        Args:
-            inputs: the operands' types, 16-bit floats replaced by float32.
-        """
-        return self, self.infer(*inputs)
-
     def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Any | None:
         """For elementwise operators the scalar expression (kernels.elementwise.Expr) over `inputs`; else None. Fusion asks this."""
         return None

@@ -15,6 +15,7 @@ import numpy as np
 from ..graph.op import Op, Types
 from ..graph.types import TensorType
 from ..kernels.elementwise.epilogue import Epilogue
+from ..kernels.elementwise.expr import Expr, evaluate
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call
 from ..kernels.pool.planes import Pooling
@@ -189,3 +190,9 @@ def pooling(op: Op, inputs: Types, outputs: Outputs) -> Pooling | None:
     """For operators that read their only input [n, c, h, w] plane by plane: how a kernel does the same to its finished planes; None:
     there is no such form."""
     return None
+
+
+def elements(exprs: Sequence[Expr], arrays: Sequence[np.ndarray | None], shape: tuple[int, ...]) -> list[np.ndarray]:
+    """The values of scalar expressions over arrays that broadcast to `shape`, for references."""
+    given = [np.asarray(a) for a in arrays]
+    return [np.array(np.broadcast_to(evaluate(e, given), shape)) for e in exprs]

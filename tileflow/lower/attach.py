@@ -9,9 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from ..graph import Graph, Node, TensorType, Value
+import numpy as np
+
+from ..graph import Graph, Index, Node, TensorType, Value
 from ..graph.op import Types
-from ..host.form import Blockwise, Finish, blockwise
+from ..host.form import Blockwise, Finish, blockwise, elements
 from ..kernels.elementwise.epilogue import Along, Epilogue
 from ..kernels.elementwise.expr import Expr, Var, substitute, variables
 from ..kernels.isa.cpu import Cpu
@@ -31,7 +33,12 @@ class Finished(Blockwise):
         self.op, self.inputs, self.outputs, self.exprs, self.kinds = op, inputs, outputs, exprs, kinds
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        return (*self.outputs, *(self.outputs[0].with_dtype(e.dtype) for e in self.exprs[1:]))
+        return (*self.op.infer(*types[:self.inputs]), *(self.outputs[0].with_dtype(e.dtype) for e in self.exprs[1:]))
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        first, *others = self.op.reference(*inputs[:self.inputs])
+        made = elements(self.exprs, [first, *inputs[self.inputs:]], first.shape)
+        return (made[0], *others, *made[1:])
 
     def pools(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
         return len(outputs) == 1 and self.op.pools(inputs[:self.inputs], self.outputs, cpu)
@@ -47,50 +54,32 @@ class Finished(Blockwise):
         return f"{self.op} then {', '.join(map(str, self.exprs))}"
 
 
-class _Uses:
-    """Where each value is made and read, as positions in the graph; `wanted` are read by what is no node."""
-
-    def __init__(self, graph: Graph, wanted: set[Value]) -> None:
-        self.wanted = wanted
-        self.maker = {v: i for i, node in enumerate(graph.nodes) for v in node.outputs}
-        self.readers: dict[Value, set[int]] = {}
-        for i, node in enumerate(graph.nodes):
-            for v in node.operands:
-                self.readers.setdefault(v, set()).add(i)
-
-    def join(self, joined: Node, source: int, position: int, place: int) -> None:
-        """The nodes at `source` and `position` are one at `place` now."""
-        for v in dict.fromkeys(joined.operands):
-            self.readers[v] -= {source, position}
-            self.readers[v].add(place)
-        self.maker |= dict.fromkeys(joined.outputs, place)
-
-
 def attach(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
     """A copy of the graph with elementwise nodes appended to products; values keep their identity.
 
     `keep` names values that are wanted besides the graph's results. The two run where the product stood or, where an operand is not
     made by then, where the elementwise node stood.
     """
-    uses = _Uses(graph, {*graph.results(), *keep})
+    index = Index(graph, keep)
     nodes: list[Node | None] = list(graph.nodes)
     for position, node in enumerate(graph.nodes):
         exprs = _expressions(node)
-        for source in sorted({uses.maker[v] for v in node.operands if v in uses.maker}, reverse=True):
+        for source in sorted({index.position[made] for v in node.operands if (made := index.maker(v))}, reverse=True):
             product = nodes[source]
             form = None if exprs is None or product is None else blockwise(product.op)
             if exprs is None or product is None or form is None or not _may_join(product, form, node):
                 continue
             result = product.outputs[0]
-            early = all(uses.maker.get(v, -1) < source for v in node.operands if v is not result)
-            late = early or all(reader >= position for v in product.outputs for reader in uses.readers.get(v, ()))
-            joined = _joined(product, form, node, exprs, uses) if late else None
+            makers = [index.maker(v) for v in node.operands if v is not result]
+            early = all(index.position[made] < source for made in makers if made is not None)
+            late = early or all(index.position[reader] >= position for v in product.outputs for reader in index.readers(v))
+            joined = _joined(product, form, node, exprs, index) if late else None
             if joined is not None:
                 nodes[source] = nodes[position] = None
                 nodes[source if early else position] = joined
-                uses.join(joined, source, position, source if early else position)
+                index.join([product, node], joined, source if early else position)
                 break
-    return Graph(graph.name, graph.inputs, graph.outputs, [n for n in nodes if n is not None], graph.constants, graph.states)
+    return graph.with_nodes(n for n in nodes if n is not None)
 
 
 def _expressions(node: Node) -> tuple[Expr, ...] | None:
@@ -107,11 +96,11 @@ def _may_join(product: Node, form: Blockwise, node: Node) -> bool:
             and all(v.shape == result.shape for v in node.outputs))
 
 
-def _joined(product: Node, form: Blockwise, node: Node, exprs: tuple[Expr, ...], uses: _Uses) -> Node | None:
+def _joined(product: Node, form: Blockwise, node: Node, exprs: tuple[Expr, ...], index: Index) -> Node | None:
     """The product with `node` as its epilogue; None where its outputs or operands do not fit."""
     result = product.outputs[0]
     outputs: list[tuple[Value, Expr | None]] = list(zip(node.outputs, exprs, strict=True))
-    if result in uses.wanted or len(uses.readers[result]) > 1:
+    if result in index.wanted or len(index.readers(result)) > 1:
         outputs.insert(0, (result, None))
     else:
         outputs.sort(key=lambda output: output[0].dtype != result.dtype)         # one takes the product's own memory

@@ -7,9 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ..graph import Graph, Node, Origin, TensorType, Value
 from ..graph.op import Types
-from ..host.form import HostOp
+from ..host.form import HostOp, elements
 from ..kernels.elementwise.expr import Const, Expr, Var, substitute
 from ..kernels.elementwise.loops import elementwise_call
 from ..kernels.isa.cpu import Cpu
@@ -27,6 +29,9 @@ class Fused(HostOp):
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         return self.types
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        return tuple(elements(self.expressions, inputs, self.types[0].shape if self.types else ()))
 
     def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Any:
         return self.expressions
@@ -47,7 +52,7 @@ def fuse(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
     groups = grow(graph)
     needed_outside = _read_outside(graph, groups) | set(keep)
     nodes = [_merge(group, graph, needed_outside) if len(group.nodes) > 1 else group.nodes[0][1] for group in groups]
-    return Graph(graph.name, graph.inputs, graph.outputs, nodes, graph.constants, graph.states)
+    return graph.with_nodes(nodes)
 
 
 def _read_outside(graph: Graph, groups: Sequence[Group]) -> set[Value]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ..graph import Graph, Node, Origin, State, TensorType, Value
+import numpy as np
+
+from ..graph import Graph, Index, Node, Origin, State, TensorType, Value
 from ..graph.op import Types
 from ..host.form import HostOp
 from ..kernels.elementwise.expr import Expr
@@ -26,6 +28,9 @@ class Refuse(HostOp):
     name: ClassVar[str] = "Refuse"
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        return ()
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         return ()
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
@@ -81,7 +86,7 @@ def check_part(update: Graph) -> Graph:
 
 def watch(update: Graph) -> Graph:
     """The update, which also fails where a wider weight that it wrote is not finite."""
-    return Graph(update.name, update.inputs, update.outputs, [*update.nodes, *_refusals(_weights(update, False))], update.constants, update.states)
+    return update.with_nodes([*update.nodes, *_refusals(_weights(update, False))])
 
 
 def join(graph: Graph) -> Graph:
@@ -89,19 +94,18 @@ def join(graph: Graph) -> Graph:
     where there is none."""
     if not any(isinstance(node.op, Refuse) for node in graph.nodes):
         return graph
-    makers = {v: node for node in graph.nodes for v in node.outputs}
-    uses = graph.uses()
+    index = Index(graph)
     joined: dict[Node, Node | None] = {}
     for refuse in graph.nodes:
         if not isinstance(refuse.op, Refuse):
             continue
         value = refuse.operands[0]
-        maker = makers.get(value)
-        found = None if maker is None or maker in joined else _joined(maker, value, uses[value] == 1)
+        maker = index.maker(value)
+        found = None if maker is None or maker in joined else _joined(maker, value, index.only_reader(value) is refuse)
         if maker is not None and found is not None:
             joined.update({maker: found, refuse: None})
     nodes = [joined.get(node, node) for node in graph.nodes]
-    return Graph(graph.name, graph.inputs, graph.outputs, [n for n in nodes if n is not None], graph.constants, graph.states)
+    return graph.with_nodes(n for n in nodes if n is not None)
 
 
 def _joined(maker: Node, value: Value, alone: bool) -> Node | None:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
+import numpy as np
+
 from ..graph import Graph, Node, Op, Origin, TensorType, Value
 from ..graph.op import Types
 from ..host.channels_last import to_channels_first, to_channels_last
@@ -36,6 +38,11 @@ class Turn(HostOp):
         assert x is not None
         return (x.with_shape(to_channels_first(x.shape) if self.back else to_channels_last(x.shape)),)
 
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        x, = inputs
+        assert x is not None
+        return (np.ascontiguousarray(np.moveaxis(x, -1, 1) if self.back else np.moveaxis(x, 1, -1)),)
+
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = inputs[0]
         assert x is not None
@@ -60,7 +67,12 @@ class View(HostOp):
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         assert types[0] is not None
+        assert types[0].size == math.prod(self.shape), f"{types[0]} as {self.shape}"
         return (types[0].with_shape(self.shape),)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        assert inputs[0] is not None
+        return (inputs[0].reshape(self.shape),)
 
 
 def arrange(graph: Graph, cpu: Cpu, keep: Iterable[Value] = ()) -> Graph:
@@ -146,8 +158,7 @@ class _Rebuilt:
             for v in node.outputs:
                 if v in self.wanted:
                     self._logical(v, node.origin)
-        g = self.given
-        return Graph(g.name, g.inputs, g.outputs, self.nodes, g.constants, g.states)
+        return self.given.with_nodes(self.nodes)
 
     def _made(self, value: Value) -> Value:
         """A node's channels-last result that stands for `value`."""

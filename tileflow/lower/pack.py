@@ -17,6 +17,7 @@ from ..host.form import packed as packed_form
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call
 from ..program import Program
+from .through import verified
 
 MOST_BYTES = 1 << 29
 """What the laid-out copies of one program may take together."""
@@ -64,7 +65,7 @@ def pack(program: Program, cpu: Cpu) -> Program:
         elif leaf is not None:
             prologue.constants[inside] = leaf
         node = Node(Pack(packed), [inside], [], readers[0].origin)
-        made = Value(f"{value.name}.packed", packed.type, node)
+        made = Value(f"{value.name}.packed.{len(crossings)}", packed.type, node)
         node.outputs.append(made)
         prologue.nodes.append(node)
         prologue.outputs.append(made)
@@ -75,7 +76,7 @@ def pack(program: Program, cpu: Cpu) -> Program:
     nodes = [_packed_node(node, *laid[node]) if node in laid else node for node in program.micro.nodes]
     micro = replace(program.micro, inputs=[*program.micro.inputs, *crossings], nodes=nodes)
     _drop_unread(micro, prologue, links)
-    return program.with_parts({"micro": micro, "prologue": prologue}, links=links)
+    return program.with_parts({"micro": verified(micro), "prologue": verified(prologue)}, links=links)
 
 
 def _drop_unread(micro: Graph, prologue: Graph, links: dict[Value, Value]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..graph import Graph, Value
 from ..graph.collector import without_collector
-from ..graph.rewrite import rewrite
+from ..host.rewrite import rewrite
 from ..kernels.isa import cpu
 from ..kernels.machine import limits
 from ..kernels.machine.leaf import Leaf
@@ -22,6 +22,7 @@ from .pack import pack
 from .planes import pool_planes
 from .record import record
 from .rows import Lowered, Place, lower
+from .through import through
 from .widen import widen
 
 LANE_MEMORY_SHARE = 0.25
@@ -95,8 +96,8 @@ def host_form(program: Program, path: cpu.Cpu) -> Program:
     wanted = [*program.links.values(), *([program.loss] if program.loss else [])]
 
     def form(graph: Graph) -> Graph:
-        parts = expand(widen(rewrite(record(composites(graph)), wanted), path))
-        return arrange(parts, path, wanted)
+        return through(graph, composites, record, lambda g: rewrite(g, wanted), lambda g: widen(g, path), expand,
+                       lambda g: arrange(g, path, wanted))
 
     return program.with_parts({name: form(graph) for name, graph in program.parts.items()})
 
@@ -120,10 +121,10 @@ def _lower(program: Program, lanes: int, workers: int, path: cpu.Cpu) -> Plan:
     def lowered(graph: Graph, arena: str, keep: list[Value], region: str = "state", threads: int = workers) -> Lowered:
         direct = {v: Place(("io", v.name)) for v in graph.outputs if v in given}
         wanted = [*keep, *direct]
-        joined = attach(join(fuse(graph, wanted)), wanted)
-        pooled = pool_planes(joined, path, wanted)
-        found = lower(joined if pooled is joined else attach(pooled, wanted), arena, outside(graph, region).get, keep=keep, direct=direct,
-                      workers=threads, cpu=path)
+        joined = through(graph, lambda g: fuse(g, wanted), join, lambda g: attach(g, wanted))
+        pooled = through(joined, lambda g: pool_planes(g, path, wanted))
+        joined = joined if pooled is joined else through(pooled, lambda g: attach(g, wanted))
+        found = lower(joined, arena, outside(graph, region).get, keep=keep, direct=direct, workers=threads, cpu=path)
         places.update(found.places)
         places.update({v: Place(("arena", arena), at) for v, at in side_by_side(keep)[0].items()})
         return found

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from ..graph import Graph, Node, Op, TensorType, Value
+import numpy as np
+
+from ..graph import Graph, Index, Node, Op, TensorType, Value
 from ..graph.op import Types
 from ..host.form import Blockwise, Finish, blockwise, pooling
 from ..kernels.isa.cpu import Cpu
@@ -29,7 +31,10 @@ class Pooled(Blockwise):
         self.product, self.reader, self.whole, self.inputs, self.how = product, reader, whole, inputs, how
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        return self.reader.infer(self.whole)
+        return self.reader.infer(*self.product.infer(*types[:self.inputs]))
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        return self.reader.reference(*self.product.reference(*inputs[:self.inputs]))
 
     def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish) -> list[Call]:
         how = replace(self.how, then=finish.epilogue)
@@ -44,24 +49,19 @@ def pool_planes(graph: Graph, cpu: Cpu, keep: Iterable[Value] = ()) -> Graph:
 
     `keep` names values that are wanted besides the graph's results. The two run where the pooling stood.
     """
-    readers: dict[Value, int] = {}
-    for node in graph.nodes:
-        for v in node.operands:
-            readers[v] = readers.get(v, 0) + 1
-    wanted = {*graph.results(), *keep}
-    makers = {node.outputs[0]: node for node in graph.nodes if len(node.outputs) == 1}
+    index = Index(graph, keep)
     joined: dict[Node, Node] = {}
     for node in graph.nodes:
         whole = node.inputs[0] if len(node.inputs) == 1 else None
-        if whole is not None and whole in makers and readers[whole] == 1 and whole not in wanted:
-            found = _joined(makers[whole], node, cpu)
+        product = None if whole is None or index.only_reader(whole) is not node else index.maker(whole)
+        if product is not None and len(product.outputs) == 1:
+            found = _joined(product, node, cpu)
             if found is not None:
-                joined[node] = found
-                joined[makers[whole]] = found
+                joined[node] = joined[product] = found
     if not joined:
         return graph
     nodes = [joined.get(node, node) for node in graph.nodes if node not in joined or joined[node].outputs == node.outputs]
-    return Graph(graph.name, graph.inputs, graph.outputs, nodes, graph.constants, graph.states)
+    return graph.with_nodes(nodes)
 
 
 def _joined(product: Node, reader: Node, cpu: Cpu) -> Node | None:

@@ -31,7 +31,7 @@ def record(graph: Graph) -> Graph:
         if kept == wanted:
             replaced[node] = Node(wanted.reader, [*(node.inputs[i] for i in wanted.keeps), value], node.outputs, node.origin)
     nodes = [replaced.get(node, node) for node in graph.nodes]
-    return Graph(graph.name, graph.inputs, graph.outputs, nodes, graph.constants, graph.states)
+    return graph.with_nodes(nodes)
 
 
 def _maker(node: Node, makers: dict[Value, dict[Op, Node]]) -> tuple[Node, Record] | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy as np
+
 from ..graph import Graph, Node, Origin, TensorType, Value
 from ..graph.op import Types
 from ..host.form import Form, HostOp, channels_last, takes_halves
@@ -29,6 +31,10 @@ class Rounded(HostOp):
         assert types[0] is not None
         return (types[0].with_dtype(self.to),)
 
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        assert inputs[0] is not None
+        return (inputs[0].astype(self.to),)
+
     def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Expr:
         assert inputs[0] is not None
         return cast(Var(0, inputs[0].dtype), self.to)
@@ -49,7 +55,7 @@ def _(op: Rounded, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Fo
 
 def widen(graph: Graph, cpu: Cpu) -> Graph:
     """A copy of the graph in which every operator finds types that its kernels have; values keep their identity."""
-    if not any(v.type.is_half for node in graph.nodes for v in [*node.operands, *node.outputs]):
+    if not any(v.type.is_half for node in graph.walk() for v in [*node.operands, *node.outputs]):
         return graph
     nodes: list[Node] = []
     wide: dict[Value, Value] = {}
@@ -72,13 +78,13 @@ def widen(graph: Graph, cpu: Cpu) -> Graph:
             nodes.append(node)
             continue
         operands = [widened(v, node.origin) for v in node.inputs]
-        op, types = node.op.in_float32([None if v is None else v.type for v in operands])
+        types = node.op.infer(*[None if v is None else v.type for v in operands])
         results = [v if v.type == t else Value(f"{v.name}.float32", t) for v, t in zip(node.outputs, types, strict=True)]
-        nodes.append(Node(op, operands, results, node.origin))
+        nodes.append(Node(node.op, operands, results, node.origin))
         for v, result in zip(node.outputs, results, strict=True):
             if v is not result:
                 convert(result, v, node.origin)
-    return Graph(graph.name, graph.inputs, graph.outputs, nodes, graph.constants, graph.states)
+    return graph.with_nodes(nodes)
 
 
 def _takes_halves(node: Node, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..graph import HALVES, Graph, Node, type_of
+from ..graph import HALVES, Graph, Node
 
 LARGEST = 1 << 16
 """Results above this many elements stay nodes: a constant that large costs memory and saves little time."""
@@ -37,5 +37,4 @@ def _reference(node: Node, arrays: list[np.ndarray | None]) -> tuple[np.ndarray,
     if node.op.halves or not any(a is not None and a.dtype.name in HALVES for a in arrays):
         return node.op.reference(*arrays)
     wide = [a.astype(np.float32) if a is not None and a.dtype.name in HALVES else a for a in arrays]
-    op, _ = node.op.in_float32([None if a is None else type_of(a) for a in wide])
-    return op.reference(*wide)
+    return node.op.reference(*wide)

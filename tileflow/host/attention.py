@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..graph.graph import Node, Origin, Value
-from ..graph.rewrite import Replacement, View, node_of, rule
-from .arithmetic import Add
-from .attention import FusedAttention, FusedAttentionGrad
+from ..graph.index import Index
+from ..ops.arithmetic import Add
+from ..ops.attention import FusedAttention, FusedAttentionGrad
+from ..ops.shape import Reshape, Shape, Transpose
+from ..ops.softmax import Softmax
 from .attention_pattern import Backward, Forward, find_backward, find_forward, merged_origin
-from .shape import Reshape, Shape, Transpose
-from .softmax import Softmax
+from .rewrite import Replacement, node_of, rule
 
 HIDDEN, HIDDEN_HALF = -1e30, -6e4
 """A mask's number below which nothing is left of a score: exporters write the smallest float32 or float16 for -inf."""
@@ -43,26 +44,26 @@ class Port:
 
 
 @rule
-def fuse_attention(view: View, node: Node) -> Replacement | None:
+def fuse_attention(index: Index, node: Node) -> Replacement | None:
     """Asked about a softmax: its attention and the gradient of it, in two operators."""
-    f = find_forward(view, node) if isinstance(node.op, Softmax) else None
+    f = find_forward(index, node) if isinstance(node.op, Softmax) else None
     if f is None:
         return None
-    trained = len(view.readers(node.outputs[0]) or []) > 1
-    if not trained and f.turn is not None and view.only_reader(f.turn.outputs[0]) is None:
+    trained = len(index.all_readers(node.outputs[0]) or []) > 1
+    if not trained and f.turn is not None and index.only_reader(f.turn.outputs[0]) is None:
         return None
-    back = find_backward(view, f) if trained else None
+    back = find_backward(index, f) if trained else None
     y = f.weighted.outputs[0]
     if (trained and back is None) or not y.type.is_float or any(x.type.rank != y.type.rank for x in f.operands):
         return None
-    ports = _plain_ports(view, f, back) if y.type.rank == 4 else _folded_ports(f, back)
+    ports = _plain_ports(index, f, back) if y.type.rank == 4 else _folded_ports(f, back)
     if ports is None:
         return None
-    reach, masks = _reach(view, f.masks)
+    reach, masks = _reach(index, f.masks)
     origin = merged_origin(f.nodes)
     lead = tuple(y.shape[:-2])
     found = _sum_of_masks(masks, lambda shape: _folded_mask(shape, lead), f.chain[-1].outputs[0].shape[-1], origin)
-    return None if found is None else _replacement(view, f, back, ports, reach, found, origin)
+    return None if found is None else _replacement(index, f, back, ports, reach, found, origin)
 
 
 # ---- operands
@@ -72,28 +73,28 @@ def _perm(node: Node, rank: int) -> Shape:
     return node.op.perm or tuple(range(rank))[::-1]
 
 
-def _sources(view: View, value: Value, axes: str) -> list[Place]:
+def _sources(index: Index, value: Value, axes: str) -> list[Place]:
     """The places where an operand can be read, the furthest up first: behind transpositions, heads first or inside."""
     found: list[Place] = []
     path: tuple[Node, ...] = ()
     while True:
         if axes in (PLAIN, INSIDE):
             found.insert(0, Place(value, axes == INSIDE, path))
-        node = view.maker(value)
+        node = index.maker(value)
         if node is None or not isinstance(node.op, Transpose) or node.inputs[0] is None:
             return found
         perm = _perm(node, len(axes))
         path, value, axes = (*path, node), node.inputs[0], "".join(axes[perm.index(i)] for i in range(len(axes)))
 
 
-def _sinks(view: View, value: Value, axes: str) -> list[Place]:
+def _sinks(index: Index, value: Value, axes: str) -> list[Place]:
     """The same for what is written: behind the transpositions that alone read it."""
     found: list[Place] = []
     path: tuple[Node, ...] = ()
     while True:
         if axes in (PLAIN, INSIDE):
             found.insert(0, Place(value, axes == INSIDE, path))
-        node = view.only_reader(value)
+        node = index.only_reader(value)
         if node is None or not isinstance(node.op, Transpose):
             return found
         path, value, axes = (*path, node), node.outputs[0], "".join(axes[a] for a in _perm(node, len(axes)))
@@ -108,7 +109,7 @@ def _port(places: list[Place], grads: list[Place] | None) -> Port | None:
     return None
 
 
-def _plain_ports(view: View, f: Forward, back: Backward | None) -> list[Port] | None:
+def _plain_ports(index: Index, f: Forward, back: Backward | None) -> list[Port] | None:
     """Four dimensions: transpositions around the operator go."""
     q, k, v = f.operands
     if not k.shape[:2] == v.shape[:2] == q.shape[:2]:
@@ -116,8 +117,8 @@ def _plain_ports(view: View, f: Forward, back: Backward | None) -> list[Port] | 
     ports = []
     for value, turned, grad in zip(f.operands, f.turned, back.found if back else (None, None, None), strict=True):
         axes = "bhdt" if turned else PLAIN
-        ports.append(_port(_sources(view, value, axes), None if grad is None else _sinks(view, grad, axes)))
-    ports.append(_port(_sinks(view, f.weighted.outputs[0], PLAIN), _sources(view, back.g, PLAIN) if back else None))
+        ports.append(_port(_sources(index, value, axes), None if grad is None else _sinks(index, grad, axes)))
+    ports.append(_port(_sinks(index, f.weighted.outputs[0], PLAIN), _sources(index, back.g, PLAIN) if back else None))
     return None if None in ports else [p for p in ports if p is not None]
 
 
@@ -138,11 +139,11 @@ def _folded_ports(f: Forward, back: Backward | None) -> list[Port] | None:
 
 # ---- masks
 
-def _reach(view: View, masks: list[Value]) -> tuple[int | None, list[Value]]:
+def _reach(index: Index, masks: list[Value]) -> tuple[int | None, list[Value]]:
     """How far queries reach, if a constant mask says that alone; the masks that are left."""
     reach, left = None, []
     for mask in masks:
-        found = causal_reach(view.graph.constants.get(mask))
+        found = causal_reach(index.graph.constants.get(mask))
         if found is None or reach is not None:
             left.append(mask)
         else:
@@ -209,7 +210,7 @@ def _write(node: Node, values: list[Value | None], nodes: list[Node]) -> None:
             nodes.append(node_of(Reshape(shape=value.shape, allowzero=1), [node.outputs[i]], node.origin, [value]))
 
 
-def _replacement(view: View, f: Forward, back: Backward | None, ports: list[Port], reach: int | None,
+def _replacement(index: Index, f: Forward, back: Backward | None, ports: list[Port], reach: int | None,
                  masks: tuple[list[Node], Value | None], origin: Origin) -> Replacement:
     q, k, v, y = ports
     inside = (q.place.inside, k.place.inside, v.place.inside, y.place.inside)
@@ -227,5 +228,5 @@ def _replacement(view: View, f: Forward, back: Backward | None, ports: list[Port
         grads = [p.grad for p in (q, k, v)]
         _write(pulled, [None if p is None else p.value for p in grads], made)
         removed |= {*back.nodes, *(node for p in grads if p is not None for node in p.path)}
-        added.append((min(back.nodes, key=view.position.__getitem__), tuple(made)))
+        added.append((min(back.nodes, key=index.position.__getitem__), tuple(made)))
     return Replacement(frozenset(removed), tuple(added))

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from .graph import Graph, Node, Origin, Value
-from .op import Op
+from ..graph.graph import Graph, Node, Origin, Value
+from ..graph.index import Index
+from ..graph.op import Op
 
 
 @dataclass(frozen=True)
@@ -20,36 +21,9 @@ class Replacement:
     added: tuple[tuple[Node, tuple[Node, ...]], ...]
 
 
-class View:
-    """A graph as a rule sees it: who makes and who reads each value. Nothing of it may be changed."""
-
-    def __init__(self, graph: Graph, kept: Iterable[Value]) -> None:
-        self.graph = graph
-        self.kept = {*graph.results(), *kept}
-        self._maker = {v: node for node in graph.nodes for v in node.outputs}
-        self._readers: dict[Value, list[Node]] = {}
-        for node in graph.nodes:
-            for v in dict.fromkeys(node.operands):
-                self._readers.setdefault(v, []).append(node)
-        self.position = {node: i for i, node in enumerate(graph.nodes)}
-
-    def maker(self, value: Value) -> Node | None:
-        """The node that makes a value; None for inputs, constants and states."""
-        return self._maker.get(value)
-
-    def readers(self, value: Value) -> list[Node] | None:
-        """The nodes that read a value; None where something outside of the graph wants it, too."""
-        return None if value in self.kept else self._readers.get(value, [])
-
-    def only_reader(self, value: Value) -> Node | None:
-        """The one node that reads a value, if nothing else does."""
-        readers = self.readers(value)
-        return readers[0] if readers is not None and len(readers) == 1 else None
-
-
-Rule = Callable[[View, Node], "Replacement | None"]
+Rule = Callable[[Index, Node], "Replacement | None"]
 RULES: list[Rule] = []
-"""Every rule; the operator files register theirs when imported. A rule is asked about each node."""
+"""Every rule; the operator files register theirs when imported. A rule is asked about each node, and changes nothing of what it sees."""
 
 
 def rule(function: Rule) -> Rule:
@@ -74,12 +48,12 @@ def rewrite(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
 
     Values that remain keep their identity. `keep` names values that are wanted besides the graph's results.
     """
-    view = View(graph, keep)
+    index = Index(graph, keep)
     removed: set[Node] = set()
     added: dict[Node, list[Node]] = {}
     for node in graph.nodes:
         for apply in RULES:
-            found = None if node in removed else apply(view, node)
+            found = None if node in removed else apply(index, node)
             if found is not None and removed.isdisjoint(found.removed):
                 removed |= found.removed
                 for place, made in found.added:
@@ -91,9 +65,9 @@ def rewrite(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
         nodes += added.get(node, [])
         if node not in removed:
             nodes.append(node)
-    nodes = _needed(nodes, view.kept)
+    nodes = _needed(nodes, index.wanted)
     _name(nodes, {v.name for node in graph.nodes for v in node.outputs})
-    return Graph(graph.name, graph.inputs, graph.outputs, nodes, graph.constants, graph.states)
+    return graph.with_nodes(nodes)
 
 
 def _name(nodes: list[Node], taken: set[str]) -> None:

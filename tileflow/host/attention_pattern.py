@@ -11,16 +11,16 @@ import math
 from dataclasses import dataclass, field
 
 from ..graph.graph import Node, Origin, Value
-from ..graph.rewrite import View
+from ..graph.index import Index
 from ..kernels.elementwise.expr import Const, Expr, Var, substitute
-from .activation import Tanh
-from .arithmetic import Add
-from .elementwise import Elementwise
+from ..ops.activation import Tanh
+from ..ops.arithmetic import Add
+from ..ops.elementwise import Elementwise
+from ..ops.matmul import FusedMatMul, MatMul, Product
+from ..ops.reduce import ReduceSum
+from ..ops.shape import normal_axis
+from ..ops.softmax import SoftmaxGrad
 from .linear import is_moderate, linear_factor
-from .matmul import FusedMatMul, MatMul, Product
-from .reduce import ReduceSum
-from .shape import normal_axis
-from .softmax import SoftmaxGrad
 
 
 @dataclass
@@ -79,7 +79,7 @@ def product_flags(node: Node) -> tuple[bool, bool, float]:
     return node.op.flags()
 
 
-def _expression(view: View, node: Node, order: tuple[Value, ...]) -> Expr | None:
+def _expression(index: Index, node: Node, order: tuple[Value, ...]) -> Expr | None:
     """What an elementwise node computes of `order` (variable i being its value i) and constants; None where it reads anything else."""
     if not isinstance(node.op, Elementwise) or len(node.outputs) != 1:
         return None
@@ -87,26 +87,26 @@ def _expression(view: View, node: Node, order: tuple[Value, ...]) -> Expr | None
     for i, v in enumerate(node.operands):
         if v in order:
             known[i] = Var(order.index(v), v.dtype)
-        elif v.type.size == 1 and v in view.graph.constants:
-            known[i] = Const(view.graph.constants[v].reshape(()).item(), v.dtype)
+        elif v.type.size == 1 and v in index.graph.constants:
+            known[i] = Const(index.graph.constants[v].reshape(()).item(), v.dtype)
         else:
             return None
     return substitute(node.op.expressions([v.type for v in node.operands])[0], known)
 
 
-def _factor(view: View, node: Node, value: Value) -> float | None:
+def _factor(index: Index, node: Node, value: Value) -> float | None:
     """The number by which an elementwise node with constants multiplies `value`; None where it does something else."""
-    expr = _expression(view, node, (value,)) if node.outputs[0].type == value.type else None
+    expr = _expression(index, node, (value,)) if node.outputs[0].type == value.type else None
     return None if expr is None else linear_factor(expr)
 
 
 # ---- forward
 
-def find_forward(view: View, softmax: Node) -> Forward | None:
+def find_forward(index: Index, softmax: Node) -> Forward | None:
     """The nodes from the product of queries and keys to that with the values, around a softmax along the last axis."""
     weights = softmax.outputs[0]
     rank = weights.type.rank
-    readers = view.readers(weights)
+    readers = index.all_readers(weights)
     if readers is None or rank not in (3, 4, 5) or normal_axis(softmax.op.attributes()["axis"], rank) != rank - 1:
         return None
     weighted = next((n for n in readers if _plain_product(n) and n.inputs[0] is weights and not product_flags(n)[0]), None)
@@ -115,64 +115,64 @@ def find_forward(view: View, softmax: Node) -> Forward | None:
     found = Forward(softmax, weighted, [softmax])
     value = softmax.inputs[0]
     while True:
-        node = None if value is None else view.maker(value)
-        if node is None or value is None or not _leads_on(view, node, found) or value.shape != weights.shape:
+        node = None if value is None else index.maker(value)
+        if node is None or value is None or not _leads_on(index, node, found) or value.shape != weights.shape:
             return None
         if _plain_product(node):
             found.scores = node
             found.factor *= product_flags(node)[2]
             return found if is_moderate(found.factor, value.dtype) else None
-        value = _step(view, node, found)
+        value = _step(index, node, found)
         found.chain.insert(0, node)
 
 
-def _leads_on(view: View, node: Node, found: Forward) -> bool:
+def _leads_on(index: Index, node: Node, found: Forward) -> bool:
     """Nothing but the chain reads what a node makes; a Tanh's result is read by its gradient, too, which `find_backward` looks for."""
-    readers = view.readers(node.outputs[0])
+    readers = index.all_readers(node.outputs[0])
     return readers is not None and (len(readers) == 1 or (found.chain[0] in readers and isinstance(node.op, Tanh)))
 
 
-def _step(view: View, node: Node, found: Forward) -> Value | None:
+def _step(index: Index, node: Node, found: Forward) -> Value | None:
     """Take a scale, a softcap or a mask into `found`; returns the scores before it, or None for what is neither."""
     if isinstance(node.op, Tanh) and not found.softcap and found.factor > 0:
         found.softcap, found.factor, found.turn = found.factor, 1.0, node
         return node.inputs[0]
     whole = [v for v in node.operands if v.shape == node.outputs[0].shape]
     for value in whole:
-        factor = _factor(view, node, value)
+        factor = _factor(index, node, value)
         if factor is not None and is_moderate(found.factor * factor, value.dtype):
             found.factor *= factor
             return value
     if not isinstance(node.op, Add) or len(node.operands) != 2 or found.factor != 1 or found.softcap:
         return None                        # a scale or softcap between mask and softmax changes the mask, too
-    scores = next((v for v in whole if _leads_to_product(view, v)), None)
+    scores = next((v for v in whole if _leads_to_product(index, v)), None)
     if scores is not None:
         found.masks.append(next(v for v in node.operands if v is not scores))
     return scores
 
 
-def _leads_to_product(view: View, value: Value) -> bool:
+def _leads_to_product(index: Index, value: Value) -> bool:
     """Going up through scales and sums a product comes."""
-    node = view.maker(value)
+    node = index.maker(value)
     while node is not None and isinstance(node.op, Elementwise):
         above = [v for v in node.operands if v.shape == value.shape]
         if not above:
             return False
-        node = view.maker(above[0]) if len(above) == 1 or not _plain_product(view.maker(above[-1])) else view.maker(above[-1])
+        node = index.maker(above[0]) if len(above) == 1 or not _plain_product(index.maker(above[-1])) else index.maker(above[-1])
     return _plain_product(node)
 
 
 # ---- backward
 
-def find_backward(view: View, f: Forward) -> Backward | None:
+def find_backward(index: Index, f: Forward) -> Backward | None:
     """The gradient's nodes, or None where the weights have other readers than they."""
     softmax, weights = f.chain[-1], f.chain[-1].outputs[0]
-    readers = [n for n in view.readers(weights) or [] if n is not f.weighted]
+    readers = [n for n in index.all_readers(weights) or [] if n is not f.weighted]
     pull = next((n for n in readers if isinstance(n.op, SoftmaxGrad) and n.inputs[1] is weights and n.inputs[0] is not weights), None)
     if pull is None or pull.inputs[0] is None or pull.op.attributes()["axis"] != softmax.op.attributes()["axis"]:
         return None
-    through = view.maker(pull.inputs[0])
-    if through is None or not _plain_product(through) or view.only_reader(pull.inputs[0]) is not pull:
+    through = index.maker(pull.inputs[0])
+    if through is None or not _plain_product(through) or index.only_reader(pull.inputs[0]) is not pull:
         return None
     g, v = through.inputs[0], f.weighted.inputs[1]
     turned = product_flags(f.weighted)[1]
@@ -181,13 +181,13 @@ def find_backward(view: View, f: Forward) -> Backward | None:
     of_values = [n for n in readers if n is not pull]
     if any(not _plain_product(n) or {n.inputs[0], n.inputs[1]} != {weights, g} for n in of_values) or len(of_values) > 1:
         return None
-    nodes, scores = [through, pull, *of_values], _down(view, pull.outputs[0], f)
+    nodes, scores = [through, pull, *of_values], _down(index, pull.outputs[0], f)
     if scores is None:
         return None
     nodes += scores[1]
     q, k = f.scores.inputs[:2]
-    found: list[Value | None] = [None, None, _summed(view, of_values[0], v, nodes) if of_values else None]
-    for node in view.readers(scores[0]) or []:
+    found: list[Value | None] = [None, None, _summed(index, of_values[0], v, nodes) if of_values else None]
+    for node in index.all_readers(scores[0]) or []:
         other = [x for x in node.inputs if x is not scores[0]]
         if not _plain_product(node) or len(other) != 1 or q is k or q is None or k is None or product_flags(node)[2] != product_flags(f.scores)[2]:
             return None
@@ -195,22 +195,22 @@ def find_backward(view: View, f: Forward) -> Backward | None:
         if other[0] not in (q, k) or found[i] is not None:
             return None
         nodes.append(node)
-        found[i] = _summed(view, node, (q, k)[i], nodes)
+        found[i] = _summed(index, node, (q, k)[i], nodes)
         if found[i] is None:
             return None
-    return None if view.readers(scores[0]) is None or (of_values and found[2] is None) else Backward(nodes, g, found)
+    return None if index.all_readers(scores[0]) is None or (of_values and found[2] is None) else Backward(nodes, g, found)
 
 
-def _down(view: View, value: Value, f: Forward) -> tuple[Value, list[Node]] | None:
+def _down(index: Index, value: Value, f: Forward) -> tuple[Value, list[Node]] | None:
     """From the gradient of the softmax's input through the gradients of scales and softcap to that of the product, and the nodes between."""
     nodes: list[Node] = []
     factors = [1.0, product_flags(f.scores)[2]]
     before = f.turn is not None
-    while (node := view.only_reader(value)) is not None:
-        scale = _factor(view, node, value)
+    while (node := index.only_reader(value)) is not None:
+        scale = _factor(index, node, value)
         if scale is not None:
             factors[0 if before else 1] *= scale
-        elif before and f.turn is not None and _is_turn_gradient(view, node, value, f.turn.outputs[0]):
+        elif before and f.turn is not None and _is_turn_gradient(index, node, value, f.turn.outputs[0]):
             before = False
         else:
             break
@@ -220,22 +220,22 @@ def _down(view: View, value: Value, f: Forward) -> tuple[Value, list[Node]] | No
     rounding = {"float16": 2e-3, "bfloat16": 1e-2}.get(value.dtype, 1e-6)
     if before or not all(math.isclose(a, b, rel_tol=rounding) for a, b in zip(factors, wanted, strict=True)):
         return None
-    inside = f.turn is None or {*(view.readers(f.turn.outputs[0]) or [])} <= {*nodes, *f.chain}
+    inside = f.turn is None or {*(index.all_readers(f.turn.outputs[0]) or [])} <= {*nodes, *f.chain}
     return (value, nodes) if inside else None
 
 
-def _is_turn_gradient(view: View, node: Node, g: Value, y: Value) -> bool:
+def _is_turn_gradient(index: Index, node: Node, g: Value, y: Value) -> bool:
     """Whether an elementwise node makes of g what Tanh's own gradient makes of it, with the very same expression."""
     pulled = Tanh().pullback(0, (), Var(1, y.dtype), Var(0, g.dtype)) if g.dtype == y.dtype else None
-    return pulled is not None and _expression(view, node, (g, y)) is pulled
+    return pulled is not None and _expression(index, node, (g, y)) is pulled
 
 
-def _summed(view: View, node: Node, like: Value, nodes: list[Node]) -> Value | None:
+def _summed(index: Index, node: Node, like: Value, nodes: list[Node]) -> Value | None:
     """What a gradient's product makes for `like`: summed first where `like` was broadcast."""
     value = node.outputs[0]
     if value.shape == like.shape:
         return value
-    total = view.only_reader(value)
+    total = index.only_reader(value)
     if total is None or not isinstance(total.op, ReduceSum) or total.outputs[0].shape != like.shape:
         return None
     nodes.append(total)
