@@ -89,7 +89,7 @@ def test_one_copy_per_weight_and_layout() -> None:
 
 
 def test_what_changes_within_an_update_is_not_packed() -> None:
-    program, weights = two_layers()
+    program, weights = two_layers(rows=64)
     program.micro.states[0].output = program.micro.outputs[0]
     assert {n.inputs[0] for n in pack(program, cpu.current()).parts["prologue"].nodes} == {weights[1]}
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,8 +12,13 @@ from .graph import Graph, Node, Origin, Value
 from .op import OPS, Op
 from .types import TensorType, type_of
 
+if TYPE_CHECKING:
+    from .calls import Calls  # made from the registry, for type checkers only
+else:
+    Calls = object
 
-class Builder:
+
+class Builder(Calls):
     """Appends nodes to a graph. `b.Add(x, y)` applies the operator registered as "Add"; attributes are keywords.
 
     The result is one Value, or a tuple where the operator has several outputs.
@@ -77,11 +82,12 @@ class Builder:
         self.graph.nodes.append(node)
         return tuple(node.outputs)
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name not in OPS:
-            raise AttributeError(f"no operator is called {name}")
+    if not TYPE_CHECKING:                   # who checks types knows the operators by name
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            if name not in OPS:
+                raise AttributeError(f"no operator is called {name}")
 
-        def apply(*inputs: Value | None, **attributes: Any) -> Any:
-            outputs = self.emit(OPS[name](**attributes), *inputs)
-            return outputs[0] if len(outputs) == 1 else outputs
-        return apply
+            def apply(*inputs: Value | None, **attributes: Any) -> Any:
+                outputs = self.emit(OPS[name](**attributes), *inputs)
+                return outputs[0] if len(outputs) == 1 else outputs
+            return apply

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -139,7 +139,7 @@ class Conv(Op):
         if g is None:
             return [None] * len(inputs)
         win = self.windows(x.shape, w.shape)
-        attributes = dict(strides=win.strides, pads=win.pads, dilations=win.dilations, group=self.group)
+        attributes: dict[str, Any] = dict(strides=win.strides, pads=win.pads, dilations=win.dilations, group=self.group)
         dx = b.ConvInputGrad(g, w, shape=x.shape[2:], **attributes)
         if len(inputs) > 2 and inputs[2] is not None:
             return [dx, *b.ConvWeightGrad(x, g, kernel_shape=win.kernel, biased=True, **attributes)]
@@ -210,7 +210,7 @@ class ConvInputGrad(Op):
         if dx is None:
             return [None, None]
         win = self.windows(w.shape)
-        attributes = dict(strides=win.strides, pads=win.pads, dilations=win.dilations, group=self.group)
+        attributes: dict[str, Any] = dict(strides=win.strides, pads=win.pads, dilations=win.dilations, group=self.group)
         return [b.Conv(dx, w, **attributes), b.ConvWeightGrad(dx, g, kernel_shape=win.kernel, **attributes)]
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
@@ -271,7 +271,7 @@ class ConvWeightGrad(Op):
             outputs: Sequence[Value]) -> Sequence[Value | None]:
         x, g = present(inputs[0]), present(inputs[1])
         win = self.windows(x.shape)
-        attributes = dict(strides=win.strides, pads=win.pads, dilations=win.dilations, group=self.group)
+        attributes: dict[str, Any] = dict(strides=win.strides, pads=win.pads, dilations=win.dilations, group=self.group)
         dx = dg = None
         if grads[0] is not None:
             dx = b.ConvInputGrad(g, grads[0], shape=x.shape[2:], **attributes)

@@ -91,7 +91,7 @@ class GatherND(Op):
             row = row + Var(depth, "int64")                              # type: ignore[operator]
         for place, n in zip(places, indexed, strict=True):
             row = where(place < 0, beyond, where(place >= n, beyond, row))          # type: ignore[arg-type]
-        return b.Map(*columns, exprs=(row,))
+        return b.Map(*columns, exprs=(row,))                                # type: ignore[arg-type]
 
 
 def _batch_starts(batch: Shape, indexed: Shape, rank: int) -> np.ndarray:
