@@ -137,6 +137,21 @@ def test_no_operator_is_named(part: str):
         assert not any(n.startswith("tileflow.ops") for n in imports(path)), path.name
 
 
+def test_kernels_have_one_signature_and_the_cpu_is_handed_down():
+    """Who asks for the CPU in the middle of the street compiles for another one than the rest; the plan's maker asks, once."""
+    kernels = 0
+    for path in files_of("graph", "ops", "host", "lower", "passes"):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef) and node.name == "kernel" and node.args.args[0].arg == "self":
+                kernels += 1
+                assert [a.arg for a in node.args.args] == ["self", "inputs", "outputs", "cpu"], f"{path.name}:{node.lineno}"
+                assert not [*node.args.kwonlyargs, *node.args.defaults, *filter(None, (node.args.vararg, node.args.kwarg))], f"{path.name}:{node.lineno}"
+            called = node.func if isinstance(node, ast.Call) else None
+            asked = getattr(called, "attr", getattr(called, "id", ""))
+            assert asked != "current" or module_of(path) == "tileflow.lower.plan", f"{path.name}:{node.lineno}"
+    assert kernels > 50
+
+
 # ---- kernels
 
 def test_a_cpu_path_is_asked_what_it_can_do_never_its_name():

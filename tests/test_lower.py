@@ -11,7 +11,7 @@ from evaluate import evaluate, run_kernel
 import tileflow
 import tileflow.ops
 from tileflow import nn, optim
-from tileflow.graph import Builder, Graph, State, TensorType, Value, verify
+from tileflow.graph import Builder, Graph, Index, Node, State, TensorType, Value, verify
 from tileflow.host.form import Blockwise, Finish
 from tileflow.kernels.elementwise.expr import Var
 from tileflow.kernels.elementwise.loops import elementwise_call
@@ -24,8 +24,10 @@ from tileflow.lower.attach import attach
 from tileflow.lower.expand import expand
 from tileflow.lower.fuse import Fused, fuse
 from tileflow.lower.groups import MOST_OPERANDS
+from tileflow.lower.layout import Turn
 from tileflow.lower.memory import Arena, Interval
 from tileflow.lower.rows import Operand, Place, Row, lower
+from tileflow.lower.through import through
 from tileflow.room import ALIGN, padded
 from tileflow.runtime import binding
 from tileflow.runtime.binding import Bound, Moving, bind, merge
@@ -187,6 +189,40 @@ def test_expression_limit(monkeypatch: pytest.MonkeyPatch):
     graph.outputs = [x]
     assert max(len(n.op.expressions) for n in fuse(graph).nodes if isinstance(n.op, Fused)) == 1
     assert len(fuse(graph).nodes) >= 4
+
+
+# ---- passes
+
+def test_what_a_pass_leaves_is_verified():
+    """Tests switch it on (conftest.py); a pass that reads before it makes, or makes another type than the operator does, is found at once."""
+    graph = Graph()
+    b = Builder(graph)
+    x = b.input("x", TensorType("float32", (2, 3, 4)))
+    graph.outputs = [b.Neg(b.Exp(x))]
+    assert through(graph, fuse, lambda g: g.with_nodes(g.nodes)).nodes[0].op.name == "Fused"
+    with pytest.raises(AssertionError, match="before it is made"):
+        through(graph, lambda g: g.with_nodes(reversed(g.nodes)))
+    with pytest.raises(AssertionError, match="should be"):
+        through(graph, lambda g: g.with_nodes([*g.nodes[:1], Node(Turn(back=False), g.nodes[1].inputs, g.nodes[1].outputs, g.nodes[1].origin)]))
+    assert list(graph.walk()) == graph.nodes
+
+
+def test_an_index_follows_what_passes_put_together():
+    graph = Graph()
+    b = Builder(graph)
+    x = b.input("x", TensorType("float32", (2, 3)))
+    e = b.Exp(x)
+    y = b.Neg(e)
+    graph.outputs = [y, b.Add(e, e)]
+    exp, neg, add = graph.nodes
+    index = Index(graph, keep=[e])
+    assert (index.maker(e), index.maker(x), index.readers(e)) == (exp, None, [neg, add])
+    assert index.all_readers(e) is None
+    assert index.only_reader(x) is exp
+    assert index.only_reader(y) is None                                # the graph's own output
+    both = Node(neg.op, [x], [y], neg.origin)
+    index.join([exp, neg], both, 0)
+    assert (index.maker(y), index.maker(e), index.readers(e), index.readers(x)) == (both, None, [add], [both])
 
 
 # ---- places
