@@ -145,7 +145,8 @@ def test_kernels_have_one_signature_and_the_cpu_is_handed_down():
             if isinstance(node, ast.FunctionDef) and node.name == "kernel" and node.args.args[0].arg == "self":
                 kernels += 1
                 assert [a.arg for a in node.args.args] == ["self", "inputs", "outputs", "cpu"], f"{path.name}:{node.lineno}"
-                assert not [*node.args.kwonlyargs, *node.args.defaults, *filter(None, (node.args.vararg, node.args.kwarg))], f"{path.name}:{node.lineno}"
+                given = node.args
+                assert not [*given.kwonlyargs, *given.defaults, *filter(None, (given.vararg, given.kwarg))], f"{path.name}:{node.lineno}"
             called = node.func if isinstance(node, ast.Call) else None
             asked = getattr(called, "attr", getattr(called, "id", ""))
             assert asked != "current" or module_of(path) == "tileflow.lower.plan", f"{path.name}:{node.lineno}"
