@@ -40,10 +40,18 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
-def imported_names(path: Path) -> Iterator[tuple[str, str]]:
-    """(module, name) of what a file imports; name is "" for a module as such."""
+def _walked(node: ast.AST, types: bool) -> Iterator[ast.AST]:
+    """All nodes below; without `types` but for what stands for type checkers only."""
+    for child in ast.iter_child_nodes(node):
+        if types or not (isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING"):
+            yield child
+            yield from _walked(child, types)
+
+
+def imported_names(path: Path, types: bool = True) -> Iterator[tuple[str, str]]:
+    """(module, name) of what a file imports; name is "" for a module as such. `types`: for type checkers as well."""
     package = module_of(path) if path.name == "__init__.py" else module_of(path).rpartition(".")[0]
-    for node in ast.walk(tree(path)):
+    for node in _walked(tree(path), types):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -55,12 +63,14 @@ def imported_names(path: Path) -> Iterator[tuple[str, str]]:
 class House:
     """Files by module name, and what each imports."""
 
-    def __init__(self, paths: Iterable[Path]) -> None:
+    def __init__(self, paths: Iterable[Path], types: bool = True) -> None:
+        """`types`: imports for type checkers count."""
+        self.types = types
         self.paths = {module_of(p): p for p in paths}
         self.imports = {m: {t for t in self._targets(m) if t != m} for m in self.paths}
 
     def _targets(self, module: str) -> Iterator[str]:
-        for start, name in imported_names(self.paths[module]):
+        for start, name in imported_names(self.paths[module], self.types):
             found = self.definer(start, name)
             if found is not None:
                 yield found

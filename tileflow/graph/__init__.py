@@ -1,4 +1,5 @@
 """The graph: types, values, nodes, states, the operator declaration, the builder."""
+from . import composite as _composite  # noqa: F401  (what an operator leaves out is found in its parts)
 from .builder import Builder
 from .graph import Graph, Node, Origin, State, Value
 from .hints import Hints, MultiConv

@@ -75,6 +75,9 @@ def reference(op: Op, arrays: Sequence[np.ndarray | None]) -> tuple[np.ndarray, 
     return tuple(np.array(values[v]) for v in graph.outputs)
 
 
+Op.by_parts = staticmethod(reference)
+
+
 def works(node: Node) -> list[Work]:
     """What a node does, or what its parts do."""
     types = [None if v is None else v.type for v in node.inputs]

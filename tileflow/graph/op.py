@@ -58,8 +58,10 @@ class Op:
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         """The slow NumPy twin: arrays in, a tuple of arrays out. Tests compare kernels with it. By default the expansion's."""
-        from .composite import reference  # composites are made of operators
-        return reference(self, inputs)
+        return self.by_parts(self, inputs)
+
+    by_parts: ClassVar[Callable[[Op, Sequence[np.ndarray | None]], tuple[np.ndarray, ...]]]
+    """The outputs by the references of the parts; `composite`, which is made of operators, sets it."""
 
     def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         """The same outputs from other operators, as nodes through `b`; None: there is no such form, or not with these attributes.
