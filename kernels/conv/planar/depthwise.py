@@ -174,8 +174,8 @@ def _split(dtype: str, path: cpu.Cpu) -> Any:
     return emit
 
 
-def _multiply(dtype: str, path: cpu.Cpu, rows: int) -> Any:
-    """y[r, q] = bias[0] + sum_t w[t] * f[offsets[t] + r * f_row + q], r < count <= rows, q < n."""
+def _multiply(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
+    """y[r, q] = bias[0] + sum_t w[t] * f[offsets[t] + r * f_row + q], r < count <= rows, q < n; `vectors` of them at a time, if n is that large."""
     size, lanes = itemsize(dtype), path.lanes(itemsize(dtype))
     kind, element = vector(dtype, lanes), ELEMENTS[dtype]
 
@@ -183,7 +183,7 @@ def _multiply(dtype: str, path: cpu.Cpu, rows: int) -> Any:
              y_row: Any) -> None:
         given = e.load(e.b.select(e.b.icmp_signed("!=", biased, word(0)), bias, w), element)
         start = e.splat(e.b.select(e.b.icmp_signed("!=", biased, word(0)), given, ir.Constant(element, 0.0)), lanes)
-        end = e.b.sub(n, word(lanes))
+        end = e.b.sub(n, word(vectors * lanes))
         short = e.b.icmp_signed("<", end, word(0))
         mask = e.first(n, lanes)
 
@@ -194,18 +194,19 @@ def _multiply(dtype: str, path: cpu.Cpu, rows: int) -> Any:
                 at_offset, at_w, *sums = state
                 factor = e.splat(e.load(at_w, element), lanes)
                 row = e.address(f, e.load(at_offset, WORD), offset)
-                sums = [e.fma(e.load(e.address(row, e.times(f_row, r)), kind), factor, total) for r, total in enumerate(sums)]
+                found = [e.load(e.address(row, e.times(f_row, k // vectors), k % vectors * lanes * size), kind) for k in range(len(sums))]
+                sums = [e.fma(value, factor, total) for value, total in zip(found, sums, strict=True)]
                 return [e.address(at_offset, 8), e.address(at_w, size), *sums]
 
-            _, _, *sums = e.loop(0, taps, 1, [offsets, w, *([start] * rows)], tap)
-            for r, total in enumerate(sums):
-                place = e.address(y, e.times(y_row, r), offset)
+            _, _, *sums = e.loop(0, taps, 1, [offsets, w, *([start] * (rows * vectors))], tap)
+            for k, total in enumerate(sums):
+                r, place = k // vectors, e.address(y, e.times(y_row, k // vectors), offset, k % vectors * lanes * size)
                 with e.when(e.b.icmp_signed("<", word(r), count)), e.b.if_else(short, likely=False) as (narrow, wide):
                     with narrow:
                         e.store(total, place, mask)
                     with wide:
                         e.store(total, place)
-        e.loop(0, n, lanes, [], chunk)
+        e.loop(0, n, vectors * lanes, [], chunk)
     return emit
 
 
@@ -292,11 +293,11 @@ def tap_offsets(f: Frame, size: int) -> Const:
 
 
 @functools.cache
-def _forward(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
+def _forward(dtype: str, path: cpu.Cpu, rows: int, vectors: int, form: Form | None) -> Leaf:
     size = itemsize(dtype)
     copied, finish = framed(dtype, path), finisher(form, channels="rows")
-    multiply = as_intrinsic(f"tileflow_planes_{dtype}_{path.name}_{rows}", "count, n, taps, offsets, w, bias, biased, f, f_row, y, y_row",
-                            path, _multiply(dtype, path, rows))
+    multiply = as_intrinsic(f"tileflow_planes_{dtype}_{path.name}_{rows}x{vectors}",
+                            "count, n, taps, offsets, w, bias, biased, f, f_row, y, y_row", path, _multiply(dtype, path, rows, vectors))
 
     def conv_planes(x, weights, bias, y, frame, offsets, s, lo, hi, rest):                                                  # type: ignore
         band, h, w, oh, ow, kh, sy, sx = s.band, s.h, s.w, s.oh, s.ow, s.kh, s.sy, s.sx
@@ -318,7 +319,7 @@ def _forward(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
             finish(rest, 1, count * ow, address_of(y), to, count * ow, channel)
 
     signature = "T[:], T[:], T[:], T[:], T[w,:], i8[:], numbers, lo, hi"
-    return Leaf(conv_planes, signature.replace("T", dtype) + tail(form), key=f"{path.name} {rows} {name(form)}", numbers=Sizes)
+    return Leaf(conv_planes, signature.replace("T", dtype) + tail(form), key=f"{path.name} {rows} {vectors} {name(form)}", numbers=Sizes)
 
 
 def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
@@ -341,8 +342,15 @@ def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilog
     weights = In(1, (p.weights,))
     args = (In(0, (p.elements_in,)), weights, In(2, (p.groups,)) if biased else weights, Out(0, (p.elements_out,)),
             Work("frame", (elements,), dtype), tap_offsets(f, size), f.sizes(p.n, p.groups, band, biased), *(epilogue.args if epilogue else []))
-    leaf = _forward(dtype, path, rows, epilogue.form if epilogue else None)
+    leaf = _forward(dtype, path, rows, abreast(rows, f.ow, path.lanes(size)), epilogue.form if epilogue else None)
     return [Call(leaf, args, count * -(-f.oh // band), 1, _time(geometry(p), size, path) + (epilogue.cost if epilogue else 0.0))]
+
+
+def abreast(rows: int, columns: int, lanes: int) -> int:
+    """Vectors of a register block of few rows: a sum waits for the one before it, so that about ROWS of them are wanted in flight."""
+    every = -(-columns // lanes)
+    fits = range(1, max(1, min(ROWS // rows, columns // lanes)) + 1)
+    return min(fits, key=lambda vectors: (-(-every // vectors) * max(ROWS, rows * vectors), vectors))
 
 
 def _time(g: Geometry, size: int, path: cpu.Cpu) -> float:
