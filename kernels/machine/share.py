@@ -39,12 +39,12 @@ class _Times:
         ran, waited, *_ = os.pread(self._file, 100, 0).split()
         return int(ran), int(waited)
 
-    def got(self) -> float:
-        """The share of a core it had while it wanted one; 1 where it hardly did."""
+    def got(self) -> float | None:
+        """The share of a core it had while it wanted one; None where it hardly did."""
         ran, waited = self._read()
         a, b = ran - self._ran, waited - self._waited
         self._ran, self._waited = ran, waited
-        return a / (a + b) if a + b >= SEEN else 1.0
+        return a / (a + b) if a + b >= SEEN else None
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -64,7 +64,7 @@ class Share:
         self._processors, self._usable, self._asked = processors, 1, -ASK
         self._most = 1 << 30                                     # what others leave
         self._until, self._patience, self._raised = 0.0, PATIENCE[0], 0.0
-        self._looked, self._short = 0.0, 0
+        self._looked, self._short, self._alone = 0.0, 0, 0
         self._caller = _Caller()
         self._helpers: list[_Times] = []
         self._lock = threading.Lock()
@@ -100,19 +100,21 @@ class Share:
         if caller.times is None:
             caller.times = _Times("/proc/thread-self/schedstat")
         own = caller.times.got()
-        if caller.looked != before:                              # what another caller's threads met in the meantime
-            own = 1.0
+        if caller.looked != before:                              # other callers looked in the meantime
+            own = None
         caller.looked = now
-        shares = [own, *(helper.got() for helper in self._helpers[:self._most - 1])]
+        shares = [1.0 if got is None else got for got in (own, *(helper.got() for helper in self._helpers[:self._most - 1]))]
         worth = max(1, int(sum(shares) + 1 - ENOUGH))
         self._short = self._short + 1 if worth < len(shares) else 0
+        if own is not None:
+            self._alone = self._alone + 1 if own > ALONE else 0
         if self._short >= LOOKS:
-            self._short = 0
+            self._short = self._alone = 0
             if now - self._raised < 2 * self._patience:          # it was tried too early
                 self._patience = min(2 * self._patience, PATIENCE[1])
             self._most, self._until = worth, now + self._patience
         elif self._most <= len(self._helpers) and now > self._until:
-            if own > ALONE:
+            if self._alone >= LOOKS:
                 self._most, self._raised = self._most + 1, now
         elif now - self._raised > 4 * self._patience:
             self._patience = max(PATIENCE[0], self._patience / 2)
