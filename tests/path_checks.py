@@ -291,8 +291,9 @@ def test_broadcasting(shapes: tuple[tuple[int, ...], ...]) -> None:
 
 # ---- every other operator -----------------------------------------------------------------------------------------------
 
-def others() -> Iterator[tuple[str, Op, tuple[TensorType | None, ...]]]:
-    """An example of each operator that is neither elementwise nor a view nor checked above."""
+def others() -> Iterator[Any]:
+    """An example of each operator that is neither elementwise nor a view nor checked above, with the operands it declares, if it does."""
+    own = {id(c.op): c for c in samples.cases()}
     seen = dict.fromkeys(("Conv", "ConvInputGrad", "ConvWeightGrad", "MatMul", "FusedMatMul", "Gemm", "MaxPool", "MaxPoolGrad", "AveragePool",
                           "AveragePoolGrad"), 2)
     declared = [(c.op, tuple(c.types)) for c in samples.cases() if declares(c.op, "kernel")]
@@ -300,18 +301,18 @@ def others() -> Iterator[tuple[str, Op, tuple[TensorType | None, ...]]]:
         if isinstance(op, Elementwise) or op.alias is not None or seen.get(op.name, 0) >= 2:
             continue
         seen[op.name] = seen.get(op.name, 0) + 1
-        yield f"{op.name}-{seen[op.name]}", op, types
+        yield pytest.param(op, own[id(op)].arrays() if id(op) in own else drawn(types), id=f"{op.name}-{seen[op.name]}")
 
 
-OTHERS = list(others())
-
-
-@pytest.mark.parametrize(("op", "types"), [o[1:] for o in OTHERS], ids=[o[0] for o in OTHERS])
-def test_operators(op: Op, types: tuple[TensorType | None, ...]) -> None:
+def drawn(types: tuple[TensorType | None, ...]) -> list[Array | None]:
     rng = np.random.default_rng(3)
-    arrays = [None if t is None else rng.integers(0, 2, t.shape).astype(t.numpy) if not t.is_float
-              else rng.uniform(0.1, 0.9, t.shape).astype(t.numpy) if i else rng.standard_normal(t.shape).astype(t.numpy)
-              for i, t in enumerate(types)]
+    return [None if t is None else rng.integers(0, 2, t.shape).astype(t.numpy) if not t.is_float
+            else rng.uniform(0.1, 0.9, t.shape).astype(t.numpy) if i else rng.standard_normal(t.shape).astype(t.numpy)
+            for i, t in enumerate(types)]
+
+
+@pytest.mark.parametrize(("op", "arrays"), list(others()))
+def test_operators(op: Op, arrays: list[Array | None]) -> None:
     check_kernel(op, *arrays, rtol=1e-4, atol=1e-4)
 
 
