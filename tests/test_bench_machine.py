@@ -14,6 +14,7 @@ from bench.pipeline import Layout, update_time
 from tileflow import nn
 from tileflow.graph import Origin
 from tileflow.program import Program
+from tileflow.schedule import one_by_one
 from tileflow.tiles.chip import chip
 from tileflow.work import Contraction
 
@@ -79,7 +80,8 @@ def tile_program(accumulation: int) -> Any:
              step("micro", "a.conv", 300), step("update", "a.conv.weight", 100), step("update", "b.conv.weight", 200)]
     states = [SimpleNamespace(name=f"{name}.conv.weight", input=SimpleNamespace(type=SimpleNamespace(size=size)))
               for name, size in (("a", 4e6), ("b", 8e6))]
-    program = SimpleNamespace(batching=SimpleNamespace(gradient_accumulation=accumulation), update=SimpleNamespace(parameters=states))
+    program = SimpleNamespace(batching=SimpleNamespace(gradient_accumulation=accumulation), schedule=one_by_one(accumulation, 1),
+                              parts={"update": SimpleNamespace(parameters=states)})
     return SimpleNamespace(chip=chip("bow"), steps=steps, program=program, options=SimpleNamespace(precision="16.16"))
 
 

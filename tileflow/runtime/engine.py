@@ -64,7 +64,7 @@ class Engine:
             arrays: in the order of `program.inputs`, each of the graph's element type, [rows, ...], C-contiguous.
             scalars: the optimizer's variable hyper-parameters at an update index (session.updates counts).
             first_update: skip the updates of this call that were done before (resuming in the middle of a call).
-            stop: asked about every 20 ms; once true the call ends early, after its last whole update.
+            stop: asked about every 20 ms and at the end; once true the call ends early, after its last whole update.
 
         Returns:
             in the order of `outputs`: [micro-batches of the call, *micro-batch shape], or for a `final_only` output one per lane slot. What
@@ -131,6 +131,8 @@ class Engine:
         ended = run(self.tables.table, self._workers, slice_ns=SLICE_NS, stop=stop)
         if isinstance(ended, Failure):
             raise self._failure(ended.status, ended.owner)
+        if ended and stop is not None:
+            stop()                                            # a call shorter than a slice asks as well: what it may not do is told
         return ended
 
     # ---- failures
