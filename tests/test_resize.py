@@ -9,12 +9,16 @@ import pytest
 from evaluate import KernelFailed, evaluate, run_kernel
 from peers import needs
 
+from tileflow import compiler
 from tileflow.autograd import gradients
 from tileflow.errors import ShapeError
-from tileflow.graph import Builder, Graph, Value, type_of
+from tileflow.graph import Builder, Graph, TensorType, Value, type_of
 from tileflow.ops.conv_transpose import ConvTranspose
 from tileflow.ops.gather_nd import GatherND
 from tileflow.ops.resize import Resize
+from tileflow.program import Batching
+from tileflow.runtime.executable import make_engine
+from tileflow.state.session import Session
 
 rng = np.random.default_rng(5)
 
@@ -127,3 +131,30 @@ def test_what_does_not_fit_is_said(op: Any, shapes: list[tuple[int, ...]], why: 
     types = [type_of(np.zeros(s, np.int64 if i and isinstance(op, GatherND) else np.float32)) for i, s in enumerate(shapes)]
     with pytest.raises(ShapeError, match=why):
         op.infer(*types)
+
+
+def test_all_of_them_in_one_compiled_graph() -> None:
+    """Forward and backward by the engine, beside the references in float64: parts, tables and all."""
+    def build(floats: str) -> tuple[Graph, list[str]]:
+        graph = Graph()
+        b = Builder(graph)
+        x = b.input("x", TensorType(floats, (2, 4, 5, 6)))
+        w, bias = b.input("w", TensorType(floats, (4, 3, 2, 2))), b.input("bias", TensorType(floats, (3,)))
+        index = b.input("index", TensorType("int64", (7, 2)))
+        y = b.ConvTranspose(x, w, bias, strides=(2, 2))
+        y = b.Add(b.Resize(y, scales=(1.5, 0.7), axes=(2, 3), mode="linear"), b.Resize(y, scales=(1.5, 0.7), axes=(2, 3)))
+        y = b.CumSum(b.GatherND(y, index), axis=1, reverse=1)
+        loss = b.ReduceSum(b.Mul(y, y), keepdims=0)
+        graph.outputs = [y, *gradients(graph, loss, [x, w, bias])]
+        return graph, [v.name for v in graph.outputs]
+
+    feeds = {"x": rng.standard_normal((2, 4, 5, 6)), "w": rng.standard_normal((4, 3, 2, 2)), "bias": rng.standard_normal(3)}
+    index = {"index": np.array([[0, 0], [1, 2], [-1, 1], [0, -1], [1, 2], [0, 0], [-2, -3]])}
+    graph, names = build("float64")
+    wanted = evaluate(graph, {**feeds, **index})
+    single, names = build("float32")
+    engine = make_engine(compiler.inference(single, Batching(1)).program, Session())
+    found = engine.run({**{n: a.astype(np.float32) for n, a in feeds.items()}, **index})
+    for name, before in zip(names, (v.name for v in graph.outputs), strict=True):
+        scale = np.abs(wanted[before]).max()
+        np.testing.assert_allclose(found[name][0] / scale, wanted[before] / scale, atol=1e-5, err_msg=name)
