@@ -89,7 +89,8 @@ PASSES = 20
 
 
 def profile(engine: Engine) -> list[tuple[str, str, float]]:
-    """Operator, leaf and origin, seconds of every row of an engine's micro-step, run one by one, in order, with the last call's arrays.
+    """Operator, leaf and origin, seconds of every row of an engine's micro-step, run one by one, in order, with the last call's arrays,
+    which somebody must hold: its results are written again.
 
     What Python and the driver take for a row is measured on a table without rows, and subtracted. A product's row with an epilogue counts as
     the product.

@@ -16,6 +16,7 @@ from tileflow.lower.attach import attach
 from tileflow.lower.expand import composites, expand
 from tileflow.lower.fuse import fuse
 from tileflow.lower.layout import arrange
+from tileflow.lower.moves import undo_moves
 from tileflow.lower.planes import pool_planes
 from tileflow.lower.record import record
 from tileflow.lower.through import through
@@ -27,7 +28,7 @@ Array = np.ndarray
 def host_passes(graph: Graph) -> Graph:
     """What `lower.plan` does to one graph before it becomes rows, packing aside; verified after each pass."""
     path = cpu.current()
-    return through(graph, composites, record, rewrite, lambda g: widen(g, path), expand, lambda g: arrange(g, path), fuse, attach,
+    return through(graph, composites, record, rewrite, lambda g: widen(g, path), expand, lambda g: arrange(g, path), undo_moves, fuse, attach,
                    lambda g: pool_planes(g, path), attach)
 
 

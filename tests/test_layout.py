@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import lowered
 import numpy as np
 import paths
 import pytest
@@ -20,7 +21,8 @@ from tileflow.kernels.elementwise.loops import elementwise_call
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import Call, In, Out
 from tileflow.lower.cut import SINK, SOURCE, Cut
-from tileflow.lower.layout import View, arrange
+from tileflow.lower.layout import Turn, View, arrange
+from tileflow.lower.moves import undo_moves
 from tileflow.ops.conv import Conv
 from tileflow.ops.norm import BatchNormalization, BatchNormalizationGrad
 from tileflow.ops.pool import AveragePool, AveragePoolGrad, GlobalAveragePool, MaxPool
@@ -390,3 +392,53 @@ def test_normalisation_residual_and_activation_of_inference_join_their_convoluti
     y = F.relu(normal(F.conv2d(y, s["inner.weight"], s["inner.bias"], padding=1), "two") + y)
     wanted = F.avg_pool2d(y, 2).mean((2, 3)) @ s["head.weight"].T + s["head.bias"]
     np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-4, atol=1e-4)
+
+
+# ---- moves undone ----------------------------------------------------------------------------------------------------------------
+
+def moved(build: Any, shape: tuple[int, ...], keep: bool = False) -> tuple[list[str], Array, Array]:
+    """The names of the nodes that are left of moves (Relu around them), the result and the one of the given graph."""
+    graph = Graph("g")
+    b = Builder(graph)
+    between = build(b, b.Relu(b.input("x", TensorType("float32", shape))))
+    graph.outputs.append(b.Neg(between[-1]))
+    if keep:
+        graph.outputs.append(between[0])
+    feeds, output = {"x": rng.standard_normal(shape).astype(np.float32)}, graph.outputs[0]
+    left = undo_moves(graph)
+    return [n.op.name for n in left.nodes], lowered.run(left, feeds)[output], lowered.run(graph, feeds)[output]
+
+
+@pytest.mark.parametrize(("build", "left"), [
+    (lambda b, x: [t := b.Transpose(x, perm=(0, 2, 3, 1)), b.Transpose(t, perm=(0, 3, 1, 2))], ["Relu", "View", "Neg"]),
+    (lambda b, x: [t := b.Transpose(x, perm=(0, 2, 3, 1)), b.Transpose(b.Reshape(t, shape=(1, 2, 1, 4, 5, 3)), perm=(1, 5, 3, 0, 4, 2))],
+     ["Relu", "View", "Neg"]),
+    (lambda b, x: [t := b.Transpose(x, perm=(0, 2, 3, 1)), u := b.Transpose(t, perm=(3, 0, 1, 2)), b.Transpose(u, perm=(1, 0, 2, 3))],
+     ["Relu", "View", "Neg"]),
+    (lambda b, x: [t := b.Transpose(x, perm=(0, 2, 3, 1)), b.Transpose(t, perm=(0, 2, 3, 1))], ["Relu", "Transpose", "Transpose", "Neg"]),
+    (lambda b, x: [t := b.Transpose(x, perm=(0, 2, 3, 1)), b.Transpose(b.Reshape(t, shape=(2, 20, 3)), perm=(0, 2, 1))],
+     ["Relu", "Transpose", "Reshape", "Transpose", "Neg"])])
+def test_moves_that_lead_back_are_no_moves(build: Any, left: list[str]) -> None:
+    names, found, expected = moved(build, (2, 3, 4, 5))
+    assert names == left
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_move_that_somebody_else_reads_stays() -> None:
+    names, found, expected = moved(lambda b, x: [t := b.Transpose(x, perm=(1, 0)), b.Transpose(t, perm=(1, 0))], (3, 4), keep=True)
+    assert names == ["Relu", "Transpose", "View", "Neg"]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_axes_of_equal_length_are_told_apart() -> None:
+    names, found, expected = moved(lambda b, x: [t := b.Transpose(x, perm=(2, 0, 1)), b.Transpose(t, perm=(2, 0, 1))], (3, 3, 3))
+    assert names == ["Relu", "Transpose", "Transpose", "Neg"]
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_turn_puts_axes_in_the_order_it_says(back: bool) -> None:
+    x = rng.standard_normal((2, 3, 4, 5)).astype(np.float32)
+    turn = Turn(back)
+    found, = run_kernel(turn, x)
+    np.testing.assert_array_equal(found, x.transpose(turn.axis_order(type_of(x))))

@@ -38,6 +38,10 @@ class Turn(HostOp):
         assert x is not None
         return (x.with_shape(to_channels_first(x.shape) if self.back else to_channels_last(x.shape)),)
 
+    def axis_order(self, x: TensorType) -> tuple[int, ...] | None:
+        inner = tuple(range(1, x.rank - 1))
+        return (0, x.rank - 1, *inner) if self.back else (0, *(i + 1 for i in inner), 1)
+
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         x, = inputs
         assert x is not None

@@ -18,6 +18,7 @@ from .fuse import fuse
 from .guard import check_part, join, watch
 from .layout import arrange
 from .memory import side_by_side
+from .moves import undo_moves
 from .pack import pack
 from .planes import pool_planes
 from .record import record
@@ -97,7 +98,7 @@ def host_form(program: Program, path: cpu.Cpu) -> Program:
 
     def form(graph: Graph) -> Graph:
         return through(graph, composites, record, lambda g: rewrite(g, wanted), lambda g: widen(g, path), expand,
-                       lambda g: arrange(g, path, wanted))
+                       lambda g: arrange(g, path, wanted), lambda g: undo_moves(g, wanted))
 
     return program.with_parts({name: form(graph) for name, graph in program.parts.items()})
 

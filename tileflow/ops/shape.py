@@ -206,6 +206,9 @@ class Transpose(Op):
             raise ShapeError(f"perm {list(perm)} is not an order of the {rank} axes of the input.")
         return perm
 
+    def axis_order(self, x: TensorType) -> Shape | None:
+        return self._perm(x.rank)
+
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
         return (x.with_shape(tuple(x.shape[a] for a in self._perm(x.rank))),)
