@@ -44,17 +44,17 @@ class ChannelsLast(HostOp):
 
     def logical(self, types: Types) -> list[TensorType | None]:
         """The types of the operands as the operator itself sees them."""
-        return [t.with_shape(to_channels_first(t.shape)) if t is not None and last else t
-                for t, last in zip(types, self.inputs, strict=False)]
+        return [t.with_shape(to_channels_first(t.shape)) if t is not None and turned else t
+                for t, turned in zip(types, self.inputs, strict=False)]
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         made = self.op.infer(*self.logical(types))
-        return tuple(t.with_shape(to_channels_last(t.shape)) if last else t for t, last in zip(made, self.outputs, strict=True))
+        return tuple(t.with_shape(to_channels_last(t.shape)) if turned else t for t, turned in zip(made, self.outputs, strict=True))
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
-        given = [np.moveaxis(a, -1, 1) if a is not None and last else a for a, last in zip(inputs, self.inputs, strict=False)]
+        given = [np.moveaxis(a, -1, 1) if a is not None and turned else a for a, turned in zip(inputs, self.inputs, strict=False)]
         found = self.op.reference(*given)
-        return tuple(np.ascontiguousarray(np.moveaxis(a, 1, -1)) if last else a for a, last in zip(found, self.outputs, strict=True))
+        return tuple(np.ascontiguousarray(np.moveaxis(a, 1, -1)) if turned else a for a, turned in zip(found, self.outputs, strict=True))
 
     def __str__(self) -> str:
         return f"{self.op} over channels last"

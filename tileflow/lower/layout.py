@@ -131,7 +131,7 @@ def _choose(graph: Graph, forms: dict[Node, Form], wanted: set[Value]) -> list[N
             cut.edge(node, SINK, -form.gain)
     makers: dict[Value, Node] = {}
     for node, form in forms.items():
-        makers |= {v: node for v, last in zip(node.outputs, form.outputs, strict=True) if last}
+        makers |= {v: node for v, turned in zip(node.outputs, form.outputs, strict=True) if turned}
     for v, size in sizes.items():
         cut.agree(v, makers.get(v, SINK), [*readers.get(v, []), *([SINK] if v in wanted else [])], TURN * size)
     side = cut.side()
@@ -144,7 +144,7 @@ class _Rebuilt:
     def __init__(self, graph: Graph, chosen: dict[Node, Form], wanted: set[Value]) -> None:
         self.given, self.chosen, self.wanted = graph, chosen, wanted
         self.nodes: list[Node] = []
-        self.last: dict[tuple[Value, int], Value] = {}
+        self.turned: dict[tuple[Value, int], Value] = {}
         self.absent: dict[Value, Value] = {}          # values that exist with channels last only, as these
 
     def run(self) -> Graph:
@@ -155,9 +155,9 @@ class _Rebuilt:
                 assert inputs == node.inputs
                 self.nodes.append(node)
                 continue
-            inputs = [v and (self._as_last(v, _rank(node), node.origin) if last else self._logical(v, node.origin))
-                      for v, last in zip(node.inputs, form.inputs, strict=False)]         # a node may leave out its last ones
-            outputs = [self._made(v) if last else v for v, last in zip(node.outputs, form.outputs, strict=True)]
+            inputs = [v and (self._as_channels_last(v, _rank(node), node.origin) if turned else self._logical(v, node.origin))
+                      for v, turned in zip(node.inputs, form.inputs, strict=False)]         # a node may leave out its last ones
+            outputs = [self._made(v) if turned else v for v, turned in zip(node.outputs, form.outputs, strict=True)]
             self.nodes.append(Node(form.op, inputs, outputs, node.origin))
             for v in node.outputs:
                 if v in self.wanted:
@@ -166,8 +166,8 @@ class _Rebuilt:
 
     def _made(self, value: Value) -> Value:
         """A node's channels-last result that stands for `value`."""
-        result = Value(f"{value.name}.last", value.type.with_shape(to_channels_last(value.shape)))
-        self.last[value, value.type.rank] = self.absent[value] = result
+        result = Value(f"{value.name}.channels_last", value.type.with_shape(to_channels_last(value.shape)))
+        self.turned[value, value.type.rank] = self.absent[value] = result
         return result
 
     def _logical(self, value: Value, origin: Origin) -> Value:
@@ -178,15 +178,15 @@ class _Rebuilt:
             self.nodes.append(Node(op, [source], [value], origin))
         return value
 
-    def _as_last(self, value: Value, rank: int, origin: Origin) -> Value:
+    def _as_channels_last(self, value: Value, rank: int, origin: Origin) -> Value:
         """The value with channels last, seen with `rank` axes."""
-        if (value, rank) not in self.last:
+        if (value, rank) not in self.turned:
             shape = _padded(value.shape, rank)
             source = self._logical(value, origin)
             if not _is_view(shape) and shape != value.shape:
                 source = self._emit(View(shape), source, origin)
-            self.last[value, rank] = self._emit(View(to_channels_last(shape)) if _is_view(shape) else Turn(back=False), source, origin)
-        return self.last[value, rank]
+            self.turned[value, rank] = self._emit(View(to_channels_last(shape)) if _is_view(shape) else Turn(back=False), source, origin)
+        return self.turned[value, rank]
 
     def _emit(self, op: Op, source: Value, origin: Origin) -> Value:
         kind, = op.infer(source.type)
