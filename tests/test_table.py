@@ -339,8 +339,9 @@ def test_a_job_is_given_up_between_rows_and_begins_anew():
     assert run(rows.table, slice_ns=0, stop=lambda: next(left)) is False
     assert 0 < len(log.take()) < 50
     i.value = 0
-    assert run(rows.table) is True
-    assert len(log.take()) == 50
+    asked: list[bool] = []
+    assert run(rows.table, stop=lambda: asked.append(True) or True) is True         # at the end there is nothing to give up
+    assert (len(log.take()), asked) == (50, [True])
 
 
 # ---- failures

@@ -20,7 +20,7 @@ def run(table: Table, workers: int = 1, *, slice_ns: int = SLICE_NS, stop: Calla
 
     Args:
         slice_ns: nanoseconds after which Python gets the word, between two rows and never within a `hold`.
-        stop: asked then; once true the job is given up.
+        stop: asked then, and once more at the end; once true the job is given up.
         pool: the process's, where none is given.
 
     Returns:
@@ -49,6 +49,8 @@ def _run(table: Table, workers: int, slice_ns: int, stop: Callable[[], bool] | N
     while True:
         state = drive(pool.address, root, count, tasks, pool.allowed(workers), slice_ns)
         if state == _DONE:
+            if stop is not None:
+                stop()
             return True
         if state == _FAILED:
             return table.failure(words())
