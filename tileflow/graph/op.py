@@ -58,7 +58,7 @@ class Op:
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         """The slow NumPy twin: arrays in, a tuple of arrays out. Tests compare kernels with it. By default the expansion's."""
-        return self.by_parts(self, inputs)
+        return Op.by_parts(self, inputs)
 
     by_parts: ClassVar[Callable[[Op, Sequence[np.ndarray | None]], tuple[np.ndarray, ...]]]
     """The outputs by the references of the parts; `composite`, which is made of operators, sets it."""
