@@ -11,7 +11,7 @@ import numpy as np
 
 from tileflow import memory
 from tileflow.errors import ModelError, TileflowError
-from tileflow.graph import HIGHEST_RANK, type_of
+from tileflow.graph import HALVES, HIGHEST_RANK, type_of
 from tileflow.text import one_line
 
 from .tensors import SHOWN
@@ -98,7 +98,10 @@ def by_reference(site: Site, a: Sequence[np.ndarray | None]) -> list[np.ndarray]
         fits(site, t.shape, t.numpy)
     if site.op_type in ("Div", "Mod") and given[1] is not None and given[1].dtype.kind in "iu" and not np.all(given[1]):
         raise ValueError("integer division by zero")
-    return list(op.reference(*given))
+    if not any(x is not None and x.dtype.name in HALVES for x in given):
+        return list(op.reference(*given))
+    wide = [x.astype(np.float32) if x is not None and x.dtype.name in HALVES else x for x in given]           # rounded once, as the host does
+    return [x.astype(t.numpy) for x, t in zip(op.reference(*wide), types, strict=True)]
 
 
 @folder("Shape")
