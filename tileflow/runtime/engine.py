@@ -131,8 +131,6 @@ class Engine:
         ended = run(self.tables.table, self._workers, slice_ns=SLICE_NS, stop=stop)
         if isinstance(ended, Failure):
             raise self._failure(ended.status, ended.owner)
-        if ended and stop is not None:
-            stop()                                            # a call shorter than a slice asks as well: what it may not do is told
         return ended
 
     # ---- failures
