@@ -14,7 +14,7 @@ from peers import needs
 import tileflow
 from tileflow import nn, optim
 from tileflow.graph import Builder, Graph, Op, TensorType, Value, type_of
-from tileflow.host.form import Form, HostOp, channels_last
+from tileflow.host.form import Form, HostOp, axis_order, channels_last
 from tileflow.host.pool import MaxUnpool, WinningMaxPool
 from tileflow.kernels.elementwise.expr import Var
 from tileflow.kernels.elementwise.loops import elementwise_call
@@ -441,4 +441,4 @@ def test_a_turn_puts_axes_in_the_order_it_says(back: bool) -> None:
     x = rng.standard_normal((2, 3, 4, 5)).astype(np.float32)
     turn = Turn(back)
     found, = run_kernel(turn, x)
-    np.testing.assert_array_equal(found, x.transpose(turn.axis_order(type_of(x))))
+    np.testing.assert_array_equal(found, x.transpose(axis_order(turn, type_of(x))))

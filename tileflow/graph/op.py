@@ -76,10 +76,6 @@ class Op:
         """Gradients of the inputs from gradients of the outputs (None = zero), as nodes through `b`; None = no gradient."""
         return [None] * len(inputs)
 
-    def axis_order(self, x: TensorType) -> tuple[int, ...] | None:
-        """For each axis of the output which of the only input's it is, where to put them in another order is all that is done."""
-        return None
-
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         """What the operator does, as data."""
         raise NotImplementedError

@@ -11,8 +11,8 @@ from ..graph.types import TensorType
 from ..kernels.isa.cpu import Cpu
 from ..ops.elementwise import Elementwise
 from ..ops.reduce import Reduction
-from ..ops.shape import Concat, Expand, Split, normal_axis, present
-from .form import Form, HostOp, channels_last
+from ..ops.shape import Concat, Expand, Split, Transpose, normal_axis, present
+from .form import Form, HostOp, axis_order, channels_last
 
 Shape = tuple[int, ...]
 
@@ -98,3 +98,8 @@ def _(op: Split, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Form
 def _(op: Expand, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Form | None:
     y = outputs[0]
     return Form(Expand(shape=to_channels_last(y.shape)), (present(inputs[0]).size != 1,), (True,)) if y.rank >= 3 else None
+
+
+@axis_order.register(Transpose)
+def _(op: Transpose, x: TensorType) -> tuple[int, ...] | None:
+    return op.order(x.rank)

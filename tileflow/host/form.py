@@ -53,6 +53,12 @@ def channels_last(op: Op, inputs: Types, outputs: Outputs, cpu: Cpu) -> Form | N
     return None
 
 
+@singledispatch
+def axis_order(op: Op, x: TensorType) -> tuple[int, ...] | None:
+    """For each axis of the output which of the only input's (of type `x`) it is, where to put them in another order is all that is done."""
+    return None
+
+
 # ---- types
 
 @singledispatch

@@ -15,7 +15,7 @@ import numpy as np
 from ..graph import Graph, Node, Op, Origin, TensorType, Value
 from ..graph.op import Types
 from ..host.channels_last import to_channels_first, to_channels_last
-from ..host.form import Form, HostOp, channels_last
+from ..host.form import Form, HostOp, axis_order, channels_last
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import Axis, move
@@ -38,10 +38,6 @@ class Turn(HostOp):
         assert x is not None
         return (x.with_shape(to_channels_first(x.shape) if self.back else to_channels_last(x.shape)),)
 
-    def axis_order(self, x: TensorType) -> tuple[int, ...] | None:
-        inner = tuple(range(1, x.rank - 1))
-        return (0, x.rank - 1, *inner) if self.back else (0, *(i + 1 for i in inner), 1)
-
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         x, = inputs
         assert x is not None
@@ -58,6 +54,12 @@ class Turn(HostOp):
 
     def __str__(self) -> str:
         return "Turn(back)" if self.back else "Turn"
+
+
+@axis_order.register(Turn)
+def _(op: Turn, x: TensorType) -> tuple[int, ...] | None:
+    inner = tuple(range(1, x.rank - 1))
+    return (0, x.rank - 1, *inner) if op.back else (0, *(i + 1 for i in inner), 1)
 
 
 class View(HostOp):

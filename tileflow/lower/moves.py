@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from ..graph import Graph, Node, Value
 from ..graph.index import Index
+from ..host.form import axis_order
 from .layout import View
 
 FAR = 8
@@ -37,7 +38,7 @@ def undo_moves(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
 def _order(node: Node) -> tuple[int, ...] | None:
     """The order in which a node puts the axes of its operand, if that is all it does."""
     x = node.inputs[0] if len(node.inputs) == 1 == len(node.outputs) else None
-    return None if x is None else node.op.axis_order(x.type)
+    return None if x is None else axis_order(node.op, x.type)
 
 
 def _source(last: Node, index: Index) -> Value | None:

@@ -200,41 +200,39 @@ class Transpose(Op):
     def samples(cls) -> list[Sample]:
         return [sample((3, 4, 5), perm=(2, 0, 1)), sample((3, 4))]
 
-    def _perm(self, rank: int) -> Shape:
+    def order(self, rank: int) -> Shape:
+        """For each axis of the output which of the input's it is."""
         perm = tuple(range(rank))[::-1] if self.perm is None else self.perm
         if sorted(perm) != list(range(rank)):
             raise ShapeError(f"perm {list(perm)} is not an order of the {rank} axes of the input.")
         return perm
 
-    def axis_order(self, x: TensorType) -> Shape | None:
-        return self._perm(x.rank)
-
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
-        return (x.with_shape(tuple(x.shape[a] for a in self._perm(x.rank))),)
+        return (x.with_shape(tuple(x.shape[a] for a in self.order(x.rank))),)
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         x = present(inputs[0])
-        return (np.ascontiguousarray(x.transpose(self._perm(x.ndim))).reshape([x.shape[a] for a in self._perm(x.ndim)]),)
+        return (np.ascontiguousarray(x.transpose(self.order(x.ndim))).reshape([x.shape[a] for a in self.order(x.ndim)]),)
 
     def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
             outputs: Sequence[Value]) -> Sequence[Value | None]:
         g = grads[0]
         if g is None:
             return [None]
-        return [b.Transpose(g, perm=tuple(int(a) for a in np.argsort(self._perm(g.type.rank))))]
+        return [b.Transpose(g, perm=tuple(int(a) for a in np.argsort(self.order(g.type.rank))))]
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x, y = present(inputs[0]), outputs[0]
         names = LETTERS[:x.rank]
-        perm = self._perm(x.rank)
+        perm = self.order(x.rank)
         return Move(tuple(WorkAxis(names[a], x.shape[a]) for a in perm), (Operand(tuple(names), x.dtype),),
                     (Operand(tuple(names[a] for a in perm), y.dtype),))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, y = present(inputs[0]), outputs[0]
         step = strides(x.shape)
-        axes = [Axis(n, step[a], s) for n, a, s in zip(y.shape, self._perm(x.rank), strides(y.shape), strict=True)]
+        axes = [Axis(n, step[a], s) for n, a, s in zip(y.shape, self.order(x.rank), strides(y.shape), strict=True)]
         return move(In(0, (x.size,)), Out(0, (y.size,)), axes, x.itemsize)
 
 
