@@ -21,7 +21,7 @@ def test_the_stub_is_current():
     ("x, w, pads=(1, 1, 1, 1)", ""), ("x, w, padding=(1, 1)", 'Unexpected keyword argument "padding"'), ("x", "Too few arguments"),
     ("x, w, w, w", "Argument 4"), ("x, w, group='two'", "incompatible type")])
 def test_type_checkers_find_what_is_wrong_in_a_call(arguments: str, message: str):
-    api = pytest.importorskip("mypy.api")
+    api = pytest.importorskip("mypy.api", reason="checks types by mypy, which is not installed: pip install mypy")
     out, _, status = api.run(["--ignore-missing-imports", "--follow-imports=silent", "-c", CALL.format(arguments)])
     assert bool(status) == bool(message), out
     assert message in out

@@ -10,6 +10,12 @@ pytest_plugins = ["pytester"]
 HERE = Path(__file__).parent
 
 
+@pytest.fixture(autouse=True)
+def _found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package, for runs in folders of their own: `conftest.py` needs it."""
+    monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
+
+
 def test_every_peer_says_how_to_get_it() -> None:
     """`needs` is the one way to a package that may be missing."""
     for path in sorted(HERE.rglob("*.py")):
