@@ -263,6 +263,10 @@ class Asinh(Elementwise):
 
 @op("Acosh")
 class Acosh(Elementwise):
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample(("float32", (3, 4), 1.1, 2.5)), sample(("float32", (3, 4), -2.5, 2.5))]
+
     def expr(self, *x: Expr) -> Expr:
         return scalar.acosh(x[0])
 
