@@ -13,6 +13,7 @@ from test_amx import EMULATED, PATHS, UNIT, VECTORS
 from test_conv_last import check_laid_out, forms, last, normal
 
 from tileflow.graph import type_of
+from tileflow.host.form import Finish
 from tileflow.kernels.conv import tiles as conv_tiles
 from tileflow.kernels.conv import tiles_weights
 from tileflow.kernels.conv.algorithms import saved
@@ -69,11 +70,11 @@ def test_kernels(path: cpu.Cpu, name: str) -> None:
     forward, over_input, over_weights = forms(Conv(**attributes), x_shape, w_shape)
     x, w, bias = last(normal(*x_shape)), normal(*w_shape, seed=1), normal(w_shape[0])
     scale = 2e-5 * float(np.sqrt(w[0].size))
-    assert "conv_gathered" in leaves(forward, x, w, bias)
+    assert "conv_tiles" in leaves(forward, x, w, bias)
     y, = check_kernel(forward, x, w, bias, rtol=2e-5, atol=scale)
     run_kernel(forward, x, w)
     g = normal(*y.shape, seed=2)
-    assert "conv_gathered" in leaves(over_input, g, w)
+    assert "conv_tiles" in leaves(over_input, g, w)
     check_kernel(over_input, g, w, rtol=2e-5, atol=scale)
     assert "conv_tiles_weights" in leaves(over_weights, x, g)
     check_kernel(over_weights, x, g, rtol=2e-5, atol=2e-5 * float(np.sqrt(g[..., 0].size)))
@@ -104,7 +105,7 @@ def test_epilogue_on_finished_blocks(path: cpu.Cpu) -> None:
             return (type_of(y),)
 
         def kernel(self, inputs: Any, outputs: Any, cpu: Any) -> Any:
-            return forward.kernel(inputs[:3], outputs, cpu, epilogue)
+            return forward.calls(inputs[:3], outputs, cpu, Finish(epilogue))
 
     got, = run_kernel(Fused(), x, w, bias, scale, other, workers=3)                                         # type: ignore[arg-type]
     np.testing.assert_allclose(got, np.maximum(y * scale + other, y), rtol=1e-6, atol=1e-6)
