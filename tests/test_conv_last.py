@@ -158,6 +158,9 @@ class Afterwards(Blockwise):
     def __init__(self, op: Blockwise) -> None:
         self.op = op
 
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        return self.op.infer(*types)
+
     def calls(self, inputs: Any, outputs: Any, cpu: Any, finish: Finish) -> list[Call]:
         assert self.op.epilogue is not None
         assert finish.epilogue is not None
