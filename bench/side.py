@@ -1,4 +1,4 @@
-"""A side of a comparison in a process of its own: two OpenMP pools in one process disturb each other.
+"""A side of a comparison in a process of its own: two pools of threads in one process disturb each other.
 
     python -m bench.side '{"side": "torch", "threads": 1}'
 

@@ -30,7 +30,7 @@ Ratio to PyTorch 2.13 in panels and where it lies: 96^3 1.09, 1.22; 128^3 1.10, 
 class Blocking:
     """How a problem is computed: the way, rows and columns of C in one unit of the range, length of one run of sums."""
 
-    way: str                   # "direct" | "dots" | "panels" | "packed" | "tiles": gemm.py describes them
+    way: str                   # "direct" | "dots" | "panels" | "packed" | "tiles": float32.py describes them
     rows: int
     cols: int
     depth: int

@@ -1,7 +1,7 @@
 """Products of float16 with float16 sums, by the CPU's own float16 multiply-adds (AVX512-FP16): twice the elements of float32 a vector.
 
 A block of `PARTIAL` products is summed from zero in a chain of fused multiply-adds, each rounded to float16; then it is added to the
-partial sum, rounded. CPUs without these instructions sum a block in float32 and round once (half_gemm.py), so bits differ from one path to
+partial sum, rounded. CPUs without these instructions sum a block in float32 and round once (half.py), so bits differ from one path to
 the other; on one path they are always the same. Inside of a block a sum may become infinite here that float32 could hold.
 
 For sums in float32 these instructions give nothing but conversions, which the kernels do while packing anyway.

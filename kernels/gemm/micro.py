@@ -2,7 +2,7 @@
 
 The products hold blocks of C in registers: `outer` runs vectors along the columns of C (B is read by rows), `dot` along the summed
 axis (A and B^T are read by rows).
-Neither packs nor blocks for caches: that is the caller's part (gemm.py, conv). Every element of C is summed over k
+Neither packs nor blocks for caches: that is the caller's part (float32.py, conv). Every element of C is summed over k
 in ascending order, CHAIN products at a time, in one chain (`outer`) or in `lanes` interleaved ones (`dot`), whatever block it falls
 into, so results do not depend on how a caller cuts m and n.
 """
