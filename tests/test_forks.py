@@ -11,12 +11,13 @@ import pytest
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork: a POSIX system makes it run")
 ROOT = Path(__file__).parent.parent
 SCRIPT = """
-import os, sys, warnings
+import sys, warnings
 import numpy as np
 warnings.simplefilter("ignore", DeprecationWarning)                   # newer Pythons warn of forks where there are threads
 import tileflow
 from tileflow import optim
 from tileflow.kernels.machine import pool, table
+from forked import child
 from test_threads import Net, XS
 
 table.FORK_NS = float(sys.argv[1])                                # 0: every row is split over the workers
@@ -36,16 +37,6 @@ assert first == wanted
 second = used()
 used = models()
 used()                                                                # as far as the others, and the next call is in a child
-
-def child(work):
-    pid = os.fork()
-    if pid == 0:
-        ok = False
-        try:
-            ok = work()
-        finally:
-            os._exit(0 if ok else 1)
-    return os.waitpid(pid, 0)[1]
 
 print(child(lambda: used() == second), child(lambda: fresh() == wanted), child(lambda: child(lambda: used() == second) == 0 and pool.helpers() == 0),
       child(lambda: models()() == wanted and pool.helpers() == 1), pool.helpers(), used() == second)

@@ -532,6 +532,7 @@ warnings.simplefilter("ignore", DeprecationWarning)
 from tileflow.kernels.machine import pool
 from tileflow.kernels.machine.job import run
 import numpy as np
+from forked import child
 import test_table as t
 pool.usable = lambda: 3
 
@@ -541,16 +542,6 @@ def computed():
     rows.table.seal()
     assert run(rows.table, 3) is True
     return b"".join(a.tobytes() for a in arrays), pool.helpers()
-
-def child(work):
-    pid = os.fork()
-    if pid == 0:
-        ok = False
-        try:
-            ok = work()
-        finally:
-            os._exit(0 if ok else 1)
-    return os.waitpid(pid, 0)[1]
 
 wanted = computed()
 assert wanted[1] == 2
