@@ -1,9 +1,11 @@
-"""`python -m bench [case …] [--json] [--threads N] [--runs N] [--against torch,onnxruntime]` measures.
+"""`python -m bench [case …] [--json] [--threads N] [--runs N] [--against torch,onnxruntime,ours]` measures.
 
     python -m bench gemm --only 512 --threads 1        # a part of a case
     python -m bench models DIR [--profile]             # ONNX files of a folder, against ONNX Runtime and OpenVINO
     python -m bench busy --models DIR                  # beside other processes and under quotas
     python -m bench compare before.json after.json     # two files of --json
+    python -m bench tile-choices --write docs/precision.md
+    python -m bench precision --write docs/precision.md          # accuracy and loss of training in 16 bits against float32
     python -m bench table results.json --readme README.md
 """
 from __future__ import annotations
@@ -14,16 +16,17 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from . import busy, compare, hardware, limits, planning, real, startup, table
+from . import arena, busy, compare, hardware, limits, planning, precision, real, rows, startup, table, tile_choices
 from .cases import cases, words
 from .pairs import Peaks, Settings, measure
 from .report import HEAD, Result, line, to_json
 from .verdict import summary
 
 OTHERS: dict[str, Callable[[int | None, int], Iterable[Any]]] = {"startup": startup.run, "hardware": hardware.run, "planning": planning.run,
-                                                                 "limits": limits.run}
+                                                                 "limits": limits.run, "arena": arena.run, "rows": rows.run}
 """Cases without a peer."""
-VERBS = {"busy": busy.main, "compare": compare.main, "models": real.main, "table": table.main}
+VERBS = {"busy": busy.main, "compare": compare.main, "models": real.main, "precision": precision.main, "table": table.main,
+         "tile-choices": tile_choices.main}
 
 
 def names() -> list[str]:
@@ -48,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--threads", type=int, help="worker threads on both sides (default: 1 and 2)")
     parser.add_argument("--runs", type=int, default=9, help="measured turns per side; medians are compared")
-    parser.add_argument("--against", default="torch,onnxruntime", help="peers, separated by commas; none: measure our side alone")
+    parser.add_argument("--against", default="torch,onnxruntime,ours", help="peers, separated by commas; none: measure our side alone")
     parser.add_argument("--path", help="force a CPU path of our side, for example avx2")
     parser.add_argument("--only", default="", metavar="TEXT", help="only shapes with this in their name")
     chosen = parser.parse_args(given)

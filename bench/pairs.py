@@ -28,7 +28,7 @@ class Settings:
 
     threads: tuple[int, ...]
     runs: int = 9
-    against: tuple[str, ...] = ("torch", "onnxruntime")
+    against: tuple[str, ...] = ("torch", "onnxruntime", "ours")
     path: str | None = None
     only: str = ""                        # measure only shapes whose name contains this
 

@@ -6,7 +6,7 @@ reads requests, one JSON object a line, and answers each with one line:
     {"do": "prepare", "kind": ..., "shape": {...}}    {"ok": true} or {"unsupported": "a sentence"}
     {"do": "time", "times": 3, "wall": false}         {"seconds": of all three}
     {"do": "error"}, {"do": "peak"}, {"do": "ask", "what": "memory"}
-Only one side works at a time, so that an answer is also a turn.
+Only one side works at a time, so that an answer is also a turn. The side "ours 32" is our own in that precision.
 """
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Server:
         self._runner = None
         gc.collect()
         try:
-            subject = problem(kind, shape)
+            subject = problem(kind, {**shape, "precision": self.variant} if self.side == "ours" and self.variant else shape)
             made = getattr(subject, self.side)
             self._runner = made(self.threads) if self.side == "ours" else made(self.threads, self.variant)
             self._runner.run(1)

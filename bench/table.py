@@ -67,8 +67,9 @@ def limit_lines(results: Sequence[Result]) -> list[str]:
         if value is not None:
             most = limit.most if limit.most is not None else limit.share
             assert most is not None
-            shown = f"{value:.1f} s" if limit.most is not None else f"{value:.2f}"
-            lines.append(f"| {limit.what} | {shown} | {most:g}: {'kept' if value <= most else '**missed**'} |")
+            shown = f"{value:.2f}" if limit.most is None else f"{value:.1f} s" if most >= 1 else f"{1e6 * value:.2f} us"
+            bound = f"{most:g}" if limit.most is None or most >= 1 else f"{1e6 * most:g} us"
+            lines.append(f"| {limit.what} | {shown} | {bound}: {'kept' if value <= most else '**missed**'} |")
     return lines
 
 

@@ -129,8 +129,9 @@ def _move_tiles(size: int, tile: int, transpose: Any) -> Any:
                 to = y_start + _offset(outer, n0, y0, n1, y1, n2, y2, n3, y3, n4, y4, n5, y5, y6)
             stop = min(start + TILE, m)
             whole_j = start + (stop - start) // tile * tile
-            whole_i = n // tile * tile
-            for i in range(0, whole_i, tile):
+            whole_i = n if n > tile else n // tile * tile
+            for at_i in range(0, whole_i, tile):
+                i = min(at_i, n - tile)                       # the last tile may write again what the one before it did
                 for j in range(start, whole_j, tile):
                     transpose(x.ctypes.data + (at + i * step + j) * size, step * size, y.ctypes.data + (to + j * stride + i) * size,
                               stride * size)
@@ -235,8 +236,12 @@ def move(source: In | Work, target: Out | Work, axes: Sequence[Axis], itemsize: 
     size = math.prod(axis.n for axis in box)
     inner, outer = box[-1], box[:-1]
     head: list[int]
-    if inner.target == 1 and inner.source not in (0, 1) and any(axis.source == 1 for axis in outer):
-        other = next(axis for axis in outer if axis.source == 1)
+    other = next((axis for axis in outer if axis.source == 1), None) if inner.target == 1 and inner.source not in (0, 1) else None
+    tile = min(TILE, cpu.current().lanes(itemsize))
+    if other is not None and inner.n < tile and inner.n < other.n:            # few channels: walked along the longer axis
+        outer[outer.index(other)] = inner
+        inner, other = other, None
+    if other is not None and min(inner.n, other.n) >= tile:
         outer.remove(other)
         leaf = _tile_leaf(itemsize, cpu.current())
         head = [inner.n, inner.source, other.n, other.target]
@@ -296,23 +301,33 @@ def _gather(x: Any, index: Any, y: Any, lo: int, hi: int) -> int:
     return OK
 
 
-@generic("T[r,:,:], T[r,:,:,:]", INTS)
+@generic("T[r,:,:], T[r,:,:,:,:]", INTS)
 def repeat(x: Any, y: Any) -> None:
-    """y[o, n, t, i] = x[o, n, i] for all t; a unit of range is one o."""
-    n, times, inner = y.shape[1], y.shape[2], y.shape[3]
+    """y[o, r, n, t, i] = x[o, n, i] for all r and t; a unit of range is one o."""
+    rows, n, times, inner = y.shape[1], y.shape[2], y.shape[3], y.shape[4]
     for o in range(y.shape[0]):
-        if inner == 1 and times == 2:
-            source, pairs = x[o, :, 0], y[o, :, :, 0]
-            for k in range(n):
-                value = source[k]
-                pairs[k, 0] = value
-                pairs[k, 1] = value
-            continue
-        for k in range(n):
-            for t in range(times):
-                source, target = x[o, k], y[o, k, t]
-                for i in range(inner):
-                    target[i] = source[i]
+        for r in range(rows):
+            if inner == 1 and times == 2:
+                source, pairs = x[o, :, 0], y[o, r, :, :, 0]
+                for k in range(n):
+                    value = source[k]
+                    pairs[k, 0] = value
+                    pairs[k, 1] = value
+            elif inner == 1 and r > 0:                     # longer runs of one element are spread once, then copied
+                whole, copy = y[o, 0].reshape(n * times), y[o, r].reshape(n * times)
+                for i in range(whole.shape[0]):
+                    copy[i] = whole[i]
+            elif inner == 1:
+                for k in range(n):
+                    value = x[o, k, 0]
+                    for t in range(times):
+                        y[o, 0, k, t, 0] = value
+            else:
+                for k in range(n):
+                    for t in range(times):
+                        source, target = x[o, k], y[o, r, k, t]
+                        for i in range(inner):
+                            target[i] = source[i]
 
 
 def _scatter_add(g: Any, index: Any, y: Any, lo: int, hi: int) -> int:

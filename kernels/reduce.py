@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .isa import cpu
+from .isa.half import widened
 from .machine.call import Call, In, Out, Work
 from .machine.inner import register_jitable
 from .machine.leaf import Leaf
@@ -46,15 +48,23 @@ def block_product(x: Any, y: Any) -> Any:
     return total
 
 
-def _sum_rows(x: Any, y: Any, lo: int, hi: int, n: int, inner: int, pieces: int, length: int, count: float) -> None:
-    """inner = 1: y[o, p] = sum of piece p of x[o], divided by `count`; a unit of range is (o, p)."""
-    for unit in range(lo, hi):
-        o, p = unit // pieces, unit % pieces
-        row = x[o * n + p * length:o * n + min((p + 1) * length, n)]
-        total = 0.0
-        for first in range(0, row.shape[0], BLOCK):
-            total += block_sum(row[first:first + BLOCK])
-        y[unit] = total / count
+@register_jitable
+def _as_it_lies(x: Any, at: int, n: int, _spare: Any) -> Any:
+    return x[at:at + n]
+
+
+def _sum_rows(part_of: Any) -> Any:
+    """The body over what part_of(x, first element, elements, spare) gives: elements as they lie, or 16-bit ones widened."""
+    def sum_rows(x: Any, y: Any, spare: Any, lo: int, hi: int, n: int, inner: int, pieces: int, length: int, count: float) -> None:
+        """inner = 1: y[o, p] = sum of piece p of x[o], divided by `count`; a unit of range is (o, p)."""
+        for unit in range(lo, hi):
+            o, p = unit // pieces, unit % pieces
+            start, stop = o * n + p * length, o * n + min((p + 1) * length, n)
+            total = 0.0
+            for first in range(start, stop, BLOCK):
+                total += block_sum(part_of(x, first, min(BLOCK, stop - first), spare))
+            y[unit] = total / count
+    return sum_rows
 
 
 def _sum_rows_int(x: Any, y: Any, lo: int, hi: int, n: int, inner: int, pieces: int, length: int) -> None:
@@ -68,42 +78,45 @@ def _sum_rows_int(x: Any, y: Any, lo: int, hi: int, n: int, inner: int, pieces: 
         y[unit] = total
 
 
-def _sum_columns(x: Any, y: Any, part: Any, total: Any, lo: int, hi: int, n: int, inner: int, pieces: int, length: int,
-                 fold: int, count: float) -> None:
-    """y[o, p, i] = sum of x[o, k, i] over piece p of k, divided by `count`; a unit of range is (o, p, strip of i).
+def _sum_columns(part_of: Any) -> Any:
+    """The same where rows are added to each other."""
+    def sum_columns(x: Any, y: Any, spare: Any, part: Any, total: Any, lo: int, hi: int, n: int, inner: int, pieces: int, length: int,
+                    fold: int, count: float) -> None:
+        """y[o, p, i] = sum of x[o, k, i] over piece p of k, divided by `count`; a unit of range is (o, p, strip of i).
 
-    Few columns: `fold` rows at once are one wide row, so that vectors are full.
-    """
-    strips = (inner + COLUMNS - 1) // COLUMNS
-    for unit in range(lo, hi):
-        o, p, first = unit // strips // pieces, unit // strips % pieces, unit % strips * COLUMNS
-        width = min(inner - first, COLUMNS)
-        start, last = p * length, min((p + 1) * length, n)
-        sums, block, wide = total[:width * fold], part[:width * fold], (last - start) // fold
-        for i in range(sums.shape[0]):
-            sums[i] = 0
-        for k0 in range(0, wide, ROWS):
-            for i in range(block.shape[0]):
-                block[i] = 0
-            for k in range(k0, min(k0 + ROWS, wide)):
-                at = (o * n + start + k * fold) * inner + first
-                row = x[at:at + block.shape[0]]
-                for i in range(block.shape[0]):
-                    block[i] += row[i]
+        Few columns: `fold` rows at once are one wide row, so that vectors are full.
+        """
+        strips = (inner + COLUMNS - 1) // COLUMNS
+        for unit in range(lo, hi):
+            o, p, first = unit // strips // pieces, unit // strips % pieces, unit % strips * COLUMNS
+            width = min(inner - first, COLUMNS)
+            start, last = p * length, min((p + 1) * length, n)
+            sums, block, wide = total[:width * fold], part[:width * fold], (last - start) // fold
             for i in range(sums.shape[0]):
-                sums[i] += block[i]
-        for k in range(start + wide * fold, last):
-            at = (o * n + k) * inner + first
-            row = x[at:at + width]
+                sums[i] = 0
+            for k0 in range(0, wide, ROWS):
+                for i in range(block.shape[0]):
+                    block[i] = 0
+                for k in range(k0, min(k0 + ROWS, wide)):
+                    at = (o * n + start + k * fold) * inner + first
+                    row = part_of(x, at, block.shape[0], spare)
+                    for i in range(block.shape[0]):
+                        block[i] += row[i]
+                for i in range(sums.shape[0]):
+                    sums[i] += block[i]
+            for k in range(start + wide * fold, last):
+                at = (o * n + k) * inner + first
+                row = part_of(x, at, width, spare)
+                for i in range(width):
+                    sums[i] += row[i]
+            for k in range(1, fold):
+                for i in range(width):
+                    sums[i] += sums[k * width + i]
+            to = (o * pieces + p) * inner + first
+            target = y[to:to + width]
             for i in range(width):
-                sums[i] += row[i]
-        for k in range(1, fold):
-            for i in range(width):
-                sums[i] += sums[k * width + i]
-        to = (o * pieces + p) * inner + first
-        target = y[to:to + width]
-        for i in range(width):
-            target[i] = sums[i] / count
+                target[i] = sums[i] / count
+    return sum_columns
 
 
 def _sum_columns_int(x: Any, y: Any, lo: int, hi: int, n: int, inner: int, pieces: int, length: int) -> None:
@@ -238,9 +251,28 @@ def sum_leaf(source: str, target: str, columns: bool) -> Leaf:
     """The summing leaf from element type `source` to `target` (float to float, or integer to integer)."""
     if target[0] == "i":
         return Leaf(_sum_columns_int if columns else _sum_rows_int, f"{source}[:], {target}[:], {DIMS}")
+    return _float_sum(source, target, columns, "", cpu.current())
+
+
+@functools.cache
+def _float_sum(source: str, target: str, columns: bool, letter: str, path: cpu.Cpu) -> Leaf:
+    """Sums of `source`, or of float32 numbers that lie in 16-bit memory of type `letter`."""
+    part_of = widened(letter) if letter else _as_it_lies
+    narrowed = functools.partial(_narrowed, columns) if source == "f4" and not letter else None
+    arrays, key = f"{letter or source}[:], {target}[:], {source}[w,:]", path.name if letter else ""
     if columns:
-        return Leaf(_sum_columns, f"{source}[:], {target}[:], {source}[w,:], f8[w,:], {DIMS}, i8, f8")
-    return Leaf(_sum_rows, f"{source}[:], {target}[:], {DIMS}, f8")
+        return Leaf(_sum_columns(part_of), f"{arrays}, {source}[w,:], f8[w,:], {DIMS}, i8, f8", key=key, narrowed=narrowed)
+    return Leaf(_sum_rows(part_of), f"{arrays}, {DIMS}, f8", key=key, narrowed=narrowed)
+
+
+def _narrowed(columns: bool, call: Call, letters: Mapping[int, str]) -> Call | None:
+    """The sum of an array in 16-bit memory; what it is summed to is not."""
+    if set(letters) != {0}:
+        return None
+    args = list(call.args)
+    size = args[3].shape[0] if columns else BLOCK
+    args[2] = Work(f"part in float32, {size}", (size,), "f4")
+    return replace(call, leaf=_float_sum("f4", call.leaf.parameters[1].dtype, columns, letters[0], cpu.current()), args=args)
 
 
 def best_leaf(dtype: str, columns: bool, largest: bool) -> Leaf:
@@ -319,12 +351,12 @@ def _pass(kind: str, types: tuple[str, str], source: Any, target: Any, outer: in
     if kind == "sum":
         leaf = sum_leaf(*types, columns)
         if types[1][0] == "f":
-            tail = [float(count)]
+            tail, extra = [float(count)], [Work(f"part {types[0]}", (1,), types[0])]
             if columns:
                 fold = min(max(1, NARROW // inner), max(1, n))
                 tail = [fold, float(count)]
                 width = min(inner, COLUMNS) * fold
-                extra = [Work(f"block {types[0]} {width}", (width,), types[0]), Work(f"sums {width}", (width,), "f8")]
+                extra += [Work(f"block {types[0]} {width}", (width,), types[0]), Work(f"sums {width}", (width,), "f8")]
     elif kind == "product":
         leaf = product_leaf(types[0], columns)
     else:

@@ -16,8 +16,9 @@ import numpy as np
 
 import tileflow.ops  # noqa: F401  (fills the registry)
 from tileflow.graph import Builder, Graph, Op, Value, type_of, verify
+from tileflow.kernels.dtypes import ELEMENTS
 from tileflow.kernels.isa import cpu
-from tileflow.kernels.machine.call import Call, Const, In, Micro, Out, Seed, Work
+from tileflow.kernels.machine.call import Call, Const, In, Micro, Out, Position, Seed, Work
 from tileflow.kernels.machine.leaf import Leaf, Parameter
 
 Array = np.ndarray
@@ -198,7 +199,7 @@ def _scratch(calls: Sequence[Call], workers: int, garbage: int) -> dict[str, _Gu
     for call in calls:
         for p, arg in zip((p for p in call.leaf.parameters if p.words), call.args, strict=True):
             if isinstance(arg, Work):
-                size = math.prod(_work_shape(p, arg, workers)) * np.dtype(arg.dtype).itemsize
+                size = (arg.offset + math.prod(_work_shape(p, arg, workers))) * np.dtype(arg.dtype).itemsize
                 sizes[arg.name] = max(sizes.get(arg.name, 0), size)
     return {name: _Guarded((size,), np.dtype("u1"), garbage) for name, size in sizes.items()}
 
@@ -211,7 +212,8 @@ def _run_call(call: Call, inputs: list[Array | None], outputs: list[_Guarded], s
     for p, arg in zip(parameters, call.args, strict=True):
         if isinstance(arg, Work):
             shape = _work_shape(p, arg, workers)
-            array = scratch[arg.name].array[:math.prod(shape) * np.dtype(arg.dtype).itemsize].view(arg.dtype).reshape(shape)
+            start, size = arg.offset * np.dtype(arg.dtype).itemsize, math.prod(shape) * np.dtype(arg.dtype).itemsize
+            array = scratch[arg.name].array[start:start + size].view(arg.dtype).reshape(shape)
         elif isinstance(arg, In):
             source = inputs[arg.index]
             assert source is not None, f"{call.leaf.name} reads input {arg.index}, which is absent"
@@ -221,12 +223,12 @@ def _run_call(call: Call, inputs: list[Array | None], outputs: list[_Guarded], s
         elif isinstance(arg, Const):
             array = arg.array()
         else:
-            values.append(words[type(arg)] if isinstance(arg, (Seed, Micro)) else arg)
+            values.append(words[type(arg)] if isinstance(arg, (Seed, Micro)) else arg.start if isinstance(arg, Position) else arg)
             continue
         assert p.is_array, f"{call.leaf.name} got an array for a scalar"
         assert array.ndim == p.ndim, f"{call.leaf.name}: {arg} for {p}"
         assert p.cut != "r" or array.shape[0] == call.n, f"{call.leaf.name}: {arg} is not {call.n} rows"
-        values.append(array.view({"b1": "?", "b2": "u2"}.get(p.dtype, p.dtype)))
+        values.append(array.view("f2" if p.dtype == "f2" else ELEMENTS[p.dtype].memory))
     chunks = -(-call.n // call.grain)
     for w in reversed(range(workers)):
         lo = min(call.n, chunks * w // workers * call.grain)

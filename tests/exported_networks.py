@@ -79,6 +79,41 @@ def mobilenet_v3() -> Any:
         nn.Linear(32, 40), nn.Hardswish(), nn.Dropout(0.0), nn.Linear(40, CLASSES))
 
 
+class UNet(nn.Module):
+    """Two ways down and two up again, one by a transposed convolution and one by resizing; an output for every pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = conv_norm(3, 8, 3, activation=nn.ReLU), conv_norm(8, 12, 3, activation=nn.SiLU)
+        self.bottom = conv_norm(12, 16, 3, activation=nn.LeakyReLU)
+        self.up = nn.ConvTranspose2d(16, 12, 2, 2)
+        self.third, self.fourth = conv_norm(24, 12, 3, activation=nn.ReLU), conv_norm(20, 8, 3, activation=nn.ReLU)
+        self.head = nn.Conv2d(8, CLASSES, 1)
+
+    def forward(self, x: Any) -> Any:
+        one = self.first(x)
+        two = self.second(nn.functional.max_pool2d(one, 2))
+        below = self.bottom(nn.functional.avg_pool2d(two, 2))
+        two = self.third(torch.cat([two, self.up(below)], 1))
+        wide = nn.functional.interpolate(two, scale_factor=2.0, mode="bilinear", align_corners=False)
+        return self.head(self.fourth(torch.cat([one, wide], 1)))
+
+
+class Recurrent(nn.Module):
+    """Recurrent layers of PyTorch's over tokens, a head on the last step and one on the last state."""
+
+    def __init__(self, kind: str, **arguments: Any) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, 12)
+        self.layers = getattr(nn, kind)(12, 8, batch_first=True, **arguments)
+        ways = 2 if arguments.get("bidirectional") else 1
+        self.head, self.state = nn.Linear(8 * ways, CLASSES), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        y, state = self.layers(self.embedding(x))
+        return self.head(y[:, -1]) + self.state((state[0] if isinstance(state, tuple) else state)[-1])
+
+
 class Encoder(nn.Module):
     """PyTorch's own transformer layers between an embedding and a head."""
 
@@ -109,6 +144,8 @@ class Network:
 
     make: Callable[[], Any]
     tokens: bool = False
+    shape: tuple[int, ...] = (3, SIDE, SIDE)
+    """Of a row, where it is not tokens."""
     normalised: bool = False
     """By the batch."""
     loss: str = "cross_entropy"
@@ -116,7 +153,7 @@ class Network:
     def data(self, rows: int, output: tuple[int, ...], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and labels for an output of this shape."""
         rng = np.random.default_rng(seed)
-        x = rng.integers(1, WORDS, (rows, TOKENS)) if self.tokens else rng.standard_normal((rows, 3, SIDE, SIDE)).astype(np.float32)
+        x = rng.integers(1, WORDS, (rows, TOKENS)) if self.tokens else rng.standard_normal((rows, *self.shape)).astype(np.float32)
         if self.loss == "mse":
             return x, rng.standard_normal((rows, *output[1:]))
         return x, rng.integers(0, output[1], (rows, *output[2:]))
@@ -155,6 +192,12 @@ NETWORKS = {
     "Llama": Network(hugging("LlamaForCausalLM", "logits", {
         "vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
         "num_key_value_heads": 1, "max_position_embeddings": 16}, mask=True, use_cache=False), tokens=True),
+    "Whisper": Network(hugging("WhisperForAudioClassification", "logits", {
+        "vocab_size": WORDS, "num_mel_bins": 8, "d_model": 16, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 32,
+        "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 32, "max_source_positions": 10, "max_target_positions": 8,
+        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "dropout": 0.0, "classifier_proj_size": 12, **LABELS},
+        "WhisperConfig"), shape=(8, 20)),
+    "U-Net": Network(UNet, normalised=True),
 }
 EXPORTS = ("torchscript training", "torchscript evaluation", "dynamo training", "dynamo evaluation")
 
@@ -162,7 +205,7 @@ EXPORTS = ("torchscript training", "torchscript evaluation", "dynamo training", 
 def network(name: str, perturbed: bool = True) -> Any:
     """The network with random weights; `perturbed`: no two of its tensors alike, and no branch without effect, as after some training."""
     torch.manual_seed(sum(name.encode()))
-    net = NETWORKS[name].make()
+    net = NETWORKS[name].make().requires_grad_(True)         # files do not say what was frozen
     if perturbed:
         with torch.no_grad():
             for parameter in net.parameters():

@@ -22,7 +22,10 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper
 EXTREME = (0, 1, -1, 2, 3, 7, 33, 65, 1 << 16, 1 << 31, -(1 << 31), 1 << 32, 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 63), -2, -5)
 NAMES = ("", "x", "y", "w", "nothing", "n" * 3000, "a\0b", "\u202egnp.exe", "\x1b[31m", "../x", "a/b", "ü")
 OPERATORS = ("Relu", "Add", "Sum", "Concat", "Reshape", "Slice", "Split", "Transpose", "Gather", "MatMul", "Conv", "Softmax", "Shape", "Squeeze",
-             "Unsqueeze", "Expand", "Tile", "Pad", "ReduceSum", "MaxPool", "Identity", "Cast", "Where", "If", "Loop", "Constant", "Nothing")
+             "Unsqueeze", "Expand", "Tile", "Pad", "ReduceSum", "MaxPool", "Identity", "Cast", "Where", "If", "Loop", "Constant", "Nothing", "Scan",
+             "NonZero", "Unique", "Compress", "SequenceConstruct", "SequenceAt", "SequenceInsert", "ConcatFromSequence", "SplitToSequence",
+             "SequenceMap", "Optional", "StringConcat", "Equal",
+             "NonMaxSuppression", "DequantizeLinear")
 LARGEST_RUN = 1 << 20
 """Bytes of the inputs, outputs and weights of a model that is run as well."""
 
@@ -91,7 +94,79 @@ def calling() -> ModelProto:
     return model
 
 
-MODELS: tuple[Callable[[], ModelProto], ...] = (convolutional, attentive, shuffling, calling)
+def inner(nodes: list[NodeProto], outputs: list[tuple[str, int]], inputs: list[tuple[str, int]] | None = None) -> onnx.GraphProto:
+    info = helper.make_tensor_value_info
+    ports = [[info(name, kind, None) for name, kind in side] for side in (inputs or [], outputs)]
+    return helper.make_graph(nodes, "inner", *ports)
+
+
+F, I, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+
+
+def looping() -> ModelProto:
+    """Regions: a loop and a scan of static shapes, and a computed condition."""
+    n = helper.make_node
+    turn = inner([n("Mul", ["v", "w"], ["v2"]), n("Identity", ["on"], ["on2"]), n("ReduceSum", ["v2"], ["row"], keepdims=0)],
+                 [("on2", B), ("v2", F), ("row", F)], [("i", I), ("on", B), ("v", F)])
+    step = inner([n("Add", ["h", "r"], ["h2"]), n("Tanh", ["h2"], ["o"])], [("h2", F), ("o", F)], [("h", F), ("r", F)])
+    return model_of([n("Loop", ["turns", "", "x"], ["l", "rows"], body=turn), n("Scan", ["w", "l"], ["s", "t"], body=step, num_scan_inputs=1),
+                     n("ReduceMax", ["s"], ["m"], keepdims=0), n("Greater", ["m", "zero"], ["c"]),
+                     n("If", ["c"], ["b"], then_branch=inner([n("Exp", ["t"], ["p"])], [("p", F)]),
+                       else_branch=inner([n("Neg", ["t"], ["q"])], [("q", F)])),
+                     n("Add", ["b", "x"], ["y"])],
+                    [2, 3], [array("turns", 3, np.int64), ones("w", 3), array("zero", 0)], outputs=("y", "rows"))
+
+
+def cutting() -> ModelProto:
+    """Sizes, a branch and turns that follow from data."""
+    n = helper.make_node
+    grow = inner([n("Concat", ["v", "v"], ["v2"], axis=0), n("Size", ["v2"], ["size"]), n("Less", ["size", "enough"], ["on2"]),
+                  n("ReduceSum", ["v2"], ["row"], keepdims=1)], [("on2", B), ("v2", F), ("row", F)], [("i", I), ("on", B), ("v", F)])
+    return model_of([n("NonZero", ["x"], ["at"]), n("Transpose", ["at"], ["places"]), n("GatherND", ["x", "places"], ["found"]),
+                     n("Unique", ["found"], ["u", "first"], sorted=0), n("Size", ["u"], ["many"]), n("Greater", ["many", "two"], ["c"]),
+                     n("If", ["c"], ["b"], then_branch=inner([n("Concat", ["u", "w"], ["p"], axis=0)], [("p", F)]),
+                       else_branch=inner([n("Neg", ["u"], ["q"])], [("q", F)])),
+                     n("Loop", ["turns", "", "b"], ["y", "rows"], body=grow), n("Gather", ["y", "first"], ["z"]),
+                     n("Compress", ["z", "keep"], ["k"], axis=0)],
+                    [2, 3], [array("two", 2, np.int64), array("turns", 5, np.int64), array("enough", 9, np.int64), ones("w", 3),
+                             array("keep", [True, False, True], np.bool_)], outputs=("y", "k"))
+
+
+def sequencing() -> ModelProto:
+    """Sequences, optionals and texts."""
+    n = helper.make_node
+    half = inner([n("Mul", ["e", "w"], ["o"])], [("o", F)], [("e", F)])
+    words = helper.make_tensor("words", TensorProto.STRING, [3], [b"a b", b"", b"c"])
+    return model_of([n("SplitToSequence", ["x", "sizes"], ["s"], axis=0), n("SequenceMap", ["s"], ["m"], body=half),
+                     n("SequenceInsert", ["m", "x", "place"], ["i"]),
+                     n("SequenceErase", ["i", "place"], ["e"]), n("SequenceAt", ["e", "last"], ["a"]),
+                     n("SequenceLength", ["i"], ["l"]), n("ConcatFromSequence", ["e"], ["t"], axis=0), n("Optional", ["a"], ["o"]),
+                     n("OptionalHasElement", ["o"], ["h"]), n("OptionalGetElement", ["o"], ["g"]), n("StringSplit", ["words"], ["p", "q"]),
+                     n("StringConcat", ["words", "words"], ["r"]), n("Equal", ["r", "words"], ["same"]), n("Cast", ["same"], ["f"], to=1),
+                     n("Add", ["g", "f"], ["d"]), n("Sum", ["t", "d"], ["y"])],
+                    [2, 3], [array("sizes", [1, 1], np.int64), array("place", 1, np.int64), array("last", -1, np.int64),
+                             ones("w", 3), words], opset=20)
+
+
+def narrow() -> ModelProto:
+    """Sparse and 4-bit tensors, and floats of 8 bits."""
+    n = helper.make_node
+    weights = [helper.make_tensor("q", TensorProto.INT4, [3, 4], list(range(-6, 6))), helper.make_tensor("z", TensorProto.INT4, [4], [0, 1, -1, 2]),
+               helper.make_tensor("e", TensorProto.FLOAT8E4M3FN, [4], [0.5, 1, -2, 4]), ones("s", 4)]
+    model = model_of([n("DequantizeLinear", ["q", "s", "z"], ["w"], axis=1), n("MatMul", ["x", "w"], ["a"]), n("Add", ["a", "sparse"], ["b"]),
+                      n("Cast", ["e"], ["f"], to=1), n("Mul", ["b", "f"], ["c"]), n("Constant", [], ["k"]), n("Add", ["c", "k"], ["y"])],
+                     [2, 3], weights, opset=21)
+    values = helper.make_sparse_tensor(array("sparse", [1, 2]), array("where", [1, 6], np.int64), [2, 4])
+    model.graph.sparse_initializer.append(values)
+    held = helper.make_sparse_tensor(array("", [3]), array("", [[1, 3]], np.int64), [2, 4])
+    model.graph.node[5].attribute.append(AttributeProto(name="sparse_value", type=AttributeProto.SPARSE_TENSOR, sparse_tensor=held))
+    model.ir_version = 10
+    return model
+
+
+MODELS: tuple[Callable[[], ModelProto], ...] = (convolutional, attentive, shuffling, calling, looping, narrow)
+CUT: tuple[Callable[[], ModelProto], ...] = (cutting, sequencing, cutting, looping, calling, narrow)
+"""Models for a run in pieces."""
 
 
 # ---- damage ---------------------------------------------------------------------------------------------------------------
@@ -128,8 +203,13 @@ def damaged_model(model: ModelProto, rng: random.Random) -> ModelProto:
 
 
 def _node(model: ModelProto, rng: random.Random) -> NodeProto:
-    nodes = [*model.graph.node, *(n for f in model.functions for n in f.node)]
+    nodes = [*model.graph.node, *(n for f in model.functions for n in f.node), *(n for g in _inner(model) for n in g.node)]
     return rng.choice(nodes) if nodes else model.graph.node.add()
+
+
+def _inner(model: ModelProto) -> list[onnx.GraphProto]:
+    """Branches and bodies."""
+    return [a.g for n in model.graph.node for a in n.attribute if a.HasField("g")]
 
 
 def _names(model: ModelProto, rng: random.Random) -> str:
@@ -149,7 +229,7 @@ def change_dims(model: ModelProto, rng: random.Random) -> None:
         rng.shuffle(dims)
     else:
         dims = [rng.choice((0, 1, 2, 1 << 40)) for _ in range(rng.randrange(5))]
-    if rng.random() < 0.5 and np.prod(dims, dtype=object) in range(1 << 12) and min(dims, default=0) >= 0:
+    if rng.random() < 0.5 and tensor.data_type != TensorProto.STRING and np.prod(dims, dtype=object) in range(1 << 12) and min(dims, default=0) >= 0:
         model.graph.initializer.remove(tensor)
         model.graph.initializer.append(helper.make_tensor(tensor.name, tensor.data_type, dims, np.ones(int(np.prod(dims, dtype=object)))))
         return
@@ -283,8 +363,47 @@ def change_file(model: ModelProto, rng: random.Random) -> None:
         model.graph.name = rng.choice(NAMES)
 
 
-DAMAGES = (change_dims, change_elements, change_elements, change_input, change_attribute, change_attribute, change_wires, change_nodes, change_tensor,
-           change_file)
+def change_inner(model: ModelProto, rng: random.Random) -> None:
+    """Ports and constants of a branch or a body."""
+    graphs = _inner(model)
+    if not graphs:
+        return
+    graph = rng.choice(graphs)
+    ports = rng.choice((graph.input, graph.output))
+    how = rng.randrange(6)
+    if how == 0 and ports:
+        del ports[rng.randrange(len(ports))]
+    elif how == 1 and ports:
+        ports.append(rng.choice(list(ports)))
+    elif how == 2 and ports:
+        rng.choice(list(ports)).name = _names(model, rng)
+    elif how == 3:
+        graph.initializer.append(ones(_names(model, rng), 2))
+    elif how == 4 and graph.node:
+        del graph.node[rng.randrange(len(graph.node))]
+    else:
+        graph.node.append(helper.make_node(rng.choice(OPERATORS), [_names(model, rng)], [rng.choice(("new", "y"))]))
+
+
+def change_sparse(model: ModelProto, rng: random.Random) -> None:
+    """Sizes, places and elements of a sparse tensor; one where there was none."""
+    if not model.graph.sparse_initializer:
+        model.graph.sparse_initializer.append(helper.make_sparse_tensor(array(_names(model, rng), [1]), array("where", [0], np.int64), [2]))
+    sparse = rng.choice(list(model.graph.sparse_initializer))
+    how = rng.randrange(4)
+    if how == 0 and sparse.dims:
+        sparse.dims[rng.randrange(len(sparse.dims))] = rng.choice(EXTREME)
+    elif how == 1:
+        places = [rng.choice((*EXTREME, 0, 1, 2, 3)) for _ in range(rng.choice((0, 1, 2, 4)))]
+        sparse.indices.CopyFrom(helper.make_tensor("where", TensorProto.INT64, rng.choice(([len(places)], [len(places), 1])), places))
+    elif how == 2:
+        sparse.values.data_type = rng.randrange(0, 26)
+    else:
+        sparse.values.dims[:] = [rng.choice((0, 1, 2, 1 << 40))]
+
+
+DAMAGES = (change_inner, change_sparse, change_dims, change_elements, change_elements, change_input, change_attribute, change_attribute, change_wires,
+           change_nodes, change_tensor, change_file)
 
 
 # ---- what is done with a file ----------------------------------------------------------------------------------------------
@@ -316,6 +435,81 @@ def run_model(model: Any, plan: Any) -> None:
     if not types or plan.micro.arena_bytes > LARGEST_RUN or sum(t.nbytes for t in (*types, *results)) > LARGEST_RUN:
         return
     tileflow.inference_model(model)(*(np.ones(t.shape, t.numpy) for t in types))
+
+
+TURNS = 100
+"""Turns of a loop that are made."""
+
+
+class Refused(Exception):
+    """A run that would be longer than a test."""
+
+
+def use_pieces(path: Path, run: bool = False) -> None:
+    """A model runs in pieces: by the operators' references, or compiled where `run`."""
+    import warnings
+
+    from tileflow.importers.onnx import load_model, resolved
+    from tileflow.importers.onnx.hosted import loops
+    from tileflow.importers.onnx.pieces import Cutter
+    from tileflow.runtime.executable import Host
+    from tileflow.runtime.pieces import Pieces
+    from tileflow.state import Session
+    loops.MOST_TURNS = TURNS
+    model = load_model(path)
+    shapes = {p.name: tuple(d if isinstance(d, int) else 2 for d in p.dims or ()) for p in model.inputs}
+    if any(np.prod(shape, dtype=object) > 1 << 12 or p.dtype != "float32" for p, shape in zip(model.inputs, shapes.values(), strict=True)):
+        return
+    data = {name: np.linspace(-1, 2, int(np.prod(shape))).astype(np.float32).reshape(shape) for name, shape in shapes.items()}
+    kind = Pieces if run else _referring()
+    pieces = kind(Cutter(resolved(model)), Session(), Host(1), compiled)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)                            # NumPy's references, of numbers that no operator is for
+        try:
+            pieces.run(data)
+        except Refused:
+            return
+
+
+def compiled(graph: Any) -> Any:
+    from tileflow import compiler
+    from tileflow.program import Batching
+    return compiler.inference(check_size(graph), Batching(1)).program
+
+
+def check_size(graph: Any) -> Any:
+    """Raise Refused for what is too much for a test: many bytes, many turns of a loop."""
+    values = [v.type for node in graph.walk() for v in node.outputs]
+    turns = [n for node in graph.walk() if isinstance(n := getattr(node.op, "count", 0), int)]
+    if sum(t.nbytes for t in values) > LARGEST_RUN or not all(0 <= n <= TURNS for n in turns):
+        raise Refused
+    return graph
+
+
+def _referring() -> Any:
+    """Pieces whose graphs NumPy computes."""
+    from evaluate import evaluate
+
+    from tileflow.runtime.pieces import Pieces
+
+    class Referring:
+        repeats = 0
+
+        def __init__(self, graph: Any, weights: Any) -> None:
+            self.graph, self.weights = check_size(graph), {s.input.name: weights[s.name] for s in graph.states}
+
+        def call(self, arrays: Any) -> list[np.ndarray]:
+            feeds = dict(zip([v.name for v in self.graph.inputs], arrays, strict=True))
+            try:
+                found = evaluate(self.graph, {**self.weights, **feeds})
+            except (ValueError, IndexError, OverflowError, ZeroDivisionError):      # indices out of range: kernels have sentences for them
+                raise Refused from None
+            return [found[v.name][None] for v in self.graph.outputs]
+
+    class ByReference(Pieces):
+        def engine(self, graph: Any, weights: Any) -> Any:
+            return Referring(graph, weights)
+    return ByReference
 
 
 def npy_bytes(value: np.ndarray) -> bytes:
@@ -436,6 +630,12 @@ def cases(folder: Path, checkpoint: bytes | None = None) -> dict[str, Callable[[
         path = written("m.onnx", damaged_model(rng.choice(models), rng).SerializeToString())
         return lambda: use_model(path, run)
 
+    cut = [make() for make in CUT]
+
+    def pieces(rng: random.Random, run: bool = False) -> Callable[[], Any]:
+        path = written("m.onnx", damaged_model(rng.choice(cut), rng).SerializeToString())
+        return lambda: use_pieces(path, run)
+
     def flipped(rng: random.Random) -> Callable[[], Any]:
         path = written("m.onnx", damaged_bytes(rng.choice(raw), rng))
         return lambda: use_model(path)
@@ -472,7 +672,8 @@ def cases(folder: Path, checkpoint: bytes | None = None) -> dict[str, Callable[[
         return lambda: load_tensors(path)
 
     made: dict[str, Callable[[random.Random], Callable[[], Any]]] = {
-        "structured": structured, "bytes": flipped, "arrays": arrays, "settings": settings, "run": lambda rng: structured(rng, run=True)}
+        "structured": structured, "bytes": flipped, "arrays": arrays, "settings": settings, "run": lambda rng: structured(rng, run=True),
+        "pieces": pieces, "run pieces": lambda rng: pieces(rng, run=True)}
     return made | ({"checkpoint": tensors} if checkpoint is not None else {})
 
 

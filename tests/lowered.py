@@ -13,6 +13,7 @@ from tileflow.graph import Graph, Op, Value, type_of
 from tileflow.host.rewrite import rewrite
 from tileflow.kernels.isa import cpu
 from tileflow.lower.attach import attach
+from tileflow.lower.coarse import coarsen
 from tileflow.lower.expand import composites, expand
 from tileflow.lower.fuse import fuse
 from tileflow.lower.layout import arrange
@@ -28,8 +29,8 @@ Array = np.ndarray
 def host_passes(graph: Graph) -> Graph:
     """What `lower.plan` does to one graph before it becomes rows, packing aside; verified after each pass."""
     path = cpu.current()
-    return through(graph, composites, record, rewrite, lambda g: widen(g, path), expand, lambda g: arrange(g, path), undo_moves, fuse, attach,
-                   lambda g: pool_planes(g, path), attach)
+    return through(graph, composites, coarsen, record, rewrite, lambda g: widen(g, path), expand, lambda g: arrange(g, path), undo_moves, fuse,
+                   attach, lambda g: pool_planes(g, path), attach)
 
 
 def run(graph: Graph, feeds: Mapping[str, Array]) -> dict[Value, Array]:

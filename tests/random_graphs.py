@@ -24,6 +24,8 @@ RANGE = 30.0
 """Values stay below this magnitude: what is larger says little about what comes after it."""
 TRIES = 60
 Types = list[TensorType | None]
+APART = ("Map", "IdentityLoss", "RecurrenceGrad", "RoiAlign", "RoiAlignGrad", "MaxRoiPool", "MaxRoiPoolGrad", "OneHot")
+"""Operators that graphs do without: some take what others wrote down for them, or places and numbers of images as floats."""
 
 
 @dataclass
@@ -40,7 +42,7 @@ class Recipe:
         values: dict[int, Value] = {}
         feeds: dict[str, Array] = {}
         for i, array in enumerate(self.fed):
-            array = array.astype(floats) if array.dtype.kind == "f" else array
+            array = array.astype(floats) if array.dtype.name in ("float32", "float64") else array
             values[i] = b.input(f"x{i}", type_of(array))
             feeds[f"x{i}"] = array
         for op, operands, first in self.steps:
@@ -63,12 +65,28 @@ def usable(smooth: bool) -> tuple[Case, ...]:
     found = []
     for case in cases():
         op, types = case.op, case.types
-        if op.random or op.name in ("Map", "IdentityLoss") or any(t is not None and t.is_half for t in types):
+        if op.random or op.name in APART or op.stops_gradient:
+            continue
+        if len({t.dtype for t in [*types, *op.infer(*types)] if t is not None and t.is_float}) > 1 or not _of_any_width(op, types):
             continue
         if smooth and (op.no_gradient or not all(t.is_float for t in op.infer(*types)) or op.name.endswith("Grad")):
             continue
+        if smooth and any(o is not None and o.array is not None and o.array.dtype.kind == "f" for o in case.operands):
+            continue                                               # whole numbers, where others of the graph have their kinks
         found.append(case)
     return tuple(found)
+
+
+def _of_any_width(op: Op, types: Types) -> bool:
+    """Floats may be float32 and float64: an operator may be made for one type."""
+    try:
+        for dtype in ("float32", "float64"):
+            outputs = op.infer(*[t.with_dtype(dtype) if t is not None and t.is_float else t for t in types])
+            if any(t.is_float and t.dtype != dtype for t in outputs):
+                return False
+    except (TileflowError, AssertionError):
+        return False
+    return True
 
 
 def random_recipe(rng: np.random.Generator, steps: int, smooth: bool = False) -> Recipe:
@@ -125,6 +143,8 @@ def _step(rng: np.random.Generator, case: Case, known: dict[int, Array]) -> tupl
         else:
             operands.append(drawn(type(o)(t, o.low, o.high, o.array), rng))
     arrays = [known[o] if isinstance(o, int) else o for o in operands]
+    if any(a is not None and t is not None and a.shape != t.shape for a, t in zip(arrays, types, strict=True)):      # one that a sample gives whole
+        return None
     try:
         with np.errstate(all="ignore"):
             results = run_reference(case.op, *arrays)

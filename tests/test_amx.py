@@ -17,7 +17,7 @@ from tileflow.kernels.machine.call import In
 
 EMULATED = "emulator" in sys.modules
 VECTORS = next(name for name in cpu.available() if cpu.PATHS[name].label == cpu.PATHS[name].name)
-SOFTWARE = replace(cpu.PATHS[VECTORS], tiles="software")
+SOFTWARE = replace(cpu.PATHS[VECTORS], tiles="software", rates=cpu.PATHS["amx"].rates)
 TILES = [cpu.PATHS["amx"]] if EMULATED or "amx" in cpu.available() else []
 PATHS = TILES if EMULATED else [*TILES, SOFTWARE]
 SMALL = Blocking("tiles", 32, 64, tiles.DEPTH)

@@ -79,7 +79,7 @@ def test_half(path: str, dtype: str, softcap: float) -> None:
     with cpu.forced(path):
         for sizes, inside, masked in (((1, 4, 2, QUERIES + 3, KEYS + 17, 16, 12), NONE, (1, 4, QUERIES + 3, KEYS + 17)),
                                       ((2, 2, 1, 31, 5, 5, 9), (True, False, True, True), (2, 1, 1, 5)), ((2, 1, 1, 3, 7, 8, 8), (True,) * 4, None)):
-            mask = None if masked is None else rng.standard_normal(masked).astype(kind)
+            mask = None if masked is None else rng.standard_normal(masked).astype("float32" if len(set(masked)) > 2 and masked[2] == 1 else kind)
             arrays = [a.astype(kind) for a in operands(*sizes, inside)]
             check(FusedAttention(scale=sizes[5] ** -0.5, softcap=softcap, reach=None if masked else 1, inside=inside), *arrays, mask, 5e-6, spacing)
 
@@ -253,6 +253,41 @@ def test_found_in_16_bits() -> None:
         for v in graph.outputs[1:]:
             a, wide = np.float64(got[v.name]), np.float64(wanted[v.name])
             assert np.abs(a - wide).max() < {"float16": 0.01, "bfloat16": 0.08}[dtype] * max(1, np.abs(wide).max())
+
+
+@pytest.mark.parametrize(("dtype", "capped", "mask"), [("float16", True, "float32"), ("bfloat16", False, "float32"), ("bfloat16", True, "bfloat16")])
+def test_found_with_the_softmax_in_float32(dtype: str, capped: bool, mask: str) -> None:
+    """As mixed precision casts it: products in 16 bits, their scores to float32 for the softmax, the weights back, and so the gradients."""
+    graph = Graph("mixed")
+    b = Builder(graph)
+    q, k, v = (b.input(name, TensorType(dtype, shape)) for name, shape in zip("qkv", FORMS["capped"], strict=False))
+    m = b.input("m", TensorType(mask, (1, 3, 5, 6)))
+    scores = b.FusedMatMul(q, k, transB=1, alpha=0.5)
+    if capped:
+        scores = b.Mul(b.Tanh(scores), b.scalar(2.0, scores))
+    scores = b.Add(b.Cast(scores, to="float32"), m) if mask == "float32" else b.Cast(b.Add(scores, m), to="float32")
+    y = b.MatMul(b.Cast(b.Softmax(scores, axis=-1), to=dtype), v)
+    graph.outputs.append(y)
+    graph.outputs += gradients(graph, b.ReduceSum(b.Mul(y, y), keepdims=0), [q, k, v])
+    graph.prune()
+    fused = rewrite(graph)
+    found = names(fused)
+    assert (found.count("FusedAttention"), found.count("FusedAttentionGrad"), found.count("Softmax"), found.count("Cast")) == (1, 1, 0, 0)
+    feeds = {x.name: rng.standard_normal(x.shape).astype(x.type.numpy) for x in (q, k, v, m)}
+    wanted, got = evaluate(graph, feeds), run(fused, feeds)
+    for value in graph.outputs:
+        assert got[value.name].dtype == value.type.numpy
+        a, wide = np.float64(got[value.name]), np.float64(wanted[value.name])
+        assert np.abs(a - wide).max() < {"float16": 0.01, "bfloat16": 0.08}[dtype] * max(1, np.abs(wide).max())
+
+
+def test_rounded_weights_that_are_wanted_stay() -> None:
+    graph = Graph("wanted")
+    b = Builder(graph)
+    q, k, v = (b.input(name, TensorType("float16", shape)) for name, shape in zip("qkv", FORMS["plain"], strict=False))
+    weights = b.Cast(b.Softmax(b.Cast(b.FusedMatMul(q, k, transB=1), to="float32"), axis=-1), to="float16")
+    graph.outputs += [b.MatMul(weights, v), weights]
+    assert rewrite(graph) is graph
 
 
 def test_causal_mask_is_recognised() -> None:

@@ -17,17 +17,23 @@ from tileflow.errors import Interrupted, ModelError, OptionError, TrainingError
 from tileflow.kernels.machine.limits import Room
 from tileflow.options import Options, declarations
 from tileflow.runtime.history import Epoch
-from tileflow.uses import COMMANDS, for_training, verbs_of
+from tileflow.spellings import OF_OPTIMIZER
+from tileflow.uses import COMMANDS, OF_SCALING, for_training, verbs_of
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = {
     "betas": ("0.5,0.9", (0.5, 0.9)), "mean": ("0.5", (0.5,)), "std": ("0.1,0.2", (0.1, 0.2)), "frozen": ("a*,b", ("a*", "b")),
-    "trainable": ("c", ("c",)), "tie": ("d*", ("d*",)), "untie": ("e", ("e",)),
+    "trainable": ("c", ("c",)), "gradient_checkpointing": ("layer*", ("layer*",)), "tie": ("d*", ("d*",)), "untie": ("e", ("e",)),
     "inputs": ("u, v", ("u", "v")), "dims": ("batch=4,seq=8", {"batch": 4, "seq": 8}),
     "available_memory_proportion": ("conv*=0.1,*=0.3", {"conv*": 0.1, "*": 0.3}),
     "serialized_matmul": ("fc1=output_channels:4", {"fc1": "output_channels:4"}),
-    "learning_rate": ("1e-2", 0.01), "scale": ("-0.5", -0.5), "validation_split": ("0.25", 0.25),
-    "class_weights": ("1,2.5", (1.0, 2.5)), "class_axis": ("-1", -1), "metrics": ("f1,auc", ("f1", "auc")),
+    "autocast": ("/head/*=fp32,Conv=off", {"/head/*": "fp32", "Conv": "off"}),
+    "no_decay": ("auto,x*", ("auto", "x*")), "max_weight_norm": ("inf", float("inf")),
+    "param_groups": ("*.bias|n*:weight_decay=0,learning_rate=0.5;h:0:betas=0.5/0.9,name=head,nesterov=true", (
+        {"params": ("*.bias", "n*"), "weight_decay": 0.0, "lr": 0.5}, {"params": ("h:0",), "betas": (0.5, 0.9), "name": "head", "nesterov": True})),
+    "learning_rate": ("1e-2", 0.01), "growth_factor": ("3", 3.0), "scale": ("-0.5", -0.5), "validation_split": ("0.25", 0.25),
+    "class_weights": ("1,2.5", (1.0, 2.5)), "class_axis": ("-1", -1), "schedule_epochs": ("3", (3,)),
+    "keep_float32": ("n*,b", ("n*", "b")), "partials": ("float16", "float16"), "metrics": ("f1,auc", ("f1", "auc")),
 }
 
 
@@ -47,7 +53,11 @@ def parsed(*words: str, command: str = "train") -> Options:
     return cli.options_of(cli.parse([command, "m.onnx", *words]))
 
 
-PARTNERS = {"nesterov": ["--momentum", "0.9", "--optimizer", "sgd"], "momentum": ["--optimizer", "sgd"], "dampening": ["--optimizer", "sgd"]}
+PARTNERS = {name: ["--optimizer", kinds[0]] for name, kinds in OF_OPTIMIZER.items()}
+PARTNERS["nesterov"] += ["--momentum", "0.9"]
+PARTNERS |= {"schedule_epochs": ["--schedule", "plateau"], "schedule_gamma": ["--schedule", "plateau"],
+             "schedule_end": ["--schedule", "cosine"], "schedule_power": ["--schedule", "polynomial"]}
+PARTNERS |= {name: ["--automatic-loss-scaling", kinds[0]] for name, kinds in OF_SCALING.items()}
 """What else has to be said for an option to have an effect."""
 
 
@@ -80,8 +90,9 @@ def test_every_option_has_its_flag_where_it_has_an_effect(name):
     (["compile", "--loss", "mse"], "Option loss (--loss) counts for training only; add --training, or leave it out."),
     (["compile", "--recompute"], "Option recompute (--recompute) is about the tile machine; name one, for example --machine gc200, or leave it out."),
     (["compile", "--recompute", "--machine", "gc200"], "Option recompute (--recompute) counts for training only; add --training, or leave it out."),
-    (["train", "--momentum", "0.9"], "Option momentum (--momentum) has no effect with the optimizer adamw; it is for sgd."),
-    (["train", "--optimizer", "sgd", "--eps", "0.1"], "Option eps (--eps) has no effect with the optimizer sgd; it is for adam and adamw."),
+    (["train", "--momentum", "0.9"], "Option momentum (--momentum) has no effect with the optimizer adamw; it is for sgd and rmsprop."),
+    (["train", "--optimizer", "sgd", "--eps", "0.1"],
+     "Option eps (--eps) has no effect with the optimizer sgd; it is for adam, adamw, rmsprop and lamb."),
     (["infer", "--seed", "1", "--shuffle"], "Option shuffle (--shuffle) has no effect on infer; it is for train."),
     (["infer", "--output-mode", "sum"], "Option output_mode (--output-mode) has no effect on infer; it is for training_model and inference_model."),
 ])

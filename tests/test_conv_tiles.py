@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -200,7 +201,8 @@ def test_way_is_chosen_by_sizes(path: cpu.Cpu) -> None:
     s = Conv(pads=(1, 1, 1, 1)).problem(wide, filters)
     assert tiles_weights.serves(s, "f4", path)
     for problem, of_weights in ((s, False), (s.turn, False), (s, True)):
-        in_tiles, in_vectors = (saved(problem, "f4", on, of_weights=of_weights) for on in (path, cpu.PATHS[VECTORS]))
+        rates = cpu.PATHS["amx"].rates                       # of processors that have tiles
+        in_tiles, in_vectors = (saved(problem, "f4", replace(on, rates=rates), of_weights=of_weights) for on in (path, cpu.PATHS[VECTORS]))
         assert in_tiles > in_vectors > 0
     assert not conv_tiles.serves(s, "f8", path)
     assert not conv_tiles.serves(s, "f4", cpu.PATHS[VECTORS])

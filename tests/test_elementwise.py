@@ -612,7 +612,7 @@ def test_where_gradient() -> None:
 
 KINKS: list[tuple[Op, str]] = [
     (ops.Relu(), "torch.relu(x)"), (ops.Abs(), "x.abs()"), (ops.LeakyRelu(alpha=0.2), "F.leaky_relu(x, 0.2)"), (ops.Elu(), "F.elu(x)"),
-    (ops.Clip(min=-1, max=1), "x.clamp(-1, 1)"), (ops.HardSwish(), "F.hardswish(x)"), (ops.Selu(), "F.selu(x)"),
+    (ops.HardSwish(), "F.hardswish(x)"), (ops.Selu(), "F.selu(x)"),
     (ops.Celu(), "F.celu(x)"), (ops.Softsign(), "F.softsign(x)"), (ops.Sign(), "x.sign()"), (ops.Sqrt(), "x.sqrt()"),
     (ops.Softplus(), "F.softplus(x, threshold=1000)"), (ops.Mish(), "F.mish(x)"), (ops.ThresholdedRelu(alpha=1.0), "F.threshold(x, 1, 0)"),
     (ops.Gelu(), "F.gelu(x)"), (ops.Tanh(), "x.tanh()"), (ops.Sigmoid(), "x.sigmoid()"), (ops.Exp(), "x.exp()"), (ops.Log(), "x.log()"),
@@ -628,6 +628,22 @@ def test_gradients_at_kinks_follow_torch(op: Op, code: str) -> None:
     x = torch.tensor(points, requires_grad=True)
     eval(code, {"torch": torch, "F": torch.nn.functional, "x": x}).backward(torch.from_numpy(upper))
     np.testing.assert_allclose(evaluate(graph, {"x0": points})[g.name], x.grad.numpy(), rtol=1e-7, atol=1e-14)
+
+
+def test_gradients_at_the_bounds_of_clip_follow_torch() -> None:
+    """As PyTorch 2.13 has it: 1 at the bounds (2.15 has 0 there, which is a subgradient, too)."""
+    torch = needs("torch")
+    points = np.array([0.0, 1, -1, 3, -3])
+    x = torch.tensor(points, requires_grad=True)
+    x.clamp(-1, 1).sum().backward()
+    graph, (upper,), (g,) = gradient_graph(ops.Clip(min=-1, max=1), [points])
+    assert g is not None
+    found = evaluate(graph, {"x0": points})[g.name] / upper
+    np.testing.assert_array_equal(found, [1, 1, 1, 0, 0])
+    inside = np.abs(points) != 1
+    np.testing.assert_array_equal(found[inside], x.grad.numpy()[inside])
+    if torch.__version__.startswith("2.13."):
+        np.testing.assert_array_equal(found, x.grad.numpy())
 
 
 def test_ties_of_max_follow_torch() -> None:

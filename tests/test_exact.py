@@ -243,6 +243,16 @@ def test_partials_are_added_in_order_in_the_planned_type_and_rounds():
         np.testing.assert_array_equal(found, wanted.astype(np.float32))
 
 
+@pytest.mark.parametrize("partials", ["float16", "float32"])
+def test_float16_products_add_up_on_a_tile_in_the_planned_type(partials: str):
+    """65536 ones on one tile and on four: float16 sums of ones that are rounded after every 16 stop at 32768, float32's do not."""
+    ones = [np.ones((1, 1 << 16), np.float16), np.full((1 << 16, 1), 0.25, np.float16)]
+    one, = Tiles(1, 1 << 20).run(OPS["MatMul"](), plan({}, partials=partials), [ones[0], ones[1] * np.float16(4)])
+    assert float(one[0, 0]) == (32768 if partials == "float16" else np.inf)
+    four, = Tiles(4, 1 << 20).run(OPS["MatMul"](), plan({"k": 4}, partials=partials), ones)
+    assert float(four[0, 0]) == 16384
+
+
 @pytest.mark.parametrize("tiles", [4, 64])
 def test_the_planned_exchange_is_what_tiles_receive(tiles: int):
     """Of the operands of whole grains to the byte; operands that stay over serial steps are received once."""

@@ -14,7 +14,9 @@ from llvmlite import binding, ir
 from test_amx import EMULATED, PATHS
 from test_gemm import at_edge, exact
 
-from tileflow.kernels.gemm import Bias, Problem, Serial, half_fma, matmul_calls, panels
+from tileflow.kernels.elementwise.epilogue import Along, Epilogue
+from tileflow.kernels.elementwise.expr import Var, cast, gelu
+from tileflow.kernels.gemm import Bias, Problem, Serial, half_fma, matmul_calls, pairs, panels
 from tileflow.kernels.gemm.half import calls as half_calls
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.isa.half import narrow_rows, round_rows, widen_rows, widen_turned
@@ -83,6 +85,12 @@ def test_conversions_of_every_bit_pattern(path, dtype):
 
 def run(calls: list[Call], arrays: list[np.ndarray], c: np.ndarray, cuts: int = 1) -> np.ndarray:
     """Run calls over arrays of bits, each range in `cuts` parts, last part first."""
+    run_all(calls, arrays, [c], cuts)
+    return c
+
+
+def run_all(calls: list[Call], arrays: list[np.ndarray], outputs: list[np.ndarray], cuts: int = 1) -> None:
+    """Likewise with several outputs."""
     works: dict[str, np.ndarray] = {}
     for call in calls:
         values = []
@@ -90,7 +98,7 @@ def run(calls: list[Call], arrays: list[np.ndarray], c: np.ndarray, cuts: int = 
             if isinstance(arg, In):
                 values.append(arrays[arg.index].reshape(arg.shape))
             elif isinstance(arg, Out):
-                values.append(c.reshape(arg.shape))
+                values.append(outputs[arg.index].reshape(arg.shape))
             elif parameter.is_array:
                 shape = (cuts, *arg.shape) if parameter.cut == "w" else arg.shape
                 values.append(works.setdefault(arg.name, np.full(shape, np.nan, arg.dtype)))
@@ -98,7 +106,6 @@ def run(calls: list[Call], arrays: list[np.ndarray], c: np.ndarray, cuts: int = 
                 values.append(arg)
         for w in reversed(range(cuts)):
             assert call.leaf(*values, lo=call.n * w // cuts, n=call.n * (w + 1) // cuts, worker=w) == 0
-    return c
 
 
 def matmul(dtype: str, p: Problem, a: np.ndarray, b: np.ndarray, addend: np.ndarray | None = None, cuts: int = 1, **options) -> np.ndarray:
@@ -127,7 +134,7 @@ def path(request):
 @pytest.mark.parametrize("dtype", NUMPY)
 def test_every_form_of_operands_and_odd_sizes(path, dtype):
     rng = np.random.default_rng(1)
-    for m, n, k in ((1, 1, 1), (3, 5, 0), (16, 16, 31), (17, 33, 32), (40, 70, 100), (5, 3, 7), (100, 280, 530)):
+    for m, n, k in ((1, 1, 1), (3, 5, 0), (16, 16, 31), (17, 33, 32), (40, 70, 100), (5, 3, 7), (100, 280, 530), (30, 40, 2051)):
         if EMULATED and m * n * k > 300_000:
             continue
         for trans in range(4):
@@ -228,6 +235,56 @@ def test_float16_partials_are_rounded_after_every_sixteen_products(path):
     apart = np.abs(got.astype("f8") - sums)
     assert (apart <= 2.0 ** -10 * np.maximum(np.abs(sums), 16) * (4 if native else 1)).all()
     assert native or (apart == 0).mean() > 0.9                           # float32 sums of 16 differ from exact ones in the last place at times
+
+
+@pytest.mark.parametrize("path", [paths.entry(path) for path in ALL if path.pairs])
+def test_pairs_are_summed_as_their_instruction_says(path):
+    """To the bit: the high product, then the low one, each sum rounded, in chains that are added to C."""
+    rng = np.random.default_rng(7)
+    m, n, k = (5, 20, 301) if EMULATED else (15, 32, 601)
+    with cpu.forced(path):
+        kernel, weave = pairs.outer(path), pairs.weave(path)
+
+        def product(a, b, left, right, c, m, n, k):
+            weave(k, m, a.ctypes.data, 2 * m, left.ctypes.data, 4 * m + 64)
+            weave(k, n, b.ctypes.data, 2 * n, right.ctypes.data, pairs.STEP)
+            kernel(m, (k + 1) // 2, left.ctypes.data, 4, 4 * m + 64, right.ctypes.data, c.ctypes.data, 128, 0)
+
+        leaf = Leaf(product, "b2[:,:], b2[:,:], u4[:,:], u4[:,:], f4[:,:], i8, i8, i8", key=path.name)
+        leaf.compile()
+    a, b = rng.standard_normal((k, m)).astype(NUMPY["b2"]), rng.standard_normal((k, n)).astype(NUMPY["b2"])
+    half, c = (k + 1) // 2, np.full((m, 32), 7, "f4")
+    leaf(a.view("u2"), b.view("u2"), np.full((half, m + 16), 0x7FC07FC0, "u4"), np.zeros((half, 32), "u4"), c, m, n, k)
+    wanted = np.zeros((m, n), "f4")
+    for at in range(0, k, 256):
+        chain = np.zeros((m, n), "f4")
+        for p in range(at, min(k, at + 256), 2):
+            for i in (p + 1, p):
+                if i < k:                                      # the product is exact in float32, the sum in float64
+                    chain = (chain.astype("f8") + a[i, :, None].astype("f8") * b[i].astype("f8")).astype("f4")
+        wanted = wanted + chain
+    np.testing.assert_array_equal(c[:, :n], wanted)
+
+
+@pytest.mark.parametrize("dtype", NUMPY)
+def test_epilogues_have_the_bits_of_a_pass_afterwards(path, dtype):
+    rng = np.random.default_rng(8)
+    name = "float16" if dtype == "f2" else "bfloat16"
+    for m, n, k in ((30, 70, 40), (5, 33, 20)):
+        p = Problem(m, n, k, trans_b=True)
+        a, b = draw(rng, p, dtype)
+        bias, skip = rng.standard_normal(n).astype(NUMPY[dtype]), rng.standard_normal((m, n)).astype("f4")
+        plain = matmul(dtype, p, a, b)
+        total = cast(Var(0, name) + Var(1, name), "float32") + Var(2, "float32")
+        epilogue = Epilogue((cast(gelu(total), name), total), (Along(In(2, (n,)), "channel"), Along(In(3, (m, n)), "full")), m * n)
+        calls = half_calls(dtype, p, In(0, a.shape), In(1, b.shape), Out(0, (m, n)), epilogue=epilogue)
+        for made in (calls, [epilogue.after((m, n), -1)]):
+            first, second = plain.view("u2").copy(), np.zeros((m, n), "f4")
+            run_all(made, [a.view("u2"), b.view("u2"), bias.view("u2"), skip], [first, second])
+            if made is calls:
+                kept = first, second
+        np.testing.assert_array_equal(first, kept[0])
+        np.testing.assert_array_equal(second, kept[1])
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="compiles for an x86 processor")

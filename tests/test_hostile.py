@@ -23,7 +23,7 @@ from tileflow.ops.index import Slice
 from tileflow.ops.moving import move
 from tileflow.runtime.checkpoint import load_tensors, save_tensors
 
-SEEDS = {"structured": 70, "bytes": 60, "arrays": 60, "settings": 30, "checkpoint": 60}
+SEEDS = {"structured": 90, "pieces": 120, "bytes": 60, "arrays": 60, "settings": 30, "checkpoint": 60}
 node, whole = helper.make_node, TensorProto.INT64
 
 

@@ -24,9 +24,12 @@ from tileflow.lower.cut import SINK, SOURCE, Cut
 from tileflow.lower.layout import Turn, View, arrange
 from tileflow.lower.moves import undo_moves
 from tileflow.ops.conv import Conv
+from tileflow.ops.index import Gather, Slice
 from tileflow.ops.norm import BatchNormalization, BatchNormalizationGrad
+from tileflow.ops.pad import Pad
 from tileflow.ops.pool import AveragePool, AveragePoolGrad, GlobalAveragePool, MaxPool
 from tileflow.ops.reduce import ReduceMax, ReduceMean, ReduceSum
+from tileflow.ops.resize import Interpolate, Repeat, Table
 from tileflow.ops.shape import Concat, Expand, Split
 
 rng = np.random.default_rng(11)
@@ -160,6 +163,11 @@ def test_what_a_byte_or_a_step_cannot_tell_has_no_form() -> None:
     (Split(axis=1, sizes=(3, 2)), [(2, 5, 3, 4)]),
     (Split(axis=3, sizes=(1, 3)), [(2, 5, 3, 4)]),
     (Expand(shape=(2, 5, 3, 4)), [(2, 5, 1, 4)]),
+    (Repeat(axis=3, times=2, rows=3), [(2, 5, 3, 4)]),
+    (Repeat(axis=2, times=3), [(2, 5, 3, 4)]),
+    (Pad(pads=(0, 1, 0, 2, 0, 0, 3, -1)), [(2, 5, 3, 4)]),
+    (Slice(starts=(1, 3), ends=(3, -9), axes=(2, 3), steps=(1, -2)), [(2, 5, 3, 4)]),
+    (Slice(starts=(0, 1), ends=(1, 4)), [(2, 5, 3, 4)]),
 ])
 def test_moves_and_sums(op: Op, shapes: list[tuple[int, ...]]) -> None:
     arrays = [rng.standard_normal(s).astype("f4") for s in shapes]
@@ -170,6 +178,20 @@ def test_moves_and_sums(op: Op, shapes: list[tuple[int, ...]]) -> None:
     wanted = op.reference(*arrays)
     for a, b, yes in zip(found, wanted, last.outputs, strict=True):
         np.testing.assert_allclose(a, turned(b) if yes else b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("axis", [2, 3])
+def test_elements_along_a_spatial_axis(axis: int) -> None:
+    """Weighted sums of them, and those at places; of channels nothing is picked one by one."""
+    x = rng.standard_normal((2, 9, 4, 4)).astype("f4")
+    table = Table.of(4, [[(0, 0.25), (1, 0.75)], [(3, 1.0), (0, 2.0), (3, -0.5)], [(2, 1.5)]])
+    tables = (*table.arrays(np.dtype("f4")), *table.turned.arrays(np.dtype("f4")))
+    for op, others in ((Interpolate(axis=axis), tables), (Gather(axis=axis), (np.array([3, 0, 0, -1, 2]),))):
+        made, given = form(op, x, *others)
+        np.testing.assert_allclose(run_kernel(made, *given)[0], turned(op.reference(x, *others)[0]), rtol=1e-6, atol=1e-6)
+    types = [type_of(x), TensorType("int64", (3,))]
+    assert channels_last(Gather(axis=1), types, Gather(axis=1).infer(*types), cpu.current()) is None
+    assert channels_last(Repeat(axis=2, rows=2), types[:1], Repeat(axis=2, rows=2).infer(types[0]), cpu.current()) is None
 
 
 def test_a_sum_that_would_leave_axes_in_another_order_has_no_form() -> None:
@@ -361,7 +383,7 @@ def test_bits_do_not_depend_on_threads_or_fusion(monkeypatch: pytest.MonkeyPatch
     _, wanted = trained(monkeypatch, True, planar=False, threads=1)
     _, two = trained(monkeypatch, True, planar=False, threads=2)
     monkeypatch.setattr("tileflow.lower.plan.attach", lambda graph, keep: graph)
-    monkeypatch.setattr("tileflow.lower.plan.fuse", lambda graph, keep: graph)
+    monkeypatch.setattr("tileflow.lower.plan.fuse", lambda graph, keep, together=False: graph)
     _, apart = trained(monkeypatch, True, planar=False, threads=1)
     for other in (two, apart):
         assert {n: a.tobytes() for n, a in other.items()} == {n: a.tobytes() for n, a in wanted.items()}

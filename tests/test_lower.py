@@ -26,7 +26,8 @@ from tileflow.lower.fuse import Fused, fuse
 from tileflow.lower.groups import MOST_OPERANDS
 from tileflow.lower.layout import Turn
 from tileflow.lower.memory import Arena, Interval
-from tileflow.lower.rows import Operand, Place, Row, lower
+from tileflow.lower.row import Operand, Place, Row
+from tileflow.lower.rows import lower
 from tileflow.lower.through import through
 from tileflow.room import ALIGN, padded
 from tileflow.runtime import binding
@@ -174,7 +175,7 @@ def trained(net: nn.Module, optimizer: optim.Optimizer, **options: Any) -> dict[
 
 def test_fusion_never_changes_bits(monkeypatch: pytest.MonkeyPatch):
     fused = trained(tanh_net(), optim.AdamW(lr=0.05))
-    monkeypatch.setattr("tileflow.lower.plan.fuse", lambda graph, keep: graph)
+    monkeypatch.setattr("tileflow.lower.plan.fuse", lambda graph, keep, update: graph)
     alone = trained(tanh_net(), optim.AdamW(lr=0.05))
     assert {n: a.tobytes() for n, a in fused.items()} == {n: a.tobytes() for n, a in alone.items()}
 

@@ -121,8 +121,8 @@ COMMANDS = [
     Row(7, "train linear.onnx --data flowers.npz --metrics rmse", "The metric rmse does not fit the loss cross_entropy; those that do are accuracy, "
         "f1, f1_binary, f1_macro, f1_micro, f1_weighted, auc, perplexity."),
     Row(9, "train half.onnx --data flowers.npz --optimizer sgd --learning-rate 1e9",
-        "Update 0 would make w infinite or NaN, which its 16 bits cannot hold; the weights are kept as they were before that update: lower the "
-        "learning rate, or train the model in float32."),
+        "Update 0 would make w infinite or NaN, which 16 bits cannot hold; the weights are kept as they were before that update: lower the "
+        "learning rate, or keep them in bfloat16 or float32."),
     Row(9, "train linear.onnx --data flowers.npz --optimizer sgd --learning-rate 1e39",
         "Update 0 made w, b infinite or NaN although loss and gradients were finite, so the weights in memory are of no use any more: go back to "
         "weights that were saved, and lower the learning rate.\nThis run had not written a checkpoint yet (checkpoint_every and save_every_updates "
@@ -175,7 +175,7 @@ COMMANDS = [
     Row(10, "train linear.onnx --data flowers.npz --machine gc200",
         "Option machine (--machine) has no effect on train; it is for compile and tune."),
     Row(10, "train linear.onnx --data flowers.npz --momentum 0.9",
-        "Option momentum (--momentum) has no effect with the optimizer adamw; it is for sgd."),
+        "Option momentum (--momentum) has no effect with the optimizer adamw; it is for sgd and rmsprop."),
     Row(10, "compile linear.onnx --micro-batch-size 4 --loss mse",
         "Option loss (--loss) counts for training only; add --training, or leave it out."),
     Row(10, "compile linear.onnx --recompute",
@@ -291,9 +291,9 @@ CALLS = [
          "Invalid batch dimension: the input [32, 4] has 32 rows, but micro_batch_size was set, so that a call takes 5: micro_batch_size (5) * "
          "device_iterations (1) * gradient_accumulation (1); give as many, or leave micro_batch_size out, and it follows from the first call."),
     Call(10, lambda: tileflow.train("linear.onnx", data=XY, optimizer=tileflow.optim.SGD), OptionError,
-         "optimizer must be a name (sgd, adam, adamw) or an optimizer such as tileflow.optim.SGD(lr=0.1), not the class SGD."),
+         "optimizer must be a name (sgd, adam, adamw, rmsprop, lamb) or an optimizer such as tileflow.optim.SGD(lr=0.1), not the class SGD."),
     Call(10, lambda: tileflow.train("linear.onnx", data=XY, optimizer="adamax"), OptionError,
-         "Option optimizer must be one of 'sgd', 'adam', 'adamw', not 'adamax'."),
+         "Option optimizer must be one of 'sgd', 'adam', 'adamw', 'rmsprop', 'lamb', not 'adamax'."),
     Call(10, lambda: tileflow.train("linear.onnx", data=XY, label="y"), OptionError,
          "Option label has no effect on arrays without names; give a dict of arrays, or leave it out."),
     Call(10, lambda: tileflow.infer("linear.onnx", XY[0]), OptionError,

@@ -251,7 +251,7 @@ def test_the_layers_proportion_bounds_its_plan() -> None:
     def bounds(proportion: float | None) -> list[int | None]:
         net = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
         if proportion is not None:
-            nn.set_available_memory(net.modules[1], proportion)
+            nn.set_available_memory(net[1], proportion)
         return [s.plan.bound_bytes for s in analysed(net, (32, 64)).steps if s.work.flops]
     first, second = bounds(None)
     assert first == second

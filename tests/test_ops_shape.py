@@ -8,7 +8,8 @@ from evaluate import KernelFailed, check_gradient, check_gradient_kernels, check
 from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import Op, TensorType
 from tileflow.kernels.machine.status import INDEX_OUT_OF_RANGE
-from tileflow.ops.index import Gather, GatherGrad, Pad, Slice, SliceGrad
+from tileflow.ops.index import Gather, GatherGrad, Slice, SliceGrad
+from tileflow.ops.pad import Pad
 from tileflow.ops.shape import Concat, Expand, Flatten, Identity, Reshape, Split, Squeeze, Tile, Transpose, Unsqueeze
 
 rng = np.random.default_rng(1)

@@ -1,6 +1,7 @@
 """Optimizers against PyTorch's in float64, schedules, changed rates, loss scaling, checks."""
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -133,7 +134,7 @@ def test_a_schedule_is_read_per_update_within_a_call():
 
 def test_a_rate_set_by_hand_holds_for_the_whole_next_call():
     torch = needs("torch")
-    net, optimizer = Net(), optim.AdamW(lr=0.1)
+    net, optimizer = Net(), optim.AdamW(lr=0.1, weight_decay=0.01)
     model = tileflow.training_model(net, optimizer=optimizer, loss="mse", precision="float64", device_iterations=4)
     for call, (lr, decay) in enumerate([(0.1, 0.01), (0.01, 0.5), (0.0, 0.0)]):
         optimizer.lr, optimizer.weight_decay = lr, decay
@@ -174,14 +175,47 @@ def test_accumulation_by_sum_and_mean():
 # ---- checks, options
 
 @pytest.mark.parametrize(("make", "message"), [
-    (lambda: optim.SGD(lr=-1.0), r"SGD: lr must be a number >= 0.*-1\.0"),
-    (lambda: optim.SGD(weight_decay=float("nan")), "weight_decay"),
-    (lambda: optim.SGD(momentum=-0.1), "momentum and dampening"),
+    (lambda: optim.SGD(lr=-1.0), r"Negative learning rate \(-1\) in SGD, bailing as this might be a user error\."),
+    (lambda: optim.SGD(weight_decay=float("nan")), "weight_decay must be a finite number"),
+    (lambda: optim.SGD(momentum=-0.1), r"Negative momentum \(-0\.1\) in SGD, bailing"),
+    (lambda: optim.Adam(weight_decay=-1), r"Negative weight decay \(-1\) in Adam, bailing"),
+    (lambda: optim.SGD(dampening=-1), "Negative dampening"),
+    (lambda: optim.SGD(momentum=0.9, use_combined_accum=True, velocity_scaling=0), r"Non-positive velocity scaling \(0\) in SGD"),
+    (lambda: optim.RMSprop(alpha=-0.5), "Negative alpha"),
+    (lambda: optim.Adam(betas=(-0.5, 0.9)), r"Negative beta1 \(-0\.5\) in Adam"),
+    (lambda: optim.LAMB(max_weight_norm=-1), "Negative maximum weight norm"),
+    (lambda: optim.SGD(lr="0.1"), "lr must be a number or a function of the update index, got str"),
+    (lambda: optim.SGD([1.0]), r"got list; the weights are the model's, groups=\[\.\.\.\] names some of them"),
+    (lambda: optim.SGD(groups=[{"params": "a", "name": "2"}, {"params": "b"}]), "two groups have one name among 2, 2"),
+    (lambda: optim.SGD(groups=[{"params": []}]), "params of group 1 is empty"),
+    (lambda: optim.SGD(groups=[{"params": 3}]), "name patterns, modules or parameters, not 3"),
+    (lambda: optim.SGD(lr=True), "lr must be a number"),
+    (lambda: optim.SGD(max_grad_norm=float("nan")), "Maximum norm of gradients cannot be NaN"),
+    (lambda: optim.SGD(max_grad_norm=0), "max_grad_norm must be above 0"),
+    (lambda: optim.Adam(accum_type="int8"), "Accumulation types must be either float32, float16 or bfloat16; accum_type is 'int8'"),
+    (lambda: optim.Adam(amsgrad=True), "Only non-amsgrad Adam/AdamW optimizers are supported"),
+    (lambda: optim.SGD(maximize=True), "maximize is not supported"),
+    (lambda: optim.AdamW(fused=True), "fused chooses among PyTorch's implementations"),
+    (lambda: optim.AdamW(lerning_rate=1), "AdamW has no argument 'lerning_rate'; it takes lr, weight_decay"),
+    (lambda: optim.SGD(use_combined_accum=True), "without momentum there is none"),
+    (lambda: optim.SGD(use_combined_accum=True, momentum=0.9, accum_type="float16"), "accum_type is for separate accumulators"),
+    (lambda: optim.SGD(use_combined_accum=True, momentum=0.9, velocity_accum_type="float16"), "velocity_accum_type is for separate"),
+    (lambda: optim.SGD(use_combined_accum=True, momentum=0.9, nesterov=True), "nesterov needs separate accumulators"),
+    (lambda: optim.SGD(use_combined_accum=True, momentum=0.9, max_grad_norm=1.0), "max_grad_norm needs separate accumulators"),
+    (lambda: optim.SGD(velocity_scaling=2.0), "velocity_scaling is for use_combined_accum"),
+    (lambda: optim.RMSprop(use_tf_variant=True, torch_compat=True), "give one of them"),
+    (lambda: optim.RMSprop(groups=[{"params": "a", "centered": True}]), "all groups must agree"),
+    (lambda: optim.LAMB(torch_compat=True), "PyTorch has no LAMB"),
+    (lambda: optim.AdamW(groups=[{"weight_decay": 0.0}]), "group 1 does not say which weights"),
+    (lambda: optim.AdamW(groups=[{"params": "a", "bias_correction": False}]), "the same for all weights"),
+    (lambda: optim.AdamW(groups=[{"params": "a", "wd": 0.0}]), "a group has no attribute 'wd'; there are lr, betas"),
+    (lambda: optim.AdamW(groups={"params": "a"}), "groups is a list of tables"),
+    (lambda: optim.SGD(momentum=0.9, nesterov=True, groups=[{"params": "a", "dampening": 0.5}]), "group 1: nesterov needs momentum"),
     (lambda: optim.SGD(nesterov=True), "nesterov needs momentum"),
     (lambda: optim.SGD(nesterov=True, momentum=0.9, dampening=0.1), "nesterov"),
-    (lambda: optim.Adam(betas=(1.0, 0.9)), r"Adam: betas must be two numbers in \[0, 1\)"),
+    (lambda: optim.Adam(betas=(1.0, 0.9)), "Adam: beta1 must be below 1, got 1"),
     (lambda: optim.AdamW(betas=(0.9,)), "AdamW: betas"),              # type: ignore[arg-type]
-    (lambda: optim.AdamW(eps=0.0), "eps must be > 0"),
+    (lambda: optim.AdamW(eps=0.0), r"Non-positive eps \(0\) in AdamW, bailing as this might be a user error"),
 ])
 def test_refused_values(make: Any, message: str):
     with pytest.raises(OptionError, match=message):
@@ -203,7 +237,11 @@ def test_from_options(options: dict[str, Any], wanted: optim.Optimizer):
 
 def test_description_is_plain():
     assert optim.SGD(lr=lambda i: 0.1).describe() == {
-        "name": "SGD", "lr": "<lambda>", "weight_decay": 0.0, "momentum": 0.0, "dampening": 0.0, "nesterov": False, "torch_compat": False}
+        "name": "SGD", "lr": "<lambda>", "weight_decay": 0.0, "momentum": 0.0, "dampening": 0.0, "nesterov": False}
+    shown = optim.AdamW(groups=[{"params": ["*.bias", nn.Linear(2, 2)], "betas": (0.5, 0.9)}], max_grad_norm=2).describe()
+    assert shown["groups"] == [{"params": ["*.bias", "Linear"], "betas": [0.5, 0.9]}]
+    assert shown["max_grad_norm"] == 2.0
+    assert json.loads(json.dumps(shown)) == shown
 
 
 def test_states_per_weight():
@@ -212,7 +250,8 @@ def test_states_per_weight():
     net = Net()
     model = tileflow.training_model(net, optimizer=optim.AdamW(), loss="mse")
     model.compile(X[:10].astype(np.float32), Y[:10].astype(np.float32))
-    assert set(model.source.session.names("optimizer")) == {"optimizer.step", *(f"{n}.exp_avg{s}" for n in net.state_dict() for s in ("", "_sq"))}
+    assert set(model.source.session.names("optimizer")) == {
+        "optimizer.step", "optimizer.loss_scale", *(f"{n}.exp_avg{s}" for n in net.state_dict() for s in ("", "_sq"))}
 
 
 class WithUnused(nn.Module):
@@ -252,6 +291,6 @@ def test_weights_without_gradient_stay(accumulation: int):
 def test_a_loss_that_depends_on_no_weight_is_refused():
     class Constant(WithUnused):
         def forward(self, x: nn.Tensor) -> nn.Tensor:              # type: ignore[override]
-            return x.mean(1, keepdims=True) * np.ones((1, 3))
+            return x.mean(1, keepdim=True) * np.ones((1, 3))
     with pytest.raises(OptionError, match="depends on no weight that is trained"):
         tileflow.training_model(Constant(), loss="mse")(X[:10], Y[:10])

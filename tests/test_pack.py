@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import paths
 import pytest
-from evaluate import run_kernel
+from evaluate import evaluate, run_kernel
 
 import tileflow
 from tileflow import nn, optim
+from tileflow.compiler import inference
 from tileflow.graph import OPS, Builder, Graph, State, TensorType, Value
 from tileflow.host.form import packed
 from tileflow.kernels.isa import cpu
@@ -17,6 +18,8 @@ from tileflow.lower import pack as packing
 from tileflow.lower.pack import pack
 from tileflow.lower.plan import make_plan
 from tileflow.program import Batching, Program
+from tileflow.runtime.executable import make_engine
+from tileflow.state import Session
 
 rng = np.random.default_rng(7)
 
@@ -156,3 +159,23 @@ def test_copies_follow_updates_and_loads() -> None:
     np.testing.assert_allclose(inferred(x[:40]), forward(net, x[:40]), rtol=1e-4, atol=1e-5)
     trained(x, labels)
     np.testing.assert_array_equal(inferred(x[:40]), outputs[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_different_operators_share_a_layout(dtype: str) -> None:
+    """A depthwise convolution, its input gradient, and products of other factors read one copy, and each computes its own."""
+    kernel = dict(strides=(1, 1), pads=(2, 2, 2, 2), dilations=(1, 1), group=16)
+    graph = Graph()
+    b = Builder(graph)
+    x, a = b.input("x", TensorType(dtype, (4, 16, 4, 4))), b.input("a", TensorType(dtype, (40, 64)))
+    shapes = {"w": (16, 1, 5, 5), "m": (64, 64)}
+    graph.states = [State(n, "parameter", Value(n, TensorType(dtype, shape))) for n, shape in shapes.items()]
+    w, m = (s.input for s in graph.states)
+    graph.outputs = [b.Conv(x, w, None, kernel_shape=(5, 5), **kernel), b.ConvInputGrad(x, w, shape=(4, 4), **kernel), b.Gemm(a, m),
+                     b.Gemm(a, m, alpha=0.5)]
+    feeds = {v.name: rng.standard_normal(v.shape).astype(dtype) for v in (x, a, w, m)}
+    wanted, names = evaluate(graph, feeds), [v.name for v in graph.outputs]
+    engine = make_engine(inference(graph, Batching(1, 1, 1)).program, Session(), feeds)
+    for name, found in zip(names, engine.call([feeds["x"], feeds["a"]]), strict=True):
+        exact = wanted[name].astype(np.float64)
+        np.testing.assert_allclose(found[0], exact, atol=np.abs(exact).max() * (4e-3 if dtype == "float16" else 1e-5))

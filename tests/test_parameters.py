@@ -15,7 +15,7 @@ from onnx_models import expected, imported, model_of, node, port, run, tensor
 
 import tileflow
 from tileflow.errors import OptionError
-from tileflow.importers.onnx import export_model, load_model, wrap_model
+from tileflow.importers.onnx import export_model, import_graph, load_model, wrap_model
 
 
 def trained(proto: ModelProto, **options: Any) -> dict[str, bool]:
@@ -398,3 +398,19 @@ def test_the_trained_file_is_that_of_the_parameters(tmp_path: Path) -> None:
     file = load_model(tmp_path / "run" / "model.onnx")
     for name, array in result.weights.items():
         np.testing.assert_array_equal(file.array(name), array)
+
+
+def test_scales_of_quantised_weights_are_not_trained() -> None:
+    """Bytes are constants, so a file of bytes alone has nothing to train, and says so; weights that are quantised on their way are trained."""
+    nodes = [helper.make_node("DequantizeLinear", ["bytes", "scale"], ["w"], axis=1), helper.make_node("MatMul", ["x", "w"], ["h"]),
+             helper.make_node("QuantizeLinear", ["float", "step"], ["q"]), helper.make_node("DequantizeLinear", ["q", "step"], ["d"]),
+             helper.make_node("MatMul", ["h", "d"], ["y"])]
+    arrays = {"bytes": np.ones((3, 4), np.int8), "scale": np.linspace(0.1, 0.2, 4, dtype=np.float32), "step": np.array(0.1, np.float32),
+              "float": np.linspace(-1, 1, 8, dtype=np.float32).reshape(4, 2)}
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3])],
+                              [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, 2])],
+                              [onnx.numpy_helper.from_array(a, n) for n, a in arrays.items()])
+    model = wrap_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    found = import_graph(model, training=True)
+    assert {name for name, verdict in found.verdicts.items() if verdict.kind == "parameter"} == {"float"}
+    assert "a scale of quantised numbers" in found.verdicts["scale"].why

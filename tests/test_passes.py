@@ -224,10 +224,10 @@ def compiled(**options: object) -> compiler.Compilation:
 
 def test_steps_are_named_timed_and_stoppable():
     done = compiled()
-    assert list(done.seconds) == ["fold", "cse", "loss", "autograd", "simplify", "split"]
+    assert list(done.seconds) == ["autocast", "fold", "cse", "loss", "autograd", "simplify", "split"]
     assert all(s >= 0 for s in done.seconds.values())
     partly = compiled(stop_after="loss")
-    assert list(partly.seconds) == ["fold", "cse", "loss"]
+    assert list(partly.seconds) == ["autocast", "fold", "cse", "loss"]
     assert not partly.program.parts["update"].nodes
     assert "autograd" in done.to_text()
     with pytest.raises(OptionError, match=r"stop_after='link'.*autograd"):
@@ -252,5 +252,5 @@ def test_nothing_to_train():
     graph.states[0].trainable = False
     with pytest.raises(OptionError, match="no weight to train"):
         compiler.training(graph, square, SGD(lr=0.1), Batching(2))
-    with pytest.raises(OptionError, match="loss_scaling"):
+    with pytest.raises(OptionError, match="Loss scaling cannot be 0"):
         compiled(loss_scaling=0.0)

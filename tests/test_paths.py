@@ -20,7 +20,7 @@ from tileflow.kernels.isa import cpu
 HERE = Path(__file__).resolve().parent
 CHECKS = ("path_checks.py", "test_epilogue.py", "test_pack.py")
 """Modules whose tests of a path have its name in theirs, and that call nothing compiled but leaves."""
-ONLY = {"amx": "compiled_for or products or micro", "fp16": "compiled_for or half",
+ONLY = {"amx": "compiled_for or products or micro", "fp16": "compiled_for or half", "bf16": "compiled_for or half",
         "generic": "compiled_for or products or micro or primes or pools or functions or rows"}
 """What a path has of its own; the rest of it is the code of the path above or below, compiled again."""
 TILED = "denormal or ends_of_the_range or (conv_tiles and cannot_be_split)"

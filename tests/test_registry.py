@@ -13,10 +13,11 @@ from evaluate import run_reference
 from samples import Case, cases, every_case
 
 import tileflow.ops
-from tileflow.graph import OPS, Builder, Graph, Op, TensorType, verify
+from tileflow.graph import OPS, Builder, Graph, Op, Regional, TensorType, verify
 from tileflow.graph.composite import declares
+from tileflow.kernels.dtypes import ELEMENTS
 from tileflow.kernels.isa import cpu
-from tileflow.kernels.machine.call import Call, Const, In, Micro, Out, Seed
+from tileflow.kernels.machine.call import Call, Const, In, Micro, Out, Position, Seed
 from tileflow.kernels.machine.call import Work as Scratch
 from tileflow.kernels.machine.leaf import Numbers
 from tileflow.work import Operand, Window, Work
@@ -34,7 +35,8 @@ def test_every_operator_has_a_sample_and_is_declared_whole():
     for name, kind in OPS.items():
         assert kind.name == name
         assert dataclasses.is_dataclass(kind)
-        missing = [m for m in ("infer", "samples", *(("reference", "work", "kernel") if kind.expand is Op.expand else ()))
+        parts = kind.expand is not Op.expand or issubclass(kind, Regional)
+        missing = [m for m in ("infer", "samples", *(() if parts else ("reference", "work", "kernel")))
                    if getattr(kind, m) is getattr(Op, m)]
         assert not missing, f"{name} does not declare {missing}"
         assert (kind.__doc__ or "").strip(), f"{name} does not say what it computes"
@@ -101,13 +103,13 @@ def test_kernel_calls_are_well_formed(op: Op, types: list[TensorType | None]):
                 t = types[arg.index] if isinstance(arg, In) else outputs[arg.index]
                 assert t is not None
                 assert np.prod(arg.shape, dtype=int) == t.size
-                assert np.dtype({"b1": "?"}.get(p.dtype, p.dtype)).itemsize == t.itemsize
+                assert ELEMENTS[p.dtype].bytes == t.itemsize
                 written |= {arg.index} if isinstance(arg, Out) else set()
             if isinstance(arg, (In, Out, Scratch, Const)):
                 assert len(arg.shape) == p.ndim - (isinstance(arg, Scratch) and p.cut == "w")
                 assert p.cut != "r" or arg.shape[0] == call.n
             else:
-                assert isinstance(arg, (Micro, Seed, Numbers, int, float, bool, np.number))
+                assert isinstance(arg, (Micro, Position, Seed, Numbers, int, float, bool, np.number))
                 assert not p.is_array
     assert written == set(range(len(outputs)))
 

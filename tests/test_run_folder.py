@@ -185,7 +185,7 @@ def test_a_damaged_run_toml(tmp_path: Path, text: str, says: str):
 @pytest.mark.parametrize(("name", "value", "words"), [
     ("learning_rate", 1e-7, ["--learning-rate", "1e-07"]), ("scale", -0.5, ["--scale=-0.5"]), ("mean", (-1.0, 2.0), ["--mean=-1.0,2.0"]),
     ("inputs", ("a b", "c"), ["--inputs", "a b,c"]), ("inputs", ("a,b",), None), ("inputs", (" a",), None), ("dims", {"N": 4}, ["--dims", "N=4"]),
-    ("label", "-y", ["--label=-y"]), ("shuffle", False, ["--no-shuffle"]), ("seed", 0, []), ("precision", "float64", ["--precision", "float64"]),
+    ("label", "-y", ["--label=-y"]), ("shuffle", False, ["--no-shuffle"]), ("seed", 0, []), ("precision", "float64", ["--precision", "64"]),
 ])
 def test_flags_say_what_options_are(name: str, value: Any, words: list[str] | None):
     options = Options(**{name: value})

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tileflow.kernels.machine import share
-from tileflow.kernels.machine.share import LOOK, LOOKS, PATIENCE, Share
+from tileflow.kernels.machine.share import COUNT, COUNTS, LOOK, LOOKS, PATIENCE, Share
 
 pytestmark = pytest.mark.skipif(not Share.possible(), reason="needs /proc/thread-self/schedstat: Linux makes it run")
 
@@ -109,3 +109,56 @@ def test_what_the_system_says_of_this_thread():
     with pytest.raises(OSError, match=r"[Bb]ad file"):
         times.got()
     assert os.path.exists("/proc/thread-self/schedstat")
+
+
+class Counted(Machine):
+    """A machine of two processors that says how many threads want to run, and of which all may be used."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(monkeypatch, 1)
+        self.running = 2
+
+        class Runnable:
+            def count(_self) -> int:
+                return self.running
+
+            def close(_self) -> None:
+                pass
+        monkeypatch.setattr(share, "_Runnable", Runnable)
+        monkeypatch.setattr(share.os, "cpu_count", lambda: 2)
+        self.share._processors = lambda: 2
+
+    def counts(self, count: int) -> int:
+        """The workers allowed after so many counts, too few for a look."""
+        for _ in range(count):
+            self.now += 1.1 * COUNT
+            found = self.share.allowed(2)
+        return found
+
+
+def test_two_others_that_want_to_run_are_seen_within_milliseconds(monkeypatch: pytest.MonkeyPatch):
+    machine = Counted(monkeypatch)
+    assert machine.counts(20) == 2
+    machine.running = 4
+    assert machine.counts(COUNTS - 1) == 2             # for a moment: that is no reason
+    assert machine.counts(1) == 1
+    machine.running = 1                                   # we are alone again
+    assert machine.allowed(LOOKS + 3, 2) == 2
+
+
+def test_one_other_and_a_moment_are_no_reason_to_run_fewer(monkeypatch: pytest.MonkeyPatch):
+    machine = Counted(monkeypatch)
+    machine.running = 3
+    assert machine.counts(50) == 2
+    for _ in range(10):
+        machine.running = 9
+        assert machine.counts(COUNTS - 1) == 2
+        machine.running = 2
+        assert machine.counts(1) == 2
+
+
+def test_the_machines_count_says_nothing_of_processors_that_may_not_be_used(monkeypatch: pytest.MonkeyPatch):
+    machine = Counted(monkeypatch)
+    monkeypatch.setattr(share.os, "cpu_count", lambda: 64)
+    machine.running = 50
+    assert machine.counts(50) == 2

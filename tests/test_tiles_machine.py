@@ -83,9 +83,10 @@ def test_costs_add_up_for_every_operator(machine: Any, precision: str) -> None:
 
 
 def test_every_operators_plan_can_be_executed() -> None:
-    """Tile by tile, from only what the plan brings there."""
+    """Tile by tile, from only what the plan brings there. Regions of images begin with the number of one of them, as a float."""
     for op, types in EXAMPLES:
-        report = exact.check(analyze(alone(op, types), SMALL))
+        feeds = {f"x{i}": np.zeros(t.shape, t.numpy) for i, t in enumerate(types) if op.name.startswith("MaxRoiPool") and t.shape[-1:] == (5,)}
+        report = exact.check(analyze(alone(op, types), SMALL), feeds=feeds)
         assert report.ok, f"{op}: {report.to_text()}"
 
 

@@ -120,12 +120,12 @@ def test_states_are_always_live_and_counted_once() -> None:
     tiled = analyze(program, SMALL)
     weights = 4 * (100 * 60 + 60 + 60 * 10 + 10)
     assert tiled.categories["weights"].sum() == weights
-    assert tiled.categories["optimizer"].sum() == 3 * weights + 4                     # two moments, a gradient, the step counter in 32 bits
+    assert tiled.categories["optimizer"].sum() == 3 * weights + 8         # two moments, a gradient; the step counter and the loss scale
     half = analyze(program, SMALL, TileOptions(precision="16.16"))
     assert half.categories["weights"].sum() == weights // 2
-    assert half.categories["optimizer"].sum() == 2 * weights + weights // 2 + 4
+    assert half.categories["optimizer"].sum() == 2 * weights + weights // 2 + 8
     plain = analyze(build(mlp(100, 60, 10), (8, 100), optimizer=SGD(lr=0.1)), SMALL)
-    assert plain.categories["optimizer"].sum() == 0
+    assert plain.categories["optimizer"].sum() == 4                       # the loss scale
 
 
 def test_device_types() -> None:

@@ -17,6 +17,7 @@ import tileflow
 from tileflow import exact, nn, optim
 from tileflow.errors import CheckpointError, TrainingError, WeightsLostError
 from tileflow.importers.onnx import wrap_model
+from tileflow.optim.transform import Chain, Transform
 from tileflow.room import room
 from tileflow.runtime.binding import bind
 from tileflow.runtime.checkpoint import load_tensors, save_tensors
@@ -103,7 +104,7 @@ def test_moments_of_16_bit_weights_survive_in_float32(tmp_path: Path) -> None:
     session = model.source.session
     assert {n: session[n].dtype.name for n in session.names("optimizer", "parameter")} == {
         "w": "float16", "w.exp_avg": "float32", "w.exp_avg_sq": "float32", "v": "float32", "v.exp_avg": "float32", "v.exp_avg_sq": "float32",
-        "optimizer.step": "float64"}
+        "optimizer.step": "float64", "optimizer.loss_scale": "float32"}
     save_tensors(tmp_path / "c.safetensors", session.lasting())
     whole = go_on(model, 3)
     other = fresh()
@@ -132,7 +133,7 @@ def test_an_overflow_of_a_16_bit_weight_is_found_before_anything_is_written(make
     model(*gradients(0.01))
     before = everything(model)
     model.optimizer.lr = 100.0
-    with pytest.raises(TrainingError, match="Update 1 would make b infinite or NaN, which its 16 bits cannot hold; the weights are kept") as failure:
+    with pytest.raises(TrainingError, match="Update 1 would make b infinite or NaN, which 16 bits cannot hold; the weights are kept") as failure:
         model(*gradients(-30.0))
     assert not isinstance(failure.value, WeightsLostError)
     assert everything(model) == before
@@ -238,18 +239,28 @@ def test_many_weights_of_mixed_types_are_updated_by_one_row(dtype: str, accumula
     model(*[drawn(dtype, (accumulation, *s), i) for i, s in enumerate(shapes)])
     plan = model.engine.plan
     arenas = model.engine.arenas
-    for part in (plan.checks["update"], plan.parts["update"]):
+    for part in (*plan.checks.values(), plan.parts["update"]):
         assert len([b for b in bind(part.rows, arenas.resolve(0), arenas.settled(part.arena)) if b.n > 1]) == 1
+    assert list(plan.checks) == (["update"] if dtype == "float16" else []), "bfloat16 reaches as far as float32, and is looked at as it is written"
+    if dtype == "bfloat16":
+        return
     check, = {row.leaf for row in plan.checks["update"].rows if row.leaf.checked}
     assert sum(p.cut == "r" for p in check.parameters) == 4, "the check reads weight, gradient and moments and writes nothing"
 
 
-class Turned(optim.SGD):
-    """An update whose last step is no elementwise work: half of what plain descent gives, as a product with half of the identity."""
+class Halve(Transform):
+    """A last step that is no elementwise work: half of the new weight, as a product with half of the identity."""
 
-    def step(self, u: Any) -> Any:
+    def step(self, u: Any) -> None:
         half = u.b.constant(0.5 * np.eye(u.weight.shape[-1], dtype=u.weight.type.numpy))
-        return u.b.MatMul(super().step(u), half)
+        u.result = u.b.MatMul(u.result, half)
+
+
+class Turned(optim.SGD):
+    """An optimizer of one's own: a chain with another link."""
+
+    def chain(self) -> Chain:
+        return *super().chain(), Halve()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

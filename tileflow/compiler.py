@@ -10,12 +10,19 @@ from .autograd import gradients, reached
 from .errors import OptionError
 from .graph import Builder, Graph, Origin, State, Value, verify
 from .graph.collector import without_collector
-from .optim import Optimizer
-from .optim.base import build_update
+from .optim import Optimizer, rounding
+from .optim.adapting import adapt
+from .optim.base import Averaged, build_fold, build_update
+from .optim.scaling import Scaling, loss_scale
+from .passes.autocast import autocast
+from .passes.casts import shorten_casts
+from .passes.checkpoint import mark_checkpoints
 from .passes.cse import cse
 from .passes.fold import fold
+from .passes.partials import require_halves, set_partials
 from .passes.serialize import serialize
 from .passes.split import hoist, split_fold
+from .precision import Precision
 from .program import Batching, Program
 
 Loss = Callable[[Builder, Sequence[Value]], Value]
@@ -69,35 +76,42 @@ Measures = Callable[[Builder, Sequence[Value]], Sequence[Value]]
 
 
 def inference(graph: Graph, batching: Batching, stop_after: str | None = None, serialized: Serial | None = None,
-              measures: Measures | None = None) -> Compilation:
-    """Compile a forward graph for inference; `measures` gives outputs that follow the model's own."""
+              measures: Measures | None = None, precision: Precision | None = None) -> Compilation:
+    """Compile a forward graph for inference; `measures` gives outputs that follow the model's own, `precision` says what is cast."""
     def measure(p: Program) -> None:
         assert measures is not None
         b = Builder(p.micro, Origin(("loss",)))
-        for value in measures(b, list(p.micro.outputs)):
+        for value in measures(b, _wide(b, p.micro.outputs)):
             p.micro.outputs.append(b.Identity(value) if value.producer is None or value in p.micro.outputs else value)
 
     more: list[Step] = [("loss", measure), ("simplify", _simplify)] if measures is not None else []
-    return run_steps(Program.of(graph, batching), [("fold", _fold), ("cse", _cse), *_serialize(serialized), *more, ("split", _hoist)], stop_after)
+    steps: list[Step] = [("autocast", _autocast(precision)), ("fold", _fold), ("cse", _cse), *_serialize(serialized), *more, ("split", _hoist)]
+    return run_steps(Program.of(graph, batching), steps, stop_after)
 
 
 def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching, *, reduction: str = "mean",
-             loss_scaling: float = 1.0, stop_after: str | None = None, serialized: Serial | None = None) -> Compilation:
+             mean_reduction: str | None = None, loss_scaling: float = 1.0, scaling: Scaling | None = None,
+             named: Mapping[int, str] | None = None, stop_after: str | None = None, serialized: Serial | None = None,
+             precision: Precision | None = None, checkpoints: Sequence[str] = ()) -> Compilation:
     """Compile a forward graph for training.
 
     The loss becomes the last output of the micro-step. Gradients are summed over an update's micro-batches and, with
-    `reduction="mean"`, divided by their number at the update.
+    `reduction="mean"`, divided by their number at the update, or kept as a running mean (`mean_reduction`, see `optim.base.Averaged`).
+    `loss_scaling` is what the loss scale of a new session is: a state, so that another one takes effect without compiling.
+
+    Args:
+        scaling: how the loss scale changes by itself, and whether updates that are not finite are skipped.
+        checkpoints: name patterns of the layers and nodes to compute again for the backward pass.
+        named: names of the network's own parameter objects, by identity, for an optimizer's groups that hold such.
 
     Raises:
-        OptionError: nothing to train, or a loss scale of zero.
+        OptionError: nothing to train, a loss scale of zero, a parameter group that fits no parameter, or no 16-bit gradient for the histogram.
     """
-    if loss_scaling == 0:
-        raise OptionError("loss_scaling cannot be 0.")
     program = Program.of(graph, batching, training=True)
 
     def add_loss(p: Program) -> None:
         b = Builder(p.micro, Origin(("loss",)))
-        p.loss = loss(b, list(p.micro.outputs))
+        p.loss = loss(b, _wide(b, p.micro.outputs))
         if p.loss.type.size != 1 or not p.loss.type.is_float:
             raise OptionError(f"The loss must be one floating-point number per micro-batch, got {p.loss.type}; reduce it, or use identity_loss.")
         if p.loss not in p.micro.outputs:
@@ -112,12 +126,32 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
         trained = list(compress(trained, reached(p.micro, p.loss, [s.input for s in trained])))
         if not trained:
             raise OptionError("The loss depends on no weight that is trained; check the model's outputs and the options frozen and trainable.")
-        grads = gradients(p.micro, p.loss, [s.input for s in trained], loss_scaling)
-        _add_update(p, trained, grads, optimizer, reduction, loss_scaling)
+        scale = loss_scale(Builder(p.micro), loss_scaling)
+        grads = gradients(p.micro, p.loss, [s.input for s in trained], scale.input)
+        averaged = Averaged.of(optimizer, batching.gradient_accumulation, reduction, mean_reduction, loss_scaling)
+        _add_update(p, trained, grads, optimizer, averaged, named or {})
 
-    steps: list[Step] = [("fold", _fold), ("cse", _cse), *_serialize(serialized), ("loss", add_loss), ("autograd", differentiate),
-                         ("simplify", _simplify), ("split", _split)]
+    steps: list[Step] = [("autocast", _autocast(precision)), ("fold", _fold), ("cse", _cse), *_serialize(serialized), ("loss", add_loss),
+                         ("autograd", differentiate), *_rounding(precision), ("simplify", _simplify), *_scaling(scaling), ("split", _split),
+                         *_checkpoints(checkpoints)]
     return run_steps(program, steps, stop_after)
+
+
+def _wide(b: Builder, values: Sequence[Value]) -> list[Value]:
+    """Values for a loss, which is computed in float32 where a model's outputs have 16 bits."""
+    return [b.widened(v) for v in values]
+
+
+def _autocast(precision: Precision | None) -> Callable[[Program], None]:
+    def step(p: Program) -> None:
+        choose = (precision or Precision()).choices(p.micro)
+        if choose is not None:
+            autocast(p.micro, choose)
+        if precision is not None and precision.partials:
+            set_partials(p.micro, dict(precision.partials))
+            if not precision.on_tiles:
+                require_halves(p.micro)
+    return step
 
 
 def _serialize(wanted: Serial | None) -> list[Step]:
@@ -126,17 +160,42 @@ def _serialize(wanted: Serial | None) -> list[Step]:
     return [("serialize", step)] if wanted else []
 
 
+def _checkpoints(patterns: Sequence[str]) -> list[Step]:
+    return [("checkpoint", lambda p: mark_checkpoints(p.micro, patterns))] if patterns else []
+
+
+def _rounding(precision: Precision | None) -> list[Step]:
+    """How the update writes states of 16 bits, where that is not simply rounded."""
+    def step(p: Program) -> None:
+        assert precision is not None
+        if precision.master_weights == "remainder":
+            rounding.keep_remainders(p.parts["update"])
+        if precision.stochastic_rounding:
+            rounding.stochastic(p.parts["update"])
+    return [("rounding", step)] if precision and (precision.stochastic_rounding or precision.master_weights != "none") else []
+
+
+def _scaling(scaling: Scaling | None) -> list[Step]:
+    def step(p: Program) -> None:
+        assert scaling is not None
+        assert p.loss is not None
+        p.links.update(adapt(p.parts, p.loss, scaling, p.batching.gradient_accumulation))
+        p.skips = scaling.skip
+        cse(p.parts["update"])
+    return [("scaling", step)] if scaling is not None and (scaling.skip or scaling.automatic != "off") else []
+
+
 def _fold(p: Program) -> None:
     fold(p.micro)
 
 
 def _cse(p: Program) -> None:
-    cse(p.micro)
+    cse(shorten_casts(p.micro))
 
 
 def _simplify(p: Program) -> None:
     for graph in p.graphs:
-        cse(fold(graph))
+        cse(shorten_casts(fold(graph)))
 
 
 def _hoist(p: Program) -> None:
@@ -166,10 +225,8 @@ def _unique_names(graph: Graph) -> None:
         taken.add(value.name)
 
 
-def _add_update(p: Program, trained: list[State], grads: list[Value], optimizer: Optimizer, reduction: str, loss_scaling: float) -> None:
+def _add_update(p: Program, trained: list[State], grads: list[Value], optimizer: Optimizer, averaged: Averaged, named: Mapping[int, str]) -> None:
     """Gradients leave the micro-step as outputs; they arrive in accumulators (fold) or, alone, straight at the update."""
-    count = p.batching.gradient_accumulation
-    factor = 1.0 / (loss_scaling * (count if reduction == "mean" else 1))
     b = Builder(p.micro)
     distinct: list[Value] = []
     taken = set(p.micro.outputs)
@@ -179,17 +236,9 @@ def _add_update(p: Program, trained: list[State], grads: list[Value], optimizer:
         taken.add(g)
         distinct.append(g)
     p.micro.outputs.extend(distinct)
-    accumulated = count > 1
-    p.parts["update"], arrivals = build_update(optimizer, trained, [None if accumulated else g for g in distinct], factor)
-    if not accumulated:
-        p.links.update({arrivals[s.name]: g for s, g in zip(trained, distinct, strict=True)})
-        return
-    f = Builder(p.parts["fold"])
-    for state, g in zip(trained, distinct, strict=True):
-        arriving = f.input(f"{state.name}.contribution", g.type)
-        p.links[arriving] = g
-        total = State(f"{state.name}.grad", "accumulator", Value(f.name(f"{state.name}.grad"), g.type), when="micro", group=f"{state.group}.grad",
-                      owner=state.name, role="grad")
-        with f.at(Origin((state.name,), "backward")):
-            total.output = f.Add(total.input, arriving)
-        p.parts["fold"].states.append(total)
+    accumulated = p.batching.gradient_accumulation > 1
+    every = p.micro.parameters
+    p.parts["update"], arrivals = build_update(optimizer, trained, [None if accumulated else g for g in distinct], averaged, every=every, named=named)
+    if accumulated:
+        p.parts["fold"], arrivals = build_fold(optimizer, trained, distinct, averaged, every=every, named=named)
+    p.links.update({arrivals[s.name]: g for s, g in zip(trained, distinct, strict=True)})

@@ -6,7 +6,7 @@ import numbers
 import operator
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -111,19 +111,20 @@ class OneOf(Kind):
 
 @dataclass(frozen=True)
 class Number(Kind):
-    """A finite real number."""
+    """A real number, finite unless `infinite` says that infinity is one, too."""
 
     bounds: Range = Range()
+    infinite: bool = False
     metavar = "X"
 
     @property
     def expected(self) -> str:
-        return _within("a number", self.bounds)
+        return _within("a number", self.bounds) + (" (inf for no bound)" if self.infinite else "")
 
     def check(self, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise ValueError
-        if not math.isfinite(value) or float(value) not in self.bounds:
+        if not (math.isfinite(value) or (self.infinite and math.isinf(value))) or float(value) not in self.bounds:
             raise ValueError
         return float(value)
 
@@ -155,10 +156,29 @@ class Numbers(Kind):
 
 
 @dataclass(frozen=True)
+class Integers(Kind):
+    """A list of whole numbers; a single number counts as a list of one."""
+
+    each: Integer = Integer()
+    metavar = "N,N"
+
+    @property
+    def expected(self) -> str:
+        return f"whole numbers, each {self.each.bounds}".removesuffix(", each ")
+
+    def check(self, value: Any) -> tuple[int, ...]:
+        return tuple(self.each.check(item) for item in _listed([value] if isinstance(value, numbers.Real) else value))
+
+    def parse(self, text: str) -> Any:
+        return [int(word) for word in text.split(",")]
+
+
+@dataclass(frozen=True)
 class Choice(Kind):
-    """One word out of a few."""
+    """One word out of a few. `spellings`: other words, and whole numbers as words, that are taken for one of them."""
 
     words: tuple[str, ...]
+    spellings: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def metavar(self) -> str:          # type: ignore[override]
@@ -169,9 +189,14 @@ class Choice(Kind):
         return "one of " + ", ".join(map(repr, self.words))
 
     def check(self, value: Any) -> str:
-        if not isinstance(value, str) or value not in self.words:
+        if self.spellings and isinstance(value, numbers.Integral) and not isinstance(value, bool):
+            value = str(value)
+        if not isinstance(value, str):
             raise ValueError
-        return value
+        word = self.spellings.get(value, value)
+        if word not in self.words:
+            raise ValueError
+        return word
 
 
 @dataclass(frozen=True)
@@ -291,6 +316,77 @@ class Proportions(Kind):
         return {name: float(x) for name, x in _pairs(text).items()} if "=" in text else float(text)
 
 
+@dataclass(frozen=True)
+class Partials(Kind):
+    """The element type of partial sums, or types by name pattern: the first pattern that matches counts."""
+
+    expected = "float32 or float16, or a table of name patterns and such types, such as {\"conv1*\" = \"float16\"}"
+    metavar = "TYPE|NAME=TYPE,NAME=TYPE"
+    _type = Choice(("float32", "float16"))
+
+    def check(self, value: Any) -> str | Mapping[str, str]:
+        if isinstance(value, Mapping):
+            return _by_pattern(value, self._type.check)
+        return str(self._type.check(value))
+
+    def parse(self, text: str) -> Any:
+        return dict(_pairs(text)) if "=" in text else text
+
+
+@dataclass(frozen=True)
+class ParamGroups(Kind):
+    """Groups of parameters with settings of their own: tables with `params`, a name pattern or several. What the settings mean is checked by
+    the optimizer that has them."""
+
+    expected = ("a list of tables such as {params = \"*.bias\", weight_decay = 0}; on the command line PATTERN|PATTERN:NAME=X,NAME=X;PATTERN:NAME=X "
+                "with true, false, a number or X/X")
+    metavar = "PATTERN:NAME=X;..."
+    _number = Number(infinite=True)
+
+    def check(self, value: Any) -> tuple[Mapping[str, Any], ...]:
+        return tuple(self._group(item) for item in _listed([value] if isinstance(value, Mapping) else value))
+
+    def _group(self, item: Any) -> Mapping[str, Any]:
+        if not isinstance(item, Mapping) or "params" not in item or not all(isinstance(name, str) for name in item):
+            raise ValueError
+        found: dict[str, Any] = {"params": Names().check(item["params"])}
+        if not found["params"]:
+            raise ValueError
+        for name, x in item.items():
+            if name == "name":
+                found[name] = Text().check(x)
+            elif name != "params":
+                found["lr" if name == "learning_rate" else name] = self._setting(x)
+        return MappingProxyType(found)
+
+    def _setting(self, x: Any) -> Any:
+        if isinstance(x, bool):
+            return x
+        return tuple(map(self._number.check, x)) if isinstance(x, (list, tuple)) else self._number.check(x)
+
+    def parse(self, text: str) -> Any:
+        return [self._parsed(word) for word in text.split(";") if word.strip()]
+
+    def _parsed(self, text: str) -> dict[str, Any]:
+        patterns, _, settings = text.rpartition(":")
+        found: dict[str, Any] = {"params": [p.strip() for p in patterns.split("|") if p.strip()]}
+        for name, word in _pairs(settings).items():
+            found[name] = word if name == "name" else {"true": True, "false": False}.get(word)
+            if found[name] is None:
+                numbers = [float(x) for x in word.split("/")]
+                found[name] = numbers if len(numbers) > 1 else numbers[0]
+        return found
+
+    def text(self, value: Any) -> str:
+        return ";".join(f"{'|'.join(g['params'])}:{','.join(f'{n}={_setting_text(x)}' for n, x in g.items() if n != 'params')}" for g in value)
+
+
+def _setting_text(x: Any) -> str:
+    if isinstance(x, (list, tuple)):
+        return "/".join(map(repr, x))
+    return str(x).lower() if isinstance(x, bool) else x if isinstance(x, str) else repr(x)
+
+
 SERIAL_MODES = ("input_channels", "reducing_dim", "output_channels")
 
 
@@ -305,6 +401,28 @@ class SerialSplits(Kind):
         if not isinstance(value, Mapping):
             raise ValueError
         return _by_pattern(value, lambda text: "{}:{}".format(*serial_split(text)))
+
+    def parse(self, text: str) -> Any:
+        return _pairs(text)
+
+
+@dataclass(frozen=True)
+class Table(Kind):
+    """Names or name patterns to one word each."""
+
+    noun: str
+    words: tuple[str, ...]
+    example: str
+    metavar = "NAME=WORD,NAME=WORD"
+
+    @property
+    def expected(self) -> str:
+        return f"a table of {self.noun} and one of {', '.join(self.words)}, such as {self.example}"
+
+    def check(self, value: Any) -> Mapping[str, str]:
+        if not isinstance(value, Mapping):
+            raise ValueError
+        return _by_pattern(value, Choice(self.words).check)
 
     def parse(self, text: str) -> Any:
         return _pairs(text)

@@ -15,17 +15,17 @@ import numpy as np
 from onnx import ModelProto
 from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep
-from onnx.version_converter import convert_version
 
 from . import compiler
-from .errors import DataError, ModelError, TypeMismatchError, UnsupportedError
-from .graph import CODES, type_of
-from .importers.onnx import OLDEST_OPSET, DynamicOperandError, OnnxModel, import_graph, load_model, unsupported_nodes, wrap_model
-from .program import Batching
+from .errors import DataError, UnsupportedError
+from .graph import CODES, Graph, type_of
+from .importers.onnx import DynamicOperandError, OnnxModel, import_graph, load_model, resolved, unsupported_nodes, wrap_model
+from .importers.onnx.pieces import Cutter, decides
+from .program import Batching, Program
 from .runtime.engine import Engine
 from .runtime.executable import Host, Recent, Signature, make_engine
+from .runtime.pieces import Pieces, as_datum
 from .state import Session, Turn, build
-from .text import one_line
 
 
 class Backend(OnnxBackend):
@@ -61,16 +61,9 @@ class Backend(OnnxBackend):
 
 
 def _loaded(model: ModelProto | str | os.PathLike[str]) -> OnnxModel:
-    """Load a model; one that is older than tileflow reads is converted first, as nobody wants its file back from here."""
+    """Load a model."""
     if not isinstance(model, ModelProto):
         return load_model(Path(model))
-    opset = {o.domain: o.version for o in model.opset_import}.get("", OLDEST_OPSET)
-    if opset < OLDEST_OPSET:
-        try:
-            model = convert_version(model, OLDEST_OPSET)
-        except (RuntimeError, ValueError, TypeError) as error:
-            raise ModelError(f"The model '{model.graph.name}' of opset {opset} cannot be converted to opset {OLDEST_OPSET} "
-                             f"({one_line(error, 200)}): export it again with a newer one.") from None
     return wrap_model(model)
 
 
@@ -83,13 +76,16 @@ class Prepared(BackendRep):
         self._names = [p.name for p in model.inputs]
         self._baked: frozenset[str] = frozenset()
         self._engines: Recent[tuple[Any, ...], Engine] = Recent()
+        self._pieces: Pieces | None = None
+        """How the model runs, where it cannot run as one program."""
         self._last: tuple[Signature, Engine] | None = None
         """What ran last, where the types of its arrays are all that it is for."""
 
-    def run(self, inputs: Any, **kwargs: Any) -> tuple[np.ndarray, ...]:
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The outputs for arrays in the order of the model's inputs (initializers left out), or for a dict by name.
 
-        Inputs that decide a shape are compiled into the program: other values of them make another program.
+        Texts are arrays of `str` objects, sequences are lists, an empty optional is None. Inputs that decide a shape are compiled into the
+        program: other values of them make another program. A model whose sizes follow from data runs in pieces (`runtime/pieces.py`).
         """
         if self._last is not None:
             signature, engine = self._last
@@ -98,13 +94,16 @@ class Prepared(BackendRep):
                 return tuple([a[0] for a in self._turn.call(engine.call, given)])
         return self._turn.call(self._run, self._arrays(inputs))
 
-    def _run(self, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+    def _run(self, arrays: Mapping[str, Any]) -> tuple[Any, ...]:
         """A call with other types than the last one, within this thread's turn."""
-        engine = self._engine(arrays)
+        engine = self._engine(arrays) if self._pieces is None else None
+        if engine is None:
+            assert self._pieces is not None
+            return tuple(self._pieces.run(arrays))
         self._last = None if self._baked else (Signature([type_of(a) for a in arrays.values()]), engine)
         return tuple(a[0] for a in engine.call([a for name, a in arrays.items() if name not in self._baked]))
 
-    def _arrays(self, inputs: Any) -> dict[str, np.ndarray]:
+    def _arrays(self, inputs: Any) -> dict[str, Any]:
         names = self._names
         if not isinstance(inputs, Mapping):
             given: Sequence[Any] = inputs if isinstance(inputs, list | tuple) else [inputs]
@@ -114,25 +113,29 @@ class Prepared(BackendRep):
             inputs = dict(zip(names, given, strict=True))
         if missing := [n for n in names if n not in inputs]:
             raise DataError(f"{self.model.where} needs its inputs {', '.join(missing)}; give an array for each.")
-        arrays = {}
-        for name in names:
-            array = np.asarray(inputs[name])
-            if array.dtype.name not in CODES:
-                raise TypeMismatchError(f"The input '{name}' has element type {array.dtype}; give one of {', '.join(CODES)}.")
-            arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
-        return arrays
+        return {port.name: as_datum(inputs[port.name], port) for port in self.model.inputs}
 
-    def _engine(self, arrays: Mapping[str, np.ndarray]) -> Engine:
-        """The program for these arrays, compiled if need be."""
+    def _engine(self, arrays: Mapping[str, Any]) -> Engine | None:
+        """The program for these arrays, compiled if need be; None where the model runs in pieces."""
+        if not all(port.dtype in CODES for port in (*self.model.inputs, *self.model.outputs)):
+            self._cut()
+            return None
         while True:
             values = {name: arrays[name] for name in sorted(self._baked)}
             key = (*((n, type_of(a)) for n, a in arrays.items()), *(a.tobytes() for a in values.values()))
             try:
                 return self._engines.get(key, lambda: build(partial(self._compile, arrays, values)))          # noqa: B023    (called at once)
             except DynamicOperandError as error:
-                if not error.names - self._baked:
-                    raise
+                if not error.names - self._baked or not decides(arrays[name] for name in error.names):
+                    self._cut()
+                    return None
                 self._baked |= error.names
+
+    def _cut(self) -> None:
+        """From now on run in pieces."""
+        def compile(graph: Graph) -> Program:
+            return compiler.inference(graph, Batching(1)).program
+        self._pieces = Pieces(Cutter(resolved(self.model)), Session(), Host(self._threads), compile)
 
     def _compile(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> Engine:
         types = {name: type_of(a) for name, a in arrays.items() if name not in values}

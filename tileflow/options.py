@@ -17,34 +17,42 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 from . import toml
+from .declaration import Declaration
+from .declaration import declared as _option
 from .errors import OptionError
 from .kinds import (
     Choice,
     FilePath,
     Flag,
     Integer,
-    Kind,
+    Integers,
     Machine,
     Names,
     Number,
     Numbers,
     OneOf,
+    ParamGroups,
+    Partials,
     Proportions,
     Range,
     SerialSplits,
     Sizes,
+    Table,
     Text,
     serial_split,
 )
 from .reading import read_text
+from .spellings import KNOWN_AS, PRECISION_SPELLINGS
 
 Loss = Literal["auto", "cross_entropy", "nll", "mse", "l1", "bce", "bce_with_logits", "identity"]
+Scheduled = Literal["constant", "step", "exponential", "linear", "polynomial", "cosine", "one_cycle", "plateau"]
+LossScaling = Literal["auto", "off", "histogram", "dynamic"]
 OutputMode = Literal["default", "all", "final", "sum", "every_n"]
 GROUPS = {
     "batching": "Batching",
@@ -55,14 +63,6 @@ GROUPS = {
     "run": "Run",
 }
 """Groups of options and their titles; an options file may use them as tables."""
-KNOWN_AS = {
-    "lr": "learning_rate", "batch_size": "micro_batch_size", "batch": "micro_batch_size", "dim": "dims", "wd": "weight_decay", "num_epochs": "epochs",
-    "n_epochs": "epochs", "criterion": "loss", "optim": "optimizer", "freeze": "frozen", "accumulate": "gradient_accumulation",
-    "val_data": "test_data", "validation_data": "test_data", "eval_data": "test_data", "val_split": "validation_split", "target": "label",
-    "labels": "label", "y": "label", "num_threads": "threads", "n_jobs": "threads", "num_workers": "prefetch", "random_state": "seed",
-    "dtype": "precision", "output": "out", "output_dir": "out", "chip": "machine",
-}
-"""What other tools and people call an option."""
 
 
 MODEL_TABLE = "model"
@@ -73,64 +73,9 @@ class FrozenOptionsError(OptionError, AttributeError):
     """An option is set after a model or a data loader took the options over."""
 
 
-@dataclass(frozen=True)
-class Declaration:
-    """What is known about one option: the source of its flag, of its checks and of its help."""
-
-    name: str
-    default: Any
-    kind: Kind
-    group: str
-    help: str
-    optional: bool
-    aliases: tuple[str, ...] = ()
-    """Names that it had before, taken wherever its name is."""
-
-    @property
-    def flag(self) -> str:
-        """The command-line flag."""
-        return _flag(self.name)
-
-    @property
-    def old_flags(self) -> tuple[str, ...]:
-        """The flags of the names that it had before."""
-        return tuple(map(_flag, self.aliases))
-
-    @property
-    def expected(self) -> str:
-        return self.kind.expected + (" or None" if self.optional else "")
-
-    def check(self, value: Any) -> Any:
-        """The value in its normal form; OptionError where it is not one."""
-        if value is None and self.optional:
-            return None
-        try:
-            return self.kind.check(value)
-        except ValueError:
-            raise OptionError(f"Option {self.name} must be {self.expected}, not {value!r}.") from None
-
-    def parse(self, text: str) -> Any:
-        """A command-line word to a checked value; OptionError where it is not one."""
-        try:
-            value = self.kind.parse(text)
-        except ValueError:
-            raise OptionError(f"Option {self.name} ({self.flag}) must be {self.kind.expected}, not {text!r}.") from None
-        return self.check(value)
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _option(default: Any, kind: Kind, group: str, help: str, optional: bool = False, aliases: tuple[str, ...] = ()) -> Any:
-    """Declare an option. `optional` lets it be None; `aliases` are names that it had before."""
-    checked = default if default is None else kind.check(default)
-    return field(default_factory=lambda: checked,
-                 metadata={"default": checked, "kind": kind, "group": group, "help": help, "optional": optional, "aliases": aliases})
-
-
 _COUNT = Integer(Range(least=1))
 _NOT_NEGATIVE = Number(Range(least=0))
+_ACCUM = Choice(("float32", "float16", "bfloat16"))
 
 
 @dataclass(kw_only=True, repr=False)
@@ -168,26 +113,100 @@ class Options:
         "perplexity of classes, mae, rmse and r2 of numbers; accuracy is measured anyway")
     accumulation_reduction: Literal["mean", "sum"] = _option(
         "mean", Choice(("mean", "sum")), "training", "how the micro-batches' gradients are combined")
+    mean_reduction_strategy: Literal["post", "running"] | None = _option(
+        None, Choice(("post", "running")), "training", "their mean is taken once after the sum (post), or kept all the time (running); by default "
+        "post, and running where the accumulators are float16", optional=True)
+    stochastic_rounding: bool = _option(
+        False, Flag(), "training", "write 16-bit weights and states rounded up or down at random (by the seed), so that small steps add up")
+    master_weights: Literal["none", "remainder"] = _option(
+        "none", Choice(("none", "remainder")), "training",
+        "remainder keeps, beside each 16-bit weight, the 16 bits that it lacks of a float32 number, and updates that number")
     frozen: tuple[str, ...] = _option((), Names(), "training", "name patterns (* and ?) of parameters to leave as they are")
     trainable: tuple[str, ...] = _option(
-        (), Names(), "training", "name patterns of the only parameters to train; one that fits constants only makes parameters of them")
+        (), Names(), "training", "name patterns of the only parameters to train; one that fits constants only makes parameters of them, and the word "
+        "head stands for the last layer")
+    num_classes: int | None = _option(
+        None, _COUNT, "training", "replace the last layer of the ONNX file by one with so many outputs, its weights drawn afresh by the seed",
+        optional=True)
     tie: tuple[str, ...] = _option((), Names(), "training", "name patterns of parameters to train as one where their values are equal")
     untie: tuple[str, ...] = _option(
         (), Names(), "training", "name patterns of parameters to train as one for each module, or each node, that reads them")
+    gradient_checkpointing: tuple[str, ...] = _option(
+        (), Names(), "training", "name patterns of layers or nodes (layer* takes each of layer1, layer2 ... as a block) whose values are computed "
+        "again in the backward pass instead of kept: less memory, more time, the same bits")
     keep_training_mode: bool = _option(
         False, Flag(), "training", "write the trained file with batch normalisation and dropout as the model has them, not in the form for inference")
 
-    optimizer: Literal["sgd", "adam", "adamw"] = _option("adamw", Choice(("sgd", "adam", "adamw")), "optimizer", "update rule")
+    optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "lamb"] = _option(
+        "adamw", Choice(("sgd", "adam", "adamw", "rmsprop", "lamb")), "optimizer", "update rule")
     learning_rate: float = _option(1e-3, _NOT_NEGATIVE, "optimizer", "step size")
     weight_decay: float | None = _option(
-        None, _NOT_NEGATIVE, "optimizer", "weight decay; by default 0.01 for adamw and 0 for the others", optional=True)
-    momentum: float = _option(0.0, _NOT_NEGATIVE, "optimizer", "momentum (sgd)")
+        None, _NOT_NEGATIVE, "optimizer", "weight decay; by default 0.01 for adamw and lamb and 0 for the others", optional=True)
+    no_decay: tuple[str, ...] = _option(
+        (), Names(), "optimizer", "parameters without weight decay, by name pattern; auto means biases and the weights of norms")
+    param_groups: tuple[Mapping[str, Any], ...] = _option(
+        (), ParamGroups(), "optimizer", "parameters, by name pattern, with settings of their own, such as *.bias:weight_decay=0,lr=0.01")
+    max_grad_norm: float | None = _option(
+        None, Number(Range(above=0)), "optimizer", "scale the gradients of an update down to this norm of all of them together", optional=True)
+    momentum: float = _option(0.0, _NOT_NEGATIVE, "optimizer", "momentum (sgd, rmsprop)")
     dampening: float = _option(0.0, _NOT_NEGATIVE, "optimizer", "dampening of the momentum (sgd)")
     nesterov: bool = _option(False, Flag(), "optimizer", "Nesterov momentum (sgd)")
     betas: tuple[float, float] = _option(
-        (0.9, 0.999), Numbers(Number(Range(least=0, below=1)), 2), "optimizer", "decay of the two moments (adam, adamw)")
-    eps: float = _option(1e-8, Number(Range(above=0)), "optimizer", "added to the denominator (adam, adamw)")
-    loss_scaling: float = _option(1.0, Number(Range(above=0)), "optimizer", "factor on the loss, taken out again before the update")
+        (0.9, 0.999), Numbers(Number(Range(least=0, below=1)), 2), "optimizer", "decay of the two moments (adam, adamw, lamb)")
+    eps: float = _option(1e-8, Number(Range(above=0)), "optimizer", "added to the denominator (all but sgd)")
+    alpha: float = _option(0.99, Number(Range(least=0, below=1)), "optimizer", "decay of the mean square (rmsprop)")
+    centered: bool = _option(False, Flag(), "optimizer", "divide by the gradients' deviation, not their mean square (rmsprop)")
+    use_tf_variant: bool = _option(False, Flag(), "optimizer", "TensorFlow's form: eps inside the root, which begins at 1 (rmsprop)")
+    bias_correction: bool = _option(True, Flag(), "optimizer", "correct the moments for having begun at zero (adam, adamw, lamb)")
+    max_weight_norm: float = _option(
+        65500.0, Number(Range(least=0), infinite=True), "optimizer", "bound of a weight's norm in the trust ratio, inf for none (lamb)")
+    use_combined_accum: bool = _option(
+        False, Flag(), "optimizer", "one tensor for velocity and accumulated gradients, of the weight's type (sgd with momentum)")
+    velocity_scaling: float = _option(
+        1.0, Number(Range(above=0)), "optimizer", "factor on the combined velocity, against underflow in 16 bits (sgd)")
+    accum_type: Literal["float32", "float16", "bfloat16"] | None = _option(
+        None, _ACCUM, "optimizer", "element type in which gradients are accumulated; by default the weight's, float32 for 16 bits", optional=True)
+    first_order_momentum_accum_type: Literal["float32", "float16", "bfloat16"] | None = _option(
+        None, _ACCUM, "optimizer", "element type of the first moment (all but sgd); by default the weight's, float32 for 16 bits", optional=True)
+    second_order_momentum_accum_type: Literal["float32", "float16", "bfloat16"] | None = _option(
+        None, _ACCUM, "optimizer", "element type of the second moment (all but sgd); by default the weight's, float32 for 16 bits", optional=True)
+    velocity_accum_type: Literal["float32", "float16", "bfloat16"] | None = _option(
+        None, _ACCUM, "optimizer", "element type of the velocity (sgd); by default the weight's, float32 for 16 bits", optional=True)
+    torch_compat: bool = _option(False, Flag(), "optimizer", "PyTorch's form where it differs from PopTorch's (docs/optimizers.md)")
+    schedule: Scheduled = _option(
+        "constant", Choice(("constant", "step", "exponential", "linear", "polynomial", "cosine", "one_cycle", "plateau")), "optimizer",
+        "how the learning rate changes: linear, polynomial, cosine and one_cycle (which drives momentum or the first beta, too) from update to "
+        "update over the whole run, step, exponential and plateau (of the loss on the test data) after epochs")
+    warmup: float = _option(
+        0.0, Number(Range(least=0)), "optimizer", "updates in which the learning rate rises before the schedule begins; below 1: a share of the run")
+    schedule_epochs: tuple[int, ...] = _option(
+        (), Integers(Integer(Range(least=0))), "optimizer",
+        "step: the rate falls every so many epochs, or at each of several; cosine: starts again every so many; plateau: waits for progress so long")
+    schedule_gamma: float | None = _option(
+        None, _NOT_NEGATIVE, "optimizer", "factor on the rate when it falls (step, exponential, plateau); by default 0.1", optional=True)
+    schedule_power: float = _option(1.0, _NOT_NEGATIVE, "optimizer", "power of the polynomial schedule")
+    schedule_end: float = _option(
+        0.0, _NOT_NEGATIVE, "optimizer", "the rate at the end (linear, polynomial, cosine) or below which it does not fall (plateau)")
+    loss_scaling: float | None = _option(
+        None, Number(Range(above=0)), "optimizer", "factor on the loss, taken out of the gradients again before the update; by default 1, and "
+        "65536 to begin with where automatic_loss_scaling is dynamic", optional=True)
+    automatic_loss_scaling: LossScaling = _option(
+        "auto", Choice(("auto", "off", "histogram", "dynamic")), "training",
+        "how the loss scale changes by itself: dynamic shrinks it and skips the update where a gradient is not finite, and grows it after a while, "
+        "as PyTorch's GradScaler; histogram halves or doubles it by how many elements of 16-bit gradients are large, as PopART; auto is dynamic for "
+        "the precision 16-mixed where no loss_scaling is given, else off")
+    growth_factor: float = _option(2.0, Number(Range(above=1)), "training", "what dynamic loss scaling multiplies the scale by")
+    backoff_factor: float = _option(
+        0.5, Number(Range(above=0, below=1)), "training", "what dynamic loss scaling multiplies the scale by after a skipped update")
+    growth_interval: int = _option(2000, _COUNT, "training", "good updates in a row after which dynamic loss scaling lets the scale grow")
+    bin_edge_location: float = _option(
+        0.125, Number(), "training", "share of float16's largest number from which on the histogram calls a gradient's element large")
+    threshold_upper_count_proportion: float = _option(
+        1e-7, Number(), "training", "share of large elements above which the histogram halves the scale")
+    loss_scaling_update_period: int = _option(1, _COUNT, "training", "updates between two looks at the histogram")
+    skip_non_finite: bool | None = _option(
+        None, Flag(), "training",
+        "skip updates whose loss or gradients are not finite instead of ending the run; by default where the loss scale adapts", optional=True)
 
     data: str | None = _option(
         None, FilePath(), "data", "training data: a folder, an .npz, .npy or .csv file, or the name digits", optional=True)
@@ -214,7 +233,8 @@ class Options:
     available_memory_proportion: float | Mapping[str, float] = _option(
         0.6, Proportions(), "machine", "share of a tile's memory that one operator's temporaries may take, for all operators or by name pattern")
     machine_precision: Literal["32.32", "16.32", "16.16"] = _option(
-        "32.32", Choice(("32.32", "16.32", "16.16")), "machine", "bits of the simulated tensors and of their partial sums")
+        "32.32", Choice(("32.32", "16.32", "16.16")), "machine", "what if: bits of the simulated tensors that are float32 in the program, "
+        "and of their partial sums; with a precision of 16 bits the program's own types count")
     serialized_matmul: Mapping[str, str] = _option(
         {}, SerialSplits(), "machine", "matmuls, by name pattern, to do in pieces one after the other", aliases=("serialised_matmul",))
     joint_plans: bool = _option(True, Flag(), "machine", "plan a layer's forward and backward passes together where that is cheaper")
@@ -226,12 +246,33 @@ class Options:
 
     seed: int = _option(0, Integer(Range(least=0, most=2**63 - 1)), "run", "seed of every random number")
     threads: int | None = _option(None, _COUNT, "run", "worker threads; by default one per core that may be used", optional=True)
-    precision: Literal["float32", "float64"] = _option(
-        "float32", Choice(("float32", "float64")), "run", "element type to compute with")
+    precision: Literal["32", "64", "16-mixed", "bf16-mixed", "16-true", "bf16-true"] = _option(
+        "32", Choice(("32", "64", "16-mixed", "bf16-mixed", "16-true", "bf16-true"), PRECISION_SPELLINGS), "run",
+        "bits to compute with: mixed keeps weights in float32 and computes products in 16 bits, true has everything in 16 bits; "
+        "bf16 is bfloat16")
+    autocast: Mapping[str, str] = _option(
+        {}, Table("operators or patterns of node names", ("fp16", "fp32", "promote", "demote", "off"), '{Softmax = "fp16", "/head/*" = "fp32"}'),
+        "run",
+        "how operators, by name, or nodes, by name pattern, are computed with mixed precision: in 16 bits, in float32, in the wider or the "
+        "narrower of their operands' types, or as the model was written")
+    autocast_enabled: bool = _option(True, Flag(), "run", "cast automatically where the precision is mixed or layers ask for it; false: nowhere")
+    keep_float32: tuple[str, ...] = _option(
+        (), Names(), "run", "name patterns of parameters that stay float32 with the precision 16-true or bf16-true")
+    running_statistics_always_float: bool = _option(
+        True, Flag(), "run", "keep the running statistics of batch normalisation in float32 where the weights have 16 bits")
+    half_float_casting: Literal["activation", "upcast"] = _option(
+        "activation", Choice(("activation", "upcast")), "run",
+        "what a layer makes of floats of several types: products, convolutions and normalisation follow the type of their activation "
+        "and all else takes the widest, or everything takes the widest, as in PyTorch")
+    partials: str | Mapping[str, str] = _option(
+        "float32", Partials(), "run", "type in which float16 products and convolutions add up, for all of them or by name pattern: float16 rounds "
+        "after every 16 products")
     matmul_precision: Literal["highest", "high", "medium"] = _option(
         "highest", Choice(("highest", "high", "medium")), "run",
         "how float32 products are computed by CPUs with bfloat16 tiles (AMX): with float32's accuracy, with about 16 bits, or with 8; "
         "other CPUs always compute them in float32")
+    detect_anomaly: bool = _option(
+        False, Flag(), "run", "end with the name of the first operator, forward or backward, that makes NaN or an infinity; slower, the same bits")
     dims: Mapping[str, int] = _option({}, Sizes(), "run", "sizes of the model's symbolic dimensions")
     on_new_shape: Literal["error", "compile"] = _option(
         "error", Choice(("error", "compile")), "run", "what a call with inputs of another shape does")
@@ -243,6 +284,9 @@ class Options:
     checkpoint_every: int = _option(1, Integer(Range(least=0)), "run", "epochs between checkpoints; 0 writes one at the end only")
     save_every_updates: int | None = _option(
         None, _COUNT, "run", "write a checkpoint after this many weight updates as well", optional=True)
+    statistics: int | None = _option(
+        None, _COUNT, "run", "write norms, zeros, underflow and overflow of every gradient and weight into the out folder, as statistics.csv and a "
+        "page with a picture, every so many updates", optional=True)
     progress: bool | None = _option(None, Flag(), "run", "progress bars; by default on a terminal only", optional=True)
 
     def __new__(cls, **values: Any) -> Options:
@@ -300,10 +344,36 @@ class Options:
         if self.nesterov and (self.momentum == 0 or self.dampening != 0):
             raise OptionError(f"Option nesterov needs momentum above 0 and dampening 0, not momentum {self.momentum:g} "
                               f"and dampening {self.dampening:g}.")
+        self._validate_schedule()
+        for name in ("bin_edge_location", "threshold_upper_count_proportion"):
+            if not 0 <= (value := getattr(self, name)) <= 1:
+                raise OptionError(f"Out of range value for '{name}'. The current value is {value:g}, but it should be in the range [0, 1].")
+        if self.automatic_loss_scaling == "dynamic" and self.skip_non_finite is False:
+            raise OptionError("Option automatic_loss_scaling 'dynamic' finds the scale by the updates that it skips; leave skip_non_finite=False "
+                              "out, or choose histogram.")
         if self.frozen and self.trainable:
             raise OptionError("Options frozen and trainable exclude each other: name either the parameters to leave or those to train.")
+        if not self.autocast_enabled and (self.precision.endswith("mixed") or self.autocast):
+            given = f"precision {self.precision}" if self.precision.endswith("mixed") else "autocast"
+            raise OptionError(f"Option {given} casts automatically, which autocast_enabled = false forbids; leave one of them out.")
         if self.test_data is not None and self.validation_split > 0:
             raise OptionError("Options test_data and validation_split exclude each other: the rows to measure with come from one of them.")
+
+    def _validate_schedule(self) -> None:
+        if self.schedule == "step" and not (self.schedule_epochs and min(self.schedule_epochs) >= 1
+                                            and list(self.schedule_epochs) == sorted(self.schedule_epochs)):
+            raise OptionError(f"Option schedule 'step' needs schedule_epochs, after how many epochs the rate falls (every 30: 30; at 30 and at 60: "
+                              f"30,60), not {list(self.schedule_epochs)}.")
+        if self.schedule in ("cosine", "plateau") and (len(self.schedule_epochs) > 1 or (self.schedule == "cosine" and 0 in self.schedule_epochs)):
+            raise OptionError(f"Option schedule {self.schedule!r} takes one number of schedule_epochs, not {list(self.schedule_epochs)}.")
+        if self.schedule == "exponential" and self.schedule_gamma is None:
+            raise OptionError("Option schedule 'exponential' needs schedule_gamma, what the rate is multiplied with after each epoch, such as 0.95.")
+        if self.schedule == "plateau" and self.schedule_gamma is not None and self.schedule_gamma >= 1:
+            raise OptionError(f"Option schedule_gamma must be below 1 for the schedule 'plateau', not {self.schedule_gamma:g}.")
+        if self.warmup and self.schedule == "one_cycle":
+            raise OptionError("Option warmup has no place before the schedule 'one_cycle', which begins with a rise of its own; leave it out.")
+        if self.warmup >= 1 and self.warmup != int(self.warmup):
+            raise OptionError(f"Option warmup must be a whole number of updates, or a share of the run below 1, not {self.warmup:g}.")
 
     def output_mode_for(self, training: bool) -> OutputMode:
         """The output mode with "default" resolved: final for training, all for inference."""
@@ -336,7 +406,7 @@ class Options:
         """The weight decay with None resolved."""
         if self.weight_decay is not None:
             return self.weight_decay
-        return 0.01 if self.optimizer == "adamw" else 0.0
+        return 0.01 if self.optimizer in ("adamw", "lamb") else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """All options as plain values that JSON can hold and `Options(**values)` takes back."""
@@ -456,8 +526,8 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if isinstance(value, tuple):
-        return list(value)
-    return dict(value) if isinstance(value, Mapping) else value
+        return [_plain(item) for item in value]
+    return {name: _plain(item) for name, item in value.items()} if isinstance(value, Mapping) else value
 
 
 def read_options_file(path: str | os.PathLike[str]) -> dict[str, Any]:

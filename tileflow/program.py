@@ -45,6 +45,7 @@ class Program:
         update    accumulated gradients and optimizer states -> new weights and states
     schedule: which of them runs when. Nothing else knows the order of parts or how often they run.
     links: an input value of a part -> the value of another part that feeds it.
+    skips: the update itself keeps the states as they were where loss or gradients are not finite, so that nobody needs to refuse them.
     """
 
     parts: dict[str, Graph]
@@ -53,6 +54,7 @@ class Program:
     links: dict[Value, Value] = field(default_factory=dict)
     loss: Value | None = None
     training: bool = False
+    skips: bool = False
 
     @classmethod
     def of(cls, micro: Graph, batching: Batching, training: bool = False) -> Program:

@@ -86,6 +86,8 @@ class TrainPrinter:
         self._bar: Any = None
         self._epochs = 0
         self._loss_sum, self._samples = 0.0, 0
+        self._rate: float | None = None
+        self._scheduled = False
 
     def compiling(self, kernel: str, done: int, total: int) -> None:
         """One more of a model's kernels is ready."""
@@ -103,13 +105,19 @@ class TrainPrinter:
         self._samples += samples
         if self._bar is not None and samples:
             shown = f"loss {self._loss_sum / self._samples:.4f}" + ("" if accuracy is None else f", accuracy {accuracy:.2%}")
+            shown += f", lr {self._rate:.3g}" if self._scheduled else ""
             self._bar.set_postfix_str(shown, refresh=False)
             self._bar.update()
+
+    def learning_rate(self, rate: float) -> None:
+        """The last update was done with this rate; rates that never change are not shown."""
+        self._scheduled |= self._rate is not None and rate != self._rate
+        self._rate = rate
 
     def end_epoch(self, record: Epoch) -> None:
         """The epoch is measured."""
         self.close()
-        say(epoch_line(record, self._epochs), self.out)
+        say(epoch_line(record, self._epochs, self._scheduled), self.out)
 
     def say(self, sentence: str) -> None:
         """A note on the run."""
@@ -123,12 +131,18 @@ class TrainPrinter:
             self._bar = None
 
 
-def epoch_line(record: Epoch, epochs: int) -> str:
-    """One epoch's figures in one line."""
+def epoch_line(record: Epoch, epochs: int, scheduled: bool = False) -> str:
+    """One epoch's figures in one line; with the learning rate where it is scheduled."""
     parts = [f"epoch {record.epoch:>{len(str(epochs))}}/{epochs}", f"loss {record.loss:.4f}"]
     for name, value, form in (("accuracy", record.accuracy, ".2%"), ("test loss", record.test_loss, ".4f"),
                               ("test accuracy", record.test_accuracy, ".2%")):
         if value is not None:
             parts.append(f"{name} {value:{form}}")
     parts += [f"test {name} {value:.4f}" for name, value in record.test_metrics.items() if value is not None]
+    if scheduled and record.learning_rate is not None:
+        parts.append(f"lr {record.learning_rate:.3g}")
+    if record.loss_scale is not None:
+        parts.append(f"loss scale {record.loss_scale:g}")
+    if record.skipped:
+        parts.append(f"skipped {record.skipped} update{'s' if record.skipped > 1 else ''}")
     return "  ".join([*parts, f"{record.samples_per_second:,.0f} {record.unit}/s"])

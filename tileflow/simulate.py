@@ -87,6 +87,9 @@ _IPU = re.compile(r"IPU\d+")
 
 def tile_options(options: Options) -> TileOptions:
     """The options of the machine group as the tile machine takes them."""
+    if options.machine_precision != "32.32" and options.precision not in ("32", "64"):
+        raise OptionError(f"Option machine_precision {options.machine_precision} takes float16 for every float32 tensor of a program, and precision "
+                          f"{options.precision} gives the program 16-bit types of its own, which are what counts; leave one of them out.")
     given = options.available_memory_proportion
     by_name = dict(given) if isinstance(given, Mapping) else {"*": given}
     default = by_name.pop("*", DEFAULT_PROPORTION)
@@ -95,7 +98,7 @@ def tile_options(options: Options) -> TileOptions:
             raise OptionError(f"available_memory_proportion names {name}, but the program runs on one IPU, IPU0; leave the others out.")
         default = by_name.pop(name)
     return TileOptions(available_memory_proportion=default, per_op=by_name, precision=options.machine_precision,
-                       serialized=options.serial_splits,
+                       program=options.precision, serialized=options.serial_splits,
                        pinned=read_plans(options.tile_plans) if options.tile_plans else {},
                        joint_plans=options.joint_plans, optimizer_off_chip=options.optimizer_off_chip, recompute=options.recompute)
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .declaration import Declaration
 from .errors import OptionError
-from .options import Declaration, Options, declarations
+from .options import Options, declarations
+from .spellings import OF_OPTIMIZER
 
 MODELS = ("training_model", "inference_model")
 COMMANDS = ("train", "infer", "inspect", "compile", "tune")
@@ -33,14 +35,20 @@ OF_OPTION: dict[str, tuple[str, ...]] = {
     "frozen": (*TRAINING, "inspect"), "trainable": (*TRAINING, "inspect"),
     "tie": (*TRAINING, "inspect", "inference_model"), "untie": (*TRAINING, "inspect", "inference_model"),
     "keep_training_mode": ("train", *MODELS),
+    "num_classes": ("train",),
+    "gradient_checkpointing": ("train", "training_model"),
     "test_data": ("train",), "shuffle": ("train",), "drop_last": ("train",), "max_batches": ("train",),
+    **dict.fromkeys(("schedule", "warmup", "schedule_epochs", "schedule_gamma", "schedule_power", "schedule_end"), ("train", "training_model")),
     "serialized_matmul": (*RUNS, "compile", "tune"),
     "seed": (*RUNS, "compile"),
-    "precision": (*RUNS, "compile", "tune"),
+    "keep_float32": (*RUNS, "compile", "tune"), "running_statistics_always_float": (*RUNS, "compile", "tune"),
+    "half_float_casting": (*RUNS, "compile", "tune"), "partials": (*RUNS, "compile", "tune"),
+    "precision": (*RUNS, "compile", "tune"), "autocast": (*RUNS, "compile", "tune"), "autocast_enabled": (*RUNS, "compile", "tune"),
     "dims": (*COMMANDS, *MODELS),
     "on_new_shape": MODELS,
     "out": ("train", "infer", "tune"),
     "resume": ("train",), "allow_other_data": ("train",), "checkpoint_every": ("train",), "save_every_updates": ("train",),
+    "statistics": ("train",),
     "progress": ("train", "infer", "tune"),
 }
 """Options that other verbs use than the rest of their group."""
@@ -49,9 +57,14 @@ OPTIONS_FOR_TRAINING = ("gradient_accumulation", "joint_plans", "optimizer_off_c
 """Groups, and options of other groups, that count with training=True (--training) only, where a verb has that choice."""
 OF_COMMAND = {"infer": ("out", "progress", "loss", "ignore_index", "class_axis", "metrics"), "tune": ("out", "progress"), "compile": ("seed",)}
 """What is for the command alone: the functions return their results, and call what they are given as progress."""
-OF_OPTIMIZER = {"momentum": ("sgd",), "dampening": ("sgd",), "nesterov": ("sgd",), "betas": ("adam", "adamw"), "eps": ("adam", "adamw")}
 
-OF_FILES = ("dims", "tie", "untie", "keep_training_mode")
+OF_SCHEDULE = {"schedule_epochs": ("step", "cosine", "plateau"), "schedule_gamma": ("step", "exponential", "plateau"),
+               "schedule_power": ("polynomial",), "schedule_end": ("linear", "polynomial", "cosine", "plateau")}
+OF_SCALING = {"growth_factor": ("dynamic",), "backoff_factor": ("dynamic",), "growth_interval": ("dynamic",),
+              "bin_edge_location": ("histogram",), "threshold_upper_count_proportion": ("histogram",), "loss_scaling_update_period": ("histogram",)}
+"""What counts with these values of automatic_loss_scaling only; auto may become dynamic."""
+
+OF_FILES = ("dims", "tie", "untie", "keep_training_mode", "num_classes")
 """What says how an ONNX file is read or written, and nothing of a network of layers."""
 
 
@@ -110,6 +123,12 @@ def _no_effect(verb: str, declaration: Declaration, options: Options, training: 
         return f"counts for training only; add {'--training' if command else 'training=True'}, or leave it out."
     if options.resume is False and options.optimizer not in OF_OPTIMIZER.get(name, (options.optimizer,)):          # else the run's folder knows it
         return f"has no effect with the optimizer {options.optimizer}; it is for {_and(OF_OPTIMIZER[name])}."
+    if options.resume is False and options.schedule not in OF_SCHEDULE.get(name, (options.schedule,)):
+        return f"has no effect with the schedule {options.schedule}; it is for {_and(OF_SCHEDULE[name])}."
+    if name in OF_SCALING and options.resume is False and options.automatic_loss_scaling not in ("auto", *OF_SCALING[name]):
+        return f"has no effect with automatic_loss_scaling {options.automatic_loss_scaling}; it is for {_and(OF_SCALING[name])}."
+    if name in OF_SCALING and options.automatic_loss_scaling == "auto" and (OF_SCALING[name] != ("dynamic",) or options.precision != "16-mixed"):
+        return f"has no effect without automatic_loss_scaling; it is for {_and(OF_SCALING[name])}."
     if name == "output_return_period" and options.output_mode != "every_n":
         return f"has no effect with the output_mode {options.output_mode}; it is for every_n."
     return None

@@ -6,17 +6,20 @@ from typing import Any
 
 import tileflow.ops  # noqa: F401  (fills the registry)
 
-from .adamw import AdamWStep
 from .attention import Attention
 from .base import Problem, Runner, Unsupported
 from .conv import Conv
+from .integer import IntegerConv, IntegerMatMul
 from .matmul import MatMul
 from .model import Model
 from .network import Network
 from .pointwise import BatchNorm, MaxPool, Pointwise
+from .recurrent import Recurrent
+from .update import UpdateStep
 
-KINDS: dict[str, Any] = {"matmul": MatMul, "conv": Conv, "batchnorm": BatchNorm, "maxpool": MaxPool, "pointwise": Pointwise, "adamw": AdamWStep,
-                         "attention": Attention, "network": Network, "model": Model}
+KINDS: dict[str, Any] = {"matmul": MatMul, "conv": Conv, "batchnorm": BatchNorm, "maxpool": MaxPool, "pointwise": Pointwise, "update": UpdateStep,
+                         "attention": Attention, "recurrent": Recurrent, "network": Network, "model": Model,
+                         "int8 matmul": IntegerMatMul, "int8 conv": IntegerConv}
 
 
 def problem(kind: str, shape: Mapping[str, Any]) -> Any:

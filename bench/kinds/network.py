@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,8 +30,10 @@ class Network(Problem):
         super().__init__(shape)
         self.network, self.which, self.batch = shape["network"], shape["pass"], shape["batch"]
         self.accumulation, self.updates, self.sequence = shape.get("accumulation", 1), shape.get("updates", 1), shape.get("sequence", 0)
+        self.precision = shape.get("precision", "32")
         many = f" x {self.accumulation} x {self.updates}" if self.accumulation > 1 else ""
         self.name = f"{self.network} {self.which} batch {self.batch}{many}" + (f" sequence {self.sequence}" if self.sequence else "")
+        self.name += f" {self.precision}" if self.precision != "32" else ""
         self.case = CASES[self.network]
         self.rows = self.batch * self.accumulation * self.updates
         self.questions = ("memory",) if self.which == "training" else ()
@@ -78,7 +81,7 @@ class Network(Problem):
     def torch(self, threads: int, variant: str = "") -> Runner:
         import torch
         torch.set_num_threads(threads)
-        return _TorchTraining(self)
+        return _TorchTraining(self, variant)
 
     def onnxruntime(self, threads: int, variant: str = "") -> Runner:
         """ONNX Runtime's side."""
@@ -103,27 +106,35 @@ def our_network(network: str, dropout: float) -> Any:
 
 # ---- our side -------------------------------------------------------------------------------------------------------------------
 
+def planned(problem: Network, threads: int) -> Any:
+    """The plan of our training step, whose kernels are not compiled."""
+    from tileflow.lower.plan import make_plan
+    model = _model(problem, threads, 0.1, problem.updates)
+    return make_plan(model.program_for(*problem.data(problem.rows)), threads)
+
+
+def _model(problem: Network, threads: int, dropout: float, updates: int) -> Any:
+    import tileflow
+    from tileflow.importers.onnx import wrap_model
+    settings = dict(threads=threads, gradient_accumulation=problem.accumulation, device_iterations=updates, precision=problem.precision)
+    if problem.network == "mnist":
+        return tileflow.training_model(wrap_model(tutorial_cnn(initial_weights(0))), optimizer=tileflow.optim.AdamW(lr=1e-3), **settings)
+    net = our_network(problem.network, dropout)
+    if problem.network == "resnet18":
+        return tileflow.training_model(net, optimizer=tileflow.optim.SGD(lr=0.01, momentum=0.9, weight_decay=1e-4), **settings)
+    return tileflow.training_model(net, optimizer=tileflow.optim.AdamW(lr=1e-3), loss=networks.pretraining_loss, **settings)
+
+
 class _OurTraining:
     def __init__(self, problem: Network, threads: int) -> None:
         self._problem, self._threads = problem, threads
         self._data = problem.data(problem.rows)
         before = memory.resident()
-        self._model = self._make(0.1, problem.updates)
+        self._model = _model(problem, threads, 0.1, problem.updates)
         self._model.compile(*self._data)
         memory.forget_peak()
         self.run(2)
         self._peak = memory.peak() - before
-
-    def _make(self, dropout: float, updates: int) -> Any:
-        import tileflow
-        from tileflow.importers.onnx import wrap_model
-        settings = dict(threads=self._threads, gradient_accumulation=self._problem.accumulation, device_iterations=updates)
-        if self._problem.network == "mnist":
-            return tileflow.training_model(wrap_model(tutorial_cnn(initial_weights(0))), optimizer=tileflow.optim.AdamW(lr=1e-3), **settings)
-        net = our_network(self._problem.network, dropout)
-        if self._problem.network == "resnet18":
-            return tileflow.training_model(net, optimizer=tileflow.optim.SGD(lr=0.01, momentum=0.9, weight_decay=1e-4), **settings)
-        return tileflow.training_model(net, optimizer=tileflow.optim.AdamW(lr=1e-3), loss=networks.pretraining_loss, **settings)
 
     def run(self, times: int) -> None:
         for _ in range(times):
@@ -135,7 +146,7 @@ class _OurTraining:
 
     def error(self) -> float | None:
         calls = self._problem.checked_calls
-        model, data, losses = self._make(0.0, CHECKED_STEPS // calls), self._problem.checked(), []
+        model, data, losses = _model(self._problem, self._threads, 0.0, CHECKED_STEPS // calls), self._problem.checked(), []
         for _ in range(calls):
             model(*data)
             losses += [float(x) for x in model.last_losses]
@@ -159,12 +170,19 @@ class _OurInference:
 
 # ---- peers ----------------------------------------------------------------------------------------------------------------------
 
+TRIED = 3
+"""Steps by which PyTorch's faster form is found."""
+
+
 class _TorchTraining:
-    def __init__(self, problem: Network) -> None:
+    """PyTorch in float32; the variant "fastest": in float32 or under bfloat16 autocast, whichever takes less time here."""
+
+    def __init__(self, problem: Network, variant: str = "") -> None:
         self._problem = problem
         self._data = problem.data(problem.rows)
+        self._form = min(("float32", "autocast"), key=self._seconds) if variant == "fastest" else "float32"
         before = memory.resident()
-        self._step = torch_step(problem, self._data, 0.1)
+        self._step = torch_step(problem, self._data, 0.1, self._form)
         memory.forget_peak()
         self.run(2)
         self._peak = memory.peak() - before
@@ -177,15 +195,28 @@ class _TorchTraining:
         """Bytes at the peak of a step above those before the model was made."""
         return self._peak
 
+    def _seconds(self, form: str) -> float:
+        """The least time of a step in that form."""
+        step, taken = torch_step(self._problem, self._data, 0.1, form), []
+        for _ in range(TRIED + 1):
+            began = time.perf_counter()
+            step()
+            taken.append(time.perf_counter() - began)
+        return min(taken[1:])
+
     def error(self) -> float | None:
-        return away(torch_losses(self._problem, "float32"), self._problem)
+        return away(torch_losses(self._problem, self._form), self._problem)
 
 
-def torch_step(problem: Network, data: Sequence[np.ndarray], dropout: float, dtype: str = "float32") -> Losses:
-    """PyTorch's training step on `data`; each call returns the losses of its micro-batches."""
+def torch_step(problem: Network, data: Sequence[np.ndarray], dropout: float, form: str = "float32") -> Losses:
+    """PyTorch's training step on `data`; each call returns the losses of its micro-batches.
+
+    form: "float32" or "float64", or "autocast": float32 weights under its bfloat16 autocast (of networks without accumulation).
+    """
     import torch
 
     from .. import peer_networks, peer_torch
+    low, dtype = form == "autocast", "float32" if form == "autocast" else form
     wide = getattr(torch, dtype)
     arrays = [a.astype(dtype, copy=False) if a.dtype.kind == "f" else a for a in data]
     tensors = [torch.from_numpy(a) for a in arrays]
@@ -203,20 +234,21 @@ def torch_step(problem: Network, data: Sequence[np.ndarray], dropout: float, dty
 
     def step() -> list[float]:
         optimizer.zero_grad(set_to_none=True)
-        if problem.network == "resnet18":
-            loss = entropy(net(tensors[0]), tensors[1])
-        else:
-            scores, follows = net(*tensors[:4])
-            loss = entropy(scores, tensors[4]) + entropy(follows, tensors[5])
+        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+            if problem.network == "resnet18":
+                loss = entropy(net(tensors[0]), tensors[1])
+            else:
+                scores, follows = net(*tensors[:4])
+                loss = entropy(scores, tensors[4]) + entropy(follows, tensors[5])
         loss.backward()
         optimizer.step()
         return [float(loss.detach())]
     return step
 
 
-def torch_losses(problem: Network, dtype: str) -> list[float]:
+def torch_losses(problem: Network, form: str) -> list[float]:
     """Losses of the trajectory that is checked."""
-    step = torch_step(problem, problem.checked(), 0.0, dtype)
+    step = torch_step(problem, problem.checked(), 0.0, form)
     return [loss for _ in range(problem.checked_calls) for loss in step()]
 
 

@@ -1,7 +1,9 @@
 """ONNX: reading and checking files, import into graphs, export of trained weights, inspection."""
 from .bind import open_sizes
-from .export import export_model
+from .export import export_model, set_metadata, write_model
 from .folded import folded_norms
+from .graph_file import Form, graph_model
+from .head import with_classes
 from .importer import Imported, import_graph, input_types
 from .inspect import Report, inspect_model, unsupported_nodes
 from .load import OLDEST_OPSET, load_model, wrap_model
@@ -10,5 +12,8 @@ from .parameters import resolved
 from .refused import UnsupportedNodesError
 from .site import DynamicOperandError
 
-__all__ = ["OLDEST_OPSET", "DynamicOperandError", "Imported", "OnnxModel", "Port", "Report", "UnsupportedNodesError", "export_model",
-           "folded_norms", "import_graph", "input_types", "inspect_model", "load_model", "open_sizes", "resolved", "unsupported_nodes", "wrap_model"]
+__all__ = [
+    "OLDEST_OPSET", "DynamicOperandError", "Form", "Imported", "OnnxModel", "Port", "Report", "UnsupportedNodesError", "export_model",
+    "folded_norms", "graph_model", "import_graph", "input_types", "inspect_model", "load_model", "open_sizes", "resolved", "set_metadata",
+    "unsupported_nodes", "with_classes", "wrap_model", "write_model",
+]

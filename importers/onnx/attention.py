@@ -31,14 +31,14 @@ def attention(site: Site) -> Sequence[Value | None] | None:
     flat = q.type.rank == 3
     if flat:
         heads = site.attrs.get("q_num_heads"), site.attrs.get("kv_num_heads")
-        q, k, v = (_split(site, x, n) for x, n in ((q, heads[0]), (k, heads[1]), (v, heads[1])))
+        q, k, v = (split_heads(site, x, n) for x, n in ((q, heads[0]), (k, heads[1]), (v, heads[1])))
     if site.has(4) and site.has(5):
         k, v = site.emit("Concat", site.value(4), k, axis=2), site.emit("Concat", site.value(5), v, axis=2)
     if not q.type.rank == k.type.rank == v.type.rank == 4 or not k.shape[1] or q.shape[1] % k.shape[1]:
         raise ShapeError(f"{site.title}: Q is {q.type}, K is {k.type}, V is {v.type}; each must have three dimensions (with q_num_heads and "
                          "kv_num_heads) or four, and the key heads divide the query heads.")
     masks, dead = _masks(site, q.shape[2], k.shape[2])
-    y = _weighted(site, q, k, v, masks)
+    y = weighted(site, q, k, v, masks)
     if dead is not None:
         y = site.emit("Where", dead, site.builder.scalar(0.0, y), y)
     if flat:
@@ -47,14 +47,14 @@ def attention(site: Site) -> Sequence[Value | None] | None:
     return site.finish("Identity", y, names=site.outputs[:1])[0], k, v
 
 
-def _split(site: Site, x: Value, heads: int | None) -> Value:
+def split_heads(site: Site, x: Value, heads: int | None) -> Value:
     """[batch, positions, heads * size] with heads first."""
     if not heads or x.type.rank != 3 or x.shape[2] % heads:
         raise ShapeError(f"{site.title}: the number of heads, {heads}, must divide the last dimension of {x.type}.")
     return site.emit("Transpose", site.emit("Reshape", x, shape=(*x.shape[:2], heads, x.shape[2] // heads), allowzero=1), perm=HEADS_FIRST)
 
 
-def _weighted(site: Site, q: Value, k: Value, v: Value, masks: list[Value]) -> Value:
+def weighted(site: Site, q: Value, k: Value, v: Value, masks: list[Value]) -> Value:
     """The result with heads first. Queries that share keys are one more dimension."""
     shape, groups = (*q.shape[:3], v.shape[3]), q.shape[1] // k.shape[1]
     scale = site.attrs.get("scale") or 1 / math.sqrt(q.shape[3])

@@ -75,6 +75,22 @@ def bind_inputs(model: OnnxModel, dims: Mapping[str, int] | None = None, batch: 
     return binding
 
 
+def check_inputs(model: OnnxModel, types: Mapping[str, TensorType]) -> None:
+    """Compare the types of inputs with what the file declares; nothing is restated, so that a batch must be the declared one where it is fixed.
+
+    Raises ShapeError or TypeMismatchError.
+    """
+    binding = Binding()
+    _check_given(model, types, {})
+    for port in model.inputs:
+        if port.name in types and port.dtype in CODES:
+            _bind_given(model, port, types[port.name], binding)
+    if binding.rebatched:
+        raise ShapeError(f"{model.where} declares batch {binding.declared_batch} for {', '.join(sorted(binding.rebatched))} and got {binding.batch}: "
+                         f"sizes in it follow from data, so that it runs in pieces, and those take the batch that the file declares; export it with "
+                         f"a symbolic batch")
+
+
 def open_sizes(model: OnnxModel, samples: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
     """Sizes of open dimensions behind the batch, by symbol, that rows of these shapes (by input) settle.
 

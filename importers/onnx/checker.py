@@ -11,6 +11,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from tileflow.errors import ModelError
 from tileflow.text import one_line
 
+from .declared import DECLARED
 from .tensors import SHOWN, is_external, tensors_of
 
 UNKNOWN_OPERATOR = ("No Op registered for", "No opset import for domain")
@@ -50,17 +51,20 @@ def _check_known_nodes(proto: ModelProto) -> None:
     context.ir_version = proto.ir_version
     context.opset_imports = {o.domain: o.version for o in proto.opset_import}
     for node in proto.graph.node:
-        if node.domain in context.opset_imports and schema_of(node, context.opset_imports[node.domain]) is not None:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        if node.domain in context.opset_imports and find_schema(node.op_type, context.opset_imports[node.domain], domain) is not None:
             onnx.checker.check_node(node, context)
 
 
 def schema_of(node: NodeProto, opset: int) -> onnx.defs.OpSchema | None:
-    """The schema of a node's operator as of `opset`, or None where onnx has none."""
-    return _schema(node.op_type, opset, "" if node.domain == "ai.onnx" else node.domain)
+    """The schema of a node's operator as of `opset`, onnx's or our own; None where there is none."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    return find_schema(node.op_type, opset, domain) or DECLARED.get((domain, node.op_type))
 
 
 @functools.lru_cache(1 << 10)
-def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
+def find_schema(op_type: str, opset: int, domain: str = "") -> onnx.defs.OpSchema | None:
+    """The schema of an operator as of `opset`, or None where onnx has none."""
     try:
         return onnx.defs.get_schema(op_type, opset, domain)
     except (onnx.defs.SchemaError, TypeError):             # TypeError: a version that no integer of C++ holds

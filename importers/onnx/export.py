@@ -15,13 +15,14 @@ from onnx import ModelProto, StringStringEntryProto, TensorProto
 
 from tileflow.errors import CheckpointError, ModelError, TileflowError
 from tileflow.files import remedy, sync, sync_folder, temporary_prefix
+from tileflow.graph import NARROW
 
 from .checker import check_by_onnx
 from .inference_form import to_inference
 from .load import PROTOBUF_LIMIT
 from .model import OnnxModel
 from .parameters.written import tell_apart, with_views
-from .tensors import DTYPES, TYPED_FIELDS, describe, external_location, is_external, named_tensors, tensors_of
+from .tensors import DTYPES, TYPED_FIELDS, describe, external_location, is_external, named_tensors, packed, stored_bytes, tensors_of
 
 ALIGNMENT = 4096
 """Bytes: external payloads start at page boundaries, so that readers can map them."""
@@ -49,7 +50,6 @@ def export_model(model: OnnxModel, weights: Mapping[str, np.ndarray], path: str 
         ModelError: a weight is not an initializer of the model or has another shape, or the result is not valid.
         CheckpointError: the file cannot be written; nothing is left behind.
     """
-    path = Path(os.path.realpath(path))
     _check_weights(model, weights)
     weights = with_views(model, weights)
     proto = ModelProto()
@@ -57,7 +57,18 @@ def export_model(model: OnnxModel, weights: Mapping[str, np.ndarray], path: str 
     tell_apart(proto, model)
     if not keep_training_mode:
         to_inference(proto)
-    _add_metadata(proto, metadata or {})
+    set_metadata(proto, metadata or {})
+    write_model(proto, weights, Path(path), model, check)
+
+
+def write_model(proto: ModelProto, weights: Mapping[str, np.ndarray], path: Path, model: OnnxModel | None = None,
+                check: Callable[[Path], None] | None = None) -> None:
+    """Write `proto` with `weights` as the elements of its tensors to `path`, all or nothing; see `export_model`.
+
+    Args:
+        model: where tensors that are in other files are.
+    """
+    path = Path(os.path.realpath(path))
     external = any(is_external(t) for t in tensors_of(proto)) or _raw_bytes(proto) > PROTOBUF_LIMIT - MARGIN
     try:
         if path.is_dir():
@@ -100,7 +111,8 @@ def _check_weights(model: OnnxModel, weights: Mapping[str, np.ndarray]) -> None:
                              f"{list(np.shape(array))}; export the weights of the same model.")
 
 
-def _add_metadata(proto: ModelProto, metadata: Mapping[str, str | None]) -> None:
+def set_metadata(proto: ModelProto, metadata: Mapping[str, str | None]) -> None:
+    """Put entries in the place of those with the same keys; None takes one out."""
     kept = [entry for entry in proto.metadata_props if entry.key not in metadata]
     added = [StringStringEntryProto(key=key, value=value) for key, value in metadata.items() if value is not None]
     del proto.metadata_props[:]
@@ -109,13 +121,13 @@ def _add_metadata(proto: ModelProto, metadata: Mapping[str, str | None]) -> None
 
 def _raw_bytes(proto: ModelProto) -> int:
     """Bytes of the tensors if all are stored raw."""
-    return sum(math.prod(t.dims) * np.dtype(DTYPES[t.data_type]).itemsize for t in tensors_of(proto) if t.data_type in DTYPES)
+    return sum(stored_bytes(t.data_type, math.prod(t.dims)) for t in tensors_of(proto) if t.data_type in DTYPES)
 
 
 def _payload(tensor: TensorProto, array: np.ndarray) -> bytes:
     """Elements in the declared type, little endian as the format wants them."""
     dtype = np.dtype(DTYPES[tensor.data_type])
-    return np.ascontiguousarray(array, dtype.newbyteorder("<")).tobytes()
+    return packed(array) if dtype.name in NARROW else np.ascontiguousarray(array, dtype.newbyteorder("<")).tobytes()
 
 
 def _fill(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> None:
@@ -131,7 +143,7 @@ def _set_payload(tensor: TensorProto, payload: bytes) -> None:
     tensor.raw_data = payload
 
 
-def _fill_external(model: OnnxModel, proto: ModelProto, weights: Mapping[str, np.ndarray], file: BinaryIO, location: str) -> None:
+def _fill_external(model: OnnxModel | None, proto: ModelProto, weights: Mapping[str, np.ndarray], file: BinaryIO, location: str) -> None:
     """Move the large tensors of `proto` and all that were external into `file`, in the model's order."""
     for name, tensor in named_tensors(proto):
         new = weights.get(name)
@@ -140,6 +152,7 @@ def _fill_external(model: OnnxModel, proto: ModelProto, weights: Mapping[str, np
         if new is not None:
             _append(tensor, _payload(tensor, new), file, location)
         elif is_external(tensor):
+            assert model is not None
             source, offset, length = external_location(tensor, model.folder, model.where)
             start = _align(file)
             _copy(source, offset, length, file)

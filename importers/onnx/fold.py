@@ -1,6 +1,6 @@
-"""Shape arithmetic at import time: operators whose inputs are all known are evaluated with NumPy, so that chains such as
-Shape -> Gather -> Concat -> Reshape vanish from the graph. The functions are called as the operators; sizes are checked
-before memory is taken."""
+"""Shape arithmetic at import time: operators whose inputs are all known are evaluated by their references, so that chains such as
+Shape -> Gather -> Concat -> Reshape vanish from the graph; functions are here for what the engine declares no operator for, named as
+the operators. Sizes are checked before memory is taken."""
 from __future__ import annotations
 
 import math
@@ -11,10 +11,13 @@ import numpy as np
 
 from tileflow import memory
 from tileflow.errors import ModelError, TileflowError
-from tileflow.graph import HALVES, HIGHEST_RANK, type_of
+from tileflow.graph import HALVES, HIGHEST_RANK, OPS, Op, type_of
+from tileflow.ops.cast import Cast
+from tileflow.ops.elementwise import Elementwise
+from tileflow.ops.shape import Split, normal_axis
 from tileflow.text import one_line
 
-from .tensors import SHOWN
+from .tensors import SHOWN, sparse_array
 
 if TYPE_CHECKING:
     from .site import Site
@@ -80,16 +83,27 @@ def fold(site: Site, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | 
     return results
 
 
-@folder(
-    "Abs", "Add", "And", "Ceil", "Concat", "CumSum", "Div", "Equal", "Exp", "Expand", "Flatten", "Floor", "Gather", "GatherND", "Greater",
-    "GreaterOrEqual", "Identity", "IsNaN", "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal",
-    "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "Round", "Sign", "Slice", "Sqrt", "Squeeze", "Sub", "Tile", "Transpose",
-    "Unsqueeze", "Where", "Xor",
-)
+def _elementwise() -> list[str]:
+    """The operators that are a scalar expression, but for those that files have in another form."""
+    return [name for name, kind in OPS.items() if kind.onnx and issubclass(kind, Elementwise) and not kind.random and name not in REWRITTEN]
+
+
+REWRITTEN = ("Cast",)
+"""Operators whose attributes in files are not the engine's."""
+MOVED = ("Concat", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "ScatterElements", "ScatterND", "Slice",
+         "Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze")
+REDUCED = ("ArgMax", "ArgMin", "CumProd", "CumSum", "Einsum", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
+
+
+@folder(*_elementwise(), *MOVED, *REDUCED)
 def by_reference(site: Site, a: Sequence[np.ndarray | None]) -> list[np.ndarray]:
-    """What the engine declares itself: its inference gives the sizes, which are counted first, its reference the elements."""
+    """What the engine declares itself."""
     op, operands = site.declared()
-    given = [None if i is None else a[i] for i in operands]
+    return _referred(site, op, [None if i is None else a[i] for i in operands])
+
+
+def _referred(site: Site, op: Op, given: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+    """An operator's inference gives the sizes, which are counted first, its reference the elements."""
     try:
         types = op.infer(*[None if x is None else type_of(x) for x in given])
     except TileflowError as error:
@@ -98,10 +112,36 @@ def by_reference(site: Site, a: Sequence[np.ndarray | None]) -> list[np.ndarray]
         fits(site, t.shape, t.numpy)
     if site.op_type in ("Div", "Mod") and given[1] is not None and given[1].dtype.kind in "iu" and not np.all(given[1]):
         raise ValueError("integer division by zero")
-    if not any(x is not None and x.dtype.name in HALVES for x in given):
+    if op.halves or not any(x is not None and x.dtype.name in HALVES for x in given):
         return list(op.reference(*given))
     wide = [x.astype(np.float32) if x is not None and x.dtype.name in HALVES else x for x in given]           # rounded once, as the host does
     return [x.astype(t.numpy) for x, t in zip(op.reference(*wide), types, strict=True)]
+
+
+@folder("Cast")
+def cast(site: Site, a: Arrays) -> list[np.ndarray]:
+    return _referred(site, Cast(to=site.dtype(site.attrs["to"]), **rounding(site)), a)
+
+
+@folder("CastLike")
+def cast_like(site: Site, a: Arrays) -> list[np.ndarray]:
+    return _referred(site, Cast(to=a[1].dtype.name, **rounding(site)), a[:1])
+
+
+def rounding(site: Site) -> dict[str, Any]:
+    """Cast's attributes but for the type."""
+    return {"saturate": int(site.attrs.get("saturate", 1)), "round_mode": site.attrs.get("round_mode", "up")}
+
+
+@folder("Split")
+def split(site: Site, a: Sequence[Any]) -> list[np.ndarray]:
+    """Without sizes the parts are equal, the last one perhaps smaller."""
+    axis, parts = normal_axis(site.attrs.get("axis", 0), a[0].ndim), len(site.outputs)
+    sizes = site.attrs.get("split") if len(a) < 2 or a[1] is None else a[1].tolist()
+    if sizes is None:
+        chunk = -(-a[0].shape[axis] // parts)
+        sizes = [max(min(chunk, a[0].shape[axis] - i * chunk), 0) for i in range(parts)]
+    return _referred(site, Split(axis=axis, sizes=tuple(int(n) for n in sizes)), a[:1])
 
 
 @folder("Shape")
@@ -114,16 +154,6 @@ def size(site: Site, a: Sequence[Any]) -> np.ndarray:
     return np.array(math.prod(a[0].shape), np.int64)
 
 
-@folder("Cast")
-def cast(site: Site, a: Arrays) -> np.ndarray:
-    return a[0].astype(site.dtype(site.attrs["to"]))
-
-
-@folder("CastLike")
-def cast_like(site: Site, a: Arrays) -> np.ndarray:
-    return a[0].astype(a[1].dtype)
-
-
 @folder("Constant")
 def constant(site: Site, a: Arrays) -> np.ndarray:
     """All the forms of Constant: a tensor, a number, a list of numbers."""
@@ -132,6 +162,8 @@ def constant(site: Site, a: Arrays) -> np.ndarray:
             return np.array(site.attrs[name], dtype)
     if "value" in site.attrs:
         return site.tensor(site.attrs["value"])
+    if "sparse_value" in site.attrs:
+        return site.scope.converted(sparse_array(site.attrs["sparse_value"], site.scope.model.folder, site.title))
     raise site.unsupported(f"the constant has the form {', '.join(site.attrs) or 'nothing'}; only tensors and numbers are taken")
 
 
@@ -151,40 +183,6 @@ def range_(site: Site, a: Arrays) -> np.ndarray:
     return start + np.arange(count).astype(a[0].dtype) * delta
 
 
-@folder("Split")
-def split(site: Site, a: Sequence[Any]) -> list[np.ndarray]:
-    axis, parts = site.attrs.get("axis", 0), len(site.outputs)
-    sizes = site.attrs.get("split") if len(a) < 2 or a[1] is None else a[1].tolist()
-    if sizes is None:
-        chunk = -(-a[0].shape[axis] // parts)
-        sizes = [min(chunk, a[0].shape[axis] - i * chunk) for i in range(parts)]
-    return np.split(a[0], np.cumsum(sizes)[:-1], axis=axis)
-
-
 @folder("NonZero")
 def nonzero(site: Site, a: Arrays) -> np.ndarray:
     return np.array(np.nonzero(a[0]), np.int64).reshape(a[0].ndim, -1)
-
-
-@folder("ScatterND")
-def scatter_nd(site: Site, a: Arrays) -> np.ndarray:
-    if site.attrs.get("reduction", "none") != "none":
-        raise site.unsupported(f"reduction={site.attrs['reduction']} on a value that is needed at import")
-    result = a[0].copy()
-    result[tuple(np.moveaxis(a[1], -1, 0))] = a[2]
-    return result
-
-
-@folder("Trilu")
-def trilu(site: Site, a: Sequence[Any]) -> np.ndarray:
-    k = int(a[1].reshape(-1)[0]) if len(a) > 1 and a[1] is not None else 0
-    return np.triu(a[0], k) if site.attrs.get("upper", 1) else np.tril(a[0], k)
-
-
-@folder("GatherElements")
-def gather_elements(site: Site, a: Arrays) -> np.ndarray:
-    """Indices may span less of the other axes than the data."""
-    axis = site.attrs.get("axis", 0) % max(a[0].ndim, 1)
-    fits(site, a[1].shape, a[0].dtype)
-    data = a[0][tuple(slice(None) if i == axis else slice(n) for i, n in enumerate(a[1].shape))]
-    return np.take_along_axis(data, a[1], axis)

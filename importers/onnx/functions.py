@@ -1,7 +1,7 @@
 """Nodes that stand for other nodes: functions of the model itself, and operators that ONNX defines by simpler ones (HardSwish, Gelu)."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from .site import Site
 
 Functions = Mapping[tuple[str, str], FunctionProto]
+Definition = Callable[[NodeProto], FunctionProto | None]
+_STANDS_FOR: dict[tuple[str, str], Definition] = {}
+
+
+def stands_for(*names: str, domain: str) -> Callable[[Definition], Definition]:
+    """Register what defines nodes of these operators, which onnx does not define, as a function; None where there is no such definition."""
+    def register(definition: Definition) -> Definition:
+        for name in names:
+            _STANDS_FOR[domain, name] = definition
+        return definition
+    return register
 
 
 def body_of(node: NodeProto, opset: Mapping[str, int], functions: Functions,
@@ -21,16 +32,19 @@ def body_of(node: NodeProto, opset: Mapping[str, int], functions: Functions,
     """The function that defines a node, or None. `types` of the inputs choose the body where it depends on them."""
     if (node.domain, node.op_type) in functions:
         return functions[node.domain, node.op_type]
-    if node.domain not in ("", "ai.onnx"):
-        return None
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    version = opset.get(domain, 0)
+    definition = _STANDS_FOR.get((domain, node.op_type))
+    if definition is not None:
+        return definition(node)
     try:
-        schema: Any = onnx.defs.get_schema(node.op_type, opset.get("", 0))
+        schema: Any = onnx.defs.get_schema(node.op_type, version, domain)
     except onnx.defs.SchemaError:
         return None
     if schema.has_function:
-        return _newest(schema, opset.get("", 0))
+        return _newest(schema, version)
     if schema.has_context_dependent_function and types is not None:
-        return _for_types(schema, node, opset.get("", 0), types)
+        return _for_types(schema, node, version, types)
     return schema.function_body if schema.has_context_dependent_function else None
 
 
@@ -95,9 +109,17 @@ def _renamed(node: NodeProto, names: Mapping[str, str], prefix: str, attributes:
     return result
 
 
+def renamed_graph(graph: GraphProto, names: Mapping[str, str], prefix: str) -> GraphProto:
+    """A copy of an inner graph in which other names than these begin with `prefix`."""
+    copy = GraphProto()
+    copy.CopyFrom(graph)
+    _rename_graph(copy, names, prefix, {})
+    return copy
+
+
 def _rename_graph(graph: GraphProto, names: Mapping[str, str], prefix: str, attributes: Mapping[str, AttributeProto]) -> None:
     nodes = [_renamed(node, names, prefix, attributes) for node in graph.node]
     del graph.node[:]
     graph.node.extend(nodes)
-    for item in (*graph.input, *graph.output, *graph.initializer):
+    for item in (*graph.input, *graph.output, *graph.initializer, *(s.values for s in graph.sparse_initializer)):
         item.name = names.get(item.name, prefix + item.name)

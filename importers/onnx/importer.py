@@ -1,7 +1,8 @@
 """ModelProto -> Graph: types inferred node by node, weights as states, shape arithmetic evaluated, everything unsupported named at once."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,15 +16,23 @@ from tileflow.graph.collector import without_collector
 from tileflow.text import one_line
 
 from . import attention as _attention  # noqa: F401  (registers its form)
+from . import control as _control  # noqa: F401  (registers its forms)
+from . import domains as _domains  # noqa: F401  (registers its forms)
+from . import indexing as _indexing  # noqa: F401  (registers its forms)
 from . import pool as _pool  # noqa: F401  (registers its form)
+from . import random as _random  # noqa: F401  (registers its forms)
 from . import sequences as _sequences  # noqa: F401  (registers its forms)
+from . import signal as _signal  # noqa: F401  (registers what it folds)
+from . import training as _training  # noqa: F401  (registers its forms)
 from .bind import Binding, bind_inputs
 from .fold import FOLDERS, fold
 from .functions import body_of, inlined
+from .hosted import is_hosted
+from .inner import Control, Inner
 from .model import OnnxModel, label, title
 from .parameters import ResolvedModel, Verdict, notes, resolved
-from .refused import DynamicOperandError, refusal, unknown, unsupported
-from .scope import Scope
+from .refused import HOSTED, DynamicOperandError, refusal, unknown, unsupported
+from .scope import Scope, StoredAs
 from .site import Site
 from .tensors import elements_bytes
 from .versions import form_of
@@ -61,7 +70,7 @@ class Imported:
 def import_graph(model: OnnxModel, *, dims: Mapping[str, int] | None = None, batch: int | None = None, training: bool | None = False,
                  input_types: Mapping[str, TensorType] | None = None, float_dtype: str | None = None,
                  freeze: Sequence[str] = (), trainable: Sequence[str] = (), tie: Sequence[str] = (), untie: Sequence[str] = (),
-                 values: Mapping[str, np.ndarray] | None = None) -> Imported:
+                 values: Mapping[str, np.ndarray] | None = None, stored: StoredAs | None = None) -> Imported:
     """Translate a model into a graph with static shapes.
 
     The rules of `parameters/rules.py` say which floating tensors become trainable parameters, buffers (running statistics) and constants;
@@ -72,7 +81,9 @@ def import_graph(model: OnnxModel, *, dims: Mapping[str, int] | None = None, bat
     Args:
         dims, batch, input_types: sizes of what the file leaves open; see `bind_inputs`.
         training: True turns Dropout and the training form of BatchNormalization on, False off, None leaves both as the file has them.
-        float_dtype: give every floating value this type ("float64": the engine that checks float32 training).
+        float_dtype: give every floating value this type ("float64": the engine that checks float32 training). Constants stay finite, and a
+            single number that is not zero stays none.
+        stored: the type of each weight's state; by default that in which it is computed with. Where it is another, the graph begins with a Cast.
         values: inputs taken as constants, for shapes that are data.
 
     Raises:
@@ -86,9 +97,9 @@ def import_graph(model: OnnxModel, *, dims: Mapping[str, int] | None = None, bat
     binding = _bound(told, dims, batch, types, float_dtype)
     first = None
     if binding.rebatched:
-        first = Scope(told, binding.as_declared(), training, float_dtype)
+        first = Scope(told, binding.as_declared(), training, float_dtype, stored=stored)
         Importer(first).run(values or {})
-    return Importer(Scope(told, binding, training, float_dtype, freeze, trainable, first)).run(values or {})
+    return Importer(Scope(told, binding, training, float_dtype, freeze, trainable, first, stored)).run(values or {})
 
 
 def input_types(model: OnnxModel, *, dims: Mapping[str, int] | None = None, batch: int | None = None,
@@ -115,7 +126,7 @@ class Importer:
         self._count = 0
         self._refused: list[tuple[str, UnsupportedError]] = []
         self._parents: dict[str, tuple[str, ...]] = {}
-        self._functions = {(f.domain, f.name): f for f in self.model.proto.functions}
+        self.functions = {(f.domain, f.name): f for f in self.model.proto.functions}
 
     def run(self, values: Mapping[str, np.ndarray]) -> Imported:
         """Import the whole graph."""
@@ -157,8 +168,6 @@ class Importer:
         if binding.rebatched:
             scope.warnings.append(f"The file declares batch {binding.declared_batch} for {', '.join(sorted(binding.rebatched))}; "
                                   f"it is imported with batch {binding.batch}.")
-        for sparse in self.model.proto.graph.sparse_initializer:
-            scope.absent[sparse.values.name] = f"it reads the sparse initializer '{sparse.values.name}'; store it as a plain one"
 
     def _imported(self, states: list[str]) -> Imported:
         scope, ties = self.scope, self.model.ties
@@ -180,15 +189,16 @@ class Importer:
             self._parents.update({name: tuple(node.input) for name in outputs})
             if any(name in self._poisoned for name in node.input):
                 self._poisoned.update(outputs)
-                why = unsupported(node, opset, self._functions)
+                why = unsupported(node, opset, self.functions)
                 error = UnsupportedError(why) if why else None
             else:
-                error = self._try(node, opset)
+                error = self.attempt(node, opset)
             if error is not None:
                 self._refused.append((title(node), error))
                 self._poisoned.update(outputs)
 
-    def _try(self, node: NodeProto, opset: Mapping[str, int]) -> UnsupportedError | None:
+    def attempt(self, node: NodeProto, opset: Mapping[str, int]) -> UnsupportedError | None:
+        """Import a node; why it cannot be, where it is unsupported or an operand must be known."""
         try:
             self._node(node, opset)
         except DynamicOperandError as error:
@@ -199,20 +209,35 @@ class Importer:
 
     def _node(self, node: NodeProto, opset: Mapping[str, int]) -> None:
         site = Site(self.scope, node, opset)
-        results: Sequence[Value | np.ndarray | None] | GraphProto | None = None
+        results: Sequence[Value | np.ndarray | None] | GraphProto | Control | None = None
         with self.scope.builder.at(Origin((self._label(node),))):
-            if site.domain == "" and site.schema is not None:
+            if site.schema is not None and (site.domain == "" or (node.domain, node.op_type) not in self.functions):
                 site.check()
-                results = self._trained_constant(node) or self._evaluated(site)
-                if results is None and (function := form_of(node.op_type, site.opset)) is not None:
-                    results = function(site)
-                if results is None and node.op_type in OPS and OPS[node.op_type].onnx:
-                    results = site.generic()
+                results = self._known(site)
         if results is None:
             results = self._expanded(site)
         elif isinstance(results, GraphProto):
             results = self._inlined(node, results, opset)
+        elif callable(results):
+            with self.scope.builder.at(Origin((self._label(node),))):
+                results = results(self)
         self._enter_outputs(node, results)
+
+    def _known(self, site: Site) -> Sequence[Value | np.ndarray | None] | GraphProto | Control | None:
+        """What an operator that has a schema gives; None where only its definition may tell."""
+        results: Sequence[Value | np.ndarray | None] | GraphProto | Control | None = None
+        if site.domain == "":
+            results = self._trained_constant(site.node) or self._evaluated(site)
+        if results is None and (function := form_of(site.op_type, site.opset, site.domain)) is not None:
+            results = function(site)
+        if results is None and site.domain == "" and site.op_type in OPS and OPS[site.op_type].onnx:
+            results = site.generic()
+        return results
+
+    def depends(self, node: NodeProto, names: Iterable[str]) -> None:
+        """A node depends on what its regions read, too."""
+        for name in filter(None, node.output):
+            self._parents[name] = (*self._parents.get(name, ()), *names)
 
     def _trained_constant(self, node: NodeProto) -> Sequence[Value] | None:
         """A Constant of the main graph that the user wants to train."""
@@ -230,7 +255,7 @@ class Importer:
                 continue
             result = results[i] if i < len(results) else None
             if result is None:
-                self.scope.absent[name] = f"it reads output {i} of {title(node)}, which tileflow does not compute"
+                self.scope.absent.setdefault(name, f"it reads output {i} of {title(node)}, which tileflow does not compute")
             else:
                 self.scope.enter(name, result, title(node))
 
@@ -251,9 +276,9 @@ class Importer:
         """The node as the nodes of its function: one of the model's own, or ONNX's definition of the operator."""
         if site.domain == "" and site.op_type in FROM_VALUES:
             raise DynamicOperandError("its output's shape is computed while the model runs; the operands must be constants", frozenset(site.inputs))
-        body = body_of(site.node, site.opsets, self._functions, [self.scope.type(name) if name else None for name in site.inputs])
+        body = body_of(site.node, site.opsets, self.functions, [self.scope.type(name) if name else None for name in site.inputs])
         if body is None and site.domain == "" and site.schema is not None and site.op_type in FOLDERS:
-            raise UnsupportedError("tileflow has this operator for constant operands only")
+            raise UnsupportedError(HOSTED if is_hosted(site.node) else "tileflow has this operator for constant operands only")
         if body is None:
             raise UnsupportedError(unknown(site.node, site.opsets))
         nodes, outputs, opset = inlined(body, site)
@@ -268,6 +293,33 @@ class Importer:
         with self.scope.builder.at(Origin((self._label(node),))):
             self._nested(graph.node, opset)
         return [self.scope.result(v.name) for v in graph.output]
+
+    # Regions
+
+    def opened(self) -> Inner:
+        """A new region within the graph at hand."""
+        return Inner(self.scope)
+
+    @contextlib.contextmanager
+    def around(self, scope: Inner) -> Iterator[None]:
+        """Nodes made within the block are the region's."""
+        assert scope.outer is self.scope
+        self.scope = scope
+        try:
+            yield
+        finally:
+            self.scope = scope.outer
+            scope.leave()
+
+    def fill(self, scope: Inner, graph: GraphProto, opset: Mapping[str, int]) -> Inner:
+        """Import a branch or a body into a region; its initializers are constants."""
+        with self.around(scope):
+            for tensor in graph.initializer:
+                scope.enter(tensor.name, scope.tensor(tensor), "the file")
+            if graph.sparse_initializer:
+                raise UnsupportedError("it holds sparse initializers; store them as plain ones")
+            self._nested(graph.node, opset)
+        return scope
 
     def _nested(self, nodes: Iterable[NodeProto], opset: Mapping[str, int]) -> None:
         if self.scope.depth >= NESTED:

@@ -15,7 +15,7 @@ from tileflow.text import one_line
 from .bind import OpenSizesError
 from .importer import import_graph
 from .inspect_training import TrainingReport, training_report
-from .model import OnnxModel, title
+from .model import OTHER_TYPES, OnnxModel, title
 from .refused import UnsupportedNodesError, unsupported
 from .tensors import DTYPES
 
@@ -29,6 +29,7 @@ class Report:
     parameters, parameter_bytes: elements and bytes of the floating initializers. operators: how many nodes of each.
     unsupported: (node, why) of everything tileflow cannot take. notes: what else the import says: open sizes, an overridden batch.
     graph: the imported graph if all sizes were known and everything is supported; open_sizes: they were not.
+    in_pieces: inference runs it as several programs, and Python between them.
     training: what training would do, where that was asked.
     """
 
@@ -45,7 +46,19 @@ class Report:
     notes: tuple[str, ...]
     graph: Graph | None
     open_sizes: bool = False
+    in_pieces: bool = False
     training: TrainingReport | None = None
+
+    @property
+    def runs(self) -> str:
+        """Whether and how inference runs the model."""
+        if self.in_pieces:
+            return "in pieces, because sizes, turns or types in it follow from data"
+        if self.unsupported:
+            return f"no, {len(self.unsupported)} of its nodes and inputs are unsupported"
+        if self.graph is not None:
+            return "whole, as one program"
+        return "by the names of its operators; whether whole is known once its sizes are given" if self.open_sizes else "not as it was asked for"
 
     def text(self, verbose: bool = False) -> str:
         """The summary as lines; `verbose` adds the nodes with their types."""
@@ -61,6 +74,7 @@ class Report:
             lines += ["", f"Unsupported ({len(self.unsupported)})"] + [f"  {one_line(f'{node}: {why}')}" for node, why in self.unsupported]
         else:
             lines += ["", "Every operator is supported."]
+        lines.append(f"Runs: {self.runs}.")
         if self.training is not None:
             lines += self.training.lines(verbose)
         lines += [f"Note: {one_line(note)}" for note in self.notes]
@@ -81,13 +95,17 @@ def inspect_model(model: OnnxModel, dims: Mapping[str, int] | None = None, batch
         freeze, trainable, tie, untie: name patterns as for `import_graph`.
     """
     proto = model.proto
-    imported, notes, refused, open_sizes = None, [], unsupported_nodes(model), False
+    imported, notes, refused, open_sizes, in_pieces = None, [], unsupported_nodes(model), False, False
     try:
         imported = import_graph(model, dims=dims, batch=_batch(model, batch), training=training, freeze=freeze, trainable=trainable, tie=tie,
                                 untie=untie)
         notes = imported.warnings
     except UnsupportedNodesError as error:
-        refused = list(error.refused)
+        refused = [r for r in error.refused if training or r not in error.waiting]
+        in_pieces = set(error.refused) == set(error.waiting)
+        cut = [f"{name}: {why}" for name, why in error.waiting]
+        notes = [f"Inference runs it in pieces, because sizes or turns in it follow from data ({'; '.join(cut[:3])}"
+                 + (f"; and {len(cut) - 3} more)." if len(cut) > 3 else ").")] if cut else []
     except OptionError:
         raise
     except TileflowError as error:
@@ -105,7 +123,8 @@ def inspect_model(model: OnnxModel, dims: Mapping[str, int] | None = None, batch
         parameters=sum(math.prod(t.dims) for t in floats),
         parameter_bytes=sum(math.prod(t.dims) * np.dtype(DTYPES[t.data_type]).itemsize for t in floats),
         operators=dict(Counter(_operator(n.domain, n.op_type) for n in proto.graph.node).most_common()),
-        unsupported=tuple(refused), notes=tuple(notes), graph=graph, open_sizes=open_sizes, training=told)
+        unsupported=tuple(refused), notes=tuple(notes), graph=graph, open_sizes=open_sizes, in_pieces=in_pieces,
+        training=told)
 
 
 def _operator(domain: str, op_type: str) -> str:
@@ -121,6 +140,6 @@ def _batch(model: OnnxModel, batch: int | None) -> int | None:
 def unsupported_nodes(model: OnnxModel) -> list[tuple[str, str]]:
     """(node or input, why) of what tileflow does not have: operators, judged by name, and types of inputs."""
     functions = {(f.domain, f.name): f for f in model.proto.functions}
-    found = ((title(node), unsupported(node, model.opset, functions)) for node in model.proto.graph.node)
-    inputs = [(f"input '{p.name}'", f"it is {p.dtype}") for p in model.inputs if p.dtype not in CODES]
+    found = ((title(node), unsupported(node, model.opset, functions, hosted=True)) for node in model.proto.graph.node)
+    inputs = [(f"input '{p.name}'", f"it is {p.dtype}") for p in model.inputs if p.dtype not in CODES and p.dtype not in OTHER_TYPES]
     return inputs + [(name, why) for name, why in found if why is not None]

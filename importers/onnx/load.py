@@ -18,6 +18,7 @@ from tileflow.text import one_line
 from .checker import check_by_onnx
 from .consistent import check_consistent
 from .model import OnnxModel, port_of
+from .older import converted
 from .tensors import check_tensor, named_tensors, tensors_of
 from .unfold import check_unfolding
 
@@ -55,6 +56,7 @@ def wrap_model(proto: ModelProto, path: Path | None = None) -> OnnxModel:
 def _wrapped(proto: ModelProto, path: Path | None) -> OnnxModel:
     where = str(path) if path else f"the model '{proto.graph.name}'"
     folder = path.parent if path else None
+    proto = _not_too_old(proto, where)
     opset = _versions(proto, where)
     for tensor in tensors_of(proto):
         check_tensor(tensor, folder, where)
@@ -86,6 +88,17 @@ def _read(path: Path) -> bytes:
         raise ModelError(f"{path} does not exist: check the path of the ONNX file.") from None
     except OSError as error:
         raise ModelError(f"{path} cannot be read ({error.strerror}): check the path and its permissions.") from None
+
+
+def _not_too_old(proto: ModelProto, where: str) -> ModelProto:
+    """The model, or where its opset is older than what is read, one of the oldest that is."""
+    opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), OLDEST_OPSET)
+    if not 0 < opset < OLDEST_OPSET or not proto.graph.node:
+        return proto
+    for tensor in tensors_of(proto):
+        check_tensor(tensor, None, where)
+    check_consistent(proto, where)
+    return converted(proto, OLDEST_OPSET, where)
 
 
 def _versions(proto: ModelProto, where: str) -> dict[str, int]:

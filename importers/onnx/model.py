@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto
 
 from tileflow.text import one_line
 
 from .tensors import dtype_name, external_location, is_external, tensor_array, tensors_of
+
+OTHER_TYPES = ("STRING", "sequence", "optional")
+"""What inputs and outputs may be that is no tensor of numbers, as `Port.dtype` calls it: only models that run in pieces have them."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,11 @@ class OnnxModel:
     @property
     def folder(self) -> Path | None:
         return self.path.parent if self.path else None
+
+    @property
+    def sparse(self) -> dict[str, SparseTensorProto]:
+        """The sparse initializers by name."""
+        return {s.values.name: s for s in self.proto.graph.sparse_initializer}
 
     @property
     def metadata(self) -> dict[str, str]:

@@ -11,19 +11,28 @@ from tileflow.graph import OPS
 from .checker import schema_of
 from .fold import FOLDERS
 from .functions import body_of
+from .hosted import is_hosted
 from .site import DynamicOperandError
 from .versions import form_of
 
+ONNX_DOMAINS = ("", "ai.onnx.ml")
+"""Domains that ONNX itself defines."""
+HOSTED = "Python runs it, between compiled programs, so that inference has it and training does not"
+LAYOUTS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
+"""Domains of operators on tensors, weights among them, whose memory is laid out for the machine that a file was optimised on."""
 LISTED = 10
 """Unsupported nodes that a message names."""
 
 
 class UnsupportedNodesError(DynamicOperandError):
-    """Nodes that cannot be imported: `refused` has (node, why) for all of them; with `names` known as `values` all of them could."""
+    """Nodes that cannot be imported: `refused` has (node, why) for all of them; with `names` known as `values` all of them could.
 
-    def __init__(self, message: str, refused: Sequence[tuple[str, str]], names: frozenset[str]) -> None:
+    waiting: those of them that stop one program and not a run in pieces: they wait for data, or Python runs them.
+    """
+
+    def __init__(self, message: str, refused: Sequence[tuple[str, str]], names: frozenset[str], waiting: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(message, names)
-        self.refused = tuple(refused)
+        self.refused, self.waiting = tuple(refused), tuple(waiting)
 
 
 def refusal(where: str, refused: Sequence[tuple[str, UnsupportedError]],
@@ -35,24 +44,32 @@ def refusal(where: str, refused: Sequence[tuple[str, UnsupportedError]],
     message = f"{where} has {count} that tileflow cannot take ({shown}{more}): export the model with other operators."
     errors = [e for _, e in refused]
     all_dynamic = all(isinstance(e, DynamicOperandError) for e in errors)
-    return UnsupportedNodesError(message, [(name, str(error)) for name, error in refused], ancestors(errors) if all_dynamic else frozenset())
+    waiting = [(name, str(error)) for name, error in refused if isinstance(error, DynamicOperandError) or str(error) == HOSTED]
+    return UnsupportedNodesError(message, [(name, str(error)) for name, error in refused], ancestors(errors) if all_dynamic else frozenset(), waiting)
 
 
-def unsupported(node: NodeProto, opset: Mapping[str, int], functions: Mapping[tuple[str, str], object]) -> str | None:
-    """Why a node's operator cannot be imported, judged by its name alone; None where it can."""
+def unsupported(node: NodeProto, opset: Mapping[str, int], functions: Mapping[tuple[str, str], object], hosted: bool = False) -> str | None:
+    """Why a node's operator cannot be imported, judged by its name alone; None where it can. `hosted`: or where Python may run it."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     if (node.domain, node.op_type) in functions:
         return None
-    version = opset.get("", 0)
-    if domain == "" and schema_of(node, version) is not None:
-        known = node.op_type in OPS and OPS[node.op_type].onnx
-        if known or node.op_type in FOLDERS or form_of(node.op_type, version) is not None or body_of(node, opset, {}, None) is not None:
+    version = opset.get(domain, 0)
+    if hosted and is_hosted(node):
+        return None
+    if schema_of(node, version) is not None:
+        known = domain == "" and ((node.op_type in OPS and OPS[node.op_type].onnx) or node.op_type in FOLDERS)
+        if known or form_of(node.op_type, version, domain) is not None or body_of(node, opset, {}, None) is not None:
             return None
     return unknown(node, opset)
 
 
 def unknown(node: NodeProto, opset: Mapping[str, int]) -> str:
     """Why a node's operator is none that can be imported."""
-    if node.domain in ("", "ai.onnx") and schema_of(node, opset.get("", 0)) is None:
-        return f"opset {opset.get('', 0)} has no such operator"
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    if domain in ONNX_DOMAINS and schema_of(node, opset.get(domain, 0)) is None:
+        return f"opset {opset.get(domain, 0)}{f' of {domain}' * bool(domain)} has no such operator"
+    if is_hosted(node):
+        return HOSTED
+    if domain in LAYOUTS:
+        return "its tensors lie as one machine's ONNX Runtime likes them: optimise the file for any machine (ORT_ENABLE_EXTENDED), or not at all"
     return "tileflow has no such operator"

@@ -1,20 +1,25 @@
 """What every tensor name of a file stands for while it is imported: a value of the graph, known elements, a weight, or nothing that there is."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import ml_dtypes
 import numpy as np
 from onnx import TensorProto
 
 from tileflow.errors import ModelError, UnsupportedError
-from tileflow.graph import FLOATS, OPS, Builder, Graph, Origin, State, TensorType, Value, type_of
+from tileflow.graph import FLOATS, OPS, Builder, Graph, Origin, State, TensorType, Value, check_reach, type_of
+from tileflow.ops.cast import Cast
 from tileflow.ops.shape import Transpose
 from tileflow.text import one_line
 
 from .bind import Binding
 from .parameters import ResolvedModel
-from .tensors import DTYPES, SHOWN, excess, tensor_array
+from .tensors import DTYPES, SHOWN, excess, sparse_array, tensor_array
 from .weights import Weights
+
+StoredAs = Callable[[str, "str | None", bool], str]
+"""The floating type of a weight's state, from its name, its type in the file (None: files do not count) and whether it is a running statistic."""
 
 
 class Scope:
@@ -25,10 +30,12 @@ class Scope:
     """
 
     def __init__(self, model: ResolvedModel, binding: Binding, training: bool | None = False, float_dtype: str | None = None,
-                 freeze: Sequence[str] = (), trainable: Sequence[str] = (), first: Scope | None = None) -> None:
-        """`first` is that of the finished import with the batch that the file declares, where `binding` has another."""
+                 freeze: Sequence[str] = (), trainable: Sequence[str] = (), first: Scope | None = None, stored: StoredAs | None = None,
+                 stream: int = 0) -> None:
+        """`first` is that of the finished import with the batch that the file declares, where `binding` has another. `stored`: see `import_graph`.
+        `stream`: the number of the first random stream."""
         self.model, self.binding, self.training = model, binding, training
-        self._float, self.first = float_dtype, first
+        self._float, self.first, self._stored = float_dtype, first, stored
         self.graph = Graph(model.proto.graph.name or "model")
         self.builder = Builder(self.graph)
         self.warnings: list[str] = []
@@ -37,11 +44,17 @@ class Scope:
         """What sequences of a known length hold."""
         self.absent: dict[str, str] = {}
         """Names that stand for nothing, and why."""
+        self.inputs: dict[Value, str] = {}
+        """What the graph's inputs stand for."""
+        self.awaited: set[str] = set()
+        """Names whose types `binding` has and that become inputs of the graph where they are read first."""
         self.folded_bytes = self.depth = 0
         self._values: dict[str, Value] = {}
+        self._sparse = model.sparse
         self._known: dict[str, np.ndarray] = {}
         self._states: dict[Value, State] = {}
-        self._streams = 0
+        self._whole: dict[str, Value] = {}
+        self._streams = stream
 
     @property
     def rebatched(self) -> bool:
@@ -54,7 +67,9 @@ class Scope:
         """An input of the model."""
         type = self.binding.types[name]
         self._check_type(f"the input '{name}'", type)
-        self._values[name] = self.builder.input(name, type)
+        self.awaited.discard(name)
+        self._values[name] = value = self.builder.input(name, type)
+        self.inputs[value] = name
 
     def enter(self, name: str, result: Value | np.ndarray, maker: str) -> None:
         """A value or known elements; branches may use a name again. `maker` is how messages call what made it."""
@@ -75,6 +90,8 @@ class Scope:
 
     def value(self, name: str) -> Value:
         """The tensor `name` as a value of the graph; weights and constants are entered at their first use."""
+        if name in self.awaited:
+            self.enter_input(name)
         if name not in self._values:
             known = self.known(name)
             if known is not None:
@@ -94,6 +111,8 @@ class Scope:
         """The type of the tensor `name`, without entering it into the graph."""
         if name in self._values:
             return self._values[name].type
+        if name in self.awaited:
+            return self.binding.types[name]
         known = self.known(name)
         if known is not None:
             return type_of(known)
@@ -105,14 +124,18 @@ class Scope:
 
     def known(self, name: str) -> np.ndarray | None:
         """The elements of the tensor `name` if they are known and it is no weight."""
+        if name in self.awaited:
+            return None
         if name not in self._known and name not in self._values and name in self.model.initializers and name not in self.weights:
             self._known[name] = self.converted(self.model.array(name))
+        if name not in self._known and name not in self._values and name in self._sparse:
+            self._known[name] = self.converted(sparse_array(self._sparse[name], self.model.folder, self.model.where))
         return self._known.get(name)
 
     def static(self, name: str) -> np.ndarray | None:
         """The elements of the tensor `name` if the file holds them, weight or not."""
         known = self.known(name)
-        if known is None and name in self.model.tensors:
+        if known is None and name in self.model.tensors and name not in self.awaited:
             return self.converted(self.model.array(name))
         return known
 
@@ -124,11 +147,30 @@ class Scope:
         if view is not None:
             base = self.value(view.base)
             return self.builder.emit(Transpose(perm=(1, 0)), base, names=(name,))[0] if view.transposed else base
-        array = self.converted(self.model.array(name))
-        value = Value(self.builder.name(name), type_of(array))
-        state = self._states[value] = self.weights.state(name, value, array)
+        array = self.model.array(name)
+        read = self.float_name(array.dtype.name)
+        dtype = self._state_dtype(name, array.dtype.name)
+        check_reach(array, dtype, name)
+        value = Value(self.builder.name(name), type_of(array).with_dtype(dtype))
+        state = self._states[value] = self.weights.state(name, value, array.astype(dtype, copy=False), "" if dtype == read else dtype)
         self.graph.states.append(state)
-        return value
+        if dtype == read:
+            return value
+        self._whole[name] = value
+        cast = self.builder.emit(Cast(to=read), value, names=(f"{name}.{read}",))[0]
+        self._states[cast] = state
+        return cast
+
+    def _state_dtype(self, name: str, file: str) -> str:
+        """What a weight is stored in; the graph reads it as the file's operators want it."""
+        if file not in FLOATS or self._stored is None:
+            return self.float_name(file)
+        return self._stored(name, None if self.changes_floats else file, self.weights.is_buffer(name))
+
+    def whole(self, name: str) -> Value:
+        """The tensor `name` as a value; of a weight that is stored in another type than the file's operators read, as it is stored."""
+        value = self.value(name)
+        return self._whole.get(name, value)
 
     def update(self, name: str, new: Value) -> None:
         """In training, let `new` replace the state behind the tensor `name` after every micro-batch."""
@@ -149,21 +191,24 @@ class Scope:
     # Outputs
 
     def outputs(self) -> list[Value]:
-        """The graph's outputs under their own names: a copy where the tensor is an input, a constant, a weight or has another name."""
-        values = [self.value(port.name) for port in self.model.outputs]
+        """The graph's outputs under their own names."""
+        return self.named([(port.name, self.value(port.name)) for port in self.model.outputs])
+
+    def named(self, wanted: Sequence[tuple[str, Value]]) -> list[Value]:
+        """Values under these names: a copy where one is an input, a constant, a weight or has another name."""
         named = {v.name: v for v in [*self.graph.constants, *self._states, *(v for n in self.graph.nodes for v in n.outputs)]}
         results: dict[str, Value] = {}                      # a file may list an output twice
-        for port, value in zip(self.model.outputs, values, strict=True):
-            if port.name in results:
+        for name, value in wanted:
+            if name in results:
                 continue
             result = value
-            if value.producer is None or value.name != port.name:
-                with self.builder.at(Origin((port.name,))):
-                    result = self.builder.emit(OPS["Identity"](), value, names=(port.name,))[0]
-                if (other := named.get(port.name)) is not None:
-                    other.name, result.name = result.name, port.name
-            results[port.name] = result
-        return [results[port.name] for port in self.model.outputs]
+            if value.producer is None or value.name != name:
+                with self.builder.at(Origin((name,))):
+                    result = self.builder.emit(OPS["Identity"](), value, names=(name,))[0]
+                if (other := named.get(name)) is not None:
+                    other.name, result.name = result.name, name
+            results[name] = result
+        return [results[name] for name, _ in wanted]
 
     # Small services for the forms
 
@@ -177,8 +222,16 @@ class Scope:
         return self._float if self._float is not None and dtype in FLOATS else dtype
 
     def converted(self, array: np.ndarray) -> np.ndarray:
-        """An array of the file as the graph types it."""
-        return array.astype(self.float_name(array.dtype.name), copy=False) if array.dtype.name in FLOATS else array
+        """An array of the file as the graph types it. What is finite stays so, and one number that is not zero stays none."""
+        if array.dtype.name not in FLOATS or (dtype := np.dtype(self.float_name(array.dtype.name))) == array.dtype:
+            return array
+        if dtype.itemsize >= array.dtype.itemsize:
+            return array.astype(dtype)
+        limits = ml_dtypes.finfo(dtype)
+        inside = np.where(np.isinf(array), array, np.clip(array, float(limits.min), float(limits.max))).astype(dtype)
+        if array.size == 1 and (array != 0).all() and (inside == 0).all():
+            inside = np.copysign(np.full(array.shape, limits.smallest_subnormal, dtype), np.sign(array).astype(dtype))
+        return inside
 
     def tensor(self, tensor: TensorProto) -> np.ndarray:
         """A tensor's elements as the graph types them."""

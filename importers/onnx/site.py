@@ -18,14 +18,10 @@ from tileflow.errors import ModelError, TypeMismatchError, UnsupportedError
 from tileflow.graph import FLOATS, OPS, Builder, Op, TensorType, Value
 
 from .checker import schema_of
+from .declared import ONNX_NAMES
 from .model import title
 from .scope import Scope
 from .tensors import DTYPES, dtype_name
-
-IGNORED = {"Cast": {"saturate", "round_mode"}, "CastLike": {"saturate", "round_mode"}, "QuantizeLinear": {"saturate"}}
-"""Attributes that say nothing about the types the engine has."""
-ONNX_NAMES = {"float32": "float", "float64": "double"}
-"""The schemas' names of element types, where they differ from NumPy's."""
 
 
 class DynamicOperandError(UnsupportedError):
@@ -170,9 +166,14 @@ class Site:
             return
         for attribute in self.node.attribute:
             declared: Any = self.schema.attributes.get(attribute.name)
+            if declared is None and self.domain != "":
+                raise self.unsupported(f"the attribute {attribute.name}, which is not known here"[:120])
             if declared is not None and attribute.type != declared.type.value:
                 raise ModelError(f"{self.title}: its attribute '{attribute.name}' must be {declared.type.name} and is "
                                  f"{AttributeProto.AttributeType.Name(attribute.type)}; export the model again")
+        for name, wanted in self.schema.attributes.items():
+            if wanted.required and self.domain != "" and name not in self.given:
+                raise ModelError(f"{self.title} lacks its attribute {name}; export the model again")
         alike: dict[str, tuple[str, str]] = {}
         for i in range(max(len(self.inputs), self.schema.min_input)):
             formal = self.schema.inputs[min(i, len(self.schema.inputs) - 1)] if self.schema.inputs else None
@@ -194,8 +195,10 @@ class Site:
                                         f"one element type; cast one of them")
 
     def _changed_float(self, dtype: str, formal: OpSchema.FormalParameter) -> bool:
-        """The type is `float_dtype`, in place of a floating one that the operator takes."""
-        return self.scope.changes_floats and dtype in FLOATS and any(f"tensor({ONNX_NAMES.get(t, t)})" in formal.types for t in FLOATS)
+        """The type is `float_dtype`, in place of a floating one that the operator takes; or bfloat16, which exporters write before an operator's
+        version has it."""
+        free = dtype == "bfloat16" or (self.scope.changes_floats and dtype in FLOATS)
+        return free and any(f"tensor({ONNX_NAMES.get(t, t)})" in formal.types for t in FLOATS)
 
     # Shapes that were written for another batch
 
@@ -273,7 +276,7 @@ class Site:
         for name, value in self.attrs.items():
             if name in hints:
                 attributes.setdefault(name, self._attribute(name, value, hints[name]))
-            elif name in self.given and name not in IGNORED.get(self.op_type, ()) and not self._is_default(name, value):
+            elif name in self.given and not self._is_default(name, value):
                 raise self.unsupported(f"the attribute {name}={value!r}"[:120])
         try:
             return declared(**attributes), operands

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
+from tileflow import memory
 from tileflow.errors import ModelError, UnsupportedError
-from tileflow.graph import CODES, HIGHEST_RANK
+from tileflow.graph import CODES, HIGHEST_RANK, NARROW
+from tileflow.graph.types import packing
 from tileflow.text import one_line
 
 DTYPES: dict[int, str] = {helper.np_dtype_to_tensor_dtype(np.dtype(name)): name for name in CODES}
@@ -23,6 +25,8 @@ TYPED_FIELDS = {
 
 LARGEST = 1 << 40
 """Bytes: a tensor that would be larger is from a damaged or hostile file, not a model."""
+LARGEST_SPARSE = 1 << 30
+"""Bytes of a sparse tensor, its zeros counted: a small file must not become a large array."""
 LONGEST_LOCATION = 4096
 SHOWN = 300
 """Characters of a foreign text that a message repeats."""
@@ -48,6 +52,12 @@ def describe(tensor: TensorProto) -> str:
 def elements_bytes(tensor: TensorProto) -> int:
     """Bytes of a tensor's elements as it declares them; 0 for types the engine does not have."""
     return math.prod(tensor.dims) * np.dtype(DTYPES[tensor.data_type]).itemsize if tensor.data_type in DTYPES else 0
+
+
+def stored_bytes(number: int, count: int) -> int:
+    """Bytes of so many elements of an ONNX element type in a file, where elements of 4 and 2 bits are packed."""
+    dtype = DTYPES[number]
+    return -(-count * np.dtype(dtype).itemsize // packing(dtype))
 
 
 def named_tensors(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
@@ -131,9 +141,11 @@ def check_tensor(tensor: TensorProto, folder: Path | None, where: str) -> None:
         external_location(tensor, folder, where)
         held, needed, unit = count, count, "elements"
     elif tensor.HasField("raw_data"):
-        held, needed, unit = len(tensor.raw_data), count * dtype.itemsize, "bytes"
+        held, needed, unit = len(tensor.raw_data), stored_bytes(tensor.data_type, count), "bytes"
     else:
         held, needed, unit = len(getattr(tensor, TYPED_FIELDS.get(dtype.name, "int32_data"))), count, "elements"
+        if dtype.name in NARROW:
+            needed, unit = stored_bytes(tensor.data_type, count), "bytes"
     if held != needed:
         raise ModelError(f"{where}: the tensor '{tensor.name}' declares {describe(tensor)}, which is {needed} {unit}, but holds {held}; "
                          f"the file is damaged or cut off, so export or download it again.")
@@ -163,7 +175,7 @@ def external_location(tensor: TensorProto, folder: Path | None, where: str) -> t
                          f"copy the data file beside the model.")
     if not present:
         raise ModelError(f"{place} needs the external file '{location}', which is not in '{folder}'; copy it beside the model.")
-    needed = math.prod(tensor.dims) * np.dtype(DTYPES[tensor.data_type]).itemsize
+    needed = stored_bytes(tensor.data_type, math.prod(tensor.dims))
     try:
         offset, length = int(entries.get("offset", "0")), int(entries.get("length", str(needed)))
     except ValueError:
@@ -185,9 +197,74 @@ def tensor_array(tensor: TensorProto, folder: Path | None, where: str) -> np.nda
     if is_external(tensor):
         file, offset, length = external_location(tensor, folder, where)
         dtype = np.dtype(DTYPES[tensor.data_type])
-        array = np.fromfile(file, dtype.newbyteorder("<"), length // dtype.itemsize, offset=offset)
-        array = array.reshape(tuple(tensor.dims)).astype(dtype, copy=False)
+        if dtype.name in NARROW:
+            array = _unpacked(np.fromfile(file, np.uint8, length, offset=offset), dtype, tuple(tensor.dims))
+        else:
+            array = np.fromfile(file, dtype.newbyteorder("<"), length // dtype.itemsize, offset=offset)
+            array = array.reshape(tuple(tensor.dims)).astype(dtype, copy=False)
+    elif DTYPES[tensor.data_type] in NARROW:
+        held = tensor.raw_data if tensor.HasField("raw_data") else bytes(n & 0xFF for n in tensor.int32_data)
+        array = _unpacked(np.frombuffer(held, np.uint8), np.dtype(DTYPES[tensor.data_type]), tuple(tensor.dims))
     else:
         array = numpy_helper.to_array(tensor)
     array.flags.writeable = False
     return array
+
+
+def _unpacked(data: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """The narrow elements that bytes of a file hold, one byte each: the first is in the lowest bits."""
+    if (count := packing(dtype.name)) > 1:
+        bits = 8 // count
+        data = ((data[:, None] >> np.arange(0, 8, bits, dtype=np.uint8)) & np.uint8((1 << bits) - 1)).reshape(-1)[:math.prod(shape)]
+    return np.ascontiguousarray(data).view(dtype).reshape(shape)
+
+
+def packed(array: np.ndarray) -> bytes:
+    """The bytes of an array of narrow elements in a file."""
+    count, data = packing(array.dtype.name), np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    if count > 1:
+        bits = 8 // count
+        padded = np.pad(data & np.uint8((1 << bits) - 1), (0, -data.size % count)).reshape(-1, count)
+        data = np.bitwise_or.reduce(padded << np.arange(0, 8, bits, dtype=np.uint8), axis=1)
+    return data.tobytes()
+
+
+def declared_dtype(name: str) -> np.dtype:
+    """NumPy's type for a declared element type; texts are objects."""
+    return np.dtype(object) if name == "STRING" else np.dtype(name)
+
+
+def text_array(tensor: TensorProto) -> np.ndarray:
+    """A tensor of texts as an array of `str`."""
+    texts = [raw.decode("utf-8", "replace") for raw in tensor.string_data]
+    if len(texts) != math.prod(tensor.dims):
+        raise ModelError(f"the tensor '{tensor.name}' declares the shape {one_line(list(tensor.dims), SHOWN)} and holds {len(texts)} texts; "
+                         f"export the model again")
+    return np.array(texts, object).reshape(tuple(tensor.dims))
+
+
+def sparse_array(sparse: SparseTensorProto, folder: Path | None, where: str) -> np.ndarray:
+    """A sparse tensor's elements with all zeros, as a read-only array: its indices are [count] into the flat tensor, or [count, rank].
+
+    Raises ModelError where indices, values and sizes do not fit together.
+    """
+    name, dims = f"{where}: the sparse tensor '{sparse.values.name}'", tuple(sparse.dims)
+    values, indices = tensor_array(sparse.values, folder, where), tensor_array(sparse.indices, folder, where)
+    if any(n < 0 for n in dims) or excess(dims, values.itemsize) or math.prod(dims) * values.itemsize > LARGEST_SPARSE:
+        raise ModelError(f"{name} declares the shape {one_line(list(dims), SHOWN)}; "
+                         f"tileflow takes sparse tensors of up to {LARGEST_SPARSE >> 20} MiB")
+    count = values.size
+    if values.ndim != 1 or indices.dtype != np.int64 or indices.shape not in ((count,), (count, len(dims))):
+        raise ModelError(f"{name} has values of shape {list(values.shape)} and indices {indices.dtype}{list(indices.shape)}, which do not fit "
+                         f"together; export the model again")
+    limits = np.array(dims if indices.ndim == 2 else (math.prod(dims),), np.int64)
+    if ((indices.reshape(count, -1) < 0) | (indices.reshape(count, -1) >= limits)).any():
+        raise ModelError(f"{name} has indices outside of its shape {list(dims)}; export the model again")
+    memory.require(math.prod(dims) * values.itemsize, name, "use a smaller model, or a machine with more memory")
+    dense = np.zeros(dims, values.dtype)
+    if indices.ndim == 1:
+        dense.reshape(-1)[indices] = values
+    else:
+        dense[tuple(indices.T)] = values
+    dense.flags.writeable = False
+    return dense

@@ -8,55 +8,89 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
 from onnx import GraphProto
 
 from tileflow.errors import ShapeError
 from tileflow.graph import Value
 from tileflow.graph.types import broadcast_shapes
-from tileflow.ops.gather_nd import GatherND
+from tileflow.ops.quantize import BOUNDS, QuantizeLinear
 from tileflow.ops.shape import normal_axes, normal_axis
 
+from .fold import rounding
+from .inner import Control, Results
 from .rebatch import rescaled, resolved
 from .site import Site
 
-Form = Callable[[Site], Sequence[Value | np.ndarray | None] | GraphProto | None]
-FORMS: dict[str, list[tuple[int, Form]]] = {}
+Form = Callable[[Site], Results | GraphProto | Control | None]
+FORMS: dict[tuple[str, str], list[tuple[int, Form]]] = {}
+"""By domain and operator."""
 ALWAYS = 1 << 30
 ABREAST = 12
 """Operands of one elementwise node."""
 
 
-def form(*names: str, below: int = ALWAYS) -> Callable[[Form], Form]:
-    """Register a function for the operators `names` in opsets under `below`; of several the lowest bound that holds wins."""
+def form(*names: str, below: int = ALWAYS, domain: str = "") -> Callable[[Form], Form]:
+    """Register a function for the operators `names` of a domain in opsets under `below`; of several the lowest bound that holds wins."""
     def register(function: Form) -> Form:
         for name in names:
-            FORMS.setdefault(name, []).append((below, function))
-            FORMS[name].sort(key=lambda entry: entry[0])
+            FORMS.setdefault((domain, name), []).append((below, function))
+            FORMS[domain, name].sort(key=lambda entry: entry[0])
         return function
     return register
 
 
-def form_of(op_type: str, opset: int) -> Form | None:
+def form_of(op_type: str, opset: int, domain: str = "") -> Form | None:
     """The form in force, or None for the default path."""
-    return next((function for below, function in FORMS.get(op_type, ()) if opset < below), None)
+    return next((function for below, function in FORMS.get((domain, op_type), ()) if opset < below), None)
 
 
 @form("Identity")
-def identity(site: Site) -> Sequence[Value]:
+def identity(site: Site) -> Sequence[Value | None]:
+    if site.inputs[0] in site.scope.sequences:
+        site.scope.sequences[site.outputs[0]] = site.scope.sequences[site.inputs[0]]
+        return [None]
     return (site.value(0),)
 
 
 @form("Cast")
 def cast(site: Site) -> Sequence[Value]:
     to = site.dtype(site.attrs["to"])
-    return (site.value(0),) if site.type(0).dtype == to else site.generic(to=to)
+    return (site.value(0),) if site.type(0).dtype == to else site.finish("Cast", site.value(0), to=to, **rounding(site))
 
 
 @form("CastLike")
 def cast_like(site: Site) -> Sequence[Value]:
     to = site.type(1).dtype
-    return (site.value(0),) if site.type(0).dtype == to else site.finish("Cast", site.value(0), to=to)
+    return (site.value(0),) if site.type(0).dtype == to else site.finish("Cast", site.value(0), to=to, **rounding(site))
+
+
+@form("BitCast")
+def bit_cast(site: Site) -> Sequence[Value]:
+    return site.generic(to=site.dtype(site.attrs["to"]))
+
+
+@form("QuantizeLinear", "DequantizeLinear")
+def linear(site: Site) -> Sequence[Value]:
+    """Element types by name. In training, what is quantised and dequantised at once passes its gradient on."""
+    if site.op_type == "DequantizeLinear" and site.scope.training and (fake := faked(site)) is not None:
+        return fake
+    types = {name: site.dtype(site.attrs[name]) for name in ("output_dtype", "precision") if site.attrs.get(name)}
+    return site.generic(**{name: "" for name in ("output_dtype", "precision") if name in site.attrs} | types)
+
+
+def faked(site: Site) -> Sequence[Value] | None:
+    """The dequantised output of a QuantizeLinear, by the same scale and zero point, as one operator; None: it is something else."""
+    made = site.value(0).producer
+    operands = [site.value(i) for i in range(1, len(site.inputs)) if site.has(i)]
+    if made is None or not isinstance(made.op, QuantizeLinear) or made.op.precision or site.attrs.get("output_dtype"):
+        return None
+    known = site.builder.graph.constants
+    same = len(made.inputs) == 1 + len(operands) and site.type(0).dtype in BOUNDS and all(
+        v is w or (v in known and w in known and bool((known[v] == known[w]).all())) for v, w in zip(made.inputs[1:], operands, strict=True))
+    place = (made.op.axis, made.op.block_size) == (site.attrs.get("axis", 1), site.attrs.get("block_size", 0))
+    if not same or not (place or operands[0].type.size == 1):
+        return None
+    return site.finish("FakeQuantize", *made.inputs, to=site.type(0).dtype, axis=made.op.axis, block_size=made.op.block_size)
 
 
 @form("Reshape")
@@ -161,7 +195,8 @@ def pad(site: Site) -> Sequence[Value]:
             full[axis], full[axis + x.type.rank] = pads[k], pads[k + len(axes)]
         pads = full
     value = site.scalar(2) if site.has(2) else site.attrs.get("value", 0.0)
-    return site.finish("Pad", x, pads=tuple(pads), value=float(value), mode=site.attrs.get("mode", "constant"))
+    value = float(value) if x.type.is_float else value
+    return site.finish("Pad", x, pads=tuple(pads), value=value, mode=site.attrs.get("mode", "constant"))
 
 
 @form("Resize", "Upsample", below=11)
@@ -192,8 +227,10 @@ def dropout(site: Site) -> Sequence[Value]:
     else:
         active = site.scope.training
     ratio = float(site.scalar(1)) if site.has(1) else float(site.attrs.get("ratio", 0.5))
-    mask = site.opset >= 10 and site.wants(1)                # older masks are floats
-    return site.finish("Dropout", site.value(0), ratio=ratio, training_mode=int(active), stream=site.scope.next_stream(), mask=int(mask))
+    found = site.finish("Dropout", site.value(0), ratio=ratio, training_mode=int(active), stream=site.scope.next_stream(), mask=int(site.wants(1)))
+    if site.opset < 10 and site.wants(1):                    # older masks have the input's type
+        return found[0], site.emit("Cast", found[1], to=found[0].dtype)
+    return found
 
 
 @form("BatchNormalization")
@@ -204,10 +241,10 @@ def batch_normalization(site: Site) -> Sequence[Value]:
         raise site.unsupported("the attribute spatial=0")
     training = bool(site.attrs.get("training_mode", 0)) if site.scope.training is None else site.scope.training
     epsilon, momentum = float(site.attrs["epsilon"]), float(site.attrs["momentum"])
-    operands = [site.value(i) for i in range(5)]
+    operands = [site.value(i) if i < 3 else site.scope.whole(site.inputs[i]) for i in range(5)]
     if not training:
         y = site.finish("BatchNormalization", *operands, epsilon=epsilon, momentum=momentum)[0]
-        return (y, *operands[3:5])
+        return (y, *(site.value(i) for i in (3, 4)))
     y, mean, variance = site.finish("BatchNormalization", *operands[:3], None, None, names=(site.outputs[0],), epsilon=epsilon,
                                     momentum=momentum, training_mode=1)[:3]
     running = []
@@ -217,7 +254,8 @@ def batch_normalization(site: Site) -> Sequence[Value]:
         kept = site.emit("Mul", old, site.builder.scalar(momentum, old))
         new = site.emit("Add", kept, site.emit("Mul", batch, site.builder.scalar(1 - momentum, old)))
         site.scope.update(name, new)
-        running.append(new)
+        read = site.scope.value(name).dtype
+        running.append(new if new.dtype == read else site.emit("Cast", new, to=read))
     return (y, *running)
 
 
@@ -235,22 +273,3 @@ def rms_normalization(site: Site) -> Sequence[Value] | None:
                              f"the input; a scale that differs between rows must be multiplied on its own")
         scale = site.emit("Expand", scale, shape=whole)
     return site.finish("RMSNormalization", x, scale, axis=axis, epsilon=float(site.attrs.get("epsilon", 1e-5)))[:1]
-
-
-@form("GatherND")
-def gather_nd(site: Site) -> None:
-    """Known indices are compared with the sizes here, where the file can be named."""
-    index = site.known(1)
-    if index is not None:
-        try:
-            GatherND(batch_dims=site.attrs.get("batch_dims", 0)).places(site.type(0), index)
-        except ShapeError as error:
-            raise ShapeError(f"{site.title} has {error}") from None
-
-
-@form("If")
-def branch(site: Site) -> GraphProto:
-    """A branch whose condition is known is imported in place."""
-    graph = site.attrs["then_branch" if site.scalar(0) else "else_branch"]
-    assert isinstance(graph, GraphProto)
-    return graph

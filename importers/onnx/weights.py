@@ -42,12 +42,16 @@ class Weights:
         verdict = self.verdicts.get(name)
         return verdict is not None and (verdict.kind != "constant" or name in self._forced)
 
-    def state(self, name: str, value: Value, array: np.ndarray) -> State:
-        """The state for the tensor `name`, read through `value`, holding `array` at first."""
+    def is_buffer(self, name: str) -> bool:
+        """The tensor `name` holds running statistics."""
+        return self.verdicts[name].kind == "buffer"
+
+    def state(self, name: str, value: Value, array: np.ndarray, group: str = "") -> State:
+        """The state for the tensor `name`, read through `value`, holding `array` at first, among others of its kind and `group`."""
         self.arrays[name] = array
-        buffer = self.verdicts[name].kind == "buffer"
+        buffer = self.is_buffer(name)
         trainable = not buffer and (matches(name, self.trainable) or not matches(name, self.freeze))
-        return State(name, "buffer" if buffer else "parameter", value, trainable=trainable)
+        return State(name, "buffer" if buffer else "parameter", value, trainable=trainable, group=group)
 
     def check_patterns(self) -> None:
         """Raise OptionError for a pattern that matches no weight."""

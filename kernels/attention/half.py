@@ -1,7 +1,8 @@
 """Attention on 16-bit memory: operands of one head are widened into the worker's scratch, where the float32 kernels do all the work.
 
 Scores, weights and sums are float32 throughout, and so is the statistic of the queries; results are rounded once, when they are written.
-Masks are widened block by block, so that the scratch is linear in the number of positions. See `attention` for the operands.
+Masks, of the operands' type or float32, are widened block by block, so that the scratch is linear in the number of positions. See `attention` for
+the operands.
 """
 from __future__ import annotations
 
@@ -22,14 +23,15 @@ def half_scratch_elements(queries: int, keys: int, size: int, value_size: int, g
     return inner, inner + (min(queries, QUERIES) + keys) * (size + value_size)
 
 
-def attention_half_leaf(dtype: str, capped: bool = False) -> Leaf:
-    """The forward leaf for "f2" or "b2". A unit of range is a block of queries of a head; the float32 kernel has `inner` numbers of scratch."""
-    return _forward_leaf(dtype, capped, cpu.current())
+def attention_half_leaf(dtype: str, mask: str, capped: bool = False) -> Leaf:
+    """The forward leaf for "f2" or "b2" with a mask of that type or "f4". A unit of range is a block of queries of a head; the float32 kernel has
+    `inner` numbers of scratch."""
+    return _forward_leaf(dtype, mask, capped, cpu.current())
 
 
-def attention_half_grad_leaf(dtype: str, capped: bool = False) -> Leaf:
-    """The backward leaf for "f2" or "b2". A unit of range is a key head with its query heads."""
-    return _backward_leaf(dtype, capped, cpu.current())
+def attention_half_grad_leaf(dtype: str, mask: str, capped: bool = False) -> Leaf:
+    """The backward leaf, likewise. A unit of range is a key head with its query heads."""
+    return _backward_leaf(dtype, mask, capped, cpu.current())
 
 
 def _converters(dtype: str, path: cpu.Cpu) -> tuple[Any, Any]:
@@ -45,8 +47,8 @@ def _converters(dtype: str, path: cpu.Cpu) -> tuple[Any, Any]:
 
 
 @functools.cache
-def _forward_leaf(dtype: str, capped: bool, path: cpu.Cpu) -> Leaf:
-    attend = named(forward_body("f4", dtype, capped, path), dtype, capped, path.name)
+def _forward_leaf(dtype: str, mask: str, capped: bool, path: cpu.Cpu) -> Leaf:
+    attend = named(forward_body("f4", mask, capped, path), mask, capped, path.name)
     widened, rounded = _converters(dtype, path)
 
     def attention_half(q, k, v, mask, y, lse, scratch, inner, scale, cap, heads, group, queries, keys, d, e, causal,  # type: ignore[no-untyped-def]
@@ -70,13 +72,13 @@ def _forward_leaf(dtype: str, capped: bool, path: cpu.Cpu) -> Leaf:
                    scratch, scale, cap, 1, 1, rows, keys, d, e, causal + i0, 0, mode, 0, 0, m_t, 0, 1)
             rounded(rows, e, scratch, wide_y, y, b * y_b + h * y_h + i0 * y_t, y_t)
 
-    signature = "T[:], T[:], T[:], T[:], T[:], f4[:], f4[w,:], i8, " + SIZES.replace("T", "f4")
-    return Leaf(attention_half, signature.replace("T", dtype), key=f"{dtype}-{path.name}-{capped}")
+    signature = f"T[:], T[:], T[:], {mask}[:], T[:], f4[:], f4[w,:], i8, " + SIZES.replace("T", "f4")
+    return Leaf(attention_half, signature.replace("T", dtype), key=f"{dtype}-{mask}-{path.name}-{capped}")
 
 
 @functools.cache
-def _backward_leaf(dtype: str, capped: bool, path: cpu.Cpu) -> Leaf:
-    pull = named(backward_body("f4", dtype, capped, path), dtype, capped, path.name)
+def _backward_leaf(dtype: str, mask: str, capped: bool, path: cpu.Cpu) -> Leaf:
+    pull = named(backward_body("f4", mask, capped, path), mask, capped, path.name)
     widened, rounded = _converters(dtype, path)
 
     def attention_half_grad(g, q, k, v, mask, y, lse, dq, dk, dv, scratch, inner, scale, cap, heads, group, queries,  # type: ignore[no-untyped-def]
@@ -107,5 +109,5 @@ def _backward_leaf(dtype: str, capped: bool, path: cpu.Cpu) -> Leaf:
             for i in range(group):
                 rounded(queries, d, scratch, wide_dq + i * queries * d, dq, at_q + i * q_h, q_t)
 
-    signature = "T[:], T[:], T[:], T[:], T[:], T[:], f4[:], T[:], T[:], T[:], f4[w,:], i8, " + SIZES.replace("T", "f4")
-    return Leaf(attention_half_grad, signature.replace("T", dtype), key=f"{dtype}-{path.name}-{capped}")
+    signature = f"T[:], T[:], T[:], T[:], {mask}[:], T[:], f4[:], T[:], T[:], T[:], f4[w,:], i8, " + SIZES.replace("T", "f4")
+    return Leaf(attention_half_grad, signature.replace("T", dtype), key=f"{dtype}-{mask}-{path.name}-{capped}")

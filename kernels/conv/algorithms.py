@@ -62,6 +62,11 @@ def _turned_weights(p: Problem, dtype: str, path: Cpu, *, biased: bool) -> list[
     return planar.turned.around(choose_weights(p, dtype, path, biased=biased).calls(p, dtype, path, biased=biased), dtype, {0: x, 1: y}, {})
 
 
+def _unlike_blocks(serves: Callable[[Problem, str, Cpu], bool]) -> Callable[[Problem, str, Cpu], bool]:
+    """Where each pixel becomes a block of its own, other ways take two to four times as long, which their estimates do not say."""
+    return lambda p, dtype, path: serves(p, dtype, path) and not planar.blocks.serves(p, dtype, path)
+
+
 CHANNELS_LAST = (
     Algorithm("depthwise", depthwise.serves, depthwise.cost, depthwise.panels, depthwise.calls),
     Algorithm("tiles", tiles.serves, tiles.cost, tiles.panels, tiles.calls),
@@ -75,8 +80,9 @@ PLANAR = (
     Algorithm("pointwise", planar.pointwise.serves, planar.pointwise.cost, planar.pointwise.panels, planar.pointwise.calls),
     Algorithm("framed", planar.framed.serves, planar.framed.cost, planar.framed.panels, planar.framed.calls),
     Algorithm("unfolded", planar.product.serves, planar.product.cost, planar.product.panels, planar.product.calls),
-    Algorithm("folded", planar.transpose.serves, planar.transpose.cost, planar.transpose.panels, planar.transpose.calls),
-    Algorithm("turned", lambda p, dtype, _path: planar.turned.serves(p, dtype), planar.turned.cost, lambda *_: None, _turned),
+    Algorithm("blocks", planar.blocks.serves, planar.blocks.cost, lambda *_: None, planar.blocks.calls),
+    Algorithm("folded", _unlike_blocks(planar.transpose.serves), planar.transpose.cost, planar.transpose.panels, planar.transpose.calls),
+    Algorithm("turned", _unlike_blocks(lambda p, dtype, _path: planar.turned.serves(p, dtype)), planar.turned.cost, lambda *_: None, _turned),
 )
 """Images and results as planes."""
 STEM = (Algorithm("stem", stem.serves, stem.cost, stem.panels, stem.calls),)

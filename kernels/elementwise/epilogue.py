@@ -73,11 +73,12 @@ class Epilogue:
     operands: tuple[Along, ...]
     size: int
     own: int = 1
+    retyped: bool = False              # the product is not computed in the memory of output 0: exprs[0], the only one, may have another type
 
     def __post_init__(self) -> None:
         read = variables(*self.exprs)
         assert list(read) == list(range(len(self.operands) + 1)), (read, self.operands)
-        assert read[0].dtype == self.exprs[0].dtype, "the product is replaced where it lies"
+        assert self.retyped or read[0].dtype == self.exprs[0].dtype, "the product is replaced where it lies"
 
     @property
     def form(self) -> Form:

@@ -14,17 +14,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes  # noqa: F401  (teaches NumPy the name bfloat16)
+import ml_dtypes
 import numpy as np
 
-from ..dtypes import FLOATS
+from ..dtypes import FLOATS, HALVES, NARROW
+from . import narrow, rounding
 
 Number = bool | int | float
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True, repr=False)
 class Expr:
-    """A node: `op` is "var", "const" or a key of OPERATIONS; `value` is a variable's index or a constant's number."""
+    """A node: `op` is "var", "const", "draw" or a key of OPERATIONS; `value` is a variable's index, a constant's number or the stream drawn from."""
 
     op: str
     args: tuple[Expr, ...]
@@ -187,6 +188,16 @@ def fmod(a: Operand, b: Operand) -> Expr:
     return _binary("fmod", a, b)
 
 
+def shift_left(a: Operand, b: Operand) -> Expr:
+    """An integer's bits moved up by b places; 0 where b is negative or no place is left."""
+    return _binary("shl", a, b)
+
+
+def shift_right(a: Operand, b: Operand) -> Expr:
+    """An integer's bits moved down by b places, signed ones filled up by their sign, which is all that is left where b is negative or too large."""
+    return _binary("shr", a, b)
+
+
 def equal(a: Operand, b: Operand) -> Expr:
     return _compare("eq", a, b)
 
@@ -210,9 +221,45 @@ def where(condition: Expr, a: Operand, b: Operand) -> Expr:
     return make("where", (condition, *args), args[0].dtype)
 
 
-def cast(x: Expr, dtype: str) -> Expr:
-    """`x` as `dtype`. Float to integer truncates, saturates out of range and makes NaN 0; integers wrap; bool is `x != 0`."""
-    return x if x.dtype == dtype else make("cast", (x,), dtype)
+def cast(x: Expr, dtype: str, saturate: bool = True, round_mode: str = "up") -> Expr:
+    """`x` as `dtype`. Float to integer truncates, saturates out of range and makes NaN 0; integers wrap; bool is `x != 0`.
+
+    `saturate` and `round_mode` are for narrow floats (`narrow`).
+    """
+    how = narrow.MODES[saturate, round_mode] if dtype in NARROW else "cast"
+    return x if x.dtype == dtype else make(how, (x,), dtype)
+
+
+def draw(stream: int) -> Expr:
+    """A random uint32 of the element's own, from a stream: what computes the expression says by which seed and which count (`Position`)."""
+    return make("draw", (), "uint32", stream)
+
+
+def stochastic(x: Expr, dtype: str, stream: int) -> Expr:
+    """The float32 `x` as a 16-bit float, rounded up or down at random so that the mean is x (`rounding`)."""
+    assert x.dtype == "float32", x.dtype
+    assert dtype in HALVES, dtype
+    return make("stochastic", (x, draw(stream)), dtype)
+
+
+def away(x: Expr) -> Expr:
+    """The float32 `x` as the nearest bfloat16, ties away from zero."""
+    assert x.dtype == "float32", x.dtype
+    return make("away", (x,), "bfloat16")
+
+
+def remainder(x: Expr, rounded: Expr) -> Expr:
+    """What the 16-bit `rounded` lacks of the float32 `x`, as an int16 (`rounding`)."""
+    assert x.dtype == "float32", x.dtype
+    assert rounded.dtype in HALVES, rounded.dtype
+    return make("remainder", (x, rounded), "int16")
+
+
+def joined(rounded: Expr, rest: Expr) -> Expr:
+    """The float32 number that a 16-bit one and its remainder stand for."""
+    assert rounded.dtype in HALVES, rounded.dtype
+    assert rest.dtype == "int16", rest.dtype
+    return make("joined", (rounded, rest), "float32")
 
 
 # ---- the operations: evaluation, cost, derivative -----------------------------------------------------------------------
@@ -264,7 +311,13 @@ def _power(a: np.ndarray, b: np.ndarray) -> Any:
     return np.where(b < 0, inverse, whole).astype(a.dtype)
 
 
-def _cast(x: np.ndarray, dtype: np.dtype) -> Any:
+def _cast(x: np.ndarray, dtype: np.dtype, how: str = "cast") -> Any:
+    if x.dtype.name in NARROW:
+        return _cast(narrow.cast_from(x), dtype, how)
+    if dtype.name in narrow.INTEGERS:
+        return narrow.cast_to(_cast(x, np.dtype("int32")) if x.dtype.kind == "f" else x, dtype, how)
+    if dtype.name in NARROW:
+        return narrow.cast_to(x.astype("float32" if x.dtype.itemsize <= 2 or x.dtype == np.float32 else "float64"), dtype, how)
     if x.dtype.kind != "f" or dtype.kind not in "iu":
         return x.astype(dtype)
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
@@ -272,6 +325,15 @@ def _cast(x: np.ndarray, dtype: np.dtype) -> Any:
     inside |= (x > -1) & (x < 0)
     outside = np.where(np.isnan(x), 0, np.where(x < 0, low, high)).astype(dtype)
     return np.where(inside, np.where(inside, x, 0).astype(dtype), outside)
+
+
+def _shift(x: np.ndarray, places: np.ndarray, left: bool) -> Any:
+    bits = 8 * x.itemsize
+    inside = (places >= 0) & (places < bits)
+    if left:
+        return np.where(inside, np.left_shift(x, np.where(inside, places, 0).astype(x.dtype)), 0).astype(x.dtype)
+    filled = np.right_shift(x, np.where(inside, places, bits - 1).astype(x.dtype))
+    return filled if x.dtype.kind == "i" else np.where(inside, filled, 0).astype(x.dtype)
 
 
 def _sigmoid(x: np.ndarray) -> Any:
@@ -346,9 +408,12 @@ OPERATIONS: dict[str, Operation] = {
     "eq": Operation(np.equal), "ne": Operation(np.not_equal), "isnan": Operation(np.isnan),
     "and": Operation(np.bitwise_and), "or": Operation(np.bitwise_or), "xor": Operation(np.bitwise_xor),
     "not": Operation(np.invert),
+    "shl": Operation(lambda x, y: _shift(x, y, True), 2), "shr": Operation(lambda x, y: _shift(x, y, False), 2),
     "where": Operation(np.where, 1, lambda y, c, a, b: (
         None, where(c, Const(1, y.dtype), Const(0, y.dtype)), where(c, Const(0, y.dtype), Const(1, y.dtype)))),
-    "cast": Operation(_cast),
+    **{name: Operation(_cast) for name in narrow.MODES.values()},
+    "stochastic": Operation(rounding.stochastic, 20), "away": Operation(rounding.away, 3),
+    "remainder": Operation(rounding.remainder, 6), "joined": Operation(rounding.joined, 4),
 }
 
 
@@ -389,8 +454,14 @@ def key(*roots: Expr) -> str:
     return "; ".join(words) + " -> " + ",".join(str(number[r]) for r in roots)
 
 
-def evaluate(expr: Expr, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """The value over (broadcast) arrays, variable i being arrays[i]; the slow NumPy twin of the compiled code."""
+def draws(*roots: Expr) -> tuple[int, ...]:
+    """The streams that are drawn from, in ascending order."""
+    return tuple(sorted({int(n.value) for n in postorder(roots) if n.op == "draw" and n.value is not None}))
+
+
+def evaluate(expr: Expr, arrays: Sequence[np.ndarray], words: Mapping[int, np.ndarray] | None = None) -> np.ndarray:
+    """The value over (broadcast) arrays, variable i being arrays[i] and words[s] what is drawn from stream s; the slow NumPy twin of the
+    compiled code."""
     values: dict[Expr, Any] = {}
     with np.errstate(all="ignore"):
         for node in postorder([expr]):
@@ -401,8 +472,15 @@ def evaluate(expr: Expr, arrays: Sequence[np.ndarray]) -> np.ndarray:
                 assert value.dtype == dtype, f"variable {node.value} is {node.dtype}, the array is {value.dtype}"
             elif node.op == "const":
                 value = np.array(node.value, dtype)
-            elif node.op == "cast":
-                value = _cast(_plain(values[node.args[0]]), dtype)
+            elif node.op == "draw":
+                assert words is not None, "nobody said what is drawn"
+                value = words[int(node.value or 0)]
+            elif node.op.startswith("cast"):
+                value = _cast(_plain(values[node.args[0]]), dtype, node.op)
+            elif node.op in ("stochastic", "away"):
+                value = OPERATIONS[node.op].evaluate(*[values[a] for a in node.args], dtype)
+            elif node.op in ("remainder", "joined"):
+                value = OPERATIONS[node.op].evaluate(*[values[a] for a in node.args])
             else:
                 value = OPERATIONS[node.op].evaluate(*[_plain(values[a]) for a in node.args])
             values[node] = np.asarray(value, dtype)
@@ -427,6 +505,18 @@ def substitute(expr: Expr, values: Mapping[int, Expr]) -> Expr:
             assert node.value is not None
             new[node] = values.get(int(node.value), node)
             assert new[node].dtype == node.dtype, f"variable {node.value} is {node.dtype}, not {new[node].dtype}"
+        else:
+            new[node] = make(node.op, tuple(new[a] for a in node.args), node.dtype, node.value)
+    return new[expr]
+
+
+def certain(expr: Expr) -> Expr:
+    """`expr` without chance: rounded to nearest, and infinite where rounding at random may make it so."""
+    new: dict[Expr, Expr] = {}
+    for node in postorder([expr]):
+        if node.op == "stochastic":
+            x = new[node.args[0]]
+            new[node] = where(abs_(x) > float(ml_dtypes.finfo(node.dtype).max), Const(math.inf, node.dtype), cast(x, node.dtype))
         else:
             new[node] = make(node.op, tuple(new[a] for a in node.args), node.dtype, node.value)
     return new[expr]

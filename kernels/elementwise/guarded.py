@@ -21,12 +21,12 @@ from ..isa import cpu
 from ..isa.vector import BIT, WORD, Emitter, as_intrinsic
 from ..machine.call import Call, In, Out
 from ..machine.status import NOT_FINITE
-from .expr import Expr, key, variables
-from .loops import FULL, GRAIN, SCALAR, EmittedLeaf, Loops, Space, cost_of, lanes_of
+from .expr import Expr, draws, key, variables
+from .loops import FULL, GRAIN, SCALAR, EmittedLeaf, Loops, Space, cost_of, drawn, lanes_of
 
 
-def guarded_call(outputs: Sequence[Expr], watched: Sequence[Expr], inputs: Sequence[In], results: Sequence[Out]) -> Call:
-    """One pass that computes `outputs[k]` into `results[k]` and watches floats, variable i being inputs[i].
+def guarded_call(outputs: Sequence[Expr], watched: Sequence[Expr], inputs: Sequence[In], results: Sequence[Out], start: int = 0) -> Call:
+    """One pass that computes `outputs[k]` into `results[k]` and watches floats, variable i being inputs[i]; `start` as `elementwise_call` has it.
 
     Args:
         inputs, results: arrays of one shape, inputs also of one element. A result may lie in the memory of an input of its shape
@@ -42,7 +42,8 @@ def guarded_call(outputs: Sequence[Expr], watched: Sequence[Expr], inputs: Seque
     leaf = _leaf(tuple(outputs), tuple(watched), tuple(read), lies, cpu.current())
     args = [replace(a, shape=(1,) if how == SCALAR else (n,)) for a, how in zip(arrays, lies, strict=True)]
     cost = cost_of([*outputs, *watched], outputs, read, lies, Space((n,), ((1,),) * len(arrays)))
-    return Call(leaf, [*args, *(replace(r, shape=(n,)) for r in results)], n, GRAIN, cost, flat=True)
+    drawing = drawn([*outputs, *watched], start)
+    return Call(leaf, [*args, *(replace(r, shape=(n,)) for r in results), *drawing], n, GRAIN, cost, flat=True)
 
 
 @functools.cache
@@ -50,7 +51,7 @@ def _leaf(outputs: tuple[Expr, ...], watched: tuple[Expr, ...], read: tuple[int,
     name = hashlib.sha1(repr((key(*outputs), key(*watched), read, lies, path.name)).encode()).hexdigest()[:16]
     dtypes = tuple(v.dtype for v in variables(*outputs, *watched).values())
     words = [f"{CODES[dtype]}[r]" if how == FULL else f"{CODES[dtype]}[:]" for dtype, how in zip(dtypes, lies, strict=True)]
-    words += [f"{CODES[o.dtype]}[r]" for o in outputs]
+    words += [f"{CODES[o.dtype]}[r]" for o in outputs] + ["i8"] * (3 if draws(*outputs, *watched) else 0)
 
     def emit(e: Emitter, block: Any, lo: Any, hi: Any) -> Any:
         return _Watching(outputs, read, dtypes, lies, 1, watched).emit_status(e, block, lo, hi)

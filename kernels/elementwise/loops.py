@@ -13,26 +13,30 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 from llvmlite import ir
 
-from ..dtypes import CODES, ELEMENTS, HALVES
+from ..dtypes import CODES, ELEMENTS, HALVES, NARROW
 from ..isa import cpu, half, mathlib
-from ..isa.vector import BIT, WORD, Emitter, as_intrinsic, word
+from ..isa.vector import BIT, INT32, WORD, Emitter, as_intrinsic, word
 from ..isa.vector import ELEMENTS as LLVM
-from ..machine.call import Call, In, Out, Work
-from ..machine.leaf import CachedCFunc, Leaf
-from .expr import Expr, flops, key, postorder, variables
+from ..machine.call import Call, In, Micro, Out, Position, Seed, Work
+from ..machine.leaf import Leaf
+from ..random import SPAN, span_bits
+from . import narrow, rounding
+from .expr import Expr, draws, flops, key, postorder, variables
 
 GRAIN = 1024
 """Elements below which a range is not cut."""
 
 CACHE = 4 << 20
 """Bytes that a core's caches are assumed to hold (for cost estimates only)."""
+
+NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 FULL, SCALAR, ROW, COLUMN = "full", "scalar", "row", "column"
 """How an input lies along the iteration space: as the outputs do; one element; broadcast over some outer dimensions, with
@@ -96,8 +100,11 @@ def collapse(shape: tuple[int, ...], inputs: Sequence[tuple[int, ...]]) -> Space
 
 # ---- the call -----------------------------------------------------------------------------------------------------------
 
-def elementwise_call(outputs: Sequence[Expr], inputs: Sequence[In | Out | Work], results: Sequence[Out | Work]) -> Call:
+def elementwise_call(outputs: Sequence[Expr], inputs: Sequence[In | Out | Work], results: Sequence[Out | Work], start: int = 0) -> Call:
     """One pass that computes `outputs[k]` into `results[k]`, variable i being inputs[i].
+
+    Expressions that draw random numbers do so by the run's seed, the index of the micro-batch and the element's position, counted from
+    `start`; their inputs then have the results' shape or one element.
 
     Args:
         outputs: expressions; their dtypes are the results' dtypes, their variables' dtypes the inputs'.
@@ -117,7 +124,8 @@ def elementwise_call(outputs: Sequence[Expr], inputs: Sequence[In | Out | Work],
         args: list[Any] = [replace(a, shape=(1,) if how == SCALAR else space.dims)
                            for a, how in zip(arrays.values(), lies, strict=True)]
         args += [replace(r, shape=space.dims) for r in results]
-        return Call(leaf, args, space.inner, GRAIN, nanoseconds, flat=True)
+        return Call(leaf, [*args, *drawn(outputs, start)], space.inner, GRAIN, nanoseconds, flat=True)
+    assert not draws(*outputs), "an element's position is known where the inputs lie as the outputs do"
     table = (space.rows, space.inner)
     args = list(space.dims[1:-1])
     for k, (array, how) in enumerate(zip(arrays.values(), lies, strict=True)):
@@ -128,12 +136,18 @@ def elementwise_call(outputs: Sequence[Expr], inputs: Sequence[In | Out | Work],
     return Call(leaf, args, space.rows, max(1, GRAIN // max(1, space.inner)), nanoseconds)
 
 
+def drawn(computed: Sequence[Expr], start: int) -> list[Any]:
+    """The arguments that follow the arrays where random numbers are drawn."""
+    assert start % SPAN == 0, start
+    return [Position(start), Seed(), Micro()] if draws(*computed) else []
+
+
 def cost_of(computed: Sequence[Expr], written: Sequence[Expr], read: dict[int, Expr], lies: Sequence[str], space: Space) -> float:
     """Nanoseconds on one core: a vector operation each 0.28, loads and stores at 50 bytes a ns in cache and 30 beyond it."""
     moved = sum(_size(v.dtype) for v, how in zip(read.values(), lies, strict=True) if how == FULL)
     moved += sum(_size(o.dtype) for o in written)
     points = math.prod(space.dims)
-    arithmetic = 0.28 * flops(*computed) / lanes_of(computed, cpu.current())
+    arithmetic = 0.28 * flops(*computed) / lanes_of(computed, cpu.current()) + 0.5 * len(draws(*computed))
     return 20.0 + 2.0 * space.rows + points * max(arithmetic, moved / (50.0 if points * moved < CACHE else 30.0))
 
 
@@ -147,7 +161,7 @@ def _leaf(outputs: tuple[Expr, ...], read: tuple[int, ...], lies: tuple[str, ...
     for dtype, how in zip(dtypes, lies, strict=True):
         words.append(f"{CODES[dtype]}[r{inner}]" if how == FULL else f"{CODES[dtype]}[:]")
         words += ["i8"] * ((rank - 1) * (how in (ROW, COLUMN)))
-    words += [f"{CODES[o.dtype]}[r{inner}]" for o in outputs]
+    words += [f"{CODES[o.dtype]}[r{inner}]" for o in outputs] + ["i8"] * (3 if draws(*outputs) else 0)
     loops = Loops(outputs, read, dtypes, lies, rank)
     return EmittedLeaf(elementwise, ", ".join(words), name, as_intrinsic(f"elementwise_{name}", "block, lo, hi", path, loops.emit))
 
@@ -165,10 +179,8 @@ class EmittedLeaf(Leaf):
         super().__init__(function, signature, key=key, checked=checked)
         self._kernel = kernel
 
-    def _entry(self) -> CachedCFunc:
-        code = self.twin.__code__.replace(co_qualname=f"{self.name}-{self.identity}")
-        entry = FunctionType(code, {"kernel": self._kernel, "__name__": self.twin.__module__})
-        return CachedCFunc(entry, self._options)
+    def _entry(self) -> Callable[[int, int, int, int], int]:
+        return FunctionType(self.twin.__code__, {"kernel": self._kernel, "__name__": self.twin.__module__})
 
 
 def lanes_of(outputs: Sequence[Expr], path: cpu.Cpu) -> int:
@@ -214,8 +226,12 @@ class Loops:
         results = [take(1 + min(self.rank, 2)) for _ in self.outputs]
         outs = [r[0] for r in results]
         if self.rank == 1:
-            self.row(e, e.b.sub(hi, lo), self._moved(e, ins, [lo if how == FULL else word(0) for how in self.lies]),
-                      self._moved_out(e, outs, lo))
+            whole = [e.b.sub(hi, lo), self._moved(e, ins, [lo if how == FULL else word(0) for how in self.lies]), self._moved_out(e, outs, lo)]
+            if streams := draws(*self.computed):
+                start, seed, count = take(3)
+                self._drawn_row(e, streams, e.b.add(start, lo), seed, count, *whole)
+            else:
+                self.row(e, *whole)
             return
         inner = results[0][-1]
 
@@ -240,10 +256,24 @@ class Loops:
         """Output addresses plus an offset in elements."""
         return [e.address(a, e.times(offset, _size(o.dtype))) for a, o in zip(addresses, self.outputs, strict=True)]
 
-    def vector(self, e: Emitter, lanes: int, raw: Sequence[Any], outs: Sequence[Any], mask: Any = None) -> None:
-        """One vector of each input, as it lies in memory, to one of each output."""
+    def _drawn_row(self, e: Emitter, streams: Sequence[int], start: Any, seed: Any, count: Any,
+                   n: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
+        """`row` where the expressions draw from `streams`: the words of a SPAN of elements are drawn at a time, then read as an input is.
+        `start`: the position of the first element, a multiple of SPAN, as all cuts of a range are."""
+        room = {stream: e.b.ptrtoint(e.b.alloca(ir.ArrayType(INT32, SPAN)), WORD) for stream in streams}
+
+        def span(i: Any, _state: list[Any]) -> None:
+            at = e.b.udiv(e.b.add(start, i), word(SPAN))
+            for stream, to in room.items():
+                span_bits(e, at, seed, count, stream, to)
+            self.row(e, e.minimum(e.b.sub(n, i), word(SPAN)), self._moved(e, ins, [i if how == FULL else word(0) for how in self.lies]),
+                     self._moved_out(e, outs, i), room)
+        e.loop(0, n, SPAN, [], span)
+
+    def vector(self, e: Emitter, lanes: int, raw: Sequence[Any], outs: Sequence[Any], mask: Any = None, words: dict[int, Any] | None = None) -> None:
+        """One vector of each input, as it lies in memory, to one of each output; `words`: what is drawn, by stream."""
         vectors = {index: _unpacked(e, v, dtype) for index, v, dtype in zip(self.read, raw, self.dtypes, strict=True)}
-        values = Translator(e, lanes).values(self.computed, vectors)
+        values = Translator(e, lanes).values(self.computed, vectors, words)
         for y, o, value in zip(outs, self.outputs, values, strict=False):
             e.store(_packed(e, value, o.dtype), y, mask)
         self.look(e, values[len(self.outputs):], mask)
@@ -251,8 +281,8 @@ class Loops:
     def look(self, e: Emitter, values: Sequence[Any], mask: Any) -> None:
         """What was computed beyond the outputs, for lanes in `mask` (None: all)."""
 
-    def row(self, e: Emitter, n: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
-        """All elements of one contiguous run of outputs."""
+    def row(self, e: Emitter, n: Any, ins: Sequence[Any], outs: Sequence[Any], room: Mapping[int, Any] = NOTHING) -> None:
+        """All elements of one contiguous run of outputs; `room`: where the random words of each stream lie."""
         lanes = lanes_of(self.computed, e.path)
         single = {k: e.load(ins[k], stored(self.dtypes[k])) for k, how in enumerate(self.lies) if how in (SCALAR, COLUMN)}
 
@@ -263,7 +293,8 @@ class Loops:
                     raw.append(e.splat(single[k], lanes))
                 else:
                     raw.append(e.load(e.address(ins[k], e.times(i, _size(dtype))), ir.VectorType(stored(dtype), lanes), mask))
-            self.vector(e, lanes, raw, [e.address(y, e.times(i, _size(o.dtype))) for y, o in zip(outs, self.outputs, strict=True)], mask)
+            words = {stream: e.load(e.address(at, e.times(i, 4)), ir.VectorType(INT32, lanes)) for stream, at in room.items()}
+            self.vector(e, lanes, raw, [e.address(y, e.times(i, _size(o.dtype))) for y, o in zip(outs, self.outputs, strict=True)], mask, words)
 
         whole = e.b.and_(n, word(-lanes))
         e.loop(0, whole, lanes, [], lambda i, _: step(i, lanes, None))
@@ -327,12 +358,15 @@ class Translator:
     def __init__(self, e: Emitter, lanes: int) -> None:
         self.e, self.b, self.lanes = e, e.b, lanes
 
-    def values(self, outputs: Sequence[Expr], inputs: dict[int, Any]) -> list[Any]:
-        """The outputs' values; `inputs` holds a vector per variable. A shared subexpression is computed once."""
+    def values(self, outputs: Sequence[Expr], inputs: dict[int, Any], words: dict[int, Any] | None = None) -> list[Any]:
+        """The outputs' values; `inputs` holds a vector per variable, `words` one per stream. A shared subexpression is computed once."""
         known: dict[Expr, Any] = {}
         for node in postorder(outputs):
             if node.op == "var":
                 known[node] = inputs[int(node.value or 0)]
+            elif node.op == "draw":
+                assert words is not None, "nobody drew"
+                known[node] = words[int(node.value or 0)]
             elif node.op == "const":
                 known[node] = self.constant(node.dtype, node.value or 0)
             else:
@@ -390,6 +424,18 @@ def _div(t: Translator, node: Expr, x: Any, y: Any) -> Any:
     reverse = t.b.icmp_signed("==", y, t.constant(node.dtype, -1))
     quotient = t.b.sdiv(x, t.b.select(t.b.or_(empty, reverse), one, y))
     return t.b.select(empty, zero, t.b.select(reverse, t.b.neg(x), quotient))
+
+
+def _shift(left: bool) -> Rule:
+    """LLVM leaves open what a shift by all bits or more gives; a negative number of places is a large one without a sign."""
+    def rule(t: Translator, node: Expr, x: Any, y: Any) -> Any:
+        bits, signed = 8 * _size(node.dtype), node.dtype.startswith("int")
+        beyond = t.b.icmp_unsigned(">=", y, t.constant(node.dtype, bits))
+        if not left and signed:
+            return t.b.ashr(x, t.b.select(beyond, t.constant(node.dtype, bits - 1), y))
+        zero = t.constant(node.dtype, 0)
+        return t.b.select(beyond, zero, (t.b.shl if left else t.b.lshr)(x, t.b.select(beyond, zero, y)))
+    return rule
 
 
 def _neg(t: Translator, node: Expr, x: Any) -> Any:
@@ -450,7 +496,22 @@ def _fmod(t: Translator, node: Expr, x: Any, y: Any) -> Any:
 
 def _cast(t: Translator, node: Expr, x: Any) -> Any:
     source, target = node.args[0].dtype, node.dtype
+    if source in NARROW:
+        source, x = narrow.BYTES.get(source, "float32"), narrow.decode(t.e, source, x)
+    if target in NARROW:
+        through = "int32" if target in narrow.INTEGERS else "float32" if source == "float32" or _size(source) <= 2 else "float64"
+        if target not in narrow.INTEGERS or "float" in source:
+            source, x = through, _convert(t, source, through, x)
+        elif source == "bool":
+            source, x = "uint8", _convert(t, source, "uint8", x)
+    return narrow.encode(t.e, target, x, node.op) if target in NARROW else _convert(t, source, target, x)
+
+
+def _convert(t: Translator, source: str, target: str, x: Any) -> Any:
+    """Numbers of one type as another, none of them narrow."""
     kind = t.kind(target)
+    if source == target:
+        return x
     if target == "bool":
         return t.compare("!=", source, x, t.constant(source, 0))
     if "float" in source and "float" in target:
@@ -482,6 +543,11 @@ _EMITTERS: dict[str, Rule] = {
     "isnan": lambda t, _node, x: t.b.fcmp_unordered("uno", x, x),
     "and": _bitwise("and_"), "or": _bitwise("or_"), "xor": _bitwise("xor"),
     "not": lambda t, _node, x: t.b.not_(x),
+    "shl": _shift(True), "shr": _shift(False),
     "where": lambda t, _node, condition, x, y: t.b.select(condition, x, y),
-    "cast": _cast,
+    **{name: _cast for name in narrow.MODES.values()},
+    "stochastic": lambda t, node, x, words: rounding.emit_stochastic(t.e, node.dtype, x, words),
+    "away": lambda t, node, x: rounding.emit_away(t.e, node.dtype, x),
+    "remainder": lambda t, node, x, rounded: rounding.emit_remainder(t.e, node.args[1].dtype, x, rounded),
+    "joined": lambda t, node, rounded, rest: rounding.emit_joined(t.e, node.args[0].dtype, rounded, rest),
 }

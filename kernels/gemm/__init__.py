@@ -26,8 +26,7 @@ def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: 
     """
     assert bias is None or all(p.b_step)
     if dtype in HALVES:
-        calls = half.calls(dtype, p, a, b, c, alpha=alpha, beta=beta, bias=bias, serial=serial, partials=partials, packed=packed)
-        return [*calls, epilogue.after(c.shape, -1)] if epilogue and calls else calls
+        return half.calls(dtype, p, a, b, c, alpha=alpha, beta=beta, bias=bias, serial=serial, partials=partials, packed=packed, epilogue=epilogue)
     return float32.calls(dtype, p, a, b, c, alpha=alpha, beta=beta, bias=bias, serial=serial, packed=packed, epilogue=epilogue)
 
 

@@ -1,9 +1,10 @@
 """Matrix products of float16 and bfloat16: 16-bit operands and results, sums in float32, one rounding at the end.
 
 B is laid out first: split into bfloat16 tiles where the CPU has them (a product of float16 is then four exact products, one of bfloat16
-one), else converted to float32 panels for the vector kernels; few rows of A read a transposed B where it lies. A block of C is summed
-in the worker's scratch and narrowed when it is finished. With float16 partials, as the tile machine keeps them, the sums are rounded
-to float16 after every PARTIAL products; a CPU with float16 multiply-adds does these products with them (half_fma.py).
+one), as bfloat16 pairs where it multiplies these (pairs.py), else converted to float32 panels for the vector kernels; few rows of A read a
+transposed B where it lies. A block of C is summed in the worker's scratch, narrowed when it is finished and handed to its epilogue. With
+float16 partials, as the tile machine keeps them, the sums are rounded to float16 after every PARTIAL products; a CPU with float16
+multiply-adds does these products with them (half_fma.py).
 """
 from __future__ import annotations
 
@@ -11,13 +12,14 @@ import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..elementwise.epilogue import Epilogue, Form, finisher, name, tail
 from ..isa import cpu
 from ..isa.half import narrow_rows, round_rows, widen_rows
 from ..machine.call import Call, In, Out, Work
 from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
-from . import half_fma
+from . import half_fma, pairs
 from . import tiles as tiled
 from .half_fma import PARTIAL
 from .micro import columns, dot, outer
@@ -66,6 +68,21 @@ def _native_block(path: cpu.Cpu) -> Any:
     return block
 
 
+def _pairs_block(path: cpu.Cpu) -> Any:
+    """Likewise with A as it is, if its pairs lie together, and B in panels of pairs."""
+    kernel, paired = pairs.outer(path), pairs.left(path)
+    panel, step, depth = pairs.WIDTH, pairs.STEP, pairs.DEPTH
+
+    def block(height, width, k, a, a_row, a_k, b, b_row, c, c_row, scratch):  # type: ignore[no-untyped-def]
+        for p in range(0, max(k, 1), depth):
+            deep = min(depth, k - p)
+            rows, row, pair = paired(height, deep, a + p * a_k, a_row, a_k, scratch)
+            for q in range(0, width, panel):
+                kernel(height, (deep + 1) // 2, rows, row, pair, b + q * b_row + p // 2 * step, c + 4 * q, c_row, p > 0)
+
+    return block
+
+
 def _dots_block(dtype: str) -> Any:
     """Likewise with A and B^T by rows as they are: neither is converted in memory."""
     kernel = dot(dtype)
@@ -87,11 +104,12 @@ def _tile_block(dtype: str) -> Any:
 
 
 @functools.cache
-def _gemm(dtype: str, path: cpu.Cpu, way: str, partials: str) -> Leaf:
+def _gemm(dtype: str, path: cpu.Cpu, way: str, partials: str, form: Form | None) -> Leaf:
     """The product; `Sizes` says what it reads and its range. With a bias `c_at` is the piece's first column."""
     block = register_jitable({"vectors": lambda: _vector_block(dtype, partials), "dots": lambda: _dots_block(dtype),
-                              "tiles": lambda: _tile_block(dtype), "native": lambda: _native_block(path)}[way]())
-    read, write = widen_rows(dtype), narrow_rows(dtype)
+                              "pairs": lambda: _pairs_block(path), "tiles": lambda: _tile_block(dtype),
+                              "native": lambda: _native_block(path)}[way]())
+    read, write, apply = widen_rows(dtype), narrow_rows(dtype), finisher(form)
 
     @register_jitable
     def finish(scratch, sums, spare, height, width, cols, alpha, beta, biased, bias, bias_at, bias_row, bias_column):  # type: ignore[no-untyped-def]
@@ -111,7 +129,7 @@ def _gemm(dtype: str, path: cpu.Cpu, way: str, partials: str) -> Leaf:
                 for j in range(width):
                     row[j] = alpha * row[j] + beta * addend[j]
 
-    def half_gemm(a, b, c, bias, scratch, alpha, beta, s, lo, hi):  # type: ignore[no-untyped-def]
+    def half_gemm(a, b, c, bias, scratch, alpha, beta, s, lo, hi, rest):  # type: ignore[no-untyped-def]
         down, across, spare = (s.m + s.rows - 1) // s.rows, (s.n + s.cols - 1) // s.cols, s.rows * s.cols
         sums = address_of(scratch)
         work = sums + 4 * (spare + s.cols)
@@ -126,10 +144,11 @@ def _gemm(dtype: str, path: cpu.Cpu, way: str, partials: str) -> Leaf:
                        s.bias_row, s.bias_column)
             to = s.c_at + (matrix * s.m + i) * s.c_row + j
             write(height, width, sums, s.cols * 4, address_of(c) + to * 2, s.c_row * 2)
+            apply(rest, height, width, address_of(c), to, s.c_row, (s.c_at + j) % s.c_row)
 
     right = dtype if way == "dots" else "f4"
-    signature = f"{dtype}[:], {right}[:], {dtype}[:], {dtype}[:], f4[w,:], f4, f4, numbers, lo, hi"
-    return Leaf(half_gemm, signature, key=f"{way}-{path if way == 'tiles' else path.name}-{partials}", numbers=Sizes)
+    signature = f"{dtype}[:], {right}[:], {dtype}[:], {dtype}[:], f4[w,:], f4, f4, numbers, lo, hi" + tail(form)
+    return Leaf(half_gemm, signature, key=f"{way}-{path if way == 'tiles' else path.name}-{partials}-{name(form)}", numbers=Sizes)
 
 
 def _blocks(p: Problem, tall: int, panel: int) -> tuple[int, int]:
@@ -149,10 +168,17 @@ def _in_dots(dtype: str, p: Problem, path: cpu.Cpu, partials: str) -> bool:
     return p.trans_b and not p.trans_a and p.m <= FEW and p.k > 0 and partials == "f4" and (dtype == "b2" or path.f16c)
 
 
+def _in_vectors(dtype: str, path: cpu.Cpu, partials: str) -> str:
+    """The way by vectors of panels."""
+    if partials == "f2":
+        return "native" if dtype == "f2" and path.multiplies_halves else "vectors"
+    return "pairs" if dtype == "b2" and path.pairs else "vectors"
+
+
 @dataclass(frozen=True)
 class _Layout:
-    """B in panels of `panel` columns and `words` float32 words, by the `way`: "tiles"; "vectors" of float32; "native" ones of float16.
-    "dots" leave B as it is."""
+    """B in panels of `panel` columns and `words` 32-bit words, by the `way`: "tiles"; "vectors" of float32; "native" ones of float16;
+    "pairs" of bfloat16. "dots" leave B as it is."""
 
     dtype: str
     path: cpu.Cpu
@@ -162,17 +188,26 @@ class _Layout:
     @property
     def tall(self) -> int:
         """Rows of a register block."""
-        return {"tiles": tiled.SIDE, "native": half_fma.ROWS}.get(self.way, self.path.tile.rows)
+        return {"tiles": tiled.SIDE, "native": half_fma.ROWS, "pairs": pairs.ROWS}.get(self.way, self.path.tile.rows)
 
     @property
     def panel(self) -> int:
-        return {"tiles": tiled.SIDE, "native": half_fma.WIDTH}.get(self.way, columns("f4", self.path))
+        return {"tiles": tiled.SIDE, "native": half_fma.WIDTH, "pairs": pairs.WIDTH}.get(self.way, columns("f4", self.path))
 
     @property
     def words(self) -> int:
         if self.way == "tiles":
             return tiled.panel_bytes(self.dtype, self.path, self.k) // 4
+        if self.way == "pairs":
+            return (self.k + 1) // 2 * self.panel
         return self.k * self.panel // (2 if self.way == "native" else 1)
+
+    @property
+    def flops_per_ns(self) -> float:
+        """Rough speed of one core."""
+        if self.way == "tiles":
+            return tiled.FLOPS_PER_NS[tiled.products(self.dtype, self.path)]
+        return self.path.rates.products * (2 if self.way == "pairs" else 1)
 
     def elements(self, matrices: int, n: int) -> int:
         """Words of that many matrices of `n` columns."""
@@ -183,10 +218,9 @@ class _Layout:
         row, start = (p.k, first * p.k) if p.trans_b else (p.n, first)
         if self.way == "tiles":
             return tiled.pack_call(self.dtype, self.path, b, target, n, p.k, p.trans_b, start, row, p.k * p.n, matrices)
-        panels = -(-n // self.panel)
+        groups = -(-n // (GROUP * self.panel))
         args = (b, target, self.panel, Packing(n, p.k, int(p.trans_b), start, row, p.k * p.n))
-        return Call(half_pack_leaf(self.dtype, self.path, self.way == "native"), args,
-                    n=matrices * -(-panels // GROUP), cost=0.3 * matrices * p.k * n)
+        return Call(half_pack_leaf(self.dtype, self.path, self.way), args, n=matrices * groups, cost=0.3 * matrices * p.k * n)
 
 
 def panels(dtype: str, p: Problem) -> Panels | None:
@@ -194,13 +228,14 @@ def panels(dtype: str, p: Problem) -> Panels | None:
     p, path = simplify(p), cpu.current()
     if p.batch or p.m <= 8 or p.count * p.m * p.n * p.k == 0:
         return None
-    layout = _Layout(dtype, path, "tiles" if _in_tiles(dtype, p, path, "f4", True) else "vectors", p.k)
+    layout = _Layout(dtype, path, "tiles" if _in_tiles(dtype, p, path, "f4", True) else _in_vectors(dtype, path, "f4"), p.k)
     elements = layout.elements(1, p.n)
     return Panels(elements, "f4", (layout.call(p, 0, p.n, 1, In(0, (p.k * p.n,)), Out(0, (elements,))),))
 
 
 def calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: float = 1.0, beta: float = 1.0, bias: Bias | None = None,
-          serial: Serial | None = None, partials: str = "f4", packed: bool = False, tiles: bool | None = None) -> list[Call]:
+          serial: Serial | None = None, partials: str = "f4", packed: bool = False, epilogue: Epilogue | None = None,
+          tiles: bool | None = None) -> list[Call]:
     """`gemm.matmul_calls` for "f2" and "b2".
 
     Args:
@@ -215,10 +250,10 @@ def calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: float =
     assert not (packed and (serial or partials != "f4"))
     a, b, c, p = flat(a), flat(b), flat(c, p.count * p.m * p.n), simplify(p)
     in_tiles = _in_tiles(dtype, p, path, partials, packed) if tiles is None else tiles and p.k > 0
-    in_dots, native = not packed and _in_dots(dtype, p, path, partials), partials == dtype == "f2" and path.multiplies_halves
-    layout = _Layout(dtype, path, "tiles" if in_tiles else "dots" if in_dots else "native" if native else "vectors", p.k)
+    in_dots = not packed and _in_dots(dtype, p, path, partials)
+    layout = _Layout(dtype, path, "tiles" if in_tiles else "dots" if in_dots else _in_vectors(dtype, path, partials), p.k)
     if layout.way == "dots":
-        return _piece(p, 0, p.n, layout, (a, b, c), alpha, beta, bias, partials)
+        return _piece(p, 0, p.n, layout, (a, b, c), alpha, beta, bias, partials, epilogue)
     step = p.n if serial is None else layout.panel * -(-p.n // (layout.panel * serial.factor))
     matrices = max(1, b.shape[0] // max(1, p.k * p.n))
     made: list[Call] = []
@@ -226,12 +261,12 @@ def calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: float =
         n, work = min(step, p.n - j), Work("packed", (layout.elements(matrices, step),), "f4")
         if p.k and not packed:
             made.append(layout.call(p, j, n, matrices, b, work))
-        made += _piece(p, j, n, layout, (a, b if packed else work, c), alpha, beta, bias, partials)
+        made += _piece(p, j, n, layout, (a, b if packed else work, c), alpha, beta, bias, partials, epilogue)
     return made
 
 
 def _piece(p: Problem, first: int, n: int, layout: _Layout, operands: tuple[In, In | Work, Out | Work], alpha: float, beta: float,
-           bias: Bias | None, partials: str) -> list[Call]:
+           bias: Bias | None, partials: str, epilogue: Epilogue | None) -> list[Call]:
     """The calls for `n` columns of C from `first` on; `operands` are A, those columns of B as the way reads them, C."""
     (a, right, c), dtype, path = operands, layout.dtype, layout.path
     rows, cols = _blocks(replace(p, n=n), layout.tall, layout.panel)
@@ -240,9 +275,11 @@ def _piece(p: Problem, first: int, n: int, layout: _Layout, operands: tuple[In, 
         floats += tiled.scratch_bytes(dtype, path, rows) // 4
     elif layout.way == "vectors":
         floats += max(rows * (tiled.DEPTH + 16), tiled.DEPTH * (rows + 16))
+    elif layout.way == "pairs":
+        floats += -(-pairs.scratch_bytes(rows) // 4)
     outer_count, inner_count = last_two(p.batch, 1)
     units = outer_count * inner_count * -(-p.m // rows) * -(-n // cols)
-    speed = tiled.FLOPS_PER_NS[tiled.products(dtype, path)] if layout.way == "tiles" else path.rates.products / (1 if partials == "f4" else 2)
+    speed = layout.flops_per_ns / (1 if partials == "f4" else 2)
     a_row, a_k = (1, p.m) if p.trans_a else (p.k, 1)
     b_step = p.b_step if layout.way == "dots" else tuple(s // max(1, p.k * p.n) * layout.elements(1, n) for s in p.b_step)
     b_col, b_size = (2 * p.k, 2) if layout.way == "dots" else (layout.words * 4 // layout.panel, 4)
@@ -252,7 +289,8 @@ def _piece(p: Problem, first: int, n: int, layout: _Layout, operands: tuple[In, 
         sizes = Sizes(BIASED if bias else 0, bias.row if bias else 0, bias.column if bias else 0, p.m, n, p.k, rows, cols, tiled.DEPTH,
                       a_row * 2, a_k * 2, b_col, inner_count, a_outer * 2, a_inner * 2, b_outer * b_size, b_inner * b_size,
                       a_at * 2, b_at * b_size, c_at * p.m * p.n + first, p.n)
-        args = [a, right, c, flat(bias.arg) if bias else a, Work("block", (floats,), "f4"), alpha, beta, sizes]
-        made.append(Call(_gemm(dtype, path, layout.way, partials), args, n=units,
-                          cost=2.0 * outer_count * inner_count * p.m * n * p.k / speed + 30.0 * units))
+        args = [a, right, c, flat(bias.arg) if bias else a, Work("block", (floats,), "f4"), alpha, beta, sizes,
+                *(epilogue.args if epilogue else [])]
+        cost = 2.0 * outer_count * inner_count * p.m * n * p.k / speed + 30.0 * units + (epilogue.cost if epilogue else 0.0)
+        made.append(Call(_gemm(dtype, path, layout.way, partials, epilogue.form if epilogue else None), args, n=units, cost=cost))
     return made

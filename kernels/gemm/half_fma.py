@@ -15,7 +15,7 @@ from llvmlite import ir
 
 from ..isa import cpu
 from ..isa.vector import ELEMENTS, Emitter, as_intrinsic, define, vector, word
-from .micro import remainders
+from .micro import by_rows
 
 PARTIAL = 16
 """Products that are summed before a float16 partial sum is rounded."""
@@ -59,15 +59,7 @@ def _outer(path: cpu.Cpu) -> Any:
             function = define(e.b.module, f"tileflow_half_fma_{rows}", 7, path, register_block(rows))
             e.b.call(function, [k, e.address(a, e.b.mul(i, a_row)), a_row, a_k, b, e.address(c, e.b.mul(i, c_row)), c_row])
 
-        def full(i: Any, _state: list[Any]) -> list[Any]:
-            block(ROWS, i)
-            return [e.address(i, ROWS)]
-
-        done, = e.loop(0, e.address(m, 1 - ROWS), ROWS, [word(0)], full)
-        left = e.b.sub(m, done)
-        for rows in remainders(ROWS):
-            with e.when(e.b.icmp_signed("!=", e.b.and_(left, word(rows)), word(0))):
-                block(rows, e.address(done, e.b.and_(left, word(-2 * rows))))
+        by_rows(e, m, ROWS, block)
     return emit
 
 

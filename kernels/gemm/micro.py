@@ -9,7 +9,7 @@ into, so results do not depend on how a caller cuts m and n.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -42,6 +42,19 @@ MANY = 8
 def remainders(rows: int) -> list[int]:
     """Powers of two whose sums give every number below `rows`, largest first."""
     return [1 << bit for bit in reversed(range((rows - 1).bit_length()))]
+
+
+def by_rows(e: Emitter, m: Any, most: int, block: Callable[[int, Any], None]) -> None:
+    """Emit `block(rows, first)` over m rows: blocks of `most`, then those of the remainders that are left."""
+    def full(i: Any, _state: list[Any]) -> list[Any]:
+        block(most, i)
+        return [e.address(i, most)]
+
+    done, = e.loop(0, e.address(m, 1 - most), most, [word(0)], full)
+    left = e.b.sub(m, done)
+    for rows in remainders(most):
+        with e.when(e.b.icmp_signed("!=", e.b.and_(left, word(rows)), word(0))):
+            block(rows, e.address(done, e.b.and_(left, word(-2 * rows))))
 
 
 def columns(dtype: str, path: cpu.Cpu) -> int:
@@ -107,15 +120,7 @@ def _outer(dtype: str, path: cpu.Cpu, ahead: int = 0) -> Any:
                 e.b.call(function, [count, k, e.address(a, e.b.mul(i, a_row)), a_row, a_k, b, b_k,
                                     e.address(c, e.b.mul(i, c_row)), c_row, accumulate])
 
-            def full(i: Any, _state: list[Any]) -> list[Any]:
-                block(tile.rows, i)
-                return [e.address(i, tile.rows)]
-
-            done, = e.loop(0, e.address(m, 1 - tile.rows), tile.rows, [word(0)], full)
-            left = e.b.sub(m, done)
-            for rows in remainders(tile.rows):
-                with e.when(e.b.icmp_signed("!=", e.b.and_(left, word(rows)), word(0))):
-                    block(rows, e.address(done, e.b.and_(left, word(-2 * rows))))
+            by_rows(e, m, tile.rows, block)
 
         def strip(j: Any, lanes: int, vectors: int, masked: bool) -> None:
             offset = e.times(j, size)

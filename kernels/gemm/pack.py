@@ -9,6 +9,7 @@ from ..isa.half import widen_rows, widen_turned
 from ..isa.vector import itemsize
 from ..machine.leaf import Leaf, Numbers
 from ..machine.places import address_of
+from . import pairs
 from .micro import columns, copy, strips, transpose
 
 TOGETHER = 4
@@ -59,12 +60,15 @@ def pack_leaf(dtype: str, path: cpu.Cpu) -> Leaf:
 
 
 @functools.cache
-def half_pack_leaf(dtype: str, path: cpu.Cpu, native: bool) -> Leaf:
-    """B [matrix] into panels [matrix][panel][k][width] of float32, or `native` ones of float16, the last filled up with zeros.
+def half_pack_leaf(dtype: str, path: cpu.Cpu, way: str) -> Leaf:
+    """B [matrix] into panels [matrix][panel][k][width], the last filled up with zeros, of float32 ("vectors") or float16 ("native"); or
+    [matrix][panel][pair][width] of words that are pairs ("pairs").
 
     `width` is the panels'. Range: matrices * groups of panels.
     """
-    straight, turned, size = (copy("f2"), transpose("f2"), 2) if native else (widen_rows(dtype), widen_turned(dtype), 4)
+    straight, turned, size = {"native": lambda: (copy("f2"), transpose("f2"), 2), "pairs": lambda: (pairs.weave(path), pairs.turned(path), 2),
+                              "vectors": lambda: (widen_rows(dtype), widen_turned(dtype), 4)}[way]()
+    together = 2 if way == "pairs" else 1
 
     def half_pack(b, packed, width, s, lo, hi):  # type: ignore[no-untyped-def]
         n, k, row, panels = s.n, s.k, s.row, (s.n + width - 1) // width
@@ -74,14 +78,14 @@ def half_pack_leaf(dtype: str, path: cpu.Cpu, native: bool) -> Leaf:
             for p in range(0, k, RUN):
                 deep = min(RUN, k - p)
                 for panel in range(first, min(first + GROUP, panels)):
-                    j, target = panel * width, (number * panels + panel) * k * width + p * width
+                    j, target = panel * width, ((number * panels + panel) * (k + k % together) + p) * width
                     count = min(width, n - j)
                     to, source = address_of(packed) + size * target, address_of(b) + 2 * (s.at + number * s.matrix)
                     if count < width:
-                        packed[target * size // 4:(target + deep * width) * size // 4] = 0
+                        packed[target * size // 4:(target + (deep + deep % together) * width) * size // 4] = 0
                     if s.trans_b != 0:
-                        turned(count, deep, source + 2 * (j * row + p), row * 2, to, width * size)
+                        turned(count, deep, source + 2 * (j * row + p), row * 2, to, width * size * together)
                     else:
-                        straight(deep, count, source + 2 * (p * row + j), row * 2, to, width * size)
+                        straight(deep, count, source + 2 * (p * row + j), row * 2, to, width * size * together)
 
-    return Leaf(half_pack, f"{dtype}[:], f4[:], i8, numbers, lo, hi", key=f"{path.name} {native}", numbers=Packing)
+    return Leaf(half_pack, f"{dtype}[:], f4[:], i8, numbers, lo, hi", key=f"{path.name} {way}", numbers=Packing)

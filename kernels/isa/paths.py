@@ -31,7 +31,7 @@ class Rates:
 class Cpu:
     """A kernel path: what the kernels may ask.
 
-    `name` tells the vector code apart; a path with matrix tiles or float16 arithmetic shares it with the path that differs in these only.
+    `name` tells the vector code apart; a path with matrix tiles or 16-bit arithmetic shares it with the path that differs in these only.
     """
 
     name: str
@@ -51,6 +51,9 @@ class Cpu:
     tiles: str = ""                        # "amx": the CPU's tiles; "software": the same arithmetic in vectors (tests)
     precision: str = "highest"             # of float32 products in tiles, one of PRECISIONS
     half: bool = False                     # float16 multiply-adds in vectors, tiles or not
+    pairs: bool = False                    # products of bfloat16 pairs in vectors, summed in float32
+    integer_bytes: int = 16                # of a register of integers
+    vnni: bool = False                     # products of four bytes in vectors, summed in int32
 
     @property
     def amx(self) -> bool:
@@ -65,7 +68,7 @@ class Cpu:
     @property
     def label(self) -> str:
         """The path as people know it."""
-        return self.tiles or ("fp16" if self.half else self.name)
+        return self.tiles or ("fp16" if self.half else "bf16" if self.pairs else "vnni" if self.vnni else self.name)
 
     def lanes(self, itemsize: int) -> int:
         """Elements of `itemsize` bytes in one vector register."""
@@ -79,19 +82,26 @@ _X86 = "64bit cmov cx8 fxsr mmx sse sse2"
 _AVX = f"{_X86} aes avx crc32 cx16 pclmul popcnt sahf sse3 sse4.1 sse4.2 ssse3 xsave"
 _AVX2 = f"{_AVX} avx2 bmi bmi2 f16c fma fsgsbase lzcnt movbe"
 _AVX512 = f"{_AVX2} adx avx512f avx512cd avx512vl avx512dq avx512bw"
-_FP16 = f"{_AVX512} avx512vnni avx512vbmi avx512vbmi2 avx512bitalg avx512vpopcntdq avx512ifma avx512bf16 avx512fp16"
+_BF16 = f"{_AVX512} avx512vnni avx512bf16"
+_FP16 = f"{_BF16} avx512vbmi avx512vbmi2 avx512bitalg avx512vpopcntdq avx512ifma avx512fp16"
 
-_WIDE = Cpu("avx512", 64, 32, Tile(12, 2, (4, 4)), Rates(80.0, 60.0),           # 24 of 32 registers are sums
+_WIDE = Cpu("avx512", 64, 32, Tile(12, 2, (4, 4)), Rates(80.0, 150.0),          # 24 of 32 registers are sums
             frozenset({"avx512f", "avx512vl", "avx512dq", "avx512bw"}), "skylake-avx512", _AVX512,
-            fma=True, f16c=True, masked_moves=True, mask_registers=True, scales=True)
+            fma=True, f16c=True, masked_moves=True, mask_registers=True, scales=True, integer_bytes=64)
+_BYTES = replace(_WIDE, vnni=True, needs=_WIDE.needs | {"avx512vnni"}, processor="cascadelake", features=f"{_AVX512} avx512vnni")
+_PAIRS = replace(_BYTES, pairs=True, needs=_BYTES.needs | {"avx512bf16"}, processor="cooperlake", features=_BF16)
+_SLOW = Rates(80.0, 60.0)
+"""Of processors whose vectors of 64 bytes take their clock down."""
 PATHS = {
-    "amx": replace(_WIDE, tiles="amx", needs=_WIDE.needs | {"amx-tile", "amx-bf16"}, processor="sapphirerapids",
+    "amx": replace(_BYTES, rates=_SLOW, tiles="amx", needs=_BYTES.needs | {"amx-tile", "amx-bf16"}, processor="sapphirerapids",
                    features=f"{_FP16} amx-tile amx-bf16 amx-int8"),
-    "fp16": replace(_WIDE, half=True, needs=_WIDE.needs | {"avx512fp16"}, processor="sapphirerapids", features=_FP16),
+    "fp16": replace(_BYTES, rates=_SLOW, half=True, needs=_BYTES.needs | {"avx512fp16"}, processor="sapphirerapids", features=_FP16),
+    "bf16": _PAIRS,
+    "vnni": _BYTES,
     "avx512": _WIDE,
     "avx2": Cpu("avx2", 32, 16, Tile(6, 2, (2, 4)), Rates(70.0, 50.0),          # 12 of 16
                 frozenset({"avx2", "fma", "f16c"}), "haswell", _AVX2,
-                fma=True, f16c=True, masked_moves=True, small_caches=True),
+                fma=True, f16c=True, masked_moves=True, small_caches=True, integer_bytes=32),
     "avx": Cpu("avx", 32, 16, Tile(6, 2, (2, 4)), Rates(35.0, 25.0),            # 12 of 16: two for a row of B, two for products
                frozenset({"avx"}), "sandybridge", _AVX, masked_moves=True, small_caches=True),
     "generic": Cpu("generic", 16, 16, Tile(4, 2, (2, 4)), Rates(12.0, 10.0),    # 8 of 16: the unfused product needs one more

@@ -2,7 +2,7 @@
 
 Numba's own cache looks at one file's time stamp and at a function's name, so it misses edits in a callee's file and
 can return the code of another dtype (two signatures of one body share file, line and name). Here the folder carries a
-hash of every kernel source, and each function's qualified name a hash of everything that shapes its code.
+hash of every kernel source, and each file's name a hash of everything that shapes its code. What the files hold `stored` knows.
 
 What is read back is run, so it is checked first: every file starts with a digest of its name and content, and one that is damaged or stands in
 another's place is deleted unread and compiled anew. A digest does not stop who can write the folder: one that others may write is not used.
@@ -23,17 +23,14 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
 
 import llvmlite
 import numba
 from numba.core.bytecode import FunctionIdentity
-from numba.core.caching import Cache, CompileResultCacheImpl, _CacheLocator
-from numba.core.serialize import dumps, loads
 
 from . import trust
 
-MAGIC = b"tileflow kernel 1\n"
+MAGIC = b"tileflow kernel 2\n"
 DIGEST = hashlib.sha256
 MODE = 0o755
 """Of folders that we make, whatever the umask: nobody else writes there."""
@@ -152,86 +149,39 @@ def _payload(path: Path) -> bytes | None:
     return payload if content[:start] == MAGIC + _digest(path, payload) else None
 
 
-class _Locator(_CacheLocator):
-    def get_cache_path(self) -> str:
-        return str(folder())
-
-    def ensure_cache_path(self) -> None:
-        make_folder()
-
-    def get_source_stamp(self) -> str:
-        return source_hash()
-
-    def get_disambiguator(self) -> str:
-        return "leaf"
-
-    @classmethod
-    def from_function(cls, py_func: Any, py_file: str) -> _Locator | None:
-        locator = cls()
-        try:
-            locator.ensure_cache_path()
-        except OSError:
-            return None
-        return locator
+def _path(name: str) -> Path:
+    return folder() / f"{name}.nbc"
 
 
-class _Impl(CompileResultCacheImpl):
-    _locator_classes: ClassVar[list[Any]] = [_Locator]
-
-
-class _Files:
-    """A function's compiled forms, a file each, in place of Numba's index and data files."""
-
-    def __init__(self, base: str) -> None:
-        self._base = base
-
-    def _path(self, key: Any) -> Path:
-        """Where the form for a key (signature, CPU, bytecode) lies."""
-        return folder() / f"{self._base}-{DIGEST(repr(key).encode()).hexdigest()[:16]}.nbc"
-
-    def load(self, key: Any) -> Any:
-        """What was saved; None where there is nothing, or nothing whole (then it is deleted)."""
-        path = self._path(key)
-        try:
-            payload = _payload(path)
-        except OSError:
-            return None
-        if payload is not None:
-            return loads(payload)
+def read(name: str) -> bytes | None:
+    """What was written under a name; None where there is nothing, or nothing whole (then it is deleted)."""
+    path = _path(name)
+    try:
+        payload = _payload(path)
+    except OSError:
+        return None
+    if payload is None:
         with contextlib.suppress(OSError):
             path.unlink()
-        return None
+    return payload
 
-    def save(self, key: Any, data: Any) -> None:
-        """Write a form, whole or not at all."""
-        path, payload = self._path(key), dumps(data)
-        temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}.tmp")
-        try:
-            temporary.write_bytes(MAGIC + _digest(path, payload) + payload)
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+
+def write(name: str, payload: bytes) -> None:
+    """Keep a payload under a name, whole or not at all: a full or read-only disk costs the next start some seconds, never this run."""
+    path = _path(name)
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        make_folder()
+        temporary.write_bytes(MAGIC + _digest(path, payload) + payload)
+        os.replace(temporary, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        if not isinstance(error, OSError):
             raise
 
 
-class KernelCache(Cache):
-    """A Numba function cache in our folder; reports each real compilation to `on_compile`."""
-
-    _impl_class = _Impl
-
-    def __init__(self, function: Any) -> None:
-        super().__init__(function)
-        self._cache_file = _Files(self._impl.filename_base)
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        for listener in on_compile:
-            listener(self._py_func.__name__)
-        with contextlib.suppress(OSError):          # a full or read-only disk costs the next start some seconds, never this run
-            super().save_overload(sig, data)
-
-
-def enable(compiled: Any, function: Any) -> None:
-    """Give a Numba dispatcher or CFunc our cache; without a writable folder it compiles afresh each process."""
-    with contextlib.suppress(RuntimeError):
-        compiled._cache = KernelCache(function)
+def told(name: str) -> None:
+    """Tell those who listen that machine code was made anew."""
+    for listener in on_compile:
+        listener(name)

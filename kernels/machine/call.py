@@ -31,12 +31,13 @@ class Work:
     """Scratch memory that lives for the node's calls only. Calls of one node that use the same `name` share it.
 
     A parameter marked `w` in the leaf's signature gets one such array per worker: give the shape of ONE worker's row,
-    the runtime puts the worker axis in front.
+    the runtime puts the worker axis in front. `offset`: where in the memory of that name the array begins, in elements.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,14 @@ class Seed:
 
 
 @dataclass(frozen=True)
+class Position:
+    """Where element 0 of a flat call is counted among all that draws random numbers, as an int64 scalar: a multiple of a block of elements.
+    Neighbours in memory that are neighbours here, too, can be one row."""
+
+    start: int
+
+
+@dataclass(frozen=True)
 class Call:
     """One leaf over the range 0..n; workers split it at multiples of `grain`.
 
@@ -77,7 +86,7 @@ class Call:
     """
 
     leaf: Leaf
-    args: Sequence[Any]        # In | Out | Work | Const | Micro | Seed | Numbers | Python number, one per leaf parameter but lo/hi/worker
+    args: Sequence[Any]        # In | Out | Work | Const | Micro | Seed | Position | Numbers | Python number, one per leaf parameter but lo/hi/worker
     n: int
     grain: int = 1
     cost: float = 0.0

@@ -21,7 +21,7 @@ import hashlib
 import re
 import types as python_types
 from collections import namedtuple
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -29,7 +29,6 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core.ccallback import CFunc
-from numba.core.compiler_lock import global_compiler_lock
 from numba.core.sigutils import normalize_signature
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
@@ -37,7 +36,7 @@ from numba.np.numpy_support import from_dtype
 
 from ..dtypes import ELEMENTS
 from ..isa import cpu
-from . import cache
+from . import stored
 
 WORD = ir.IntType(64)
 ENTRY = "int64(intp,intp,intp,intp)"
@@ -46,7 +45,7 @@ PASSED = ("lo", "hi", "worker", "rest")
 NUMBERS = "numbers"
 """What a signature calls the parameter that is a `Numbers`."""
 DTYPES = {code: from_dtype(np.dtype(e.memory)) for code, e in ELEMENTS.items()}
-"""Signature letters (NumPy's) to Numba types; float16 (f2) and bfloat16 (b2) travel as their uint16 bits."""
+"""Signature letters (NumPy's) to Numba types; narrow elements and 16-bit floats travel as their bits."""
 
 
 class Numbers:
@@ -184,33 +183,12 @@ def _views(parameters: tuple[Parameter, ...]) -> Any:
     return views
 
 
-class CachedCFunc(CFunc):
-    """A C function of the signature `ENTRY` in our cache, which can be asked for its code without compiling it."""
-
-    _cache: Any
-    _sig: Any
-    _targetdescr: Any
-
-    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-        super().__init__(function, normalize_signature(ENTRY), locals={}, options=dict(options))
-        cache.enable(self, function)
-
-    @global_compiler_lock
-    def load(self) -> bool:
-        """Take the code from the cache; False when it is not there."""
-        found = self._cache.load_overload(self._sig, self._targetdescr.target_context)
-        if found is None:
-            return False
-        self._library, self._wrapper_name = found.library, found.fndesc.llvm_cfunc_wrapper_name
-        self._wrapper_address = self._library.get_pointer_to_function(self._wrapper_name)
-        return True
-
-
 class Leaf:
     """A compiled kernel with three faces: `address` (the runtime's), a call over arrays (tests), `twin` (plain Python)."""
 
     def __init__(self, function: Callable[..., Any], signature: str, *, same: Mapping[int, int] | None = None,
-                 checked: bool = False, key: str = "", numbers: type[Numbers] | None = None, **options: Any) -> None:
+                 checked: bool = False, key: str = "", numbers: type[Numbers] | None = None,
+                 narrowed: Callable[[Any, Mapping[int, str]], Any] | None = None, **options: Any) -> None:
         """Args:
             function: the body, over views of the signature's parameters.
             same: {output: input} pairs of parameters that share memory. The body gets one view twice, so that LLVM
@@ -218,14 +196,16 @@ class Leaf:
             checked: the body returns a status.
             key: whatever else shapes the code and is not in `signature` (static parameters of a factory, closures).
             numbers: the class of the parameter `numbers`, if the signature has one.
+            narrowed: how a call of this leaf is done with some parameters, by their place among those with words, in 16-bit memory of these types
+                while it computes in float32; None where it cannot. Arrays cut by rows need none of it (`streamed`).
             options: Numba options, `fastmath` above all.
         """
         self.twin, self.signature, self.parameters = function, signature, parse(signature, numbers)
-        self.checked = checked
-        self._same = dict(same or {})
+        self.checked, self.narrowed = checked, narrowed
+        self.same = dict(same or {})
         self._key = key
-        self._options = dict(error_model="numpy", **options)
-        self._compiled: Any = None
+        self.options = dict(error_model="numpy", **options)
+        self._code: stored.Code | None = None
 
     @property
     def name(self) -> str:
@@ -234,36 +214,40 @@ class Leaf:
     @property
     def identity(self) -> str:
         """A hash of everything that shapes the machine code, apart from the kernel sources themselves."""
-        options = sorted((name, sorted(value) if isinstance(value, (set, frozenset)) else value) for name, value in self._options.items())
+        options = sorted((name, sorted(value) if isinstance(value, (set, frozenset)) else value) for name, value in self.options.items())
         named = [p.numbers.names() for p in self.parameters if p.numbers]
-        what = repr((self.twin.__module__, self.twin.__qualname__, self.signature, sorted(self._same.items()), self.checked,
+        what = repr((self.twin.__module__, self.twin.__qualname__, self.signature, sorted(self.same.items()), self.checked,
                      self._key, options, cpu.current().name, *named))
         return hashlib.sha1(what.encode()).hexdigest()[:16]
 
+    @property
+    def _stored(self) -> str:
+        """What the cache calls the machine code."""
+        code = self.twin.__code__
+        body = hashlib.sha1(repr((code.co_firstlineno, code.co_names)).encode() + code.co_code).hexdigest()[:8]
+        return f"{self.twin.__module__}.{self.name}-{self.identity}-{body}-{stored.target()}"
+
     def load(self) -> bool:
         """Make the code ready if that needs no compiler: it is ready, or the cache has it. Returns whether it is."""
-        if self._compiled is None:
-            entry = self._entry()
-            if entry.load():
-                self._compiled = entry
-        return self._compiled is not None
+        if self._code is None:
+            self._code = stored.load(self._stored)
+        return self._code is not None
 
     def compile(self) -> None:
         """Compile, or read from the cache; nothing when done before."""
-        if self._compiled is None:
-            entry = self._entry()
-            entry.compile()
-            self._compiled = entry
+        if not self.load():
+            entry: Any = CFunc(self._entry(), normalize_signature(ENTRY), locals={}, options=dict(self.options))
+            self._code = stored.keep(self._stored, self.name, entry._compile_uncached())
 
-    def _entry(self) -> CachedCFunc:
-        """The C function, not compiled yet."""
+    def _entry(self) -> Callable[[int, int, int, int], int]:
+        """The function to compile."""
         seen = _seen(self.parameters)
-        order = [self._same.get(i, i) for i in range(len(seen))]
+        order = [self.same.get(i, i) for i in range(len(seen))]
         text = ("def entry(block, lo, hi, worker):\n"
                 "    v = views(block, lo, hi, worker)\n"
                 f"    status = body({', '.join(f'v[{i}]' for i in order)})\n"
                 f"    return {'status' if self.checked else '0'}\n")
-        names = dict(views=_views(seen), body=njit(inline="always", **self._options)(self.twin),
+        names = dict(views=_views(seen), body=njit(inline="always", **self.options)(self.twin),
                      __name__=self.twin.__module__)
         exec(compile(text, "<leaf>", "exec"), names)          # our own four lines above: no foreign text reaches it
         home = self.twin.__code__
@@ -272,13 +256,14 @@ class Leaf:
             co_qualname=f"{self.name}-{self.identity}")
         entry = python_types.FunctionType(code, names)
         entry.__module__ = self.twin.__module__
-        return CachedCFunc(entry, self._options)
+        return entry
 
     @property
     def address(self) -> int:
         """The C address of the compiled leaf (compiles it first)."""
         self.compile()
-        return int(self._compiled.address)
+        assert self._code is not None
+        return self._code.address
 
     def block(self, *args: Any) -> np.ndarray:
         """The argument block for these arrays and scalars (int64). The arrays must outlive it."""
@@ -295,7 +280,7 @@ class Leaf:
                 words.append(scalar_word(p.dtype, value))
                 continue
             wanted = np.dtype(ELEMENTS[p.dtype].memory)
-            same_bits = p.dtype in ("u2", "f2", "b2") and value.dtype.itemsize == 2
+            same_bits = wanted.kind == "u" and value.dtype.itemsize == wanted.itemsize <= 2
             if (value.dtype != wanted and not same_bits) or value.ndim != p.ndim or not value.flags.c_contiguous:
                 raise TypeError(f"{self.name}({self.signature}): got {value.dtype}{list(value.shape)}, "
                                 f"contiguous {value.flags.c_contiguous}")
@@ -311,6 +296,16 @@ class Leaf:
             n = arrays[0].shape[0] if arrays else 1
         block = self.block(*args)
         return int(invoke_leaf(self.address, block.ctypes.data, lo, n, worker))
+
+
+def from_lines(lines: Sequence[str], names: Mapping[str, Any], like: Callable[..., Any]) -> Any:
+    """The function that lines of a kernel's own making define, in a scope of these names; it goes by the name and place of `like`."""
+    scope = dict(names)
+    exec(compile("\n".join(lines), "<leaf>", "exec"), scope)     # our own lines: no foreign text reaches them
+    made, home = scope[re.split(r"[ (]", lines[0])[1]], like.__code__
+    made.__code__ = made.__code__.replace(co_filename=home.co_filename, co_firstlineno=home.co_firstlineno, co_name=like.__name__)
+    made.__name__ = like.__name__
+    return made
 
 
 def scalar_word(dtype: str, value: Any) -> int:
@@ -329,7 +324,7 @@ class Generic:
     """A leaf written once for several element types: `T` in its signature stands for each; pick one by `relu["f4"]`."""
 
     def __init__(self, function: Callable[..., Any], signature: str, dtypes: tuple[str, ...], **options: Any) -> None:
-        self.twin, self.signature, self.dtypes, self._options = function, signature, dtypes, options
+        self.twin, self.signature, self.dtypes, self.options = function, signature, dtypes, options
         self._leaves: dict[tuple[str, str], Leaf] = {}
 
     def __getitem__(self, dtype: str) -> Leaf:
@@ -338,7 +333,7 @@ class Generic:
         if at not in self._leaves:
             if dtype not in self.dtypes:
                 raise KeyError(f"{self.twin.__name__} has no {dtype} form; it has {', '.join(self.dtypes)}")
-            self._leaves[at] = Leaf(self.twin, re.sub(r"\bT\b", dtype, self.signature), **self._options)
+            self._leaves[at] = Leaf(self.twin, re.sub(r"\bT\b", dtype, self.signature), **self.options)
         return self._leaves[at]
 
 

@@ -21,7 +21,7 @@ import numba
 import numpy as np
 from numba import njit
 
-from . import atomics, boards, cache, claim, limits
+from . import atomics, boards, claim, limits, stored
 from .share import Share
 
 MOST_BOARDS = 1024
@@ -31,15 +31,17 @@ us where cores are virtual, and a woken thread is often queued behind its waker;
 _HARMLESS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 
 
-def _compiled(function: Any, signature: str) -> Any:
-    """Compile a function of `claim` with our cache."""
-    own = python_types.FunctionType(function.__code__, function.__globals__, function.__name__)
-    own.__qualname__, own.__module__ = function.__name__, function.__module__
-    dispatcher = njit(nogil=True, error_model="numpy")(own)
-    cache.enable(dispatcher, own)
-    dispatcher.compile(signature)
-    dispatcher.disable_compile()
-    return dispatcher
+def _compiled(function: Any, signature: str) -> Callable[..., Any]:
+    """A function of `claim`, compiled or read from the cache, for calls from Python, which it lets run meanwhile."""
+    name = f"{function.__module__}.{function.__name__}-{stored.target()}"
+    code = stored.load(name)
+    if code is None:
+        dispatcher = njit(nogil=True, error_model="numpy")(function)
+        dispatcher.compile(signature)
+        result, = dispatcher.overloads.values()
+        code = stored.keep(name, function.__name__, result, wrapped=True)
+    assert code.function is not None
+    return code.function
 
 
 @functools.cache

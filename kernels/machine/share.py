@@ -1,7 +1,8 @@
 """How many workers are worth running now: on a machine that others use too, more threads than cores to be had are worse than fewer.
 
 A thread that is not run in the middle of a chunk holds up its row, and two threads that share a core are slower than one. What others leave is
-seen from within: Linux counts for each thread how long it ran and how long it waited to be run. Nothing that is computed depends on the answer.
+seen from within: Linux counts for each thread how long it ran and how long it waited to be run, and how many threads want to run now, which
+says the same sooner where all processors may be used. Nothing that is computed depends on the answer.
 """
 from __future__ import annotations
 
@@ -24,6 +25,10 @@ ALONE = 0.9
 """The share of a core from which on the caller meets nobody, so that another worker may be tried."""
 LOOKS = 3
 """Looks in a row at which workers got too little: a woken thread may share a core with its waker for some milliseconds although another is free."""
+COUNT = 0.001
+"""Seconds between two counts of the machine's threads that want to run, at least."""
+COUNTS = 3
+"""Counts in a row that leave workers too little: what others do for a moment is no reason."""
 PATIENCE = (0.1, 1.6)
 """Seconds with fewer workers before more are tried again: at first, and at most; twice as many each time that was too early."""
 
@@ -51,6 +56,20 @@ class _Times:
             os.close(self._file)
 
 
+class _Runnable:
+    """How many threads of the machine want to run at this moment, ours among them."""
+
+    def __init__(self) -> None:
+        self._file = os.open("/proc/loadavg", os.O_RDONLY)
+
+    def count(self) -> int:
+        return int(os.pread(self._file, 100, 0).split()[3].split(b"/")[0])
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self._file)
+
+
 class _Caller(threading.local):
     times: _Times | None = None
     looked = 0.0
@@ -67,6 +86,8 @@ class Share:
         self._looked, self._short, self._alone = 0.0, 0, 0
         self._caller = _Caller()
         self._helpers: list[_Times] = []
+        self._runnable: _Runnable | None = None
+        self._counted, self._crowded = 0.0, 0
         self._lock = threading.Lock()
         self.watched = self.possible()
 
@@ -85,14 +106,35 @@ class Share:
         now = time.monotonic()
         if now - self._asked >= ASK:
             self._asked, self._usable = now, self._processors()
-        if self.watched and now - self._looked >= LOOK * (1 + len(self._helpers) / 8) and self._lock.acquire(blocking=False):
+        if self.watched and now - self._counted >= COUNT and self._lock.acquire(blocking=False):
             try:
-                self._look(now)
-            except (OSError, ValueError):                        # the system does not say after all
+                self._count(now, min(workers, self._usable, self._most))
+                if now - self._looked >= LOOK * (1 + len(self._helpers) / 8):
+                    self._look(now)
+            except (OSError, ValueError, IndexError):            # the system does not say after all
                 self.watched, self._most = False, 1 << 30
             finally:
                 self._lock.release()
         return max(1, min(workers, self._usable, self._most))
+
+    def _count(self, now: float, workers: int) -> None:
+        """Fewer workers at once where so many other threads want to run that they will get too little: what they get is known much later.
+
+        The count is the whole machine's, so it says something only where all of its processors may be used. Helpers may be asleep: others are
+        at least as many as are left without them.
+        """
+        self._counted = now
+        if workers < 2 or self._usable != os.cpu_count():
+            self._crowded = 0
+            return
+        if self._runnable is None:
+            self._runnable = _Runnable()
+        others = max(0, self._runnable.count() - min(workers, 1 + len(self._helpers)))
+        worth = _worth(workers * min(1.0, self._usable / (others + workers)))
+        self._crowded = self._crowded + 1 if worth < workers else 0
+        if self._crowded >= COUNTS:
+            self._crowded = self._short = self._alone = 0
+            self._most, self._until = worth, now + COUNTS * LOOK
 
     def _look(self, now: float) -> None:
         """Fewer workers where they got less than that many cores; more after a while in which the caller had to wait for nobody."""
@@ -104,7 +146,7 @@ class Share:
             own = None
         caller.looked = now
         shares = [1.0 if got is None else got for got in (own, *(helper.got() for helper in self._helpers[:self._most - 1]))]
-        worth = max(1, int(sum(shares) + 1 - ENOUGH))
+        worth = _worth(sum(shares))
         self._short = self._short + 1 if worth < len(shares) else 0
         if own is not None:
             self._alone = self._alone + 1 if own > ALONE else 0
@@ -122,4 +164,11 @@ class Share:
     def close(self) -> None:
         for helper in self._helpers:
             helper.close()
-        self._helpers = []
+        if self._runnable is not None:
+            self._runnable.close()
+        self._helpers, self._runnable = [], None
+
+
+def _worth(cores: float) -> int:
+    """How many workers are worth it where all together get so many cores."""
+    return max(1, int(cores + 1 - ENOUGH))

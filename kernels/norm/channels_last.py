@@ -15,10 +15,12 @@ from llvmlite import ir
 
 from ..elementwise.epilogue import Epilogue, Form, finisher, name, tail
 from ..isa import cpu, mathlib
+from ..isa.half import borrowed
 from ..isa.vector import Emitter, as_intrinsic, itemsize, vector, word
 from ..machine.call import Call, In, Out, Work
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
+from ..streamed import own_form
 
 BYTES = 16 << 10
 """Of one array in a block of rows."""
@@ -159,11 +161,25 @@ def _over_block(kind: str, dtype: str, path: cpu.Cpu) -> Any:
 
 # ---- leaves ----------------------------------------------------------------------------------------------------------------------
 
-@functools.cache
-def _batch_moments(dtype: str, path: cpu.Cpu) -> Leaf:
-    moments, size = _over_block("moments", dtype, path), itemsize(dtype)
+def _letters(dtype: str, own: Sequence[str]) -> list[str]:
+    """The types in which arrays lie: those of `own`, or the kernel's."""
+    return [letter or dtype for letter in own]
 
-    def batch_moments(x, partial, out, block, lo, hi):                                                                       # type: ignore
+
+def _form(dtype: str, own: Sequence[str], make: Callable[[tuple[str, ...]], Leaf], arrays: Sequence[int], spare: int) -> Any:
+    """`Leaf.narrowed` of a leaf over blocks of rows of its parameter 0."""
+    def room(args: Sequence[Any]) -> int:
+        channels = int(args[0].shape[1])
+        return len(arrays) * channels * block_rows(channels, dtype)
+    return own_form(make, arrays, spare, room) if dtype == "f4" and not any(own) else None
+
+
+@functools.cache
+def _batch_moments(dtype: str, path: cpu.Cpu, own: tuple[str, ...] = ("",)) -> Leaf:
+    """`own`: the 16-bit type in which x lies, if it does."""
+    moments, size, (take, _, _) = _over_block("moments", dtype, path), itemsize(dtype), borrowed(dtype, own[0])
+
+    def batch_moments(x, partial, out, spare, block, lo, hi):                                                                       # type: ignore
         """partial[unit] = [mean, sum of squares of differences from it] of UNIT blocks of rows."""
         rows, channels = x.shape
         for unit in range(lo, hi):
@@ -173,7 +189,7 @@ def _batch_moments(dtype: str, path: cpu.Cpu) -> Leaf:
             start, stop = unit * UNIT * block, min(rows, (unit + 1) * UNIT * block)
             for first in range(start, stop, block):
                 height = min(block, stop - first)
-                moments(height, channels, address_of(x) + first * channels * size, channels * size, address_of(out), channels * size)
+                moments(height, channels, take(x, first * channels, height * channels, spare, 0), channels * size, address_of(out), channels * size)
                 count = float(height)
                 share, weight = count / (seen + count), seen * count / (seen + count)
                 for c in range(channels):
@@ -183,7 +199,9 @@ def _batch_moments(dtype: str, path: cpu.Cpu) -> Leaf:
                     squares[c] += float(out[2, c]) - rest * rest / count + apart * apart * weight
                 seen += count
 
-    return Leaf(batch_moments, f"{dtype}[:,:], f8[:,:,:], {dtype}[w,:,:], i8, lo, hi", key=path.name)
+    x, = _letters(dtype, own)
+    return Leaf(batch_moments, f"{x}[:,:], f8[:,:,:], {dtype}[w,:,:], {dtype}[w,:], i8, lo, hi", key=path.name,
+                narrowed=_form(dtype, own, lambda letters: _batch_moments(dtype, path, letters), (0,), 3))
 
 
 def _batch_statistics(partial, scale, means, variances, inverses, factors, rows, block, epsilon, lo, hi):                    # type: ignore
@@ -206,28 +224,36 @@ def _batch_statistics(partial, scale, means, variances, inverses, factors, rows,
 
 
 @functools.cache
-def _batch_normalise(dtype: str, form: Form | None, path: cpu.Cpu) -> Leaf:
+def _batch_normalise(dtype: str, form: Form | None, path: cpu.Cpu, own: tuple[str, ...] = ("", "")) -> Leaf:
+    """`own`: the 16-bit types in which x and y lie, if they do; an epilogue reads y in the kernel's."""
     normalise, apply, size = _over_block("normalise", dtype, path), finisher(form), itemsize(dtype)
+    (take, _, _), (_, room, give) = (borrowed(dtype, letter) for letter in own)
 
-    def batch_normalise(x, shift, y, means, factors, block, lo, hi, rest):                                                   # type: ignore
+    def batch_normalise(x, shift, y, means, factors, spare, block, lo, hi, rest):                                                   # type: ignore
         """A unit of range is a block of rows."""
         rows, channels = x.shape
         for unit in range(lo, hi):
             at = unit * block * channels
             height = min(block, rows - unit * block)
-            normalise(height, channels, address_of(x) + at * size, channels * size, address_of(y) + at * size, address_of(means),
-                      address_of(factors), address_of(shift))
+            many = height * channels
+            normalise(height, channels, take(x, at, many, spare, 0), channels * size, room(y, at, many, spare, many),
+                      address_of(means), address_of(factors), address_of(shift))
+            give(y, at, many, spare, many)
             apply(rest, height, channels, address_of(y), at, channels, 0)
 
     flat = f"{dtype}[:]"
-    return Leaf(batch_normalise, f"{dtype}[:,:], {flat}, {dtype}[:,:], {flat}, {flat}, i8, lo, hi{tail(form)}", key=f"{path.name} {name(form)}")
+    x, y = _letters(dtype, own)
+    return Leaf(batch_normalise, f"{x}[:,:], {flat}, {y}[:,:], {flat}, {flat}, {dtype}[w,:], i8, lo, hi{tail(form)}", key=f"{path.name} {name(form)}",
+                narrowed=_form(dtype, own, lambda letters: _batch_normalise(dtype, form, path, (*letters, "")[:2]), (0,) if form else (0, 2), 5))
 
 
 @functools.cache
-def _batch_products(dtype: str, path: cpu.Cpu) -> Leaf:
+def _batch_products(dtype: str, path: cpu.Cpu, own: tuple[str, ...] = ("", "")) -> Leaf:
+    """`own`: the 16-bit types in which g and x lie, if they do."""
     products, size = _over_block("products", dtype, path), itemsize(dtype)
+    (take_g, _, _), (take_x, _, _) = (borrowed(dtype, letter) for letter in own)
 
-    def batch_products(g, x, means, partial, out, block, lo, hi):                                                            # type: ignore
+    def batch_products(g, x, means, partial, out, spare, block, lo, hi):                                                            # type: ignore
         """partial[unit] = [sum of g, sum of g * (x - mean)] of UNIT blocks of rows."""
         rows, channels = x.shape
         for unit in range(lo, hi):
@@ -235,14 +261,17 @@ def _batch_products(dtype: str, path: cpu.Cpu) -> Leaf:
             total[:], product[:] = 0.0, 0.0
             stop = min(rows, (unit + 1) * UNIT * block)
             for first in range(unit * UNIT * block, stop, block):
-                at = first * channels * size
-                products(min(block, stop - first), channels, address_of(g) + at, address_of(x) + at, channels * size, address_of(means),
-                         address_of(out), channels * size)
+                at, height = first * channels, min(block, stop - first)
+                many = height * channels
+                products(height, channels, take_g(g, at, many, spare, 0), take_x(x, at, many, spare, many), channels * size,
+                         address_of(means), address_of(out), channels * size)
                 for c in range(channels):
                     total[c] += float(out[0, c])
                     product[c] += float(out[1, c])
 
-    return Leaf(batch_products, f"{dtype}[:,:], {dtype}[:,:], {dtype}[:], f8[:,:,:], {dtype}[w,:,:], i8, lo, hi", key=path.name)
+    g, x = _letters(dtype, own)
+    return Leaf(batch_products, f"{g}[:,:], {x}[:,:], {dtype}[:], f8[:,:,:], {dtype}[w,:,:], {dtype}[w,:], i8, lo, hi", key=path.name,
+                narrowed=_form(dtype, own, lambda letters: _batch_products(dtype, path, letters), (0, 1), 5))
 
 
 def _batch_slopes(partial, scale, inverses, dscale, dshift, tilts, levels, factors, rows, lo, hi):                           # type: ignore
@@ -261,19 +290,24 @@ def _batch_slopes(partial, scale, inverses, dscale, dshift, tilts, levels, facto
 
 
 @functools.cache
-def _batch_pull(dtype: str, path: cpu.Cpu) -> Leaf:
+def _batch_pull(dtype: str, path: cpu.Cpu, own: tuple[str, ...] = ("", "", "")) -> Leaf:
+    """`own`: the 16-bit types in which g, x and dx lie, if they do."""
     pull, size = _over_block("pull", dtype, path), itemsize(dtype)
+    (take_g, _, _), (take_x, _, _), (_, room, give) = (borrowed(dtype, letter) for letter in own)
 
-    def batch_pull(g, x, means, dx, tilts, levels, factors, block, lo, hi):                                                  # type: ignore
+    def batch_pull(g, x, means, dx, tilts, levels, factors, spare, block, lo, hi):                                                  # type: ignore
         """A unit of range is a block of rows."""
         rows, channels = x.shape
         for unit in range(lo, hi):
-            at = unit * block * channels * size
-            pull(min(block, rows - unit * block), channels, address_of(g) + at, address_of(x) + at, channels * size, address_of(dx) + at,
-                 address_of(means), address_of(tilts), address_of(levels), address_of(factors))
+            at, height = unit * block * channels, min(block, rows - unit * block)
+            many = height * channels
+            pull(height, channels, take_g(g, at, many, spare, 0), take_x(x, at, many, spare, many), channels * size,
+                 room(dx, at, many, spare, 2 * many), address_of(means), address_of(tilts), address_of(levels), address_of(factors))
+            give(dx, at, many, spare, 2 * many)
 
-    flat, table = f"{dtype}[:]", f"{dtype}[:,:]"
-    return Leaf(batch_pull, f"{table}, {table}, {flat}, {table}, {flat}, {flat}, {flat}, i8, lo, hi", key=path.name)
+    flat, (g, x, dx) = f"{dtype}[:]", _letters(dtype, own)
+    return Leaf(batch_pull, f"{g}[:,:], {x}[:,:], {flat}, {dx}[:,:], {flat}, {flat}, {flat}, {dtype}[w,:], i8, lo, hi", key=path.name,
+                narrowed=_form(dtype, own, lambda letters: _batch_pull(dtype, path, letters), (0, 1, 3), 7))
 
 
 @functools.cache
@@ -290,15 +324,15 @@ def batch_norm(rows: int, channels: int, dtype: str, epsilon: float, path: cpu.C
     """Batch normalisation of input 0 [rows, channels] with scale (1) and shift (2): y (0), mean (1), variance (2), 1 / std (3)."""
     table, small, block = (rows, channels), (channels,), block_rows(channels, dtype)
     units, size = -(-rows // (UNIT * block)), rows * channels
-    partial, factors = Work("partial", (units, 2, channels), "f8"), Work("factors", small, dtype)
+    partial, factors, spare = Work("partial", (units, 2, channels), "f8"), Work("factors", small, dtype), Work("spare", (1,), dtype)
     form = epilogue.form if epilogue else None
     moved = size * itemsize(dtype)
     return [
-        Call(_batch_moments(dtype, path), (In(0, table), partial, Work("block", (3, channels), dtype), block), units, 1, moved * 0.06),
+        Call(_batch_moments(dtype, path), (In(0, table), partial, Work("block", (3, channels), dtype), spare, block), units, 1, moved * 0.06),
         Call(_per_channel("statistics", dtype), (partial, In(1, small), *(Out(i, small) for i in (1, 2, 3)), factors, rows, block, epsilon),
              channels, 64, channels * (units + 20.0)),
         Call(_batch_normalise(dtype, form, path),
-             (In(0, table), In(2, small), Out(0, table), Out(1, small), factors, block, *(epilogue.args if epilogue else ())),
+             (In(0, table), In(2, small), Out(0, table), Out(1, small), factors, spare, block, *(epilogue.args if epilogue else ())),
              -(-rows // block), 1, moved * 0.09 + (epilogue.cost if epilogue else 0.0))]
 
 
@@ -306,12 +340,12 @@ def batch_norm_grad(rows: int, channels: int, dtype: str, path: cpu.Cpu) -> list
     """(g, x, scale, mean, 1 / std) to the gradients of x, scale and shift."""
     table, small, block = (rows, channels), (channels,), block_rows(channels, dtype)
     units, moved = -(-rows // (UNIT * block)), rows * channels * itemsize(dtype)
-    partial = Work("partial", (units, 2, channels), "f8")
+    partial, spare = Work("partial", (units, 2, channels), "f8"), Work("spare", (1,), dtype)
     slopes = [Work(what, small, dtype) for what in ("tilts", "levels", "factors")]
     return [
-        Call(_batch_products(dtype, path), (In(0, table), In(1, table), In(3, small), partial, Work("block", (2, channels), dtype), block),
+        Call(_batch_products(dtype, path), (In(0, table), In(1, table), In(3, small), partial, Work("block", (2, channels), dtype), spare, block),
              units, 1, moved * 0.09),
         Call(_per_channel("slopes", dtype), (partial, In(2, small), In(4, small), Out(1, small), Out(2, small), *slopes, rows),
              channels, 64, channels * (units + 20.0)),
-        Call(_batch_pull(dtype, path), (In(0, table), In(1, table), In(3, small), Out(0, table), *slopes, block),
+        Call(_batch_pull(dtype, path), (In(0, table), In(1, table), In(3, small), Out(0, table), *slopes, spare, block),
              -(-rows // block), 1, moved * 0.13)]

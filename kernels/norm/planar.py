@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from llvmlite import ir
 
 from ..isa import cpu
+from ..isa.half import borrowed
 from ..isa.vector import Emitter, as_intrinsic, itemsize, word
-from ..machine.call import Work
+from ..machine.call import Call, Work
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
 from ..reduce import BLOCK
@@ -299,11 +301,13 @@ def _layer_norm(dtype: str, path: cpu.Cpu) -> Any:
     return layer_norm
 
 
-def _layer_norm_grad(dtype: str, path: cpu.Cpu) -> Any:
-    size, products, put = itemsize(dtype), *(_pass(name, dtype, path) for name in ("scaled_products", "layer_pull"))
+def _layer_norm_grad(dtype: str, path: cpu.Cpu, letters: tuple[str, str, str] = ("", "", "")) -> Any:
+    """`letters`: the 16-bit types in which g, x and dx lie, if they do."""
+    products, put = (_pass(name, dtype, path) for name in ("scaled_products", "layer_pull"))
+    (take_g, _, _), (take_x, _, _), (_, room, give) = (borrowed(dtype, letter) for letter in letters)
 
     def layer_norm_grad(g: Any, x: Any, scale: Any, means: Any, inverses: Any, dx: Any, scales: Any, shifts: Any, numbers: Any, totals: Any,
-                        lo: int, hi: int) -> None:
+                        spare: Any, lo: int, hi: int) -> None:
         """dx = inverse (h - mean(h) - xhat mean(h xhat)) with h = g scale; scales, shifts: sums of g xhat and g over ROWS rows, a unit of range."""
         n, count = x.shape[1], float(x.shape[1])
         for unit in range(lo, hi):
@@ -311,12 +315,14 @@ def _layer_norm_grad(dtype: str, path: cpu.Cpu) -> Any:
             for i in range(n):
                 of_scale[i], of_shift[i] = 0.0, 0.0
             for r in range(unit * ROWS, min((unit + 1) * ROWS, x.shape[0])):
-                at, inverse = r * n * size, float(inverses[r])
+                at, inverse = r * n, float(inverses[r])
+                gradient, row = take_g(g, at, n, spare, 0), take_x(x, at, n, spare, n)
                 numbers[0] = means[r]
-                products(1, n, 0, address_of(numbers), address_of(totals), address_of(g) + at, address_of(x) + at, address_of(scale))
+                products(1, n, 0, address_of(numbers), address_of(totals), gradient, row, address_of(scale))
                 numbers[1], numbers[2], numbers[3] = inverse, totals[1] * inverse * inverse / count, totals[0] / count
-                put(1, n, 0, address_of(numbers), address_of(g) + at, address_of(x) + at, address_of(scale), address_of(of_scale),
-                    address_of(of_shift), address_of(dx) + at)
+                put(1, n, 0, address_of(numbers), gradient, row, address_of(scale), address_of(of_scale), address_of(of_shift),
+                    room(dx, at, n, spare, 2 * n))
+                give(dx, at, n, spare, 2 * n)
     return layer_norm_grad
 
 
@@ -332,7 +338,7 @@ def norm_leaf(name: str, t: str) -> Leaf:
 
 @functools.cache
 def _norm_leaf(name: str, t: str, path: cpu.Cpu) -> Leaf:
-    flat, table, row, one, own = f"{t}[:]", f"{t}[:,:]", f"{t}[r,:]", f"{t}[r]", [f"{t}[w,:]", "f8[w,:]"]
+    flat, row, one, own = f"{t}[:]", f"{t}[r,:]", f"{t}[r]", [f"{t}[w,:]", "f8[w,:]"]
     signatures: dict[str, tuple[Any, list[str]]] = {
         "batch_norm": (_batch_norm, [*[flat] * 7, *own, "lo", "hi", "i8", "i8", "f8"]),
         "batch_norm_flat": (_batch_norm_flat, [*[flat] * 7, "f8[w,:]", "lo", "hi", "i8", "f8"]),
@@ -340,9 +346,30 @@ def _norm_leaf(name: str, t: str, path: cpu.Cpu) -> Leaf:
         "batch_norm_grad_flat": (_batch_norm_grad_flat, [*[flat] * 8, "f8[w,:]", "f8[w,:]", "lo", "hi", "i8"]),
         "inverse_std": (_inverse_std, [one, one, "f8"]),
         "layer_norm": (_layer_norm, [row, flat, flat, row, one, one, *own, "f8"]),
-        "layer_norm_grad": (_layer_norm_grad, [*[table] * 2, *[flat] * 3, *[table] * 3, *own, "lo", "hi"]),
     }
+    if name == "layer_norm_grad":
+        return _layer_norm_grad_leaf(t, ("", "", ""), path)
     body, signature = signatures[name]
-    if name in ("batch_norm", "batch_norm_grad", "layer_norm", "layer_norm_grad"):
+    if name in ("batch_norm", "batch_norm_grad", "layer_norm"):
         body = body(t, path)
     return Leaf(body, ", ".join(signature), key=path.name)
+
+
+@functools.cache
+def _layer_norm_grad_leaf(t: str, letters: tuple[str, str, str], path: cpu.Cpu) -> Leaf:
+    """The gradient of layer normalisation with g, x and dx in 16-bit memory of these types, where they have one."""
+    g, x, dx = (letter or t for letter in letters)
+    flat = ", ".join([f"{t}[:]"] * 3)
+    signature = f"{g}[:,:], {x}[:,:], {flat}, {dx}[:,:], {t}[:,:], {t}[:,:], {t}[w,:], f8[w,:], {t}[w,:], lo, hi"
+    return Leaf(_layer_norm_grad(t, path, letters), signature, key=f"{path.name} {letters}",
+                narrowed=_narrowed_layer_norm_grad if t == "f4" and not any(letters) else None)
+
+
+def _narrowed_layer_norm_grad(call: Call, letters: Mapping[int, str]) -> Call | None:
+    """`Leaf.narrowed` of it."""
+    if not set(letters) <= {0, 1, 5}:
+        return None
+    args = list(call.args)
+    args[10] = Work("rows in float32", (3 * args[1].shape[1],), "f4")
+    own = (letters.get(0, ""), letters.get(1, ""), letters.get(5, ""))
+    return replace(call, leaf=_layer_norm_grad_leaf("f4", own, cpu.current()), args=args)

@@ -13,11 +13,13 @@ from typing import Any
 from llvmlite import ir
 
 from ..isa import cpu, mathlib
+from ..isa.half import borrowed
 from ..isa.vector import ELEMENTS, Emitter, as_intrinsic, itemsize, vector, word
 from ..machine.call import Call, In, Out, Work
 from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of, within
+from ..streamed import own_form
 from .planar import POOL, Pool, taps_within
 
 NOBODY = 255
@@ -131,7 +133,16 @@ def _shares(dtype: str) -> Callable[..., None]:
     return emit
 
 
+def _hidden(dtype: str) -> Callable[..., None]:
+    def emit(e: Emitter, channels: Any, y: Any) -> None:
+        """y = -infinity: what a window without elements has."""
+        _channels(e, dtype, channels, lambda j, lanes, mask: e.store(
+            mathlib.constant(vector(dtype, lanes), float("-inf")), e.address(y, e.times(j, itemsize(dtype))), mask))
+    return emit
+
+
 _EMIT: dict[str, tuple[str, Callable[[str], Callable[..., None]]]] = {
+    "hidden": ("channels, y", _hidden),
     "best": ("channels, rows, columns, x, x_row, x_column, tap, tap_row, y, where", lambda dtype: _best(dtype, False)),
     "winner": ("channels, rows, columns, x, x_row, x_column, tap, tap_row, y, where", lambda dtype: _best(dtype, True)),
     "won": ("channels, rows, columns, g, g_row, g_column, where, where_row, where_column, tap, tap_row, tap_column, dx", _won),
@@ -155,51 +166,72 @@ def _met(at: int, kernel: int, stride: int, before: int, windows: int) -> tuple[
     return first, max(first, min(windows, (at + before) // stride + 1))
 
 
-@functools.cache
-def _max_pool(dtype: str, path: cpu.Cpu, winners: bool) -> Leaf:
-    best, size = _at("winner" if winners else "best", dtype, path), itemsize(dtype)
+def _form(dtype: str, own: Sequence[str], make: Callable[[tuple[str, ...]], Leaf], arrays: Sequence[int], backward: bool) -> Any:
+    """`Leaf.narrowed` of a leaf whose parameters `arrays` are the one that is read, several rows at a time, and the one that is written."""
+    def room(args: Sequence[Any]) -> int:
+        _h, w, _oh, ow, kh, _kw, sh, _sw, dh = args[4:13]
+        rows, wide, other = (-(-kh // sh), ow, w) if backward else ((kh - 1) * dh + 1, w, ow)
+        return int(args[0].shape[1] * 2 * max(rows * wide, other))
+    return own_form(make, arrays, 3, room) if dtype == "f4" and not any(own) else None
 
-    def max_pool_last(x, y, where, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, lo, hi):                                 # type: ignore
+
+@functools.cache
+def _max_pool(dtype: str, path: cpu.Cpu, winners: bool, own: tuple[str, ...] = ("", "")) -> Leaf:
+    """`own`: the 16-bit types in which x and y lie, if they do."""
+    best, hide, size = _at("winner" if winners else "best", dtype, path), _at("hidden", dtype, path), itemsize(dtype)
+    (take, _, _), (_, place, give) = (borrowed(dtype, letter) for letter in own)
+
+    def max_pool_last(x, y, where, spare, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, lo, hi):                                 # type: ignore
         channels = x.shape[1]
         pixel = channels * size
         for unit in range(lo, hi):
             image, oy = unit // oh, unit % oh
             t0, t1 = within(oy * sh - top, kh, dh, h)
+            met, line = (image * h + oy * sh - top + t0 * dh) * w * channels, ow * channels
+            rows = take(x, met, ((t1 - t0 - 1) * dh + 1) * w * channels if t1 > t0 else 0, spare, 0)
+            to = place(y, unit * line, line, spare, spare.shape[0] // 2)
             for ox in range(ow):
                 u0, u1 = within(ox * sw - left, kw, dw, w)
-                to = unit * ow + ox
                 if t1 > t0 and u1 > u0:
-                    at = (image * h + oy * sh - top + t0 * dh) * w + ox * sw - left + u0 * dw
-                    best(channels, t1 - t0, u1 - u0, address_of(x) + at * pixel, dh * w * pixel, dw * pixel, t0 * kw + u0, kw,
-                         address_of(y) + to * pixel, address_of(where) + to * channels)
+                    best(channels, t1 - t0, u1 - u0, rows + (ox * sw - left + u0 * dw) * pixel, dh * w * pixel, dw * pixel, t0 * kw + u0, kw,
+                         to + ox * pixel, address_of(where) + unit * line + ox * channels)
                 else:
-                    for c in range(channels):
-                        y[to, c] = -x.dtype.type(float("inf"))
+                    hide(channels, to + ox * pixel)
                     if winners:
                         for c in range(channels):
-                            where[to, c] = NOBODY
+                            where[unit * ow + ox, c] = NOBODY
+            give(y, unit * line, line, spare, spare.shape[0] // 2)
 
-    return Leaf(max_pool_last, f"{dtype}[:,:], {dtype}[:,:], u1[:,:]{POOL}, lo, hi", key=f"{path.name} {winners}")
+    x, y = (letter or dtype for letter in own)
+    return Leaf(max_pool_last, f"{x}[:,:], {y}[:,:], u1[:,:], {dtype}[w,:]{POOL}, lo, hi", key=f"{path.name} {winners}",
+                narrowed=_form(dtype, own, lambda letters: _max_pool(dtype, path, winners, letters), (0, 1), False))
 
 
 @functools.cache
-def _max_unpool(dtype: str, path: cpu.Cpu) -> Leaf:
+def _max_unpool(dtype: str, path: cpu.Cpu, own: tuple[str, ...] = ("", "")) -> Leaf:
+    """`own`: the 16-bit types in which g and dx lie, if they do."""
     won, size = _at("won", dtype, path), itemsize(dtype)
+    (take, _, _), (_, place, give) = (borrowed(dtype, letter) for letter in own)
 
-    def max_unpool_last(g, where, dx, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, lo, hi):                       # type: ignore
+    def max_unpool_last(g, where, dx, spare, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, lo, hi):                       # type: ignore
         channels = dx.shape[1]
         pixel = channels * size
         for unit in range(lo, hi):
             image, iy = unit // h, unit % h
             r0, r1 = _met(iy, kh, sh, top, oh)
+            met, line = (image * oh + r0) * ow, w * channels
+            rows = take(g, met * channels, (r1 - r0) * ow * channels, spare, 0)
+            to = place(dx, unit * line, line, spare, spare.shape[0] // 2)
             for ix in range(w):
                 c0, c1 = _met(ix, kw, sw, left, ow)
-                at = (image * oh + r0) * ow + c0
                 tap = (iy + top - r0 * sh) * kw + ix + left - c0 * sw
-                won(channels, r1 - r0, c1 - c0, address_of(g) + at * pixel, ow * pixel, pixel, address_of(where) + at * channels,
-                    ow * channels, channels, tap, -sh * kw, -sw, address_of(dx) + (unit * w + ix) * pixel)
+                won(channels, r1 - r0, c1 - c0, rows + c0 * pixel, ow * pixel, pixel, address_of(where) + (met + c0) * channels,
+                    ow * channels, channels, tap, -sh * kw, -sw, to + ix * pixel)
+            give(dx, unit * line, line, spare, spare.shape[0] // 2)
 
-    return Leaf(max_unpool_last, f"{dtype}[:,:], u1[:,:], {dtype}[:,:]{POOL}, lo, hi", key=path.name)
+    g, dx = (letter or dtype for letter in own)
+    return Leaf(max_unpool_last, f"{g}[:,:], u1[:,:], {dx}[:,:], {dtype}[w,:]{POOL}, lo, hi", key=path.name,
+                narrowed=_form(dtype, own, lambda letters: _max_unpool(dtype, path, letters), (0, 2), True))
 
 
 @functools.cache
@@ -270,13 +302,14 @@ def max_pool(p: Pool, n: int, channels: int, dtype: str, path: cpu.Cpu, winners:
     image, pooled = _tables(p, n, channels)
     where = Out(1, pooled) if winners else Work("nobody", (1, 1), "u1")
     cost = n * p.oh * p.ow * channels * (0.1 * p.kh * p.kw + 0.2) * itemsize(dtype) / 4
-    return [_rows(_max_pool(dtype, path, winners), (In(0, image), Out(0, pooled), where, *p.numbers), n * p.oh, cost)]
+    args = (In(0, image), Out(0, pooled), where, Work("spare", (1,), dtype), *p.numbers)
+    return [_rows(_max_pool(dtype, path, winners), args, n * p.oh, cost)]
 
 
 def max_unpool(p: Pool, n: int, channels: int, dtype: str, path: cpu.Cpu) -> list[Call]:
     """dx (output 0) from the gradient of the maxima (input 0) and the winners' taps (1)."""
     image, pooled = _tables(p, n, channels)
-    args = (In(0, pooled), In(1, pooled), Out(0, image), *p.numbers)
+    args = (In(0, pooled), In(1, pooled), Out(0, image), Work("spare", (1,), dtype), *p.numbers)
     return [_rows(_max_unpool(dtype, path), args, n * p.h, n * p.h * p.w * channels * itemsize(dtype) * 0.12)]
 
 

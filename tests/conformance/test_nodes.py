@@ -6,6 +6,7 @@ A sample of them runs at every change, all of them in `make check`; those of one
 """
 from __future__ import annotations
 
+import importlib.util
 import zlib
 from collections.abc import Iterable
 
@@ -22,7 +23,8 @@ PARTS = 2
 def check(rows: Iterable[Row]) -> None:
     """What passes in the table passes, and nothing else does."""
     from cases import cases, outcome
-    found = {row.name: (row, outcome(row.name)) for row in rows if row.name in cases()}
+    away = set() if importlib.util.find_spec("PIL") else {"ImageDecoder"}                # which Pillow decodes for
+    found = {row.name: (row, outcome(row.name)) for row in rows if row.name in cases() and row.operator not in away}
     lost = [f"{name}: {now}" for name, (row, now) in found.items() if row.passes and now != "pass"]
     assert not lost, f"{len(lost)} cases passed before:\n" + "\n".join(lost)
     won = sorted({row.operator for row, now in found.values() if not row.passes and now == "pass"})

@@ -31,8 +31,10 @@ TABLE_PAGES = 512
 PRESENT, WRITABLE = 1, 2
 CODE, DATA, TASK = 0x10, 0x18, 0x20           # selectors
 PROCESSORS = {"sandybridge": (19, "i7-2600K"), "haswell": (24, "i7-4770"), "skylake-avx512": (26, "i7-7800X"),
-              "sapphirerapids": (30, "w9-3475X")}
+              "cooperlake": (30, "w9-3475X"), "sapphirerapids": (30, "w9-3475X")}
 """By LLVM's name: the place in the emulator's list of processors, and what the processor calls itself."""
+STANDS_IN = frozenset({"cooperlake"})
+"""The emulator does not have these: a later one that has more stands in. Code compiled for them has their instructions only."""
 STATES, WIDE_STATES = 0x07, 0xE7              # x87, SSE, AVX; with the three of AVX-512
 BRAND = (0x80000002, 0x80000003, 0x80000004)  # leaves of CPUID that hold the processor's name
 CR4 = 0x40620                                 # PAE, OSFXSR, OSXMMEXCPT, OSXSAVE

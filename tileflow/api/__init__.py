@@ -1,8 +1,15 @@
-"""The verbs: train, infer, compile, tune_available_memory, training_model, inference_model, load."""
+"""The verbs: train, infer, compile, tune_available_memory, training_model, inference_model, load, grad, gradient_model,
+save_onnx, save_state, load_state."""
+from .exporting import save_onnx
+from .gradients import grad, gradient_model
 from .inference import infer
 from .measure import measure
 from .models import inference_model, load, training_model
 from .simulation import compile, tune_available_memory
+from .states import load_state, save_state
 from .training import TrainResult, train
 
-__all__ = ["TrainResult", "compile", "infer", "inference_model", "load", "measure", "train", "training_model", "tune_available_memory"]
+__all__ = [
+    "TrainResult", "compile", "grad", "gradient_model", "infer", "inference_model", "load", "load_state", "measure", "save_onnx",
+    "save_state", "train", "training_model", "tune_available_memory",
+]

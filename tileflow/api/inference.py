@@ -9,8 +9,11 @@ import numpy as np
 
 from .. import memory
 from ..errors import DataError
+from ..graph import TensorType
+from ..importers.onnx import DynamicOperandError
 from ..options import Options
 from ..runtime.data import Data, DataLoader, Dataset, check_given, open_data
+from ..runtime.executable import Host
 from ..runtime.model import InferenceModel, Progress
 from ..runtime.preprocessing import Preprocessing
 from ..runtime.source import OnnxSource, Source
@@ -43,24 +46,48 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
     check_given(given, opened, chosen)
     dataset = measured(opened)
     wanted = source.input_types(dataset)
-    source.signature(list(wanted.values()), False)                 # what cannot run is said before anything is read
+    whole = _runs_whole(source, list(wanted.values()))             # what cannot run is said before anything is read
     dataset = dataset.images_as_bytes(wanted).adapt_to(wanted, None, chosen, known.scalings)
     for sentence in (*dataset.notes, *(() if known.scalings else dataset.unscaled_bytes())):
         (say or _unheard)(sentence)
     report_foreign(known, dataset)
     run_options = chosen.clone()
     run_options.gradient_accumulation, run_options.output_mode = 1, "all"
+    if not whole:
+        run_options.on_new_shape = "compile"                      # the last batch may be shorter: where sizes follow from data it is not filled up
     model_ = InferenceModel(source, run_options, chosen_progress(progress))
-    loader = DataLoader(model_.options, dataset, shuffle=False, pad_last=True)
+    loader = DataLoader(model_.options, dataset, shuffle=False, pad_last=whole, drop_last=False)
     parts: list[list[np.ndarray]] = []
     for batch in loader:
         outputs = model_(*batch[:len(dataset.fields)])
         parts.append(list(outputs) if isinstance(outputs, tuple) else [outputs])
         if len(parts) == 1:                                       # all parts, and then what they are joined to
-            memory.require(2 * len(loader) * sum(a.nbytes for a in parts[0]), f"What the model gives for {len(dataset):,} rows",
-                           "run it on fewer rows at a time")
-    names = [v.name for v in model_.program.micro.outputs]
-    return {name: np.concatenate([p[i] for p in parts])[:len(dataset)] for i, name in enumerate(names)}
+            nbytes = sum(a.nbytes for a in parts[0] if isinstance(a, np.ndarray))
+            memory.require(2 * len(loader) * nbytes, f"What the model gives for {len(dataset):,} rows", "run it on fewer rows at a time")
+    if whole:
+        return {name: np.concatenate([p[i] for p in parts])[:len(dataset)] for i, name in enumerate(model_.output_names)}
+    return {name: _joined(name, [p[i] for p in parts]) for i, name in enumerate(model_.output_names)}
+
+
+def _runs_whole(source: Source, types: list[TensorType]) -> bool:
+    """The model is one program for inputs of these types; else it runs in pieces. Raises UnsupportedError where it does neither."""
+    try:
+        source.signature(types, False)
+        return True
+    except DynamicOperandError:
+        if source.pieces(Host()) is None:
+            raise
+        return False
+
+
+def _joined(name: str, parts: list[Any]) -> np.ndarray:
+    """What several batches gave of an output, one after the other."""
+    if all(isinstance(p, np.ndarray) and p.ndim and p.shape[1:] == parts[0].shape[1:] for p in parts):
+        return np.concatenate(parts)
+    if len(parts) == 1 and isinstance(parts[0], np.ndarray):
+        return parts[0]
+    raise DataError(f"The output '{name}' has other sizes in other batches, or is a sequence, so that it is no one array: choose a "
+                    f"micro_batch_size of all rows, or call the model from Python (tileflow.inference_model).")
 
 
 def _unheard(sentence: str) -> None:

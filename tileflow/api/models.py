@@ -5,16 +5,19 @@ import hashlib
 import os
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
+import numpy as np
+
 from .. import compiler
-from ..errors import ModelError, OptionError
-from ..importers.onnx import OnnxModel, load_model
+from ..errors import DataError, ModelError, OptionError
+from ..importers.onnx import OnnxModel, load_model, with_classes
 from ..nn import Module
 from ..optim import Optimizer
+from ..optim.choose import CLASSES
 from ..options import Options, declarations, renamed
 from ..packaged import model_path
 from ..reading import open_regular
@@ -28,11 +31,20 @@ from ..uses import check_layers, check_use
 Modelish = Module | OnnxModel | str | os.PathLike[str]
 
 
-def load(path: str | os.PathLike[str]) -> OnnxModel:
-    """Read and check an ONNX file, or a model that comes with tileflow by its name (ModelError where it cannot be read or is not valid)."""
+def load(path: str | os.PathLike[str], *, num_classes: int | None = None, seed: int = 0) -> OnnxModel:
+    """Read and check an ONNX file, or a model that comes with tileflow by its name.
+
+    Args:
+        num_classes: replace the last layer by one with so many outputs: the last Gemm, MatMul or Conv before the first output, under its own names,
+            with PyTorch's initial weights, drawn by `seed`.
+
+    Raises:
+        ModelError: it cannot be read or is not valid, or its last layer cannot be replaced.
+    """
     if not isinstance(path, (str, os.PathLike)):
         raise ModelError(f"A model is the path of an ONNX file, what tileflow.load returns, or a network of layers, not {_what(path)}.")
-    return load_model(model_path(path))
+    loaded = load_model(model_path(path))
+    return loaded if num_classes is None else with_classes(loaded, num_classes, seed)
 
 
 def _what(thing: object) -> str:
@@ -72,7 +84,8 @@ def chosen_optimizer(optimizer: Optimizer | str | None, options: Options) -> Opt
     if isinstance(optimizer, str):
         return None                             # `by_name` has put it among the options
     if not isinstance(optimizer, Optimizer):
-        raise OptionError(f"optimizer must be a name (sgd, adam, adamw) or an optimizer such as tileflow.optim.SGD(lr=0.1), not {_what(optimizer)}.")
+        raise OptionError(f"optimizer must be a name ({', '.join(CLASSES)}) or an optimizer such as tileflow.optim.SGD(lr=0.1), "
+                          f"not {_what(optimizer)}.")
     told = [d.name for d in declarations().values() if d.group == "optimizer" and d.name != "loss_scaling" and options.given(d.name, files=False)]
     if told:
         kind = type(optimizer).__name__
@@ -97,6 +110,8 @@ def source_of(model: Modelish, options: Options) -> Source:
         check_layers(options)
         return NetSource(model, options)
     loaded = model if isinstance(model, OnnxModel) else load(model)
+    if options.num_classes is not None:
+        loaded = with_classes(loaded, options.num_classes, options.seed)
     with _opening:
         source = OnnxSource(loaded, options, _sessions.get(id(loaded.proto)))
         source.session.owner = loaded
@@ -131,6 +146,18 @@ _sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
 _of_files: WeakValueDictionary[tuple[Any, ...], Session] = WeakValueDictionary()
 """Sessions in use by the identity of the file."""
 _opening = threading.RLock()
+
+
+def given_arrays(names: Sequence[str], inputs: Any) -> list[np.ndarray]:
+    """Arrays from one, several in order, or several by name (DataError where these are not the names)."""
+    if isinstance(inputs, Mapping):
+        if not set(inputs) <= set(names) or list(inputs) == []:
+            raise DataError(f"The model's inputs are {one_line(', '.join(names))}; got {one_line(', '.join(map(str, inputs)))}.")
+        missing = next((n for n in names[:max(names.index(k) for k in inputs) + 1] if n not in inputs), None)
+        if missing is not None:
+            raise DataError(f"The model's input {one_line(missing)} is missing among {one_line(', '.join(map(str, inputs)))}.")
+        return [np.asarray(inputs[name]) for name in names if name in inputs]
+    return [np.asarray(a) for a in (inputs if isinstance(inputs, (tuple, list)) else (inputs,))]
 
 
 def given_loss(options: Options) -> str:

@@ -14,7 +14,9 @@ from ..importers.onnx import OnnxModel
 from ..loss import find, without_labels
 from ..nn import Module
 from ..optim import from_options
+from ..optim.scaling import Scaling
 from ..options import Options
+from ..precision import Precision
 from ..program import Batching
 from ..runtime.source import NetSource, OnnxSource, as_array
 from .models import Modelish, chosen_options, load, model_name
@@ -91,13 +93,14 @@ def tune_available_memory(model: Modelish, options: Options | None = None, *, tr
 
 
 def _compile(model: Modelish, chosen: Options, training: bool, inputs: Sequence[Any] | None, stop_after: str | None) -> compiler.Compilation:
-    graph = _graph(model, chosen, training, inputs)
+    graph, precision = _graph(model, chosen, training, inputs), Precision.of(chosen)
     batching = Batching(chosen.micro_batch_size, chosen.gradient_accumulation, chosen.device_iterations)
     if not training:
-        return compiler.inference(graph, batching, stop_after, chosen.serial_splits)
+        return compiler.inference(graph, batching, stop_after, chosen.serial_splits, precision=precision)
     loss = without_labels(graph.outputs[0]) if chosen.loss == "auto" else chosen.loss
     return compiler.training(graph, find(loss, chosen), from_options(chosen), batching, reduction=chosen.accumulation_reduction,
-                             loss_scaling=chosen.loss_scaling, stop_after=stop_after, serialized=chosen.serial_splits)
+                             mean_reduction=chosen.mean_reduction_strategy, scaling=Scaling.of(chosen), stop_after=stop_after,
+                             serialized=chosen.serial_splits, precision=precision)
 
 
 def _graph(model: Modelish, chosen: Options, training: bool, inputs: Sequence[Any] | None) -> Graph:
@@ -113,7 +116,7 @@ def _graph(model: Modelish, chosen: Options, training: bool, inputs: Sequence[An
     types = []
     for i, given in enumerate(inputs):
         if isinstance(given, tuple):
-            types.append(TensorType(chosen.precision, given))
+            types.append(TensorType(net.dtype, given))
         else:
             array = np.asarray(given)
             types.append(type_of(as_array(array, net.input_dtype(i, array), f"Input {i}")))

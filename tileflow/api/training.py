@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import CheckpointError, DataError, ModelError, OptionError
-from ..importers.onnx import OnnxModel
+from ..importers.onnx import Form, OnnxModel
 from ..loss import AS_CHOSEN, Build, choose
 from ..metrics import View, check_names, defaults
 from ..metrics.named import Function
@@ -49,12 +49,18 @@ class TrainResult:
 
     @property
     def history(self) -> dict[str, np.ndarray]:
-        """epoch, loss, accuracy, test_loss, test_accuracy, samples_per_second and the other metrics (test_f1 ...) as float64 arrays."""
-        names = ("epoch", "loss", "accuracy", "test_loss", "test_accuracy", "samples_per_second")
+        """epoch, loss, accuracy, test_loss, test_accuracy, samples_per_second, learning_rate (of an epoch's last update), skipped (updates),
+        loss_scale (where it adapts) and the other metrics (test_f1 ...) as float64 arrays."""
+        names = ("epoch", "loss", "accuracy", "test_loss", "test_accuracy", "samples_per_second", "learning_rate", "skipped", "loss_scale")
         columns = {n: [getattr(e, n) for e in self.epochs] for n in names}
         measured = dict.fromkeys(n for e in self.epochs for n in e.test_metrics)
         columns |= {f"test_{n}": [e.test_metrics.get(n) for e in self.epochs] for n in measured}
         return {n: np.array([np.nan if x is None else x for x in column], np.float64) for n, column in columns.items()}
+
+    @property
+    def learning_rates(self) -> np.ndarray:
+        """The learning rate of each update, float64 [updates] (of the first group, where there are several)."""
+        return np.array(self._trainer.rates, np.float64)
 
     @property
     def loss(self) -> str:
@@ -81,21 +87,26 @@ class TrainResult:
     def model(self) -> TrainingModel:
         return self._trainer.model
 
-    def save_onnx(self, path: str | os.PathLike[str], keep_training_mode: bool | None = None) -> Path:
-        """Write the original ONNX model with the trained weights, atomically, if read again it computes what the engine does.
+    def save_onnx(self, path: str | os.PathLike[str], keep_training_mode: bool | None = None, **form: Any) -> Path:
+        """Write the original ONNX model, or that of a network of layers, with the trained weights, atomically, if read again it computes what the
+        engine does.
 
         Args:
             keep_training_mode: leave batch normalisation and dropout as the model has them, instead of writing the form for inference;
                 by default the run's option.
+            form: for networks of layers, how they become a file: opset, batch, input_names, output_names, as `tileflow.save_onnx` has them.
 
         Raises:
-            ModelError: the model did not come from an ONNX file, or the written one computes something else.
+            ModelError: what was asked is for other models, or the written one computes something else.
+            UnsupportedError: ONNX has no words for a layer of the network.
         """
-        trainer, source = self._trainer, self._trainer.model.source
+        trainer, source, asked = self._trainer, self._trainer.model.source, Form.of(form) if form else None
         options = trainer.options if keep_training_mode is None else trainer.options.clone(keep_training_mode=keep_training_mode)
         rows = np.arange(trainer.loader.batch_size) % len(trainer.train)
-        inputs = trainer.train.gather(rows)[:source.input_count]
-        write_trained(source, self.weights, Path(path), options, inputs, self._preprocessing.to_metadata(), trainer.reporter.compiling)
+        names = list(source.input_types(trainer.train))
+        inputs = trainer.train.gather(rows)[:len(names)]
+        known = self._preprocessing.renamed(dict(zip(names, (asked and asked.inputs) or (), strict=False)))
+        write_trained(source, self.weights, Path(path), options, inputs, known.to_metadata(), trainer.reporter.compiling, asked)
         return Path(path)
 
     def evaluate(self, data: Any = None) -> dict[str, float | None]:

@@ -5,7 +5,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..options import GROUPS, Declaration, Flag, Options, declarations
+from ..declaration import Declaration
+from ..options import GROUPS, Flag, Options, declarations
 from ..packaged import PACKAGED_MODELS, model_path
 from ..terminal import say
 from ..uses import check_use, used_by

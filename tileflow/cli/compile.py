@@ -19,6 +19,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_simulation(parser)
     parser.add_argument("--tile-exact", action="store_true", default=False,
                         help="run the partition tile by tile on random data and compare every operator with the fast path")
+    parser.add_argument("--compare-precisions", action="store_true", default=False,
+                        help="a table of what each precision, with each type of accumulators and moments, takes on the machine")
     parser.add_argument("--stop-after", metavar="STEP", default=None, help="stop after this step of the compilation")
     add_options(parser, "compile")
 
@@ -28,6 +30,10 @@ def run(chosen: argparse.Namespace) -> int:
     options, path = options_of(chosen), model_path(chosen.model)
     _check_flags(chosen, options)
     from .. import api
+    if chosen.compare_precisions:
+        from ..api.choices import compare, to_text
+        say(to_text(compare(path, options, training=chosen.training)))
+        return OK
     if options.machine is None or chosen.stop_after is not None:
         say(api.compile(path, options, training=chosen.training, stop_after=chosen.stop_after, report=chosen.report).to_text())
         return OK
@@ -40,12 +46,15 @@ def run(chosen: argparse.Namespace) -> int:
 
 def _check_flags(chosen: argparse.Namespace, options: Options) -> None:
     """Refuse flags of this command that would have no effect; OptionError."""
-    for flag, given in (("--tile-exact", chosen.tile_exact), ("--verbose", chosen.verbose)):
+    for flag, given in (("--tile-exact", chosen.tile_exact), ("--verbose", chosen.verbose), ("--compare-precisions", chosen.compare_precisions)):
         if given and options.machine is None:
             raise OptionError(f"{flag} is about the tile machine; name one, for example --machine gc200, or leave it out.")
         if given and chosen.stop_after is not None:
             raise OptionError(f"--stop-after {chosen.stop_after} ends the compilation before the tile machine, so {flag} has no effect; "
                               "leave one of them out.")
+    for flag, given in (("--tile-exact", chosen.tile_exact), ("--report", chosen.report), ("--verbose", chosen.verbose)):
+        if given and chosen.compare_precisions:
+            raise OptionError(f"--compare-precisions prints a table of several programs, so {flag} has no effect; leave one of them out.")
     if options.given("seed", files=False) and not chosen.tile_exact:
         raise OptionError("Option seed (--seed) is for the data of --tile-exact; add that, or leave it out.")
 

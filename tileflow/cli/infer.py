@@ -94,10 +94,11 @@ def npz_bytes(arrays: dict[str, np.ndarray]) -> bytes:
     import io
     import zipfile
 
+    import numpy as np
     from numpy.lib import format as npy_format
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                npy_format.write_array(file, array, allow_pickle=False)
+                npy_format.write_array(file, array.astype(np.str_) if array.dtype == object else array, allow_pickle=False)
     return buffer.getvalue()

@@ -35,7 +35,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _unknown(word: str, chosen: argparse.Namespace) -> str:
     """The sentence on an argument that the command does not have."""
-    name = word.removeprefix("--").removeprefix("no-").replace("-", "_")
+    name = word.removeprefix("--").replace("-", "_")
+    name = name if name in declarations() else name.removeprefix("no_")
     if word.startswith("--") and name in declarations() and chosen.command in VERBS:
         check_use(chosen.command, [name], Options(), command=True)          # it is another command's
     near = [flag for n in near_names(name) if (flag := declarations()[n].flag) in chosen.flags] if word.startswith("--") else []

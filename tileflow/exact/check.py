@@ -198,6 +198,11 @@ def _values(graph: Graph, v: Value) -> int:
     for node in graph.nodes:
         if v not in node.inputs:
             continue
+        if node.op.regions:
+            for region in node.op.regions:                       # what a region is given stands last among operands and inputs
+                pairs = zip(reversed(node.operands), reversed(region.graph.inputs), strict=False)
+                most += [_values(region.graph, inner) for outer, inner in pairs if outer is v and inner.dtype == v.dtype]
+            continue
         if node.op.alias is not None:
             most.append(_values(graph, node.outputs[0]))
             continue

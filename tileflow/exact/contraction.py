@@ -31,7 +31,8 @@ class Slice:
 
 
 def accumulate(work: Contraction, box: Box, a: Slice, b: Slice, target: Slice) -> None:
-    """target += alpha * sum over `box` of a * b; sums in the operands' type, added in the target's."""
+    """target += alpha * sum over `box` of a * b; sums in the operands' type, added in the target's. Sums of 16-bit operands are float32 where the
+    target is, and rounded after every 16 products where it is float16."""
     sizes = {axis.name: axis.size for axis in work.axes}
     windows = [(d, n) for s in (a, b, target) for d, n in zip(s.operand.dims, s.shape, strict=True)
                if isinstance(d, Window) and (slides(d, sizes) or reaches_out(d, sizes, n))]
@@ -117,7 +118,9 @@ def _multiply(a: tuple[Array, list[str]], b: tuple[Array, list[str]], c: tuple[A
 
     x = np.ascontiguousarray(x.transpose([left.index(n) for n in (*batch, *rows, *summed)])).reshape(count(batch), count(rows), count(summed))
     y = np.ascontiguousarray(y.transpose([right.index(n) for n in (*batch, *summed, *columns)])).reshape(count(batch), count(summed), count(columns))
-    product = multiply(x, y)
+    if z.dtype == np.float32 and x.dtype.itemsize == 2:
+        x, y = x.astype(np.float32), y.astype(np.float32)
+    product = multiply(x, y, "f2" if z.dtype == x.dtype == np.float16 else "f4")
     if alpha != 1:
         product *= product.dtype.type(alpha)
     order = [*batch, *rows, *columns]

@@ -1,13 +1,13 @@
 """A whole Program on the tiles: the parts of a call in the order of its schedule."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..errors import DataError
-from ..graph import Graph, Node, Value
+from ..graph import Graph, Node, Regional, Value
 from ..program import Program
 from ..schedule import Begin, Commit, Fold, unrolled
 from ..tiles.plan import OpPlan, Phases, node_name
@@ -40,7 +40,7 @@ def execute(program: Program, plans: Mapping[Node, OpPlan], feeds: Mapping[str, 
 
     Args:
         feeds: the program's inputs by name, [rows of a call, ...].
-        states: weights, buffers and optimizer states by name; those that are missing start at zero.
+        states: weights, buffers and optimizer states by name; those that are missing start with what they say (`State.fill`).
         scalars: the optimizer's hyper-parameters at an update index.
 
     Raises:
@@ -62,7 +62,7 @@ class _Call:
 
     def run(self, feeds: Mapping[str, Array], states: Mapping[str, Array], micro: int, update: int) -> Result:
         p = self.program
-        self.states = {s.name: np.array(states.get(s.name, np.zeros(s.input.shape, s.input.type.numpy)), s.input.type.numpy)
+        self.states = {s.name: np.array(states.get(s.name, np.full(s.input.shape, s.fill)), s.input.type.numpy)
                        for s in p.states.values()}
         rows = {v: self._rows(v, feeds) for v in p.inputs}
         outputs: dict[Value, list[Array]] = {v: [] for v in p.micro.outputs}
@@ -101,7 +101,8 @@ class _Call:
         if self.scalars is not None:
             given = self.scalars(update)
             self.states.update({s.name: np.array(given[s.role], np.float64) for s in self.program.states.values() if s.kind == "scalar"})
-        self.states.update({s.name: np.zeros_like(self.states[s.name]) for s in self.program.accumulators(ipu)})
+        self.states.update({s.name: self.states[s.start].copy() if s.start else np.zeros_like(self.states[s.name])
+                            for s in self.program.accumulators(ipu)})
         self.pending.update({s.name: self.states[s.name] for s in self.program.statistics(ipu)})
 
     def _graph(self, graph: Graph, states: Mapping[str, Array], given: Mapping[Value, Array]) -> dict[str, Array]:
@@ -110,12 +111,23 @@ class _Call:
         values.update(graph.constants)
         values.update({s.input: states[s.name] for s in graph.states})
         values.update({v: given[v] if v in given else values[self.program.links[v]] for v in graph.inputs})
+        self._nodes(graph, values)
+        return {s.name: values[s.output] for s in graph.states if s.output is not None}
+
+    def _nodes(self, graph: Graph, values: dict[Value, Array]) -> None:
         for node in graph.nodes:
             inputs = [None if v is None else values[v] for v in node.inputs]
             values.update(zip(node.outputs, self._node(node, inputs), strict=True))
-        return {s.name: values[s.output] for s in graph.states if s.output is not None}
+
+    def _region(self, graph: Graph, inputs: Sequence[Array]) -> list[Array]:
+        """Run a branch, or a body once."""
+        values = {**graph.constants, **dict(zip(graph.inputs, inputs, strict=True))}
+        self._nodes(graph, values)
+        return [np.array(values[v], order="C") for v in graph.outputs]
 
     def _node(self, node: Node, inputs: list[Array | None]) -> tuple[Array, ...]:
+        if isinstance(node.op, Regional):
+            return tuple(node.op.interpret(self._region, inputs))
         plan = self.plans.get(node)
         if plan is None:
             assert node.op.alias is not None, f"{node_name(node)} has no plan"

@@ -46,7 +46,8 @@ class Sheet:
         at = slices(where)
         assert not self._written[at].any(), f"{where} is written twice"
         self._written[at] = True
-        self.array[at] = values
+        with np.errstate(over="ignore"):               # float32 partials may be beyond a float16 result
+            self.array[at] = values
 
     def finish(self, default: float | None) -> Array:
         """The whole tensor; elements that nobody had are `default`, which only a sum may have."""

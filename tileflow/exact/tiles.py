@@ -146,6 +146,10 @@ class _Job:
         """The element type of partials: the planned one, but for types that the chip does not have."""
         if isinstance(self.work, Gather):
             return np.dtype(BITS[dtype.itemsize])
+        if dtype == np.float16 and isinstance(self.work, Contraction):
+            return np.dtype(self.plan.partials)
+        if dtype.name == "bfloat16" and isinstance(self.work, Contraction):
+            return np.dtype(np.float32)
         return np.dtype(self.plan.partials) if dtype == np.float32 else dtype
 
     def outputs(self) -> tuple[Array, ...]:

@@ -12,9 +12,11 @@ import numpy as np
 
 from ..errors import DataError
 from ..graph import Op, TensorType, type_of
+from ..kernels.dtypes import ELEMENTS
 from ..kernels.gemm import Problem, matmul_calls
 from ..kernels.isa import cpu
 from ..kernels.machine.call import Call, Const, In, Micro, Out, Seed, Work
+from ..kernels.quantized.product import calls as byte_calls
 
 Array = np.ndarray
 Types = tuple[TensorType | None, ...]
@@ -35,11 +37,17 @@ class Vertex:
     op: Op
     outputs: tuple[TensorType, ...]
     calls: list[Call]
+    wide: bool = False
+    """16-bit floats are computed with as float32 and rounded once, for the kernels have no other form."""
 
     @staticmethod
     def of(op: Op, inputs: Types) -> Vertex:
         outputs = op.infer(*inputs)
-        return Vertex(op, outputs, [] if op.random else op.kernel(inputs, outputs, cpu.current()))
+        halves = any(t is not None and t.is_half for t in (*inputs, *outputs))
+        if op.random or not halves or op.halves or op.alias is not None or op.expression(inputs, outputs) is not None:
+            return Vertex(op, outputs, [] if op.random else op.kernel(inputs, outputs, cpu.current()))
+        wide = tuple(None if t is None else _float32(t) for t in inputs)
+        return Vertex(op, outputs, op.kernel(wide, op.infer(*wide), cpu.current()), True)
 
     def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array], streams: Streams) -> None:
         """Compute `outputs` (contiguous) from `inputs` (contiguous) by the operator's kernel.
@@ -53,11 +61,25 @@ class Vertex:
             extra = {"seed": streams.seed, "micro": streams.micro} if "seed" in inspect.signature(self.op.reference).parameters else {}
             for y, found in zip(outputs, self.op.reference(*inputs, **extra), strict=True):
                 y[...] = found
+        if self.wide:
+            given = [None if a is None else a.astype(_float32(type_of(a)).numpy) for a in inputs]
+            made = [np.empty(t.shape, t.numpy) for t in self.op.infer(*types_of(given))]
+            self._run(given, made, streams)
+            for y, result in zip(outputs, made, strict=True):
+                y[...] = result
+        else:
+            self._run(inputs, outputs, streams)
+
+    def _run(self, inputs: Sequence[Array | None], outputs: Sequence[Array], streams: Streams) -> None:
         scratch: dict[str, Array] = {}
         for call in self.calls:
             status = _run(call, inputs, outputs, scratch, streams)
             if status:
                 raise DataError(f"{self.op.name} stopped with status {status}: a label or an index is out of range.")
+
+
+def _float32(t: TensorType) -> TensorType:
+    return t.with_dtype("float32") if t.is_half else t
 
 
 def types_of(arrays: Sequence[Array | None]) -> Types:
@@ -90,7 +112,7 @@ def _run(call: Call, inputs: Sequence[Array | None], outputs: Sequence[Array], s
         else:
             values.append(streams.seed if isinstance(arg, Seed) else streams.micro if isinstance(arg, Micro) else arg)
             continue
-        values.append(array.view(np.bool_ if p.dtype == "b1" else p.dtype))
+        values.append(array.view(ELEMENTS[p.dtype].memory))
     return call.leaf(*values, n=call.n)
 
 
@@ -104,17 +126,25 @@ def _grown(old: Array | None, size: int) -> Array:
 
 
 @functools.lru_cache(4096)
-def _product_calls(code: str, b: int, m: int, n: int, k: int, path: str) -> list[Call]:
+def _product_calls(code: str, b: int, m: int, n: int, k: int, path: str, partials: str) -> list[Call]:
     problem = Problem(m, n, k, batch=(b,), a_step=(m * k,), b_step=(k * n,))
-    return matmul_calls(code, problem, In(0, (b, m, k)), In(1, (b, k, n)), Out(0, (b, m, n)))
+    return matmul_calls(code, problem, In(0, (b, m, k)), In(1, (b, k, n)), Out(0, (b, m, n)), partials=partials)
 
 
-def multiply(a: Array, b: Array) -> Array:
-    """[b, m, k] @ [b, k, n] by the engine's matmul leaf."""
-    batch, m, k = a.shape
-    y = np.empty((batch, m, b.shape[2]), a.dtype)
+@functools.lru_cache(4096)
+def _byte_calls(codes: tuple[str, str], b: int, m: int, n: int, k: int, path: str) -> list[Call]:
+    problem = Problem(m, n, k, batch=(b,), a_step=(m * k,), b_step=(k * n,))
+    return byte_calls(codes, problem, In(0, (b, m, k)), In(1, (b, k, n)), None, None, Out(0, (b, m, n)))
+
+
+def multiply(a: Array, b: Array, partials: str = "f4") -> Array:
+    """[b, m, k] @ [b, k, n] by the engine's matmul leaf; `partials` as `matmul_calls` has it. Products of bytes are int32."""
+    (batch, m, k), n, codes = a.shape, b.shape[2], (type_of(a).code, type_of(b).code)
+    bytes_ = a.dtype.itemsize == 1
+    y = np.empty((batch, m, n), np.int32 if bytes_ else a.dtype)
     scratch: dict[str, Array] = {}
-    for call in _product_calls(type_of(a).code, batch, m, b.shape[2], k, cpu.current().name):
+    path = cpu.current().name
+    for call in _byte_calls(codes, batch, m, n, k, path) if bytes_ else _product_calls(codes[0], batch, m, n, k, path, partials):
         status = _run(call, (a, b), (y,), scratch, Streams())
         assert status == 0, status
     return y

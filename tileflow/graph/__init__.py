@@ -1,14 +1,15 @@
 """The graph: types, values, nodes, states, the operator declaration, the builder."""
 from . import composite as _composite  # noqa: F401  (what an operator leaves out is found in its parts)
 from .builder import Builder
-from .graph import Graph, Node, Origin, State, Value
-from .hints import Hints, MultiConv
+from .graph import Graph, Node, Origin, State, Value, needed_for
+from .hints import Casting, Hints, MultiConv
 from .index import Index
-from .op import DATA, MOVED, OPS, STATISTIC, TRAINED, Op, op
+from .op import DATA, MOVED, OPS, START, STATISTIC, TRAINED, Op, op
 from .printer import to_text
-from .types import CODES, FLOATS, HALVES, HIGHEST_RANK, TensorType, broadcast_shapes, kind_of, type_of
+from .region import Branches, Region, Regional, Turns, inside, with_inside
+from .types import CODES, FLOATS, HALVES, HIGHEST_RANK, NARROW, TensorType, broadcast_shapes, check_reach, kind_of, type_of, widest
 from .verify import verify
 
-__all__ = ["CODES", "DATA", "FLOATS", "HALVES", "HIGHEST_RANK", "MOVED", "OPS", "STATISTIC", "TRAINED", "Builder", "Graph", "Hints", "Index",
-           "MultiConv", "Node", "Op", "Origin", "State", "TensorType", "Value", "broadcast_shapes", "kind_of", "op", "to_text",
-           "type_of", "verify"]
+__all__ = ["CODES", "DATA", "FLOATS", "HALVES", "HIGHEST_RANK", "MOVED", "NARROW", "OPS", "START", "STATISTIC", "TRAINED", "Branches", "Builder",
+           "Casting", "Graph", "Hints", "Index", "MultiConv", "Node", "Op", "Origin", "Region", "Regional", "State", "TensorType", "Turns", "Value",
+           "broadcast_shapes", "check_reach", "inside", "kind_of", "needed_for", "op", "to_text", "type_of", "verify", "widest", "with_inside"]

@@ -67,6 +67,14 @@ class Builder(Calls):
         """A 0-d constant of `like`'s element type."""
         return self.constant(np.array(number, like.type.numpy))
 
+    def cast(self, value: Value, dtype: str) -> Value:
+        """The value as that element type: itself where it has it."""
+        return value if value.dtype == dtype else self.Cast(value, to=dtype)
+
+    def widened(self, value: Value) -> Value:
+        """16-bit floats in float32, and others as they are."""
+        return self.cast(value, "float32") if value.type.is_half else value
+
     def emit(self, op: Op, *inputs: Value | None, names: tuple[str, ...] = ()) -> tuple[Value, ...]:
         """Append `op(inputs)`; all outputs, called `names` or after the operator."""
         try:

@@ -32,6 +32,19 @@ def expanded(graph: Graph, wanted: Callable[[Node], bool]) -> Graph:
     return copy
 
 
+def trimmed(graph: Graph) -> Graph:
+    """A copy of the graph whose operators do not make what nobody reads (`Op.trimmed`), or the graph itself where all is read."""
+    found: dict[Node, Node] = {}
+    read = {v for node in graph.nodes for v in node.operands} | set(graph.results())
+    for node in graph.nodes:
+        if declares(node.op, "trimmed"):
+            op = node.op.trimmed([v in read for v in node.outputs])
+            if op is not None:
+                count = len(op.infer(*[None if v is None else v.type for v in node.inputs]))
+                found[node] = Node(op, node.inputs, node.outputs[:count], node.origin)
+    return graph.with_nodes(found.get(node, node) for node in graph.nodes) if found else graph
+
+
 def _place(b: Builder, node: Node, wanted: Callable[[Node], bool]) -> None:
     """Append a node, or what it stands for."""
     nodes = b.graph.nodes

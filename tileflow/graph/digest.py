@@ -31,6 +31,9 @@ def digest(graph: Graph) -> str:
     for node in graph.nodes:
         attributes: list[Any] = [(f.name, getattr(node.op, f.name)) for f in dataclasses.fields(node.op)] if dataclasses.is_dataclass(node.op) else []
         add("node", node.op.name, attributes, [None if v is None else number(v) for v in node.inputs])
+        hints = node.origin.hints
+        if hints is not None and hints.casting is not None:
+            add("cast", hints.casting)
         add("makes", [(number(v), str(v.type)) for v in node.outputs])
     for s in graph.states:
         add("written", None if s.output is None else number(s.output), s.when)
@@ -49,6 +52,8 @@ def _encoded(value: Any) -> bytes:
         return f"l{len(value)}:".encode() + b"".join(map(_encoded, value))
     if isinstance(value, Mapping):
         return b"m" + _encoded(list(value.items()))
+    if isinstance(value, Graph):
+        return f"g{digest(value)}".encode()
     if dataclasses.is_dataclass(value):
         return b"d" + _encoded([type(value).__name__, *(getattr(value, f.name) for f in dataclasses.fields(value))])
     text = repr(value).encode()

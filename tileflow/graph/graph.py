@@ -1,7 +1,7 @@
 """The graph: values in single assignment, nodes in execution order, constants, states."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -19,7 +19,10 @@ Role = Literal["forward", "backward", "update", "recompute"]
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a node came from: names of the source (ONNX) nodes or layers it stands for, its role in training, what was asked for it."""
+    """Where a node came from: names of the source (ONNX) nodes or layers it stands for, its role in training, what was asked for it.
+
+    block: of forward nodes: the block of work that is done again for the backward pass.
+    """
 
     sources: tuple[str, ...] = ()
     role: Role = "forward"
@@ -100,7 +103,7 @@ class State:
     kind:
         parameter  trained by the optimizer         buffer  running statistics and the like
         optimizer  moments, step counters           scalar  a hyper-parameter the host fills before each call
-        accumulator  gradients summed over an update's micro-batches; zero when an update begins
+        accumulator  what an update's micro-batches are folded into; when one begins it is zero, or a copy of the state `start`
     when: the output replaces the state after every micro-batch ("micro", folded in global order) or at the update.
     """
 
@@ -116,6 +119,10 @@ class State:
     """Whose it is: the name of a parameter, or "optimizer" for what all share. Empty: its own."""
     role: str = ""
     """What it is to its owner: a moment's or a hyper-parameter's name."""
+    fill: float = 0.0
+    """What memory without an initial array starts with. (Accumulators are zero when an update begins, whatever this says.)"""
+    start: str = ""
+    """Of an accumulator: the state of which it is a copy when an update begins. A call that ends early has not touched that one."""
 
     def read_only(self) -> State:
         """The same for a graph that reads it only."""
@@ -152,8 +159,18 @@ class Graph:
                 yield state.output
 
     def walk(self) -> Iterator[Node]:
-        """Every node, in order. (Where nodes hold graphs of their own, those follow the node they belong to.)"""
-        yield from self.nodes
+        """Every node, in order; those of a node's regions follow it."""
+        for node in self.nodes:
+            yield node
+            for region in node.op.regions:
+                yield from region.graph.walk()
+
+    def levels(self) -> Iterator[Graph]:
+        """This graph, and those in its nodes, to any depth."""
+        yield self
+        for node in self.nodes:
+            for region in node.op.regions:
+                yield from region.graph.levels()
 
     def with_nodes(self, nodes: Iterable[Node]) -> Graph:
         """A copy with other nodes; all else is shared with this graph."""
@@ -183,11 +200,15 @@ class Graph:
 
     def prune(self) -> None:
         """Drop nodes and constants that no result needs."""
-        needed = set(self.results())
-        kept = []
-        for node in reversed(self.nodes):
-            if any(v in needed for v in node.outputs):
-                kept.append(node)
-                needed.update(node.operands)
-        self.nodes = kept[::-1]
+        self.nodes, needed = needed_for(self.results(), self.nodes)
         self.constants = {v: a for v, a in self.constants.items() if v in needed}
+
+
+def needed_for(wanted: Iterable[Value], nodes: Sequence[Node]) -> tuple[list[Node], set[Value]]:
+    """Those of the nodes, in their order, on which a wanted value depends; and the values that these read, with the wanted ones."""
+    needed, kept = set(wanted), []
+    for node in reversed(nodes):
+        if any(v in needed for v in node.outputs):
+            kept.append(node)
+            needed.update(node.operands)
+    return kept[::-1], needed

@@ -1,7 +1,12 @@
-"""Hints: what a user asks of the tile machine's planner for one operator. The host runs the same program with or without them."""
+"""Hints: what a user asks for one operator, by the layer or the block of code that it was recorded in.
+
+Those for the tile machine's planner leave the program as it is; what is asked of automatic casts becomes Casts (`passes/autocast.py`) and is gone.
+"""
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, fields
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,26 @@ class MultiConv:
 
 
 @dataclass(frozen=True)
+class Casting:
+    """What is asked of automatic casts; None: nothing.
+
+    enabled: whether operators are cast at all. low: the type of those in 16 bits.
+    policy: a `tileflow.policy.Policy`. rule: the set of a policy that all operators are in, whatever they are.
+    """
+
+    enabled: bool | None = None
+    low: str | None = None
+    policy: Hashable = None
+    rule: str | None = None
+
+    def over(self, outer: Casting | None) -> Casting:
+        """This, and what `outer` asks where this asks nothing; a rule is its own policy's."""
+        if outer is None:
+            return self
+        return Casting(**{**_merged(self, outer), "rule": outer.rule if self.rule is None and self.policy is None else self.rule})
+
+
+@dataclass(frozen=True)
 class Hints:
     """What is asked; None: nothing.
 
@@ -31,9 +56,16 @@ class Hints:
     available_memory_proportion: float | None = None
     partials: str | None = None
     multi_conv: MultiConv | None = None
+    casting: Casting | None = None
 
     def over(self, outer: Hints | None) -> Hints:
         """These hints, and those of `outer` where these ask nothing."""
         if outer is None:
             return self
-        return Hints(**{f.name: getattr(outer, f.name) if getattr(self, f.name) is None else getattr(self, f.name) for f in fields(self)})
+        casting = self.casting.over(outer.casting) if self.casting is not None else outer.casting
+        return Hints(**{**_merged(self, outer), "casting": casting})
+
+
+def _merged(inner: Any, outer: Any) -> dict[str, Any]:
+    """The fields of `inner`, and those of `outer` where they are None."""
+    return {f.name: getattr(outer, f.name) if getattr(inner, f.name) is None else getattr(inner, f.name) for f in fields(inner)}

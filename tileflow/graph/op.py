@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, dataclass_transform
 
 import numpy as np
 
@@ -15,14 +15,21 @@ if TYPE_CHECKING:
     from ..kernels.isa.cpu import Cpu
     from ..kernels.machine.call import Call
     from .builder import Builder
-    from .graph import Value
+    from .graph import Graph, Value
 
 Types = Sequence["TensorType | None"]
 TRAINED = ("table", "weight", "scale", "slope", "bias")
 """Roles of operands that a file stores in order to train them."""
-STATISTIC, MOVED, DATA = "statistic", "moved", "data"
+STATISTIC, START, MOVED, DATA = "statistic", "start", "moved", "data"
 OPS: dict[str, type[Op]] = {}
 """Every operator by name; the operator files register themselves when imported."""
+
+
+class HasGraph(Protocol):
+    """A region, as an operator's declaration knows it."""
+
+    @property
+    def graph(self) -> Graph: ...
 
 
 class Op:
@@ -37,15 +44,25 @@ class Op:
     """Output 0 is a view of this input: same elements in the same order, another shape."""
     random: ClassVar[bool] = False
     """Draws random numbers, so two equal nodes are not one."""
+    position: ClassVar[int | None] = None
+    """Of elementwise operators whose expression draws random numbers: where element 0 is counted among all that draw."""
     halves: ClassVar[bool] = False
     """The kernels read and write 16-bit floats themselves; for others the host computes in float32 and rounds once."""
     onnx: ClassVar[bool] = True
     """An ONNX operator of the same name with the same attribute names exists in the default domain."""
     roles: ClassVar[tuple[str, ...]] = ()
     """What the operands are for, in order, should a file store them: one of TRAINED, STATISTIC (running statistics, which the operator's
-    own training keeps), MOVED (what the output is for) or DATA, an operand among others, as are those that are not named here."""
+    own training keeps), START (what a sequence's state begins with: mostly zeros that an exporter made), MOVED (what the output is for) or DATA,
+    an operand among others, as are those that are not named here."""
     no_gradient: ClassVar[str] = ""
     """Why some float input has no gradient, as a user is told it; empty where all have one."""
+    stops_gradient: ClassVar[bool] = False
+    """Counts as a constant for whoever differentiates."""
+
+    @property
+    def regions(self) -> Sequence[HasGraph]:
+        """The graphs inside of the operator (`region.Regional`), in order; most have none."""
+        return ()
 
     @classmethod
     def samples(cls) -> list[Sample]:
@@ -75,6 +92,15 @@ class Op:
             outputs: Sequence[Value]) -> Sequence[Value | None]:
         """Gradients of the inputs from gradients of the outputs (None = zero), as nodes through `b`; None = no gradient."""
         return [None] * len(inputs)
+
+    def differentiable(self, inputs: Types, needed: Sequence[bool]) -> Op | None:
+        """The operator that differentiation puts in place of this one before it asks for its `vjp`: its first outputs are the same, its further ones
+        are what the vjp reads. None: it stays as it is.
+
+        Args:
+            needed: of which inputs the gradients are wanted.
+        """
+        return None
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         """What the operator does, as data."""
@@ -113,6 +139,10 @@ class Op:
             mode: what is cut: "input_channels" (rows), "reducing_dim" (the sums) or "output_channels" (columns).
             keep_precision: sums of pieces are float32 even where the operands are float16.
         """
+        return None
+
+    def trimmed(self, read: Sequence[bool]) -> Op | None:
+        """The operator without its last outputs, where nobody reads them (`read` tells of each whether somebody does); None: it makes all."""
         return None
 
     def attributes(self) -> dict[str, Any]:

@@ -8,17 +8,19 @@ from dataclasses import dataclass
 import ml_dtypes  # noqa: F401  (teaches NumPy the name bfloat16; comes with onnx)
 import numpy as np
 
-from ..kernels.dtypes import CODES, ELEMENTS, FLOATS, HALVES
+from ..errors import DataError
+from ..kernels.dtypes import CODES, ELEMENTS, FLOATS, HALVES, NARROW
 
-__all__ = ["CODES", "FLOATS", "HALVES", "HIGHEST_RANK", "TensorType", "broadcast_shapes", "dtype_of", "kind_of", "type_of"]
+__all__ = ["CODES", "FLOATS", "HALVES", "HIGHEST_RANK", "NARROW", "TensorType", "broadcast_shapes", "check_reach", "dtype_of",
+           "kind_of", "packing", "type_of", "widest"]
 
 HIGHEST_RANK = 32
 """Dimensions of a tensor: as many as NumPy broadcasts."""
 
 
 def kind_of(dtype: np.dtype) -> str:
-    """NumPy's kind letter, with bfloat16 (which NumPy takes for a stranger) among the floats: b, i, u, f ..."""
-    return "f" if dtype.name in FLOATS else dtype.kind
+    """NumPy's kind letter, with bfloat16 (which NumPy takes for a stranger) among the floats: b, i, u, f ...; V for narrow elements."""
+    return "f" if dtype.name in FLOATS else "V" if dtype.name in NARROW else dtype.kind
 
 
 @dataclass(frozen=True)
@@ -76,14 +78,35 @@ class TensorType:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
+def widest(dtypes: set[str]) -> str:
+    """The narrowest type that holds the numbers of all these floats; float16 and bfloat16 together make float32."""
+    return "float32" if dtypes == set(HALVES) else max(dtypes, key=FLOATS.index)
+
+
 def dtype_of(code: str) -> str:
     """The element type that kernels call `code`."""
     return ELEMENTS[code].name
 
 
+def packing(dtype: str) -> int:
+    """Elements of a type in a byte of a file: 2 of int4, 4 of int2, else 1. In memory each has bytes of its own."""
+    return ELEMENTS[CODES[dtype]].packed
+
+
 def type_of(array: np.ndarray) -> TensorType:
     """The type of a NumPy array."""
     return TensorType(array.dtype.name, array.shape)
+
+
+def check_reach(array: np.ndarray, dtype: str, name: str) -> None:
+    """Raise DataError where numbers that are finite would not be so as `dtype`."""
+    if kind_of(array.dtype) == "f" and np.dtype(dtype).itemsize < array.dtype.itemsize:
+        with np.errstate(over="ignore"):
+            lost = np.isfinite(array) & ~np.isfinite(array.astype(dtype))
+        if lost.any():
+            largest = float(np.max(np.abs(array), where=lost, initial=0.0))
+            raise DataError(f"{name!r} holds {largest:.4g}, which is beyond the reach of {dtype}; take bfloat16 or float32 for it "
+                            f"(keep_float32='{name}'), or scale it.")
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -21,6 +21,9 @@ def verify(graph: Graph, lowered: bool = False) -> Graph:
         if not node.is_inferred():                        # once for each operator over these types: the passes leave most nodes as they were
             inferred = node.op.infer(*[None if v is None else v.type for v in node.inputs])
             assert inferred == tuple(v.type for v in node.outputs), f"{graph.name}: {node!r} should be {inferred}"
+            for region in node.op.regions:
+                assert not region.graph.states, f"{graph.name}: {node!r} has a region with states"
+                verify(region.graph, lowered)
             node.set_inferred()
         for v in node.outputs:
             assert v not in known, f"{graph.name}: {v!r} is assigned twice"

@@ -49,12 +49,12 @@ def fuse_attention(index: Index, node: Node) -> Replacement | None:
     f = find_forward(index, node) if isinstance(node.op, Softmax) else None
     if f is None:
         return None
-    trained = len(index.all_readers(node.outputs[0]) or []) > 1
+    trained = len(index.all_readers(node.outputs[0]) or []) > 1 or len(index.all_readers(f.weights) or []) > 1
     if not trained and f.turn is not None and index.only_reader(f.turn.outputs[0]) is None:
         return None
     back = find_backward(index, f) if trained else None
     y = f.weighted.outputs[0]
-    if (trained and back is None) or not y.type.is_float or any(x.type.rank != y.type.rank for x in f.operands):
+    if (trained and back is None) or not y.type.is_float or any(x.type.rank != y.type.rank or x.dtype != y.dtype for x in f.operands):
         return None
     ports = _plain_ports(index, f, back) if y.type.rank == 4 else _folded_ports(f, back)
     if ports is None:
@@ -183,6 +183,8 @@ def _sum_of_masks(masks: list[Value], fold: Callable[[Shape], Shape | None], key
         if shape is None or shape[3] != keys:
             return None
         value = _seen(value, shape, nodes, origin)
+        if total is not None and total.dtype != value.dtype:
+            return None
         if total is not None:
             nodes.append(node_of(Add(), [total, value], origin))
             value = nodes[-1].outputs[0]

@@ -4,6 +4,9 @@
 
 and, in a training graph, the gradients that autograd made of it. Any other reader of the scores or weights (dropout between, a
 gradient of the mask, an output) means that it is none. The softcap is a Tanh between two scales.
+
+With products in 16 bits and the softmax in float32 there are Casts: the scores' after the product, the weights' before the other one, and those
+of their gradients. They go: the operator keeps scores and weights in float32.
 """
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from dataclasses import dataclass, field
 
 from ..graph.graph import Node, Origin, Value
 from ..graph.index import Index
-from ..kernels.elementwise.expr import Const, Expr, Var, substitute
+from ..kernels.elementwise.expr import Const, Expr, Var, cast, substitute
 from ..ops.activation import Tanh
 from ..ops.arithmetic import Add
 from ..ops.elementwise import Elementwise
@@ -30,6 +33,8 @@ class Forward:
     scores: Node
     weighted: Node
     chain: list[Node]                      # between them, the softmax last
+    weights: Value                         # as the products read them: what the softmax makes, or a Cast of it
+    rounded: Node | None = None            # that Cast
     masks: list[Value] = field(default_factory=list)
     factor: float = 1.0                    # of the product, all scales together; with a softcap, of what the Tanh reads
     softcap: float = 0.0
@@ -42,7 +47,7 @@ class Forward:
 
     @property
     def nodes(self) -> list[Node]:
-        return [self.scores, *self.chain, self.weighted]
+        return [self.scores, *self.chain, *([self.rounded] if self.rounded else []), self.weighted]
 
     @property
     def operands(self) -> tuple[Value, Value, Value]:
@@ -94,6 +99,14 @@ def _expression(index: Index, node: Node, order: tuple[Value, ...]) -> Expr | No
     return substitute(node.op.expressions([v.type for v in node.operands])[0], known)
 
 
+def _casts(index: Index, node: Node | None, value: Value) -> bool:
+    """Whether a node is a Cast of `value` between 16 bits and float32."""
+    if node is None or len(node.outputs) != 1 or value.type.is_half == node.outputs[0].type.is_half:
+        return False
+    y = node.outputs[0]
+    return {value.dtype, y.dtype} & {"float32"} != set() and _expression(index, node, (value,)) is cast(Var(0, value.dtype), y.dtype)
+
+
 def _factor(index: Index, node: Node, value: Value) -> float | None:
     """The number by which an elementwise node with constants multiplies `value`; None where it does something else."""
     expr = _expression(index, node, (value,)) if node.outputs[0].type == value.type else None
@@ -106,13 +119,15 @@ def find_forward(index: Index, softmax: Node) -> Forward | None:
     """The nodes from the product of queries and keys to that with the values, around a softmax along the last axis."""
     weights = softmax.outputs[0]
     rank = weights.type.rank
+    rounded = next((n for n in index.all_readers(weights) or [] if n.outputs[0].type.is_half and _casts(index, n, weights)), None)
+    weights = rounded.outputs[0] if rounded else weights
     readers = index.all_readers(weights)
     if readers is None or rank not in (3, 4, 5) or normal_axis(softmax.op.attributes()["axis"], rank) != rank - 1:
         return None
     weighted = next((n for n in readers if _plain_product(n) and n.inputs[0] is weights and not product_flags(n)[0]), None)
     if weighted is None or product_flags(weighted)[2] != 1 or weighted.inputs[1] is weights:
         return None
-    found = Forward(softmax, weighted, [softmax])
+    found = Forward(softmax, weighted, [softmax], weights, rounded)
     value = softmax.inputs[0]
     while True:
         node = None if value is None else index.maker(value)
@@ -138,6 +153,8 @@ def _step(index: Index, node: Node, found: Forward) -> Value | None:
         found.softcap, found.factor, found.turn = found.factor, 1.0, node
         return node.inputs[0]
     whole = [v for v in node.operands if v.shape == node.outputs[0].shape]
+    if len(whole) == 1 and whole[0].type.is_half and _casts(index, node, whole[0]):
+        return whole[0]
     for value in whole:
         factor = _factor(index, node, value)
         if factor is not None and is_moderate(found.factor * factor, value.dtype):
@@ -167,21 +184,30 @@ def _leads_to_product(index: Index, value: Value) -> bool:
 def find_backward(index: Index, f: Forward) -> Backward | None:
     """The gradient's nodes, or None where the weights have other readers than they."""
     softmax, weights = f.chain[-1], f.chain[-1].outputs[0]
-    readers = [n for n in index.all_readers(weights) or [] if n is not f.weighted]
+    readers = [n for n in index.all_readers(weights) or [] if n not in (f.weighted, f.rounded)]
     pull = next((n for n in readers if isinstance(n.op, SoftmaxGrad) and n.inputs[1] is weights and n.inputs[0] is not weights), None)
     if pull is None or pull.inputs[0] is None or pull.op.attributes()["axis"] != softmax.op.attributes()["axis"]:
         return None
-    through = index.maker(pull.inputs[0])
-    if through is None or not _plain_product(through) or index.only_reader(pull.inputs[0]) is not pull:
+    arriving, widened = pull.inputs[0], index.maker(pull.inputs[0])
+    if widened is not None and f.rounded and widened.inputs[0] is not None and _casts(index, widened, widened.inputs[0]):
+        if index.only_reader(arriving) is not pull:
+            return None
+        arriving = widened.inputs[0]
+    else:
+        widened = None
+    through = index.maker(arriving)
+    if through is None or not _plain_product(through) or index.only_reader(arriving) is not (widened or pull):
         return None
     g, v = through.inputs[0], f.weighted.inputs[1]
     turned = product_flags(f.weighted)[1]
     if g is None or v is None or through.inputs[1] is not v or product_flags(through) != (False, not turned, 1.0):
         return None
+    if f.rounded:
+        readers += [n for n in index.all_readers(f.weights) or [] if n is not f.weighted]
     of_values = [n for n in readers if n is not pull]
-    if any(not _plain_product(n) or {n.inputs[0], n.inputs[1]} != {weights, g} for n in of_values) or len(of_values) > 1:
+    if any(not _plain_product(n) or {n.inputs[0], n.inputs[1]} != {f.weights, g} for n in of_values) or len(of_values) > 1:
         return None
-    nodes, scores = [through, pull, *of_values], _down(index, pull.outputs[0], f)
+    nodes, scores = [through, *([widened] if widened else []), pull, *of_values], _down(index, pull.outputs[0], f)
     if scores is None:
         return None
     nodes += scores[1]
@@ -207,7 +233,7 @@ def _down(index: Index, value: Value, f: Forward) -> tuple[Value, list[Node]] | 
     factors = [1.0, product_flags(f.scores)[2]]
     before = f.turn is not None
     while (node := index.only_reader(value)) is not None:
-        scale = _factor(index, node, value)
+        scale = 1.0 if _casts(index, node, value) else _factor(index, node, value)
         if scale is not None:
             factors[0 if before else 1] *= scale
         elif before and f.turn is not None and _is_turn_gradient(index, node, value, f.turn.outputs[0]):

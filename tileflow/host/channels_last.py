@@ -62,7 +62,7 @@ class ChannelsLast(HostOp):
 
 @channels_last.register(Elementwise)
 def _(op: Elementwise, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Form | None:
-    if outputs[0].rank < 3:
+    if outputs[0].rank < 3 or op.position is not None:              # elements that draw are counted as they lie
         return None
     return Form(op, tuple(t is not None and t.size != 1 for t in inputs), (True,) * len(outputs))
 

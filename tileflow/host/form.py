@@ -12,6 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from ..graph.builder import Builder
+from ..graph.graph import Value
 from ..graph.op import Op, Types
 from ..graph.types import TensorType
 from ..kernels.elementwise.epilogue import Epilogue
@@ -66,6 +68,13 @@ def takes_halves(op: Op, inputs: Types, outputs: Outputs, cpu: Cpu) -> bool:
     """Whether the kernels read and write these types, among which are 16-bit floats, themselves; else the host computes in float32 and
     rounds once."""
     return op.halves
+
+
+@singledispatch
+def coarse(op: Op, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    """The outputs from float16 operands, as nodes through `b`, where sums of products are rounded to float16 after every 16 of them; None: the
+    operator adds no products."""
+    return None
 
 
 # ---- elementwise after all
@@ -149,9 +158,11 @@ class Blockwise(HostOp):
     """An operator whose output 0 is made in blocks on which more can be done while they are in cache.
 
     epilogue: the axis of output 0 along which an epilogue's operands per channel lie (-1: the last one); None: it takes no epilogue.
+    retypes: an epilogue of one expression may give another element type than the operator's own.
     """
 
     epilogue: ClassVar[int | None] = None
+    retypes: ClassVar[bool] = False
 
     def pools(self, inputs: Types, outputs: Outputs, cpu: Cpu) -> bool:
         """Output 0, the only one, is made in whole planes that may be pooled in cache, and that pays."""

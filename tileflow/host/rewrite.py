@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ..graph.graph import Graph, Node, Origin, Value
+from ..graph.graph import Graph, Node, Origin, Value, needed_for
 from ..graph.index import Index
 from ..graph.op import Op
 
@@ -65,7 +65,7 @@ def rewrite(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
         nodes += added.get(node, [])
         if node not in removed:
             nodes.append(node)
-    nodes = _needed(nodes, index.wanted)
+    nodes, _ = needed_for(index.wanted, nodes)
     _name(nodes, {v.name for node in graph.nodes for v in node.outputs})
     return graph.with_nodes(nodes)
 
@@ -79,13 +79,3 @@ def _name(nodes: list[Node], taken: set[str]) -> None:
             count += 1
             value.name = f"{value.producer.op.name.lower()}.{count}"
         taken.add(value.name)
-
-
-def _needed(nodes: list[Node], wanted: set[Value]) -> list[Node]:
-    """The nodes on which a wanted value depends."""
-    wanted, kept = set(wanted), []
-    for node in reversed(nodes):
-        if any(v in wanted for v in node.outputs):
-            kept.append(node)
-            wanted.update(node.operands)
-    return kept[::-1]

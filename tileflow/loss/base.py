@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 from ..graph import Builder, TensorType, Value
 from ..metrics.view import View
@@ -55,6 +55,13 @@ class Loss:
         return {"name": self.name}
 
 
+@runtime_checkable
+class AsLoss(Protocol):
+    """What can be a loss, such as a layer that computes one."""
+
+    def as_loss(self) -> Loss: ...
+
+
 @dataclass(frozen=True)
 class FunctionLoss(Loss):
     """A loss of the user's own: a function (builder, outputs) -> one number per micro-batch."""
@@ -75,12 +82,7 @@ class FunctionLoss(Loss):
         return None
 
 
-def wide(b: Builder, x: Value) -> Value:
-    """16-bit values in float32, which sums over a row need."""
-    return b.Cast(x, to="float32") if x.type.is_half else x
-
-
 def per_row(b: Builder, each: Value, rows: int) -> Value:
     """Sums [rows] over the rest of an array whose elements lie row after row."""
-    flat = b.Reshape(wide(b, each), shape=(rows, each.type.size // max(1, rows)), allowzero=1)
+    flat = b.Reshape(b.widened(each), shape=(rows, each.type.size // max(1, rows)), allowzero=1)
     return b.ReduceSum(flat, axes=(1,), keepdims=0)

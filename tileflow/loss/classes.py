@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import OptionError, ShapeError
 from ..graph import Builder, TensorType, Value
 from ..metrics.view import Form, View
-from .base import LABELS, Loss, RowLosses, per_row, wide
+from .base import LABELS, Loss, RowLosses, per_row
 from .head import head_of
 
 
@@ -93,8 +93,8 @@ class ClassLoss(Loss):
     def __call__(self, b: Builder, outputs: Sequence[Value]) -> Value:
         if self.label_smoothing:
             each, weight = self._each(b, outputs[0])
-            each = wide(b, each)
-            count = b.ReduceSum(wide(b, weight), keepdims=0) if isinstance(weight, Value) else b.scalar(each.type.size * weight, each)
+            each = b.widened(each)
+            count = b.ReduceSum(b.widened(weight), keepdims=0) if isinstance(weight, Value) else b.scalar(each.type.size * weight, each)
             return b.Div(b.ReduceSum(each, keepdims=0), count)
         return self._loss(b, *self._operands(b, outputs[0]), reduction="mean")
 

@@ -1,7 +1,7 @@
 """What a model ends in: the softmax or sigmoid that makes its output, found through the graph.
 
 A loss of probabilities is computed from the scores before them, which is the same number with all its digits. That holds only where the
-graph says so: between the function and the output there may be nodes that move elements and no others.
+graph says so: between the function and the output there may be nodes that move elements, or give them another float type, and no others.
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KINDS: dict[str, Kind] = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "S
 
 @dataclass(frozen=True)
 class Head:
-    """`kind` applied to `scores`, then `moves` (first to last), gives the output.
+    """`kind` applied to `scores`, then `moves` (first to last), gives the output, as floats of type `dtype`.
 
     axis: the axis of the output that the probabilities of one choice lie along; None for sigmoid, and where they lie along several or none.
     """
@@ -26,6 +26,7 @@ class Head:
     scores: Value
     moves: tuple[Node, ...]
     axis: int | None
+    dtype: str
 
     @property
     def function(self) -> str:
@@ -33,8 +34,8 @@ class Head:
         return next(name for name, kind in _KINDS.items() if kind == self.kind)
 
     def before(self, b: Builder) -> Value:
-        """The scores where the probabilities stand in the output."""
-        x = self.scores
+        """The scores where the probabilities stand in the output, in its type."""
+        x = b.cast(self.scores, self.dtype)
         for node in self.moves:
             x, = b.emit(node.op, x, *node.inputs[1:])
         return x
@@ -44,8 +45,9 @@ def head_of(output: Value) -> Head | None:
     """The function that makes `output`, or None."""
     moves: list[Node] = []
     node = output.producer
-    while node is not None and _moves(node):
-        moves.insert(0, node)
+    while node is not None and (_moves(node) or _casts(node)):
+        if not _casts(node):
+            moves.insert(0, node)
         node = _made(node)
     if node is None:
         return None
@@ -57,8 +59,8 @@ def head_of(output: Value) -> Head | None:
     scores = node.inputs[0]
     assert scores is not None
     if kind == "sigmoid":
-        return Head(kind, scores, tuple(moves), None)
-    return Head(kind, scores, tuple(moves), _follow(node.op.attributes()["axis"] % max(1, scores.type.rank), moves))
+        return Head(kind, scores, tuple(moves), None, output.dtype)
+    return Head(kind, scores, tuple(moves), _follow(node.op.attributes()["axis"] % max(1, scores.type.rank), moves), output.dtype)
 
 
 def _made(node: Node) -> Node | None:
@@ -69,6 +71,11 @@ def _made(node: Node) -> Node | None:
 def _moves(node: Node) -> bool:
     """A node whose output has the very elements of its first input, perhaps in another order."""
     return node.op.alias == 0 or node.op.name == "Transpose"
+
+
+def _casts(node: Node) -> bool:
+    """A node that gives floats another float type."""
+    return node.op.name == "Cast" and node.operands[0].type.is_float and node.outputs[0].type.is_float
 
 
 def _follow(axis: int, moves: Sequence[Node]) -> int | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from ..errors import OptionError
 from ..options import Options
-from .base import Build, FunctionLoss, Loss
+from .base import AsLoss, Build, FunctionLoss, Loss
 from .classes import ClassLoss
 from .numbers import IdentityLoss, NumberLoss
 
@@ -42,6 +42,12 @@ def find(loss: str | Build | Loss, options: Options | None = None) -> Loss:
     """
     options = options or Options()
     if isinstance(loss, Loss):
+        return loss
+    if isinstance(loss, AsLoss):
+        loss, given = loss.as_loss(), loss
+        for name in CLASS_OPTIONS:
+            if getattr(options, name) != getattr(Options(), name):
+                raise OptionError(f"Option {name} and the loss {type(given).__name__} both say what the loss is; say it there.")
         return loss
     if not isinstance(loss, str) and not callable(loss):
         raise OptionError(f"A loss is a name ({', '.join(LOSSES)}) or a function (builder, outputs) -> loss, not {type(loss).__name__}.")

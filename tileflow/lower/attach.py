@@ -18,6 +18,7 @@ from ..kernels.elementwise.epilogue import Along, Epilogue
 from ..kernels.elementwise.expr import Expr, Var, substitute, variables
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In
+from .groups import waits
 
 
 class Finished(Blockwise):
@@ -33,7 +34,8 @@ class Finished(Blockwise):
         self.op, self.inputs, self.outputs, self.exprs, self.kinds = op, inputs, outputs, exprs, kinds
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        return (*self.op.infer(*types[:self.inputs]), *(self.outputs[0].with_dtype(e.dtype) for e in self.exprs[1:]))
+        own = self.op.infer(*types[:self.inputs])
+        return (own[0].with_dtype(self.exprs[0].dtype), *own[1:], *(own[0].with_dtype(e.dtype) for e in self.exprs[1:]))
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         first, *others = self.op.reference(*inputs[:self.inputs])
@@ -47,7 +49,7 @@ class Finished(Blockwise):
         assert finish.epilogue is None, "epilogues are merged by `attach`"
         operands = [(i, t, kind) for i, (t, kind) in enumerate(zip(inputs[self.inputs:], self.kinds, strict=True), self.inputs) if t]
         along = tuple(Along(In(i, t.shape), kind) for i, t, kind in operands)
-        epilogue = Epilogue(self.exprs, along, self.outputs[0].size, len(self.outputs))
+        epilogue = Epilogue(self.exprs, along, self.outputs[0].size, len(self.outputs), self.op.retypes)
         return self.op.calls(inputs[:self.inputs], self.outputs, cpu, replace(finish, epilogue=epilogue))
 
     def __str__(self) -> str:
@@ -83,13 +85,16 @@ def attach(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
 
 
 def _expressions(node: Node) -> tuple[Expr, ...] | None:
+    """What it computes for one element; None where it is not elementwise, or draws random numbers, which blocks do not count."""
+    if node.op.position is not None:
+        return None
     found = node.op.expression([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs])
     return found if found is None or isinstance(found, tuple) else (found,)
 
 
 def _may_join(product: Node, form: Blockwise, node: Node) -> bool:
     """`node` reads the product, and nothing else that is made with it; its results look like it."""
-    if form.epilogue is None:
+    if form.epilogue is None or waits(product, node):
         return False
     result, *others = product.outputs
     return (result in node.operands and not any(v in node.operands for v in others) and result.type.size > 0
@@ -104,7 +109,8 @@ def _joined(product: Node, form: Blockwise, node: Node, exprs: tuple[Expr, ...],
         outputs.insert(0, (result, None))
     else:
         outputs.sort(key=lambda output: output[0].dtype != result.dtype)         # one takes the product's own memory
-    return _merged(product, form, node, outputs) if outputs[0][0].dtype == result.dtype else None
+    fits = outputs[0][0].dtype == result.dtype if not form.retypes else len(outputs) == 1 and len(product.outputs) == 1
+    return _merged(product, form, node, outputs) if fits else None
 
 
 def _merged(product: Node, form: Blockwise, node: Node, outputs: list[tuple[Value, Expr | None]]) -> Node | None:

@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from ..graph import Graph
-from ..graph.composite import declares, expanded
+from ..graph.composite import declares, expanded, trimmed
 from ..host.form import expands_first
 
 
 def composites(graph: Graph) -> Graph:
-    """Those that have no kernel. It comes first, so that all other passes see the parts."""
-    return expanded(graph, lambda node: not declares(node.op, "kernel"))
+    """Those that have no kernel. It comes first, so that all other passes see the parts; and none makes what nobody reads."""
+    return trimmed(expanded(graph, lambda node: not declares(node.op, "kernel") and not node.op.regions))
 
 
 def expand(graph: Graph) -> Graph:

@@ -24,8 +24,9 @@ class Fused(HostOp):
 
     name: ClassVar[str] = "Fused"
 
-    def __init__(self, expressions: tuple[Expr, ...], types: tuple[TensorType, ...]) -> None:
+    def __init__(self, expressions: tuple[Expr, ...], types: tuple[TensorType, ...], position: int | None = None) -> None:
         self.expressions, self.types = expressions, types
+        self.position = position           # type: ignore[misc]
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         return self.types
@@ -38,18 +39,18 @@ class Fused(HostOp):
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         operands = [In(i, t.shape) for i, t in enumerate(inputs) if t is not None]
-        return [elementwise_call(self.expressions, operands, [Out(i, t.shape) for i, t in enumerate(outputs)])]
+        return [elementwise_call(self.expressions, operands, [Out(i, t.shape) for i, t in enumerate(outputs)], self.position or 0)]
 
     def __str__(self) -> str:
         return f"Fused({', '.join(map(str, self.expressions))})"
 
 
-def fuse(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
+def fuse(graph: Graph, keep: Iterable[Value] = (), update: bool = False) -> Graph:
     """A copy of the graph with elementwise chains fused; values keep their identity, so results and links stay valid.
 
-    `keep` names values that are wanted besides the graph's results.
+    `keep` names values that are wanted besides the graph's results; `update` as `grow` has it.
     """
-    groups = grow(graph)
+    groups = grow(graph, update)
     needed_outside = _read_outside(graph, groups) | set(keep)
     nodes = [_merge(group, graph, needed_outside) if len(group.nodes) > 1 else group.nodes[0][1] for group in groups]
     return graph.with_nodes(nodes)
@@ -84,6 +85,6 @@ def _merge(group: Group, graph: Graph, needed_outside: set[Value]) -> Node:
         built[node.outputs[0]] = substitute(expression, {i: operand(v) for i, v in enumerate(node.inputs) if v is not None})
         origin = node.origin if origin is None else origin.merged(node.origin)
     outputs = [n.outputs[0] for _, n, _ in group.nodes if n.outputs[0] in needed_outside]
-    op = Fused(tuple(built[v] for v in outputs), tuple(v.type for v in outputs))
+    op = Fused(tuple(built[v] for v in outputs), tuple(v.type for v in outputs), group.position)
     assert origin is not None
     return Node(op, list(inputs), outputs, origin)

@@ -15,6 +15,8 @@ from ..graph import Graph, Node, Value
 
 MOST_OPERANDS = 14
 """Arrays that one leaf reads and writes: more would spill address registers."""
+MOST_NUMBERS = 40
+"""Numbers that the leaf of an update reads: they are splat once, before its loop, and need no address register in it."""
 MOST_OPERATIONS = 96
 """Expression nodes of one leaf: bounds its compile time."""
 STEPS = 200
@@ -25,14 +27,16 @@ class Group:
     """Nodes that become one.
 
     nodes: (position in the graph, node, its expression), in no order. made, read: values made inside, and read from outside, without numbers.
-    sources, readers: the groups this one reads, and those that read it (ordered sets).
+    sources, readers: the groups this one reads, and those that read it (ordered sets). position: where element 0 is counted among all that draw
+    random numbers (`Op.position`), if one of the nodes does.
     """
 
-    __slots__ = ("level", "made", "nodes", "read", "readers", "shape", "sources")
+    __slots__ = ("level", "made", "nodes", "position", "read", "readers", "shape", "sources")
 
     def __init__(self, position: int, node: Node, expression: Any) -> None:
         self.nodes: list[tuple[int, Node, Any]] = [(position, node, expression)]
         self.shape = node.outputs[0].shape if expression is not None else None
+        self.position = node.op.position
         self.made: set[Value] = set()
         self.read: set[Value] = set()
         self.sources: dict[Group, None] = {}
@@ -40,10 +44,11 @@ class Group:
         self.level = 0
 
 
-def grow(graph: Graph) -> list[Group]:
+def grow(graph: Graph, update: bool = False) -> list[Group]:
     """Greedily join each elementwise node to the groups of its inputs; the groups, their nodes in order, in an order that respects their
-    dependences, else as their first nodes stood."""
-    return _Growth(graph).run()
+    dependences, else as their first nodes stood. `update`: all that is done to one weight is to be one group, with the many numbers that it reads
+    (rates, decays, corrections); few of the values made within are results."""
+    return _Growth(graph, update).run()
 
 
 def is_number(value: Value, graph: Graph) -> bool:
@@ -58,9 +63,17 @@ def expression_of(node: Node) -> Any:
     return node.op.expression([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs])
 
 
+def waits(source: Node, node: Node) -> bool:
+    """Whether `node` widens for one pass what `source` makes in another (16 bits of the forward pass, say, for the backward pass): made at once, the
+    wider copy would lie in memory from the one to the other."""
+    if source.origin.role == node.origin.role or len(node.inputs) != 1 or node.inputs[0] is None:
+        return False
+    return node.inputs[0].type.is_half and node.outputs[0].type.itemsize > node.inputs[0].type.itemsize
+
+
 class _Growth:
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, update: bool) -> None:
+        self.graph, self.update = graph, update
         self.home: dict[Value, Group] = {}
         self.groups: dict[Group, None] = {}
         self.steps = STEPS * len(graph.nodes)
@@ -69,7 +82,11 @@ class _Growth:
         for position, node in enumerate(self.graph.nodes):
             own = self._alone(position, node)
             for source in list(own.sources):
-                if own.shape is not None and source.shape == own.shape and self._fit(source, own) and self._apart(source, own):
+                if own.shape is None or source.shape != own.shape or (len(own.nodes) == 1 and waits(source.nodes[0][1], node)):
+                    continue
+                if _crosses(source, own):
+                    continue
+                if self._fit(source, own) and self._apart(source, own):
                     own = self._join(source, own)
         for group in self.groups:
             group.nodes.sort(key=lambda item: item[0])
@@ -90,8 +107,14 @@ class _Growth:
         return own
 
     def _fit(self, source: Group, own: Group) -> bool:
-        """The two together stay small."""
-        made, read = len(source.made) + len(own.made), len((source.read | own.read) - source.made - own.made)
+        """The two together stay small, and agree on where the elements are that draw."""
+        if not _agree(source, own):
+            return False
+        operands = (source.read | own.read) - source.made - own.made
+        made, read = len(source.made) + len(own.made), len(operands)
+        if self.update:
+            arrays = sum(v.shape == own.shape for v in operands)
+            return arrays <= MOST_OPERANDS and read - arrays <= MOST_NUMBERS and made <= MOST_OPERATIONS // 2
         return read + made <= 2 * MOST_OPERANDS and read <= MOST_OPERANDS and made <= MOST_OPERATIONS // 2
 
     def _apart(self, source: Group, own: Group) -> bool:
@@ -117,6 +140,7 @@ class _Growth:
         """The two as one: the group with more neighbours takes the other one over."""
         kept, gone = (source, own) if len(source.readers) + len(source.sources) >= len(own.readers) + len(own.sources) else (own, source)
         kept.nodes += gone.nodes
+        kept.position = gone.position if kept.position is None else kept.position
         kept.made |= gone.made
         kept.read = (kept.read | gone.read) - kept.made
         for v in gone.made:
@@ -150,6 +174,24 @@ class _Growth:
                         lifted.add(reader)
                         heapq.heappush(waiting, (reader.level, len(lifted), reader))
                     reader.level = g.level + 1
+
+
+def _agree(a: Group, b: Group) -> bool:
+    """One of them draws nothing, or both count alike; what they read lies as what they make does."""
+    if a.position is None and b.position is None:
+        return True
+    alike = a.position is None or b.position is None or a.position == b.position
+    return alike and all(v.type.size == 1 or v.shape == a.shape for v in (*a.read, *b.read))
+
+
+def _crosses(a: Group, b: Group) -> bool:
+    """Work that is done again for the backward pass and work of the forward pass: done at once, it would be kept."""
+    roles = {node.origin.role for group in (a, b) for _, node, _ in group.nodes} if _again(a) != _again(b) else ()
+    return "forward" in roles
+
+
+def _again(group: Group) -> bool:
+    return any(node.origin.role == "recompute" for _, node, _ in group.nodes)
 
 
 def _level(group: Group) -> int:

@@ -1,8 +1,9 @@
 """Guards: an update that would leave a weight infinite or NaN is refused.
 
-A 16-bit weight may overflow where its update in float32 does not. Before anything is written the update's expression runs once for
-those weights and writes nothing (`check_part`), so that an update is done whole or not at all. Other weights are looked at as they are
-written (`watch`): that costs nothing, and says that they are lost.
+A float16 weight, or moment, may overflow where its update in float32 does not; an infinite moment would make every later step nothing, or NaN. Before
+anything is written the update's expression runs once for those states and writes nothing (`check_part`), so that an update is done whole or not
+at all; that takes as long again. Other weights, and bfloat16's, which reach as far as float32, are looked at as they are written (`watch`): that
+costs nothing, and says that they are lost.
 """
 from __future__ import annotations
 
@@ -10,11 +11,13 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from ml_dtypes import finfo
 
-from ..graph import Graph, Index, Node, Origin, State, TensorType, Value
+from ..graph import Graph, Index, Node, Origin, State, TensorType, Value, needed_for
 from ..graph.op import Types
+from ..graph.types import FLOATS
 from ..host.form import HostOp
-from ..kernels.elementwise.expr import Expr
+from ..kernels.elementwise.expr import Expr, certain
 from ..kernels.elementwise.guarded import guarded_call
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
@@ -47,8 +50,8 @@ class Guarded(Fused):
 
     name: ClassVar[str] = "Guarded"
 
-    def __init__(self, expressions: tuple[Expr, ...], types: tuple[TensorType, ...], watched: tuple[Expr, ...]) -> None:
-        super().__init__(expressions, types)
+    def __init__(self, expressions: tuple[Expr, ...], types: tuple[TensorType, ...], watched: tuple[Expr, ...], position: int | None = None) -> None:
+        super().__init__(expressions, types, position)
         self.watched = watched
 
     def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Any:
@@ -56,14 +59,21 @@ class Guarded(Fused):
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         operands = [In(i, t.shape) for i, t in enumerate(inputs) if t is not None]
-        return [guarded_call(self.expressions, self.watched, operands, [Out(i, t.shape) for i, t in enumerate(outputs)])]
+        return [guarded_call(self.expressions, self.watched, operands, [Out(i, t.shape) for i, t in enumerate(outputs)],
+                             self.position or 0)]
 
     def __str__(self) -> str:
         return f"Guarded({', '.join(map(str, self.watched))})"
 
 
-def _weights(update: Graph, halves: bool) -> list[State]:
-    return [s for s in update.states if s.kind == "parameter" and s.output is not None and s.input.type.is_float and s.input.type.is_half == halves]
+NARROW = tuple(t for t in FLOATS if finfo(t).maxexp < finfo("float32").maxexp)
+"""What an update in float32 may overflow."""
+
+
+def _written(update: Graph, narrow: bool) -> list[State]:
+    """The states to look at: weights, and what else is kept in a type that an update may overflow."""
+    kinds = ("parameter", "optimizer") if narrow else ("parameter",)
+    return [s for s in update.states if s.kind in kinds and s.output is not None and s.input.type.is_float and (s.input.dtype in NARROW) == narrow]
 
 
 def _refusals(states: list[State]) -> list[Node]:
@@ -71,22 +81,17 @@ def _refusals(states: list[State]) -> list[Node]:
 
 
 def check_part(update: Graph) -> Graph:
-    """What fails if the update would leave a 16-bit weight that is not finite, and writes nothing; without nodes where there are none."""
-    checks = _refusals(_weights(update, True))
-    needed = {v for node in checks for v in node.operands}
-    kept: list[Node] = []
-    for node in reversed(update.nodes):
-        if needed.intersection(node.outputs):
-            kept.append(node)
-            needed.update(node.operands)
+    """What fails if the update would leave a float16 weight or moment that is not finite, and writes nothing; without nodes where there are none."""
+    checks = _refusals(_written(update, True))
+    kept, needed = needed_for([v for node in checks for v in node.operands], update.nodes)
     states = [s.read_only() for s in update.states if s.input in needed]
     constants = {v: a for v, a in update.constants.items() if v in needed}
-    return Graph("check", [v for v in update.inputs if v in needed], [], [*kept[::-1], *checks], constants, states)
+    return Graph("check", [v for v in update.inputs if v in needed], [], [*kept, *checks], constants, states)
 
 
 def watch(update: Graph) -> Graph:
-    """The update, which also fails where a wider weight that it wrote is not finite."""
-    return update.with_nodes([*update.nodes, *_refusals(_weights(update, False))])
+    """The update, which also fails where another weight that it wrote is not finite."""
+    return update.with_nodes([*update.nodes, *_refusals(_written(update, False))])
 
 
 def join(graph: Graph) -> Graph:
@@ -117,5 +122,7 @@ def _joined(maker: Node, value: Value, alone: bool) -> Node | None:
     exprs = exprs if isinstance(exprs, tuple) else (exprs,)
     watched = exprs[maker.outputs.index(value)]
     left = [(v, e) for v, e in zip(maker.outputs, exprs, strict=True) if not (alone and v is value)]
-    op = Guarded(tuple(e for _, e in left), tuple(v.type for v, _ in left), (watched,))
+    if not left:                                           # what chance might make infinite is refused: nothing need be drawn to look
+        watched = certain(watched)
+    op = Guarded(tuple(e for _, e in left), tuple(v.type for v, _ in left), (watched,), maker.op.position)
     return Node(op, maker.inputs, [v for v, _ in left], maker.origin)

@@ -1,10 +1,11 @@
-"""Rows: leaf calls whose operands have places instead of addresses."""
+"""From a graph to rows: places for all values, leaf calls over them, those of branches and bodies where they belong."""
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,66 +13,18 @@ import numpy as np
 from ..graph import Graph, Node, State, Value
 from ..kernels.dtypes import ELEMENTS
 from ..kernels.isa.cpu import Cpu
-from ..kernels.machine.call import Call, Const, In, Micro, Out, Seed, Work
-from ..kernels.machine.guard import copy
-from ..kernels.machine.leaf import Leaf, Numbers
+from ..kernels.machine.call import Call, Const, In, Micro, Out, Position, Seed, Work
+from ..kernels.machine.leaf import Numbers
 from ..room import room
 from .memory import MOST_ROOM, Arena, Interval, side_by_side
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a value lies: a region and a byte offset in it.
-
-    Regions: `("constant", value)`, `("table", Const)`, `("state", name)`, `("pending", name)`, `("io", name)`, `("arena", arena name)`.
-    """
-
-    region: tuple[str, Any]
-    offset: int = 0
-
-    def at(self, offset: int) -> Place:
-        return Place(self.region, self.offset + offset)
-
-
-@dataclass(frozen=True)
-class Operand:
-    """An array argument: a place, the shape the leaf sees, bytes per element."""
-
-    place: Place
-    shape: tuple[int, ...]
-    itemsize: int
-
-
-@dataclass
-class Row:
-    """One leaf call with placed operands. `node` says where it came from (None: the lowering's own copies)."""
-
-    leaf: Leaf
-    args: list[Any]                   # Operand | Micro | Seed | Numbers | number
-    n: int
-    grain: int
-    cost: float
-    flat: bool = False
-    node: Node | None = None
-
-
-@dataclass
-class Lowered:
-    """A graph's rows, the arena they use and where every value lies."""
-
-    rows: list[Row]
-    arena: str
-    arena_bytes: int
-    places: dict[Value, Place]
-    kept_bytes: int = 0
-    """Of the arena's start, where the values to hold lie: nothing else ever does."""
-
+from .nested import Nested
+from .row import Item, Lowered, Operand, Place, Row, copy_row
 
 PlaceOf = Callable[[Value], Place | None]
 
 
 def lower(graph: Graph, arena: str, outside: PlaceOf, *, keep: list[Value], direct: dict[Value, Place], workers: int,
-          cpu: Cpu) -> Lowered:
+          cpu: Cpu, together: bool = False) -> Lowered:
     """Turn a graph into rows.
 
     Args:
@@ -81,17 +34,20 @@ def lower(graph: Graph, arena: str, outside: PlaceOf, *, keep: list[Value], dire
         direct: values to write straight to a place outside the arena.
         workers: rows of per-worker scratch.
         cpu: the features that kernels may use.
+        together: neighbours that run the same leaves share no memory that one of them writes, so that they may be one row.
     """
-    return _Lowering(graph, arena, outside, keep, direct, workers, cpu).run()
+    return _Lowering(graph, arena, outside, keep, direct, workers, cpu, together).run()
 
 
 class _Lowering:
     def __init__(self, graph: Graph, arena: str, outside: PlaceOf, keep: list[Value], direct: dict[Value, Place], workers: int,
-                 cpu: Cpu) -> None:
+                 cpu: Cpu, together: bool) -> None:
         self.graph, self.arena_name, self.outside, self.workers, self.cpu = graph, arena, outside, workers, cpu
-        self.keep, self.direct = keep, direct
+        self.keep, self.direct, self.together = keep, direct, together
         self.root: dict[Value, Value] = {}
         self.rows: list[tuple[Node, list[Call]]] = []
+        self.nested: dict[int, Nested] = {}
+        """Of nodes with regions, by their place among the rows."""
 
     def run(self) -> Lowered:
         for node in self.graph.nodes:
@@ -99,16 +55,29 @@ class _Lowering:
                 viewed = node.inputs[node.op.alias]
                 assert viewed is not None
                 self.root[node.outputs[0]] = self.root.get(viewed, viewed)
+            elif node.op.regions:
+                self.nested[len(self.rows)] = Nested(node, f"{self.arena_name}/{len(self.rows)}", self._region, self.cpu)
+                self.rows.append((node, []))
             else:
                 calls = node.op.kernel([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs], self.cpu)
                 self.rows.append((node, calls))
         pinned, copies = self._destinations()
         places, scratch, size = self._allocate(pinned)
-        rows = [self._row(i, call, places, scratch) for i, (_, calls) in enumerate(self.rows) for call in calls if call.n > 0]
+        rows: list[Item] = []
+        for i, (node, calls) in enumerate(self.rows):
+            rows += [self._row(i, call, places, scratch) for call in calls if call.n > 0]
+            if i in self.nested:
+                operands = [None if v is None else places[self._root(v)] for v in node.inputs]
+                own = {name: at for (row, name), at in scratch.items() if row == i}
+                rows += self.nested[i].items(operands, [places[self._root(v)] for v in node.outputs], own)
         rows += [copy_row(*move) for move in _in_order([(places[self._root(v)], to, v) for v, to in copies if v.type.nbytes])]
         for value, root in self.root.items():
             places[value] = places[root] if root in places else self._outside(root)
         return Lowered(rows, self.arena_name, size, places, self.kept_bytes)
+
+    def _region(self, graph: Graph, arena: str, outside: PlaceOf, direct: dict[Value, Place]) -> Lowered:
+        """A branch or a body: rows with an arena of their own, which lies in this one's."""
+        return lower(graph, arena, outside, keep=[], direct=direct, workers=self.workers, cpu=self.cpu)
 
     def _root(self, value: Value) -> Value:
         return self.root.get(value, value)
@@ -172,10 +141,11 @@ class _Lowering:
         ends: dict[Value, int] = {}
         for v in first:
             ends[home.get(v, v)] = last[v]                 # in the order of making: the last one to live there says how long
-        intervals = [Interval(v, room(v.type), first[v], end) for v, end in ends.items() if v not in pinned]
+        steps = self._steps()
+        intervals = [Interval(v, room(v.type), steps[first[v]], steps[end]) for v, end in ends.items() if v not in pinned]
         for i, (_, calls) in enumerate(self.rows):
-            for name, size in self._scratch(calls).items():
-                intervals.append(Interval((i, name), -(-size // MOST_ROOM) * MOST_ROOM, i, i))
+            for name, size in (self.nested[i].scratch if i in self.nested else self._scratch(calls)).items():
+                intervals.append(Interval((i, name), -(-size // MOST_ROOM) * MOST_ROOM, steps[i], steps[i]))
         arena = Arena(self.kept_bytes)
         offsets = arena.place(intervals)
         scratch: dict[tuple[int, str], Place] = {}
@@ -196,17 +166,27 @@ class _Lowering:
                 places[self._root(v)] = self._outside(self._root(v))
         return places, scratch, arena.size
 
+    def _steps(self) -> list[int]:
+        """When each row runs, and at the end of the list what comes after all: neighbours that may be one row at the same time."""
+        steps, leaves = [0], [tuple(call.leaf for call in calls) for _, calls in self.rows]
+        for before, after in itertools.pairwise(leaves):
+            steps.append(steps[-1] + (not self.together or before != after))
+        return [*steps, steps[-1] + 1]
+
     def _in_place(self, pinned: dict[Value, Place], first: dict[Value, int], last: dict[Value, int]) -> dict[Value, Value]:
         """Results of elementwise rows to the root whose memory they take over: an operand of their shape that nobody reads afterwards.
 
         Memory that was just read needs no second fetch to be written.
         """
         home: dict[Value, Value] = {}
+        steps = self._steps()
+        at_once: Counter[tuple[Value, int]] = Counter((u, steps[i]) for i, (node, _) in enumerate(self.rows)
+                                                      for u in {self._root(v) for v in node.operands})
         for i, (node, _) in enumerate(self.rows):
             if not _is_elementwise(node):
                 continue
             dying = [self._root(v) for v in node.operands if v.shape == node.outputs[0].shape]
-            free = [u for u in dict.fromkeys(dying) if u in first and u not in pinned and last[u] == i]
+            free = [u for u in dict.fromkeys(dying) if u in first and u not in pinned and last[u] == i and at_once[u, steps[i]] == 1]
             for v in node.outputs:
                 taken = next((u for u in free if u.type.itemsize == v.type.itemsize), None)
                 if taken is not None and v not in pinned:
@@ -221,7 +201,7 @@ class _Lowering:
             for p, arg in _pairs(call):
                 if isinstance(arg, Work):
                     rows = self.workers if p.cut == "w" else 1
-                    sizes[arg.name] = max(sizes.get(arg.name, 0), rows * math.prod(arg.shape) * ELEMENTS[arg.dtype].bytes)
+                    sizes[arg.name] = max(sizes.get(arg.name, 0), (arg.offset + rows * math.prod(arg.shape)) * ELEMENTS[arg.dtype].bytes)
         return sizes
 
     def _row(self, index: int, call: Call, places: dict[Value, Place], scratch: dict[tuple[int, str], Place]) -> Row:
@@ -231,17 +211,18 @@ class _Lowering:
             if isinstance(arg, In):
                 value = node.inputs[arg.index]
                 assert value is not None
-                args.append(Operand(places[self._root(value)], arg.shape, value.type.itemsize))
+                args.append(Operand(places[self._root(value)], arg.shape, value.type.itemsize, False))
             elif isinstance(arg, Out):
                 value = node.outputs[arg.index]
                 args.append(Operand(places[self._root(value)], arg.shape, value.type.itemsize))
             elif isinstance(arg, Work):
                 shape = (self.workers, *arg.shape) if p.cut == "w" else arg.shape
-                args.append(Operand(scratch[index, arg.name], shape, ELEMENTS[arg.dtype].bytes))
+                size = ELEMENTS[arg.dtype].bytes
+                args.append(Operand(scratch[index, arg.name].at(arg.offset * size), shape, size))
             elif isinstance(arg, Const):
-                args.append(Operand(Place(("table", arg)), arg.shape, ELEMENTS[arg.dtype].bytes))
+                args.append(Operand(Place(("table", arg)), arg.shape, ELEMENTS[arg.dtype].bytes, False))
             else:
-                assert isinstance(arg, (Micro, Seed, Numbers, int, float, bool, np.number)), arg
+                assert isinstance(arg, (Micro, Seed, Position, Numbers, int, float, bool, np.number)), arg
                 args.append(arg)
         return Row(call.leaf, args, call.n, call.grain, call.cost, call.flat, node)
 
@@ -277,9 +258,3 @@ def _pairs(call: Call) -> list[tuple[Any, Any]]:
     parameters = [p for p in call.leaf.parameters if p.words]
     assert len(parameters) == len(call.args), f"{call.leaf.name}({call.leaf.signature}) got {len(call.args)} arguments"
     return list(zip(parameters, call.args, strict=True))
-
-
-def copy_row(source: Place, target: Place, value: Value) -> Row:
-    """Copy a value, element by element (neighbours in the target may belong to another lane)."""
-    n, size = value.type.size, value.type.itemsize
-    return Row(copy[f"u{size}"], [Operand(source, (n,), size), Operand(target, (n,), size)], n, 4096, 0.05 * size * n, True)

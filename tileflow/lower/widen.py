@@ -58,7 +58,7 @@ def widen(graph: Graph, cpu: Cpu) -> Graph:
     if not any(v.type.is_half for node in graph.walk() for v in [*node.operands, *node.outputs]):
         return graph
     nodes: list[Node] = []
-    wide: dict[Value, Value] = {}
+    wide: dict[tuple[Value, str], Value] = {}
 
     def convert(value: Value, to: Value, origin: Origin) -> None:
         nodes.append(Node(Rounded(to.type.dtype), [value], [to], origin))
@@ -66,10 +66,12 @@ def widen(graph: Graph, cpu: Cpu) -> Graph:
     def widened(value: Value | None, origin: Origin) -> Value | None:
         if value is None or not value.type.is_half:
             return value
-        if value not in wide:
-            wide[value] = Value(f"{value.name}.float32", _float32(value.type))
-            convert(value, wide[value], origin)
-        return wide[value]
+        at = value, origin.role                      # the backward pass widens anew: a copy that waited for it would fill the memory saved
+        if at not in wide:
+            suffix = "" if origin.role == "forward" else f".{origin.role}"
+            wide[at] = Value(f"{value.name}.float32{suffix}", _float32(value.type))
+            convert(value, wide[at], origin)
+        return wide[at]
 
     for node in graph.nodes:
         inputs: Types = [None if v is None else v.type for v in node.inputs]

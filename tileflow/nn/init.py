@@ -21,7 +21,15 @@ def manual_seed(seed: int) -> None:
 
 def uniform(shape: tuple[int, ...], fan_in: int) -> np.ndarray:
     """float32 from U(-1/sqrt(fan_in), 1/sqrt(fan_in)): Kaiming's rule with a = sqrt(5), as torch.nn.Linear and Conv use."""
-    bound = 1 / math.sqrt(fan_in) if fan_in > 0 else 0.0
+    return _between(shape, 1 / math.sqrt(fan_in) if fan_in > 0 else 0.0)
+
+
+def xavier_uniform(shape: tuple[int, ...]) -> np.ndarray:
+    """float32 [rows, columns] from U(-k, k) with k = sqrt(6 / (rows + columns)) (Glorot and Bengio, 2010)."""
+    return _between(shape, math.sqrt(6 / (shape[0] + shape[1])))
+
+
+def _between(shape: tuple[int, ...], bound: float) -> np.ndarray:
     if _skipped:
         return _nothing(shape)
     _require(shape, 12)                              # drawn in float64, kept in float32

@@ -1,60 +1,130 @@
 """Modules: a network is a tree of modules; parameters are named by their path in it."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
 
 from ..errors import TileflowError
 from ..graph import Graph, Hints, Origin, State, TensorType, Value
+from ..policy import Policy
 from ..state import Session, fitting
+from .casting import casting
+from .mixed import Recorder
 from .parameter import Buffer, Parameter
-from .tensor import Tensor, Trace, recording
+from .stored import Stored
+from .tensor import Tensor
+from .trace import Trace, current_trace, recording, trace_under_way
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
 
 
-class Module:
-    """Base of all layers and networks. Subclasses assign parameters and modules as attributes and define `forward`."""
+class _Forward(Protocol[P, R]):
+    """Whatever has a `forward`: calling a module takes and gives what that does."""
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+def _no_forward(self: Module, *_: Any, **__: Any) -> Any:
+    raise NotImplementedError(f"{type(self).__name__} has no forward().")
+
+
+def _with_rule(layer: type, hints: Hints | None) -> Hints | None:
+    """The hints, with the set that a policy of casts puts modules of this class in."""
+    if hints is None or hints.casting is None or not isinstance(hints.casting.policy, Policy):
+        return hints
+    rule = hints.casting.policy.rule_of_layer(layer)
+    return hints if rule is None else replace(hints, casting=replace(hints.casting, rule=rule))
+
+
+class Module(Stored):
+    """Base of all layers and networks. Subclasses assign parameters and modules as attributes and define `forward`.
+
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                self.layers = {"in": nn.Linear(4, 8), "out": nn.Linear(8, 3)}
+
+            def forward(self, x: nn.Tensor) -> nn.Tensor:
+                return self.layers["out"](self.layers["in"](x).relu())
+
+    Lists, tuples and dicts of them, nested in any way, count as attributes; names are paths: "layers.in.weight".
+    """
 
     _hints: Hints | None = None
 
-    def forward(self, *inputs: Tensor) -> Any:
-        """Record this module's operators; tensors in, a tensor (or a tuple of them) out."""
-        raise NotImplementedError(f"{type(self).__name__} has no forward().")
+    forward: Callable[..., Any] = _no_forward
+    """Record this module's operators: tensors in; a tensor, or a tuple of them, out."""
 
-    def __call__(self, *inputs: Any, **named: Any) -> Any:
+    def __call__(self: _Forward[P, R], *inputs: P.args, **named: P.kwargs) -> R:
         """Use this module inside another's `forward`. To compute with arrays, wrap it in a training or inference model."""
-        tensors = [x for x in (*inputs, *named.values()) if isinstance(x, Tensor)]
-        if not tensors:
-            raise TileflowError(f"{type(self).__name__} records a graph and takes no arrays; wrap the network: "
-                                "tileflow.inference_model(net)(x).")
-        trace = tensors[0].trace
-        path = getattr(self, "_path", "") or type(self).__name__
-        outer = trace.builder.origin.hints
-        with trace.builder.at(Origin((path,), hints=self._hints.over(outer) if self._hints else outer)):
-            return self.forward(*inputs, **named)
+        trace = trace_under_way()
+        kind = type(self).__name__
+        if trace is None:
+            raise TileflowError(f"{kind} records a graph and takes no arrays; wrap the network: tileflow.inference_model(net)(x).")
+        path = getattr(self, "_path", "") or kind
+        own, outer = getattr(self, "_hints", None), trace.builder.origin.hints
+        with trace.builder.at(Origin((path,), hints=_with_rule(type(self), own.over(outer) if own else outer))):
+            given = (Tensor(trace, trace.builder.constant(x)) if isinstance(x, np.ndarray) else x for x in inputs)
+            return self.forward(*given, **named)          # type: ignore[arg-type]
+
+    @property
+    def training(self) -> bool:
+        """Whether the network is recorded for training."""
+        return current_trace("training").training
+
+    def autocast(self, enabled: bool = True, dtype: str | None = None, policy: Policy | None = None) -> Self:
+        """Cast the operators of this module and of all modules in it as a policy says, or with enabled=False leave them as they are written.
+
+        A module within may say something else; so may blocks of code, see `tileflow.nn.autocast` for the arguments. Returns the module.
+
+        Raises:
+            OptionError: a value is of the wrong kind.
+        """
+        self._hints = Hints(casting=casting(enabled, dtype, policy)).over(self._hints)
+        return self
+
+    def register_buffer(self, name: str, array: Any) -> None:
+        """Assign an array that belongs to the network's state and is not trained."""
+        setattr(self, name, Buffer(array))
+
+    def register_parameter(self, name: str, parameter: Parameter | None) -> None:
+        setattr(self, name, parameter)
+
+    def add_module(self, name: str, module: Module | None) -> None:
+        setattr(self, name, module)
+
+    def members(self) -> Iterator[tuple[str, Module | Parameter]]:
+        """Modules and parameters by attribute, those in lists and dicts by position and key."""
+        for name, item in vars(self).items():
+            if not name.startswith("_") or isinstance(item, (Module, Parameter)):
+                yield from _found(name, item, set())
 
     def children(self) -> Iterator[tuple[str, Module]]:
-        """Direct sub-modules with their attribute names; those in lists are numbered."""
-        for name, item in vars(self).items():
-            if isinstance(item, Module):
-                yield name, item
-            elif isinstance(item, (list, tuple)):
-                for i, part in enumerate(item):
-                    if isinstance(part, Module):
-                        yield f"{name}.{i}", part
+        """Direct sub-modules with their names."""
+        return ((name, item) for name, item in self.members() if isinstance(item, Module))
 
-    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """This module and all below it, with their paths."""
+    def named_modules(self, prefix: str = "", _seen: set[int] | None = None) -> Iterator[tuple[str, Module]]:
+        """This module and all below it, with their paths, each once: a shared one goes by the first."""
+        seen = set() if _seen is None else _seen
+        if id(self) in seen:
+            return
+        seen.add(id(self))
         yield prefix, self
         for name, child in self.children():
-            yield from child.named_modules(f"{prefix}.{name}" if prefix else name)
+            yield from child.named_modules(f"{prefix}.{name}" if prefix else name, seen)
+
+    def modules(self) -> Iterator[Module]:
+        """This module and all below it, each once."""
+        return (module for _, module in self.named_modules())
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
         """Parameters and buffers by path, each once."""
         seen: set[int] = set()
         for path, module in self.named_modules():
-            for name, item in vars(module).items():
+            for name, item in module.members():
                 if isinstance(item, Parameter) and id(item) not in seen:
                     seen.add(id(item))
                     yield f"{path}.{name}" if path else name, item
@@ -89,17 +159,37 @@ class Module:
         return found
 
 
-def record(net: Module, inputs: Sequence[tuple[str, TensorType]], *, training: bool, dtype: str) -> Graph:
-    """Record a network's graph for inputs of these types; its parameters become states called by their paths."""
+def _found(name: str, item: Any, within: set[int]) -> Iterator[tuple[str, Module | Parameter]]:
+    """Modules and parameters in an attribute; `within`: the containers around it, for one that contains itself."""
+    if isinstance(item, (Module, Parameter)):
+        yield name, item
+    elif isinstance(item, (list, tuple, dict)) and id(item) not in within:
+        parts = item.items() if isinstance(item, dict) else enumerate(item)
+        for key, part in parts:
+            yield from _found(f"{name}.{key}", part, within | {id(item)})
+
+
+StoredAs = Callable[[str, str | None, bool], str]
+"""The floating type of a parameter's state, from its name, the type that somebody gave it, if any, and whether it is a running statistic."""
+
+
+def record(net: Module, inputs: Sequence[tuple[str, TensorType]], *, training: bool, dtype: str, stored: StoredAs | None = None,
+           upcast: bool = False) -> Graph:
+    """Record a network's graph for inputs of these types; its parameters become states called by their paths.
+
+    Args:
+        dtype: of floats that nothing else has a type for. stored: of parameters; by default the one they were given, else `dtype`.
+        upcast: floats of several types become the widest of them everywhere (see `mixed.Recorder`).
+    """
     graph = Graph(type(net).__name__)
-    trace = Trace(graph, training, dtype)
-    for path, module in reversed(list(net.named_modules())):   # a shared module goes by the first of its paths
+    trace = Trace(graph, training, dtype, Recorder(graph, upcast))
+    for path, module in net.named_modules():
         module._path = path                                    # type: ignore[attr-defined]
     for name, p in net.named_parameters():
-        kind = "float64" if dtype == "float64" else "float32"
-        t = TensorType(kind if p.data.dtype.kind == "f" else p.data.dtype.name, p.shape)
+        kind = stored(name, p.stored, isinstance(p, Buffer) and p.statistic) if stored is not None else p.stored or dtype
+        t = TensorType(kind if p.is_float else p.data.dtype.name, p.shape)
         state = State(name, "buffer" if isinstance(p, Buffer) else "parameter", Value(trace.builder.name(name), t),
-                      trainable=p.trainable, group=p.kind)
+                      trainable=p.trainable, group=p.kind if t.dtype == dtype else f"{p.kind}.{t.dtype}")
         trace.states[id(p)] = state
         graph.states.append(state)
     tensors = [Tensor(trace, trace.builder.input(name, t)) for name, t in inputs]

@@ -1,24 +1,32 @@
 """Parameters and buffers: the arrays a network owns."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import ShapeError
+from ..graph import Value, kind_of
+from .tensor import Tensor
+from .trace import Trace, current_trace, trace_under_way
 
 if TYPE_CHECKING:
     from ..state import Session
 
 
-class Parameter:
-    """A trained array. Until a model is compiled it holds its own memory, then `data` is the session's."""
+class Parameter(Tensor):
+    """A trained array. Until a model is compiled it holds its own memory, then `data` is the session's.
+
+    In `forward` it is a tensor like any other.
+    """
 
     kind = "parameter"
 
-    def __init__(self, data: np.ndarray, trainable: bool = True) -> None:
+    def __init__(self, data: Any, trainable: bool = True) -> None:
         self._data = np.asarray(data)
         self.trainable = trainable
+        self.stored: str | None = None
+        """The floating type that somebody gave it by `half()` and the like; None: that of the precision."""
         self._home: tuple[Session, str] | None = None
 
     @property
@@ -44,18 +52,66 @@ class Parameter:
     def shape(self) -> tuple[int, ...]:
         return self.data.shape
 
+    @property
+    def dtype(self) -> str:
+        """Of the tensor while a network is recorded, else of the data."""
+        return self.data.dtype.name if trace_under_way() is None else self.value.dtype
+
+    @property
+    def trace(self) -> Trace:
+        return current_trace(f"Computing with {self!r}")
+
+    @property
+    def value(self) -> Value:
+        return self.trace.state(self).input
+
+    @property
+    def requires_grad(self) -> bool:
+        """PyTorch's word for `trainable`."""
+        return self.trainable
+
+    @requires_grad.setter
+    def requires_grad(self, trainable: bool) -> None:
+        self.trainable = trainable
+
+    def __eq__(self, other: Any) -> Any:
+        """A tensor of booleans in `forward`; elsewhere whether both are one parameter."""
+        return self is other if trace_under_way() is None else super().__eq__(other)
+
+    def __ne__(self, other: Any) -> Any:
+        return self is not other if trace_under_way() is None else super().__ne__(other)
+
+    __hash__ = Tensor.__hash__
+
     def attach(self, session: Session, name: str) -> None:
         """From now on the session holds the values."""
         self._home = (session, name)
+
+    @property
+    def is_attached(self) -> bool:
+        """A compiled model has it, in the type that it has now."""
+        return self._home is not None
+
+    @property
+    def is_float(self) -> bool:
+        return kind_of(self.data.dtype) == "f"
+
+    def store_as(self, dtype: str) -> None:
+        """Have the values in a floating type (of a running statistic: if the options let it). They fit, as `fits` finds."""
+        self.stored = dtype
+        if self._home is None:
+            self._data = self._data.astype(dtype)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.data.dtype}{list(self.shape)})"
 
 
 class Buffer(Parameter):
-    """An array that training updates without gradients, such as running statistics."""
+    """An array that belongs to a network's state and has no gradient. `statistic`: training keeps it, as running statistics, which stay float32
+    where weights have 16 bits."""
 
     kind = "buffer"
 
-    def __init__(self, data: np.ndarray) -> None:
+    def __init__(self, data: Any, statistic: bool = False) -> None:
         super().__init__(data, trainable=False)
+        self.statistic = statistic

@@ -1,4 +1,5 @@
-"""What a network asks of the tile machine: memory per operator, convolutions planned together. Results do not depend on it."""
+"""What a network asks of the tile machine: memory per operator, convolutions planned together. Results do not depend on it, but for the type of
+partial sums."""
 from __future__ import annotations
 
 import math
@@ -13,7 +14,8 @@ from ..graph import MultiConv as Group
 from ..graph.composite import works
 from ..work import Contraction, Gather, Scatter
 from .module import Module
-from .tensor import Tensor, Trace, current_trace
+from .tensor import Tensor
+from .trace import Trace, current_trace
 
 Planned = TypeVar("Planned", Module, Tensor)
 STEPS_BACK = 3
@@ -47,6 +49,32 @@ def set_available_memory(target: Planned, proportion: float) -> Planned:
     if node is None:
         raise OptionError(f"set_available_memory: no convolution, matmul, lookup or indexing made {target!r}; call it on the result of one.")
     node.origin = replace(node.origin, hints=Hints(proportion).over(node.origin.hints))
+    return target
+
+
+def set_partials(target: Planned, dtype: str) -> Planned:
+    """Let float16 products and convolutions add up in float16, rounded after every 16 products, or in float32; returns `target`.
+
+    Unlike the other hints this one is computed with, by the host as well.
+
+        self.conv = tileflow.nn.set_partials(tileflow.nn.Conv2d(3, 64, 7), "float16")
+
+    Args:
+        target: a layer (all such operators in it, unless an inner layer says otherwise), or a tensor that one of them made.
+        dtype: "float16" or "float32". It goes before the option partials.
+
+    Raises:
+        OptionError: it is another type, or no product or convolution made the tensor.
+    """
+    if dtype not in ("float16", "float32"):
+        raise OptionError(f"Partial sums are float16 or float32, not {dtype!r}.")
+    if isinstance(target, Module):
+        target._hints = Hints(partials=dtype).over(target._hints)
+        return target
+    node = _planned(target.value)
+    if node is None:
+        raise OptionError(f"set_partials: no convolution or matmul made {target!r}; call it on the result of one.")
+    node.origin = replace(node.origin, hints=Hints(partials=dtype).over(node.origin.hints))
     return target
 
 

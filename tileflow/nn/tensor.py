@@ -1,83 +1,39 @@
 """Symbolic tensors: what a module's `forward` computes with while its graph is recorded."""
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from .. import ops  # noqa: F401  (fills the registry)
-from ..errors import TileflowError, TypeMismatchError
-from ..graph import Builder, Graph, State, Value
-from .parameter import Buffer, Parameter
+from ..errors import OptionError, TypeMismatchError
+from ..graph import Value, kind_of
+from .casts import Casts
+from .moves import Dim, Moves
+from .picks import Picks
+from .trace import Trace, current_trace
 
 
-@dataclass
-class Trace:
-    """One recording of a network: the graph so far and the states its parameters became."""
+class Tensor(Moves["Tensor"], Casts["Tensor"], Picks["Tensor"]):
+    """A value of the graph under construction. Python operators and the methods below record ONNX operators.
 
-    graph: Graph
-    training: bool
-    dtype: str
-    builder: Builder = field(init=False)
-    states: dict[int, State] = field(default_factory=dict)
-    streams: int = 0
-    multi_conv: bool = False
-    """A MultiConv block is open."""
-    groups: int = 0
-    """MultiConv blocks so far."""
-
-    def __post_init__(self) -> None:
-        self.builder = Builder(self.graph)
-
-    def state(self, parameter: Parameter | Buffer) -> State:
-        """The state of a parameter or buffer; made at its first use."""
-        if id(parameter) not in self.states:
-            raise TileflowError("forward() used a Parameter that is not an attribute of any module of the network; assign it to one.")
-        return self.states[id(parameter)]
-
-    def stream(self) -> int:
-        """The next random stream's number: fixed by position in the network."""
-        self.streams += 1
-        return self.streams
-
-
-_current: ContextVar[Trace | None] = ContextVar("trace", default=None)
-
-
-@contextmanager
-def recording(trace: Trace) -> Iterator[None]:
-    """Within the block `current_trace()` is `trace`."""
-    token = _current.set(trace)
-    try:
-        yield
-    finally:
-        _current.reset(token)
-
-
-def current_trace(what: str) -> Trace:
-    """The recording under way; `what` needs one.
-
-    Raises:
-        TileflowError: no network is being recorded.
+    Names, arguments and results are those of torch.Tensor, but nothing is changed in place and shapes are known while recording.
     """
-    trace = _current.get()
-    if trace is None:
-        raise TileflowError(f"{what} belongs into a module's forward(), which runs while the network is recorded.")
-    return trace
 
-
-class Tensor:
-    """A value of the graph under construction. Python operators and the methods below record ONNX operators."""
-
-    __slots__ = ("trace", "value")
-    __array_priority__ = 100
+    __slots__ = ("_trace", "_value")
+    __array_ufunc__ = None                     # array + tensor is ours
 
     def __init__(self, trace: Trace, value: Value) -> None:
-        self.trace, self.value = trace, value
+        self._trace, self._value = trace, value
+
+    @property
+    def trace(self) -> Trace:
+        return self._trace
+
+    @property
+    def value(self) -> Value:
+        return self._value
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -90,9 +46,16 @@ class Tensor:
     def __repr__(self) -> str:
         return f"Tensor({self.value!r})"
 
-    def __bool__(self) -> bool:
-        raise TypeMismatchError("A tensor has no value while the network is recorded, so it cannot steer an if or while; "
-                                "use nn.where(condition, a, b).")
+    def _no_value(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeMismatchError("A tensor has no value while the network is recorded, so it cannot steer an if or while, or become a number or "
+                                "an array; use nn.where(condition, a, b).")
+
+    __bool__ = __float__ = __int__ = __array__ = item = numpy = tolist = _no_value
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        raise TypeMismatchError("A tensor is not changed in place; make a new one with nn.where, masked_fill or nn.cat.")
+
+    # ---- recording
 
     def apply(self, operator: str, *others: Any, **attributes: Any) -> Any:
         """Apply an operator of the registry to this tensor and others (tensors, parameters, arrays or numbers)."""
@@ -101,108 +64,235 @@ class Tensor:
         return tuple(Tensor(self.trace, v) for v in result) if isinstance(result, tuple) else Tensor(self.trace, result)
 
     def lift(self, other: Any) -> Tensor:
-        """A tensor from a tensor, a parameter, an array or a number (in this tensor's element type)."""
+        """A tensor from a tensor, an array or a number; numbers and floats of arrays get this tensor's element type if it is a float."""
         if isinstance(other, Tensor):
             return other
-        if isinstance(other, (Parameter, Buffer)):
-            return Tensor(self.trace, self.trace.state(other).input)
         if isinstance(other, (bool, int, float)):
             return Tensor(self.trace, self.trace.builder.scalar(other, self.value))
         array = np.asarray(other)
         if array.dtype.kind == "f":
-            array = array.astype(self.trace.dtype)
+            array = array.astype(self.dtype if self.value.type.is_float else self.trace.dtype)
         return Tensor(self.trace, self.trace.builder.constant(array))
 
-    def __add__(self, other: Any) -> Tensor:
-        return self.apply("Add", other)
+    def _both(self, other: Any) -> tuple[Tensor, Tensor]:
+        """Two operands of one kind: booleans become whole numbers beside those, and both floats beside floats."""
+        kinds = "biuf"
+        if isinstance(other, (bool, int, float)):
+            kind = "b" if isinstance(other, bool) else "i" if isinstance(other, int) else "f"
+            a = self._of_kind(kind) if kinds.index(kind) > kinds.index(self._kind) and (kind != "i" or self._kind != "u") else self
+            return a, a.lift(other)
+        b = self.lift(other)
+        a, b = self._of_kind(b._kind, b.dtype), b._of_kind(self._kind, self.dtype)
+        if a._kind in "iu" and a.dtype != b.dtype:
+            wide = np.promote_types(a.dtype, b.dtype).name
+            return a.to(wide), b.to(wide)
+        return a, b
 
-    def __radd__(self, other: Any) -> Tensor:
-        return self.lift(other).apply("Add", self)
+    @property
+    def _kind(self) -> str:
+        return kind_of(self.value.type.numpy)
 
-    def __sub__(self, other: Any) -> Tensor:
-        return self.apply("Sub", other)
+    def _of_kind(self, kind: str, dtype: str | None = None) -> Tensor:
+        """This tensor, as a `dtype` (by default int64 or the recording's float) if its own kind gives way to `kind`."""
+        if kind == "f" and self._kind != "f":
+            return self.to(dtype or self.trace.dtype)
+        return self.to(dtype or "int64") if kind in "iu" and self._kind == "b" else self
 
-    def __rsub__(self, other: Any) -> Tensor:
-        return self.lift(other).apply("Sub", self)
+    def _two(self, operator: str, other: Any) -> Tensor:
+        a, b = self._both(other)
+        return a.apply(operator, b)
 
-    def __mul__(self, other: Any) -> Tensor:
-        return self.apply("Mul", other)
+    def _reversed(self, operator: str, other: Any) -> Tensor:
+        a, b = self._both(other)
+        return b.apply(operator, a)
 
-    def __rmul__(self, other: Any) -> Tensor:
-        return self.lift(other).apply("Mul", self)
+    def _float(self) -> Tensor:
+        return self._of_kind("f")
 
-    def __truediv__(self, other: Any) -> Tensor:
-        return self.apply("Div", other)
+    # ---- arithmetic
 
-    def __rtruediv__(self, other: Any) -> Tensor:
-        return self.lift(other).apply("Div", self)
-
-    def __pow__(self, other: Any) -> Tensor:
-        return self.apply("Pow", other)
-
-    def __neg__(self) -> Tensor:
-        return self.apply("Neg")
-
-    def __matmul__(self, other: Any) -> Tensor:
-        return self.apply("MatMul", other)
-
-    def __lt__(self, other: Any) -> Tensor:
-        return self.apply("Less", other)
-
-    def __le__(self, other: Any) -> Tensor:
-        return self.apply("LessOrEqual", other)
-
-    def __gt__(self, other: Any) -> Tensor:
-        return self.apply("Greater", other)
-
-    def __ge__(self, other: Any) -> Tensor:
-        return self.apply("GreaterOrEqual", other)
-
-    def __eq__(self, other: Any) -> Tensor:          # type: ignore[override]
-        return self.apply("Equal", other)
-
-    def __ne__(self, other: Any) -> Tensor:          # type: ignore[override]
-        return (self == other).apply("Not")
+    def __add__(self, other: Any) -> Tensor: return self._two("Add", other)
+    def __radd__(self, other: Any) -> Tensor: return self._reversed("Add", other)
+    def __sub__(self, other: Any) -> Tensor: return self._two("Sub", other)
+    def __rsub__(self, other: Any) -> Tensor: return self._reversed("Sub", other)
+    def __mul__(self, other: Any) -> Tensor: return self._two("Mul", other)
+    def __rmul__(self, other: Any) -> Tensor: return self._reversed("Mul", other)
+    def __pow__(self, other: Any) -> Tensor: return self._two("Pow", other)
+    def __rpow__(self, other: Any) -> Tensor: return self._reversed("Pow", other)
+    def __matmul__(self, other: Any) -> Tensor: return self._two("MatMul", other)
+    def __rmatmul__(self, other: Any) -> Tensor: return self._reversed("MatMul", other)
+    def __mod__(self, other: Any) -> Tensor: return self._two("Mod", other)
+    def __neg__(self) -> Tensor: return self.apply("Neg")
+    def __abs__(self) -> Tensor: return self.apply("Abs")
+    def __lt__(self, other: Any) -> Tensor: return self._two("Less", other)
+    def __le__(self, other: Any) -> Tensor: return self._two("LessOrEqual", other)
+    def __gt__(self, other: Any) -> Tensor: return self._two("Greater", other)
+    def __ge__(self, other: Any) -> Tensor: return self._two("GreaterOrEqual", other)
+    def __eq__(self, other: Any) -> Tensor: return self._two("Equal", other)                # type: ignore[override]
+    def __ne__(self, other: Any) -> Tensor: return self._two("Equal", other).apply("Not")   # type: ignore[override]
+    def __and__(self, other: Any) -> Tensor: return self._two("And" if self._kind == "b" else "BitwiseAnd", other)
+    def __or__(self, other: Any) -> Tensor: return self._two("Or" if self._kind == "b" else "BitwiseOr", other)
+    def __xor__(self, other: Any) -> Tensor: return self._two("Xor" if self._kind == "b" else "BitwiseXor", other)
+    def __invert__(self) -> Tensor: return self.apply("Not" if self._kind == "b" else "BitwiseNot")
 
     __hash__ = object.__hash__
 
-    def reshape(self, *shape: int) -> Tensor:
-        """The same elements in another shape; one size may be -1."""
-        return self.apply("Reshape", shape=tuple(shape))
+    def __truediv__(self, other: Any) -> Tensor:
+        a, b = self._both(other)
+        return a._float().apply("Div", b._float())
 
-    def flatten(self, axis: int = 1) -> Tensor:
-        """Two dimensions: those before `axis`, and the rest."""
-        return self.apply("Flatten", axis=axis)
+    def __rtruediv__(self, other: Any) -> Tensor:
+        a, b = self._both(other)
+        return b._float().apply("Div", a._float())
 
-    def transpose(self, *perm: int) -> Tensor:
-        """Axes in another order."""
-        return self.apply("Transpose", perm=tuple(perm))
+    def __floordiv__(self, other: Any) -> Tensor:
+        """Rounded down."""
+        a, b = self._both(other)
+        return a.apply("Div", b).floor() if a._kind == "f" else (a - a.apply("Mod", b)).apply("Div", b)
 
-    def sum(self, *axes: int, keepdims: bool = False) -> Tensor:
-        """Sum over axes (all of them by default)."""
-        return self.apply("ReduceSum", axes=axes or tuple(range(len(self.shape))), keepdims=keepdims)
+    def __rfloordiv__(self, other: Any) -> Tensor:
+        a, b = self._both(other)
+        return b // a
 
-    def mean(self, *axes: int, keepdims: bool = False) -> Tensor:
-        """Mean over axes (all of them by default)."""
-        return self.apply("ReduceMean", axes=axes or tuple(range(len(self.shape))), keepdims=keepdims)
+    def __rmod__(self, other: Any) -> Tensor: return self._reversed("Mod", other)
 
-    def relu(self) -> Tensor:
-        return self.apply("Relu")
+    def abs(self) -> Tensor: return self.apply("Abs")
+    def ceil(self) -> Tensor: return self.apply("Ceil")
+    def cos(self) -> Tensor: return self._float().apply("Cos")
+    def erf(self) -> Tensor: return self._float().apply("Erf")
+    def exp(self) -> Tensor: return self._float().apply("Exp")
+    def floor(self) -> Tensor: return self.apply("Floor")
+    def isinf(self) -> Tensor: return self.apply("IsInf")
+    def isnan(self) -> Tensor: return self.apply("IsNaN")
+    def log(self) -> Tensor: return self._float().apply("Log")
+    def log_softmax(self, dim: int) -> Tensor: return self._float().apply("LogSoftmax", axis=self._axis(dim))
+    def matmul(self, other: Any) -> Tensor: return self @ other
+    def pow(self, exponent: Any) -> Tensor: return self ** exponent
+    def reciprocal(self) -> Tensor: return self._float().apply("Reciprocal")
+    def relu(self) -> Tensor: return self.apply("Relu")
+    def round(self) -> Tensor: return self.apply("Round")
+    def rsqrt(self) -> Tensor: return self.sqrt().reciprocal()
+    def sigmoid(self) -> Tensor: return self._float().apply("Sigmoid")
+    def sign(self) -> Tensor: return self.apply("Sign")
+    def sin(self) -> Tensor: return self._float().apply("Sin")
+    def softmax(self, dim: int) -> Tensor: return self._float().apply("Softmax", axis=self._axis(dim))
+    def sqrt(self) -> Tensor: return self._float().apply("Sqrt")
+    def square(self) -> Tensor: return self * self
+    def tanh(self) -> Tensor: return self._float().apply("Tanh")
 
-    def sigmoid(self) -> Tensor:
-        return self.apply("Sigmoid")
+    def clamp(self, min: Any = None, max: Any = None) -> Tensor:
+        """Between two bounds: numbers, tensors, or None where there is none."""
+        if min is None and max is None:
+            raise OptionError("clamp needs min, max or both.")
+        if all(bound is None or isinstance(bound, (int, float)) for bound in (min, max)):
+            return self.apply("Clip", min=min, max=max)
+        low = self if min is None else self._two("Max", min)
+        return low if max is None else low._two("Min", max)
 
-    def tanh(self) -> Tensor:
-        return self.apply("Tanh")
+    def masked_fill(self, mask: Tensor | np.ndarray, value: Any) -> Tensor:
+        """`value` where the mask of booleans holds, else this."""
+        return where(self.lift(mask), value, self)
 
-    def exp(self) -> Tensor:
-        return self.apply("Exp")
+    def where(self, condition: Tensor, other: Any) -> Tensor:
+        """This where the condition holds, else the other."""
+        return where(condition, self, other)
 
-    def log(self) -> Tensor:
-        return self.apply("Log")
+    # ---- over axes
 
-    def sqrt(self) -> Tensor:
-        return self.apply("Sqrt")
+    def sum(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        """Over axes (all by default); whole numbers and booleans give int64."""
+        axes = self._axes(dim, keepdim)
+        if self._kind != "f":
+            return self.to("float64").sum(dim, keepdim).to("int64")          # exact up to 2^53
+        return self.apply("ReduceSum", axes=axes, keepdims=keepdim)
+
+    def mean(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        """Over axes (all by default)."""
+        return self.apply("ReduceMean", axes=self._axes(dim, keepdim), keepdims=keepdim)
+
+    def prod(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        """Over axes (all by default)."""
+        return self.apply("ReduceProd", axes=self._axes(dim, keepdim), keepdims=keepdim)
+
+    def var(self, dim: Dim = None, unbiased: bool = True, keepdim: bool = False, *, correction: int | None = None) -> Tensor:
+        """The variance over axes (all by default), divided by n - 1, or n where not `unbiased`, or n - `correction`."""
+        count = math.prod(self.shape[a] for a in self._axes(dim, keepdim)) - (int(unbiased) if correction is None else correction)
+        centred = self - self.mean(dim, True)
+        return (centred * centred).sum(dim, keepdim) / float(max(count, 0))
+
+    def std(self, dim: Dim = None, unbiased: bool = True, keepdim: bool = False, *, correction: int | None = None) -> Tensor:
+        """The root of the variance; its gradient at 0 is 0."""
+        return self.var(dim, unbiased, keepdim, correction=correction)._root()
+
+    def norm(self, p: float = 2, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        """sum(|x|^p)^(1/p) over axes (all by default), or with p = inf the largest |x|; its gradient at 0 is 0."""
+        if p == 2:
+            return (self * self).sum(dim, keepdim)._root()
+        if p == math.inf:
+            return self.abs().amax(dim, keepdim)
+        return self.abs().sum(dim, keepdim) if p == 1 else (self.abs() ** p).sum(dim, keepdim) ** (1 / p)
+
+    def _root(self) -> Tensor:
+        """The square root, with the gradient 0 at 0."""
+        zero = self == 0
+        return where(zero, 0, where(zero, 1, self).sqrt())
+
+    def logsumexp(self, dim: Dim, keepdim: bool = False) -> Tensor:
+        """log(sum(exp(x))) over axes without overflow."""
+        top = self.amax(dim, True)
+        top = where(top.isinf(), 0, top).detach()
+        total = (self - top).exp().sum(dim, True).log() + top
+        return total if keepdim else total.squeeze(self._axes(dim))
+
+    def amax(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        """The largest over axes (all by default); ties share the gradient."""
+        return self.apply("ReduceMax", axes=self._axes(dim, keepdim), keepdims=keepdim)
+
+    def amin(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        """The smallest over axes (all by default); ties share the gradient."""
+        return self.apply("ReduceMin", axes=self._axes(dim, keepdim), keepdims=keepdim)
+
+    def max(self, dim: Any = None, keepdim: bool = False) -> Any:
+        """The largest of all; along one axis: (values, indices); or, given a tensor, the larger of each two."""
+        return self._best("Max", dim, keepdim)
+
+    def min(self, dim: Any = None, keepdim: bool = False) -> Any:
+        """The smallest of all; along one axis: (values, indices); or, given a tensor, the smaller of each two."""
+        return self._best("Min", dim, keepdim)
+
+    def _best(self, which: str, dim: Any, keepdim: bool) -> Any:
+        if isinstance(dim, (Tensor, np.ndarray)):
+            return self._two(which, dim)
+        axes = self._axes(dim, keepdim)
+        values = self.apply(f"Reduce{which}", axes=axes, keepdims=keepdim)
+        return values if dim is None else Best(values, self.apply(f"Arg{which}", axis=self._axis(dim), keepdims=keepdim))
+
+    def argmax(self, dim: int | None = None, keepdim: bool = False) -> Tensor:
+        """The place of the largest along an axis, the first of equals; by default among all elements in order."""
+        return self.reshape(-1).argmax(0) if dim is None else self.apply("ArgMax", axis=self._axis(dim), keepdims=keepdim)
+
+    def argmin(self, dim: int | None = None, keepdim: bool = False) -> Tensor:
+        """The place of the smallest along an axis, the first of equals; by default among all elements in order."""
+        return self.reshape(-1).argmin(0) if dim is None else self.apply("ArgMin", axis=self._axis(dim), keepdims=keepdim)
+
+    def any(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        """Whether one holds, over axes (all by default)."""
+        return self.bool().to("int32").amax(dim, keepdim).bool()
+
+    def all(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        """Whether each holds, over axes (all by default)."""
+        return self.bool().to("int32").amin(dim, keepdim).bool()
+
+    def detach(self) -> Tensor:
+        """The same numbers, through which no gradient flows."""
+        return self.apply("Detach")
+
+
+class Best(NamedTuple):
+    """What `max` and `min` along an axis give."""
+
+    values: Tensor
+    indices: Tensor
 
 
 def where(condition: Tensor, a: Any, b: Any) -> Tensor:
@@ -215,4 +305,36 @@ def where(condition: Tensor, a: Any, b: Any) -> Tensor:
     if not typed:
         raise TypeMismatchError(f"where() has the numbers {a} and {b} and no element type; make one of them an array.")
     like = condition.lift(typed[0])
+    if like is typed[0]:
+        first, second = like._both(b if like is a else a)
+        a, b = (first, second) if like is a else (second, first)
     return condition.apply("Where", like.lift(a), like.lift(b))
+
+
+def tensor(data: Any, dtype: Any = None) -> Tensor:
+    """Known numbers as a tensor, in `forward`; floats get the recording's element type unless `dtype` says another."""
+    trace = current_trace("tensor()")
+    array = np.asarray(data)
+    if dtype is None and array.dtype.kind == "f":
+        array = array.astype(trace.dtype)
+    made = Tensor(trace, trace.builder.constant(array))
+    return made if dtype is None else made.to(dtype)
+
+
+def cat(tensors: Sequence[Any], dim: int = 0) -> Tensor:
+    """Tensors one after another along an axis."""
+    first = _first(tensors, "cat")
+    return first.lift(tensors[0]).apply("Concat", *tensors[1:], axis=first._axis(dim))
+
+
+def stack(tensors: Sequence[Any], dim: int = 0) -> Tensor:
+    """Tensors of one shape side by side along a new axis."""
+    first = _first(tensors, "stack")
+    return cat([first.lift(t).unsqueeze(dim) for t in tensors], first._axis(dim, 1))
+
+
+def _first(tensors: Sequence[Any], what: str) -> Tensor:
+    for x in tensors:
+        if isinstance(x, Tensor):
+            return x
+    raise TypeMismatchError(f"{what}() takes a list with at least one tensor.")

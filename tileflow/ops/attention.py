@@ -1,7 +1,7 @@
 """Attention as one operator, and its gradient: what the host runs in place of the products and the softmax between them."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
     from ..kernels.isa.cpu import Cpu
+    from ..kernels.machine.leaf import Leaf
 
 HEADS_FIRST, HEADS_INSIDE = (0, 1, 2, 3), (0, 2, 1, 3)
 """The permutation that brings an operand to [batch, heads, positions, size]; it is its own inverse."""
@@ -71,8 +72,9 @@ class _Attention(Op):
     def sizes(self, q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None) -> Sizes:
         """Raises ShapeError or TypeMismatchError where the operands do not fit together."""
         shown = f"the queries are {q}, the keys {k}, the values {v}"
-        if not q.is_float or not q.dtype == k.dtype == v.dtype == (mask or q).dtype:
-            raise TypeMismatchError(f"{shown}, the mask {mask or 'absent'}; all must have the same float type.")
+        if not q.is_float or not q.dtype == k.dtype == v.dtype or (mask or q).dtype not in (q.dtype, statistic(q).dtype):
+            raise TypeMismatchError(f"{shown}, the mask {mask or 'absent'}; all must have the same float type; beside 16-bit operands the "
+                                    "mask may be float32.")
         if not q.rank == k.rank == v.rank == 4:
             raise ShapeError(f"{shown}; each must have four dimensions.")
         (batch, heads, queries, d), (b, key_heads, keys, dk), (*vs, e) = (tuple(t.shape[a] for a in self.order(i))
@@ -126,6 +128,10 @@ class _Attention(Op):
         inner, whole = half_scratch_elements(s.queries, s.keys, s.d, s.e, s.heads // s.key_heads, backward, capped)
         return Scratch("blocks", (whole,), "f4"), inner
 
+    def leaf(self, q: TensorType, mask: TensorType | None, plain: Callable[..., Leaf], half: Callable[..., Leaf]) -> Leaf:
+        """The leaf for operands of this type and this mask."""
+        return half(q.code, (mask or q).code, self.softcap != 0) if q.is_half else plain(q.code, self.softcap != 0)
+
     def describe(self, s: Sizes, q: TensorType, mask: TensorType | None) -> tuple[tuple[Axis, ...], list[Operand | None], Operand, Operand]:
         """The axes; q, k, v and mask; the result; a statistic of the queries. Where heads share keys all key heads are needed."""
         dtype = q.dtype
@@ -134,7 +140,7 @@ class _Attention(Op):
         def operand(i: int, *dims: str | None) -> Operand:
             return Operand(tuple(dims[a] for a in self.order(i)), dtype)
         axes = (Axis("b", s.batch), Axis("h", s.heads), Axis("q", s.queries), Axis("k", s.keys, "whole"))
-        seen = None if mask is None else Operand(tuple(None if n == 1 else a for n, a in zip(mask.shape, "bhqk", strict=True)), dtype)
+        seen = None if mask is None else Operand(tuple(None if n == 1 else a for n, a in zip(mask.shape, "bhqk", strict=True)), mask.dtype)
         return (axes, [operand(0, "b", "h", "q", None), operand(1, "b", shared, "k", None), operand(2, "b", shared, "k", None), seen],
                 operand(3, "b", "h", "q", None), Operand(("b", "h", "q"), statistic(q).dtype))
 
@@ -162,7 +168,7 @@ class FusedAttention(_Attention):
     [batch, heads, queries, keys] and is added; axes in the order that `inside` says. Query head h reads key head h // (heads / key heads).
     Outputs: [batch, heads, queries, e], and log(sum(exp(score))) of each query, [batch, heads, queries], float32 for 16-bit operands. As
     softmax has it, a query gets NaN where a score is NaN or +inf, and where all scores are -inf. Keys out of reach are not read.
-    16-bit operands are summed in float32 and rounded once.
+    16-bit operands are summed in float32 and rounded once; their mask may be float32.
     """
 
     no_gradient = "its mask is data"
@@ -219,7 +225,7 @@ class FusedAttention(_Attention):
             return [fill_call(Out(i, (t.size,)), bits, t.size, t.itemsize) for i, t, bits in ((0, y, 0), (1, lse, nothing)) if t.size]
         if not lse.size:
             return []
-        leaf = (attention_half_leaf if q.is_half else attention_leaf)(q.code, self.softcap != 0)
+        leaf = self.leaf(q, mask, attention_leaf, attention_half_leaf)
         args = (flat(In, 0, q), flat(In, 1, k), flat(In, 2, v), flat(In, 0, q) if mask is None else flat(In, 3, mask),
                 flat(Out, 0, y), flat(Out, 1, lse), *self.scratch(s, q, False), *self.numbers(s, mask))
         return [Call(leaf, args, s.batch * s.heads * blocks(s.queries), 1, s.flops * 1.5 / cpu.rates.products)]
@@ -274,7 +280,7 @@ class FusedAttentionGrad(_Attention):
         s = self.sizes(q, k, v, mask)
         if not s.keys or not s.queries or not s.batch:
             return [fill_call(Out(i, (t.size,)), 0, t.size, t.itemsize) for i, t in enumerate(outputs) if t.size]
-        leaf = (attention_half_grad_leaf if q.is_half else attention_grad_leaf)(q.code, self.softcap != 0)
+        leaf = self.leaf(q, mask, attention_grad_leaf, attention_half_grad_leaf)
         seen = flat(In, 1, q) if mask is None else flat(In, 4, mask)
         args = (flat(In, 0, g), flat(In, 1, q), flat(In, 2, k), flat(In, 3, v), seen, flat(In, 5, y), flat(In, 6, lse),
                 *(flat(Out, i, t) for i, t in enumerate(outputs)), *self.scratch(s, q, True), *self.numbers(s, mask))

@@ -177,7 +177,11 @@ class ConvInputGrad(Op):
 
     @classmethod
     def samples(cls) -> list[Sample]:
-        return [sample((2, 6, 4, 6), (6, 4, 3, 2), shape=(7, 6), strides=(2, 1), pads=(1, 0, 1, 1))]
+        return [sample((2, 6, 4, 6), (6, 4, 3, 2), shape=(7, 6), strides=(2, 1), pads=(1, 0, 1, 1)),
+                sample((2, 6, 3, 5), (6, 4, 2, 2), shape=(6, 10), strides=(2, 2)),
+                sample((2, 4, 3, 2), (4, 3, 3, 3), shape=(9, 6), strides=(3, 3), group=2),
+                sample((1, 3, 2, 3, 4), (3, 2, 2, 1, 2), shape=(4, 3, 8), strides=(2, 1, 2)),
+                sample((2, 3, 5), (3, 2, 4), shape=(20,), strides=(4,))]
 
     def windows(self, w: Shape) -> Windows:
         return find_windows(self.shape, w[2:], self.strides, self.pads, self.dilations)

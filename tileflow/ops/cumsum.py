@@ -1,19 +1,20 @@
-"""Running sums."""
+"""Running sums and products."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from ..errors import TypeMismatchError
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import CODES, HALVES, TensorType
+from ..graph.types import CODES, FLOATS, HALVES, TensorType
 from ..kernels.machine.call import Call, In, Out
-from ..kernels.scan import STRIP, TYPES, running_sum
+from ..kernels.machine.leaf import Generic
+from ..kernels.scan import STRIP, TYPES, running_product, running_product_gradient, running_sum
 from ..work import LETTERS, Axis, Map, Operand, Work
 from .shape import normal_axis, present
 
@@ -25,46 +26,119 @@ if TYPE_CHECKING:
 DTYPES = (*(dtype for dtype, code in CODES.items() if code in TYPES), *HALVES)
 
 
-@op("CumSum")
-class CumSum(Op):
-    """The sum of all elements up to each one along `axis`, that one included unless `exclusive`; from the end if `reverse`. Integers wrap."""
+@dataclass(frozen=True, repr=False)
+class _Running(Op):
+    """Shared by running sums, products and their gradients."""
 
     axis: int = 0
     exclusive: int = 0
     reverse: int = 0
 
-    @classmethod
-    def samples(cls) -> list[Sample]:
-        return [sample((3, 4, 5), axis=1), sample((3, 4), axis=-1, exclusive=1), sample((3, 4), axis=0, reverse=1),
-                sample((3, 4), axis=1, exclusive=1, reverse=1), sample(("int64", (3, 4), -9, 9), axis=1), sample(("uint32", (5,), 0, 9))]
+    dtypes: ClassVar[tuple[str, ...]] = DTYPES
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
         normal_axis(self.axis, x.rank)
-        if x.dtype not in DTYPES:
-            raise TypeMismatchError(f"the input is {x.dtype}; it must be one of {', '.join(DTYPES)}.")
+        if x.dtype not in self.dtypes:
+            raise TypeMismatchError(f"the input is {x.dtype}; it must be one of {', '.join(self.dtypes)}.")
         return (x,)
-
-    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
-        x = present(inputs[0])
-        axis = normal_axis(self.axis, x.ndim)
-        x = np.flip(x, axis) if self.reverse else x
-        y = np.cumsum(x, axis, dtype=x.dtype)
-        if self.exclusive:
-            y = np.concatenate([np.zeros_like(np.take(y, [0][:y.shape[axis]], axis)), np.take(y, range(y.shape[axis] - 1), axis)], axis)
-        return (np.ascontiguousarray(np.flip(y, axis) if self.reverse else y),)
-
-    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
-            outputs: Sequence[Value]) -> Sequence[Value | None]:
-        """An element is in the sums of all that come after it."""
-        return [None if grads[0] is None else b.emit(replace(self, reverse=int(not self.reverse)), grads[0])[0]]
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = outputs[0]
         names, axis = LETTERS[:x.rank], normal_axis(self.axis, x.rank)
         whole = Operand(tuple(names), x.dtype)
         return Map(tuple(Axis(a, n, "whole" if i == axis else "parallel") for i, (a, n) in enumerate(zip(names, x.shape, strict=True))),
-                   (whole,), (whole,), 1.0)
+                   (whole,) * len(inputs), (whole,), float(len(inputs)))
+
+
+def _scanned(x: np.ndarray, op: _Running, scan: Callable[..., np.ndarray], neutral: int) -> np.ndarray:
+    """The running sums or products of an array by NumPy's function."""
+    axis = normal_axis(op.axis, x.ndim)
+    x = np.flip(x, axis) if op.reverse else x
+    y = scan(x, axis, dtype=x.dtype)
+    if op.exclusive:
+        y = np.concatenate([np.full_like(np.take(y, [0][:y.shape[axis]], axis), neutral), np.take(y, range(y.shape[axis] - 1), axis)], axis)
+    return np.ascontiguousarray(np.flip(y, axis) if op.reverse else y)
+
+
+def _scan_calls(leaf: Generic, op: _Running, x: TensorType) -> list[Call]:
+    if not x.size:
+        return []
+    axis = normal_axis(op.axis, x.rank)
+    shape = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1:])
+    units = shape[0] * -(-shape[2] // STRIP)
+    args = (In(0, shape), Out(0, shape), int(bool(op.exclusive)), int(bool(op.reverse)))
+    return [Call(leaf[x.code], args, units, max(1, 1024 // shape[1]), x.size * (1.2 if shape[2] == 1 else 0.3))]
+
+
+@op("CumSum")
+class CumSum(_Running):
+    """The sum of all elements up to each one along `axis`, that one included unless `exclusive`; from the end if `reverse`. Integers wrap."""
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4, 5), axis=1), sample((3, 4), axis=-1, exclusive=1), sample((3, 4), axis=0, reverse=1),
+                sample((3, 4), axis=1, exclusive=1, reverse=1), sample(("int64", (3, 4), -9, 9), axis=1), sample(("uint32", (5,), 0, 9))]
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        return (_scanned(present(inputs[0]), self, np.cumsum, 0),)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        """An element is in the sums of all that come after it."""
+        return [None if grads[0] is None else b.emit(replace(self, reverse=int(not self.reverse)), grads[0])[0]]
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        return _scan_calls(running_sum, self, outputs[0])
+
+
+@op("CumProd")
+class CumProd(_Running):
+    """The product of all elements up to each one along `axis`, that one included unless `exclusive`; from the end if `reverse`. Integers wrap."""
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4, 5), axis=1), sample((3, 4), axis=-1, exclusive=1), sample((3, 4), axis=0, reverse=1),
+                sample((3, 4), axis=1, exclusive=1, reverse=1), sample(("int32", (3, 4), -3, 4), axis=1),
+                sample(np.array([[0.5, 0, -2, 3], [0, 1, 0, 2]], np.float32), axis=1)]
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        return (_scanned(present(inputs[0]), self, np.cumprod, 1),)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        if grads[0] is None:
+            return [None]
+        return [b.CumProdGrad(grads[0], inputs[0], axis=self.axis, exclusive=self.exclusive, reverse=self.reverse)]
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        return _scan_calls(running_product, self, outputs[0])
+
+
+@op("CumProdGrad", onnx=False)
+class CumProdGrad(_Running):
+    """The gradient of CumProd's input from its output's and the input, also where elements are 0."""
+
+    dtypes = FLOATS
+    no_gradient = "second derivatives of running products are not written out"
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4, 5), (3, 4, 5), axis=1), sample((3, 4), (3, 4), axis=1, exclusive=1), sample((3, 4), (3, 4), axis=0, reverse=1),
+                sample((3, 4), (3, 4), axis=1, exclusive=1, reverse=1)]
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        g, x = (np.moveaxis(present(a), self.axis, 0) for a in inputs)
+        if self.reverse:
+            g, x = g[::-1], x[::-1]
+        before = np.cumprod(np.concatenate([np.ones_like(x[:1]), x[:-1]]), 0, dtype=x.dtype)
+        back = np.zeros_like(g)
+        for k in reversed(range(len(x))):
+            last = k + 1 == len(x)
+            own = np.zeros_like(g[0]) if self.exclusive and last else g[k + 1] if self.exclusive else g[k]
+            back[k] = own if last else own + x[k + 1] * back[k + 1]
+        d = before * back
+        return (np.ascontiguousarray(np.moveaxis(d[::-1] if self.reverse else d, 0, self.axis)),)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = outputs[0]
@@ -72,6 +146,5 @@ class CumSum(Op):
             return []
         axis = normal_axis(self.axis, x.rank)
         shape = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1:])
-        units = shape[0] * -(-shape[2] // STRIP)
-        args = (In(0, shape), Out(0, shape), int(bool(self.exclusive)), int(bool(self.reverse)))
-        return [Call(running_sum[x.code], args, units, max(1, 1024 // shape[1]), x.size * (1.2 if shape[2] == 1 else 0.3))]
+        args = (In(0, shape), In(1, shape), Out(0, shape), int(bool(self.exclusive)), int(bool(self.reverse)))
+        return [Call(running_product_gradient[x.code], args, shape[0] * shape[2], max(1, 1024 // shape[1]), x.size * 3.0)]

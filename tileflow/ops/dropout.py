@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -34,6 +34,7 @@ class _Masked(Op):
     """
 
     random = True
+    halves: ClassVar[bool] = True
 
     ratio: float = 0.5
     stream: int = 0
@@ -64,8 +65,9 @@ class _Masked(Op):
         return replace(self, whole=outputs[0].shape, start=tuple(lo for lo, _ in box.values()))
 
     def masked(self, x: np.ndarray, seed: int, micro: int) -> np.ndarray:
-        """x times mask and scale; a dropped NaN is 0."""
-        return np.where(self.kept(x, seed, micro), x * x.dtype.type(self.scale), x.dtype.type(0))
+        """x times mask and scale, 16-bit numbers in float32 and rounded once; a dropped NaN is 0."""
+        wide = x.astype(np.float32) if x.itemsize == 2 else x
+        return np.where(self.kept(x, seed, micro), wide * wide.dtype.type(self.scale), wide.dtype.type(0)).astype(x.dtype)
 
     def mask_calls(self, x: TensorType) -> list[Call]:
         """The Calls from input 0 to output 0."""
@@ -78,7 +80,8 @@ class _Masked(Op):
         if self.ratio == 1:
             return [fill_call(Out(0, flat), 0, x.size, x.itemsize)]
         n = -(-x.size // UNIT)
-        args = (In(0, flat), Out(0, flat), Seed(), Micro(), self.stream, threshold(self.ratio), scalar_word(x.code, self.scale))
+        scale = scalar_word("f8" if x.code == "f8" else "f4", self.scale)
+        args = (In(0, flat), Out(0, flat), Seed(), Micro(), self.stream, threshold(self.ratio), scale)
         return [Call(dropout(x.code), args, n, 32, n * 25.0)]
 
 

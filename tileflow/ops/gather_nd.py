@@ -1,4 +1,4 @@
-"""Slices picked by places along several axes at once."""
+"""Slices and elements picked by places along several axes at once."""
 from __future__ import annotations
 
 import math
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError
+from ..errors import ShapeError
 from ..graph.op import Op, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
-from ..kernels.elementwise.expr import Const, Var, cast, where
-from .index import INDICES
-from .shape import Shape, present
+from ..kernels.elementwise.expr import Const, Var, where
+from .places import check_indices, element_places, inside, known_place
+from .shape import Shape, normal_axis, present
 
 if TYPE_CHECKING:
     from ..graph.builder import Builder
@@ -49,8 +49,7 @@ class GatherND(Op):
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x, index = present(types[0]), present(types[1])
-        if index.dtype not in INDICES:
-            raise TypeMismatchError(f"indices are {index.dtype}; they must be int32 or int64.")
+        check_indices(index)
         *_, rest = self.split(x.shape, index.shape)
         return (x.with_shape((*index.shape[:-1], *rest)),)
 
@@ -58,43 +57,76 @@ class GatherND(Op):
         x, index = present(inputs[0]), present(inputs[1])
         batch, indexed, rest = self.split(x.shape, index.shape)
         rows = b.Reshape(x, shape=(math.prod(batch) * math.prod(indexed), *rest), allowzero=1)
-        known = b.graph.constants.get(index)
-        places = self._computed(b, index, batch, indexed) if known is None else b.constant(self.places(x.type, known), "places")
-        return [b.Gather(rows, places, axis=0)]
+        return [b.Gather(rows, row_places(b, index, x.shape, self.batch_dims), axis=0)]
 
-    def places(self, x: TensorType, index: np.ndarray) -> np.ndarray:
-        """The rows that known indices into x name. Raises ShapeError for one out of range."""
-        batch, indexed, _ = self.split(x.shape, index.shape)
-        rows = np.zeros(index.shape[:-1], np.int64)
-        for i, n in enumerate(indexed):
-            place = index[..., i].astype(np.int64)
-            if place.size and not (-n <= place.min() and place.max() < n):
-                raise ShapeError(f"indices outside of {x}: places along an axis of {n} elements are {-n} to {n - 1}.")
-            rows = rows * n + place % max(n, 1)
-        return rows + _batch_starts(batch, indexed, rows.ndim) if batch else rows
 
-    def _computed(self, b: Builder, index: Value, batch: Shape, indexed: Shape) -> Value:
-        """The rows that the indices name; one beyond the last for those that are out of range."""
-        depth, shape = len(indexed), index.shape[:-1]
-        parts = b.Split(index, axis=-1, sizes=(1,) * depth) if depth > 1 else (index,)
-        columns = [b.Reshape(part, shape=shape, allowzero=1) for part in parts]
-        beyond = Const(math.prod(batch) * math.prod(indexed), "int64")
-        row: object = Const(0, "int64")
-        places = []
-        for i, n in enumerate(indexed):
-            given = cast(Var(i, index.dtype), "int64")
-            places.append(where(given < 0, given + n, given))
-            row = row * n + places[-1]                                   # type: ignore[operator]
-        if batch:
-            starts = _batch_starts(batch, indexed, len(shape)).astype(np.int64)
-            columns.append(b.constant(starts))
-            row = row + Var(depth, "int64")                              # type: ignore[operator]
-        for place, n in zip(places, indexed, strict=True):
-            row = where(place < 0, beyond, where(place >= n, beyond, row))          # type: ignore[arg-type]
-        return b.Map(*columns, exprs=(row,))                                # type: ignore[arg-type]
+@op("GatherElements")
+class GatherElements(Op):
+    """For each index the element that it names along `axis`, at its own place along the others; negative ones count from the end.
+
+    One out of range stops the run with status INDEX_OUT_OF_RANGE, or is a ShapeError where indices are known.
+    """
+
+    halves = True
+
+    axis: int = 0
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4), ("int64", (2, 4), -3, 3)), sample((3, 4), ("int32", (3, 6), -4, 4), axis=1),
+                sample((2, 3, 4), ("int64", (2, 5, 3), -3, 3), axis=-2), sample((3, 4), np.array([[1, 3], [0, -4]]), axis=-1),
+                sample(("bool", (5,)), ("int64", (3,), 0, 5))]
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        x, index = present(types[0]), present(types[1])
+        axis = normal_axis(self.axis, x.rank)
+        check_indices(index)
+        if index.rank != x.rank or any(n > m and i != axis for i, (n, m) in enumerate(zip(index.shape, x.shape, strict=True))):
+            raise ShapeError(f"indices {list(index.shape)} into {list(x.shape)} must have its axes, and may be larger along axis {axis} only.")
+        return (x.with_shape(index.shape),)
+
+    def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        x, index = present(inputs[0]), present(inputs[1])
+        places = element_places(b, index, x.shape, normal_axis(self.axis, x.type.rank))
+        return [b.Gather(b.Reshape(x, shape=(x.type.size,), allowzero=1), places, axis=0)]
+
+
+def row_places(b: Builder, index: Value, shape: Shape, batch_dims: int) -> Value:
+    """The rows that the last axis of indices into a tensor of `shape` names, in all of the indexed axes together.
+
+    One beyond the last for those that are out of range; raises ShapeError where they are known.
+    """
+    known = b.graph.constants.get(index)
+    if known is not None:
+        return b.constant(known_rows(known, shape, batch_dims), "places")
+    depth = index.shape[-1]
+    batch, indexed = shape[:batch_dims], shape[batch_dims:batch_dims + depth]
+    parts = b.Split(index, axis=-1, sizes=(1,) * depth) if depth > 1 else (index,)
+    columns = [b.Reshape(part, shape=index.shape[:-1], allowzero=1) for part in parts]
+    row, beyond = Const(0, "int64"), Const(math.prod(batch) * math.prod(indexed), "int64")
+    outside = []
+    for i, n in enumerate(indexed):
+        place, out = inside(Var(i, index.dtype), n)
+        row = row * n + place
+        outside.append(out)
+    if batch:
+        columns.append(b.constant(_batch_starts(batch, indexed, index.type.rank - 1)))
+        row = row + Var(depth, "int64")
+    for out in outside:
+        row = where(out, beyond, row)
+    return b.Map(*columns, exprs=(row,))
+
+
+def known_rows(index: np.ndarray, shape: Shape, batch_dims: int) -> np.ndarray:
+    """The same of indices that are known."""
+    batch, indexed = shape[:batch_dims], shape[batch_dims:batch_dims + index.shape[-1]]
+    rows = np.zeros(index.shape[:-1], np.int64)
+    for i, n in enumerate(indexed):
+        rows = rows * n + known_place(index[..., i], n, shape)
+    return rows + _batch_starts(batch, indexed, rows.ndim) if batch else rows
 
 
 def _batch_starts(batch: Shape, indexed: Shape, rank: int) -> np.ndarray:
     """The first row of each batch, to be added to indices of that rank."""
-    starts = np.arange(math.prod(batch)) * math.prod(indexed)
+    starts = np.arange(math.prod(batch), dtype=np.int64) * math.prod(indexed)
     return starts.reshape(*batch, *[1] * (rank - len(batch)))

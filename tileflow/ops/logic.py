@@ -4,11 +4,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..errors import TypeMismatchError
+from ..errors import OptionError, TypeMismatchError
 from ..graph import TensorType, op
 from ..graph.sample import Sample, sample
 from ..kernels.elementwise import expr as scalar
-from ..kernels.elementwise.expr import Expr, equal, isnan, where
+from ..kernels.elementwise.expr import Expr, equal, isnan, shift_left, shift_right, where
 from .elementwise import ANY, INTEGERS, NUMBERS, Elementwise
 
 
@@ -158,3 +158,28 @@ class BitwiseNot(Elementwise):
 
     def expr(self, *x: Expr) -> Expr:
         return ~x[0]
+
+
+@op("BitShift")
+class BitShift(Elementwise):
+    """The bits of x moved by y places, LEFT or RIGHT; signed numbers keep their sign to the right.
+
+    No bit is left where y is negative or too large.
+    """
+
+    accepts = INTEGERS
+    direction: str = "LEFT"
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample(("uint8", (3, 4), 0, 256), ("uint8", (4,), 0, 10)), sample(("int32", (3, 4), -99, 99), ("int32", (3, 1), -2, 40)),
+                sample(("int16", (3, 4), -99, 99), ("int16", (4,), -2, 18), direction="RIGHT"),
+                sample(("uint64", (5,), 0, 99), ("uint64", (5,), 0, 70), direction="RIGHT")]
+
+    def check(self, types: Sequence[TensorType]) -> None:
+        if self.direction not in ("LEFT", "RIGHT"):
+            raise OptionError(f"direction {self.direction!r} is unknown; it must be LEFT or RIGHT.")
+        super().check(types)
+
+    def expr(self, *x: Expr) -> Expr:
+        return (shift_left if self.direction == "LEFT" else shift_right)(x[0], x[1])

@@ -24,7 +24,7 @@ from ..kernels.reduce import reduce_calls
 from ..kernels.rows import row_calls
 from ..work import LETTERS, Axis, Operand, Reduce, Work
 from .elementwise import apply
-from .index import INDICES
+from .places import INDICES
 from .shape import Shape, present
 from .softmax import log_softmax, softmax
 
@@ -357,6 +357,14 @@ class _Elementwise(Op):
         """Its derivatives by prediction and target."""
         raise NotImplementedError
 
+    def each(self, b: Builder, x: Value, t: Value) -> Value:
+        """The losses of all elements by ONNX's operators."""
+        raise NotImplementedError
+
+    def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """For files: ONNX has the parts only."""
+        return [reduce_loss(b, self.each(b, present(inputs[0]), present(inputs[1])), self.reduction)]
+
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x, t = map(present, types)
         check_reduction(self.reduction)
@@ -419,6 +427,10 @@ class MSELoss(_Elementwise):
     def slope(self, x: Expr, t: Expr) -> tuple[Expr, Expr]:
         return (x - t) * 2, (t - x) * 2
 
+    def each(self, b: Builder, x: Value, t: Value) -> Value:
+        difference = b.Sub(x, t)
+        return b.Mul(difference, difference)
+
 
 @op("L1Loss", onnx=False)
 class L1Loss(_Elementwise):
@@ -434,6 +446,9 @@ class L1Loss(_Elementwise):
     def slope(self, x: Expr, t: Expr) -> tuple[Expr, Expr]:
         return sign(x - t), sign(t - x)
 
+    def each(self, b: Builder, x: Value, t: Value) -> Value:
+        return b.Abs(b.Sub(x, t))
+
 
 @op("BCEWithLogitsLoss", onnx=False)
 class BCEWithLogitsLoss(_Elementwise):
@@ -448,6 +463,11 @@ class BCEWithLogitsLoss(_Elementwise):
 
     def slope(self, x: Expr, t: Expr) -> tuple[Expr, Expr]:
         return sigmoid(x) - t, -x
+
+    def each(self, b: Builder, x: Value, t: Value) -> Value:
+        one, zero = b.scalar(1, x), b.scalar(0, x)
+        line = b.Where(b.Greater(x, zero), b.Mul(x, b.Sub(one, t)), b.Neg(b.Mul(x, t)))
+        return b.Add(line, b.Log(b.Add(one, b.Exp(b.Neg(b.Abs(x))))))
 
 
 @op("BCELoss", onnx=False)
@@ -466,6 +486,11 @@ class BCELoss(_Elementwise):
 
     def slope(self, x: Expr, t: Expr) -> tuple[Expr, Expr]:
         return (x - t) / maximum((1 - x) * x, 1e-12), maximum(log1p(-x), -100) - maximum(log(x), -100)
+
+    def each(self, b: Builder, x: Value, t: Value) -> Value:
+        one, least = b.scalar(1, x), b.scalar(-100, x)
+        no, yes = b.Max(b.Log(b.Sub(one, x)), least), b.Max(b.Log(x), least)
+        return b.Sub(b.Mul(b.Sub(t, one), no), b.Mul(t, yes))
 
 
 @op("IdentityLoss", onnx=False)
@@ -507,8 +532,12 @@ class IdentityLoss(Op):
             g = b.Div(g, b.scalar(max(1, x.type.size), g))
         return [b.Expand(g, shape=x.shape) if x.shape else g]
 
-    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """For files: ONNX has the parts only."""
         return [reduce_loss(b, present(inputs[0]), self.reduction)]
+
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        return self.expand(b, inputs)
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])

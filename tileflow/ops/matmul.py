@@ -198,11 +198,11 @@ class Product(Op):
         return self.calls(self.problem(present(inputs[0]), present(inputs[1])), inputs, outputs)
 
     def calls(self, p: Problem, inputs: Types, outputs: Sequence[TensorType], packed: bool = False,
-              epilogue: Epilogue | None = None) -> list[Call]:
-        """The kernel of problem `p`; with `packed` B is laid out in panels."""
+              epilogue: Epilogue | None = None, partials: str = "f4") -> list[Call]:
+        """The kernel of problem `p`; with `packed` B is laid out in panels. `partials`: the type of sums of 16-bit products."""
         a, b = present(inputs[0]), present(inputs[1])
         return matmul_calls(a.code, p, In(0, a.shape), In(1, b.shape), Out(0, outputs[0].shape), alpha=self.flags()[2],
-                            serial=_serial(self.pieces()), packed=packed, epilogue=epilogue)
+                            serial=_serial(self.pieces()), packed=packed, epilogue=epilogue, partials=partials)
 
 
 @op("MatMul")
@@ -220,6 +220,7 @@ class MatMul(Product):
 class FusedMatMul(Product):
     """alpha * A @ B where `transA` and `transB` transpose the last two axes first (onnxruntime's operator of that name)."""
 
+    roles = ("data", "weight")
     alpha: float = 1.0
     transA: int = 0
     transB: int = 0
@@ -230,6 +231,18 @@ class FusedMatMul(Product):
 
     def flags(self) -> tuple[bool, bool, float]:
         return bool(self.transA), bool(self.transB), self.alpha
+
+    def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """For files: ONNX has the parts only."""
+        x, y = (_turned(b, present(v)) if turned else present(v) for v, turned in zip(inputs, self.flags(), strict=False))
+        product = b.MatMul(x, y)
+        return [product if self.alpha == 1 else b.Mul(product, b.scalar(self.alpha, product))]
+
+
+def _turned(b: Builder, x: Value) -> Value:
+    """The last two axes exchanged; a vector is as it is."""
+    rank = x.type.rank
+    return x if rank < 2 else b.Transpose(x, perm=(*range(rank - 2), rank - 1, rank - 2))
 
 
 @op("Gemm")
@@ -310,12 +323,13 @@ class Gemm(Op):
         return self.calls(self.problem(present(inputs[0]), present(inputs[1])), inputs, outputs)
 
     def calls(self, p: Problem, inputs: Types, outputs: Sequence[TensorType], packed: bool = False,
-              epilogue: Epilogue | None = None) -> list[Call]:
-        """The kernel of problem `p`; with `packed` B is laid out in panels."""
+              epilogue: Epilogue | None = None, partials: str = "f4") -> list[Call]:
+        """The kernel of problem `p`; with `packed` B is laid out in panels. `partials`: the type of sums of 16-bit products."""
         a, b, c = present(inputs[0]), present(inputs[1]), self.addend(inputs)
         bias = None
         if c is not None:
             rows, columns = (1,) * (2 - c.rank) + c.shape
             bias = Bias(In(2, c.shape), 0 if rows == 1 else columns, 0 if columns == 1 else 1)
         return matmul_calls(a.code, p, In(0, a.shape), In(1, b.shape), Out(0, outputs[0].shape),
-                            alpha=self.alpha, beta=self.beta, bias=bias, serial=_serial(self.pieces()), packed=packed, epilogue=epilogue)
+                            alpha=self.alpha, beta=self.beta, bias=bias, serial=_serial(self.pieces()), packed=packed, epilogue=epilogue,
+                            partials=partials)

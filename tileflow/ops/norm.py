@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import ShapeError, TypeMismatchError, UnsupportedError
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
+from ..graph.types import TensorType, type_of
 from ..kernels.elementwise.expr import Var, cast, sqrt
 from ..kernels.elementwise.loops import elementwise_call
 from ..kernels.machine.call import Call, In, Out
@@ -41,6 +41,18 @@ def _work(x: TensorType, kept: Shape, arrays: int, smalls: int, outputs: int, sm
     axes = tuple(Axis(a, n, "parallel" if i in kept else "reduce") for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
     full, small = Operand(names, x.dtype), Operand(tuple(names[i] for i in kept), x.dtype)
     return Reduce(axes, (full,) * arrays + (small,) * smalls, (full,) * outputs + (small,) * small_outputs, flops)
+
+
+def _typed(work: Work, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+    """The work with the element types of these inputs (those that are present) and outputs."""
+    given = [t for t in inputs if t is not None]
+    return replace(work, inputs=tuple(replace(o, dtype=t.dtype) for o, t in zip(work.inputs, given, strict=True) if o is not None),
+                   outputs=tuple(replace(o, dtype=t.dtype) for o, t in zip(work.outputs, outputs, strict=True)))
+
+
+def statistics_of(x: TensorType) -> TensorType:
+    """The type of the statistics per channel of x [N, C, d…]: float32 for 16-bit x, whose squares need not fit its type."""
+    return TensorType("float32" if x.is_half else x.dtype, (x.shape[1],))
 
 
 # ---- batch normalisation -------------------------------------------------------------------------------------------------
@@ -76,7 +88,7 @@ class BatchNormalization(Op):
     Inputs: x, scale [C], B [C], mean [C], var [C]. `training_mode` 0 uses the given mean and var and has one output.
     With 1 they come from the batch (the variance is the population's), the given ones may be absent, and the outputs are
     y, batch mean, batch variance, 1 / sqrt(variance + epsilon): running statistics are updated by nodes outside, where
-    `momentum` belongs to.
+    `momentum` belongs to. Statistics of 16-bit x are float32: those that it makes, and those it is given may be, as may scale and B (of one type).
     """
 
     no_gradient = "mean and var are running statistics, which training keeps"
@@ -95,10 +107,11 @@ class BatchNormalization(Op):
         check_float(x)
         if x.rank < 2:
             raise ShapeError(f"the input is {x}; it must have at least two dimensions, [N, C, ...].")
-        statistic = TensorType(x.dtype, (x.shape[1],))
+        own, statistic = TensorType(x.dtype, (x.shape[1],)), statistics_of(x)
         for what, t in zip(("scale", "B", "mean", "var"), (*types[1:], None, None), strict=False):
-            if t != statistic and (t is not None or what in ("scale", "B") or not self.training_mode):
-                raise ShapeError(f"{what} is {t or 'absent'}; for the input {x} it must be {statistic}.")
+            wanted = (types[1],) if what == "B" else (own, statistic)
+            if t not in wanted and (t is not None or what in ("scale", "B") or not self.training_mode):
+                raise ShapeError(f"{what} is {t or 'absent'}; for the input {x} it must be {own}.")
         return (x, statistic, statistic, statistic) if self.training_mode else (x,)
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
@@ -113,8 +126,8 @@ class BatchNormalization(Op):
             mean, var = present(inputs[3]).astype(np.float64), present(inputs[4]).astype(np.float64)
         inverse = 1 / np.sqrt(var + self.epsilon)
         y = (wide - _per_channel(mean, x.ndim)) * _per_channel(inverse * scale, x.ndim) + _per_channel(shift, x.ndim)
-        found = (y, mean, var, inverse) if self.training_mode else (y,)
-        return tuple(a.astype(x.dtype) for a in found)
+        found = (mean, var, inverse) if self.training_mode else ()
+        return (y.astype(x.dtype), *(a.astype(statistics_of(type_of(x)).numpy) for a in found))
 
     def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
             outputs: Sequence[Value]) -> Sequence[Value | None]:
@@ -125,42 +138,52 @@ class BatchNormalization(Op):
             return [None] * len(inputs)
         if self.training_mode:
             return [*b.BatchNormalizationGrad(g, x, scale, outputs[1], outputs[3]), None, None][:len(inputs)]
-        shape = (-1, *[1] * (x.type.rank - 2))
-        mean, var, axes = present(inputs[3]), present(inputs[4]), _other_axes(x.type.rank)
+        shape, axes = (-1, *[1] * (x.type.rank - 2)), _other_axes(x.type.rank)
+        if x.type.is_half:
+            found = self._inference_gradients(b, [b.cast(v, "float32") for v in (g, x, scale, *map(present, inputs[3:5]))], shape, axes)
+            return [*(b.cast(v, t) for v, t in zip(found, (x.dtype, scale.dtype, scale.dtype), strict=True)), None, None]
+        return [*self._inference_gradients(b, [g, x, scale, present(inputs[3]), present(inputs[4])], shape, axes), None, None]
+
+    def _inference_gradients(self, b: Builder, given: Sequence[Value], shape: Shape, axes: Shape) -> list[Value]:
+        """Of x, scale and B from (g, x, scale, mean, var)."""
+        g, x, scale, mean, var = given
         std = b.Sqrt(b.Add(var, b.scalar(self.epsilon, var)))
         centred = b.Sub(x, b.Reshape(mean, shape=shape))
         dscale = b.Div(b.ReduceSum(b.Mul(g, centred), axes=axes, keepdims=0), std)
-        return [b.Mul(g, b.Reshape(b.Div(scale, std), shape=shape)), dscale, b.ReduceSum(g, axes=axes, keepdims=0), None, None]
+        return [b.Mul(g, b.Reshape(b.Div(scale, std), shape=shape)), dscale, b.ReduceSum(g, axes=axes, keepdims=0)]
 
     def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
-        """Inference: a factor per channel, then one expression. The factor is rounded as the kernel rounds it."""
+        """Inference: a factor per channel, then one expression, of 16-bit x in float32. The factor is rounded as the kernel rounds it."""
         if self.training_mode:
             return None
         x, scale, shift, mean, var = map(present, inputs)
-        v, t = x.dtype, Var(1, x.dtype)
-        inverse = cast(1 / sqrt(cast(Var(0, v), "float64") + self.epsilon), v)
-        factor = b.Map(var, scale, exprs=(inverse * t,))
+        v = statistics_of(x.type).dtype
+        inverse = cast(1 / sqrt(cast(Var(0, var.dtype), "float64") + self.epsilon), v)
+        factor = b.Map(var, scale, exprs=(inverse * cast(Var(1, scale.dtype), v),))
         column = (x.shape[1], *[1] * (x.type.rank - 2))
         columns = [a if a.shape == column else b.Reshape(a, shape=column, allowzero=1) for a in (mean, factor, shift)]
-        return [b.Map(x, *columns, exprs=((Var(0, v) - t) * Var(2, v) + Var(3, v),))]
+        e = [cast(Var(i, a.dtype), v) for i, a in enumerate((x, *columns))]
+        return [b.Map(x, *columns, exprs=(cast((e[0] - e[1]) * e[2] + e[3], x.dtype),))]
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
         if not self.training_mode:
-            found = _work(x, (1,), 1, 4, 1, 0, 2.0)
+            found = _typed(_work(x, (1,), 1, 4, 1, 0, 2.0), inputs, outputs)
             return Reduce(tuple(Axis(a.name, a.size) for a in found.axes), found.inputs, found.outputs, 2.0)
-        return _work(x, (1,), 1, len([t for t in inputs[1:] if t]), 1, 3, 6.0)
+        return _typed(_work(x, (1,), 1, len([t for t in inputs[1:] if t]), 1, 3, 6.0), inputs, outputs)
 
     def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         x, scale, shift = map(present, inputs[:3])
-        axes, column = _other_axes(x.type.rank), (1, x.shape[1], *[1] * (x.type.rank - 2))
+        axes, column, half = _other_axes(x.type.rank), (1, x.shape[1], *[1] * (x.type.rank - 2)), x.type.is_half
+        own = x.dtype
+        x, scale, shift = ((b.cast(v, "float32") for v in (x, scale, shift)) if half else (x, scale, shift))
         mean = b.ReduceMean(x, axes=axes)
         centred = b.Sub(x, mean)
         var = b.ReduceMean(b.Mul(centred, centred), axes=axes)
         inverse = b.Reciprocal(b.Sqrt(b.Add(var, b.scalar(self.epsilon, var))))
         factor = b.Mul(inverse, b.Reshape(scale, shape=column, allowzero=1))
         y = b.Add(b.Mul(centred, factor), b.Reshape(shift, shape=column, allowzero=1))
-        return [y, *(b.Reshape(v, shape=scale.shape, allowzero=1) for v in (mean, var, inverse))]
+        return [b.Cast(y, to=own) if half else y, *(b.Reshape(v, shape=scale.shape, allowzero=1) for v in (mean, var, inverse))]
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])
@@ -191,24 +214,28 @@ class BatchNormalizationGrad(Op):
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x, scale = present(types[1]), present(types[2])
         assert types[0] == x, types
-        assert types[3] == types[4] == scale, types
+        if not types[3] == types[4] == statistics_of(x):
+            raise TypeMismatchError(f"the statistics are {types[3]} and {types[4]}; for the input {x} they must be {statistics_of(x)}.")
         return x, scale, scale
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
-        dtype = present(inputs[0]).dtype
+        dtypes = [present(inputs[i]).dtype for i in (0, 2, 2)]
         g, x, scale, mean, inverse = (present(a).astype(np.float64) for a in inputs)
         axes, count = _other_axes(x.ndim), np.float64(x.size // max(1, x.shape[1]))
         normal = (x - _per_channel(mean, x.ndim)) * _per_channel(inverse, x.ndim)
         dscale, dshift = np.sum(g * normal, axes), np.sum(g, axes)
         with np.errstate(invalid="ignore"):
             pulled = g - _per_channel(dshift / count, x.ndim) - normal * _per_channel(dscale / count, x.ndim)
-        return tuple(a.astype(dtype) for a in (pulled * _per_channel(scale * inverse, x.ndim), dscale, dshift))
+        return tuple(a.astype(t) for a, t in zip((pulled * _per_channel(scale * inverse, x.ndim), dscale, dshift), dtypes, strict=True))
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        return _work(present(inputs[1]), (1,), 2, 3, 1, 2, 8.0)
+        return _typed(_work(present(inputs[1]), (1,), 2, 3, 1, 2, 8.0), inputs, outputs)
 
     def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         g, x, scale, mean, inverse = map(present, inputs)
+        if x.type.is_half:
+            wide = self.partials(b, [b.cast(v, "float32") for v in (g, x, scale, mean, inverse)]) or ()
+            return [b.cast(v, t) for v, t in zip(wide, (x.dtype, scale.dtype, scale.dtype), strict=True)]
         axes, column = _other_axes(x.type.rank), (1, x.shape[1], *[1] * (x.type.rank - 2))
         scale, mean, inverse = (b.Reshape(v, shape=column, allowzero=1) for v in (scale, mean, inverse))
         normal = b.Mul(b.Sub(x, mean), inverse)
@@ -443,7 +470,8 @@ class LayerNormalizationGrad(RowNorm):
         table = (rows, n)
         units = -(-rows // ROWS)
         parts = [Scratch(f"parts of {name}", (units, n), x.code) for name in ("scale", "shift")]
-        args = (In(0, table), In(1, table), In(2, (n,)), In(3, (rows,)), In(4, (rows,)), Out(0, table), *parts, *own_scratch(x.code))
+        args = (In(0, table), In(1, table), In(2, (n,)), In(3, (rows,)), In(4, (rows,)), Out(0, table), *parts, *own_scratch(x.code),
+                Scratch("spare", (1,), x.code))
         calls = [Call(norm_leaf("layer_norm_grad", x.code), args, units, 1, x.size * 0.6 + rows * 40.0)]
         for i, part in enumerate(parts):
             calls += reduce_calls("sum", x.code, (units, n), (0,), source=replace(part, shape=(units * n,)), target=Out(i + 1, (n,)))

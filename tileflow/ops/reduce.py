@@ -142,12 +142,14 @@ class _Best(Reduction):
     """Shared by maximum and minimum: NaN wins; of no elements the worst value of the type; ties share the gradient equally."""
 
     largest: ClassVar[bool]
-    dtypes = (*FLOATS, "int8", "uint8", "int32", "int64", "uint32", "uint64")
+    dtypes = (*FLOATS, "int8", "uint8", "int16", "uint16", "int32", "int64", "uint32", "uint64", "bool")
 
     def worst(self, dtype: np.dtype) -> np.ndarray:
         """What no element is worse than."""
         if dtype.kind == "f":
             return np.array(-np.inf if self.largest else np.inf, dtype)
+        if dtype.kind == "b":
+            return np.array(not self.largest)
         return np.array(np.iinfo(dtype).min if self.largest else np.iinfo(dtype).max, dtype)
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
@@ -172,25 +174,34 @@ class _Best(Reduction):
         if not x.size:
             bits = int(self.worst(x.numpy).view(BITS[x.itemsize]))
             return [fill_call(Out(0, (y.size,)), bits, y.size, y.itemsize)]
-        return reduce_calls("max" if self.largest else "min", x.code, x.shape, self.reduced(x.rank))
+        code = "u1" if x.dtype == "bool" else x.code
+        return reduce_calls("max" if self.largest else "min", code, x.shape, self.reduced(x.rank))
 
 
 @op("ReduceMax")
 class ReduceMax(_Best):
-    """The maximum over axes."""
+    """The maximum over axes; of booleans whether one holds."""
 
     combine = "max"
 
     largest = True
 
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [*super().samples(), sample(("bool", (3, 4)), axes=(1,))]
+
 
 @op("ReduceMin")
 class ReduceMin(_Best):
-    """The minimum over axes."""
+    """The minimum over axes; of booleans whether all hold."""
 
     combine = "min"
 
     largest = False
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [*super().samples(), sample(("bool", (3, 4)), axes=(1,))]
 
 
 @op("ReduceProd")
@@ -242,8 +253,8 @@ class _IndexOfBest(Op):
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
         axis = normal_axis(self.axis, x.rank)
-        if x.dtype not in _Best.dtypes:
-            raise TypeMismatchError(f"the input is {x.dtype}; it must be one of {', '.join(_Best.dtypes)}.")
+        if x.dtype not in _Best.dtypes or x.dtype == "bool":
+            raise TypeMismatchError(f"the input is {x.dtype}; it must be one of {', '.join(t for t in _Best.dtypes if t != 'bool')}.")
         if x.shape[axis] == 0:
             raise ShapeError(f"axis {axis} of {list(x.shape)} is empty, so no element of it is the best.")
         return (TensorType("int64", x.shape[:axis] + (1,) * bool(self.keepdims) + x.shape[axis + 1:]),)
@@ -276,7 +287,7 @@ class ArgMax(_IndexOfBest):
 
     @classmethod
     def samples(cls) -> list[Sample]:
-        return [sample((3, 4), axis=1)]
+        return [sample((3, 4), axis=1), sample(("int16", (3, 4), -9, 9), select_last_index=1)]
 
 
 @op("ArgMin")

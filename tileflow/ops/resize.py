@@ -130,37 +130,50 @@ class Interpolate(Op):
 
 @op("Repeat", onnx=False)
 class Repeat(Op):
-    """Each element along `axis` `times` times: what is nearest where an axis becomes a multiple of itself."""
+    """Each element along `axis` `times` times, and along the axis before it `rows` times: what is nearest where axes become multiples."""
 
     halves = True
 
     axis: int = 0
     times: int = 1
+    rows: int = 1
 
     @classmethod
     def samples(cls) -> list[Sample]:
-        return [sample((3, 4), axis=1, times=2), sample((3, 4, 5), axis=1, times=3), sample(("int64", (3,), -9, 9), times=2)]
+        return [sample((3, 4), axis=1, times=2), sample((3, 4, 5), axis=1, times=3), sample(("int64", (3,), -9, 9), times=2),
+                sample((2, 3, 4), axis=2, times=2, rows=2), sample((2, 3, 4, 2), axis=2, times=3, rows=2)]
+
+    def grown(self, shape: Shape) -> Shape:
+        """The shape of the result."""
+        if self.rows > 1 and self.axis < 1:
+            raise ShapeError("There is no axis before the first one to repeat.")
+        more = {self.axis: self.times, self.axis - 1: self.rows}
+        return tuple(n * more.get(i, 1) for i, n in enumerate(shape))
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
-        return (x.with_shape((*x.shape[:self.axis], x.shape[self.axis] * self.times, *x.shape[self.axis + 1:])),)
+        return (x.with_shape(self.grown(x.shape)),)
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
-        return (np.repeat(present(inputs[0]), self.times, self.axis),)
+        y = np.repeat(present(inputs[0]), self.times, self.axis)
+        return (np.repeat(y, self.rows, self.axis - 1) if self.rows > 1 else y,)
 
     def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
             outputs: Sequence[Value]) -> Sequence[Value | None]:
-        g, shape = grads[0], present(inputs[0]).shape
+        g, shape, axis = grads[0], present(inputs[0]).shape, self.axis
         if g is None:
             return [None]
-        apart = b.Reshape(g, shape=(*shape[:self.axis + 1], self.times, *shape[self.axis + 1:]), allowzero=1)
-        return [b.ReduceSum(apart, axes=(self.axis + 1,), keepdims=0)]
+        if self.rows == 1:
+            apart = b.Reshape(g, shape=(*shape[:axis + 1], self.times, *shape[axis + 1:]), allowzero=1)
+            return [b.ReduceSum(apart, axes=(axis + 1,), keepdims=0)]
+        apart = b.Reshape(g, shape=(*shape[:axis], self.rows, shape[axis], self.times, *shape[axis + 1:]), allowzero=1)
+        return [b.ReduceSum(apart, axes=(axis, axis + 2), keepdims=0)]
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         y = outputs[0]
-        names = tuple(LETTERS[:y.rank])
-        axes = tuple(WorkAxis(a, n, "whole" if i == self.axis else "parallel") for i, (a, n) in enumerate(zip(names, y.shape, strict=True)))
-        source = Operand(tuple(None if i == self.axis else a for i, a in enumerate(names)), y.dtype)
+        names, whole = tuple(LETTERS[:y.rank]), (self.axis, self.axis - 1) if self.rows > 1 else (self.axis,)
+        axes = tuple(WorkAxis(a, n, "whole" if i in whole else "parallel") for i, (a, n) in enumerate(zip(names, y.shape, strict=True)))
+        source = Operand(tuple(None if i in whole else a for i, a in enumerate(names)), y.dtype)
         return Move(axes, (source,), (Operand(names, y.dtype),))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
@@ -168,8 +181,8 @@ class Repeat(Op):
         if not y.size:
             return []
         outer, n, inner = math.prod(x.shape[:self.axis]), x.shape[self.axis], math.prod(x.shape[self.axis + 1:])
-        args = In(0, (outer, n, inner)), Out(0, (outer, n, self.times, inner))
-        return [Call(repeat[BITS[x.itemsize]], args, outer, max(1, 4096 // (n * self.times * inner)), y.nbytes * 0.08)]
+        args = In(0, (outer, n, inner)), Out(0, (outer, self.rows, n, self.times, inner))
+        return [Call(repeat[BITS[x.itemsize]], args, outer, max(1, 4096 // (self.rows * n * self.times * inner)), y.nbytes * 0.08)]
 
 
 # ---- the operator ---------------------------------------------------------------------------------------------------------------
@@ -280,9 +293,14 @@ class Resize(Op):
         if narrow:
             y = b.Cast(y, to="float32")
         outside: list[np.ndarray] = []
+        if not sums and self.coordinate_transformation_mode != "tf_crop_and_resize":
+            y, axes = self._repeated(b, y, axes)
         for a in axes:
             at = self._coordinates(a)
-            y = interpolated(b, y, a.axis, Table.of(a.n, self._rows(a, at))) if sums else _picked(b, y, a, self._nearest(a, at))
+            if sums:
+                y = interpolated(b, y, a.axis, Table.of(a.n, self._rows(a, at)))
+            else:
+                y = b.Gather(y, b.constant(self._nearest(a, at), "places"), axis=a.axis)
             if self.coordinate_transformation_mode == "tf_crop_and_resize":
                 outside.append(((at < 0) | (at > a.n - 1)).reshape(-1, *[1] * (x.type.rank - 1 - a.axis)))
         if any(mask.any() for mask in outside):
@@ -295,7 +313,17 @@ class Resize(Op):
                 limits = np.iinfo(x.type.numpy)
                 y = b.Clip(b.Round(y), min=float(limits.min), max=float(limits.max))
             y = b.Cast(y, to=x.dtype)
-        return [y if axes else b.Identity(y)]
+        return [y if y is not x else b.Identity(y)]
+
+    def _repeated(self, b: Builder, x: Value, axes: Sequence[_Axis]) -> tuple[Value, list[_Axis]]:
+        """x with those axes repeated that become multiples of themselves, two neighbours at once, and the axes that are left."""
+        times = {a.axis: a.m // a.n for a in axes if a.n and a.m % a.n == 0 and a.m > a.n
+                 and np.array_equal(self._nearest(a, self._coordinates(a)), np.repeat(np.arange(a.n), a.m // a.n))}
+        left = [a for a in axes if a.axis not in times]
+        while times:
+            axis = max(times)
+            x = b.Repeat(x, axis=axis, times=times.pop(axis), rows=times.pop(axis - 1, 1))
+        return x, left
 
     def _coordinates(self, a: _Axis) -> np.ndarray:
         """Where the outputs along an axis lie in it."""
@@ -329,13 +357,6 @@ class Resize(Op):
         if d <= 1:
             return ((a + 2) * d - (a + 3)) * d * d + 1
         return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a if d < 2 else 0.0
-
-
-def _picked(b: Builder, x: Value, a: _Axis, places: np.ndarray) -> Value:
-    """The elements at those places of an axis."""
-    if a.n and a.m % a.n == 0 and np.array_equal(places, np.repeat(np.arange(a.n), a.m // a.n)):
-        return b.Repeat(x, axis=a.axis, times=a.m // a.n)          # type: ignore[no-any-return]
-    return b.Gather(x, b.constant(places, "places"), axis=a.axis)  # type: ignore[no-any-return]
 
 
 def _neighbours(x: float, taps: int, stretch: float) -> range:

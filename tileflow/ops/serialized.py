@@ -23,6 +23,8 @@ from .matmul import MODES, FusedMatMul, Gemm, Pieces
 from .shape import present
 
 if TYPE_CHECKING:
+    from ..graph.builder import Builder
+    from ..graph.graph import Value
     from ..graph.types import TensorType
 
 DIMENSIONS = {"m": "rows of A", "k": "columns of A, over which it sums", "n": "columns of B"}
@@ -87,6 +89,9 @@ class SerializedGemm(Serialized, Gemm):
     @classmethod
     def samples(cls) -> list[Sample]:
         return [sample((3, 4), (4, 2), (2,), mode="reducing_dim", factor=2)]
+
+    def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        return b.emit(self.plain(Gemm), *inputs)
 
     def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
         return self.plain(Gemm)

@@ -102,6 +102,20 @@ class Identity(View):
         return shape
 
 
+@op("Detach", onnx=False)
+class Detach(View):
+    """The input, through which no gradient flows."""
+
+    stops_gradient = True
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 4))]
+
+    def result(self, shape: Shape) -> Shape:
+        return shape
+
+
 @op("Reshape")
 class Reshape(View):
     """The same elements as `shape`; one -1 stands for what is left, 0 for the input's own size there (unless `allowzero`)."""

@@ -1,142 +1,211 @@
-"""What an optimizer is: hyper-parameters that may change between updates, states per weight, one graph builder."""
+"""The graphs of an update: micro-batches' gradients into accumulators, and these with weights and states through a chain into new ones."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
-
-import numpy as np
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from ..errors import OptionError
 from ..graph import Builder, Graph, Origin, State, TensorType, Value
+from .groups import assigned, undecayed
+from .optimizer import Optimizer
+from .scalars import SCALAR, Number, Scalars
+from .scaling import loss_scale, unscaling
+from .sgd import VELOCITY, combined_share
+from .transform import Slot, Update
 
-Schedule = float | Callable[[int], float]
-"""A number, or a function from the update index (0, 1, …) to a number: an array of rates becomes `rates.__getitem__`."""
-
-
-@dataclass
-class Optimizer:
-    """Base. Fields of type `Schedule` are *variable*: read before each call, one value per update, never compiled in.
-
-    Change them by assignment (`optimizer.lr = 1e-4`): a value set by hand holds for the whole next call.
-    """
-
-    lr: Schedule = 1e-3
-    weight_decay: Schedule = 0.0
-    variable: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
-    slots: ClassVar[tuple[str, ...]] = ()
-    """Suffixes of the states that each weight has, all of the type its update is computed in and starting at zero."""
-    counts: ClassVar[bool] = False
-    """Keeps the number of updates done (float64, starts at zero) for bias correction."""
-
-    def __post_init__(self) -> None:
-        for name in self.variable:
-            number = getattr(self, name)
-            if not callable(number) and not float(number) >= 0:
-                raise OptionError(f"{type(self).__name__}: {name} must be a number >= 0 (or a function of the update index), got {number!r}.")
-
-    def values(self, update: int) -> dict[str, float]:
-        """The variable hyper-parameters at an update index."""
-        result = {}
-        for name in self.variable:
-            number = getattr(self, name)
-            result[name] = float(number(update) if callable(number) else number)
-        return result
-
-    def step(self, u: Update) -> Value:
-        """The weight's new value; writes new states through `u`."""
-        raise NotImplementedError
-
-    def describe(self) -> dict[str, Any]:
-        """Constructor fields for logs and checkpoints; schedules by name."""
-        shown = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {"name": type(self).__name__} | {k: getattr(v, "__name__", "schedule") if callable(v) else v for k, v in shown.items()}
-
-
-@dataclass
-class Update:
-    """One weight's update under construction: weight, gradient and states in the type that it is computed in (`arithmetic`)."""
-
-    b: Builder
-    weight: Value
-    gradient: Value
-    slots: Mapping[str, Value]
-    hyper: Mapping[str, Value]              # float64 scalars
-    count: Value | None                     # updates done, this one included (float64 scalar)
-    written: dict[str, Value] = field(default_factory=dict)
-
-    def cast(self, scalar: Value) -> Value:
-        """A float64 scalar in the type of the update."""
-        return _cast(self.b, scalar, self.weight.dtype)
-
-    def number(self, x: float) -> Value:
-        """A float64 scalar constant."""
-        return self.b.constant(np.array(x, np.float64))
-
-    def one_minus(self, scalar: Value) -> Value:
-        return self.b.Sub(self.number(1.0), scalar)
+STEP = "optimizer.step"
 
 
 def arithmetic(t: TensorType) -> TensorType:
-    """What updates of a weight are computed in, and its moments kept in: float32 for 16-bit weights, in which eps would be 0, small
-    moments would be lost and small steps add up to nothing. The weight itself is rounded once."""
+    """What updates of a weight are computed in, and its moments kept in where nothing else is said: float32 for 16-bit weights, in which eps
+    would be 0, small moments would be lost and small steps add up to nothing. The weight itself is rounded once."""
     return t.with_dtype("float32") if t.is_half else t
 
 
-def _cast(b: Builder, value: Value, dtype: str) -> Value:
-    return value if value.dtype == dtype else b.Cast(value, to=dtype)
+def accumulates_in(optimizer: Optimizer, t: TensorType) -> TensorType:
+    """What a weight's gradients are accumulated in."""
+    if optimizer.combined:
+        return t
+    return t.with_dtype(optimizer.accum_type) if optimizer.accum_type else arithmetic(t)
 
 
-def decayed(u: Update, gradient: Value) -> Value:
-    """L2 regularisation: g + wd * w."""
-    return u.b.Add(gradient, u.b.Mul(u.cast(u.hyper["weight_decay"]), u.weight))
+@dataclass(frozen=True)
+class Averaged:
+    """How the gradients of an update's micro-batches become one.
+
+    divisor: what their sum is divided by at the update, besides the loss scale. running: they are a running mean all the time.
+    loss_scaling: the loss scale that a new session begins with.
+    """
+
+    divisor: int = 1
+    running: bool = False
+    loss_scaling: float = 1.0
+
+    @classmethod
+    def of(cls, optimizer: Optimizer, micro_batches: int, reduction: str = "mean", mean_reduction: str | None = None,
+           loss_scaling: float = 1.0) -> Averaged:
+        """mean_reduction: "post" divides once at the end, "running" keeps a mean. By default post, and running where accumulators are float16, which
+        a sum would overflow: as in the reference.
+
+        Raises:
+            OptionError: a combined velocity is to have a running mean.
+        """
+        if optimizer.combined and mean_reduction == "running":
+            raise OptionError(f"{type(optimizer).__name__}: use_combined_accum adds gradients to the velocity, which is no running mean; leave "
+                              "mean_reduction_strategy out.")
+        if reduction == "sum" or micro_batches == 1:
+            return cls(loss_scaling=loss_scaling)
+        chosen = mean_reduction or ("running" if optimizer.accum_type == "float16" and not optimizer.combined else "post")
+        return cls(1, True, loss_scaling) if chosen == "running" else cls(micro_batches, False, loss_scaling)
 
 
-def unscaled(u: Update, gradient: Value, factor: float) -> Value:
-    """g * factor: undoes loss scaling and turns the sum over micro-batches into a mean."""
-    return gradient if factor == 1.0 else u.b.Mul(gradient, u.b.scalar(factor, gradient))
+@dataclass
+class _Groups:
+    """An optimizer's groups over the parameters of a model."""
+
+    optimizer: Optimizer
+    of: Mapping[str, int]
+    undecayed: set[str]
+
+    @classmethod
+    def of_model(cls, optimizer: Optimizer, parameters: Sequence[State], named: Mapping[int, str]) -> _Groups:
+        return cls(optimizer, assigned(optimizer, parameters, named), undecayed(optimizer, parameters))
+
+    def given(self, name: str) -> dict[str, tuple[str, Any]]:
+        """A weight's attributes: role ("" for a constant) and value."""
+        number = self.of[name]
+        own = dict(self.optimizer.hyper()[number])
+        if name in self.undecayed and "weight_decay" not in self.optimizer.param_groups[number].own:
+            own["weight_decay"] = ("", 0.0)
+        return own
 
 
-def build_update(optimizer: Optimizer, parameters: list[State], gradients: list[Value | None], factor: float) -> tuple[Graph, dict[str, Value]]:
+class _Writer:
+    """A graph under construction that reads an optimizer's numbers."""
+
+    def __init__(self, name: str, groups: _Groups) -> None:
+        self.graph, self.groups = Graph(name), groups
+        self.b = Builder(self.graph)
+        self.scalars = Scalars(self.b)
+        self._read: dict[str, Value] = {}
+        self._factor: Value | None = None
+
+    def state(self, name: str, kind: Any, type: TensorType, group: str, owner: str = "", role: str = "", **more: Any) -> State:
+        made = State(name, kind, Value(self.b.name(name), type), group=group, owner=owner, role=role, **more)
+        self.graph.states.append(made)
+        return made
+
+    def hyper(self, name: str) -> dict[str, Number]:
+        """A weight's attributes as numbers: constants, or scalars that the host fills before each call."""
+        return {what: self._scalar(role) if role else x for what, (role, x) in self.groups.given(name).items()}
+
+    def unscaling(self, averaged: Averaged) -> Value:
+        """What takes loss scale and count out of a sum of gradients."""
+        if self._factor is None:
+            self._factor = unscaling(self.b, loss_scale(self.b, averaged.loss_scaling).input, averaged.divisor)
+        return self._factor
+
+    def _scalar(self, role: str) -> Value:
+        if role not in self._read:
+            self._read[role] = self.state(f"optimizer.{role}", "scalar", SCALAR, "scalar", "optimizer", role).input
+        return self._read[role]
+
+    def slot(self, parameter: State, slot: Slot) -> State:
+        t = parameter.input.type
+        dtype = t.dtype if slot.dtype == "parameter" else slot.dtype or arithmetic(t).dtype
+        return self.state(f"{parameter.name}.{slot.name}", "optimizer", t.with_dtype(dtype), f"{parameter.group}.{slot.name}", parameter.name,
+                          slot.name, fill=slot.fill)
+
+
+def build_update(optimizer: Optimizer, parameters: list[State], gradients: Sequence[Value | None],
+                 averaged: Averaged = Averaged(), *, every: Sequence[State] | None = None,
+                 named: Mapping[int, str] | None = None) -> tuple[Graph, dict[str, Value]]:
     """The update graph for trainable parameters.
 
     Args:
         gradients: per parameter the value that arrives from the micro-step (an input is made), or None: an accumulator
-            state `<name>.grad` holds it.
-        factor: multiplies each gradient.
+            state `<name>.grad` holds it (with a combined velocity `<name>.momentum_buffer.next`).
+        averaged: what sums of gradients are divided by, with the loss scale.
+        every: all parameters of the model, among which groups may name some that are not trained.
+        named: names of the network's own parameter objects, by identity, for groups that hold such.
 
     Returns:
         the graph, and the new input per parameter name where a gradient arrives from the micro-step.
+
+    Raises:
+        OptionError: a group matches no parameter, or two match the same.
     """
-    graph = Graph("update")
-    b = Builder(graph)
-
-    def state(name: str, kind: Any, type: TensorType, group: str, owner: str = "", role: str = "") -> State:
-        made = State(name, kind, Value(b.name(name), type), group=group, owner=owner, role=role)
-        graph.states.append(made)
-        return made
-
-    hyper = {}
-    for name in optimizer.variable:
-        hyper[name] = state(f"optimizer.{name}", "scalar", TensorType("float64", ()), "scalar", "optimizer", name).input
+    w = _Writer("update", _Groups.of_model(optimizer, every or parameters, named or {}))
+    b = w.b
+    factor = w.unscaling(averaged)
     count = None
     if optimizer.counts:
-        counter = state("optimizer.step", "optimizer", TensorType("float64", ()), "optimizer.step", "optimizer", "step")
+        counter = w.state(STEP, "optimizer", SCALAR, STEP, "optimizer", "step")
         count = counter.output = b.Add(counter.input, b.scalar(1.0, counter.input))
+    arrivals, updates, slots = {}, [], []
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        t, wide = parameter.input.type, arithmetic(parameter.input.type).dtype
+        weight = w.state(parameter.name, "parameter", t, parameter.group)
+        folded = gradient is None and optimizer.combined
+        if gradient is None:
+            g = _accumulator(w, optimizer, parameter).input
+        else:
+            g = arrivals[parameter.name] = b.input(f"{parameter.name}.grad", gradient.type)
+        own = {s.name: w.slot(parameter, s) for s in optimizer.slots_of(w.groups.given(parameter.name))}
+        with b.at(Origin((parameter.name,), "update")):
+            read = {name: b.cast(s.input, wide) for name, s in own.items()}
+            updates.append(Update(b, w.scalars, weight, b.cast(weight.input, wide), g, b.cast(g, wide), 1.0 if folded else factor, read,
+                                  w.hyper(parameter.name), count, folded=folded))
+        slots.append(own)
+    for transform in optimizer.chain():
+        transform.apply(updates)
+    for u, own in zip(updates, slots, strict=True):
+        assert u.result is not None
+        with b.at(u.origin):
+            u.state.output = b.cast(u.result, u.state.input.dtype)
+            for name, value in u.written.items():
+                own[name].output = b.cast(value, own[name].input.dtype)
+    return w.graph, arrivals
+
+
+def _accumulator(w: _Writer, optimizer: Optimizer, parameter: State) -> State:
+    """What an update's micro-batches are folded into."""
+    t = accumulates_in(optimizer, parameter.input.type)
+    if not optimizer.combined:
+        return w.state(f"{parameter.name}.grad", "accumulator", t, f"{parameter.group}.grad", parameter.name, "grad", when="micro")
+    start = f"{parameter.name}.{VELOCITY}"
+    return w.state(f"{start}.next", "accumulator", t, f"{parameter.group}.{VELOCITY}.next", parameter.name, "next", when="micro", start=start)
+
+
+def build_fold(optimizer: Optimizer, parameters: list[State], gradients: Sequence[Value], averaged: Averaged = Averaged(), *,
+               every: Sequence[State] | None = None, named: Mapping[int, str] | None = None) -> tuple[Graph, dict[str, Value]]:
+    """The graph that adds one micro-batch's gradients to the accumulators.
+
+    Sum and post mean: a = a + g. Running mean: a = f/(f+1) a + 1/(f+1) g, with the micro-batch's index f. A combined velocity:
+    v = v + (1 - dm) vs / (ls * count) g. Sums are computed in float32 at least and rounded to the accumulator's type after each micro-batch.
+
+    Returns:
+        the graph, and its input per parameter name.
+    """
+    w = _Writer("fold", _Groups.of_model(optimizer, every or parameters, named or {}))
+    b, n = w.b, w.scalars
+    keep: Number = 1.0
+    share: Number = 1.0
+    if averaged.running:
+        index = w.state("optimizer.micro_batch", "accumulator", SCALAR, "optimizer.micro_batch", "optimizer", "micro_batch", when="micro")
+        following = n.add(index.input, 1.0)
+        assert isinstance(following, Value)
+        keep, share, index.output = n.div(index.input, following), n.div(1.0, following), following
     arrivals = {}
     for parameter, gradient in zip(parameters, gradients, strict=True):
-        type = parameter.input.type
-        weight = state(parameter.name, "parameter", type, parameter.group)
-        if gradient is None:
-            g = state(f"{parameter.name}.grad", "accumulator", type, f"{parameter.group}.grad", parameter.name, "grad").input
-        else:
-            g = arrivals[parameter.name] = b.input(f"{parameter.name}.grad", type)
-        wide = arithmetic(type)
-        slots = {s: state(f"{parameter.name}.{s}", "optimizer", wide, f"{parameter.group}.{s}", parameter.name, s) for s in optimizer.slots}
-        with b.at(Origin((parameter.name,), "update")):
-            u = Update(b, _cast(b, weight.input, wide.dtype), _cast(b, g, wide.dtype), {s: v.input for s, v in slots.items()}, hyper, count)
-            u.gradient = unscaled(u, u.gradient, factor)
-            weight.output = _cast(b, optimizer.step(u), type.dtype)
-            for suffix, value in u.written.items():
-                slots[suffix].output = value
-    return graph, arrivals
+        arriving = arrivals[parameter.name] = b.input(f"{parameter.name}.contribution", gradient.type)
+        total = _accumulator(w, optimizer, parameter)
+        wide = arithmetic(total.input.type).dtype if gradient.dtype != "float64" else "float64"
+        with b.at(Origin((parameter.name,), "backward")):
+            old, new = b.cast(total.input, wide), b.cast(arriving, wide)
+            u = Update(b, n, parameter, old, None, new, 1.0, {}, w.hyper(parameter.name) if optimizer.combined else {})
+            if optimizer.combined:
+                share = n.mul(combined_share(u), w.unscaling(averaged))
+            total.output = b.cast(u.mix(old, keep, new, share), total.input.dtype)
+    return w.graph, arrivals

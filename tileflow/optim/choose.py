@@ -1,18 +1,29 @@
 """From options to an optimizer."""
 from __future__ import annotations
 
-from ..options import Options
+from collections.abc import Mapping
+
+from ..options import Options, declarations
+from ..spellings import OF_OPTIMIZER
+from . import schedules
 from .adam import Adam, AdamW
-from .base import Optimizer
+from .lamb import LAMB
+from .optimizer import Optimizer
+from .rmsprop import RMSprop
 from .sgd import SGD
+
+CLASSES: Mapping[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW, "rmsprop": RMSprop, "lamb": LAMB}
+OF_ALL = ("weight_decay", "max_grad_norm", "accum_type", "no_decay", "torch_compat")
+OPTIONS = frozenset({"optimizer", "learning_rate", "param_groups", *OF_ALL, *OF_OPTIMIZER})
+"""The options that an optimizer is made of; the schedule is its learning rate's."""
 
 
 def from_options(options: Options) -> Optimizer:
-    """The optimizer that the options describe (fields optimizer, learning_rate, weight_decay, betas, …)."""
-    if options.optimizer == "sgd":
-        return SGD(lr=options.learning_rate, weight_decay=options.weight_decay or 0.0, momentum=options.momentum,
-                   dampening=options.dampening, nesterov=options.nesterov)
-    decay = options.weight_decay
-    if options.optimizer == "adam":
-        return Adam(lr=options.learning_rate, weight_decay=decay or 0.0, betas=options.betas, eps=options.eps)
-    return AdamW(lr=options.learning_rate, weight_decay=0.01 if decay is None else decay, betas=options.betas, eps=options.eps)
+    """The optimizer that the options describe. Options with another value than their default are variable attributes of it, the others constants:
+    a file of options that says all of them means the same as one that says what differs."""
+    own = (*OF_ALL, *(name for name, kinds in OF_OPTIMIZER.items() if options.optimizer in kinds))
+    given = {name: x for name in own if (x := getattr(options, name)) != declarations()[name].default}
+    given |= schedules.beside(options)
+    if options.param_groups:
+        given["groups"] = tuple(dict(group) for group in options.param_groups)
+    return CLASSES[options.optimizer](lr=schedules.from_options(options), **given)

@@ -3,13 +3,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph import Graph, Node, Origin, Value
+from ..graph import Graph, Node, Origin, Value, inside
 
 LARGEST_CONSTANT = 1 << 10
 
 
 def cse(graph: Graph) -> Graph:
     """Merge equal nodes in place, keeping the first; returns the graph. Random nodes are never equal."""
+    inside(graph, cse)
     canonical: dict[Value, Value] = {}
     seen: dict[Any, Any] = {}
     for value, array in graph.constants.items():

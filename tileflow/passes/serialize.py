@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 from ..errors import OptionError, TileflowError
-from ..graph import Graph, Node
+from ..graph import Graph, Node, inside
 
 
 def serialize(graph: Graph, wanted: Mapping[str, tuple[str, int]]) -> Graph:
@@ -20,7 +20,18 @@ def serialize(graph: Graph, wanted: Mapping[str, tuple[str, int]]) -> Graph:
         ShapeError: a factor does not divide the dimension.
     """
     met: set[str] = set()
-    for node in graph.nodes if wanted else ():
+    if wanted:
+        _serialize(graph, wanted, met)
+    missed = [p for p in wanted if p not in met]
+    if missed:
+        names = dict.fromkeys(name for node in graph.walk() if _can(node) for name in node.origin.sources)
+        raise OptionError(f"serialized_matmul: {missed[0]!r} matches no matmul; the matmuls are {', '.join(names) or 'none'}.")
+    return graph
+
+
+def _serialize(graph: Graph, wanted: Mapping[str, tuple[str, int]], met: set[str]) -> None:
+    inside(graph, lambda region: _serialize(region, wanted, met))
+    for node in graph.nodes:
         pattern = next((p for p in wanted if any(fnmatchcase(name, p) for name in node.origin.sources)), None)
         if pattern is None:
             continue
@@ -33,11 +44,6 @@ def serialize(graph: Graph, wanted: Mapping[str, tuple[str, int]]) -> Graph:
         except TileflowError as error:
             raise type(error)(f"serialized_matmul {pattern!r}: {node.op.name} ({node.origin}): {error}") from None
         node.op = replacement
-    missed = [p for p in wanted if p not in met]
-    if missed:
-        names = dict.fromkeys(name for node in graph.nodes if _can(node) for name in node.origin.sources)
-        raise OptionError(f"serialized_matmul: {missed[0]!r} matches no matmul; the matmuls are {', '.join(names) or 'none'}.")
-    return graph
 
 
 def _can(node: Node) -> bool:

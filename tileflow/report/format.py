@@ -81,7 +81,8 @@ def options_line(report: Mapping[str, Any]) -> str:
     parts = [f"micro-batch {b['micro_batch']}"]
     if b["gradient_accumulation"] > 1:
         parts.append(f"gradient accumulation {b['gradient_accumulation']}")
-    parts += [f"precision {o['precision']}", f"available memory proportion {o['available_memory_proportion']:g}"]
+    program = o.get("program", "32")
+    parts += [f"precision {o['precision'] if program == '32' else program}", f"available memory proportion {o['available_memory_proportion']:g}"]
     if o["per_op"]:
         parts.append(f"{len(o['per_op'])} by name")
     return ", ".join(parts)

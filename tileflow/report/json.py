@@ -102,7 +102,7 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
         "chip": _chip(tiled), "host": _host(tiled), "options": _plain(tiled.options),
         "totals": {"cycles": tiled.cycles_per_update, "seconds": tiled.seconds_per_update, "samples_per_second": tiled.samples_per_second,
                    "tflops": tiled.tflops, "peak_fraction": tiled.peak_fraction,
-                   "flops": sum(s.work.flops * s.repeats for s in tiled.steps), "phases": _phases(tiled.phases)},
+                   "flops": sum(s.flops for s in tiled.steps), "phases": _phases(tiled.phases)},
         "memory": {"bytes_per_tile": tiled.chip.usable_bytes, "fits": tiled.fits, "worst_tile": tiled.worst_tile,
                    "worst": tiled.peak.max(initial=0), "mean": tiled.peak.mean() if tiled.peak.size else 0.0,
                    "always_live": tiled.always_live, "peak": tiled.peak, "categories": dict(tiled.categories)},

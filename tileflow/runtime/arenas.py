@@ -7,7 +7,7 @@ import numpy as np
 
 from ..kernels.machine.call import Const
 from ..lower.plan import Plan
-from ..lower.rows import Place
+from ..lower.row import Place
 from ..room import aligned, room
 from ..state import Session
 from .binding import Moving, Resolve
@@ -20,7 +20,7 @@ class Arenas:
         """`slots`: by name, how many micro-batches of an input or output there is room for in a call."""
         program = plan.program
         self.plan, self.session, self.slots = plan, session, slots
-        self.constants = {v: _filled(a) for graph in program.graphs for v, a in graph.constants.items()}
+        self.constants = {v: _filled(a) for part in program.graphs for graph in part.levels() for v, a in graph.constants.items()}
         self.tables: dict[Const, np.ndarray] = {}
         """Constants of calls, one copy for all that want the same."""
         self.pending = {s.name: aligned(room(s.input.type)) for s in program.statistics()}
@@ -41,7 +41,14 @@ class Arenas:
             "state": self._state,
             "io": lambda p: Moving("micro-batch", self._bytes[p.region[1]], self.slots[p.region[1]], p.offset, p.region[1]),
             "arena": lambda p: _at(self._arena(p.region[1], ahead), p)}
-        return lambda place: found[place.region[0]](place)
+
+        def resolved(place: Place) -> int | Moving:
+            at = found[place.region[0]](place)
+            for move in place.moves:
+                fixed = at if isinstance(at, int) else 0
+                at = Moving(move.count, move.stride, move.ring, fixed, "", move.ahead, None if isinstance(at, int) else at)
+            return at
+        return resolved
 
     def _table(self, table: Const) -> np.ndarray:
         if table not in self.tables:
@@ -59,6 +66,10 @@ class Arenas:
             first = int(self.hyper.ctypes.data) + 8 * list(self.scalars).index(name)
             return Moving("update", 8 * self.hyper.shape[1], len(self.hyper), first)
         return _at(self.session[name], place)
+
+    def word(self, place: Place, ahead: int) -> np.ndarray:
+        """The int64 at a place of an arena."""
+        return self._arena(place.region[1], ahead)[place.offset:place.offset + 8].view(np.int64)
 
     def settled(self, part: str) -> Callable[[Place], bool]:
         """Of a place, as a part sees it: no other tensor ever lies there or in the padding after it, which so is always zero. True of states, and

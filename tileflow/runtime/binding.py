@@ -3,15 +3,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ..kernels.machine.call import Micro, Seed
+from ..kernels.machine.call import Micro, Position, Seed
 from ..kernels.machine.leaf import Numbers, scalar_word
-from ..lower.rows import Operand, Place, Row
+from ..lower.row import Choice, Count, Cycle, Item, Operand, Place, Row
 from ..room import blocks
 from ..schedule import Counter
 
@@ -21,14 +21,16 @@ STREAMS = "\0micro-batches"
 
 @dataclass(frozen=True)
 class Moving:
-    """An address that depends on a counter: base + (counter % ring) * stride. The base is `offset`, from the start of the caller's array `name`
-    where one is named."""
+    """An address that depends on a counter: base + ((counter + ahead) % ring) * stride. The base is `offset`, from the start of the caller's array
+    `name` where one is named, or an address that moves itself: `base`, with a counter that counts more slowly."""
 
-    counter: Counter
+    counter: Counter | Count
     stride: int
     ring: int
     offset: int = 0
     name: str = ""
+    ahead: int = 0
+    base: Moving | None = None
 
 
 Resolve = Callable[[Place], "int | Moving"]
@@ -36,12 +38,62 @@ Resolve = Callable[[Place], "int | Moving"]
 
 @dataclass
 class Bound:
-    """A row with addresses: what `merge` compares and `Blocks` encodes."""
+    """A row with addresses: what `merge` compares and `Blocks` encodes. `members`: rows that run together as this one (`together`)."""
 
     row: Row
-    args: list[Any]                       # (address | Moving, shape, itemsize) | Micro | Seed | Numbers | number
+    args: list[Any]                       # (address | Moving, shape, itemsize) | Micro | Seed | Position | Numbers | number
     n: int
     settled: bool = True                  # flat, and all its arrays lie where padding is zero
+    members: tuple[Bound, ...] = ()
+
+
+def bind_items(items: Sequence[Item], resolve: Resolve, settled: Callable[[Place], bool],
+               gather: Callable[[list[Bound]], list[Bound]]) -> list[BoundItem]:
+    """Addresses for rows and for what stands around them. Neighbours are merged, and gathered, up to a branch's or a loop's border."""
+    result: list[BoundItem] = []
+    for is_row, run in itertools.groupby(items, key=lambda item: isinstance(item, Row)):
+        if is_row:
+            result += gather(bind([item for item in run if isinstance(item, Row)], resolve, settled))
+            continue
+        for item in run:
+            if isinstance(item, Choice):
+                result.append(BoundChoice(item, [bind_items(branch, resolve, settled, gather) for branch in item.branches]))
+            elif isinstance(item, Cycle):
+                before, body, after = (bind_items(part, resolve, settled, gather) for part in (item.before, item.body, item.after))
+                result.append(BoundCycle(item, before, body, after))
+    return result
+
+
+@dataclass
+class BoundChoice:
+    """A choice with bound rows."""
+
+    item: Choice
+    branches: list[list[BoundItem]]
+
+
+@dataclass
+class BoundCycle:
+    """A loop with bound rows."""
+
+    item: Cycle
+    before: list[BoundItem]
+    body: list[BoundItem]
+    after: list[BoundItem]
+
+
+BoundItem = Bound | BoundChoice | BoundCycle
+
+
+def every_bound(items: Sequence[BoundItem]) -> Iterator[Bound]:
+    """All bound rows, in order."""
+    for item in items:
+        if isinstance(item, Bound):
+            yield item
+        else:
+            parts = item.branches if isinstance(item, BoundChoice) else (item.before, item.body, item.after)
+            for part in parts:
+                yield from every_bound(part)
 
 
 def bind(rows: Sequence[Row], resolve: Resolve, settled: Callable[[Place], bool]) -> list[Bound]:
@@ -62,7 +114,8 @@ def merge(rows: list[Bound]) -> list[Bound]:
     """Buckets: neighbouring flat rows of one leaf whose arrays abut become one row, so equal updates of many weights are one.
 
     Every tensor takes whole blocks of elements, so a merged row also runs over the padding between them, which is as long in arrays of
-    every type. It belongs to nobody and is zero; an update of zeros without a gradient is zero, so it stays so.
+    every type. It belongs to nobody and is zero; an update of zeros without a gradient is zero, so it stays so. Rows that draw random numbers
+    are neighbours where their positions are, too.
     """
     result: list[Bound] = []
     for row in rows:
@@ -77,10 +130,13 @@ def _joined(a: Bound, b: Bound) -> Bound | None:
     if a.row.leaf is not b.row.leaf or not (a.settled and b.settled) or len(a.args) != len(b.args):
         return None
     gap: int | None = None
+    apart: set[int] = set()
     args: list[Any] = []
     for x, y in zip(a.args, b.args, strict=True):
         if not isinstance(x, tuple):
-            if x != y:
+            if isinstance(x, Position):
+                apart.add(y.start - x.start)
+            elif x != y:
                 return None
             args.append(x)
             continue
@@ -96,7 +152,7 @@ def _joined(a: Bound, b: Bound) -> Bound | None:
             args.append(x)
         else:
             return None
-    return None if gap is None or _entangled(args, gap + b.n) else Bound(a.row, args, gap + b.n)
+    return None if gap is None or apart - {gap} or _entangled(args, gap + b.n) else Bound(a.row, args, gap + b.n)
 
 
 def _entangled(args: list[Any], n: int) -> bool:
@@ -111,12 +167,15 @@ class Blocks:
 
     words: list[int] = field(default_factory=list)
     moving: list[tuple[int, Moving]] = field(default_factory=list)      # word index, what moves it
+    pointers: list[tuple[int, int]] = field(default_factory=list)       # word index, index of the word whose address it is
     seed: int = 0
     memory: np.ndarray | None = None
 
     def add(self, bound: Bound) -> int:
         """Append a row's block; returns the index of its first word."""
         assert self.memory is None
+        if bound.members:
+            return self._together(bound)
         start = len(self.words)
         parameters = [p for p in bound.row.leaf.parameters if p.words]
         for p, arg in zip(parameters, bound.args, strict=True):
@@ -133,10 +192,28 @@ class Blocks:
                 self.words.append(0)
             elif isinstance(arg, Numbers):
                 self.words += arg.words()
+            elif isinstance(arg, Position):
+                self.words.append(arg.start)
             elif isinstance(arg, Seed):
                 self.words.append(scalar_word("i8", self.seed))
             else:
                 self.words.append(scalar_word(p.dtype, arg))
+        return start
+
+    def _together(self, bound: Bound) -> int:
+        """The blocks of a row's members, what says where their ranges begin, and the block over them."""
+        members, grain = bound.members, bound.row.grain
+        blocks = [self.add(m) for m in members]
+        ends = list(itertools.accumulate(-(-m.n // grain) * grain for m in members))
+        at = len(self.words)
+        self.words += [0, *ends[:-1], *(m.n for m in members), *blocks]
+        k = len(members)
+        self.pointers += [(at + 2 * k + i, block) for i, block in enumerate(blocks)]
+        start = len(self.words)
+        self.words.append(members[0].row.leaf.address)
+        for i in range(3):
+            self.pointers.append((len(self.words), at + i * k))
+            self.words += [0, k]
         return start
 
     def word(self, value: int) -> int:
@@ -147,6 +224,8 @@ class Blocks:
     def seal(self) -> None:
         """Fix the memory: from now on addresses are valid."""
         self.memory = np.array([*self.words, 0], np.int64)
+        for word, target in self.pointers:
+            self.memory[word] = self.address(target)
 
     def address(self, index: int) -> int:
         assert self.memory is not None

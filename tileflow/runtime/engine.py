@@ -7,16 +7,18 @@ import numpy as np
 
 from ..errors import TrainingError
 from ..graph import TensorType, Value
+from ..kernels.finite import NAN
 from ..kernels.machine.job import run
 from ..kernels.machine.table import Failure
+from ..lower.anomaly import Judge
 from ..lower.plan import Plan
-from ..lower.rows import Place
+from ..lower.row import Place
 from ..schedule import atomic
 from ..state import Session
 from . import upkeep
 from .arenas import Arenas
 from .binding import STREAMS
-from .failure import bad_gradient, failed_leaf, lost, overflow
+from .failure import anomaly, bad_gradient, failed_leaf, lost, overflow
 from .ports import Ports
 from .tables import Owner, Tables
 
@@ -45,6 +47,8 @@ class Engine:
         self.tables = Tables(plan, self.arenas, seed)
         self._words, self._names = self.tables.words.data, self.tables.names
         self.completed = self._first_update = 0
+        self.repeats = 0
+        """How often a loop has run this program in the model's call at hand: random streams count it."""
         self._seen_version: int | None = None
         self._workers = plan.workers
         self._scalars = {role: i for i, role in enumerate(self.arenas.scalars.values())}
@@ -80,7 +84,7 @@ class Engine:
         self._point(moved)
         self._first_update = first_update
         first_micro = first_update * self.batching.gradient_accumulation
-        words[self._names[STREAMS]] = session.micro_batches - first_micro
+        words[self._names[STREAMS]] = session.micro_batches - first_micro + self.repeats
         words[MICRO], words[UPDATE], words[DONE] = first_micro, first_update, first_update
         if scalars is not None:
             for i in range(first_update, self.batching.device_iterations):
@@ -110,6 +114,11 @@ class Engine:
         """The optimizer's variable hyper-parameters, by name, for one update of a call."""
         for name, column in self._scalars.items():
             self.arenas.hyper[iteration, column] = values[name]
+
+    def used(self, state: str) -> np.ndarray:
+        """What a hyper-parameter, by the name of its state, was in each update of the last call; NaN where it is none of those that are read."""
+        names = list(self.arenas.scalars)
+        return self.arenas.hyper[:, names.index(state)].copy() if state in names else np.full(self.batching.device_iterations, np.nan)
 
     def _count(self, first_update: int) -> None:
         """What was done counts."""
@@ -147,17 +156,28 @@ class Engine:
         micro = self._words[MICRO] + owner.ahead
         update = self.session.updates + micro // self.batching.gradient_accumulation - self._first_update
         where = f"micro-batch {micro} of the call (update {update})" if self.program.training else f"micro-batch {micro} of the call"
+        if owner.node is not None and isinstance(owner.node.op, Judge):
+            made = self._word_of(owner, owner.node.operands[0])
+            return anomaly(owner.node.op.node, owner.node.op.output, "NaN" if made[NAN] else "an infinity", where, self.program.training)
         return failed_leaf(status, owner.node, where)
+
+    def _word_of(self, owner: Owner, value: Value) -> np.ndarray:
+        """What a part that failed has in its arena for a value."""
+        place = self.plan.parts[owner.part].places[value]
+        arenas = self.arenas.of[place.region[1]]
+        return arenas[owner.ahead if len(arenas) > 1 else 0][place.offset:place.offset + value.type.nbytes].view(value.type.numpy)
+
+    def array(self, t: TensorType, place: Place) -> np.ndarray:
+        """What lies at a place of a state or of an arena."""
+        kind, name = place.region
+        if kind == "state":
+            return self.session[name]
+        return self.arenas.of[name][0][place.offset:place.offset + t.nbytes].view(t.numpy)
 
     def _bad_gradients(self) -> list[str]:
         """Weights whose gradient is not finite."""
-        def found(t: TensorType, place: Place) -> np.ndarray:
-            kind, name = place.region
-            if kind == "state":
-                return self.session[name]
-            return self.arenas.of[name][0][place.offset:place.offset + t.nbytes].view(t.numpy)
         parts = atomic(self.program.schedule)
-        return [name for name, t, place in upkeep.gradients(self.plan, parts) if not np.isfinite(found(t, place)).all()]
+        return [name for name, t, place in upkeep.gradients(self.plan, parts) if not np.isfinite(self.array(t, place)).all()]
 
     def _refused(self) -> list[str]:
         """Weights that the checks of an update refuse: their rows once more, one by one and to the end."""

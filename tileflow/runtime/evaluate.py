@@ -44,7 +44,7 @@ class EvaluationModel(LossModel):
                 return [loss(b, outputs)]
             self._weight = rows.weight if isinstance(rows.weight, float) else None
             return [rows.total, *([rows.weight] if isinstance(rows.weight, Value) else [])]
-        return compiler.inference(graph, batching, serialized=self.options.serial_splits, measures=measures)
+        return compiler.inference(graph, batching, serialized=self.options.serial_splits, measures=measures, precision=self.source.precision)
 
     def measure(self, *arrays: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """One call: the model's first output [rows, ...], the losses and what they weigh, float64 [rows] (or [1]: of all rows together)."""

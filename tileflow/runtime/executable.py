@@ -32,16 +32,17 @@ class Host:
     """What of the options says how a program runs on this computer.
 
     threads: None: as many workers as can run at once. matmul_precision: how float32 products are computed where the CPU has tiles.
-    seed: that of random streams.
+    seed: that of random streams. detect_anomaly: the first operator that makes NaN or an infinity ends the call.
     """
 
     threads: int | None = None
     matmul_precision: str = "highest"
     seed: int = 0
+    detect_anomaly: bool = False
 
     @classmethod
     def of(cls, options: Options) -> Host:
-        return cls(options.threads, options.matmul_precision, options.seed)
+        return cls(options.threads, options.matmul_precision, options.seed, options.detect_anomaly)
 
 
 def make_engine(program: Program, session: Session, initial: Mapping[str, np.ndarray] | None = None, host: Host | None = None, *,
@@ -58,7 +59,7 @@ def make_engine(program: Program, session: Session, initial: Mapping[str, np.nda
     """
     check_environment()
     host = host or Host()
-    plan = make_plan(program, pool.start_threads(host.threads), host.matmul_precision)
+    plan = make_plan(program, pool.start_threads(host.threads), host.matmul_precision, host.detect_anomaly)
     budget.require(plan, session, final)
     session.declare(program.states.values(), initial)
     compile_all(plan.leaves(), progress)
@@ -83,16 +84,17 @@ class Signature:
 
 
 class Recent(Generic[K, V]):
-    """The things made last, by key: at most `MOST_PROGRAMS`."""
+    """The things made last, by key: at most `most`."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_PROGRAMS) -> None:
         self._made: OrderedDict[K, V] = OrderedDict()
+        self._most = most
 
     def get(self, key: K, make: Callable[[], V]) -> V:
         """What belongs to the key, made if need be."""
         if key not in self._made:
             self._made[key] = make()
-            while len(self._made) > MOST_PROGRAMS:
+            while len(self._made) > self._most:
                 self._made.popitem(last=False)
         self._made.move_to_end(key)
         return self._made[key]

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import TrainingError, WeightsLostError
-from ..graph import Node
+from ..graph import Node, Value
 from ..kernels.machine.status import INDEX_OUT_OF_RANGE, LABEL_OUT_OF_RANGE, NOT_FINITE
 
 KEPT = "the weights are kept as they were before that update"
@@ -13,7 +13,8 @@ KEPT = "the weights are kept as they were before that update"
 def failed_leaf(status: int, node: Node | None, where: str) -> TrainingError:
     """For the status of a leaf of the micro-step."""
     if status == NOT_FINITE:
-        return TrainingError(f"The loss is not finite at {where}; {KEPT}: lower the learning rate, check the inputs for NaN, or lower loss_scaling.")
+        return TrainingError(f"The loss is not finite at {where}; {KEPT}: lower the learning rate, check the inputs for NaN, or lower loss_scaling; "
+                             "detect_anomaly names where it begins, skip_non_finite goes on without such updates.")
     origin = f"{node.op.name} ({node.origin})" if node is not None else "a kernel"
     if status == LABEL_OUT_OF_RANGE:
         return TrainingError(f"{origin}: a label is outside of the classes 0..C-1 at {where}; check the label column or the "
@@ -22,16 +23,37 @@ def failed_leaf(status: int, node: Node | None, where: str) -> TrainingError:
     return TrainingError(f"{origin}: an index lies outside of its axis at {where}; check the whole numbers in the inputs.")
 
 
+def anomaly(node: Node, output: Value, kind: str, where: str, training: bool) -> TrainingError:
+    """For the first operator that made NaN or an infinity, where somebody asked for it."""
+    given = "none of its operands has NaN" if kind == "NaN" else "its operands are finite"
+    direction = "the backward pass of " if node.origin.role == "backward" else ""
+    kept = f"; {KEPT}" if training else ""
+    return TrainingError(f"detect_anomaly: {direction}{node.origin} made {kind}: {node.op.name} in its output {output.shown} "
+                         f"({output.type}), while {given}, at {where}{kept}.")
+
+
 def bad_gradient(names: Sequence[str], update: int) -> TrainingError:
     """For gradients that are not finite."""
     return TrainingError(f"The loss is finite but the gradient of {_listed(names)} is not, at update {update}; {KEPT}: look for a square root, "
-                         "division or logarithm at 0 in the model, or lower loss_scaling.")
+                         "division or logarithm at 0 in the model (detect_anomaly names it), or lower loss_scaling; skip_non_finite goes on without "
+                         "such updates.")
+
+
+def stuck(automatic: str, scale: float, skipped: int, updates: int) -> TrainingError:
+    """For updates that are skipped one after the other, with no hope that the next one will not be."""
+    kept = "the weights are as after the last good one"
+    remedy = "look for a square root, division or logarithm at 0 in the model, check the inputs for NaN, or lower the learning rate"
+    if automatic == "off":
+        return TrainingError(f"The loss or a gradient was not finite in each of the last {skipped} updates (up to update {updates}), which were "
+                             f"skipped; {kept}: {remedy}.")
+    return TrainingError(f"The loss scale has fallen to {scale:g}, its least value, and the loss or a gradient is still not finite after "
+                         f"{skipped} skipped updates (up to update {updates}); {kept}: {remedy}.")
 
 
 def overflow(names: Sequence[str], update: int) -> TrainingError:
     """For an update that would make 16-bit weights infinite or NaN, found before anything was written."""
-    return TrainingError(f"Update {update} would make {_listed(names)} infinite or NaN, which its 16 bits cannot hold; {KEPT}: lower the learning "
-                         "rate, or train the model in float32.")
+    return TrainingError(f"Update {update} would make {_listed(names)} infinite or NaN, which 16 bits cannot hold; {KEPT}: lower the learning "
+                         "rate, or keep them in bfloat16 or float32.")
 
 
 def lost(names: Sequence[str], update: int) -> WeightsLostError:

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, OptionError
+from ..optim.choose import OPTIONS
 from ..options import Options, declarations, renamed
 from ..version import VERSION
 from .data import Dataset
@@ -15,12 +16,15 @@ from .training_model import TrainingModel
 
 FREE = frozenset({
     "output_mode", "output_return_period", "test_data", "prefetch", "threads", "on_new_shape", "out", "resume", "allow_other_data",
-    "checkpoint_every", "save_every_updates", "progress", "keep_training_mode", "metrics",
+    "checkpoint_every", "save_every_updates", "progress", "detect_anomaly", "statistics", "keep_training_mode", "metrics", "gradient_checkpointing",
     "machine", "available_memory_proportion", "machine_precision", "joint_plans", "optimizer_off_chip", "recompute", "tile_plans",
-    "epochs", "loss", "optimizer", "learning_rate", "weight_decay", "momentum", "dampening", "nesterov", "betas", "eps", "dims", "tie", "untie",
-    "data", "data_format", "inputs", "label", "validation_split", "scale", "mean", "std"})
+    "epochs", "loss", "loss_scaling", "schedule", "warmup", "schedule_epochs", "schedule_gamma", "schedule_power", "schedule_end",
+    "dims", "tie", "untie",
+    "data", "data_format", "inputs", "label", "validation_split", "scale", "mean", "std"}) | OPTIONS
 """Options that need not be the same: the numbers do not follow from those in the first lines, and what follows from the others, the
 optimizer, the graph, the rows and their scaling, is compared itself."""
+RATES = ("lr", "weight_decay")
+"""Attributes of optimizers with which a run may go on at other values."""
 REMEDY = "resume with the same settings, or start anew in another folder"
 
 
@@ -28,7 +32,8 @@ def fingerprint(model: TrainingModel, data: Dataset, options: Options) -> dict[s
     """Everything that shapes the numbers, in JSON's types."""
     settings = {d.name: getattr(options, d.name) for d in declarations().values() if d.name not in FREE}
     scaling = {name: asdict(f.scaling) for name, f in data.fields.items()}
-    found = {"version": VERSION, "settings": settings, "loss": model.loss_name, "optimizer": model.optimizer.describe(), "epochs": options.epochs,
+    found = {"version": VERSION, "settings": settings, "loss": model.loss_name, "optimizer": model.optimizer.describe(),
+             "loss_scaling": model.loss_scaling, "epochs": options.epochs,
              "model": model.fingerprint, "data": data.digest(), "rows": len(data), "scaling": scaling}
     return dict(json.loads(json.dumps(found, default=_plain)))
 
@@ -46,7 +51,7 @@ def differences(path: Path, made: Mapping[str, Any], now: Mapping[str, Any], mod
     defaults = json.loads(json.dumps({d.name: d.default for d in declarations().values()}, default=_plain))
     settings = renamed(_table(made, "settings"))
     for name, value in _table(now, "settings").items():
-        if (old := settings.get(name, defaults[name])) != value:
+        if (old := _as_now(name, settings.get(name, defaults[name]))) != value:
             raise CheckpointError(f"{path} was made with {name} = {old}, this run has {value}; {REMEDY}.")
     if made.get("loss") != now["loss"]:
         raise CheckpointError(f"{path} was made with loss = {made.get('loss')}, this run has {now['loss']}; {REMEDY}.")
@@ -55,7 +60,9 @@ def differences(path: Path, made: Mapping[str, Any], now: Mapping[str, Any], mod
             "differently: go on with that one."
         raise CheckpointError(f"{path} belongs to another model: operators, attributes, names or sizes of its graph, or what of it is trained, "
                               f"differ; give the model that the run began with, or start anew in another folder.{other}")
-    said = _optimizer(path, _table(made, "optimizer"), _table(now, "optimizer"), model.optimizer.variable)
+    said = _optimizer(path, _table(made, "optimizer"), _table(now, "optimizer"))
+    if loss_scaling(made) != now["loss_scaling"]:
+        said.append(f"Going on with loss_scaling = {now['loss_scaling']:g} in place of {loss_scaling(made):g}.")
     if made.get("scaling") != now["scaling"]:
         raise CheckpointError(f"{path} was made with {_scaling(made)}, this run has {_scaling(now)}; {REMEDY}.")
     if made.get("data") != now["data"]:
@@ -65,19 +72,41 @@ def differences(path: Path, made: Mapping[str, Any], now: Mapping[str, Any], mod
                                   "allow_other_data (--allow-other-data).")
         said.append(f"Going on with other data: {now['rows']} rows, {made.get('rows')} before.")
     if made.get("epochs") != now["epochs"]:
-        said.append(f"Going on to epoch {now['epochs']}; the run was to end with {made.get('epochs')}.")
+        longer = [name for name in model.optimizer.variable if getattr(getattr(model.optimizer, name), "follows_run", False)]
+        said.append(f"Going on to epoch {now['epochs']}; the run was to end with {made.get('epochs')}."
+                    + (f" The schedule of {' and '.join(longer)} now ends with it, so that what is left of it differs." if longer else ""))
     return said
 
 
-def _optimizer(path: Path, made: Mapping[str, Any], now: Mapping[str, Any], variable: tuple[str, ...]) -> list[str]:
+def _as_now(name: str, value: Any) -> Any:
+    """A setting in JSON's types as this version writes it: options learn other spellings of the same."""
+    try:
+        return json.loads(json.dumps(declarations()[name].check(value), default=_plain))
+    except OptionError:
+        return value
+
+
+def loss_scaling(made: Mapping[str, Any]) -> float:
+    """The loss scale that a run was asked to begin with; older files have it among the settings."""
+    found = made.get("loss_scaling", _table(made, "settings").get("loss_scaling", 1.0))
+    return float(found) if isinstance(found, int | float) else 1.0
+
+
+def _optimizer(path: Path, made: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What has changed of the optimizer: rates may, what is compiled in may not."""
     if made.get("name") != now["name"]:
         raise CheckpointError(f"{path} was made with the optimizer {made.get('name')}, this run has {now['name']}; {REMEDY}.")
-    changed = [name for name in now if made.get(name) != now[name]]
+    changed = [name for name in {**made, **now} if made.get(name) != now.get(name) and (made.get(name) or now.get(name))]
     for name in changed:
-        if name not in variable:
-            raise CheckpointError(f"{path} was made with the optimizer's {name} = {made.get(name)}, this run has {now[name]}; {REMEDY}.")
-    return [f"Going on with {name} = {now[name]} in place of {made.get(name)}." for name in changed]
+        if name not in RATES:
+            raise CheckpointError(f"{path} was made with the optimizer's {name} = {made.get(name)}, this run has {now.get(name)}; {REMEDY}.")
+    return [f"Going on with {name} = {now.get(name)} in place of {made.get(name)}." for name in changed]
+
+
+def changed_attributes(made: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
+    """The optimizer's attributes in which two runs differ."""
+    before, after = _table(made, "optimizer"), _table(now, "optimizer")
+    return {name for name in after if before.get(name) != after[name]}
 
 
 def _scaling(found: Mapping[str, Any]) -> str:

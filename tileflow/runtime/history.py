@@ -1,6 +1,8 @@
 """What training measures: the sums of an unfinished epoch and the figures of finished ones."""
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
@@ -16,6 +18,12 @@ class Epoch:
     samples: int = 0
     seconds: float = 0.0
     unit: str = "samples"
+    learning_rate: float | None = None
+    """That of its last update."""
+    skipped: int = 0
+    """Updates that were skipped, since loss or gradients were not finite; losses that are not finite are left out of the mean."""
+    loss_scale: float | None = None
+    """The loss scale after its last update, where it adapts."""
     test_metrics: dict[str, float | None] = field(default_factory=dict)
     """What else was measured on the test data, by name; None where it is not defined."""
 
@@ -34,7 +42,25 @@ class Running:
     predictions: int = 0
     samples: int = 0
     seconds: float = 0.0
+    skipped: int = 0
+    """Updates."""
+    unmeasured: int = 0
+    """Samples of micro-batches whose loss was not finite and whose updates were skipped."""
 
     def record(self, epoch: int) -> Epoch:
         accuracy = self.correct / self.predictions if self.predictions else None
-        return Epoch(epoch, self.loss / max(1, self.samples), accuracy, samples=self.samples, seconds=self.seconds)
+        measured = self.samples - self.unmeasured
+        loss = math.nan if self.samples and not measured else self.loss / max(1, measured)
+        return Epoch(epoch, loss, accuracy, samples=self.samples, seconds=self.seconds, skipped=self.skipped)
+
+
+def runs(numbers: Iterable[float]) -> list[tuple[float | None, int]]:
+    """Numbers in a row as (number, how often), NaN as None: what changes rarely is short."""
+    found: list[tuple[float | None, int]] = []
+    for number in numbers:
+        rate = None if math.isnan(number) else number
+        if found and found[-1][0] == rate:
+            found[-1] = rate, found[-1][1] + 1
+        else:
+            found.append((rate, 1))
+    return found

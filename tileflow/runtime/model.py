@@ -15,12 +15,16 @@ import numpy as np
 from .. import compiler
 from ..errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
 from ..graph import Graph, TensorType, Value
+from ..importers.onnx import DynamicOperandError, Form
+from ..importers.onnx.hosted import is_plain
+from ..importers.onnx.model import OTHER_TYPES
 from ..options import Options
 from ..program import Batching, Program
 from ..state import build
 from .engine import Engine
 from .executable import Host, Progress, Recent, Signature, make_engine
-from .source import Source, as_array
+from .pieces import Pieces, as_datum
+from .source import OnnxSource, Source, as_array
 from .trained_file import write_trained
 
 Shown = Callable[[np.ndarray], Any]
@@ -74,6 +78,10 @@ class Model:
     def engine(self) -> Engine:
         return self._compiled().engine
 
+    @property
+    def is_compiled(self) -> bool:
+        return self._current is not None
+
     def _compiled(self) -> _Compiled:
         if self._current is None:
             raise TileflowError("The model has not been compiled yet; call it, or call compile() with example arrays.")
@@ -108,18 +116,21 @@ class Model:
         """
         self.source.load_state_dict(tensors, self.training, strict)
 
-    def save_onnx(self, path: str | os.PathLike[str], keep_training_mode: bool | None = None) -> Path:
+    def save_onnx(self, path: str | os.PathLike[str], keep_training_mode: bool | None = None, **form: Any) -> Path:
         """Write the ONNX model with the weights as they are now, atomically, if read again it computes what the engine does.
 
         Args:
             keep_training_mode: leave batch normalisation and dropout as the model has them, instead of writing the form for inference;
                 by default the option of that name.
+            form: for networks of layers, how they become a file: opset, batch, input_names, output_names, as `tileflow.save_onnx` has them.
 
         Raises:
-            ModelError: the model did not come from an ONNX file, or the written one computes something else.
+            ModelError: what was asked is for other models, or the written one computes something else.
+            UnsupportedError: ONNX has no words for a layer of the network.
         """
         options = self.options if keep_training_mode is None else self.options.clone(keep_training_mode=keep_training_mode)
-        write_trained(self.source, self.state_dict(), Path(path), options, self._example(), progress=self.progress)
+        write_trained(self.source, self.state_dict(), Path(path), options, self._example(), progress=self.progress,
+                      form=Form.of(form) if form else None)
         return Path(path)
 
     def _example(self) -> list[np.ndarray]:
@@ -128,6 +139,9 @@ class Model:
             types = list(self._own_inputs(self._micro_types(self._current.inputs)))
         else:
             types = list(self.source.input_types().values())
+            if not types:
+                raise DataError("The shapes of the network's inputs are not known yet: call the model or compile() it first, or give arrays to "
+                                "tileflow.save_onnx(net, path, inputs).")
         draw = np.random.default_rng(0)
         return [draw.standard_normal(t.shape).astype(t.numpy) if t.is_float else np.zeros(t.shape, t.numpy) for t in types]
 
@@ -161,14 +175,24 @@ class Model:
             if want.shape != got.shape:
                 raise ShapeError(f"Shape mismatch for {name}: expected {list(want.shape)} but got {list(got.shape)}; {hint}")
 
-    def _compile(self, types: tuple[TensorType, ...]) -> _Compiled:
+    def program_for(self, *arrays: Any) -> Program:
+        """The program for arrays of these shapes and types, for which no kernel is compiled."""
+        types = tuple(TensorType(a.dtype.name, a.shape) for a in self._arrays(arrays))
+        return self.source.session.turn.call(self._built, types)[0].program
+
+    def _built(self, types: tuple[TensorType, ...]) -> tuple[compiler.Compilation, Mapping[str, np.ndarray]]:
+        """The compilation for inputs of these types, and what states start with."""
         micro = self._micro_types(types)
         own = self._own_inputs(micro)
         graph, initial = self.source.graph(own, self.training)
         batching = Batching(micro[0].shape[0] if micro and micro[0].shape else 1, self.options.gradient_accumulation, self.options.device_iterations)
         compilation = self._build(graph, batching, micro[len(own):])
+        self._check_inputs(compilation.program, micro)
+        return compilation, initial
+
+    def _compile(self, types: tuple[TensorType, ...]) -> _Compiled:
+        compilation, initial = self._built(types)
         program = compilation.program
-        self._check_inputs(program, micro)
         final = frozenset(v.name for v in program.micro.outputs if v is not program.loss) if self.mode == "final" else frozenset()
         engine = make_engine(program, self.source.session, initial, Host.of(self.options), final=final, progress=self.progress)
         self.source.attach()
@@ -234,7 +258,7 @@ class Model:
                 raise ShapeError(f"Shape mismatch for {v.name}: a micro-batch must be {list(v.shape)} but is {list(t.shape)}.")
 
     def _arrays(self, arrays: Sequence[Any]) -> list[np.ndarray]:
-        if not arrays:
+        if not arrays and self.source.input_count != 0:
             raise DataError("The model needs at least one input array.")
         return [as_array(a, self.source.input_dtype(i, np.asarray(a)), f"input {i}") for i, a in enumerate(arrays)]
 
@@ -320,6 +344,80 @@ class InferenceModel(Model):
         if options.gradient_accumulation != 1:
             raise OptionError("You must set gradient_accumulation to 1 or leave it as its default value (1) when running an inference model.")
         super().__init__(source, options, progress)
+        self._pieces: Pieces | None = None
+        self._seen: Mapping[str, TensorType] | None = None
+        """The types of a run in pieces so far."""
+        self._asked = False
 
     def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
-        return compiler.inference(graph, batching, serialized=self.options.serial_splits)
+        return compiler.inference(graph, batching, serialized=self.options.serial_splits, precision=self.source.precision)
+
+    # ---- models whose sizes follow from data
+
+    @property
+    def in_pieces(self) -> bool:
+        """The model was found to run in pieces, because sizes, branches or turns in it follow from data: it has no one program."""
+        return self._pieces is not None
+
+    @property
+    def output_names(self) -> list[str]:
+        """The names of what a call returns, once the model was called or compiled."""
+        return self._pieces.outputs if self._pieces is not None else [v.name for v in self.program.micro.outputs]
+
+    def destroy(self) -> None:
+        """Forget the compiled programs, so that the next call may have other shapes. Weights stay."""
+        super().destroy()
+        self._pieces, self._seen = None, None
+
+    def _compiled(self) -> _Compiled:
+        if self._pieces is not None:
+            raise TileflowError("The model runs in pieces, because sizes in it follow from data: there is no one program of it to look at.")
+        return super()._compiled()
+
+    def _call(self, arrays: Sequence[Any]) -> list[Any]:
+        if self._pieces is None and not self._takes_others():
+            try:
+                return super()._call(arrays)
+            except DynamicOperandError as error:
+                found = self._cut()
+                if found is None:
+                    raise error from None
+                self._pieces = found
+        return self.source.session.turn.call(self._in_pieces, arrays)
+
+    def _takes_others(self) -> bool:
+        """Inputs or outputs are sequences, optionals or texts: then there is no other way."""
+        if not self._asked:
+            self._asked = True
+            ports = (*self.source.model.inputs, *self.source.model.outputs) if isinstance(self.source, OnnxSource) else ()
+            if any(port.dtype in OTHER_TYPES for port in ports):
+                self._pieces = self._cut()
+        return self._pieces is not None
+
+    def _cut(self) -> Pieces | None:
+        found = self.source.pieces(Host.of(self.options), self.progress)
+        if found is not None and self.options.device_iterations != 1:
+            raise OptionError(f"The model runs in pieces, because sizes in it follow from data, and so one call is one iteration: leave "
+                              f"device_iterations={self.options.device_iterations} out.")
+        return found
+
+    def _in_pieces(self, arrays: Sequence[Any]) -> list[Any]:
+        """A call in pieces, within a turn."""
+        assert self._pieces is not None
+        assert isinstance(self.source, OnnxSource)
+        ports = self.source.model.inputs
+        if len(arrays) != len(ports):
+            raise DataError(f"The model takes {len(ports)} inputs ({', '.join(p.name for p in ports)}) and got {len(arrays)} arrays.")
+        given = {port.name: as_datum(a, port) if port.dtype in OTHER_TYPES else as_array(a, self.source.input_dtype(i, np.asarray(a)), f"input {i}")
+                 for i, (a, port) in enumerate(zip(arrays, ports, strict=True))}
+        kinds = {name: TensorType(a.dtype.name, a.shape) for name, a in given.items() if is_plain(a)}
+        if self._seen is not None and kinds != self._seen and self.options.on_new_shape == "error":
+            self._refuse_other(kinds, self._seen)
+        results = self._pieces.run(given)
+        self._seen = kinds
+        return results
+
+    def _refuse_other(self, kinds: Mapping[str, TensorType], seen: Mapping[str, TensorType]) -> None:
+        name = next((n for n in seen if kinds.get(n) != seen[n]), next(iter(kinds), ""))
+        raise ShapeError(f"Shape mismatch for {name}: expected {seen.get(name)} but got {kinds.get(name)}; the model was compiled for other inputs; "
+                         f"call destroy() to compile it anew, or set on_new_shape='compile'.")

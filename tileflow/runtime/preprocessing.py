@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NoReturn
 
 from ..errors import ModelError
@@ -43,6 +43,11 @@ class Preprocessing:
         statistics = fitted.statistics()
         roles = Roles(opened.columns or tuple(opened.fields), opened.label_name) if opened.label_name is not None else Roles()
         return cls({name: fitted.fields[name].scaling for name in statistics}, statistics, roles, fitted.classes)
+
+    def renamed(self, names: Mapping[str, str]) -> Preprocessing:
+        """The same of inputs that are called otherwise."""
+        return replace(self, scalings={names.get(n, n): s for n, s in self.scalings.items()},
+                       statistics={names.get(n, n): s for n, s in self.statistics.items()})
 
     def to_metadata(self) -> dict[str, str | None]:
         """The texts by key; None for what a file may say from an earlier training and that does not hold any more."""

@@ -130,13 +130,16 @@ def _record(made: type[T], table: Any) -> T:
     return made(**table)
 
 
-def write_metrics(folder: Path, updates: int, history: Sequence[Epoch], options: Options, loss: Mapping[str, Any]) -> None:
-    """Write the figures of all finished epochs; `loss` says what was minimised."""
+def write_metrics(folder: Path, updates: int, history: Sequence[Epoch], options: Options, loss: Mapping[str, Any],
+                  rates: Sequence[tuple[float | None, int]]) -> None:
+    """Write the figures of all finished epochs; `loss` says what was minimised, `rates` the learning rates of the updates and how often each
+    was used in a row."""
     records = []
     for e in history:
         record = asdict(e) | {"samples_per_second": e.samples_per_second}
         records.append(record | {f"test_{name}": value for name, value in record.pop("test_metrics").items()})
-    text = json.dumps({"schema": 1, "updates": updates, "loss": dict(loss), "epochs": records, "options": _plain(options.to_dict())}, indent=2)
+    text = json.dumps({"schema": 1, "updates": updates, "loss": dict(loss), "epochs": records, "learning_rates": rates,
+                       "options": _plain(options.to_dict())}, indent=2)
     atomic_write_bytes(folder / METRICS, text.encode())
 
 

@@ -46,6 +46,11 @@ class Schedule:
             rest += [Step(alone, 1)] if alone else []
         return cls(calls, options.device_iterations, options.global_batch_size, tuple(rest))
 
+    @property
+    def length(self) -> int:
+        """Updates of an epoch."""
+        return self.calls * self.updates + len(self.rest)
+
     def after(self, updates: int) -> tuple[int, int, tuple[Step, ...]]:
         """Where an epoch goes on after so many updates: the first row of the call, updates of it that were done, what is then left of the rest."""
         whole, done = divmod(updates, self.updates)

@@ -9,15 +9,22 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .. import memory
-from ..errors import DataError, OptionError, TypeMismatchError
-from ..graph import CODES, Graph, TensorType, Value, kind_of
+from .. import compiler, memory
+from ..errors import DataError, OptionError, TypeMismatchError, UnsupportedError
+from ..graph import CODES, FLOATS, HALVES, Graph, TensorType, Value, kind_of
 from ..graph.copy import copied
-from ..importers.onnx import Imported, OnnxModel, folded_norms, import_graph, input_types, open_sizes, resolved
-from ..nn import Module, record
+from ..importers.onnx import Imported, OnnxModel, folded_norms, import_graph, input_types, open_sizes, resolved, unsupported_nodes
+from ..importers.onnx.pieces import Cutter
+from ..importers.onnx.refused import LISTED
+from ..nn import Buffer, Module, record
 from ..options import Options
+from ..passes.head import last_layer, split_head
+from ..precision import Precision
+from ..program import Batching, Program
 from ..state import Session, fitting
 from .data import Dataset
+from .executable import Host, Progress
+from .pieces import Pieces
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,7 @@ class Source(Protocol):
     """A model before its input types are known."""
 
     session: Session
+    precision: Precision
 
     @property
     def input_count(self) -> int | None:
@@ -44,6 +52,9 @@ class Source(Protocol):
 
     def graph(self, inputs: Sequence[TensorType], training: bool) -> tuple[Graph, Mapping[str, np.ndarray]]:
         """The graph for these input types, to be compiled, and the initial arrays of its states."""
+
+    def pieces(self, host: Host, progress: Progress | None = None) -> Pieces | None:
+        """How the model runs where its sizes follow from data; None where it has no such way."""
 
     def signature(self, inputs: Sequence[TensorType], training: bool) -> Signature:
         """What the model takes and gives for these input types; the graph that `graph` gives next is not made again for it."""
@@ -62,6 +73,9 @@ class Source(Protocol):
     def attach(self) -> None:
         """The session has the states now: let the model's own parameters show it."""
 
+    def parameter_names(self) -> Mapping[int, str]:
+        """The names of the parameters by the identity of the model's own objects."""
+
     def state_dict(self, training: bool) -> dict[str, np.ndarray]:
         """Copies of the parameters and buffers by name, all after the same whole update."""
 
@@ -76,7 +90,7 @@ class OnnxSource:
     """
 
     def __init__(self, model: OnnxModel, options: Options, session: Session | None = None, as_written: bool = False) -> None:
-        self.options, self.as_written = options, as_written
+        self.options, self.as_written, self.precision = options, as_written, Precision.of(options)
         self.session = session or Session()
         self.model = resolved(model, *self._ties())
         self.session.trainable = tuple(dict.fromkeys((*self.session.trainable, *options.trainable)))
@@ -101,11 +115,22 @@ class OnnxSource:
         if index >= len(self.model.inputs):
             return given.dtype.name
         declared = self.model.inputs[index].dtype
-        return self.options.precision if declared in ("float32", "float64") and self.options.precision == "float64" else declared
+        return self.precision.float_dtype or declared if declared in FLOATS else declared
 
     def graph(self, inputs: Sequence[TensorType], training: bool) -> tuple[Graph, Mapping[str, np.ndarray]]:
         imported = self._import(inputs, training)
         return copied(imported.graph), imported.weights
+
+    def pieces(self, host: Host, progress: Progress | None = None) -> Pieces:
+        """A run in pieces (UnsupportedError, naming every operator that tileflow does not have)."""
+        if refused := unsupported_nodes(self.model):
+            raise UnsupportedError(f"{self.model.where} has what tileflow cannot take "
+                                   f"({'; '.join(f'{name}: {why}' for name, why in refused[:LISTED])}): export the model with other operators.")
+
+        def compile(graph: Graph) -> Program:
+            return compiler.inference(graph, Batching(1), precision=self.precision).program
+        cutter = Cutter(self.model, None if self.as_written else False, self.precision.float_dtype, self._trainable(False), self.precision.stored)
+        return Pieces(cutter, self.session, host, compile, progress)
 
     def signature(self, inputs: Sequence[TensorType], training: bool) -> Signature:
         imported = self._import(inputs, training)
@@ -118,31 +143,42 @@ class OnnxSource:
             names = ", ".join(p.name for p in self.model.inputs)
             raise DataError(f"The model has inputs {names}; got {len(inputs)} arrays.")
         mode, trainable = None if self.as_written and not training else training, self._trainable(training)
-        key = (tuple(inputs[:len(self.model.inputs)]), mode, tuple(trainable))
+        trainable, head = split_head(tuple(trainable), list(self.model.tensors))
+        key = (tuple(inputs[:len(self.model.inputs)]), mode, trainable, head)
         kept = self._imported.get(training)
         if kept is not None and kept[0] == key:
             return kept[1]
         types = {port.name: t for port, t in zip(self.model.inputs, inputs, strict=False)}
-        imported = import_graph(self.model, dims=self.options.dims, input_types=types, training=mode, float_dtype=self._float(),
-                                freeze=self.options.frozen_patterns, trainable=trainable)
+        imported = import_graph(self.model, dims=self.options.dims, input_types=types, training=mode, float_dtype=self.precision.float_dtype,
+                                freeze=self.options.frozen_patterns, trainable=trainable, stored=self.precision.stored)
+        for state in last_layer(imported.graph) if head and training else ():
+            state.trainable = True
+        self._check_kept(imported)
         self._imported[training] = key, imported
         return imported
+
+    def _check_kept(self, imported: Imported) -> None:
+        """Raise OptionError for a pattern of keep_float32 without effect."""
+        own = {s.name: self.precision.float_dtype or self.model.array(imported.names[s.name]).dtype.name
+               for s in imported.graph.states if s.kind == "parameter"} if self.precision.kept else {}
+        self.precision.check_kept(own, self.model.where)
 
     def _trainable(self, training: bool) -> Sequence[str]:
         """Patterns of what is trained in any case; for inference those of all trained models of the session, as they made parameters of constants."""
         return self.options.trainable if training else self.session.trainable
 
-    def _float(self) -> str | None:
-        return "float64" if self.options.precision == "float64" else None
-
     def input_types(self, data: Dataset | None = None) -> dict[str, TensorType]:
         """As the file declares them; rows settle open sizes that the options do not."""
         found = {} if data is None else open_sizes(self.model, data.samples([port.name for port in self.model.inputs]))
         dims = {**found, **self.options.dims}
-        return input_types(self.model, dims=dims, batch=self.options.micro_batch_size, float_dtype=self._float())
+        return input_types(self.model, dims=dims, batch=self.options.micro_batch_size, float_dtype=self.precision.float_dtype)
 
     def attach(self) -> None:
         """An ONNX model has no parameters of its own to show."""
+
+    def parameter_names(self) -> Mapping[int, str]:
+        """An ONNX model has no objects for its parameters."""
+        return {}
 
     def state_dict(self, training: bool) -> dict[str, np.ndarray]:
         """Copies of the parameters and buffers by name, all after the same whole update."""
@@ -165,7 +201,7 @@ class NetSource:
     """A network of layers. All models wrapped around one network share its session."""
 
     def __init__(self, net: Module, options: Options) -> None:
-        self.net, self.options = net, options
+        self.net, self.options, self.precision = net, options, Precision.of(options)
         if options.tie or options.untie:
             raise OptionError(f"Options tie and untie are about the tensors of an ONNX file; the layers of {type(net).__name__} share what they "
                               f"share, so leave them out.")
@@ -173,14 +209,24 @@ class NetSource:
         parameters = inspect.signature(net.forward).parameters.values()
         self._open = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         self.input_names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        self._required = sum(p.default is p.empty for p in parameters if p.kind is not p.VAR_POSITIONAL)
+        self._required = sum(p.default is p.empty for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
 
     @property
     def input_count(self) -> int | None:
         return self._required if not self._open and self._required == len(self.input_names) else None
 
     def input_dtype(self, index: int, given: np.ndarray) -> str:
-        return self.options.precision if kind_of(given.dtype) == "f" else given.dtype.name
+        """Floats become what the first parameter is; 16-bit ones given to wider layers stay, so that products are computed in 16 bits."""
+        if kind_of(given.dtype) != "f":
+            return given.dtype.name
+        own = self.dtype
+        return given.dtype.name if given.dtype.name in HALVES and own == "float32" else own
+
+    @property
+    def dtype(self) -> str:
+        """The floating type of the network's first parameter, in which its inputs arrive."""
+        stored = (self.precision.stored(name, p.stored) for name, p in self.net.named_parameters() if p.is_float and not isinstance(p, Buffer))
+        return next(stored, self.precision.weights)
 
     def graph(self, inputs: Sequence[TensorType], training: bool) -> tuple[Graph, Mapping[str, np.ndarray]]:
         names = list(self.input_names)
@@ -188,21 +234,29 @@ class NetSource:
             names += [f"input{i}" for i in range(len(names), len(inputs))]
         if len(inputs) < self._required:
             raise DataError(f"{type(self.net).__name__}.forward() needs {self._required} inputs, got {len(inputs)} arrays.")
-        graph = record(self.net, list(zip(names, inputs, strict=False)), training=training, dtype=self.options.precision)
+        graph = record(self.net, list(zip(names, inputs, strict=False)), training=training, dtype=self.dtype, stored=self.precision.stored,
+                       upcast=self.precision.upcast)
+        own = {name: p.stored or self.precision.weights for name, p in self.net.named_parameters() if p.is_float and not isinstance(p, Buffer)}
+        self.precision.check_kept(own, type(self.net).__name__)
         self._choose_trained(graph)
         return graph, {name: p.data for name, p in self.net.named_parameters()}
 
     def _choose_trained(self, graph: Graph) -> None:
         """Apply the options frozen and trainable to the states (OptionError for a pattern that fits no parameter)."""
-        frozen, trainable = self.options.frozen, self.options.trainable
         parameters = [s for s in graph.states if s.kind == "parameter"]
+        frozen, (trainable, head) = self.options.frozen, split_head(self.options.trainable, [s.name for s in parameters])
+        last = {s.name for s in last_layer(graph)} if head else set()
         for pattern in (*frozen, *trainable):
             if not any(fnmatchcase(s.name, pattern) for s in parameters):
                 raise OptionError(f"The pattern {pattern!r} fits no parameter of {type(self.net).__name__}; they are "
                                   f"{', '.join(s.name for s in parameters)}.")
         for state in parameters:
-            chosen = not any(fnmatchcase(state.name, p) for p in frozen) and (not trainable or any(fnmatchcase(state.name, p) for p in trainable))
+            wanted = not (trainable or head) or state.name in last or any(fnmatchcase(state.name, p) for p in trainable)
+            chosen = wanted and not any(fnmatchcase(state.name, p) for p in frozen)
             state.trainable = state.trainable and chosen
+
+    def pieces(self, host: Host, progress: Progress | None = None) -> None:
+        """Layers record programs of static shapes."""
 
     def signature(self, inputs: Sequence[TensorType], training: bool) -> Signature:
         graph, _ = self.graph(inputs, training)
@@ -211,14 +265,15 @@ class NetSource:
     def input_types(self, data: Dataset | None = None) -> dict[str, TensorType]:
         """A network takes the data's shapes in its precision; none without data."""
         rows = {} if data is None else dict(zip(self.input_names, data.fields.values(), strict=False))
-        return {name: TensorType(self.options.precision if kind_of(field.array.dtype) in "fu" else field.array.dtype.name,
+        return {name: TensorType(self.dtype if kind_of(field.array.dtype) in "fu" else field.array.dtype.name,
                                  (self.options.micro_batch_size, *field.sample)) for name, field in rows.items()}
+
+    def parameter_names(self) -> Mapping[int, str]:
+        """The paths of the network's parameters by their identity."""
+        return {id(p): name for name, p in self.net.named_parameters()}
 
     def attach(self) -> None:
         for name, p in self.net.named_parameters():
-            dtype = self.session[name].dtype
-            if p.data.dtype != dtype and dtype.name != self.options.precision:
-                raise OptionError(f"{type(self.net).__name__} is already compiled for {dtype}; precision cannot change to {self.options.precision}.")
             p.attach(self.session, name)
 
     def state_dict(self, training: bool) -> dict[str, np.ndarray]:
@@ -244,7 +299,19 @@ def as_array(value: Any, dtype: str | None, what: str) -> np.ndarray:
         if kind_of(array.dtype) != kind_of(target) and not (array.dtype.kind in "iu" and target.kind in "iu"):
             raise TypeMismatchError(f"Data type mismatch for {what}: expected {target} but got {array.dtype}.")
         memory.require(array.size * target.itemsize, f"The conversion of {what} to {target}", f"give it as {target}, or give fewer rows")
-        array = array.astype(target)
+        narrowed = kind_of(target) == "f" and target.itemsize == 2
+        with np.errstate(over="ignore"):
+            given, array = array, array.astype(target)
+        if narrowed:
+            _check_reach(given, array, what)
     if not array.flags.c_contiguous:
         memory.require(array.nbytes, f"A copy of {what} in row-major order", "give it in row-major order (np.ascontiguousarray), or give fewer rows")
     return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _check_reach(given: np.ndarray, made: np.ndarray, what: str) -> None:
+    """Raise TypeMismatchError where numbers became infinite by the conversion of `given`."""
+    beyond = np.isinf(made) & np.isfinite(given)
+    if beyond.any():
+        raise TypeMismatchError(f"{what} holds {given[beyond].flat[0]:.6g}, which is beyond the reach of {made.dtype}; scale it (options scale, mean "
+                                "and std), or choose the precision bf16-true or 16-mixed.")

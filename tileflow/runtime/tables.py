@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter as Counts
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -11,11 +12,12 @@ import numpy as np
 from ..graph import Node
 from ..kernels.machine.table import PATCH_WORDS, Table, Task, Word
 from ..lower.plan import Plan
-from ..lower.rows import Row
+from ..lower.row import Count, Item, Place, Row
 from ..schedule import Atomic, Begin, Commit, Counter, Fold, Refresh, Repeat, Run, Step, Steps, Wave, visits
 from . import upkeep
 from .arenas import Arenas
-from .binding import STREAMS, Blocks, Bound, Moving, bind
+from .binding import STREAMS, Blocks, Bound, BoundChoice, BoundCycle, BoundItem, Moving, bind_items, every_bound
+from .together import gather
 
 Stage = Literal["step", "gradients", "check", "update"]
 COUNTERS: tuple[Counter, ...] = ("micro-batch", "update")
@@ -33,29 +35,48 @@ class Owner:
 
 
 class Group:
-    """Rows with addresses, which run one after the other: argument blocks, and patches for the words that follow a counter."""
+    """Rows with addresses, which run one after the other: argument blocks, and patches for the words that follow a counter.
 
-    def __init__(self, bound: Sequence[Bound], seed: int) -> None:
+    items: the rows, and the branches and loops that others stand in. patches: by counter and what is ahead of it; those of a loop's own counts
+    are for the rows within it.
+    """
+
+    def __init__(self, items: Sequence[BoundItem], seed: int) -> None:
         blocks = Blocks(seed=seed)
+        bound = list(every_bound(items))
         words = [blocks.add(b) for b in bound]
         blocks.seal()
-        self.blocks = blocks
-        self.rows = [(b, blocks.address(word)) for b, word in zip(bound, words, strict=True)]
-        self.patches: dict[Counter, np.ndarray] = {}
+        self.blocks, self.items = blocks, items
+        self.block = {id(b): blocks.address(word) for b, word in zip(bound, words, strict=True)}
         self.bases: list[tuple[str, int, int]] = []
         """Of the caller's arrays: name, address of the word that holds where a patch begins, its offset in the array."""
-        for counter in COUNTERS:
-            moving = [(word, what) for word, what in blocks.moving if what.counter == counter]
-            if moving:
-                self.patches[counter] = self._patches(moving)
+        self.patches = self._patches()
 
-    def _patches(self, moving: list[tuple[int, Moving]]) -> np.ndarray:
-        table = np.zeros((len(moving), PATCH_WORDS), np.int64)
-        for i, (word, what) in enumerate(moving):
-            table[i] = self.blocks.address(word), what.offset, what.stride, what.ring
-            if what.name:
-                self.bases.append((what.name, int(table.ctypes.data) + 8 * (i * PATCH_WORDS + 1), what.offset))
-        return table
+    def _patches(self) -> dict[tuple[Counter | Count, int], np.ndarray]:
+        chains = [(word, _chain(what)) for word, what in self.blocks.moving]
+        counts = Counts((m.counter, m.ahead) for _, chain in chains for m in chain)
+        tables = {key: np.zeros((n, PATCH_WORDS), np.int64) for key, n in counts.items()}
+        free = dict.fromkeys(tables, 0)
+        for word, chain in chains:
+            target = self.blocks.address(word)
+            for what in reversed(chain):                             # a slower counter moves the base of a quicker one
+                key = what.counter, what.ahead
+                table, i = tables[key], free[key]
+                free[key] += 1
+                table[i] = target, what.offset, what.stride, what.ring
+                target = int(table.ctypes.data) + 8 * (i * PATCH_WORDS + 1)
+                if what.name:
+                    self.bases.append((what.name, target, what.offset))
+        return tables
+
+    def of(self, counter: Counter | Count) -> list[tuple[int, np.ndarray]]:
+        """The patches that follow a counter, with what is ahead of it."""
+        return [(ahead, table) for (key, ahead), table in self.patches.items() if key == counter]
+
+
+def _chain(what: Moving) -> list[Moving]:
+    """What moves an address, the slowest first."""
+    return [*(_chain(what.base) if what.base is not None else ()), what]
 
 
 class Tables:
@@ -90,9 +111,11 @@ class Tables:
     def _word(self, index: int) -> Word:
         return Word(self.words[index:index + 1])
 
-    def _group(self, rows: Sequence[Row], part: str = "", ahead: int = 0) -> Group:
-        """Rows with addresses; equal updates of neighbours are one."""
-        group = Group(bind(rows, self.arenas.resolve(ahead), self.arenas.settled(part)), self.seed)
+    def _group(self, rows: Sequence[Item], part: str = "", ahead: int = 0) -> Group:
+        """Rows with addresses; equal updates of neighbours are one, wherever their arrays lie."""
+        resolve = self.arenas.resolve(ahead)
+        items = bind_items(rows, resolve, self.arenas.settled(part), list if part == "micro" else gather)
+        group = Group(items, self.seed)
         self.table.keep(group)
         return group
 
@@ -131,7 +154,7 @@ class Tables:
         else:
             self._refresh(step)
 
-    def _alone(self, rows: Sequence[Row], step: Run | Fold | None = None, stage: Stage = "step", part: str = "") -> None:
+    def _alone(self, rows: Sequence[Item], step: Run | Fold | None = None, stage: Stage = "step", part: str = "") -> None:
         """Rows of the host's own, beside those of a step."""
         self._add(self.table.main, self._group(rows, part, 0 if step is None else step.ahead), step, stage, part)
 
@@ -139,10 +162,46 @@ class Tables:
              parallel: bool = True) -> None:
         """Rows of a group, each over all workers where that pays."""
         ahead, part = 0 if step is None else step.ahead, part if part is not None or step is None else step.part
-        for counter, patches in group.patches.items():
-            task.patch(patches, self.counters[counter], ahead if counter == self._counter else 0)
-        for bound, block in group.rows:
-            self.leaf(task, bound, block, Owner(stage, part or "", bound.row.node, ahead), parallel)
+        for counter in COUNTERS:
+            for _, patches in group.of(counter):
+                task.patch(patches, self.counters[counter], ahead if counter == self._counter else 0)
+        self._items(task, group, group.items, Owner(stage, part or "", None, ahead), parallel)
+
+    def _items(self, task: Task, group: Group, items: Sequence[BoundItem], owner: Owner, parallel: bool) -> None:
+        """Rows, and what stands around them."""
+        for item in items:
+            if isinstance(item, Bound):
+                self.leaf(task, item, group.block[id(item)], replace(owner, node=item.row.node), parallel)
+            elif isinstance(item, BoundChoice):
+                word = self._at(item.item.word, owner.ahead)
+                for value, branch in zip((1, 0), item.branches, strict=True):
+                    with task.when(word, value):
+                        self._items(task, group, branch, owner, parallel)
+            else:
+                self._cycle(task, group, item, owner, parallel)
+
+    def _cycle(self, task: Task, group: Group, cycle: BoundCycle, owner: Owner, parallel: bool) -> None:
+        """A loop: its words are set, then every turn its rows' addresses follow the counts."""
+        loop = cycle.item
+        words = {count: self._at(count.word, owner.ahead) for count, _ in loop.counts}
+        start = [(self._at(place, owner.ahead).address, n, 0, 1) for place, n in loop.start]
+        task.patch(np.array(start, np.int64), self.counters["update"])
+        self._items(task, group, cycle.before, owner, parallel)
+        with task.repeat(self._at(loop.limit, owner.ahead), self._at(loop.counter, owner.ahead)):
+            for count, word in words.items():
+                for ahead, patches in group.of(count):
+                    task.patch(patches, word, ahead)
+            self._items(task, group, cycle.body, owner, parallel)
+            for count, by in loop.counts:
+                task.advance(words[count], by)
+        done, _ = loop.counts[0]
+        for ahead, patches in group.of(done):
+            task.patch(patches, words[done], ahead)
+        self._items(task, group, cycle.after, owner, parallel)
+
+    def _at(self, place: Place, ahead: int) -> Word:
+        """A word of an arena."""
+        return Word(self.arenas.word(place, ahead))
 
     def leaf(self, task: Task, bound: Bound, block: int, owner: Owner, parallel: bool = True) -> None:
         """A row over its range, over all workers where that pays."""
@@ -223,7 +282,7 @@ class Tables:
 
     def rows_of(self, part: str) -> int:
         """How many rows a run of a part has."""
-        return len(self._groups[part, 0].rows)
+        return len(self._groups[part, 0].block)
 
     def checks(self) -> Iterator[tuple[Row, Table]]:
         """Each row of the checks, with a table that runs it alone."""
@@ -231,6 +290,7 @@ class Tables:
             for row in part.rows:
                 table = Table()
                 group = self._group([row], part.arena)
+                assert isinstance(row, Row)
                 self._add(table.main, group, stage="check")
                 table.seal()
                 yield row, table

@@ -1,4 +1,5 @@
-"""The trained ONNX file: written, read again as it stands, and kept if it computes what the engine does."""
+"""ONNX files of models: the original one with new weights, or that of a network of layers; written, read again as it stands, and kept if it computes
+what the engine does."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -7,15 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from .. import compiler
-from ..errors import ModelError
-from ..graph import type_of
-from ..importers.onnx import export_model, load_model
+from ..errors import ModelError, UnsupportedError
+from ..graph import TensorType, type_of
+from ..importers.onnx import Form, export_model, graph_model, load_model, set_metadata, write_model
 from ..options import Options
 from ..program import Batching
 from ..state import build
 from .engine import Engine
 from .executable import Host, Progress, make_engine
-from .source import OnnxSource, Source, as_array
+from .source import NetSource, OnnxSource, Source, as_array
 
 TOLERANCE = 1e-3
 """Largest difference of an output over its largest element. In float32 there is none at all where both files fold the same constants;
@@ -27,19 +28,29 @@ FLIPPED = 0.01
 
 
 def write_trained(source: Source, weights: Mapping[str, np.ndarray], path: Path, options: Options, inputs: Sequence[np.ndarray],
-                  metadata: Mapping[str, str | None] | None = None, progress: Progress | None = None) -> None:
+                  metadata: Mapping[str, str | None] | None = None, progress: Progress | None = None, form: Form | None = None) -> None:
     """Write the model of `source` with `weights` and `metadata` to `path`, in the form that `options.keep_training_mode` asks for, and check it.
 
     The new file is read again, and its outputs for `inputs` (a micro-batch) are compared with the engine's before it takes the place of an
     older one. In the form for inference it is imported as it stands: what is left in training mode would show.
 
+    Args:
+        form: of a network of layers: how it becomes a file.
+
     Raises:
-        ModelError: the model did not come from a file, or the new file computes something else; nothing is written.
+        ModelError: what was asked is for other models, or the new file computes something else; nothing is written.
+        UnsupportedError: ONNX has no words for a layer of the network.
         CheckpointError: the file cannot be written.
     """
-    if not isinstance(source, OnnxSource):
-        raise ModelError("This network was built from layers and has no ONNX file to write back; use state_dict().")
-    run = options.clone(gradient_accumulation=1, device_iterations=1, output_mode="all", frozen=(), trainable=(), tie=(), untie=())
+    if isinstance(source, NetSource):
+        if options.keep_training_mode:
+            raise ModelError(f"The network {type(source.net).__name__} is written in the form for inference only; leave keep_training_mode out.")
+        write_network(source, weights, path, options, inputs, form or Form(), metadata, progress)
+        return
+    assert isinstance(source, OnnxSource)
+    if form is not None:
+        raise ModelError(f"{source.model.where} is an ONNX file, which keeps its opset, its names and its sizes; leave out what would change them.")
+    run = _plain(options)
     expected = _outputs(source, run, inputs, progress)
 
     def check(new: Path) -> None:
@@ -49,8 +60,56 @@ def write_trained(source: Source, weights: Mapping[str, np.ndarray], path: Path,
     export_model(source.model, weights, path, keep_training_mode=options.keep_training_mode, metadata=metadata, check=check)
 
 
-def _outputs(source: OnnxSource, options: Options, inputs: Sequence[np.ndarray], progress: Progress | None) -> dict[str, np.ndarray]:
-    """What the engine computes for one micro-batch, with the session's weights."""
+def write_network(source: NetSource, weights: Mapping[str, np.ndarray], path: Path, options: Options, inputs: Sequence[np.ndarray], form: Form,
+                  metadata: Mapping[str, str | None] | None = None, progress: Progress | None = None) -> None:
+    """Write a network of layers as it is for inference, with `weights`; see `write_trained`.
+
+    Casts that a mixed precision adds are a way of computing and no part of the file; what layers store in 16 bits is stored so.
+    """
+    run = _plain(options)
+    arrays = [as_array(a, source.input_dtype(i, np.asarray(a)), f"input {i}") for i, a in enumerate(inputs)]
+    types = [type_of(a) for a in arrays]
+    try:
+        graph = source.graph(types, False)[0]
+        proto = graph_model(graph, form, source.graph(_longer(types), False)[0] if form.batch is not None else None)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{type(source.net).__name__}: {error}") from None
+    set_metadata(proto, metadata or {})
+    stored = {s.name: np.asarray(weights[s.name]).astype(s.input.type.numpy) for s in graph.states}
+    given = dict(zip((v.name for v in proto.graph.input), arrays, strict=True))
+    expected = list(_outputs(source, run, arrays, progress).values())
+
+    def check(new: Path) -> None:
+        written = OnnxSource(load_model(new), run, as_written=True)
+        check_parameters(written, list(given.values()), {s.name for s in graph.parameters} & {t.name for t in proto.graph.initializer})
+        for (name, found), wanted in zip(_outputs(written, run, list(given.values()), progress).items(), expected, strict=True):
+            _compare(name, wanted, found, path)
+    write_model(proto, stored, path, check=check)
+
+
+def check_parameters(written: OnnxSource, inputs: Sequence[np.ndarray], wanted: set[str]) -> None:
+    """Raise ModelError where a file, read again, has other parameters to train."""
+    found = {s.name for s in written.graph([type_of(a) for a in inputs], False)[0].parameters}
+    if found != wanted:
+        raise ModelError(f"The file was not written: read again, {', '.join(sorted(found ^ wanted))} would be parameters on one side only; "
+                         "please report this with the network.")
+
+
+def _longer(types: Sequence[TensorType]) -> list[TensorType]:
+    """The types with one row more: of every input that has as many rows as the first one."""
+    rows = next((t.shape[0] for t in types if t.rank), None)
+    if rows is None:
+        raise UnsupportedError("no input has a first dimension that could be symbolic; give batch=None.")
+    return [t.with_shape((rows + 1, *t.shape[1:])) if t.rank and t.shape[0] == rows else t for t in types]
+
+
+def _plain(options: Options) -> Options:
+    """The options of a single run that only computes."""
+    return options.clone(gradient_accumulation=1, device_iterations=1, output_mode="all", frozen=(), trainable=(), tie=(), untie=())
+
+
+def _outputs(source: OnnxSource | NetSource, options: Options, inputs: Sequence[np.ndarray], progress: Progress | None) -> dict[str, np.ndarray]:
+    """What the engine computes for one micro-batch, with the session's weights, in the order of the outputs."""
     arrays = [as_array(a, source.input_dtype(i, np.asarray(a)), f"input {i}") for i, a in enumerate(inputs)]
 
     def made() -> Engine:
@@ -81,5 +140,5 @@ def _compare(name: str, expected: np.ndarray, found: np.ndarray, path: Path) -> 
 
 
 def _mismatch(name: str, how: str, path: Path) -> ModelError:
-    return ModelError(f"The trained file {path} was not written: read again, it does not compute what the engine does for the output '{name}' "
-                      f"({how}). The trained weights are safe in the checkpoint; please report this with the model.")
+    return ModelError(f"The file {path} was not written: read again, it does not compute what the engine does for the output '{name}' "
+                      f"({how}). The weights are as they were; please report this with the model.")

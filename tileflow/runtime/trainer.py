@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,16 +14,26 @@ import numpy as np
 from ..errors import CheckpointError, DataError, Interrupted, OptionError, TileflowError, TrainingError, WeightsLostError
 from ..metrics import accuracy_counts
 from ..metrics.named import Function
+from ..optim import remembered
+from ..optim.scaling import LOSS_SCALE
+from ..optim.schedules import Run, is_state
 from ..options import Options
 from .data import DataLoader, Dataset
+from .engine import Engine
 from .evaluate import Evaluator
-from .fingerprint import differences, fingerprint
-from .history import Epoch, Running
+from .fingerprint import changed_attributes, differences, fingerprint, loss_scaling
+from .history import Epoch, Running, runs
 from .run_folder import CHECKPOINT, FAILED, Position, load_run, save_run, write_metrics
 from .run_settings import resume_command
 from .schedule import Schedule, Step
+from .statistics import Log
 from .stop import asked_by_signals
 from .training_model import TrainingModel
+
+LEARNING_RATE = "optimizer.lr"
+"""The state that the learning rate (of the first group) is read from."""
+RATES = "optimizer.lr.history"
+"""What the learning rates of all updates are called in a checkpoint."""
 
 
 class Reporter(Protocol):
@@ -32,6 +42,7 @@ class Reporter(Protocol):
     def compiling(self, kernel: str, done: int, total: int) -> None: ...
     def begin_epoch(self, epoch: int, epochs: int, batches: int) -> None: ...
     def batch(self, loss: float, accuracy: float | None, samples: int) -> None: ...
+    def learning_rate(self, rate: float) -> None: ...
     def end_epoch(self, record: Epoch) -> None: ...
     def say(self, sentence: str) -> None: ...
 
@@ -46,6 +57,9 @@ class Silent:
         pass
 
     def batch(self, loss: float, accuracy: float | None, samples: int) -> None:
+        pass
+
+    def learning_rate(self, rate: float) -> None:
         pass
 
     def end_epoch(self, record: Epoch) -> None:
@@ -71,6 +85,8 @@ class Trainer:
     epoch: int = 0
     running: Running = field(default_factory=Running)
     updates_in_epoch: int = 0
+    rates: list[float] = field(default_factory=list)
+    """The learning rate of every update of the run (NaN: of a checkpoint that did not tell)."""
     reason: str = "as chosen"
     """Why it is this loss."""
 
@@ -79,6 +95,8 @@ class Trainer:
         self.schedule = Schedule.of(len(self.train), self.options)
         self._rest: dict[Step, TrainingModel] = {}
         self._stop = threading.Event()
+        every = self.options.statistics
+        self.statistics = None if every is None else Log(self.folder, every, f"Gradients and weights of {self.folder.name}")
         self.evaluator = Evaluator(self.model, self.options, self.reporter.compiling, lambda: self._stop.is_set())
 
     @property
@@ -102,6 +120,7 @@ class Trainer:
             self._rest[step] = models[step] = model
         for step, model in models.items():
             model.stop = lambda: self._stop.is_set()
+            model.run = Run(self.options.epochs * self.schedule.length, self.schedule.length)
             try:
                 model.compile(*self.train.gather(np.zeros(step.rows, np.int64)))
             except TileflowError as error:
@@ -167,12 +186,31 @@ class Trainer:
                 return                  # the epoch is not over before it is measured
             record.test_loss, record.test_accuracy = figures.pop("loss"), figures.pop("accuracy", None)
             record.test_metrics = figures
+        record.loss_scale = self.model.loss_scale if self.model.scaling.automatic != "off" else None
+        record.learning_rate = self.rates[-1] if self.rates and self.rates[-1] == self.rates[-1] else None
+        self._observe(record)
         self.history.append(record)
         self.epoch, self.running, self.updates_in_epoch = self.epoch + 1, Running(), 0
         if self.options.checkpoint_every and self.epoch % self.options.checkpoint_every == 0 and self.epoch < self.options.epochs:
             self.save()
         self._write_metrics()
         self.reporter.end_epoch(record)
+
+    def _observe(self, record: Epoch) -> None:
+        """Schedules that look at a metric are told that of the epoch: on the test data, where there are any.
+
+        Raises:
+            OptionError: one of them looks at what is not measured.
+        """
+        measured: dict[str, float | None] = {"loss": record.loss, "accuracy": record.accuracy}
+        if self.test is not None:
+            measured = {"loss": record.test_loss, "accuracy": record.test_accuracy, **record.test_metrics}
+        for schedule in remembered.with_state(self.model.optimizer).values():
+            figure = measured.get(schedule.metric)
+            if figure is None:
+                known = ", ".join(name for name, value in measured.items() if value is not None)
+                raise OptionError(f"Schedule plateau looks at the metric {schedule.metric!r}, which this run does not measure; it measures {known}.")
+            schedule.observe(figure)
 
     def _last(self, batch: tuple[np.ndarray, ...], rest: Sequence[Step]) -> None:
         """The rows at the end that fill no call."""
@@ -185,11 +223,13 @@ class Trainer:
 
     def _call(self, model: TrainingModel, batch: tuple[np.ndarray, ...], first_update: int) -> None:
         """One call, or what is left of it; counts only the updates that were done."""
-        began = time.perf_counter()
+        began, skipped, before = time.perf_counter(), model.skipped_updates, self.session.updates
         try:
             outputs = model.run_call(*batch, first_update=first_update)
         except TrainingError:
+            self.running.skipped += model.skipped_updates - skipped
             self.updates_in_epoch += model.engine.completed - first_update      # the call's whole updates stand
+            self._note_rates(model.engine, first_update)
             raise
         seconds = time.perf_counter() - began
         engine = model.engine
@@ -200,15 +240,28 @@ class Trainer:
             return
         losses = model.last_losses[done] if model.last_losses is not None else np.zeros(0)
         correct, predictions = self._correct(outputs, batch[-1], done)
+        self._note_rates(engine, first_update)
         r = self.running
-        r.loss += float(np.sum(losses, dtype=np.float64)) * rows
+        r.skipped += model.skipped_updates - skipped
+        if model.program.skips:
+            r.unmeasured += rows * int(np.count_nonzero(~np.isfinite(losses)))
+            losses = losses[np.isfinite(losses)]
+        r.loss = float(np.add.accumulate(np.append(r.loss, losses.astype(np.float64) * rows))[-1])          # one by one, wherever a call ends
         r.correct += correct
         r.predictions += predictions
         r.samples += count * rows
         r.seconds += seconds - model.compile_seconds
         model.compile_seconds = 0.0
         self.updates_in_epoch += engine.completed - first_update
-        self.reporter.batch(float(np.mean(losses)), correct / predictions if predictions else None, count * rows)
+        if self.statistics is not None:
+            self.statistics.after(model, before)
+        self.reporter.batch(float(np.mean(losses)) if len(losses) else np.nan, correct / predictions if predictions else None, count * rows)
+
+    def _note_rates(self, engine: Engine, first_update: int) -> None:
+        """With which learning rates the updates of a call were done."""
+        self.rates += engine.used(LEARNING_RATE)[first_update:engine.completed].tolist()
+        if self.rates and hasattr(self.reporter, "learning_rate"):                 # reporters of callers' own need not know it
+            self.reporter.learning_rate(self.rates[-1])
 
     def _correct(self, outputs: list[np.ndarray], labels: np.ndarray, done: slice) -> tuple[int, int]:
         """Right predictions and predictions of the micro-batches `done`; scores [M, mb, C, ...]."""
@@ -232,10 +285,27 @@ class Trainer:
 
         def write() -> None:
             at = Position(self.session.updates, self.session.micro_batches, self.epoch, self.updates_in_epoch, self.running, self.history)
-            save_run(path, self.session.lasting(), at, self._fingerprint)
+            save_run(path, self.session.lasting() | self._kept(), at, self._fingerprint)
         self.session.turn.hold(write)
         self._write_metrics()
         return path
+
+    def _kept(self) -> dict[str, np.ndarray]:
+        """What a checkpoint holds besides states: learning rates, and what schedules have come to."""
+        schedules = {f"optimizer.{name}.schedule": schedule.state() for name, schedule in remembered.with_state(self.model.optimizer).items()}
+        return {RATES: np.array(self.rates, np.float64), **schedules}
+
+    def _take_kept(self, path: Path, tensors: Mapping[str, np.ndarray], changed: Container[str]) -> None:
+        """The same out of a checkpoint at `path`. Schedules that have changed begin anew."""
+        rates = tensors.get(RATES, np.zeros(0)).reshape(-1)[:self.session.updates].tolist()
+        self.rates = [float("nan")] * (self.session.updates - len(rates)) + rates
+        for name, schedule in remembered.with_state(self.model.optimizer).items():
+            state = tensors.get(f"optimizer.{name}.schedule")
+            if state is not None and name not in changed:
+                if not is_state(state):
+                    raise CheckpointError(f"{path} holds no state of a schedule under optimizer.{name}.schedule; restore it from a copy or train "
+                                          "anew.")
+                schedule.restore(state)
 
     def _save_failed(self) -> str:
         """Keep the state of a failed run apart from the last checkpoint; what to tell the user."""
@@ -266,11 +336,16 @@ class Trainer:
             CheckpointError: damaged, of another model or other data, or of a run with other settings that shape the result.
         """
         tensors, at, made = load_run(path)
-        changed = differences(path, made, self._fingerprint, self.model, self.options)
+        said = differences(path, made, self._fingerprint, self.model, self.options)
+        self.session.assigned[LOSS_SCALE] = loss_scaling(made)
+        tensors.setdefault(LOSS_SCALE, np.array(loss_scaling(made), np.float32))              # older files have no such state
         self.session.restore(tensors, updates=at.updates, micro_batches=at.micro_batches)
+        if self.statistics is not None:
+            self.statistics.back_to(at.updates)
         self.epoch, self.updates_in_epoch = at.epoch, at.updates_in_epoch
         self.history, self.running = at.history, at.running
-        for sentence in changed:
+        self._take_kept(path, tensors, changed_attributes(made, self._fingerprint))
+        for sentence in said:
             self.reporter.say(sentence)
         if self.epoch >= self.options.epochs:
             self.reporter.say(f"The run has done {self.epoch} epochs, so there is nothing left to train; ask for more with epochs.")
@@ -280,4 +355,7 @@ class Trainer:
         return fingerprint(self.model, self.train, self.options)
 
     def _write_metrics(self) -> None:
-        write_metrics(self.folder, self.session.updates, self.history, self.options, self.model.loss.describe() | {"reason": self.reason})
+        if self.statistics is not None:
+            self.statistics.page()
+        write_metrics(self.folder, self.session.updates, self.history, self.options, self.model.loss.describe() | {"reason": self.reason},
+                      runs(self.rates))

@@ -7,14 +7,19 @@ from typing import Any
 import numpy as np
 
 from .. import compiler
-from ..errors import DataError, TypeMismatchError
+from ..errors import DataError, OptionError, TypeMismatchError
 from ..graph import Graph, TensorType, kind_of
 from ..graph.digest import digest
 from ..loss import LABELS, Loss, find
 from ..metrics.view import View
-from ..optim import Optimizer, from_options
+from ..optim import Optimizer, bound, from_options
+from ..optim.optimizer import same_structure
+from ..optim.scaling import IN_A_ROW, LOSS_SCALE, SKIPPED, Scaling
+from ..optim.schedules import UNKNOWN, Run
 from ..options import Options
 from ..program import Batching
+from . import optimizer_state
+from .failure import stuck
 from .model import Model, Progress
 from .source import Source, as_array
 
@@ -51,7 +56,8 @@ class LossModel(Model):
     def _arrays(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         count = self._own_count(len(arrays))
         if self.loss.takes in ("classes", "numbers") and len(arrays) == count:
-            raise DataError(f"The loss {self.loss_name} needs {LABELS} after the model's inputs: call model(x, {LABELS}).")
+            raise DataError(f"The loss {self.loss_name} needs {LABELS} after the model's inputs: call model(x, {LABELS}); "
+                            "where forward() computes its loss itself, set loss='identity'.")
         return [*super()._arrays(arrays[:count]), *(self._label(np.asarray(a)) for a in arrays[count:])]
 
     def _label(self, labels: np.ndarray) -> np.ndarray:
@@ -63,7 +69,7 @@ class LossModel(Model):
         if kind in "biu" and self.loss.takes in ("classes", "anything"):
             labels = labels.astype(np.int64)
         elif kind in "biuf" and self.loss.takes != "classes":
-            labels = labels.astype(self.options.precision)
+            labels = labels.astype(self.source.precision.loss)
         return as_array(labels, None, LABELS)
 
 
@@ -76,18 +82,118 @@ class TrainingModel(LossModel):
                  progress: Progress | None = None) -> None:
         super().__init__(source, options, loss, progress)
         self.optimizer = optimizer if optimizer is not None else from_options(options)
+        self.scaling = Scaling.of(options, self.optimizer.loss_scaling is not None)
+        self._structure: Mapping[str, Any] | None = None
+        """What of the optimizer is compiled in."""
+        self._fits: tuple[Optimizer | None, int] = None, 0
+        """The optimizer, and its changes so far, that was seen to fit that."""
         self.fingerprint = ""
         """The digest of the graph that is trained."""
+        self.run: Run = UNKNOWN
+        """What schedules know of the run that the calls are of."""
+        self._awaited: Mapping[str, Any] | None = None
+        """An optimizer's state that waits for the model to be compiled."""
         self.last_losses: np.ndarray | None = None
         """The loss of every micro-batch of the last call, whatever the output mode."""
+        bound.attach(self)
 
     def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
         self.fingerprint = digest(graph)
+        self._check_optimizer(self.optimizer)
+        self._structure = self.optimizer.structure()
         return compiler.training(graph, self._fitted(graph, more), self.optimizer, batching, reduction=self.options.accumulation_reduction,
-                                 loss_scaling=self.options.loss_scaling, serialized=self.options.serial_splits)
+                                 mean_reduction=self.options.mean_reduction_strategy,
+                                 loss_scaling=self.source.session.assigned.setdefault(LOSS_SCALE, self.loss_scaling), scaling=self.scaling,
+                                 named=self.source.parameter_names(), serialized=self.options.serial_splits, precision=self.source.precision,
+                                 checkpoints=self.options.gradient_checkpointing)
+
+    def set_optimizer(self, optimizer: Optimizer) -> None:
+        """Update the weights with another optimizer of the same structure from the next call on: its variable attributes take the place of the
+        old one's at once, and moments and counts go on. Nothing is compiled. (Attributes of the optimizer that the model has need no call.)
+
+        Raises:
+            OptionError: it is of another class, other attributes are constant or have other values, or anything else that is compiled in differs.
+        """
+        if not isinstance(optimizer, Optimizer):
+            raise OptionError(f"set_optimizer takes an optimizer such as tileflow.optim.SGD(lr=0.1), not {type(optimizer).__name__}.")
+        self._check_optimizer(optimizer)
+        self.optimizer = optimizer
+
+    def _check_optimizer(self, optimizer: Optimizer) -> None:
+        """OptionError where an optimizer does not fit what was compiled of one."""
+        if self._structure is None or (self._fits[0] is optimizer and self._fits[1] == optimizer.changes):
+            return
+        same_structure(self._structure, optimizer.structure())
+        self._fits = optimizer, optimizer.changes
+
+    def destroy(self) -> None:
+        super().destroy()
+        self._structure, self._fits = None, (None, 0)
+
+    @property
+    def loss_scaling(self) -> float:
+        """The loss scale that was asked for: the optimizer's, else that of the options."""
+        chosen = (self.optimizer.loss_scaling, self.options.loss_scaling, self.scaling.first)
+        return self.scaling.check(next(x for x in chosen if x is not None))
+
+    @property
+    def loss_scale(self) -> float:
+        """The loss scale as it is now: one that adapts is another after each update."""
+        session = self.source.session
+        return float(session[LOSS_SCALE]) if LOSS_SCALE in session else self.loss_scaling
+
+    @property
+    def skipped_updates(self) -> int:
+        """Updates that were skipped, since their loss or gradients were not finite."""
+        return self._counted(SKIPPED)
+
+    def _counted(self, name: str) -> int:
+        session = self.source.session
+        return int(session[name]) if self.scaling.skip and name in session else 0
+
+    def optimizer_state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of all that the optimizer remembers, by name and after the same whole update: moments, its count of updates, the loss scale,
+        attributes that may change, what schedules have come to. With `state_dict` it is all that training goes on from, bit for bit.
+
+        Raises:
+            TileflowError: before the first call or `compile`.
+        """
+        session, states = self.source.session, self._remembered()
+
+        def read() -> dict[str, np.ndarray]:
+            self._take_awaited()
+            return optimizer_state.collect(session, self.optimizer, states)
+        return session.turn.hold(read)
+
+    def load_optimizer_state_dict(self, tensors: Mapping[str, Any]) -> None:
+        """Go on from what `optimizer_state_dict` gave; nothing changes unless all of it fits. Before the first call it is kept until then.
+
+        After `load_state_dict`, not before: what 16-bit weights lack of float32 numbers is in the optimizer's state, and weights that are set
+        begin without.
+
+        Raises:
+            CheckpointError: it is empty, PyTorch's own, or of another optimizer or model; the sentence says what differs.
+        """
+        optimizer_state.check_form(tensors)
+        if self._current is None:
+            self._awaited = {name: np.array(value) for name, value in tensors.items()}
+        else:
+            self.source.session.turn.change(optimizer_state.load, self.source.session, self.optimizer, self._remembered(), tensors)
+
+    def _remembered(self) -> list[str]:
+        """Names of the optimizer's states in the compiled program."""
+        return [s.name for s in self.program.states.values() if s.kind == "optimizer"]
+
+    def _take_awaited(self) -> None:
+        """The model is compiled: what its optimizer's state was to be takes effect."""
+        if self._awaited is not None:
+            optimizer_state.load(self.source.session, self.optimizer, self._remembered(), self._awaited)
+            self._awaited = None
 
     def _scalars(self) -> Callable[[int], Mapping[str, float]]:
-        return self.optimizer.values
+        self._check_optimizer(self.optimizer)
+        self.source.session.assign(LOSS_SCALE, self.loss_scaling)
+        return lambda update: self.optimizer.values(update, self.run)
 
     def run_call(self, *arrays: Any, first_update: int = 0) -> list[np.ndarray]:
         """One call for a training loop: every output of every micro-batch, [micro-batches, *micro-batch shape] each.
@@ -99,8 +205,13 @@ class TrainingModel(LossModel):
         return self.source.session.turn.call(self._run, given, first_update)
 
     def _run(self, arrays: Sequence[np.ndarray], first_update: int = 0) -> list[np.ndarray]:
+        if self._awaited is not None:
+            self._prepare(arrays)
+            self._take_awaited()
         results = super()._run(arrays, first_update)
         loss = self.program.loss
         assert loss is not None
         self.last_losses = results[self.engine.outputs.index(loss)].reshape(-1)
+        if self.scaling.skip and self.scaling.stuck(self.loss_scale, bad := self._counted(IN_A_ROW)):
+            raise stuck(self.scaling.automatic, self.loss_scale, bad, self.source.session.updates)
         return results

@@ -4,7 +4,7 @@ from __future__ import annotations
 from ..graph import State, TensorType
 from ..kernels.machine.guard import clear, copy, finite
 from ..lower.plan import Plan
-from ..lower.rows import Operand, Place, Row
+from ..lower.row import Operand, Place, Row
 from ..room import padded
 
 
@@ -15,10 +15,12 @@ def gradients(plan: Plan, parts: list[str]) -> list[tuple[str, TensorType, Place
 
 
 def begin(plan: Plan, ipu: int) -> list[Row]:
-    """Before an update's micro-batches: accumulators are zero, pending statistics those that were committed."""
-    sums = [(Place(("state", s.name)), s.input.type) for s in plan.program.accumulators(ipu) if s.input.type.size]
-    zero = [Row(clear[f"u{t.itemsize}"], [Operand(place, (t.size,), t.itemsize)], t.size, 4096, 0.025 * t.nbytes, True) for place, t in sums]
-    return zero + [_copied(s, "state", "pending") for s in plan.program.statistics(ipu)]
+    """Before an update's micro-batches: accumulators are zero or what they start with, pending statistics those that were committed."""
+    sums = [s for s in plan.program.accumulators(ipu) if s.input.type.size]
+    zero = [(Place(("state", s.name)), s.input.type) for s in sums if not s.start]
+    cleared = [Row(clear[f"u{t.itemsize}"], [Operand(place, (t.size,), t.itemsize)], t.size, 4096, 0.025 * t.nbytes, True) for place, t in zero]
+    begun = [_copy(s, Place(("state", s.start)), Place(("state", s.name))) for s in sums if s.start]
+    return cleared + begun + [_copied(s, "state", "pending") for s in plan.program.statistics(ipu)]
 
 
 def commit(plan: Plan, ipu: int) -> list[Row]:
@@ -27,7 +29,9 @@ def commit(plan: Plan, ipu: int) -> list[Row]:
 
 
 def gradient_checks(plan: Plan, parts: list[str]) -> list[Row]:
-    """What refuses gradients that are not finite before these parts write anything."""
+    """What refuses gradients that are not finite before these parts write anything, unless they skip what is not."""
+    if plan.program.skips:
+        return []
     return [Row(finite(t.code), [Operand(place, (t.size,), t.itemsize)], t.size, 4096, 0.1 * t.size, True)
             for _, t, place in gradients(plan, parts) if t.size]
 
@@ -35,12 +39,16 @@ def gradient_checks(plan: Plan, parts: list[str]) -> list[Row]:
 def loss_checks(plan: Plan) -> list[Row]:
     """What refuses a micro-batch's loss that is not finite."""
     loss = plan.program.loss
-    if loss is None:
+    if loss is None or plan.program.skips:
         return []
     place = next(part.places[loss] for part in plan.parts.values() if loss in part.places)
     return [Row(finite(loss.type.code), [Operand(place, (1,), loss.type.itemsize)], 1, 1, 1.0, node=loss.producer)]
 
 
 def _copied(state: State, source: str, target: str) -> Row:
+    return _copy(state, Place((source, state.name)), Place((target, state.name)))
+
+
+def _copy(state: State, source: Place, target: Place) -> Row:
     words = padded(state.input.type.nbytes) // 8
-    return Row(copy["u8"], [Operand(Place((r, state.name)), (words,), 8) for r in (source, target)], words, 4096, 0.3 * words)
+    return Row(copy["u8"], [Operand(place, (words,), 8) for place in (source, target)], words, 4096, 0.3 * words)

@@ -7,7 +7,7 @@ import numpy as np
 
 from .. import memory
 from ..errors import CheckpointError, OptionError
-from ..graph import State
+from ..graph import State, check_reach
 from ..room import aligned, room
 from .turns import Turn
 
@@ -29,14 +29,17 @@ class Session:
         self.owner: object = None  # what must live as long as the session
         self.ties: tuple[tuple[str, ...], tuple[str, ...]] | None = None   # options tie and untie, which say what the parameters are
         self.trainable: tuple[str, ...] = ()            # option trainable of all trainings, which may make parameters of constants
+        self.assigned: dict[str, float] = {}      # what a user gave states that programs may change as well: only another value is written
         self._arrays: dict[str, np.ndarray] = {}
         self._kinds: dict[str, str] = {}
+        self._rests: dict[str, str] = {}          # by weight, the state that holds the bits which the weight lacks: new weights have none
 
     def declare(self, states: Iterable[State], initial: Mapping[str, np.ndarray] | None = None) -> None:
-        """Make memory for the states that have none yet; zero, or copied from `initial`.
+        """Make memory for the states that have none yet: copied from `initial`, or full of what the state says it starts with.
 
         Raises:
             OptionError: a state exists with another element type or shape (models of one network share its weights).
+            DataError: an initial number is beyond the reach of the state's type.
         """
         groups: dict[str, list[State]] = {}
         for state in states:
@@ -51,15 +54,21 @@ class Session:
                 t = s.input.type
                 self._arrays[s.name] = buffer[at:at + t.nbytes].view(t.numpy).reshape(t.shape)
                 self._kinds[s.name] = s.kind
+                if s.role == "remainder":
+                    self._rests[s.owner] = s.name
                 at += room(t)
                 if initial is not None and s.name in initial:
+                    check_reach(np.asarray(initial[s.name]), t.dtype, s.name)
                     self._arrays[s.name][...] = initial[s.name]
+                elif s.fill:                              # the padding around it stays zero
+                    self._arrays[s.name][...] = s.fill
 
     def _check(self, state: State) -> None:
         have, t = self._arrays[state.name], state.input.type
         if have.dtype != t.numpy or have.shape != t.shape:
+            what = "types of moments" if state.kind == "optimizer" else "precision"
             raise OptionError(f"{state.name!r} is {have.dtype}{list(have.shape)} in another model of the same network and would be {t} here; "
-                              "use the same precision for all models of one network, or load its file again with tileflow.load.")
+                              f"use the same {what} for all models of one network, or load its file again with tileflow.load.")
 
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
@@ -85,10 +94,13 @@ class Session:
         if array.shape != target.shape:
             raise ValueError(f"State {name!r} has shape {list(target.shape)}, got {list(array.shape)}.")
 
-        def write() -> None:
-            target[...] = array
-            self.version += 1
-        self.turn.change(write)
+        self.put({name: array})
+
+    def assign(self, name: str, value: float) -> None:
+        """Let a state be what a user gave, unless that was given before: what programs made of it stays. Within a turn."""
+        if self.assigned.get(name) != value:
+            self._arrays[name][...] = value
+            self.assigned[name] = value
 
     def put(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Overwrite states with arrays that fit, all between the same two calls.
@@ -99,6 +111,9 @@ class Session:
         def write() -> None:
             for name, array in tensors.items():
                 self._arrays[name][...] = array
+                rest = self._rests.get(name)
+                if rest is not None and rest not in tensors:
+                    self._arrays[rest][...] = 0
             self.version += 1
         self.turn.change(write)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError
-from ..graph import kind_of
+from ..graph import check_reach, kind_of
 
 LISTED = 5
 """Weights that a sentence names."""
@@ -33,6 +33,8 @@ def fitting(own: Mapping[str, np.ndarray], tensors: Mapping[str, Any], strict: b
             floats = kind_of(array.dtype) == kind_of(have.dtype) == "f"
             if array.shape != have.shape or not (floats or array.dtype == have.dtype):
                 wrong.append(f"{name!r} is {have.dtype}{list(have.shape)}, got {array.dtype}{list(array.shape)}")
+            else:
+                check_reach(array, have.dtype.name, name)
     if wrong:
         raise DataError(f"These weights do not fit, and none was taken over: {_some(wrong)}.")
     return arrays

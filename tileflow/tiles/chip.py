@@ -16,17 +16,18 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import OptionError
+from ..graph import NARROW
 from ..reading import read_text
 
-DEVICE_DTYPES = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
-"""Element types the tiles do not have, and what they hold instead."""
+DEVICE_DTYPES = {"float64": "float32", "int64": "int32", "uint64": "uint32", "bfloat16": "float16"}
+"""Element types the tiles do not have, and what they hold instead: bfloat16 takes the room and the time of float16."""
 
-ITEMSIZE = {"float16": 2, "float32": 4, "float64": 8, "int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4,
-            "int64": 8, "uint64": 8}
+ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2, "int32": 4,
+            "uint32": 4, "int64": 8, "uint64": 8, **dict.fromkeys(NARROW, 1)}
 
 
 def device_dtype(dtype: str, precision: str = "32.32") -> str:
-    """The element type a tensor has on the tiles: 64 bits become 32; with precision "16.32" or "16.16" float32 becomes float16."""
+    """The element type a tensor has on the tiles: 64 bits become 32, bfloat16 float16; with precision "16.32" or "16.16" float32 becomes float16."""
     dtype = DEVICE_DTYPES.get(dtype, dtype)
     return "float16" if dtype == "float32" and precision.startswith("16") else dtype
 

@@ -53,7 +53,8 @@ class Chooser:
     def options_for(self, node: Node) -> TileOptions:
         """The options with the type of partial sums that a node asks for."""
         hints, precision = node.origin.hints, self.options.precision
-        if hints is None or hints.partials is None or not precision.startswith("16"):
+        halves = all(v.type.is_half for v in node.operands if v.type.is_float)
+        if hints is None or hints.partials is None or not (halves or precision.startswith("16")):
             return self.options
         return dataclasses.replace(self.options, precision="16.16" if hints.partials == "float16" else "16.32")
 

@@ -9,10 +9,10 @@ import functools
 import math
 
 from .. import schedule as order
-from ..graph import Node
-from ..graph.composite import declares, expanded
+from ..graph import Graph, Node, with_inside
+from ..graph.composite import declares, expanded, trimmed
 from ..program import Program
-from ..work import Reduce, Work
+from ..work import Contraction, Reduce, Work
 from .chip import Chip, device_dtype
 from .choose import Chooser
 from .layout import NOTHING, Layouts, Rearrangement
@@ -24,6 +24,7 @@ from .recompute import recomputed
 from .schedule import Entry, Storage, entries_of, schedule
 from .spread import on_device
 from .tiled import Contributor, TileProgram, Transfer
+from .turns import counted
 
 _SHARED: PlanCache = {}
 """Plans and works already made in this process: analyses of one program (a sweep, the levers of an error) share nearly all."""
@@ -43,7 +44,10 @@ def analyze(program: Program, chip: Chip, options: TileOptions | None = None, ca
 
 def _in_parts(program: Program) -> Program:
     """The program with the parts of the operators that do not say what they do."""
-    graphs = {name: expanded(graph, lambda node: not declares(node.op, "work")) for name, graph in program.parts.items()}
+    def parts(graph: Graph) -> Graph:
+        found = expanded(graph, lambda node: not declares(node.op, "work") and not node.op.regions)
+        return with_inside(trimmed(found), parts)
+    graphs = {name: parts(graph) for name, graph in program.parts.items()}
     return program if graphs == program.parts else program.with_parts(graphs)
 
 
@@ -88,8 +92,18 @@ class _Analysis:
         for storage in self.made.storages:
             if storage.mapping is None:
                 storage.mapping = self.layouts.linear(storage)
+        self._count(steps)
         memory = measure(self.made, steps, rearranged, self.chip)
         return self._result(steps, memory, rearranged)
+
+    def _count(self, steps: list[TileStep]) -> None:
+        """Let the steps of branches and loops take what they take each time that their part runs."""
+        cycles = {step.node: step.phases.total for step in steps}
+        times = {node: n for graph in self.program.graphs for node, n in counted(graph, cycles).items()}
+        for step in steps:
+            step.times = times[step.node]
+            if step.times != 1:
+                step.phases = step.phases.times(step.times)
 
     # ---- one operator ---------------------------------------------------------------------------------------------------
 
@@ -152,12 +166,13 @@ class _Analysis:
         cycles = self._cycles(steps)
         seconds = max(cycles, host, 1) / self.chip.clock_hz
         samples = self.program.batching.rows_per_update if self.program.training else self.program.batching.micro_batch
-        flops = sum(s.work.flops * s.repeats for s in steps)
+        flops = sum(s.flops for s in steps)
         worst = int(memory.peak.argmax())
         fits = bool(memory.peak[worst] <= self.chip.usable_bytes)
         if not fits:
             self.infeasible.append(f"Tile {worst} needs {int(memory.peak[worst]):,} bytes and has {self.chip.usable_bytes:,}.")
-        peak_flops = self.chip.peak_flops(device_dtype("float32", self.options.precision))
+        halves = any(isinstance(w, Contraction) and w.inputs[0] is not None and w.inputs[0].dtype == "float16" for w in self.works)
+        peak_flops = self.chip.peak_flops("float16" if halves else device_dtype("float32", self.options.precision))
         return TileProgram(self.program, self.chip, self.options, steps, memory.always_live, memory.peak, memory.categories, memory.liveness,
                            phases, cycles, seconds, samples / seconds, flops / seconds / 1e12, flops / seconds / peak_flops, worst, fits,
                            self.infeasible, transfers, self.streaming, memory.peak_step, self.made, rearranged,

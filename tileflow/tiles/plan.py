@@ -85,7 +85,8 @@ class TileOptions:
 
     available_memory_proportion: share of a tile's memory that one operator's temporaries may take.
     per_op: proportions by node-name pattern (fnmatch on any of the node's origin sources); the first match counts.
-    precision: "32.32" (float32, float32 partials), "16.32" (float16 tensors, float32 partials), "16.16".
+    precision: "32.32" (the program's types, float32 partials), "16.32" (float16 in place of float32, float32 partials), "16.16".
+    program: the precision that the program was compiled with, for reports.
     serialized: node-name pattern -> (mode, factor) of serialized matmuls.
     pinned: pattern of a node's own name (`step_names`) or of a source -> plan as exported JSON; used instead of a search.
     """
@@ -93,6 +94,7 @@ class TileOptions:
     available_memory_proportion: float = 0.6
     per_op: Mapping[str, float] = field(default_factory=dict)
     precision: str = "32.32"
+    program: str = "32"
     serialized: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     pinned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     joint_plans: bool = True
@@ -112,6 +114,12 @@ class TileStep:
     phases: Phases
     repeats: int = 1                  # times per weight update
     live_bytes: int = 0               # not-always-live bytes on the worst tile while it runs, temporaries included
+    times: int = 1                    # of branches and loops: how often it counts when its part runs once; `phases` has them all
+
+    @property
+    def flops(self) -> float:
+        """Useful FLOPs per weight update."""
+        return self.work.flops * self.times * self.repeats
 
 
 def node_name(node: Node) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from .. import schedule as order
-from ..graph import Graph, Node, State, Value
+from ..graph import Branches, Graph, Node, State, Turns, Value
 from ..program import Program
 from ..work import Map, Work
 from .chip import ITEMSIZE, device_dtype
@@ -86,8 +86,8 @@ def repeats_of(program: Program) -> dict[str, int]:
 
 
 def entries_of(program: Program) -> list[Entry]:
-    """All nodes in order."""
-    return [Entry(part, node) for part, graph in program.running for node in graph.nodes]
+    """All nodes in order; in place of those with regions, what is in the regions."""
+    return [Entry(part, node) for part, graph in program.running for node in graph.walk() if not node.op.regions]
 
 
 def schedule(program: Program, works: Sequence[Work], precision: str, optimizer_off_chip: bool = False) -> Schedule:
@@ -123,9 +123,7 @@ class _Builder:
                     self._new(value, "constants", value.name, layers.get(value, value.name))
             for value in graph.inputs:
                 self._input(value, part)
-            for node in graph.nodes:
-                self._node(node, at)
-                at += 1
+            at = self._nodes(graph, at)
             self._results(graph, part)
         self._reads()
         self._merge_states()
@@ -147,14 +145,16 @@ class _Builder:
         return storage
 
     def _state(self, state: State) -> None:
-        """States are known by name in all graphs. Optimizer moments keep 32 bits in every precision."""
-        if state.name not in self.states:
-            keep = state.kind == "optimizer"
-            storage = self._new(state.input, KINDS[state.kind], state.name, self._layer_of(state), keep)
+        """States are known by name in all graphs. Optimizer moments keep 32 bits in every precision. An accumulator that begins as a state is
+        that state: tiles have no calls that end early."""
+        name = state.start or state.name
+        if name not in self.states:
+            keep = state.kind == "optimizer" or bool(state.start)
+            storage = self._new(state.input, KINDS[state.kind], name, self._layer_of(state), keep)
             storage.state = state
             storage.off_chip = self.off_chip and keep and state.input.type.size > 1
-            self.states[state.name] = storage
-        self.made.of[state.input] = self.states[state.name]
+            self.states[name] = storage
+        self.made.of[state.input] = self.states[name]
 
     def _layer_of(self, state: State) -> str:
         """The layer that reads a parameter or buffer; a moment or an accumulator is its parameter's layer's."""
@@ -172,6 +172,51 @@ class _Builder:
             self.made.inputs.append(storage)
             self.made.streamed[storage] = part
 
+    def _nodes(self, graph: Graph, at: int) -> int:
+        """The nodes of a graph, the first of which is step `at`; gives the step after them."""
+        for node in graph.nodes:
+            if node.op.regions:
+                at = self._regions(node, at)
+            else:
+                self._node(node, at)
+                at += 1
+        return at
+
+    def _regions(self, node: Node, at: int) -> int:
+        """What regions are given lies where it lay, but for slices and carried values, which have memory of their own throughout a loop; results of
+        branches have theirs from the first branch on, so that both may leave them there."""
+        op, first = node.op, at
+        for value in node.outputs:
+            self._activation(value, node, at)
+        for region in op.regions:
+            given = [v for v in node.inputs[isinstance(op, Branches):] if v is not None]
+            if isinstance(op, Turns):
+                given = [v for v in node.inputs[2:] if v is not None]
+                own = region.graph.inputs[:1 + op.carried + op.scanned]
+                for value in own:
+                    self._activation(value, node, at)
+                shared = zip(region.graph.inputs[len(own):], given[op.carried + op.scanned:], strict=True)
+            else:
+                shared = zip(region.graph.inputs, given, strict=True)
+            self.made.of.update({inner: self.made.of[outer] for inner, outer in shared})
+            for value in region.graph.constants:
+                self._new(value, "constants", value.name, self.made.layer(node))
+            at = self._nodes(region.graph, at)
+            if isinstance(op, Turns):
+                self._throughout(region.graph, at - 1)
+        for value in (*node.operands, *node.outputs):
+            self._until(self.made.of[value], max(first, at - 1))
+        return at
+
+    def _throughout(self, graph: Graph, last: int) -> None:
+        """What a loop's body is given, and what it gives, lives to the end of the loop."""
+        for value in (*graph.inputs, *graph.outputs):
+            self._until(self.made.of[value], last)
+
+    def _activation(self, value: Value, node: Node, at: int) -> None:
+        storage = self._new(value, "activations", value.name, self.made.layer(node))
+        storage.birth = storage.death = at
+
     def _node(self, node: Node, at: int) -> None:
         alias = node.op.alias
         for i, value in enumerate(node.outputs):
@@ -179,8 +224,7 @@ class _Builder:
             if source is not None:
                 self.made.of[value] = self.made.of[source]
                 continue
-            storage = self._new(value, "activations", value.name, self.made.layer(node))
-            storage.birth = storage.death = at
+            self._activation(value, node, at)
 
     def _results(self, graph: Graph, part: str) -> None:
         """Outputs stay until their part ends; what is read again and again, until the last time."""
@@ -234,7 +278,7 @@ class _Builder:
             for state in graph.states:
                 if state.output not in where:
                     continue
-                own, fresh, at = self.states[state.name], made.of[state.output], where[state.output]
+                own, fresh, at = self.states[state.start or state.name], made.of[state.output], where[state.output]
                 if fresh.state is None and isinstance(self.works[at], Map) and last_read.get(own, ALWAYS) <= at:
                     taken[fresh] = own
                     if own.off_chip:

@@ -103,7 +103,7 @@ class TileProgram:
     @property
     def flops(self) -> float:
         """Useful FLOPs per weight update."""
-        return sum(s.work.flops * s.repeats for s in self.steps)
+        return sum(s.flops for s in self.steps)
 
     @property
     def host_cycles(self) -> int:

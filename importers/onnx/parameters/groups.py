@@ -4,7 +4,7 @@
 2. TorchScript keeps the name of a parameter that it merged with another one as that of an Identity of the stored tensor.
 3. The reader's module: the same role in different modules means different parameters, a table that is a product's weight too is one.
 
-Readers of whom the file says nothing read what the others read.
+Readers of whom the file says nothing read what the others read. A file that was written from a network of layers says all of it (`told`).
 """
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tileflow.graph import STATISTIC
 from ..model import OnnxModel
 from .placeholders import Placeholders, call_of
 from .scopes import Scopes, is_made_up, parent
+from .told import told
 from .uses import Use, uses_of
 
 Key = tuple[str, str]
@@ -52,6 +53,7 @@ class Evidence:
         self.scopes = Scopes(model)
         called = [node for node in self.nodes if call_of(node) is not None]
         self.placeholders = Placeholders((u for uses in self.uses.values() for u in uses), (v.name for v in model.proto.graph.input), called)
+        self.told = told(model)
         self.by_pytorch = model.proto.producer_name == "pytorch"
         self.by_torchscript = self.by_pytorch and not called
         """Stored tensors have the names of the network's parameters and buffers, unless the exporter numbered them."""
@@ -61,6 +63,8 @@ class Evidence:
     def groups(self, tensor: str) -> list[Group]:
         """The uses of one tensor by parameter, in the order of the file; none where nobody reads it."""
         uses = self.uses[tensor]
+        if self.told is not None and tensor in self.told:
+            return [Group(tensor, ("name", tensor), uses)]
         found: dict[Key, list[Use]] = defaultdict(list)
         for use in uses:
             found[self._key(tensor, use, len(uses) > 1)].append(use)

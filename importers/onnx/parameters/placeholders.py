@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from onnx import NodeProto
 
-from tileflow.graph import DATA, TRAINED
+from tileflow.graph import DATA, START, TRAINED
 
 from .scopes import metadata
 from .uses import Use
@@ -73,11 +73,13 @@ class Placeholders:
         return found[1:] + found[:1] if target is not None and target[1] in BIAS_FIRST and len(found) > 1 else found
 
     def _match(self, uses: Sequence[Use], arguments: Sequence[str]) -> None:
-        """Give each operand of one call its argument: by name, then trained roles in order, then others in order; numbers only by name."""
+        """Give each operand of one call its argument: by name, then trained roles in order, then others in order; numbers and first states
+        by name only."""
         left = dict.fromkeys(arguments)
         by_name = {a[2:]: a for a in left}
         matched: dict[str, str] = {}
-        for stage in (lambda u: flattened(u.name) in by_name, lambda u: u.role in TRAINED, lambda u: u.role != DATA, lambda u: bool(u.dims)):
+        for stage in (lambda u: flattened(u.name) in by_name, lambda u: u.role in TRAINED, lambda u: u.role not in (START, DATA),
+                      lambda u: bool(u.dims) and u.role != START):
             for use in uses:
                 key = (use.place or 0, use.index)
                 if key in self.given or not stage(use):

@@ -6,18 +6,20 @@ of Add and Mul. There PyTorch's metadata decide, then contents, names and neighb
 """
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from onnx import NodeProto
 
-from tileflow.graph import DATA, MOVED, OPS, STATISTIC, TRAINED
+from tileflow.graph import DATA, MOVED, OPS, START, STATISTIC, TRAINED
 
+from ..checker import schema_of
 from ..model import OnnxModel
 from .names import from_placeholder
 from .placeholders import RESULT, TARGET, call_of, flattened
@@ -34,6 +36,8 @@ CREATED = re.compile(r"val_\d|zeros|ones|full|where|masked_fill|arange|empty|sca
 """Names of results that are made of no parameter."""
 CALLED_CONSTANT = re.compile(r"const|/[xy](:\d+)?$", re.IGNORECASE)
 """In names of tensors: TensorFlow's converters write const_fold_opt__12 and mul/y."""
+QUANTISED = re.compile("[Qq]uantize|QLinear|QGemm|MatMulInteger|MatMulNBits")
+"""In names of operators over numbers that bytes stand for."""
 LIMITS = ("Max", "Min", "Pow", "Mod", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 COMPUTED = "the exporter computed it, perhaps from parameters"
 LOOKED_BEHIND = 4
@@ -64,6 +68,14 @@ class Facts:
     def given_to(self, use: Use) -> str | None:
         """What PyTorch's call gave to this operand."""
         return None if use.place is None else self.ties.evidence.placeholders.given.get((use.place, use.index))
+
+    def is_attribute(self, use: Use) -> bool:
+        """The operator of ours holds this operand of ONNX's as an attribute."""
+        schema = schema_of(use.node, self.model.opset.get("", 0))
+        op: Any = OPS.get(use.node.op_type)
+        if schema is None or op is None or use.index >= len(schema.inputs):
+            return False
+        return any(f.name == schema.inputs[use.index].name for f in dataclasses.fields(op))
 
     @cached_property
     def array(self) -> np.ndarray:
@@ -124,6 +136,14 @@ class Facts:
 Rule = Callable[[Facts], Verdict | None]
 
 
+def the_file_says(f: Facts) -> Verdict | None:
+    told = f.ties.evidence.told
+    if told is None:
+        return None
+    kind = told.get(f.name)
+    return Verdict("constant", "no parameter of the network") if kind is None else Verdict(kind, f"the network's {kind}")
+
+
 def statistics(f: Facts) -> Verdict | None:
     return Verdict("buffer", f"running statistics of {f.first.node.op_type}") if f.role == STATISTIC else None
 
@@ -174,6 +194,18 @@ def named_by_a_module(f: Facts) -> Verdict | None:
     return Verdict("parameter", "a tensor of the module by its name") if in_module and not f.made_up else None
 
 
+def held_as_attributes(f: Facts) -> Verdict | None:
+    """What every reader wants to know before it runs: Resize's scales."""
+    return Verdict("constant", f"an attribute of {f.first.node.op_type}") if all(map(f.is_attribute, f.uses)) else None
+
+
+def scales_of_bytes(f: Facts) -> Verdict | None:
+    """What says how large the numbers are that bytes stand for: the bytes are not trained, and a network of scales alone is nobody's wish."""
+    if not all(QUANTISED.search(use.node.op_type) and use.index > 0 for use in f.uses):
+        return None
+    return Verdict("constant", f"a scale of quantised numbers, in {f.first.node.op_type}")
+
+
 def computed_by_the_exporter(f: Facts) -> Verdict | None:
     if not f.ties.evidence.placeholders.known or not f.given <= {RESULT}:
         return None
@@ -189,6 +221,12 @@ def single_numbers(f: Facts) -> Verdict | None:
         return None
     doubtful = f.tensor.dims and not f.made_up and not CALLED_CONSTANT.search(str(f.name))
     return Verdict("constant", f"one number in {f.first.node.op_type}", "a parameter of one number is possible" if doubtful else "")
+
+
+def first_states(f: Facts) -> Verdict | None:
+    if f.role != START:
+        return None
+    return Verdict("constant", f"the first state of {f.first.node.op_type}", "a trained first state is possible" if f.looks_trained else "")
 
 
 def limits(f: Facts) -> Verdict | None:
@@ -212,8 +250,9 @@ def other_arithmetic(f: Facts) -> Verdict | None:
 
 
 RULES: tuple[Rule, ...] = (
-    statistics, constant_nodes, pytorch_says, masks, called_like_a_buffer, declared_by_the_operator, bias_of_a_product, named_by_a_module,
-    computed_by_the_exporter, single_numbers, limits, numbered_by_the_exporter, one_number_per_channel, other_arithmetic)
+    the_file_says, statistics, constant_nodes, pytorch_says, masks, called_like_a_buffer, declared_by_the_operator, bias_of_a_product,
+    named_by_a_module, held_as_attributes, scales_of_bytes, computed_by_the_exporter, first_states, single_numbers,
+    limits, numbered_by_the_exporter, one_number_per_channel, other_arithmetic)
 
 
 def verdicts(model: OnnxModel, ties: Ties) -> dict[str, Verdict]:

@@ -63,7 +63,7 @@ def find_ties(model: OnnxModel, tie: Sequence[str] = (), untie: Sequence[str] = 
     for members in groups.values():
         names.give(members)
     changed = _untie(model, groups, evidence, names, untie)
-    views = dict(find_views(_flat(groups), evidence))
+    views = dict(find_views(_flat(groups), evidence)) if evidence.told is None else {}
     changed |= {name for name in views if matches(name, untie)}
     views = {name: view for name, view in views.items() if name not in changed}
     _check(untie, changed, "untie", "that several nodes read", _flat(groups))

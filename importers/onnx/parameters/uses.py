@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from onnx import AttributeProto, NodeProto
 
-from tileflow.graph import DATA, FLOATS, MOVED, OPS, STATISTIC, TRAINED
+from tileflow.graph import DATA, FLOATS, MOVED, OPS, START, STATISTIC, TRAINED
 
 from ..checker import schema_of
+from ..declared import ROLES
 from ..model import OnnxModel
 from ..tensors import DTYPES
 
@@ -18,7 +19,7 @@ STANDS_FOR = {"CastLike": "Cast"}
 """Operators that the importer writes as another one."""
 NOT_READING = ("Shape", "Size")
 """They look at a tensor's type only."""
-IMPORTANCE = (STATISTIC, *TRAINED, DATA)
+IMPORTANCE = (STATISTIC, *TRAINED, START, DATA)
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ def uses_of(model: OnnxModel) -> dict[str, list[Use]]:
 def declared_role(node: NodeProto, index: int, opset: Mapping[str, int]) -> str:
     """What the operator says its operand `index` is for."""
     if node.domain not in ("", "ai.onnx"):
-        return DATA
+        roles = ROLES.get((node.domain, node.op_type), ())
+        return roles[index] if index < len(roles) else DATA
     op = OPS.get(STANDS_FOR.get(node.op_type, node.op_type))
     if op is not None and op.onnx:
         return op.roles[index] if index < len(op.roles) else DATA

@@ -34,6 +34,10 @@ CHANNELS = 32             # channels on both sides from which the transformation
 REUSED, ANEW = 12, 96
 """Tiles from which the transformation of the weights pays: that of a forward pass, which mostly serves many runs, and that of a gradient."""
 SPEED = 0.85              # of the products, as a part of a register kernel's
+NEAR, FAR = 1 << 20, 12 << 20
+"""Bytes of transformed weights that stay in a core's own cache, and in the one that cores share, from pass to pass."""
+READ, AGAIN = 0.13, 0.035
+"""Nanoseconds a byte to read weights that are not near, the first time and from the shared cache."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,17 @@ def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core, with laid-out weights."""
     flops = 2.0 * ELEMENTS * _tiles(p) * p.c * p.oc
     moved = ELEMENTS * _tiles(p) * (p.c + p.oc)
-    return flops / (SPEED * speed(dtype, path) * 1.9) + 0.12 * moved
+    return flops / (SPEED * speed(dtype, path) * 1.9) + 0.12 * moved + _reading(p, dtype)
+
+
+def _reading(p: Problem, dtype: str) -> float:
+    """Nanoseconds that weights take which are too many to stay near: they are read once for the tiles of each unit, and are 16/9 of the direct
+    way's, so with many channels and few pixels that one is faster."""
+    weights = ELEMENTS * p.c * p.oc * itemsize(dtype)
+    passes = -(-_tiles(p) // _blocks(p, itemsize(dtype), 1)[0])
+    if weights <= NEAR:
+        return 0.0
+    return weights * (READ + (passes - 1) * (AGAIN if weights <= FAR else READ))
 
 
 def _tiles(p: Problem) -> int:

@@ -1,0 +1,6 @@
+"""Models whose sizes, branches or turns follow from data, cut into pieces: what of a model can be compiled now, and what must be known first."""
+from .cut import Cutter, Piece, decides
+from .host import run_hosted
+from .steps import Frame, Step
+
+__all__ = ["Cutter", "Frame", "Piece", "Step", "decides", "run_hosted"]

@@ -1,0 +1,119 @@
+"""All steps of a recurrent layer. The inputs' share of the gates is there; a step multiplies the state by the recurrent weights, which stay in
+cache, and passes over the gates of each row.
+
+A worker takes some rows of the batch, of one direction, through all steps: nobody waits for anybody. Rows whose sequence has ended are not
+computed; their output is 0 and their state stays.
+"""
+from __future__ import annotations
+
+import functools
+
+from ..isa import cpu
+from ..isa.vector import itemsize
+from ..machine.leaf import Leaf
+from ..machine.places import address_of
+from ..machine.status import INDEX_OUT_OF_RANGE, OK
+from .panels import padded, product
+from .rows import RowPass, row_function
+from .steps import SKEW, Steps, active, taken
+
+ARRAYS = ("x", "q", "b", "p", "c", "h", "s", "y", "r")
+"""What the cell's expressions may name (see `ops/cells.py`)."""
+
+
+def scratch_elements(rows: int, n: int, gates: int, width: int, dtype: str) -> int:
+    """Of one worker: h, c and the reset state, the state's share of the gates, biases, a row for outputs that nobody wants."""
+    skew = SKEW // itemsize(dtype)
+    return rows * (3 * (n + skew) + gates * padded(n, width) + skew) + (gates + 2) * n + gates * n
+
+
+def forward_leaf(dtype: str, passes: tuple[RowPass, ...]) -> Leaf:
+    """The leaf of a cell given by the passes after its products, one or two (see `ops.cells.Cell`)."""
+    return _leaf(dtype, passes, cpu.current())
+
+
+@functools.cache
+def _leaf(dtype: str, passes: tuple[RowPass, ...], path: cpu.Cpu) -> Leaf:
+    multiply, size = product(dtype, path), itemsize(dtype)
+    first, last = (row_function(p, ARRAYS, "q", dtype, path) for p in (passes[0], passes[-1]))
+    two = len(passes) > 1
+    gap = SKEW // size
+
+    def recurrent(x, panels, b, lengths, h0, c0, p, y, yh, yc, record, scratch, s, lo, hi):  # type: ignore[no-untyped-def]
+        n, batch, gates = s.n, s.batch, s.gates
+        count = (n + s.width - 1) // s.width
+        across, apart, row = count * s.width, n * s.width * size, (n + gap) * size
+        wide = gates * across + gap
+        unit = lo
+        while unit < hi:
+            d, b0, b1, unit = taken(unit, hi, s.rows, s.blocks, batch)
+            d += s.first
+            rows = b1 - b0
+            for i in range(b0, b1 if s.lengths else b0):
+                if lengths[i] < 0 or lengths[i] > s.steps:
+                    return INDEX_OUT_OF_RANGE
+            at_h, at_c = 0, rows * (n + gap)
+            at_s = 2 * at_c
+            at_q = at_s + at_c
+            at_b = at_q + rows * wide
+            base = address_of(scratch)
+            # States begin; biases are added once.
+            for i in range(rows):
+                state = ((b0 + i) * s.s_b + d * s.s_d) * n
+                h, c = scratch[at_h + i * (n + gap):at_h + i * (n + gap) + n], scratch[at_c + i * (n + gap):at_c + i * (n + gap) + n]
+                for j in range(n):
+                    h[j] = h0[state + j] if s.has_h else 0
+                    c[j] = c0[state + j] if s.has_c else 0
+            if s.biased:
+                own = b[d * 2 * gates * n:(d + 1) * 2 * gates * n]
+                for j in range(gates * n):
+                    scratch[at_b + j] = own[j] + own[gates * n + j]
+                if s.reset_after:
+                    for j in range(n):
+                        scratch[at_b + 2 * n + j] = own[2 * n + j]
+                        scratch[at_b + 3 * n + j] = own[(gates + 2) * n + j]
+            weights = address_of(panels) + d * gates * count * apart
+            for k in range(s.steps):
+                t = s.steps - 1 - k if s.reverse >> d & 1 else k
+                ended = b0
+                r0, r1 = active(lengths, s.lengths, t, b0, b1)
+                while ended < b1:
+                    for i in range(ended, r0):
+                        to = (d * s.y_d + t * s.y_t + i * s.y_b) * n
+                        y[to:to + n] = 0
+                        if s.record:
+                            to = (d * s.x_d + t * s.x_t + i * s.x_b) * s.recorded * n
+                            record[to:to + s.recorded * n] = 0
+                    ended = r1
+                    if r0 < r1:
+                        run, q = r0 - b0, base + at_q * size + (r0 - b0) * wide * size
+                        multiply(r1 - r0, n, s.width, base + at_h * size + run * row, row, weights, apart, (gates - two) * count, q, wide * size, 0)
+                        for phase in range(1 + two):
+                            if phase:
+                                multiply(r1 - r0, n, s.width, base + at_s * size + run * row, row, weights + (gates - 1) * count * apart, apart,
+                                         count, q + (gates - 1) * across * size, wide * size, 0)
+                            for i in range(r0, r1):
+                                at = d * s.x_d + t * s.x_t + i * s.x_b
+                                to_y = (d * s.y_d + t * s.y_t + i * s.y_b) * n
+                                states = base + (i - b0) * row
+                                values = (address_of(x) + at * gates * n * size, base + (at_q + (i - b0) * wide) * size, base + at_b * size,
+                                          address_of(p) + d * 3 * n * size * s.peepholes, states + at_c * size, states + at_h * size,
+                                          states + at_s * size, address_of(y) + to_y * size,
+                                          address_of(record) + at * s.recorded * n * size * s.record)
+                                if phase:
+                                    last(n, across * size, *values)
+                                else:
+                                    first(n, across * size, *values)
+                        r0, r1 = active(lengths, s.lengths, t, r1, b1)
+            for i in range(rows):
+                state = ((b0 + i) * s.s_b + d * s.s_d) * n
+                for j in range(n):
+                    yh[state + j] = scratch[at_h + i * (n + gap) + j]
+                if s.cell:
+                    for j in range(n):
+                        yc[state + j] = scratch[at_c + i * (n + gap) + j]
+        return OK
+
+    signature = "T[:], T[:], T[:], i4[:], T[:], T[:], T[:], T[:], T[:], T[:], T[:], T[w,:], numbers, lo, hi"
+    key = f"{path.name} {' '.join(p.key for p in passes)}"
+    return Leaf(recurrent, signature.replace("T", dtype), key=key, numbers=Steps, checked=True)

@@ -1,0 +1,70 @@
+"""The recurrent weights laid out for their products: panels as wide as a register block, a gate's apart from the next one's."""
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from ..gemm.micro import WIDE, columns, outer, strips, transpose
+from ..isa import cpu
+from ..isa.vector import itemsize
+from ..machine.inner import register_jitable
+from ..machine.leaf import Leaf, Numbers
+from ..machine.places import address_of
+
+
+def panel_width(rows: int, dtype: str, path: cpu.Cpu) -> int:
+    """Columns of a panel for products of so many rows: a single row takes wider blocks."""
+    return WIDE * path.lanes(itemsize(dtype)) if rows == 1 else columns(dtype, path)
+
+
+def padded(columns: int, width: int) -> int:
+    """Columns filled up to whole panels."""
+    return -(-columns // width) * width
+
+
+@dataclass(frozen=True)
+class Layout(Numbers):
+    """Matrices [k, n], or [n, k] where they are turned, one after the other, and the columns of a panel."""
+
+    n: int
+    k: int
+    turned: int
+    width: int
+
+
+@functools.cache
+def panels_leaf(dtype: str, width: int, path: cpu.Cpu) -> Leaf:
+    """Matrices into panels [matrix][panel][k][width], the last of each filled up with zeros. Range: matrices * panels."""
+    cut, turn, size = strips(dtype, width), transpose(dtype), itemsize(dtype)
+
+    def recurrent_panels(weights, packed, s, lo, hi):  # type: ignore[no-untyped-def]
+        count = (s.n + width - 1) // width
+        for unit in range(lo, hi):
+            matrix, j = unit // count, unit % count * width
+            wide, source, target = min(width, s.n - j), address_of(weights) + matrix * s.n * s.k * size, unit * s.k * width
+            to = address_of(packed) + target * size
+            for p in range(s.k if wide < width else 0):
+                packed[target + p * width + wide:target + (p + 1) * width] = 0
+            if s.turned != 0:
+                turn(wide, s.k, source + j * s.k * size, s.k * size, to, width * size)
+            else:
+                cut(s.k, wide, source + j * size, s.n * size, to, s.k * width * size)
+
+    return Leaf(recurrent_panels, f"{dtype}[:], {dtype}[:], numbers, lo, hi", key=f"{path.name} {width}", numbers=Layout)
+
+
+@functools.cache
+def product(dtype: str, path: cpu.Cpu) -> Any:
+    """The jitable `multiply(m, k, width, a, a_row, panels, apart, count, c, c_row, accumulate)`: C = A [m, k] @ so many panels, or +=.
+
+    Addresses, and strides in bytes: `apart` leads from panel to panel, of which k rows are read. C gets whole panels, side by side.
+    """
+    kernel, size = outer(dtype), itemsize(dtype)
+
+    def multiply(m, k, width, a, a_row, panels, apart, count, c, c_row, accumulate):  # type: ignore[no-untyped-def]
+        for j in range(count):
+            kernel(m, width, k, a, a_row, size, panels + j * apart, width * size, c + j * width * size, c_row, accumulate)
+
+    multiply.__qualname__ = f"recurrent_multiply_{dtype}_{path.name}"
+    return register_jitable(multiply)

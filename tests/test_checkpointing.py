@@ -1,0 +1,135 @@
+"""Gradient checkpointing by name: marked blocks run again in the backward pass; less memory, the same bits."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tileflow
+from tileflow import nn
+from tileflow.errors import OptionError
+from tileflow.graph import Builder, Graph, Origin, TensorType
+from tileflow.lower.again import again
+from tileflow.passes.checkpoint import mark_checkpoints
+
+DRAW = np.random.default_rng(0)
+
+
+class Layer(nn.Module):
+    def __init__(self, width: int) -> None:
+        self.before, self.attend, self.between = nn.LayerNorm(width), nn.MultiheadAttention(width, 2, dropout=0.1), nn.LayerNorm(width)
+        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Dropout(0.1), nn.Linear(4 * width, width))
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        x = x + self.attend(self.before(x))
+        return x + self.feed(self.between(x))
+
+
+class Transformer(nn.Module):
+    def __init__(self) -> None:
+        self.token, self.layers, self.head = nn.Embedding(20, 16), nn.ModuleList([Layer(16) for _ in range(4)]), nn.Linear(16, 20)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        y = self.token(x)
+        for layer in self.layers:
+            y = layer(y)
+        return self.head(y).transpose(1, 2)
+
+
+class Residual(nn.Module):
+    def __init__(self, channels: int) -> None:
+        self.conv1, self.norm1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+        self.conv2, self.norm2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        return (self.norm2(self.conv2(self.norm1(self.conv1(x)).relu())) + x).relu()
+
+
+class ResNet(nn.Module):
+    def __init__(self) -> None:
+        self.stem = nn.Conv2d(3, 16, 3, padding=1)
+        self.layer1, self.layer2 = nn.Sequential(Residual(16), Residual(16)), nn.Sequential(Residual(16), Residual(16))
+        self.fc = nn.Linear(16, 5)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        return self.fc(self.layer2(self.layer1(self.stem(x))).mean((2, 3)))
+
+
+def trained(make: Any, x: np.ndarray, y: np.ndarray, **options: Any) -> tuple[int, list[float], dict[str, np.ndarray]]:
+    """Bytes of the step's arena but for what it hands on, losses of three updates, weights and statistics."""
+    nn.manual_seed(0)
+    model = tileflow.training_model(make(), optimizer=tileflow.optim.SGD(lr=0.1), **options)
+    losses = [float(model(x, y)[-1]) for _ in range(3)]
+    micro = model.engine.plan.micro
+    return micro.arena_bytes - micro.kept_bytes, losses, model.state_dict()
+
+
+@pytest.mark.parametrize(("make", "x", "y", "pattern", "share"), [
+    (Transformer, DRAW.integers(0, 20, (4, 32)), DRAW.integers(0, 20, (4, 32)), "layers.*", 0.5),
+    (ResNet, DRAW.standard_normal((4, 3, 16, 16)).astype(np.float32), DRAW.integers(0, 5, 4), "layer?.*", 0.7),
+], ids=["transformer", "resnet"])
+def test_less_memory_and_the_same_bits(make: Any, x: np.ndarray, y: np.ndarray, pattern: str, share: float) -> None:
+    """Dropout draws the same numbers, batch normalisation updates its statistics once."""
+    kept, losses, state = trained(make, x, y)
+    smaller, again_losses, again_state = trained(make, x, y, gradient_checkpointing=pattern)
+    assert smaller < share * kept
+    assert losses == again_losses
+    assert state.keys() == again_state.keys()
+    for name, array in state.items():
+        assert np.array_equal(array, again_state[name]), name
+
+
+def test_nodes_of_a_file_go_by_the_beginning_of_their_path(tmp_path: Path) -> None:
+    path = tileflow.save_onnx(ResNet(), tmp_path / "net.onnx", np.ones((2, 3, 16, 16), np.float32))
+    x, y = DRAW.standard_normal((4, 3, 16, 16)).astype(np.float32), DRAW.integers(0, 5, 4)
+    plain = tileflow.training_model(tileflow.load(path))
+    marked = tileflow.training_model(tileflow.load(path), gradient_checkpointing=["layer1", "layer2*"])
+    assert plain(x, y)[-1] == marked(x, y)[-1]
+    blocks = {n.origin.block for n in marked.program.micro.nodes if n.origin.role == "forward"}
+    assert blocks == {None, "layer1", "layer2"}
+    with pytest.raises(OptionError, match=r"the pattern 'layr\*' fits no layer or node; their names are stem"):
+        tileflow.training_model(tileflow.load(path), gradient_checkpointing="layr*").compile(x, y)
+
+
+def chain() -> tuple[Graph, list[Any]]:
+    """Three forward products with names as PyTorch's exporter writes them, and one backward node for each."""
+    graph = Graph("chain")
+    b = Builder(graph)
+    x = b.input("x", TensorType("float32", (2, 2)))
+    made = [x]
+    for name in ("/model/layer1/layer1.0/fc/MatMul", "/model/layer1/layer1.1/MatMul", "/model/head/MatMul"):
+        with b.at(Origin((name,))):
+            made.append(b.MatMul(made[-1], made[-1]))
+    g = made[-1]
+    for i, v in enumerate(reversed(made[:-1])):
+        with b.at(Origin((f"back{i}",), "backward")):
+            g = b.MatMul(g, v)
+    graph.outputs = [made[-1], g]
+    return graph, made
+
+
+@pytest.mark.parametrize(("pattern", "blocks"), [
+    ("*layer1.*", ["model/layer1/layer1.0", "model/layer1/layer1.1", None]), ("model/layer1", ["model/layer1", "model/layer1", None]),
+    ("/model/*/layer1", ["/model/layer1/layer1", "/model/layer1/layer1", None]),
+])
+def test_marks(pattern: str, blocks: list[str | None]) -> None:
+    graph, _ = chain()
+    mark_checkpoints(graph, [pattern])
+    assert [n.origin.block for n in graph.nodes] == [*blocks, None, None, None]
+
+
+def test_what_is_done_again_and_what_is_kept() -> None:
+    """What another block reads is kept; what only the block itself and the backward pass read is made again, once, just before."""
+    graph, made = chain()
+    mark_checkpoints(graph, ["model"])                          # one block of all three: the last is a result
+    done = again(graph)
+    assert [n.origin.role for n in done.nodes] == ["forward"] * 3 + ["recompute"] * 2 + ["backward"] * 3
+    assert [v.name for n in done.nodes[3:5] for v in n.outputs] == [f"{v.name}.again" for v in made[1:3]]
+    assert done.nodes[-1].inputs[1] is made[0]
+    graph, made = chain()
+    mark_checkpoints(graph, ["*/layer1.?"])                       # two blocks: each reads what the other one makes
+    assert again(graph).nodes == graph.nodes
+    graph, _ = chain()
+    assert again(graph) is graph

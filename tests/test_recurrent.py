@@ -1,0 +1,228 @@
+"""Recurrent layers: against ONNX Runtime in every family of attributes, sizes, lengths, what is not finite, paths, gradients, what is refused."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import paths
+import pytest
+from evaluate import KernelFailed, check_gradient, check_gradient_kernels, check_kernel, run_kernel
+from onnx import TensorProto, helper
+from peers import needs
+
+from tileflow import compiler
+from tileflow.errors import ShapeError, TypeMismatchError, UnsupportedError
+from tileflow.graph import OPS, Builder, Graph, TensorType
+from tileflow.graph.composite import trimmed
+from tileflow.kernels.isa import cpu
+from tileflow.lower.expand import composites
+from tileflow.onnx_backend import Backend
+from tileflow.ops.cells import GATES, TAKES
+from tileflow.ops.recurrence import Recurrence
+from tileflow.program import Batching
+
+rng = np.random.default_rng(12)
+Array = np.ndarray
+
+
+def operands(kind: str, steps: int, batch: int, hidden: int, directions: int = 1, given: str = "BLhcP", layout: int = 0,
+             dtype: str = "float32") -> list[Array | None]:
+    """Recurrence's inputs; `given` names the optional ones."""
+    wide = GATES[kind] * hidden
+    order, state = ((batch, steps), (batch, directions, hidden)) if layout else ((steps, batch), (directions, batch, hidden))
+    shapes = {"x": (directions, *order, wide), "R": (directions, wide, hidden), "B": (directions, 2 * wide), "L": (batch,), "h": state, "c": state,
+              "P": (directions, 3 * hidden)}
+    found: list[Array | None] = []
+    for name, shape in shapes.items():
+        if name not in "xR" + given or (name in "cP" and kind != "LSTM"):
+            found.append(None)
+        elif name == "L":
+            found.append(rng.integers(0, steps + 1, shape).astype(np.int32))
+        else:
+            found.append((0.6 * rng.standard_normal(shape)).astype(dtype))
+    return found
+
+
+# ---- ONNX Runtime
+
+def model(kind: str, given: str, direction: str, hidden: int = 7, dtype: type = np.float32, **attributes: Any) -> tuple[onnx.ModelProto, list[Array]]:
+    """A file with one layer over 5 steps of 3 rows of 4 inputs, and arrays for its inputs."""
+    steps, batch, size, d = 5, 3, 4, 2 if direction == "bidirectional" else 1
+    wide = GATES[kind] * hidden
+    shapes = {"X": (steps, batch, size), "W": (d, wide, size), "R": (d, wide, hidden), "B": (d, 2 * wide), "L": (batch,), "h": (d, batch, hidden),
+              "c": (d, batch, hidden), "P": (d, 3 * hidden)}
+    names = [n if n in "XWR" + given else "" for n in (shapes if kind == "LSTM" else list(shapes)[:-2])]
+    feeds = {n: rng.integers(1, steps + 1, (batch,)).astype(np.int32) if n == "L" else (0.6 * rng.standard_normal(shapes[n])).astype(dtype)
+             for n in names if n}
+    results = ["Y", "Y_h", "Y_c"][:3 if kind == "LSTM" else 2]
+    number = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    node = helper.make_node(kind, names, results, hidden_size=hidden, direction=direction, **attributes)
+    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info(n, TensorProto.INT32 if n == "L" else number, a.shape)
+                                            for n, a in feeds.items()], [helper.make_tensor_value_info(n, number, None) for n in results])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), list(feeds.values())
+
+
+def compare(proto: onnx.ModelProto, arrays: list[Array], tolerance: float = 3e-6) -> None:
+    runtime = needs("onnxruntime")
+    session = runtime.InferenceSession(proto.SerializeToString())
+    wanted = session.run(None, dict(zip([i.name for i in session.get_inputs()], arrays, strict=True)))
+    for got, want in zip(Backend.run_model(proto, arrays), wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=tolerance)
+
+
+@pytest.mark.parametrize(("kind", "given", "direction", "attributes"), [
+    ("LSTM", "BLhcP", "bidirectional", {}), ("GRU", "BLh", "reverse", {}), ("RNN", "BLh", "bidirectional", {}),
+    paths.rare("GRU", "BLh", "bidirectional", {"linear_before_reset": 1, "clip": 0.3}),
+    paths.rare("LSTM", "BLhcP", "reverse", {"input_forget": 1, "clip": 0.3}),
+    paths.rare("LSTM", "", "forward", {}), paths.rare("LSTM", "B", "reverse", {}), paths.rare("LSTM", "Lc", "forward", {}),
+    paths.rare("LSTM", "P", "bidirectional", {}), paths.rare("GRU", "", "forward", {}), paths.rare("GRU", "B", "bidirectional", {"clip": 0.5}),
+    paths.rare("RNN", "h", "reverse", {"clip": 0.2})])
+def test_attributes_mean_what_they_do_in_onnx_runtime(kind: str, given: str, direction: str, attributes: dict[str, Any]) -> None:
+    compare(*model(kind, given, direction, **attributes))
+
+
+def numbers(name: str) -> dict[str, list[float]]:
+    """Attributes with an alpha and a beta for a function that takes them."""
+    both = (("activation_alpha", "a", 0.3), ("activation_beta", "b", 0.4))
+    return {attribute: [value] for attribute, letter, value in both if letter in TAKES[name]}
+
+
+@pytest.mark.parametrize("name", [name if name == "HardSigmoid" else paths.rare(name) for name in TAKES])
+def test_functions_are_onnx_runtimes(name: str) -> None:
+    compare(*model("RNN", "BLh", "forward", activations=[name], **numbers(name)))
+
+
+@pytest.mark.exhaustive
+def test_alphas_go_to_the_functions_that_take_one() -> None:
+    compare(*model("LSTM", "BLhcP", "forward", activations=["HardSigmoid", "LeakyRelu", "ScaledTanh"], activation_alpha=[0.3, 0.2, 1.1],
+                   activation_beta=[0.45, 0.6]))
+    compare(*model("GRU", "BLh", "bidirectional", activations=["HardSigmoid", "LeakyRelu", "Sigmoid", "Tanh"], activation_alpha=[0.3, 0.2],
+                   activation_beta=[0.45]))
+
+
+# ---- kernels against the reference
+
+@pytest.mark.parametrize(("kind", "attributes"), [("LSTM", {}), ("GRU", {}), ("GRU", {"linear_before_reset": 1}), ("RNN", {})])
+@pytest.mark.parametrize("layout", [0, 1])
+def test_odd_sizes(kind: str, attributes: dict[str, Any], layout: int) -> None:
+    for steps, batch, hidden in ((3, 50, 33), (1, 1, 129), (4, 17, 5), (0, 2, 3), (2, 0, 3)):
+        for direction in ("reverse", "bidirectional"):
+            op = Recurrence(kind=kind, direction=direction, layout=layout, **attributes)
+            check_kernel(op, *operands(kind, steps, batch, hidden, op.directions, layout=layout), rtol=1e-4, atol=2e-5)
+
+
+def test_rows_end_at_their_own_length() -> None:
+    """A row alone, cut to its length, gives the same bits; behind its end there are zeros, and its last state is that of its last step."""
+    op = Recurrence(kind="LSTM", direction="bidirectional")
+    x, r, b, lengths, h, c, p = operands("LSTM", 6, 4, 9, 2)
+    lengths[:] = 0, 1, 4, 6
+    y, last, cell, _ = run_kernel(op, x, r, b, lengths, h, c, p)
+    for i, n in enumerate(lengths):
+        alone = run_kernel(op, x[:, :n, i:i + 1], r, b, None, h[:, i:i + 1], c[:, i:i + 1], p)
+        np.testing.assert_allclose(y[:n, :, i], alone[0][:, :, 0], rtol=1e-5, atol=1e-6)
+        assert not y[n:, :, i].any()
+        np.testing.assert_allclose(last[:, i], alone[1][:, 0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(cell[:, i], alone[2][:, 0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(last[:, 0], h[:, 0])
+
+
+def test_what_is_not_finite_stays_in_its_row() -> None:
+    for kind in GATES:
+        arrays = operands(kind, 4, 5, 19, given="Bh")
+        arrays[0][0, 1, 1, 3], arrays[0][0, 0, 3, 2] = np.nan, np.inf
+        y = check_kernel(Recurrence(kind=kind), *arrays, rtol=1e-4, atol=1e-5)[0]
+        assert np.isnan(y[2, 0, 1]).all()
+        assert np.isfinite(y[0, 0, 1]).all()
+        assert np.isfinite(y[:, 0, [0, 2, 4]]).all()
+
+
+@pytest.mark.parametrize("path", paths.PATHS)
+def test_every_path(path: str) -> None:
+    with cpu.forced(path):
+        for kind in GATES if path != paths.FASTEST else ("LSTM",):
+            arrays = operands(kind, 3, 14, 21)
+            op = Recurrence(kind=kind)
+            check_kernel(op, *arrays, rtol=1e-5, atol=1e-5)
+            check_gradient_kernels(op, *arrays, outputs=range(2), rtol=1e-4, atol=1e-5)
+
+
+VARIANTS = [
+    ("LSTM", {"input_forget": 1, "clip": 0.9}), ("LSTM", {"direction": "bidirectional", "layout": 1}), ("GRU", {"layout": 1}),
+    ("GRU", {"direction": "bidirectional", "linear_before_reset": 1}), ("RNN", {"direction": "reverse"}),
+    ("LSTM", {"activations": ("HardSigmoid", "Elu", "Softsign")}), ("GRU", {"activations": ("Sigmoid", "ScaledTanh"), "activation_beta": (0.7,)}),
+    ("RNN", {"activations": ("Softplus",)}), ("RNN", {"activations": ("LeakyRelu",)}), ("RNN", {"activations": ("Affine",), "clip": 0.8})]
+"""Kinds and attributes whose gradients differ."""
+
+
+@pytest.mark.parametrize(("kind", "attributes"), VARIANTS)
+def test_gradients(kind: str, attributes: dict[str, Any]) -> None:
+    """Of all outputs by all operands, against central differences. (`test_gradient_kernels` compares the kernels.)"""
+    op = Recurrence(kind=kind, **attributes)
+    wide = operands(kind, 3, 2, 3, op.directions, layout=op.layout, dtype="float64")
+    outputs = range(3 if kind == "LSTM" else 2)
+    check_gradient(op, *wide, outputs=outputs, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("kind", "attributes"), VARIANTS)
+def test_gradient_kernels(kind: str, attributes: dict[str, Any]) -> None:
+    """Against the references, which are compared with central differences."""
+    op = Recurrence(kind=kind, **attributes)
+    wide = operands(kind, 3, 2, 3, op.directions, layout=op.layout, dtype="float64")
+    check_gradient_kernels(op, *wide, outputs=range(3 if kind == "LSTM" else 2), rtol=1e-11, atol=1e-12)
+
+
+def test_gradients_over_many_rows_have_the_same_bits_wherever_they_are_cut() -> None:
+    op = Recurrence(kind="GRU", direction="bidirectional")
+    arrays = operands("GRU", 5, 37, 11, 2)
+    y, last, record = run_kernel(op, *arrays)
+    gradient = OPS["RecurrenceGrad"](**op.attributes())
+    check_kernel(gradient, np.ones_like(y), last, None, arrays[1], arrays[3], arrays[4], None, None, y, record, rtol=1e-4, atol=2e-5)
+
+
+# ---- graphs
+
+def test_only_training_makes_a_record() -> None:
+    """Nodes: one product and the steps, whose record nobody makes where nobody reads it; the number of nodes does not know the number of steps."""
+    counts = []
+    for steps in (3, 300):
+        graph = Graph("g")
+        b = Builder(graph)
+        x, w, r = (b.input(n, TensorType("float32", s)) for n, s in (("x", (steps, 2, 4)), ("w", (1, 20, 4)), ("r", (1, 20, 5))))
+        graph.outputs.append(b.LSTM(x, w, r)[0])
+        program = compiler.inference(graph, Batching(1)).program
+        lowered = composites(program.micro)
+        [steps_node] = [n for n in lowered.nodes if n.op.name == "Recurrence"]
+        assert not steps_node.op.record
+        assert len(steps_node.outputs) == 3
+        counts.append(len(lowered.nodes))
+    assert counts[0] == counts[1]
+    graph = Graph("g")
+    b = Builder(graph)
+    made = b.emit(Recurrence(), *[None if a is None else b.input("i", TensorType(a.dtype.name, a.shape)) for a in operands("LSTM", 2, 2, 3)])
+    graph.outputs.extend(made)
+    assert trimmed(graph) is graph
+
+
+def test_what_is_refused() -> None:
+    x, r = TensorType("float32", (1, 3, 2, 20)), TensorType("float32", (1, 20, 5))
+    with pytest.raises(ShapeError, match="sequence_lens is int32"):
+        Recurrence().infer(x, r, None, TensorType("int32", (3,)))
+    with pytest.raises(ShapeError, match="GRU takes no initial_c"):
+        Recurrence(kind="GRU").infer(TensorType("float32", (1, 3, 2, 15)), TensorType("float32", (1, 15, 5)), None, None, None,
+                                     TensorType("float32", (1, 2, 5)))
+    with pytest.raises(TypeMismatchError, match="one float type"):
+        Recurrence().infer(x, r.with_dtype("float64"))
+    with pytest.raises(UnsupportedError, match="'Swish'"):
+        Recurrence(activations=("Swish", "Tanh", "Tanh")).infer(x, r)
+    with pytest.raises(UnsupportedError, match="direction 'up'"):
+        Recurrence(direction="up").infer(x, r)
+    with pytest.raises(ShapeError, match="has 2 activation functions"):
+        Recurrence(activations=("Tanh", "Tanh")).infer(x, r)
+    with pytest.raises(ShapeError, match="hidden_size is 4"):
+        OPS["LSTM"](hidden_size=4).infer(TensorType("float32", (3, 2, 7)), TensorType("float32", (1, 20, 7)), r)
+    arrays = operands("RNN", 3, 2, 4, given="L")
+    arrays[3][0] = 4
+    with pytest.raises(KernelFailed):
+        run_kernel(Recurrence(kind="RNN"), *arrays)

@@ -1,0 +1,1 @@
+"""Layers with PyTorch's names, arguments, shapes and initial weights."""
