@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from samples import cases
+from samples import Case, cases
 
 import tileflow.ops  # noqa: F401   (registers the operators)
 from tileflow.graph import OPS as REGISTRY
@@ -27,10 +27,14 @@ def f(*shape: int, dtype: str = "float32") -> TensorType:
 
 def examples() -> Iterator[Example]:
     """All of them: those of more than a few elements that are written here, and what the other operators declare themselves."""
-    found = list(_written())
-    yield from found
-    names = {op.name for op, _ in found}
-    yield from ((c.op, tuple(c.types)) for c in cases() if c.op.name not in names and declares(c.op, "work"))
+    yield from _written()
+    yield from ((c.op, tuple(c.types)) for c in declared())
+
+
+def declared() -> Iterator[Case]:
+    """The samples, with their operands, of those operators of which nothing is written here."""
+    names = {op.name for op, _ in _written()}
+    yield from (c for c in cases() if c.op.name not in names and declares(c.op, "work"))
 
 
 def _written() -> Iterator[Example]:
