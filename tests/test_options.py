@@ -130,6 +130,18 @@ def test_frozen_options_do_not_change():
     assert options.clone(epochs=5).epochs == 5
 
 
+def test_diff_says_what_two_differ_in():
+    a = Options(epochs=3, betas=(0.5, 0.9), dims={"n": 2})
+    b = a.clone(learning_rate=0.1, dims={"n": 3}, frozen="conv*")
+    assert list(a.diff(b)) == ["frozen", "learning_rate", "dims"]
+    assert a.diff(b) == {"frozen": ([], ["conv*"]), "learning_rate": (0.001, 0.1), "dims": ({"n": 2}, {"n": 3})}
+    assert a.diff(a.clone()) == {}
+    assert a == a.clone() != b
+    assert Options(**eval(repr(a), {"Options": dict})) == a
+    with pytest.raises(OptionError, match="compared with Options, not with dict"):
+        a.diff({})          # type: ignore[arg-type]
+
+
 def test_to_dict_is_json_and_comes_back():
     options = Options(betas=(0.5, 0.9), dims={"n": 3}, frozen=("a*",), resume=True, weight_decay=0.1)
     assert Options(**json.loads(json.dumps(options.to_dict()))) == options

@@ -10,20 +10,13 @@ error sentences and the options file all follow from that declaration.
 # ruff: noqa: RUF009    (`_option` is `dataclasses.field` with a checked default)
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import functools
-import json
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
-from . import toml
-from .declaration import Declaration
+from . import options_file
+from .declaration import GROUPS, MODEL_TABLE, Declarations
 from .declaration import declared as _option
 from .errors import OptionError
 from .kinds import (
@@ -47,39 +40,22 @@ from .kinds import (
     Text,
     serial_split,
 )
-from .reading import read_text
-from .spellings import KNOWN_AS, PRECISION_SPELLINGS
+from .settings import FrozenOptionsError, Settings, by_any_name
+from .spellings import PRECISION_SPELLINGS
+
+__all__ = ["GROUPS", "MODEL_TABLE", "FrozenOptionsError", "Options", "declarations", "near_names", "read_options_file", "renamed"]
 
 Loss = Literal["auto", "cross_entropy", "nll", "mse", "l1", "bce", "bce_with_logits", "identity"]
 Scheduled = Literal["constant", "step", "exponential", "linear", "polynomial", "cosine", "one_cycle", "plateau"]
 LossScaling = Literal["auto", "off", "histogram", "dynamic"]
 OutputMode = Literal["default", "all", "final", "sum", "every_n"]
-GROUPS = {
-    "batching": "Batching",
-    "training": "Training",
-    "optimizer": "Optimizer",
-    "data": "Data",
-    "machine": "Tile machine (what train computes does not depend on it, but for serialized_matmul)",
-    "run": "Run",
-}
-"""Groups of options and their titles; an options file may use them as tables."""
-
-
-MODEL_TABLE = "model"
-"""A table that an options file may hold and that is no group: a run folder's file names the run's model there."""
-
-
-class FrozenOptionsError(OptionError, AttributeError):
-    """An option is set after a model or a data loader took the options over."""
-
-
 _COUNT = Integer(Range(least=1))
 _NOT_NEGATIVE = Number(Range(least=0))
 _ACCUM = Choice(("float32", "float16", "bfloat16"))
 
 
 @dataclass(kw_only=True, repr=False)
-class Options:
+class Options(Settings):
     """All options of training and inference; every field works as a keyword of `tileflow.train` and as a command-line flag.
 
     Raises OptionError where a name is unknown or a value is of the wrong type or out of range, at construction and on
@@ -289,51 +265,6 @@ class Options:
         "page with a picture, every so many updates", optional=True)
     progress: bool | None = _option(None, Flag(), "run", "progress bars; by default on a terminal only", optional=True)
 
-    def __new__(cls, **values: Any) -> Options:
-        for name in values:
-            _declaration(name)
-        made = super().__new__(cls)
-        made.__dict__["_given"] = dict.fromkeys(renamed(values), "code")
-        return made
-
-    def __post_init__(self) -> None:
-        self.validate()
-        self.__dict__["_made"] = True
-
-    def __getattr__(self, name: str) -> Any:
-        """An option by a name that it had before."""
-        current = _current_names().get(name)
-        if current is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self, current)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        declaration = _declaration(name)
-        name = declaration.name
-        if self.is_frozen:
-            raise FrozenOptionsError(
-                f"Can't modify frozen Options: {name} was set after a model or data loader took the options; change a clone() of them.")
-        object.__setattr__(self, name, declaration.check(value))
-        if "_made" in self.__dict__:
-            self.__dict__["_given"][name] = "code"
-
-    def __delattr__(self, name: str) -> None:
-        raise OptionError(f"Option {name} cannot be deleted.")
-
-    @property
-    def is_frozen(self) -> bool:
-        return bool(self.__dict__.get("_frozen", False))
-
-    def given(self, name: str, files: bool = True) -> bool:
-        """Whether somebody set the option, be it to its default. `files`: a value out of an options file counts."""
-        return self.__dict__["_given"].get(_declaration(name).name) in (("code", "file") if files else ("code",))
-
-    def freeze(self) -> Options:
-        """Check the combination and let nobody change the options any more; returns them."""
-        self.validate()
-        self.__dict__["_frozen"] = True
-        return self
-
     def validate(self) -> None:
         """OptionError where options that are each right do not go together."""
         if self.output_mode == "every_n":
@@ -408,160 +339,25 @@ class Options:
             return self.weight_decay
         return 0.01 if self.optimizer in ("adamw", "lamb") else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """All options as plain values that JSON can hold and `Options(**values)` takes back."""
-        return {d.name: _plain(getattr(self, d.name)) for d in declarations().values()}
 
-    def clone(self, **changes: Any) -> Options:
-        """A copy that can change, with `changes` made."""
-        changes = renamed(changes)
-        copy = Options(**{**{d.name: getattr(self, d.name) for d in declarations().values()}, **changes})
-        copy.__dict__["_given"] = {**self.__dict__["_given"], **dict.fromkeys(changes, "code")}
-        return copy
-
-    def filled(self, values: Mapping[str, Any]) -> Options:
-        """A copy in which what nobody gave is as `values` say."""
-        taken = {name: value for name, value in renamed(values).items() if not self.given(name)}
-        copy = self.clone(**taken)
-        copy.__dict__["_given"].update(dict.fromkeys(taken, "file"))
-        return copy
-
-    def __copy__(self) -> Options:
-        return self.clone()
-
-    def __deepcopy__(self, _memo: Any) -> Options:
-        return self.clone()
-
-    def __repr__(self) -> str:
-        """The options that differ from their defaults."""
-        shown = {d.name: _plain(getattr(self, d.name)) for d in declarations().values() if getattr(self, d.name) != d.default}
-        return f"Options({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], **changes: Any) -> Options:
-        """Options from a TOML or JSON file (by its suffix), with `changes` made on top.
-
-        Options stand at the top level or in tables named after their group:
-
-            seed = 1
-            [training]
-            epochs = 3
-
-        Raises OptionError where the file cannot be read or parsed, or holds an unknown or wrong option.
-        """
-        content, changes = read_options_file(path), renamed(changes)
-        made = cls(**{**content, **changes})
-        made.__dict__["_given"].update(dict.fromkeys(content.keys() - changes.keys(), "file"))
-        return made
-
-    def tables(self, complete: bool = False) -> dict[str, dict[str, Any]]:
-        """The options by group as plain values: those that differ from their defaults, or all but those that are None."""
-        tables: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
-        for d in declarations().values():
-            value = getattr(self, d.name)
-            if value is not None and (complete or value != d.default):
-                tables[d.group][d.name] = _plain(value)
-        return tables
-
-    def save(self, path: str | os.PathLike[str], comment: str = "") -> None:
-        """Write the options that differ from their defaults as a TOML file that `load` and --options read; OptionError where it cannot be."""
-        try:
-            Path(path).write_text(toml.dumps(self.tables(), comment), encoding="utf-8")
-        except (OSError, UnicodeEncodeError) as error:
-            raise OptionError(f"Options file {path} cannot be written ({getattr(error, 'strerror', None) or error}).") from None
+Options.__init__ = by_any_name(Options.__init__)          # type: ignore[method-assign]
 
 
-def _by_any_name(made: Any) -> Any:
-    """The initializer that dataclasses made, for keywords by names that options had before as well."""
-    @functools.wraps(made)
-    def initialize(self: Options, **values: Any) -> None:
-        made(self, **renamed(values))
-    return initialize
-
-
-Options.__init__ = _by_any_name(Options.__init__)          # type: ignore[method-assign]
-
-
-@functools.cache
-def _current_names() -> Mapping[str, str]:
-    """What options are called now, by the names that they had before."""
-    return {old: d.name for d in declarations().values() for old in d.aliases}
+def declarations() -> Declarations:
+    """The declarations of all options by name, in the order of the class."""
+    return Options.declared()
 
 
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Options by what they are called now; names that are none stay as they are. OptionError where one is set by two of its names."""
-    current: dict[str, Any] = {}
-    for name, value in values.items():
-        now = _current_names().get(name, name)
-        if now in current:
-            raise OptionError(f"Option {now} is set twice: it was called {', '.join(declarations()[now].aliases)} before.")
-        current[now] = value
-    return current
-
-
-@functools.cache
-def declarations() -> Mapping[str, Declaration]:
-    """The declarations of all options by name, in the order of the class."""
-    return MappingProxyType({f.name: Declaration(f.name, **f.metadata) for f in dataclasses.fields(Options)})
+    return declarations().renamed(values)
 
 
 def near_names(name: str) -> list[str]:
     """Options that somebody may have meant by a name that is none: what others call it, else what is spelled alike."""
-    known = KNOWN_AS.get(name.lower())
-    return [known] if known is not None else difflib.get_close_matches(name, declarations(), n=3)
-
-
-def _declaration(name: str) -> Declaration:
-    """The declaration of what is or was called `name`; OptionError with the nearest names where there is none."""
-    found = declarations()
-    name = _current_names().get(name, name)
-    if name not in found:
-        near = near_names(name)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"the options are {', '.join(found)}."
-        raise OptionError(f"There is no option {name!r}; {hint}")
-    return found[name]
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "to_dict"):
-        return value.to_dict()
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return {name: _plain(item) for name, item in value.items()} if isinstance(value, Mapping) else value
+    return declarations().near(name)
 
 
 def read_options_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The options that a TOML or JSON file sets, flat and checked by name; OptionError where it cannot be used."""
-    where = Path(path)
-    readers: dict[str, Any] = {".toml": tomllib.loads, ".json": json.loads}
-    if where.suffix.lower() not in readers:
-        raise OptionError(f"Options file {where} must end in .toml or .json.")
-    try:
-        content = readers[where.suffix.lower()](read_text(where))
-    except OSError as error:
-        raise OptionError(f"Options file {where} cannot be read: {error.strerror or error}.") from None
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"Options file {where} is not valid {where.suffix[1:].upper()}: {error}.") from None
-    if not isinstance(content, dict):
-        raise OptionError(f"Options file {where} must hold a table of options, not a {type(content).__name__}.")
-    try:
-        return _flatten(content)
-    except OptionError as error:
-        raise OptionError(f"Options file {where}: {error}") from None
-
-
-def _flatten(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Group tables and top-level options to one table."""
-    flat: dict[str, Any] = {}
-    for key, value in content.items():
-        if key == MODEL_TABLE and isinstance(value, Mapping):
-            continue
-        inner = value if key in GROUPS and isinstance(value, Mapping) else {key: value}
-        for name, item in inner.items():
-            declaration = _declaration(name)
-            if inner is value and declaration.group != key:
-                raise OptionError(f"Option {name} belongs to [{declaration.group}], not to [{key}].")
-            if declaration.name in flat:
-                raise OptionError(f"Option {declaration.name} is set twice.")
-            flat[declaration.name] = declaration.check(item)
-    return flat
+    """The options that a file sets, flat and checked by name; OptionError where it cannot be used."""
+    return options_file.read(path, declarations())

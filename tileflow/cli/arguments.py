@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ..declaration import Declaration
-from ..options import GROUPS, Flag, Options, declarations
+from ..kinds import Flag
+from ..options import GROUPS, Options, declarations
 from ..packaged import PACKAGED_MODELS, model_path
 from ..terminal import say
 from ..uses import check_use, used_by
