@@ -20,6 +20,7 @@ from .passes.checkpoint import mark_checkpoints
 from .passes.cse import cse
 from .passes.fold import fold
 from .passes.partials import require_halves, set_partials
+from .passes.replicas import is_own, own_buffers
 from .passes.serialize import serialize
 from .passes.split import hoist, split_fold
 from .precision import Precision
@@ -92,7 +93,7 @@ def inference(graph: Graph, batching: Batching, stop_after: str | None = None, s
 def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching, *, reduction: str = "mean",
              mean_reduction: str | None = None, loss_scaling: float = 1.0, scaling: Scaling | None = None,
              named: Mapping[int, str] | None = None, stop_after: str | None = None, serialized: Serial | None = None,
-             precision: Precision | None = None, checkpoints: Sequence[str] = ()) -> Compilation:
+             precision: Precision | None = None, checkpoints: Sequence[str] = (), broadcast_buffers: bool = True) -> Compilation:
     """Compile a forward graph for training.
 
     The loss becomes the last output of the micro-step. Gradients are summed over an update's micro-batches and, with
@@ -102,6 +103,7 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
     Args:
         scaling: how the loss scale changes by itself, and whether updates that are not finite are skipped.
         checkpoints: name patterns of the layers and nodes to compute again for the backward pass.
+        broadcast_buffers: replicas share the buffers that micro-batches change; else each has its own.
         named: names of the network's own parameter objects, by identity, for an optimizer's groups that hold such.
 
     Raises:
@@ -128,12 +130,12 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
             raise OptionError("The loss depends on no weight that is trained; check the model's outputs and the options frozen and trainable.")
         scale = loss_scale(Builder(p.micro), loss_scaling)
         grads = gradients(p.micro, p.loss, [s.input for s in trained], scale.input)
-        averaged = Averaged.of(optimizer, batching.gradient_accumulation, reduction, mean_reduction, loss_scaling)
+        averaged = Averaged.of(optimizer, batching.per_update, reduction, mean_reduction, loss_scaling)
         _add_update(p, trained, grads, optimizer, averaged, named or {})
 
     steps: list[Step] = [("autocast", _autocast(precision)), ("fold", _fold), ("cse", _cse), *_serialize(serialized), ("loss", add_loss),
                          ("autograd", differentiate), *_rounding(precision), ("simplify", _simplify), *_scaling(scaling), ("split", _split),
-                         *_checkpoints(checkpoints)]
+                         *_replicas(batching, broadcast_buffers), *_checkpoints(checkpoints)]
     return run_steps(program, steps, stop_after)
 
 
@@ -164,6 +166,15 @@ def _checkpoints(patterns: Sequence[str]) -> list[Step]:
     return [("checkpoint", lambda p: mark_checkpoints(p.micro, patterns))] if patterns else []
 
 
+def _replicas(batching: Batching, broadcast_buffers: bool) -> list[Step]:
+    def step(p: Program) -> None:
+        fold = p.parts["fold"]
+        if any(is_own(s) for s in fold.states):
+            later = {f"fold.{r}": own_buffers(fold, p.links, r) for r in range(1, batching.replicas)}
+            p.add_folds(later)
+    return [("replicas", step)] if batching.replicas > 1 and not broadcast_buffers else []
+
+
 def _rounding(precision: Precision | None) -> list[Step]:
     """How the update writes states of 16 bits, where that is not simply rounded."""
     def step(p: Program) -> None:
@@ -179,7 +190,7 @@ def _scaling(scaling: Scaling | None) -> list[Step]:
     def step(p: Program) -> None:
         assert scaling is not None
         assert p.loss is not None
-        p.links.update(adapt(p.parts, p.loss, scaling, p.batching.gradient_accumulation))
+        p.links.update(adapt(p.parts, p.loss, scaling, p.batching.per_update))
         p.skips = scaling.skip
         cse(p.parts["update"])
     return [("scaling", step)] if scaling is not None and (scaling.skip or scaling.automatic != "off") else []
@@ -236,7 +247,7 @@ def _add_update(p: Program, trained: list[State], grads: list[Value], optimizer:
         taken.add(g)
         distinct.append(g)
     p.micro.outputs.extend(distinct)
-    accumulated = p.batching.gradient_accumulation > 1
+    accumulated = p.batching.per_update > 1
     every = p.micro.parameters
     p.parts["update"], arrivals = build_update(optimizer, trained, [None if accumulated else g for g in distinct], averaged, every=every, named=named)
     if accumulated:

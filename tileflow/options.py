@@ -65,6 +65,16 @@ class Options(Settings):
     micro_batch_size: int = _option(16, _COUNT, "batching", "rows that one operator sees at a time")
     gradient_accumulation: int = _option(1, _COUNT, "batching", "micro-batches per weight update")
     device_iterations: int = _option(1, _COUNT, "batching", "weight updates (inference: micro-batches) per call of the engine")
+    replication_factor: int = _option(
+        1, _COUNT, "batching", "data-parallel copies of the model, each with micro-batches of its own; an update is that of all of them together")
+    input_group_size: int = _option(
+        1, _COUNT, "batching", "replicas that get the same rows; a factor of replication_factor")
+    input_group_type: Literal["consecutive", "orthogonal"] = _option(
+        "consecutive", Choice(("consecutive", "orthogonal")), "batching",
+        "which replicas get the same rows: neighbours (0 and 1, 2 and 3 with a group size of 2), or those that lie apart (0 and 2, 1 and 3 of 4)")
+    broadcast_buffers: bool = _option(
+        True, Flag(), "batching", "replicas share the buffers that training changes (running statistics), which take all their micro-batches in "
+        "order; false: each replica has its own, and those of the first are saved")
     output_mode: OutputMode = _option(
         "default", Choice(("default", "all", "final", "sum", "every_n")), "batching",
         "which micro-batches' outputs a call returns; default is all for inference, final for training")
@@ -272,6 +282,10 @@ class Options(Settings):
             if period is None or self.device_iterations % period:
                 raise OptionError(f"Option output_mode 'every_n' needs an output_return_period that divides "
                                   f"device_iterations ({self.device_iterations}), not {period}.")
+        if self.replication_factor % self.input_group_size:
+            why = "cannot be larger than" if self.input_group_size > self.replication_factor else "must be a factor of"
+            raise OptionError(f"Option input_group_size {why} replication_factor: {self.input_group_size} is given, and there are "
+                              f"{self.replication_factor} replicas.")
         if self.nesterov and (self.momentum == 0 or self.dampening != 0):
             raise OptionError(f"Option nesterov needs momentum above 0 and dampening 0, not momentum {self.momentum:g} "
                               f"and dampening {self.dampening:g}.")
@@ -324,8 +338,13 @@ class Options(Settings):
 
     @property
     def global_batch_size(self) -> int:
-        """Rows per weight update."""
-        return self.micro_batch_size * self.gradient_accumulation
+        """Rows per weight update, of all replicas; what several of them get counts once."""
+        return self.micro_batch_size * self.gradient_accumulation * self.input_groups
+
+    @property
+    def input_groups(self) -> int:
+        """Replicas that get rows of their own."""
+        return self.replication_factor // self.input_group_size
 
     @property
     def combined_batch_size(self) -> int:

@@ -12,16 +12,26 @@ from .schedule import Steps
 
 @dataclass(frozen=True)
 class Batching:
-    """Rows of a call: `micro_batch * gradient_accumulation * device_iterations`, consumed in that nesting, innermost first."""
+    """Rows of a call: `micro_batch * replicas * gradient_accumulation * device_iterations`, consumed in that nesting, innermost first.
+
+    replicas: data-parallel copies over shared weights. On the host they are micro-batches of the same update: number (accumulation index x
+        replicas + replica) of it.
+    """
 
     micro_batch: int
     gradient_accumulation: int = 1
     device_iterations: int = 1
+    replicas: int = 1
+
+    @property
+    def per_update(self) -> int:
+        """Micro-batches of one update, of all replicas; of one iteration where nothing is trained."""
+        return self.gradient_accumulation * self.replicas
 
     @property
     def micro_batches(self) -> int:
         """Micro-batches of one call."""
-        return self.gradient_accumulation * self.device_iterations
+        return self.per_update * self.device_iterations
 
     @property
     def rows(self) -> int:
@@ -30,7 +40,7 @@ class Batching:
 
     @property
     def rows_per_update(self) -> int:
-        return self.micro_batch * self.gradient_accumulation
+        return self.micro_batch * self.per_update
 
 
 @dataclass
@@ -42,6 +52,7 @@ class Program:
         prologue  what depends on weights and constants only
         fold      one micro-batch's contributions into states (gradient accumulators, running statistics, summed outputs), in global order, so
                   that micro-batches may be computed side by side
+        fold.1 …  the same of later replicas, where each has buffers of its own
         update    accumulated gradients and optimizer states -> new weights and states
     schedule: which of them runs when. Nothing else knows the order of parts or how often they run.
     links: an input value of a part -> the value of another part that feeds it.
@@ -59,13 +70,18 @@ class Program:
     @classmethod
     def of(cls, micro: Graph, batching: Batching, training: bool = False) -> Program:
         """A program of one step, whose other parts are still empty, micro-batch after micro-batch."""
-        order = schedule.one_by_one(batching.gradient_accumulation, batching.device_iterations) if training else \
+        order = schedule.one_by_one(batching.per_update, batching.device_iterations) if training else \
             schedule.one_by_one(batching.micro_batches, None)
         return cls({"micro": micro, **{name: Graph(name) for name in ("prologue", "fold", "update")}}, batching, order, training=training)
 
     def with_parts(self, parts: Mapping[str, Graph], **changes: Any) -> Program:
         """A copy with other graphs for the parts that are named, and other fields."""
         return replace(self, parts={**self.parts, **parts}, **changes)
+
+    def add_folds(self, later: Mapping[str, Graph]) -> None:
+        """Replicas after the first fold by these parts, in order."""
+        self.parts.update(later)
+        self.schedule = schedule.with_folds(self.schedule, ("fold", *later))
 
     # ---- what a caller gives and gets
 
@@ -126,7 +142,8 @@ class Program:
         return [s for s in self._folded(ipu) if s.kind == "buffer" and s.output is not None]
 
     def _folded(self, ipu: int | None) -> list[State]:
-        return [s for name in schedule.folded(self.schedule, ipu) for s in self.parts[name].states]
+        found = {s.name: s for name in schedule.folded(self.schedule, ipu) for s in self.parts[name].states}
+        return list(found.values())
 
     def to_text(self) -> str:
         """The schedule, then the parts in its order, a node a line."""

@@ -95,6 +95,21 @@ def one_by_one(micro_batches: int, updates: int | None) -> Steps:
     return Repeat(updates, update, "update"),
 
 
+def with_folds(steps: Steps, folds: tuple[str, ...]) -> Steps:
+    """The schedule in which replicas fold by parts of their own, in order: a turn is a micro-batch of each of them, side by side."""
+    return tuple(_folding(step, folds) for step in steps)
+
+
+def _folding(step: Step, folds: tuple[str, ...]) -> Step:
+    if isinstance(step, Repeat) and _is_wavable(step):
+        runs = [s for s in step.steps if isinstance(s, Run)]
+        waves = tuple(Wave(tuple(replace(run, ahead=i) for i in range(len(folds)))) for run in runs)
+        return Repeat(step.times // len(folds), (*waves, *(Fold(part, i) for i, part in enumerate(folds))), step.counts, len(folds))
+    if isinstance(step, Repeat | Atomic | Refresh):
+        return replace(step, steps=with_folds(step.steps, folds))
+    return step
+
+
 # ---- questions that interpreters share
 
 

@@ -28,6 +28,7 @@ OF_GROUP: dict[str, tuple[str, ...]] = {
 OF_OPTION: dict[str, tuple[str, ...]] = {
     "micro_batch_size": (*COMMANDS, *MODELS),
     "gradient_accumulation": (*TRAINING, "inference_model"),          # where it must be 1, and that is said
+    "replication_factor": RUNS, "input_group_size": MODELS, "input_group_type": MODELS, "broadcast_buffers": ("train", "training_model"),
     "output_mode": MODELS, "output_return_period": MODELS,
     "epochs": ("train",),
     "loss": (*TRAINING, "infer"), "ignore_index": (*TRAINING, "infer"), "class_axis": (*TRAINING, "infer"),          # what the labels are
@@ -63,6 +64,9 @@ OF_SCHEDULE = {"schedule_epochs": ("step", "cosine", "plateau"), "schedule_gamma
 OF_SCALING = {"growth_factor": ("dynamic",), "backoff_factor": ("dynamic",), "growth_interval": ("dynamic",),
               "bin_edge_location": ("histogram",), "threshold_upper_count_proportion": ("histogram",), "loss_scaling_update_period": ("histogram",)}
 """What counts with these values of automatic_loss_scaling only; auto may become dynamic."""
+
+OF_REPLICAS = ("input_group_size", "input_group_type", "broadcast_buffers")
+"""What counts with several replicas only."""
 
 OF_FILES = ("dims", "tie", "untie", "keep_training_mode", "num_classes")
 """What says how an ONNX file is read or written, and nothing of a network of layers."""
@@ -129,6 +133,10 @@ def _no_effect(verb: str, declaration: Declaration, options: Options, training: 
         return f"has no effect with automatic_loss_scaling {options.automatic_loss_scaling}; it is for {_and(OF_SCALING[name])}."
     if name in OF_SCALING and options.automatic_loss_scaling == "auto" and (OF_SCALING[name] != ("dynamic",) or options.precision != "16-mixed"):
         return f"has no effect without automatic_loss_scaling; it is for {_and(OF_SCALING[name])}."
+    if name in OF_REPLICAS and options.resume is False and options.replication_factor == 1:
+        return "has no effect without replicas; it is for a replication_factor above 1."
+    if name == "input_group_type" and options.input_group_size == 1:
+        return "has no effect without groups; it is for an input_group_size above 1."
     if name == "output_return_period" and options.output_mode != "every_n":
         return f"has no effect with the output_mode {options.output_mode}; it is for every_n."
     return None

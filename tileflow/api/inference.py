@@ -52,7 +52,7 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
         (say or _unheard)(sentence)
     report_foreign(known, dataset)
     run_options = chosen.clone()
-    run_options.gradient_accumulation, run_options.output_mode = 1, "all"
+    run_options.gradient_accumulation, run_options.input_group_size, run_options.output_mode = 1, 1, "all"
     if not whole:
         run_options.on_new_shape = "compile"                      # the last batch may be shorter: where sizes follow from data it is not filled up
     model_ = InferenceModel(source, run_options, chosen_progress(progress))

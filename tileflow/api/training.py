@@ -290,7 +290,7 @@ def _fitted(given: _Given, task: _Task, reporter: Reporter) -> _Sets:
 def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimizer: Optimizer | None, reporter: Reporter) -> Trainer:
     """The loop with its model and its folder."""
     loop_options = options.clone()
-    loop_options.output_mode = "all"
+    loop_options.output_mode, loop_options.input_group_size = "all", 1
     folder = run_folder(options.out, options.resume)
     choice = task.fit.choice
     training = TrainingModel(source, loop_options, optimizer, choice.loss, reporter.compiling)

@@ -110,7 +110,7 @@ def _choose(program: Program, cpu: Cpu) -> list[tuple[Value, Packed, Readers]]:
             layouts.setdefault(value, []).append((packed, asked[-1][-1]))
         else:
             same.append((node, packed))
-    runs = program.batching.gradient_accumulation if program.training else 2        # a weight serves many inferences
+    runs = program.batching.per_update if program.training else 2        # a weight serves many inferences
     kept, total = [], 0
     for value, packed, readers in asked:
         nbytes = packed.type.nbytes

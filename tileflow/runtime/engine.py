@@ -83,7 +83,7 @@ class Engine:
         results = self._ports.open(moved, clear=stop is not None or first_update > 0)
         self._point(moved)
         self._first_update = first_update
-        first_micro = first_update * self.batching.gradient_accumulation
+        first_micro = first_update * self.batching.per_update
         words[self._names[STREAMS]] = session.micro_batches - first_micro + self.repeats
         words[MICRO], words[UPDATE], words[DONE] = first_micro, first_update, first_update
         if scalars is not None:
@@ -126,7 +126,7 @@ class Engine:
             self.completed = self._words[UPDATE]
             done = self.completed - first_update
             self.session.updates += done
-            self.session.micro_batches += done * self.batching.gradient_accumulation
+            self.session.micro_batches += done * self.batching.per_update
             if done:
                 self.session.version += 1
 
@@ -154,7 +154,7 @@ class Engine:
         if owner.stage == "update":
             return lost(self._lost(), update)
         micro = self._words[MICRO] + owner.ahead
-        update = self.session.updates + micro // self.batching.gradient_accumulation - self._first_update
+        update = self.session.updates + micro // self.batching.per_update - self._first_update
         where = f"micro-batch {micro} of the call (update {update})" if self.program.training else f"micro-batch {micro} of the call"
         if owner.node is not None and isinstance(owner.node.op, Judge):
             made = self._word_of(owner, owner.node.operands[0])

@@ -185,7 +185,8 @@ class Model:
         micro = self._micro_types(types)
         own = self._own_inputs(micro)
         graph, initial = self.source.graph(own, self.training)
-        batching = Batching(micro[0].shape[0] if micro and micro[0].shape else 1, self.options.gradient_accumulation, self.options.device_iterations)
+        o = self.options
+        batching = Batching(micro[0].shape[0] if micro and micro[0].shape else 1, o.gradient_accumulation, o.device_iterations, o.replication_factor)
         compilation = self._build(graph, batching, micro[len(own):])
         self._check_inputs(compilation.program, micro)
         return compilation, initial
@@ -193,7 +194,8 @@ class Model:
     def _compile(self, types: tuple[TensorType, ...]) -> _Compiled:
         compilation, initial = self._built(types)
         program = compilation.program
-        final = frozenset(v.name for v in program.micro.outputs if v is not program.loss) if self.mode == "final" else frozenset()
+        last = self.mode == "final" and program.batching.replicas == 1
+        final = frozenset(v.name for v in program.micro.outputs if v is not program.loss) if last else frozenset()
         engine = make_engine(program, self.source.session, initial, Host.of(self.options), final=final, progress=self.progress)
         self.source.attach()
         return _Compiled(engine, program, compilation, Signature(types), [self._shown(v, engine) for v in engine.outputs])
@@ -201,7 +203,7 @@ class Model:
     def _shown(self, value: Value, engine: Engine) -> Shown:
         """What the output mode returns of an output."""
         program = engine.program
-        if self.mode == "final" and value is not program.loss:
+        if self.mode == "final" and value is not program.loss and program.batching.replicas == 1:
             return itemgetter((program.batching.micro_batches - 1) % engine.slots(value))
         return selection(self.mode, program.batching, self.options.output_return_period, (engine.slots(value), *value.shape))
 
@@ -224,22 +226,27 @@ class Model:
 
     def _micro_types(self, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
         """Types of one micro-batch: dimension 0 of every input divided by the micro-batches of a call."""
-        di, ga = self.options.device_iterations, self.options.gradient_accumulation
-        micro = self.options.micro_batch_size
+        o, micro = self.options, self.options.micro_batch_size
+        count = o.device_iterations * o.gradient_accumulation * o.input_groups
+        factors = {"device_iterations": o.device_iterations, "gradient_accumulation": o.gradient_accumulation}
+        if o.replication_factor > 1:
+            factors |= {"replication_factor": o.replication_factor} if o.input_group_size == 1 else \
+                {"replication_factor / input_group_size": o.input_groups}
+        by = " * ".join(f"{name} ({n})" for name, n in factors.items())
         fixed = self._rows_are_fixed()
         result = []
         for t in types:
             rows = t.shape[0] if t.rank else 1
-            if fixed and t.rank and rows != micro * di * ga:
+            if fixed and t.rank and rows != micro * count:
                 raise ShapeError(
                     f"Invalid batch dimension: the input {list(t.shape)} has {rows} rows, but micro_batch_size was set, so that a call takes "
-                    f"{micro * di * ga}: micro_batch_size ({micro}) * device_iterations ({di}) * gradient_accumulation ({ga}); "
+                    f"{micro * count}: micro_batch_size ({micro}) * {by}; "
                     "give as many, or leave micro_batch_size out, and it follows from the first call.")
-            if rows % (di * ga) or (rows == 0 and di * ga > 0):
+            if rows % count or rows == 0:
                 raise ShapeError(
                     f"Invalid batch dimension: in the input {list(t.shape)}, the batch dimension ({rows}) must be a positive multiple of "
-                    f"device_iterations ({di}) * gradient_accumulation ({ga}) = {di * ga}, because it is divided by that to give the micro-batch.")
-            result.append(t if not t.rank else t.with_shape((rows // (di * ga), *t.shape[1:])))
+                    f"{by} = {count}, because it is divided by that to give the micro-batch.")
+            result.append(t if not t.rank else t.with_shape((rows // count, *t.shape[1:])))
         return tuple(result)
 
     def _rows_are_fixed(self) -> bool:
@@ -264,7 +271,18 @@ class Model:
 
     def _run(self, arrays: Sequence[np.ndarray], first_update: int = 0) -> list[np.ndarray]:
         """A call of the engine, within a turn: all micro-batches of each of its outputs."""
-        return self._prepare(arrays).engine.call(arrays, scalars=self._scalars(), first_update=first_update, stop=self.stop)
+        return self._prepare(arrays).engine.call(self._dealt(arrays), scalars=self._scalars(), first_update=first_update, stop=self.stop)
+
+    def _dealt(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """The rows of a call as the replicas get them, [iterations, accumulation, replica, micro-batch]: those of a group get the same."""
+        o = self.options
+        if o.input_group_size == 1:
+            return arrays
+        replica = np.arange(o.replication_factor)
+        group = replica // o.input_group_size if o.input_group_type == "consecutive" else replica % o.input_groups
+        count = o.device_iterations * o.gradient_accumulation
+        rows = (a if a.ndim else a.reshape(1) for a in arrays)
+        return [a.reshape(count, o.input_groups, -1, *a.shape[1:])[:, group].reshape(-1, *a.shape[1:]) for a in rows]
 
     def _scalars(self) -> Callable[[int], Mapping[str, float]] | None:
         return None
@@ -283,8 +301,9 @@ class Model:
     def __call__(self, *arrays: Any) -> Any:
         """Run one call.
 
-        Every array has `micro_batch * gradient_accumulation * device_iterations` rows; the micro-batch is the option micro_batch_size
-        where that was set, else it follows from the first call. Returns one array, or a tuple: the model's outputs in the output mode
+        Every array has `micro_batch * replicas * gradient_accumulation * device_iterations` rows (replicas that get the same rows count once);
+        the micro-batch is the option micro_batch_size where that was set, else it follows from the first call.
+        Returns one array, or a tuple: the model's outputs in the output mode
         and, when training, the loss last.
 
         Any thread may call; while another thread is in a call of the same network (training or inference), this one waits for
@@ -302,13 +321,14 @@ def selection(mode: str, batching: Batching, period: int | None, shape: tuple[in
 
     Args:
         shape: [micro-batches, *micro-batch shape], every micro-batch of the call.
-        mode: all = concatenated along dimension 0 (a 0-d output becomes 1-d); final = the last one; sum = added over the
-            micro-batches; every_n = all micro-batches of every `period`-th iteration.
+        mode: all = concatenated along dimension 0 (a 0-d output becomes 1-d); final = the last one of each replica; sum = added over the
+            micro-batches of each replica; every_n = all micro-batches of every `period`-th iteration.
     """
+    replicas = batching.replicas
     if mode == "final":
-        return itemgetter(-1)
+        return itemgetter(-1) if replicas == 1 else partial(_last, replicas)
     if mode == "sum":
-        return _sum
+        return _sum if replicas == 1 else partial(_sums, replicas)
     if mode == "every_n":
         if period is None or period > batching.device_iterations or batching.device_iterations % period:
             raise OptionError("output_mode every_n needs an output_return_period that divides "
@@ -328,13 +348,25 @@ def _sum(array: np.ndarray) -> Any:
     return np.add.reduce(array, axis=0, dtype=array.dtype)
 
 
+def _joined(array: np.ndarray) -> np.ndarray:
+    """Several micro-batches, concatenated along dimension 0."""
+    return array if array.ndim == 1 else array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
+
+
+def _last(replicas: int, array: np.ndarray) -> np.ndarray:
+    return _joined(array[-replicas:])
+
+
+def _sums(replicas: int, array: np.ndarray) -> np.ndarray:
+    by_replica = array.reshape(len(array) // replicas, replicas, *array.shape[1:])
+    return _joined(np.add.reduce(by_replica, axis=0, dtype=array.dtype))
+
+
 def _every(iterations: int, period: int, array: np.ndarray) -> Any:
     """All micro-batches of every `period`-th of the iterations of a call, concatenated along dimension 0."""
     chosen = array.reshape(iterations, len(array) // iterations, *array.shape[1:])[period - 1::period]
     chosen = chosen.reshape(chosen.shape[0] * chosen.shape[1], *array.shape[1:])
-    if chosen.ndim == 1:
-        return chosen[0] if len(chosen) == 1 else chosen
-    return chosen.reshape(chosen.shape[0] * chosen.shape[1], *chosen.shape[2:])
+    return chosen[0] if chosen.ndim == 1 and len(chosen) == 1 else _joined(chosen)
 
 
 class InferenceModel(Model):
@@ -396,9 +428,10 @@ class InferenceModel(Model):
 
     def _cut(self) -> Pieces | None:
         found = self.source.pieces(Host.of(self.options), self.progress)
-        if found is not None and self.options.device_iterations != 1:
-            raise OptionError(f"The model runs in pieces, because sizes in it follow from data, and so one call is one iteration: leave "
-                              f"device_iterations={self.options.device_iterations} out.")
+        for name in ("device_iterations", "replication_factor"):
+            if found is not None and getattr(self.options, name) != 1:
+                raise OptionError(f"The model runs in pieces, because sizes in it follow from data, and so one call is one iteration: leave "
+                                  f"{name}={getattr(self.options, name)} out.")
         return found
 
     def _in_pieces(self, arrays: Sequence[Any]) -> list[Any]:

@@ -12,10 +12,11 @@ class Step(NamedTuple):
 
     micro_batch: int
     accumulation: int
+    replicas: int = 1
 
     @property
     def rows(self) -> int:
-        return self.micro_batch * self.accumulation
+        return self.micro_batch * self.accumulation * self.replicas
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Schedule:
         if not options.drop_last:
             whole, left = divmod(left, options.global_batch_size)
             micro_batches, alone = divmod(left, options.micro_batch_size)
-            rest = [Step(options.micro_batch_size, options.gradient_accumulation)] * whole
+            rest = [Step(options.micro_batch_size, options.gradient_accumulation, options.replication_factor)] * whole
             rest += [Step(options.micro_batch_size, micro_batches)] if micro_batches else []
             rest += [Step(alone, 1)] if alone else []
         return cls(calls, options.device_iterations, options.global_batch_size, tuple(rest))

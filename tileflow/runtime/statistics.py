@@ -65,7 +65,7 @@ def _measured(model: TrainingModel) -> Iterator[Tensor]:
     if model.optimizer.combined:
         raise OptionError("Option statistics needs gradients by themselves, and use_combined_accum adds them to the velocity; leave one of them out.")
     scale = float(session[USED_SCALE]) if model.scaling.automatic != "off" else model.loss_scale
-    post = model.options.gradient_accumulation if not _is_running_mean(model) else 1
+    post = model.program.batching.per_update if not _is_running_mean(model) else 1
     names = [s.name for s in model.program.states.values() if s.kind == "parameter"]
     update = session.updates
     for name, t, place in upkeep.gradients(engine.plan, atomic(model.program.schedule)):

@@ -113,9 +113,11 @@ class Trainer:
         Raises:
             OptionError: the model cannot take the rows that fill no micro-batch.
         """
-        models = {Step(self.options.micro_batch_size, self.options.gradient_accumulation * self.options.device_iterations): self.model}
+        o = self.options
+        models = {Step(o.micro_batch_size, o.gradient_accumulation * o.device_iterations, o.replication_factor): self.model}
         for step in dict.fromkeys(self.schedule.rest):
-            options = self.options.clone(micro_batch_size=step.micro_batch, gradient_accumulation=step.accumulation, device_iterations=1)
+            options = self.options.clone(micro_batch_size=step.micro_batch, gradient_accumulation=step.accumulation, device_iterations=1,
+                                         replication_factor=step.replicas)
             model = TrainingModel(self.model.source, options, self.model.optimizer, self.model.loss, self.reporter.compiling)
             self._rest[step] = models[step] = model
         for step, model in models.items():
@@ -233,7 +235,7 @@ class Trainer:
             raise
         seconds = time.perf_counter() - began
         engine = model.engine
-        accumulation, rows = engine.batching.gradient_accumulation, engine.batching.micro_batch
+        accumulation, rows = engine.batching.per_update, engine.batching.micro_batch
         done = slice(first_update * accumulation, engine.completed * accumulation)
         count = done.stop - done.start
         if count <= 0:

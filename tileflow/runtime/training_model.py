@@ -105,7 +105,7 @@ class TrainingModel(LossModel):
                                  mean_reduction=self.options.mean_reduction_strategy,
                                  loss_scaling=self.source.session.assigned.setdefault(LOSS_SCALE, self.loss_scaling), scaling=self.scaling,
                                  named=self.source.parameter_names(), serialized=self.options.serial_splits, precision=self.source.precision,
-                                 checkpoints=self.options.gradient_checkpointing)
+                                 checkpoints=self.options.gradient_checkpointing, broadcast_buffers=self.options.broadcast_buffers)
 
     def set_optimizer(self, optimizer: Optimizer) -> None:
         """Update the weights with another optimizer of the same structure from the next call on: its variable attributes take the place of the

@@ -11,6 +11,9 @@ from ..graph import State, check_reach
 from ..room import aligned, room
 from .turns import Turn
 
+LASTING = ("parameter", "buffer", "optimizer", "replica")
+"""Kinds of states that a checkpoint must hold. replica: the buffers that later replicas have of their own."""
+
 
 class Session:
     """Named state memory, shared by the training and inference programs of one model.
@@ -33,6 +36,7 @@ class Session:
         self._arrays: dict[str, np.ndarray] = {}
         self._kinds: dict[str, str] = {}
         self._rests: dict[str, str] = {}          # by weight, the state that holds the bits which the weight lacks: new weights have none
+        self._copies: dict[str, list[str]] = {}   # by buffer, those of later replicas: they begin as what it is, and as what it is set to
 
     def declare(self, states: Iterable[State], initial: Mapping[str, np.ndarray] | None = None) -> None:
         """Make memory for the states that have none yet: copied from `initial`, or full of what the state says it starts with.
@@ -53,7 +57,7 @@ class Session:
             for s in members:
                 t = s.input.type
                 self._arrays[s.name] = buffer[at:at + t.nbytes].view(t.numpy).reshape(t.shape)
-                self._kinds[s.name] = s.kind
+                self._kinds[s.name] = "replica" if s.role == "replica" else s.kind
                 if s.role == "remainder":
                     self._rests[s.owner] = s.name
                 at += room(t)
@@ -62,6 +66,12 @@ class Session:
                     self._arrays[s.name][...] = initial[s.name]
                 elif s.fill:                              # the padding around it stays zero
                     self._arrays[s.name][...] = s.fill
+        self._declare_copies(s for members in groups.values() for s in members if s.role == "replica")
+
+    def _declare_copies(self, states: Iterable[State]) -> None:
+        for s in states:
+            self._copies.setdefault(s.owner, []).append(s.name)
+            self._arrays[s.name][...] = self._arrays[s.owner]
 
     def _check(self, state: State) -> None:
         have, t = self._arrays[state.name], state.input.type
@@ -111,6 +121,9 @@ class Session:
         def write() -> None:
             for name, array in tensors.items():
                 self._arrays[name][...] = array
+                for copy in self._copies.get(name, ()):
+                    if copy not in tensors:
+                        self._arrays[copy][...] = array
                 rest = self._rests.get(name)
                 if rest is not None and rest not in tensors:
                     self._arrays[rest][...] = 0
@@ -119,11 +132,11 @@ class Session:
 
     def lasting(self) -> dict[str, np.ndarray]:
         """Everything that a checkpoint must hold: the arrays themselves, which stand still within `turn.hold`."""
-        return {n: self._arrays[n] for n in self.names("parameter", "buffer", "optimizer")}
+        return {n: self._arrays[n] for n in self.names(*LASTING)}
 
     def snapshot(self, *kinds: str) -> dict[str, np.ndarray]:
         """Copies of the states of these kinds (by default of all that a checkpoint must hold), all after the same whole update."""
-        names = self.names(*(kinds or ("parameter", "buffer", "optimizer")))
+        names = self.names(*(kinds or LASTING))
         memory.require(sum(self._arrays[n].nbytes for n in names), "A copy of the weights", "close other programs")
         return self.turn.hold(lambda: {n: self._arrays[n].copy() for n in names})
 
@@ -133,7 +146,7 @@ class Session:
         Raises:
             CheckpointError: a tensor is missing or has another shape or element type.
         """
-        wanted = self.names("parameter", "buffer", "optimizer")
+        wanted = self.names(*LASTING)
         for name in wanted:
             if name not in tensors:
                 raise CheckpointError(f"The checkpoint has no tensor {name!r}: it belongs to another model or optimizer; start without --resume.")

@@ -22,7 +22,8 @@ T = TypeVar("T")
 
 
 class DataLoader:
-    """Yields tuples (*inputs, label) of `combined_batch_size` rows: micro-batch x gradient accumulation x device iterations.
+    """Yields tuples (*inputs, label) of `combined_batch_size` rows: micro-batch x replicas (groups of those that get the same rows) x gradient
+    accumulation x device iterations.
 
     The order of an epoch is a function of (seed, epoch) alone, so a run can be resumed anywhere in it. Each `iter()` reads
     the epoch set by `set_epoch` (0 at first) and moves on to the next one. The arrays are fresh and contiguous.
@@ -55,7 +56,8 @@ class DataLoader:
     @property
     def combined_batch_size(self) -> int:
         """Rows per batch."""
-        return self.batch_size * self.options.gradient_accumulation * self.options.device_iterations
+        o = self.options
+        return self.batch_size * o.input_groups * o.gradient_accumulation * o.device_iterations
 
     def __len__(self) -> int:
         """Batches in a whole epoch."""
