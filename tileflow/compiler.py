@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 
-from .autograd import gradients, reached
-from .errors import OptionError
+from .autograd import gradients, losses, reached
+from .errors import OptionError, UnsupportedError
 from .graph import Builder, Graph, Origin, State, Value, verify
 from .graph.collector import without_collector
 from .optim import Optimizer, rounding
@@ -125,7 +125,11 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
             raise OptionError("The model has no weight to train; check the options frozen and trainable.")
         assert p.loss is not None
         # A weight without gradient is not updated: neither decayed nor moved by what its moments remember (PyTorch and PopART skip it, too).
-        trained = list(compress(trained, reached(p.micro, p.loss, [s.input for s in trained])))
+        inputs = [s.input for s in trained]
+        p.notes += losses(p.micro, p.loss, inputs, [s.name for s in trained])
+        trained = list(compress(trained, reached(p.micro, p.loss, inputs)))
+        if not trained and p.notes:
+            raise UnsupportedError(f"Nothing of the model would be trained. {p.notes[0]}")
         if not trained:
             raise OptionError("The loss depends on no weight that is trained; check the model's outputs and the options frozen and trainable.")
         scale = loss_scale(Builder(p.micro), loss_scaling)

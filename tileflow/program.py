@@ -57,6 +57,7 @@ class Program:
     schedule: which of them runs when. Nothing else knows the order of parts or how often they run.
     links: an input value of a part -> the value of another part that feeds it.
     skips: the update itself keeps the states as they were where loss or gradients are not finite, so that nobody needs to refuse them.
+    notes: sentences on what a user should know of it, such as weights that no gradient reaches.
     """
 
     parts: dict[str, Graph]
@@ -66,6 +67,7 @@ class Program:
     loss: Value | None = None
     training: bool = False
     skips: bool = False
+    notes: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, micro: Graph, batching: Batching, training: bool = False) -> Program:

@@ -30,7 +30,7 @@ from .functions import body_of, inlined
 from .hosted import is_hosted
 from .inner import Control, Inner
 from .model import OnnxModel, label, title
-from .parameters import ResolvedModel, Verdict, notes, resolved
+from .parameters import ResolvedModel, Verdict, notes, quantized_weights, resolved
 from .refused import HOSTED, DynamicOperandError, refusal, unknown, unsupported
 from .scope import Scope, StoredAs
 from .site import Site
@@ -172,7 +172,7 @@ class Importer:
     def _imported(self, states: list[str]) -> Imported:
         scope, ties = self.scope, self.model.ties
         if scope.training:
-            said = notes(ties, scope.weights.verdicts, states)
+            said = notes(ties, scope.weights.verdicts, states, quantized_weights(self.model))
             scope.warnings += said.ties + said.doubts
         return Imported(scope.graph, {n: ties.copies.get(n, n) for n in states}, {n: scope.weights.arrays[n] for n in states}, scope.binding,
                         self.model, scope.weights.verdicts, scope.warnings)

@@ -12,7 +12,8 @@ from tileflow.text import one_line
 from .folded import folded_norms
 from .importer import Imported
 from .model import OnnxModel, title
-from .parameters import Verdict, listed, matches, notes, resolved, verdicts
+from .parameters import Verdict, listed, matches, notes, quantized_weights, resolved, verdicts
+from .parameters.messages import HAS_NO_GRADIENT
 from .parameters.uses import Use
 from .tensors import describe
 
@@ -26,7 +27,8 @@ READERS = 1
 
 @dataclass(frozen=True)
 class Row:
-    """One floating tensor: what it will be (`STATES`), why, and the nodes that read it. small: a constant that nobody would train."""
+    """One floating tensor, or a quantised weight: what it will be (`STATES`), why, and the nodes that read it.
+    small: a constant that nobody would train."""
 
     name: str
     type: str
@@ -41,8 +43,9 @@ class Row:
 class TrainingReport:
     """What will happen to a model in training.
 
-    rows: every floating tensor. ties: sentences about parameters in several tensors, several in one, and in none. modes: operators that behave
-    differently in training. doubts: sentences.
+    rows: every floating tensor, and the weights that are stored as integers.
+    ties: sentences about parameters in several tensors, several in one, and in none. modes: operators that behave differently in training.
+    doubts: sentences.
     """
 
     rows: tuple[Row, ...]
@@ -79,9 +82,12 @@ def training_report(model: OnnxModel, imported: Imported | None, *, freeze: Sequ
     told = imported.model if imported is not None else resolved(model, tie, untie)
     found = imported.verdicts if imported is not None else verdicts(told, told.ties)
     states = _states(imported, found, freeze, trainable)
+    integers = quantized_weights(told)
     rows = [_row(told, name, verdict, states.get(name), told.ties.uses[name]) for name, verdict in found.items()]
+    rows += [Row(one.name, describe(told.tensors[one.name]), one.elements, "constant", f"stored as {one.dtype}, which {HAS_NO_GRADIENT}",
+                 (title(one.node),)) for one in integers]
     rows.sort(key=lambda row: STATES.index(row.state))
-    said = notes(told.ties, found, [name for name, state in states.items() if state in ("trained", "frozen", "buffer")])
+    said = notes(told.ties, found, [name for name, state in states.items() if state in ("trained", "frozen", "buffer")], integers)
     return TrainingReport(tuple(rows), tuple(said.ties), tuple(_modes(imported.graph) if imported is not None else ()),
                           tuple(filter(None, (*said.doubts, folded_norms(told)))))
 

@@ -8,7 +8,8 @@ import numpy as np
 from tileflow.errors import OptionError
 from tileflow.graph import State, Value
 
-from .parameters import ResolvedModel, listed, matches, verdicts
+from .parameters import ResolvedModel, listed, matches, quantized_weights, verdicts
+from .parameters.messages import BEFORE, HAS_NO_GRADIENT
 
 
 class Weights:
@@ -57,5 +58,13 @@ class Weights:
         """Raise OptionError for a pattern that matches no weight."""
         for pattern in (*self.freeze, *self.trainable):
             if not any(matches(name, (pattern,)) for name in self.arrays):
+                self._check_quantized(pattern)
                 names = [n for n in self.model.tensors if n in self.arrays and self.verdicts[n].kind != "buffer"]
                 raise OptionError(f"the pattern '{pattern}' matches no weight; the weights are {listed(names)}.")
+
+    def _check_quantized(self, pattern: str) -> None:
+        """Raise OptionError where what a pattern names is stored as integers."""
+        fitting = [one for one in quantized_weights(self.model) if matches(one.name, (pattern,))]
+        if fitting:
+            raise OptionError(f"the pattern '{pattern}' names weights that the file stores as {fitting[0].dtype}, which {HAS_NO_GRADIENT}: "
+                              f"{listed([one.name for one in fitting])}. {BEFORE}")

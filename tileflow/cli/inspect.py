@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ..errors import TileflowError
 from ..options import declarations
 from ..terminal import say
+from ..text import one_line
 from .arguments import add_model, model_path, options_of
 from .exit import OK, USER_ERROR
 
@@ -19,6 +20,8 @@ OPTIONS = {"dims": "sizes of the model's symbolic dimensions, to show the shapes
            "micro_batch_size": "the batch to show shapes for (default: the file's, or 1 where it leaves it open)"}
 PATTERNS = ("frozen", "trainable", "tie", "untie")
 """Options that say what is trained."""
+LONGEST = 2000
+"""Characters of a sentence that lists nodes and weights."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -46,10 +49,21 @@ def run(chosen: argparse.Namespace) -> int:
     if report.open_sizes and not report.unsupported:
         say("\ntrain takes these sizes from its data. Whether a gradient reaches every parameter is looked at once they are given here.")
         return OK
-    obstacle = _obstacle(report.graph) if report.graph is not None else None if report.unsupported else "see the note above."
+    obstacle = None if report.unsupported else "see the note above."
+    if report.graph is not None:
+        found = _losses(report.graph)
+        say("\nNodes that end gradients\n" + "\n".join(f"  {one_line(text, LONGEST)}" for text in found or ["none"]))
+        obstacle = _obstacle(report.graph)
     if obstacle is not None:
         say(f"\nIt cannot be trained like this: {obstacle}")
     return USER_ERROR if report.unsupported or obstacle is not None else OK
+
+
+def _losses(graph: Graph) -> list[str]:
+    """What does not train, or not in full, because gradients of the model's first output end on their way, and where."""
+    from ..autograd import losses
+    trained = [s for s in graph.parameters if s.trainable]
+    return losses(graph, graph.outputs[0], [s.input for s in trained], [s.name for s in trained])
 
 
 def _obstacle(graph: Graph) -> str | None:

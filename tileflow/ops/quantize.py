@@ -15,7 +15,7 @@ from ..errors import ShapeError, TypeMismatchError
 from ..graph import FLOATS, HALVES, Builder, Op, TensorType, Value, op
 from ..graph.sample import Sample, sample
 from ..kernels.elementwise import narrow
-from ..kernels.elementwise.expr import Const, Expr, Var, cast, maximum, minimum, round_, where
+from ..kernels.elementwise.expr import Const, Expr, Var, cast, equal, maximum, minimum, round_, where
 from .shape import Shape, normal_axis, present
 
 BOUNDS: dict[str, tuple[int, int]] = {
@@ -62,8 +62,10 @@ def quantized(x: Expr, scale: Expr, zero: Expr | None, to: str, saturate: bool =
     kind = precision or scale.dtype
     quotient = cast(x, kind) / cast(scale, kind)
     if to not in BOUNDS:
-        shift = quotient if zero is None or to != "float4_e2m1fn" else quotient + cast(cast(zero, "float32"), kind)
-        return cast(shift, to, saturate)
+        if zero is not None:
+            shift = cast(zero, "float32")
+            quotient = where(equal(shift, 0.0), quotient, quotient + cast(shift, kind))     # -0 keeps its sign
+        return cast(quotient, to, saturate)
     number = round_(cast(quotient, "float32") if kind in HALVES else quotient)
     if zero is not None:
         number = number + cast(cast(zero, "int32"), number.dtype)
@@ -83,6 +85,7 @@ def dequantized(x: Expr, scale: Expr, zero: Expr | None, to: str) -> Expr:
         number = cast(cast(x, "int32") - cast(zero, "int32"), kind)
     else:
         number = cast(x, kind)
+        number = number if zero is None else where(equal(cast(zero, "float32"), 0.0), number, number - cast(zero, kind))
     return cast(number * cast(scale, kind), to)
 
 
@@ -116,7 +119,8 @@ class Linear(Op):
 class QuantizeLinear(Linear):
     """saturate(round(x / scale) + zero_point) as the zero point's type, `output_dtype` or uint8.
 
-    The quotient is computed in the scale's type, or in `precision`. Float8 saturates where `saturate` says so; zero points of floats are zero.
+    The quotient is computed in the scale's type, or in `precision`. Float8 saturates where `saturate` says so; zero points of floats, which usually
+    are zero, are added before the numbers are rounded.
     """
 
     no_gradient = NO_GRADIENT
@@ -225,10 +229,12 @@ class FakeQuantize(Op):
 class DynamicQuantizeLinear(Op):
     """x as uint8 with the scale and the zero point that its least and largest element (and 0) ask for: outputs y, y_scale, y_zero_point.
 
-    Of a tensor of zeros the scale is 1, as in ONNX Runtime.
+    Of a tensor of zeros the scale is 1, as in ONNX Runtime. All three count as constants for whoever differentiates: a gradient of the scale alone
+    would be none of what is quantised.
     """
 
-    no_gradient = NO_GRADIENT
+    no_gradient = "the numbers are rounded to 8 bits by a scale that is found while the model runs"
+    stops_gradient = True
 
     @classmethod
     def samples(cls) -> list[Sample]:
@@ -241,11 +247,6 @@ class DynamicQuantizeLinear(Op):
         if x.size == 0:
             raise ShapeError(f"the input {x} is empty: nothing says its range.")
         return x.with_dtype("uint8"), TensorType(x.dtype, ()), TensorType("uint8", ())
-
-    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
-            outputs: Sequence[Value]) -> Sequence[Value | None]:
-        """None: that of the scale alone would be no gradient of what is quantised."""
-        return [None]
 
     def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value]:
         x = present(inputs[0])

@@ -1,6 +1,7 @@
 """Models that compute gradients and change nothing."""
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import compiler
-from ..autograd import barriers, gradients, reached
+from ..autograd import SHOWN, barriers, gradients, losses, reached, stops
 from ..errors import DataError, UnsupportedError
 from ..graph import Builder, Graph, TensorType, Value
 from ..loss import Loss
@@ -17,10 +18,7 @@ from ..program import Batching
 from ..text import one_line
 from .model import Model, Progress
 from .source import Source, as_array
-from .training_model import LossModel
-
-SHOWN = 10
-"""Names that a message lists."""
+from .training_model import LONGEST_NOTE, LossModel
 
 
 class GradientModel(LossModel):
@@ -66,6 +64,8 @@ class GradientModel(LossModel):
             for value, name, found in zip(chosen, self.names, reached(b.graph, target, chosen), strict=True):
                 if not found:
                     raise UnsupportedError(_why_not(b.graph, target, value, name, self._called(graph, place)))
+            for sentence in losses(b.graph, target, chosen, self.names):
+                warnings.warn(one_line(sentence, LONGEST_NOTE), stacklevel=2)
             return gradients(b.graph, target, chosen, between=f"{', '.join(self.names[:SHOWN])} and {self._called(graph, place)}")
 
         return compiler.inference(graph, batching, serialized=self.options.serial_splits, measures=measure, precision=self.source.precision)
@@ -130,12 +130,10 @@ class GradientModel(LossModel):
 
 def _why_not(graph: Graph, target: Value, value: Value, name: str, called: str) -> str:
     """Why the target has no gradient by a value on which it does not depend by floating numbers."""
-    nodes = barriers(graph, target, value)
-    if not nodes:
+    found = barriers(graph, target, [value])
+    if not found:
         return f"{_begins(called)} does not depend on {one_line(name)}."
-    listed = ", ".join(f"{n.op.name} ({n.origin})" for n in nodes[:SHOWN])
-    why = "no gradient passes what is made of whole numbers, booleans or constants"
-    return f"{_begins(called)} has no gradient by {one_line(name)}: it ends at {listed}; {nodes[0].op.no_gradient or why}."
+    return f"{_begins(called)} has no gradient by {one_line(name)}: it ends at {stops(found, (0,))}."
 
 
 def _begins(text: str) -> str:

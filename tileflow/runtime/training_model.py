@@ -1,6 +1,7 @@
 """Models with a loss: labels follow their inputs, and a training model updates the weights as well."""
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,10 +19,14 @@ from ..optim.scaling import IN_A_ROW, LOSS_SCALE, SKIPPED, Scaling
 from ..optim.schedules import UNKNOWN, Run
 from ..options import Options
 from ..program import Batching
+from ..text import one_line
 from . import optimizer_state
 from .failure import stuck
 from .model import Model, Progress
 from .source import Source, as_array
+
+LONGEST_NOTE = 2000
+"""Characters of a sentence on what training will not do; such sentences list nodes and weights."""
 
 
 class LossModel(Model):
@@ -101,11 +106,14 @@ class TrainingModel(LossModel):
         self.fingerprint = digest(graph)
         self._check_optimizer(self.optimizer)
         self._structure = self.optimizer.structure()
-        return compiler.training(graph, self._fitted(graph, more), self.optimizer, batching, reduction=self.options.accumulation_reduction,
+        made = compiler.training(graph, self._fitted(graph, more), self.optimizer, batching, reduction=self.options.accumulation_reduction,
                                  mean_reduction=self.options.mean_reduction_strategy,
                                  loss_scaling=self.source.session.assigned.setdefault(LOSS_SCALE, self.loss_scaling), scaling=self.scaling,
                                  named=self.source.parameter_names(), serialized=self.options.serial_splits, precision=self.source.precision,
                                  checkpoints=self.options.gradient_checkpointing, broadcast_buffers=self.options.broadcast_buffers)
+        for note in made.program.notes:
+            warnings.warn(one_line(note, LONGEST_NOTE), stacklevel=2)
+        return made
 
     def set_optimizer(self, optimizer: Optimizer) -> None:
         """Update the weights with another optimizer of the same structure from the next call on: its variable attributes take the place of the

@@ -3,7 +3,8 @@ from .messages import notes
 from .patterns import matches
 from .resolve import ResolvedModel, resolved
 from .rules import Verdict, verdicts
+from .stored import quantized_weights
 from .ties import Ties, listed
 from .views import View
 
-__all__ = ["ResolvedModel", "Ties", "Verdict", "View", "listed", "matches", "notes", "resolved", "verdicts"]
+__all__ = ["ResolvedModel", "Ties", "Verdict", "View", "listed", "matches", "notes", "quantized_weights", "resolved", "verdicts"]

@@ -1,14 +1,17 @@
 """What is said aloud of a file's parameters: ties undone and made, doubtful spots, and what the exporter has lost. A few lines for any file."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .names import from_placeholder
 from .rules import COMPUTED, Verdict
+from .stored import Quantized
 from .ties import Ties, listed
 
 OPTIMIZE = "export with torch.onnx.export(..., dynamo=True, optimize=False), or with do_constant_folding=False"
+HAS_NO_GRADIENT = "has no gradient"
+BEFORE = "To train them, train the file of floats that they were made from, and quantise it again."
 
 
 @dataclass(frozen=True)
@@ -19,10 +22,10 @@ class Notes:
     doubts: list[str]
 
 
-def notes(ties: Ties, verdicts: Mapping[str, Verdict], states: Iterable[str]) -> Notes:
-    """Sentences about `states`, the parameters and buffers of an import, and about the constants beside them."""
+def notes(ties: Ties, verdicts: Mapping[str, Verdict], states: Iterable[str], quantized: Sequence[Quantized] = ()) -> Notes:
+    """Sentences about `states`, the parameters and buffers of an import, and about the constants beside them, `quantized` weights among them."""
     states = set(states)
-    return Notes(_said(_ties(ties, states)), _said([*_doubts(verdicts, states), *_lost(ties)]))
+    return Notes(_said(_ties(ties, states)), _said([*_doubts(verdicts, states), *_quantized(quantized), *_lost(ties)]))
 
 
 Found = list[tuple[list[str], str]]
@@ -64,6 +67,12 @@ def _doubts(verdicts: Mapping[str, Verdict], states: set[str]) -> Found:
         *((names, f"Not trained ({why}): {listed(names)}. To train them, use trainable.") for why, names in reasons.items()),
         (folded, f"Not trained, because the exporter computed them, perhaps from parameters: {listed(folded)}. To keep parameters, {OPTIMIZE}."),
     ]
+
+
+def _quantized(quantized: Sequence[Quantized]) -> Found:
+    types = ", ".join(dict.fromkeys(one.dtype for one in quantized))
+    return [([one.name for one in quantized], f"Not trained, because the file stores them as {types}, which {HAS_NO_GRADIENT}: "
+             f"{listed([one.name for one in quantized])}. {BEFORE}")]
 
 
 def _lost(ties: Ties) -> Found:

@@ -24,6 +24,7 @@ from ..model import OnnxModel
 from .names import from_placeholder
 from .placeholders import RESULT, TARGET, call_of, flattened
 from .scopes import is_made_up, last_word
+from .stored import by_cast
 from .ties import Ties
 from .uses import Use, declared_role, most_important
 
@@ -123,6 +124,10 @@ class Facts:
             return None
         return maker.op_type
 
+    def dequantises(self, node: NodeProto) -> bool:
+        """The node multiplies stored integers, cast to floats, by this tensor."""
+        return by_cast(self.model, self._makers, node) is not None
+
     def _origin(self, name: str) -> str:
         """The value whose elements `name` holds, behind a few operators that only move them."""
         for _ in range(LOOKED_BEHIND):
@@ -201,6 +206,8 @@ def held_as_attributes(f: Facts) -> Verdict | None:
 
 def scales_of_bytes(f: Facts) -> Verdict | None:
     """What says how large the numbers are that bytes stand for: the bytes are not trained, and a network of scales alone is nobody's wish."""
+    if f.uses and all(f.dequantises(use.node) for use in f.uses):
+        return Verdict("constant", f"a scale of numbers that are stored as integers, in {f.first.node.op_type}")
     if not all(QUANTISED.search(use.node.op_type) and use.index > 0 for use in f.uses):
         return None
     return Verdict("constant", f"a scale of quantised numbers, in {f.first.node.op_type}")
@@ -251,7 +258,7 @@ def other_arithmetic(f: Facts) -> Verdict | None:
 
 RULES: tuple[Rule, ...] = (
     the_file_says, statistics, constant_nodes, pytorch_says, masks, called_like_a_buffer, declared_by_the_operator, bias_of_a_product,
-    named_by_a_module, held_as_attributes, scales_of_bytes, computed_by_the_exporter, first_states, single_numbers,
+    scales_of_bytes, named_by_a_module, held_as_attributes, computed_by_the_exporter, first_states, single_numbers,
     limits, numbered_by_the_exporter, one_number_per_channel, other_arithmetic)
 
 
