@@ -33,6 +33,16 @@ class KernelFailed(Exception):
         self.status = status
 
 
+def normal(*shape: int, dtype: str = "float32", seed: int = 0) -> Array:
+    """Standard normal numbers."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def root_mean_square_error(found: Array, exact: Array) -> float:
+    """Of the difference, over the root mean square of the value."""
+    return float(np.sqrt(np.mean((found.astype(np.float64) - exact) ** 2) / np.mean(exact.astype(np.float64) ** 2)))
+
+
 def run_reference(op: Op, *arrays: Array | None, seed: int = 0, micro: int = 0) -> tuple[Array, ...]:
     """The operator's NumPy twin; random operators also get `seed` and `micro`."""
     streams = {"seed": seed, "micro": micro} if "seed" in inspect.signature(op.reference).parameters else {}

@@ -14,7 +14,7 @@ import numpy as np
 import operators
 import pytest
 import samples
-from evaluate import check_kernel, run_kernel, run_reference
+from evaluate import check_kernel, normal, run_kernel, run_reference
 from test_conv_last import forms
 from test_elementwise import EDGES, FUNCTIONS, UNARY, allowed, compute, random_expressions, units
 from test_half_gemm import NUMPY as HALVES
@@ -44,10 +44,6 @@ OPERATORS: dict[str, Any] = dict(OPS)
 def path(request: pytest.FixtureRequest) -> Iterator[cpu.Cpu]:
     with cpu.forced(request.param) as current:
         yield current
-
-
-def normal(*shape: int, dtype: str = "float32", seed: int = 0) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 def test_the_path_is_compiled_for(path: cpu.Cpu) -> None:

@@ -5,12 +5,12 @@ What rounding does to outputs and gradients is measured on each side against tha
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 
 import golden_casts
 import numpy as np
 import paths
 import pytest
+from evaluate import root_mean_square_error
 from exported_networks import BATCH, NETWORKS, export, network, torch
 
 import tileflow
@@ -27,12 +27,7 @@ WORSE = 1.3
 SPACING = {"16-mixed": 2.0 ** -10, "bf16-mixed": 2.0 ** -7}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 @functools.cache
@@ -81,18 +76,13 @@ def ours(name: str, exporter: str, precision: str) -> tuple[np.ndarray, np.ndarr
     return out, np.concatenate([(before[n] - session[n]).ravel() for n in trained]), given
 
 
-def error(found: np.ndarray, exact: np.ndarray) -> float:
-    """Root mean square of the difference, over that of the value."""
-    return float(np.sqrt(np.mean((found.astype(np.float64) - exact) ** 2) / np.mean(exact.astype(np.float64) ** 2)))
-
-
 @pytest.mark.parametrize(("name", "exporter", "precision"), ROWS)
 def test_outputs_and_gradients_err_as_pytorchs_do(name: str, exporter: str, precision: str) -> None:
     exact, mixed = ours(name, exporter, "32"), ours(name, exporter, precision)
     their_exact, their_mixed = theirs(name, "32"), theirs(name, precision)
     np.testing.assert_allclose(exact[0], their_exact[0], rtol=2e-3, atol=2e-3 * np.abs(their_exact[0]).max())
     for what, i in (("outputs", 0), ("gradients", 1)):
-        own, peer = error(mixed[i], exact[i]), error(their_mixed[i], their_exact[i])
+        own, peer = root_mean_square_error(mixed[i], exact[i]), root_mean_square_error(their_mixed[i], their_exact[i])
         print(f"{what}: ours {own:.2e}, PyTorch's {peer:.2e}")
         assert own > 0, "something was rounded"
         assert own < WORSE * peer + SPACING[precision] / 2, (what, own, peer)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import paths
 import pytest
-from evaluate import check_gradient, check_kernel, evaluate, gradient_graph, run_kernel
+from evaluate import check_gradient, check_kernel, evaluate, gradient_graph, normal, run_kernel
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from peers import needs
@@ -42,10 +42,6 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "no image": ((0, 5, 6, 6), (5, 5, 3, 3), {}),
 }
 """Most have 5 or 10 channels per group, so that they share compiled register blocks."""
-
-
-def normal(*shape: int, dtype: str = "float32", seed: int = 0) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 def gradients_of(op: Conv, x: tuple[int, ...], w: tuple[int, ...], biased: bool = True) -> tuple[ConvInputGrad, ConvWeightGrad]:

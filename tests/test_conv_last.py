@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import paths
 import pytest
-from evaluate import check_kernel, run_kernel
+from evaluate import check_kernel, normal, run_kernel
 from peers import needs, torch_has_avx512
 
 from tileflow.graph import TensorType, type_of
@@ -47,10 +47,6 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 """Shapes are planar, as ONNX has them."""
 EVERYWHERE = ("primes", "strides", "depthwise, stride 2")
 """Cases that every path runs."""
-
-
-def normal(*shape: int, dtype: str = "float32", seed: int = 0) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 def last(x: Array) -> Array:

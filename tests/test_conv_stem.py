@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import paths
 import pytest
-from evaluate import check_kernel, run_kernel
+from evaluate import check_kernel, normal, run_kernel
 from peers import needs
 
 from tileflow.graph import Builder, Graph, TensorType, type_of
@@ -30,10 +30,6 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "volume": ((1, 2, 5, 6, 7), (3, 2, 2, 3, 2), dict(pads=(1, 1, 1, 0, 1, 0))),
     "no image": ((0, 3, 6, 6), (5, 3, 3, 3), {}),
 }
-
-
-def normal(*shape: int, dtype: str = "float32", seed: int = 0) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 @pytest.mark.parametrize(("path", "name"), [paths.on(path, name) for path in cpu.available() for name in CASES

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluate import check_kernel, run_kernel
+from evaluate import check_kernel, normal, run_kernel
 from peers import needs, torch_has_avx512
 
 from tileflow.graph import type_of
@@ -27,10 +27,6 @@ CASES = {
     "no padding": ((3, 32, 20, 15), 64, (0, 0, 0, 0)),
     "padding of its own on each side": ((2, 33, 19, 18), 35, (2, 0, 1, 3)),
 }
-
-
-def normal(*shape: int, seed: int = 0, dtype: str = "float32") -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 def last(x: Array) -> Array:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,7 @@ SAME = 1e-4
 Arrays = dict[str, np.ndarray]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 # ---- PyTorch's side

@@ -11,10 +11,10 @@ import pytest
 from onnx import ModelProto
 from onnx_models import mnist_cnn, model_of, node, port
 from peers import needs
+from said import Said
 
 import tileflow
 from tileflow.importers.onnx import folded_norms, load_model, wrap_model
-from tileflow.runtime.trainer import Silent
 
 RNG = np.random.default_rng(0)
 
@@ -71,15 +71,11 @@ def test_names_that_are_numbers_throughout_say_nothing() -> None:
 
 
 def test_train_says_it(tmp_path: Path) -> None:
-    said: list[str] = []
-
-    class Listener(Silent):
-        def say(self, sentence: str) -> None:
-            said.append(sentence)
+    said = Said()
     proto = convolutions([("onnx::Conv_26", "onnx::Conv_27", "c")])
     data = RNG.standard_normal((32, 2, 1, 1)).astype(np.float32), RNG.integers(0, 3, 32)
-    tileflow.train(wrap_model(proto), data=data, micro_batch_size=8, out=str(tmp_path), reporter=Listener())
-    assert [s for s in said if s.startswith("Batch normalisation was folded into the weights of 'Conv(c)'")]
+    tileflow.train(wrap_model(proto), data=data, micro_batch_size=8, out=str(tmp_path), reporter=said)
+    assert [s for s in said.sentences if s.startswith("Batch normalisation was folded into the weights of 'Conv(c)'")]
 
 
 # ---- as PyTorch's exporters and ONNX Runtime write it

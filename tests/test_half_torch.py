@@ -5,7 +5,6 @@ What 16 bits do to outputs and gradients is measured on each side against that s
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import onnx
 import paths
 import pytest
+from evaluate import root_mean_square_error
 from exported_networks import BATCH, NETWORKS, export, network, torch
 
 import tileflow
@@ -32,12 +32,7 @@ WORSE = 1.5
 """Our error over PyTorch's, at most: an exported GELU rounds after each of its operators, PyTorch's own once (1.42 of its error at worst)."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def rounded(name: str, dtype: str) -> Any:
@@ -92,23 +87,18 @@ def ours(name: str, exporter: str, dtype: str, how: str) -> tuple[Array, dict[st
     return out.astype(np.float32), {n: w - after(n).astype(np.float64) for n, w in before.items()}
 
 
-def error(found: Array, exact: Array) -> float:
-    """Root mean square of the difference, over that of the value."""
-    return float(np.sqrt(np.mean((found.astype(np.float64) - exact) ** 2) / np.mean(exact.astype(np.float64) ** 2)))
-
-
 @pytest.mark.parametrize(("name", "exporter", "dtype", "how"), ROWS)
 def test_outputs_and_gradients_err_as_pytorchs_half_models_do(name: str, exporter: str, dtype: str, how: str) -> None:
     (out, grads), (exact, exact_grads) = ours(name, exporter, dtype, how), ours(name, exporter, dtype, "float32")
     spacing = {"float16": 2.0 ** -10, "bfloat16": 2.0 ** -7}[dtype]
-    their_out, their_grads = (error(*pair) for pair in zip(theirs(name, dtype, True), theirs(name, dtype, False), strict=True))
-    assert error(out, exact) <= WORSE * max(their_out, spacing)
+    their_out, their_grads = (root_mean_square_error(*pair) for pair in zip(theirs(name, dtype, True), theirs(name, dtype, False), strict=True))
+    assert root_mean_square_error(out, exact) <= WORSE * max(their_out, spacing)
     shared = [n for n in exact_grads if n in grads]
     assert len(shared) > 0.7 * len(exact_grads), (list(grads), list(exact_grads))
 
     def flat(of: dict[str, Array]) -> Array:
         return np.concatenate([of[n].ravel() for n in shared])
-    assert error(flat(grads), flat(exact_grads)) <= WORSE * max(their_grads, spacing)
+    assert root_mean_square_error(flat(grads), flat(exact_grads)) <= WORSE * max(their_grads, spacing)
 
 
 @pytest.mark.parametrize(("exporter", "dtype"), [paths.rare("torchscript", "float16"), ("dynamo", "float16"), paths.rare("dynamo", "bfloat16"),

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx_models import model_of, node, port
+from said import Said
 
 import tileflow
 from tileflow import cli, nn
@@ -16,21 +17,10 @@ from tileflow.errors import DataError, OptionError
 from tileflow.importers.onnx import wrap_model
 from tileflow.options import Options
 from tileflow.runtime.data import Dataset, open_data
-from tileflow.runtime.trainer import Silent
 
 rng = np.random.default_rng(8)
 X = rng.standard_normal((48, 4)).astype(np.float32)
 COUNTS, BITS, CLASSES = rng.integers(1, 30, 48), rng.integers(0, 2, 48), rng.integers(0, 3, 48)
-
-
-class Said(Silent):
-    """What the run told."""
-
-    def __init__(self) -> None:
-        self.words: list[str] = []
-
-    def say(self, sentence: str) -> None:
-        self.words.append(sentence)
 
 
 def net(outputs: int, end: str | None = None, **attributes: Any) -> nn.Module:
@@ -48,7 +38,7 @@ def net(outputs: int, end: str | None = None, **attributes: Any) -> nn.Module:
 def train(folder: Path, model: Any, y: Any, x: np.ndarray = X, **options: Any) -> tuple[Any, list[str]]:
     said = Said()
     result = tileflow.train(model, data=(x, y), micro_batch_size=8, out=str(folder), reporter=said, **options)
-    return result, said.words
+    return result, said.sentences
 
 
 ONE_HOT = np.eye(3, dtype=np.float32)[CLASSES]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from our_layers import OurLayers
 from peers import needs
 
 import tileflow
@@ -34,19 +35,6 @@ LAYERS = [
     (lambda n: n.RMSNorm(4), (3, 4)), (lambda n: n.RMSNorm((3, 4), eps=1e-4), (2, 3, 4)),
     (lambda n: n.BatchNorm2d(3, eps=1e-3).eval(), (2, 3, 4, 4)), (lambda n: n.BatchNorm1d(3).eval(), (5, 3)),
 ]
-
-
-class OurLayers:
-    """Our layers, with PyTorch's `eval` (ours are in that mode whenever they are not trained)."""
-
-    def __getattr__(self, name: str) -> Any:
-        layer = getattr(nn, name)
-
-        def make(*args: Any, **kwargs: Any) -> Any:
-            made = layer(*args, **kwargs)
-            made.eval = lambda: made
-            return made
-        return make
 
 
 @pytest.mark.parametrize("index", range(len(LAYERS)))

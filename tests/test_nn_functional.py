@@ -9,6 +9,7 @@ import onnx
 import pytest
 from evaluate import evaluate
 from onnx.reference import ReferenceEvaluator
+from our_layers import OurLayers
 from peers import needs
 
 from tileflow import nn
@@ -304,25 +305,12 @@ LAYERS: list[tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = [
 ]
 
 
-class Ours:
-    """Our layers, with PyTorch's `eval` (ours are in that mode whenever they are not trained)."""
-
-    def __getattr__(self, name: str) -> Any:
-        layer = getattr(nn, name)
-
-        def make(*args: Any, **kwargs: Any) -> Any:
-            made = layer(*args, **kwargs)
-            made.eval = lambda: made
-            return made
-        return make
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("index", range(len(LAYERS)))
 def test_layers_are_pytorchs(index: int) -> None:
     """Names and shapes of parameters, values, and gradients by inputs and parameters."""
     make, arrays = LAYERS[index]
-    other, net = make(torch.nn).double(), make(Ours())
+    other, net = make(torch.nn).double(), make(OurLayers())
     known = other.state_dict()
     for name, p in net.named_parameters():
         assert p.shape == tuple(known[name].shape), name
@@ -343,7 +331,7 @@ UNEVALUATED = {"ConvTranspose2d": "ONNX's evaluator does not take groups of seve
 def test_layers_are_written_as_onnx(index: int) -> None:
     """In the form for inference, by ONNX's checker with shape inference and its evaluator; read back, the same parameters."""
     make, arrays = LAYERS[index]
-    net = make(Ours())
+    net = make(OurLayers())
     given = [a.astype(np.float32) if a.dtype.kind == "f" else a for a in map(np.asarray, arrays)]
     graph = nn.record(net, [(f"x{i}", type_of(a)) for i, a in enumerate(given)], training=False, dtype="float32")
     model = graph_model(graph, Form(batch=None))
@@ -405,7 +393,7 @@ def test_every_layer_and_function_is_compared() -> None:
                  "BatchNorm", "InstanceNorm", "Dropout1d", "Dropout3d", "SoftMarginLoss", "MultiLabelSoftMarginLoss", "HingeEmbeddingLoss",
                  "MarginRankingLoss", "CosineEmbeddingLoss", "ParameterList", "ParameterDict",
                  "RNN", "GRU", "LSTM", "RNNCell", "GRUCell", "LSTMCell"}             # test_recurrent_torch
-    layers = {type(make(Ours())).__name__ for make, _ in LAYERS}
+    layers = {type(make(OurLayers())).__name__ for make, _ in LAYERS}
     assert {n for n in nn.__all__ if isinstance(layer := getattr(nn, n), type) and issubclass(layer, nn.Module)} - layers == elsewhere
     from test_nn_ordering import ORDERING
     functions = {name for name, _, _ in [*FUNCTIONS, *LOSSES, *ORDERING]} | {"binary_cross_entropy_with_logits"}

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import ModelProto
 from onnx_models import model_of, node, port
+from said import Said
 from test_data import idx
 
 import tileflow
@@ -19,7 +20,6 @@ from tileflow.graph import TensorType
 from tileflow.importers.onnx import load_model, wrap_model
 from tileflow.runtime.data import Scaling, Statistics, open_data
 from tileflow.runtime.preprocessing import Preprocessing
-from tileflow.runtime.trainer import Silent
 
 MODEL = Path(tileflow.__file__).parent / "data" / "digits_cnn.onnx"
 OPTIONS: dict[str, Any] = dict(epochs=4, learning_rate=3e-3, micro_batch_size=16)
@@ -106,16 +106,6 @@ def test_a_trained_file_is_trained_on_as_it_was(images: Path, trained: tileflow.
                            out=str(tmp_path), reporter=said, **OPTIONS | {"epochs": 0})
     assert again._trainer.train.fields["image"].scaling == Scaling(1 / 255)
     assert "Input image: scale 1/255, as the model was trained." in said.sentences
-
-
-class Said(Silent):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.sentences: list[str] = []
-
-    def say(self, sentence: str) -> None:
-        self.sentences.append(sentence)
 
 
 # ---- a model of two float inputs

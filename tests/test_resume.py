@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from said import Said
 
 import tileflow
 from tileflow import cli, nn
@@ -23,7 +24,7 @@ from tileflow.errors import CheckpointError, Interrupted, TrainingError
 from tileflow.runtime.checkpoint import load_tensors
 from tileflow.runtime.run_folder import CHECKPOINT, FAILED
 from tileflow.runtime.stop import asked_by_signals
-from tileflow.runtime.trainer import Silent, Trainer
+from tileflow.runtime.trainer import Trainer
 
 ROOT = Path(__file__).parent.parent
 MODEL = Path(tileflow.__file__).parent / "data" / "digits_cnn.onnx"
@@ -245,16 +246,6 @@ def test_a_finished_run_can_be_prolonged(tmp_path: Path):
     whole, _ = train_net(tmp_path / "whole", rows(), epochs=4)
     assert {n: a.tobytes() for n, a in longer.state_dict().items()} == {n: a.tobytes() for n, a in whole.state_dict().items()}
     assert [e.epoch for e in result.epochs] == [1, 2, 3, 4]
-
-
-class Said(Silent):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.sentences: list[str] = []
-
-    def say(self, sentence: str) -> None:
-        self.sentences.append(sentence)
 
 
 @pytest.mark.parametrize(("changes", "says"), [

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from peers import needs
+from said import Said
 
 import tileflow
 from tileflow import exact, nn, optim
@@ -92,14 +93,10 @@ def test_a_resumed_run_keeps_the_scale_and_takes_a_new_one(tmp_path: Path):
     assert result._trainer.session[LOSS_SCALE] == 16.0
     again = tileflow.train(network(), optimizer=optim.AdamW(lr=0.01, loss_scaling=16.0), epochs=2, resume=True, **settings)
     assert again._trainer.session[LOSS_SCALE] == 16.0
-    said: list[str] = []
-
-    class Listener(tileflow.runtime.trainer.Silent):
-        def say(self, sentence: str) -> None:
-            said.append(sentence)
-    other = tileflow.train(network(), optimizer=optim.AdamW(lr=0.01, loss_scaling=64.0), epochs=3, resume=True, reporter=Listener(), **settings)
+    said = Said()
+    other = tileflow.train(network(), optimizer=optim.AdamW(lr=0.01, loss_scaling=64.0), epochs=3, resume=True, reporter=said, **settings)
     assert other._trainer.session[LOSS_SCALE] == 64.0
-    assert any("loss_scaling = 64 in place of 16" in sentence for sentence in said)
+    assert any("loss_scaling = 64 in place of 16" in sentence for sentence in said.sentences)
 
 
 # ---- updates that are skipped, scales that adapt

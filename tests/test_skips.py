@@ -10,12 +10,6 @@ pytest_plugins = ["pytester"]
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(autouse=True)
-def _found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package, for runs in folders of their own: `conftest.py` needs it."""
-    monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
-
-
 def test_every_peer_says_how_to_get_it() -> None:
     """`needs` is the one way to a package that may be missing."""
     for path in sorted(HERE.rglob("*.py")):
@@ -25,40 +19,55 @@ def test_every_peer_says_how_to_get_it() -> None:
 
 
 def test_last_skipped(pytester: pytest.Pytester) -> None:
-    """Skips of single tests and of whole files, under one process and under two."""
-    pytester.makeconftest((HERE / "conftest.py").read_text())
+    """Skips of single tests and of whole files, in this process and in a worker of pytest-xdist."""
+    pytester.makeconftest((HERE / "selection.py").read_text())
     pytester.makepyfile(
         test_a='import pathlib, pytest\nready = pathlib.Path("ready").exists()\n'
                '@pytest.mark.skipif(not ready, reason="needs the file ready")\ndef test_one(): pass\ndef test_two(): pass\n',
         test_b='import pathlib, pytest\nif not pathlib.Path("ready").exists():\n    pytest.skip("needs the file ready", allow_module_level=True)\n'
                'def test_three(): pass\ndef test_four(): pass\n')
-    for workers in ([], ["-n", "2"]):
-        first = pytester.runpytest_subprocess(*workers)
+    for workers in ([], ["-n", "1"]):
+        first = pytester.runpytest(*workers)
         first.assert_outcomes(passed=1, skipped=2)
         first.stdout.fnmatch_lines(["skipped 2: needs the file ready", "*--last-skipped*"])
         (pytester.path / "ready").touch()
-        second = pytester.runpytest_subprocess("--last-skipped", *workers)
+        second = pytester.runpytest("--last-skipped", *workers)
         second.assert_outcomes(passed=3, **({} if workers else {"deselected": 1}))
         (pytester.path / "ready").unlink()
 
 
 def test_exhaustive_tests_run_when_they_are_asked_for(pytester: pytest.Pytester) -> None:
     """By the option or by name; together with `--last-skipped` they complete what an earlier run skipped or left out."""
-    pytester.makeconftest((HERE / "conftest.py").read_text())
+    pytester.makeconftest((HERE / "selection.py").read_text())
     pytester.makeini("[pytest]\nmarkers = exhaustive: long")
     pytester.makepyfile(
         test_a='import pathlib, pytest\nready = pathlib.Path("ready").exists()\n'
                '@pytest.mark.skipif(not ready, reason="needs the file ready")\ndef test_one(): pass\n@pytest.mark.exhaustive\ndef test_two(): pass\n'
                '@pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.exhaustive)])\ndef test_three(n): pass\n')
-    pytester.runpytest_subprocess().assert_outcomes(passed=1, skipped=1, deselected=2)
+    pytester.runpytest().assert_outcomes(passed=1, skipped=1, deselected=2)
     (pytester.path / "ready").touch()
-    pytester.runpytest_subprocess("--last-skipped").assert_outcomes(passed=1, deselected=3)
+    pytester.runpytest("--last-skipped").assert_outcomes(passed=1, deselected=3)
     (pytester.path / "ready").unlink()
-    pytester.runpytest_subprocess("-p", "xdist", "-n", "2").assert_outcomes(passed=1, skipped=1)
+    pytester.runpytest("-n", "1").assert_outcomes(passed=1, skipped=1)
     (pytester.path / "ready").touch()
-    pytester.runpytest_subprocess("--last-skipped", "--exhaustive").assert_outcomes(passed=3, deselected=1)
-    pytester.runpytest_subprocess("--exhaustive").assert_outcomes(passed=4)
-    pytester.runpytest_subprocess("test_a.py::test_two").assert_outcomes(passed=1)
+    pytester.runpytest("--last-skipped", "--exhaustive").assert_outcomes(passed=3, deselected=1)
+    pytester.runpytest("--exhaustive").assert_outcomes(passed=4)
+    pytester.runpytest("test_a.py::test_two").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "1"]])
+def test_a_test_that_hangs_ends(pytester: pytest.Pytester, workers: list[str]) -> None:
+    """The limit of `pyproject.toml`, which nobody has waited for: the place is printed, and with several processes the others' tests run."""
+    assert float(pytester._request.config.getini("faulthandler_timeout"))
+    assert pytester._request.config.getini("faulthandler_exit_on_timeout")
+    pytester.makeini("[pytest]\nfaulthandler_exit_on_timeout = true")
+    pytester.makepyfile(test_a="import time\ndef test_hangs():\n    time.sleep(600)\ndef test_after(): pass\n")
+    ended = pytester.runpytest_subprocess("-o", "faulthandler_timeout=0.5", *workers, timeout=120)
+    assert ended.ret
+    ended.stderr.fnmatch_lines(["Timeout*", "*test_a.py*line 3 in test_hangs"])
+    if workers:
+        ended.assert_outcomes(passed=1, failed=1)
+        ended.stdout.fnmatch_lines(["*crashed while running 'test_a.py::test_hangs'*"])
 
 
 def test_the_guide_names_the_files_with_exhaustive_tests() -> None:

@@ -34,12 +34,7 @@ WEIGHTS = initial_weights(1)
 X, Y = digits()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_torch_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def ours(model: Any, precision: str, rows: int = len(X), iterations: int = ITERATIONS, **options: Any) -> Weights:

@@ -1,0 +1,63 @@
+"""Which tests run; what a run skipped: said at its end, kept for `--last-skipped`. The hooks of `conftest.py`, which need no tileflow."""
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+SKIPPED = "tileflow/skipped"
+"""Key of pytest's cache: the tests (or whole files) that the last run skipped."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--last-skipped", action="store_true", help="run only what the last run skipped, for example after installing a peer")
+    parser.addoption("--exhaustive", action="store_true", help="run (with --last-skipped: as well) the tests marked exhaustive")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is exhaustive, unless it is asked for, by the option or by its name; and what did not skip, where only that is asked for."""
+    cache = getattr(config, "cache", None)                                          # there is none with -p no:cacheprovider
+    again = config.getoption("--last-skipped") and cache is not None
+    skipped = set(cache.get(SKIPPED, [])) if again else set()                       # type: ignore[union-attr]
+    exhaustive = config.getoption("--exhaustive") or any("::" in name for name in config.args)
+
+    def runs(item: pytest.Item) -> bool:
+        if item.get_closest_marker("exhaustive"):
+            return exhaustive
+        return not again or item.nodeid in skipped or item.nodeid.partition("::")[0] in skipped
+
+    kept = [item for item in items if runs(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not runs(item)])
+    items[:] = kept
+
+
+class Skips:
+    """The skips of a run: by the id of the test or file, why."""
+
+    def __init__(self) -> None:
+        self.why: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._note(report)
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.skipped and isinstance(report.longrepr, tuple):
+            self.why[report.nodeid] = report.longrepr[2].removeprefix("Skipped: ")
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for reason, count in Counter(self.why.values()).most_common():
+            terminalreporter.write_line(f"skipped {count}: {reason}")
+        if self.why:
+            terminalreporter.write_line("Once they can run, `python -m pytest --last-skipped` runs only these.")
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        cache = getattr(session.config, "cache", None)
+        if cache is not None and not hasattr(session.config, "workerinput"):        # the workers of pytest-xdist report to it
+            cache.set(SKIPPED, sorted(self.why))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Skips(), "tileflow-skips")
