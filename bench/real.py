@@ -1,7 +1,8 @@
-"""`python -m bench models DIR [--manifest FILE] [--inputs DIR] [--only IDS] [--threads N …] [--profile]`: real models.
+"""`python -m bench models DIR [--manifest FILE] [--inputs DIR] [--only IDS] [--threads N …] [--profile] [--memory]`: real models.
 
 Every ONNX file of a folder runs through tileflow, ONNX Runtime and OpenVINO: outputs are compared first, then times, in turns, medians of
-several. Models that do not run, or not rightly, are listed with the reason. `--profile` prints where the time goes, ours beside ONNX Runtime's.
+several. Models that do not run, or not rightly, are listed with the reason. `--profile` prints where the time goes, ours beside ONNX Runtime's;
+`--memory` the most memory that a process takes to load the model and run it, ours beside each peer's.
 """
 from __future__ import annotations
 
@@ -86,6 +87,36 @@ def measure(model: Model, every: Sequence[Side], runs: int) -> Iterator[Result]:
         yield found
 
 
+def footprint(model: Model, name: str, threads: int, path: str | None) -> int:
+    """Bytes resident at the peak of a process of its own that loads the model and runs it a few times: interpreter, libraries and code included.
+
+    Our kernels come from the cache, where an earlier process left them. Raises RuntimeError where the model does not run.
+    """
+    side = Side(name, threads, path)
+    try:
+        answer = side.ask(do="prepare", kind="model", shape=model.shape)
+        if "unsupported" in answer:
+            raise RuntimeError(answer["unsupported"])
+        side.ask(do="time", times=5)
+        return int(side.ask(do="memory")["bytes"])
+    finally:
+        side.close()
+
+
+def weigh(model: Model, every: Sequence[Side], found: Sequence[Result], path: str | None) -> str:
+    """Put the peaks of both sides into the results that have times; a line of them."""
+    if found[0].ours_s is None:
+        return ""
+    ours = footprint(model, "ours", every[0].threads, path)
+    cells = [f"    memory: ours {ours / 1e6:.0f} MB"]
+    for result in found:
+        if result.peer_s is not None:
+            peer = footprint(model, result.peer, result.threads, None)
+            result.extra.update(peak_ours=ours, peak_peer=peer)
+            cells.append(f"{result.peer} {peer / 1e6:.0f} MB ({ours / peer:.2f})")
+    return ", ".join(cells)
+
+
 def line(results: Sequence[Result]) -> str:
     """A model in a line."""
     by_peer = {r.peer: r for r in results}
@@ -109,6 +140,10 @@ def summary(results: Sequence[Result]) -> str:
         worst = min(found, key=lambda r: r.ratio or 0.0)
         lines.append(f"{geometric_mean(r.ratio for r in found if r.ratio):.2f} times the speed of {peer} on {len(found)} models with {threads} "
                      f"threads; the worst is {worst.shape} with {worst.ratio:.2f}")
+        if weighed := [r for r in found if r.extra.get("peak_peer")]:
+            shares = {r.shape: r.extra["peak_ours"] / r.extra["peak_peer"] for r in weighed}
+            most = max(shares, key=lambda shape: shares[shape])
+            lines.append(f"{geometric_mean(shares.values()):.2f} times its memory; the most is {most} with {shares[most]:.2f}")
     return "\n".join(lines)
 
 
@@ -148,6 +183,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--against", default=",".join(PEERS), help="peers, separated by commas; none: measure our side alone")
     parser.add_argument("--path", help="force a CPU path of our side, for example avx2")
     parser.add_argument("--profile", action="store_true", help="print where the time goes, per operator, ours beside ONNX Runtime's")
+    parser.add_argument("--memory", action="store_true", help="print the peak memory of processes that load a model and run it")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     chosen = parser.parse_args(arguments)
     shared: dict[str, Any] = {"arrays": str(chosen.inputs.resolve())} if chosen.inputs else {}
@@ -161,6 +197,8 @@ def main(arguments: Sequence[str]) -> None:
                 found = list(measure(model, every, chosen.runs))
                 results += found
                 print(line(found), file=out, flush=True)
+                if chosen.memory:
+                    print(weigh(model, every, found, chosen.path), file=out, flush=True)
                 if chosen.profile and found[0].ours_s is not None:
                     asked = [side for side in every if side.name in ("ours", "onnxruntime")]
                     print(profile_text({side.name: side.ask(do="ask", what="profile")["answer"] for side in asked}), file=out, flush=True)

@@ -5,7 +5,7 @@
 reads requests, one JSON object a line, and answers each with one line:
     {"do": "prepare", "kind": ..., "shape": {...}}    {"ok": true} or {"unsupported": "a sentence"}
     {"do": "time", "times": 3, "wall": false}         {"seconds": of all three}
-    {"do": "error"}, {"do": "peak"}, {"do": "ask", "what": "memory"}
+    {"do": "error"}, {"do": "peak"}, {"do": "memory"}, {"do": "ask", "what": "memory"}
 Only one side works at a time, so that an answer is also a turn. The side "ours 32" is our own in that precision.
 """
 from __future__ import annotations
@@ -124,6 +124,9 @@ class Server:
                 return {"error": self._runner.error()}
             case "ask":
                 return {"answer": getattr(self._runner, request["what"])()}
+            case "memory":
+                from .memory import peak
+                return {"bytes": peak()}
             case "peak":
                 from .peak import peaks
                 return {"peaks": peaks(self.threads)}

@@ -1,6 +1,7 @@
 """Small files to damage, and ways to damage them: bytes, and what the bytes mean. Deterministic by seed.
 
 `python tests/hostile.py 600` goes on for ten minutes, each case in bounded time and memory, and prints what is no sentence.
+`tests/hostile_models.py` judges a number of models, each in a process of its own.
 """
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ OPERATORS = ("Relu", "Add", "Sum", "Concat", "Reshape", "Slice", "Split", "Trans
              "NonZero", "Unique", "Compress", "SequenceConstruct", "SequenceAt", "SequenceInsert", "ConcatFromSequence", "SplitToSequence",
              "SequenceMap", "Optional", "StringConcat", "Equal",
              "NonMaxSuppression", "DequantizeLinear")
+NUMERIC = sorted(set(helper.get_all_tensor_dtypes()) - {TensorProto.STRING})
 LARGEST_RUN = 1 << 20
 """Bytes of the inputs, outputs and weights of a model that is run as well."""
 
@@ -164,7 +166,27 @@ def narrow() -> ModelProto:
     return model
 
 
-MODELS: tuple[Callable[[], ModelProto], ...] = (convolutional, attentive, shuffling, calling, looping, narrow)
+def voting() -> ModelProto:
+    """Two trees as the older operators list them, three as the newer one does."""
+    older = {"nodes_treeids": [0, 0, 0, 0, 0, 1, 1, 1], "nodes_nodeids": [0, 1, 2, 3, 4, 0, 1, 2], "nodes_featureids": [0, 2, 0, 0, 0, 1, 0, 0],
+             "nodes_modes": [mode.encode() for mode in ("BRANCH_LEQ", "BRANCH_LT", "LEAF", "LEAF", "LEAF", "BRANCH_EQ", "LEAF", "LEAF")],
+             "nodes_values": [0.5, 1.5, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0], "nodes_truenodeids": [1, 2, 0, 0, 0, 1, 0, 0],
+             "nodes_falsenodeids": [4, 3, 0, 0, 0, 2, 0, 0], "nodes_missing_value_tracks_true": [0, 1, 0, 0, 0, 0, 0, 0],
+             "target_treeids": [0, 0, 0, 1, 1], "target_nodeids": [2, 3, 4, 1, 2], "target_ids": [0, 1, 0, 1, 0],
+             "target_weights": [0.5, -1.0, 2.0, 0.25, 4.0], "n_targets": 2, "base_values": [0.5, 0.25]}
+    newer = {"n_targets": 2, "tree_roots": [0, 2, 4], "nodes_featureids": [0, 1, 2, 1, 0],
+             "nodes_modes": onnx.numpy_helper.from_array(np.array([0, 6, 3, 1, 4], np.uint8)), "nodes_splits": array("", [0.5, 1, -1, 0, 2]),
+             "nodes_truenodeids": [1, 0, 3, 3, 5], "nodes_trueleafs": [0, 1, 0, 1, 1], "nodes_falsenodeids": [1, 2, 4, 0, 6],
+             "nodes_falseleafs": [1, 1, 1, 1, 1], "leaf_targetids": [0, 1, 0, 1, 0, 1, 0], "leaf_weights": array("", [1, 2, 3, 4, 5, 6, 7]),
+             "membership_values": array("", [1, 2, 5, np.nan])}
+    nodes = [helper.make_node("TreeEnsembleRegressor", ["x"], ["a"], domain="ai.onnx.ml", **older),
+             helper.make_node("TreeEnsemble", ["x"], ["b"], domain="ai.onnx.ml", **newer), helper.make_node("Add", ["a", "b"], ["y"])]
+    model = model_of(nodes, [3, 3], [])
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 5))
+    return model
+
+
+MODELS: tuple[Callable[[], ModelProto], ...] = (convolutional, attentive, shuffling, calling, looping, narrow, voting)
 CUT: tuple[Callable[[], ModelProto], ...] = (cutting, sequencing, cutting, looping, calling, narrow)
 """Models for a run in pieces."""
 
@@ -229,7 +251,7 @@ def change_dims(model: ModelProto, rng: random.Random) -> None:
         rng.shuffle(dims)
     else:
         dims = [rng.choice((0, 1, 2, 1 << 40)) for _ in range(rng.randrange(5))]
-    if rng.random() < 0.5 and tensor.data_type != TensorProto.STRING and np.prod(dims, dtype=object) in range(1 << 12) and min(dims, default=0) >= 0:
+    if rng.random() < 0.5 and tensor.data_type in NUMERIC and np.prod(dims, dtype=object) in range(1 << 12) and min(dims, default=0) >= 0:
         model.graph.initializer.remove(tensor)
         model.graph.initializer.append(helper.make_tensor(tensor.name, tensor.data_type, dims, np.ones(int(np.prod(dims, dtype=object)))))
         return
@@ -284,6 +306,42 @@ def change_attribute(model: ModelProto, rng: random.Random) -> None:
         attribute.i = rng.choice(EXTREME)
     else:
         attribute.f = rng.choice((float("nan"), float("inf"), -1.0, 1e38))
+
+
+def change_list(model: ModelProto, rng: random.Random) -> None:
+    """One element of an attribute that lists, or that is a tensor; or the list is shorter."""
+    lists = [a for g in (model.graph, *_inner(model)) for n in g.node for a in n.attribute if a.ints or a.floats or a.strings or a.HasField("t")]
+    if not lists:
+        return
+    attribute = rng.choice(lists)
+    if attribute.HasField("t"):
+        _change_element(attribute.t, rng)
+        return
+    values: Any = attribute.ints or attribute.floats or attribute.strings
+    at = rng.randrange(len(values))
+    if rng.random() < 0.15:
+        del values[at]
+    elif attribute.ints:
+        values[at] = rng.choice(EXTREME) if rng.random() < 0.3 else rng.randrange(-1, 9)
+    elif attribute.floats:
+        values[at] = rng.choice((float("nan"), float("inf"), -1.0, 1e38, 0.0))
+    else:
+        values[at] = rng.choice((*values, b"", b"word", b"\xff"))
+
+
+def _change_element(tensor: TensorProto, rng: random.Random) -> None:
+    """Another number in a small tensor, or one less."""
+    try:
+        values = onnx.numpy_helper.to_array(tensor).copy()
+    except (ValueError, TypeError, AttributeError, KeyError, AssertionError):      # it was damaged before
+        return
+    if not values.size or values.dtype.kind not in "iuf":
+        return
+    if rng.random() < 0.3:
+        values = values.reshape(-1)[1:]
+    else:
+        values.flat[rng.randrange(values.size)] = rng.choice((0, 1, 5, 7, 99))
+    tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
 
 
 def change_wires(model: ModelProto, rng: random.Random) -> None:
@@ -402,8 +460,8 @@ def change_sparse(model: ModelProto, rng: random.Random) -> None:
         sparse.values.dims[:] = [rng.choice((0, 1, 2, 1 << 40))]
 
 
-DAMAGES = (change_inner, change_sparse, change_dims, change_elements, change_elements, change_input, change_attribute, change_attribute, change_wires,
-           change_nodes, change_tensor, change_file)
+DAMAGES = (change_inner, change_sparse, change_dims, change_elements, change_elements, change_input, change_attribute, change_attribute, change_list,
+           change_list, change_wires, change_nodes, change_tensor, change_file)
 
 
 # ---- what is done with a file ----------------------------------------------------------------------------------------------
@@ -445,8 +503,8 @@ class Refused(Exception):
     """A run that would be longer than a test."""
 
 
-def use_pieces(path: Path, run: bool = False) -> None:
-    """A model runs in pieces: by the operators' references, or compiled where `run`."""
+def use_pieces(path: Path, run: bool = False) -> tuple[dict[str, np.ndarray], list[Any]] | None:
+    """A model runs in pieces, by the operators' references, or compiled where `run`: its inputs and outputs, or None where it would be too long."""
     import warnings
 
     from tileflow.importers.onnx import load_model, resolved
@@ -459,16 +517,16 @@ def use_pieces(path: Path, run: bool = False) -> None:
     model = load_model(path)
     shapes = {p.name: tuple(d if isinstance(d, int) else 2 for d in p.dims or ()) for p in model.inputs}
     if any(np.prod(shape, dtype=object) > 1 << 12 or p.dtype != "float32" for p, shape in zip(model.inputs, shapes.values(), strict=True)):
-        return
+        return None
     data = {name: np.linspace(-1, 2, int(np.prod(shape))).astype(np.float32).reshape(shape) for name, shape in shapes.items()}
     kind = Pieces if run else _referring()
     pieces = kind(Cutter(resolved(model)), Session(), Host(1), compiled)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)                            # NumPy's references, of numbers that no operator is for
         try:
-            pieces.run(data)
+            return data, pieces.run(data)
         except Refused:
-            return
+            return None
 
 
 def compiled(graph: Any) -> Any:

@@ -3,7 +3,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hostile import cases, judge, model_of, npy_with, ones, use_data, use_model
+from hostile import cases, judge, model_of, npy_with, ones, use_data, use_model, use_pieces
 from onnx import AttributeProto, ModelProto, StringStringEntryProto, TensorProto, helper
 
 from tileflow import cli
@@ -35,6 +38,28 @@ def test_damaged_files_end_in_sentences(kind: str, tmp_path: Path):
     wrong = {seed: said for seed in range(SEEDS[kind]) if (said := judge(make(random.Random(f"{kind}{seed}")))) is not None}
     assert not wrong
     assert time.process_time() - began < 60
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork: a POSIX system makes it run")
+@pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.exhaustive)])
+def test_mutated_models_end_in_a_sentence_or_the_right_answer(count: int):
+    """Each within a CPU second and 300 MB, interpreter included."""
+    script = Path(__file__).with_name("hostile_models.py")
+    done = subprocess.run([sys.executable, str(script), str(count)], capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stdout + done.stderr
+    assert f"{count} models: " in done.stdout
+
+
+@pytest.mark.parametrize("place", [[], [0, 1]])
+@pytest.mark.parametrize("split", [True, False])
+def test_places_in_sequences_are_one_number(place: list[int], split: bool, tmp_path: Path):
+    """Of sequences known at import, and of others."""
+    known, other = node("SplitToSequence", ["x"], ["s"]), [node("SequenceConstruct", ["x", "x"], ["t"]), node("SequenceInsert", ["t", "x"], ["s"])]
+    made = [known] if split else other
+    model = model_of([*made, node("SequenceAt", ["s", "at"], ["y"])], [2, 3], [helper.make_tensor("at", whole, [len(place)], place)])
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ShapeError, match=f"holds {len(place)}"):
+        use_pieces(tmp_path / "m.onnx")
 
 
 def refused(model: ModelProto, tmp_path: Path, error: type[TileflowError], says: str) -> None:

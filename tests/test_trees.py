@@ -283,3 +283,44 @@ def test_texts_as_labels_are_told(tmp_path: Any) -> None:
     assert load_model(tmp_path / "m.onnx")
     with pytest.raises(UnsupportedError, match="Python"):
         imported(proto)
+
+
+APART = {"n_targets": 2, "tree_roots": [0, 1], "nodes_featureids": [0, 1, 2], "nodes_modes": np.array([0, 1, 4], np.uint8),
+         "nodes_splits": np.array([0.5, 1, -1], np.float32), "nodes_truenodeids": [2, 0, 1], "nodes_trueleafs": [0, 1, 1],
+         "nodes_falsenodeids": [2, 3, 4], "nodes_falseleafs": [1, 1, 1], "leaf_targetids": [0, 1, 0, 1, 0],
+         "leaf_weights": np.array([1, 2, 3, 4, 5], np.float32)}
+
+
+@pytest.mark.parametrize(("change", "error", "says"), [
+    ({"nodes_truenodeids": [0]}, ModelError, "is no forest: a node is below two others, below itself"),
+    ({"nodes_truenodeids": [1]}, ModelError, "is no forest"),                        # a root below another tree
+    ({"nodes_truenodeids": [2, 2, 1], "nodes_trueleafs": [0, 0, 1]}, ModelError, "is no forest"),      # below two
+    ({"tree_roots": [0, 2]}, ModelError, "is no forest"),                            # one root below the other, one node below none
+    ({"tree_roots": [0]}, ModelError, "is no forest"),
+    ({"nodes_truenodeids": [3]}, ModelError, "a nodes_truenodeids that is no node or leaf"),
+    ({"nodes_falsenodeids": [5]}, ModelError, "a nodes_falsenodeids that is no node or leaf"),
+    ({"nodes_falsenodeids": [-1]}, ModelError, "a nodes_falsenodeids that is no node or leaf"),
+    ({"tree_roots": [0, 8]}, ModelError, "a root that is no node"),
+    ({"tree_roots": [0, -1]}, ModelError, "a root that is no node"),
+    ({"nodes_featureids": [3]}, ShapeError, "compares feature 3, and its input .* has 3"),
+    ({"nodes_featureids": [-1]}, ModelError, "compares feature -1"),
+    ({"leaf_targetids": [2]}, ModelError, "votes for target 2 of 2"),
+    ({"nodes_modes": np.array([7, 1, 4], np.uint8)}, ModelError, "a mode that is none"),
+    ({"nodes_modes": np.array([6, 1, 4], np.uint8)}, ModelError, "0 sets of membership_values for 1 nodes"),
+    ({"nodes_splits": np.array([1], np.float32)}, ModelError, "1 nodes_splits for 3 nodes"),
+    ({}, None, ""),
+], ids=str)
+def test_damaged_trees_with_leaves_apart_are_refused(change: dict[str, Any], error: type[TileflowError] | None, says: str) -> None:
+    """No walk goes in a circle or leaves its tables: the kernel walks whatever it is given. A list's first elements are others."""
+    given = {**APART, **{name: [*value, *APART[name][len(value):]] if isinstance(value, list) and name != "tree_roots" else value
+                         for name, value in change.items()}}
+    attributes = {k: onnx.numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in given.items()}
+    graph = helper.make_graph([helper.make_node("TreeEnsemble", ["x"], ["y"], "trees", domain="ai.onnx.ml", **attributes)], "g",
+                              [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4, 3])],
+                              [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20), helper.make_opsetid("ai.onnx.ml", 5)], ir_version=10)
+    if error is None:
+        assert imported(model).graph.outputs[0].type.shape == (4, 2)
+        return
+    with pytest.raises(error, match=says):
+        imported(model)

@@ -46,7 +46,10 @@ def sequence_construct(site: Site) -> Sequence[None]:
 
 @form("SequenceAt")
 def sequence_at(site: Site) -> Sequence[Value]:
-    parts, place = _sequence(site), int(site.static(1).reshape(-1)[0])
+    parts, given = _sequence(site), site.static(1)
+    if given.size != 1:
+        raise ShapeError(f"{site.title} takes one place of a sequence; its operand {list(given.shape)} holds {given.size}")
+    place = int(given.reshape(-1)[0])
     if not -len(parts) <= place < len(parts):
         raise ShapeError(f"{site.title} takes element {place} of a sequence of {len(parts)}; export the model again")
     return [parts[place]]

@@ -50,7 +50,9 @@ def sequence_length(attrs: Attributes, sequence: list[Datum]) -> list[Datum]:
 
 
 def _place(attrs: Attributes, place: np.ndarray, length: int, last: int) -> int:
-    at = int(place.reshape(-1)[0]) if place.size else 0
+    if place.size != 1:
+        raise ShapeError(f"{attrs.title} takes one place of a sequence; its operand {list(place.shape)} holds {place.size}")
+    at = int(place.reshape(-1)[0])
     if not -length <= at <= last:
         raise ShapeError(f"{attrs.title} takes place {at} of a sequence of {length}")
     return at + length if at < 0 else at
