@@ -8,6 +8,7 @@ import pytest
 from selection import pytest_addoption, pytest_collection_modifyitems, pytest_configure  # noqa: F401  (pytest finds its hooks here)
 
 os.environ.setdefault("NUMBA_NUM_THREADS", str(max(2, os.cpu_count() or 1)))      # two threads are told from one on one core too
+os.environ.pop("TILEFLOW_DEFAULT_OPTIONS", None)                                  # options of whoever runs the tests are no part of them
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -719,7 +719,9 @@ def cases(folder: Path, checkpoint: bytes | None = None) -> dict[str, Callable[[
     def settings(rng: random.Random) -> Callable[[], Any]:
         from tileflow.options import Options, read_options_file
         text = "epochs = 3\nlearning_rate = 0.1\ndims = { batch = 3 }\nfrozen = ['a*']\nloss = 'mse'\n"
-        path = written("o.toml", damaged_bytes(text.encode(), rng)) if rng.random() < 0.5 else written(
+        lines = "deviceIterations(4)\nTraining.gradientAccumulation(8)\noutputMode(poptorch.OutputMode.EveryN, 2)\nfrozen(['a*'])\nloss('mse')\n"
+        path = written("o.toml", damaged_bytes(text.encode(), rng)) if rng.random() < 0.4 else written(
+            "o.conf", damaged_bytes(lines.encode(), rng)) if rng.random() < 0.5 else written(
             "o.json", json.dumps(damaged_json({"epochs": 3, "dims": {"a": 1}, "mean": [0.5], "frozen": ["a"], "loss": "mse"}, rng)).encode())
         return lambda: Options(**read_options_file(path))
 

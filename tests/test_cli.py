@@ -58,6 +58,7 @@ PARTNERS["nesterov"] += ["--momentum", "0.9"]
 PARTNERS |= {"schedule_epochs": ["--schedule", "plateau"], "schedule_gamma": ["--schedule", "plateau"],
              "schedule_end": ["--schedule", "cosine"], "schedule_power": ["--schedule", "polynomial"]}
 PARTNERS |= {name: ["--automatic-loss-scaling", kinds[0]] for name, kinds in OF_SCALING.items()}
+PARTNERS["broadcast_buffers"] = ["--replication-factor", "2"]
 """What else has to be said for an option to have an effect."""
 
 
@@ -415,3 +416,30 @@ def test_the_command_imports_nothing_that_only_numba_knows_a_use_for(tmp_path):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])})
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", ["train", "infer", "compile", "tune"])
+def test_help_shows_the_common_flags_and_help_all_the_rest(command, capsys):
+    def shown(*words: str) -> str:
+        with pytest.raises(SystemExit) as end:
+            cli.parse([command, *words])
+        assert end.value.code == 0
+        return capsys.readouterr().out
+
+    short, every = shown("--help"), shown("--help", "all")
+    assert shown("-h") == short
+    used = [d for d in declarations().values() if command in verbs_of(d)]
+    for d in used:
+        assert f" {d.flag} " in every or f" {d.flag},"  in every or f"\n  {d.flag}" in every
+        assert (f"\n  {d.flag} " in short or f"\n  {d.flag}\n" in short or f"\n  {d.flag}," in short) == d.common
+    hidden = sum(not d.common for d in used)
+    assert hidden > 5
+    assert f"{hidden} more options: tileflow {command} --help all." in " ".join(short.split())
+    assert len(short.splitlines()) < 0.6 * len(every.splitlines())
+
+
+def test_help_of_commands_without_options(capsys):
+    for command in ("inspect", "report", "doctor"):
+        with pytest.raises(SystemExit):
+            cli.parse([command, "--help"])
+        assert "more options" not in capsys.readouterr().out

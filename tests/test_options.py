@@ -169,7 +169,7 @@ def test_files(tmp_path):
     ("a.json", "[1]", "must hold a table"),
     ("a.json", "[" * 100_000, "is not valid JSON"),
     ("a.json", '{"epochs": NaN}', "Option epochs must be"),
-    ("a.yaml", "epochs: 3", "must end in .toml or .json"),
+    ("a.yaml", "epochs: 3", r"must end in \.toml, \.json \(tables\) or \.conf or \.txt"),
     ("a.json", None, "No such file"),
 ])
 def test_bad_files(tmp_path, name, text, says):

@@ -13,7 +13,10 @@ from typing import Any
 
 from . import memory
 from .environment import obstacle
+from .errors import OptionError
 from .kernels.machine import limits, share
+from .options import DEFAULTS, Options, default_options
+from .text import one_line
 from .version import VERSION
 
 REQUIRED = ("numba", "llvmlite", "numpy", "onnx", "tqdm")
@@ -58,7 +61,7 @@ def examine() -> Examination:
         found.problems.append(Problem("the environment keeps kernels from being compiled.", why, broken=True))
     elif all(_version(name) for name in REQUIRED):
         checks += [_cpu, _threads, _cache, _kernels]
-    for check in [*checks, _memory, _peers]:
+    for check in [*checks, _memory, _options, _peers]:
         check(found)
     return found
 
@@ -190,6 +193,19 @@ def _memory(found: Examination) -> None:
     found.facts.append(("memory", "unknown" if room is None else f"{memory.size(room.nbytes)} available ({room.limit})"))
     if free is not None and free < LOW_MEMORY:
         found.problems.append(Problem(f"only {memory.size(free)} of memory are available.", "close other programs or lower micro_batch_size."))
+
+
+def _options(found: Examination) -> None:
+    """The file of options that counts for every run here."""
+    path = os.environ.get(DEFAULTS)
+    if not path:
+        return
+    try:
+        said = Options(**default_options())
+    except OptionError as error:
+        found.problems.append(Problem(str(error), f"mend the file, or unset {DEFAULTS}.", broken=True))
+        return
+    found.facts.append(("default options", f"{one_line(path)} ({DEFAULTS}): {said}"))
 
 
 def _peers(found: Examination) -> None:

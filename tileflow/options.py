@@ -43,7 +43,8 @@ from .kinds import (
 from .settings import FrozenOptionsError, Settings, by_any_name
 from .spellings import PRECISION_SPELLINGS
 
-__all__ = ["GROUPS", "MODEL_TABLE", "FrozenOptionsError", "Options", "declarations", "near_names", "read_options_file", "renamed"]
+__all__ = ["GROUPS", "MODEL_TABLE", "FrozenOptionsError", "Options", "declarations", "default_options", "near_names",
+           "read_options_file", "renamed", "with_defaults"]
 
 Loss = Literal["auto", "cross_entropy", "nll", "mse", "l1", "bce", "bce_with_logits", "identity"]
 Scheduled = Literal["constant", "step", "exponential", "linear", "polynomial", "cosine", "one_cycle", "plateau"]
@@ -62,11 +63,12 @@ class Options(Settings):
     assignment alike. Once a model or data loader uses them, options are frozen; `clone()` gives a copy that can change.
     """
 
-    micro_batch_size: int = _option(16, _COUNT, "batching", "rows that one operator sees at a time")
-    gradient_accumulation: int = _option(1, _COUNT, "batching", "micro-batches per weight update")
-    device_iterations: int = _option(1, _COUNT, "batching", "weight updates (inference: micro-batches) per call of the engine")
+    micro_batch_size: int = _option(16, _COUNT, "batching", "rows that one operator sees at a time", common=True)
+    gradient_accumulation: int = _option(1, _COUNT, "batching", "micro-batches per weight update", common=True)
+    device_iterations: int = _option(1, _COUNT, "batching", "weight updates (inference: micro-batches) per call of the engine", common=True)
     replication_factor: int = _option(
-        1, _COUNT, "batching", "data-parallel copies of the model, each with micro-batches of its own; an update is that of all of them together")
+        1, _COUNT, "batching", "data-parallel copies of the model, each with micro-batches of its own; an update is that of all of them together",
+        common=True)
     input_group_size: int = _option(
         1, _COUNT, "batching", "replicas that get the same rows; a factor of replication_factor")
     input_group_type: Literal["consecutive", "orthogonal"] = _option(
@@ -81,10 +83,10 @@ class Options(Settings):
     output_return_period: int | None = _option(
         None, _COUNT, "batching", "with output_mode every_n: return every n-th iteration", optional=True)
 
-    epochs: int = _option(1, Integer(Range(least=0)), "training", "passes over the training data")
+    epochs: int = _option(1, Integer(Range(least=0)), "training", "passes over the training data", common=True)
     loss: Loss = _option(
         "auto", Choice(("auto", "cross_entropy", "nll", "mse", "l1", "bce", "bce_with_logits", "identity")), "training",
-        "loss function; auto decides by the model's output and the labels and says why; identity takes the model's output as the loss")
+        "loss function; auto decides by the model's output and the labels and says why; identity takes the model's output as the loss", common=True)
     ignore_index: int | None = _option(
         None, Integer(), "training", "class number of labels that do not count (cross_entropy, nll)", optional=True)
     class_weights: tuple[float, ...] = _option(
@@ -96,7 +98,7 @@ class Options(Settings):
         optional=True)
     metrics: tuple[str, ...] = _option(
         (), Names(), "training", "what to measure on the test data besides the loss: accuracy, top5, f1, f1_macro, f1_micro, f1_weighted, auc and "
-        "perplexity of classes, mae, rmse and r2 of numbers; accuracy is measured anyway")
+        "perplexity of classes, mae, rmse and r2 of numbers; accuracy is measured anyway", common=True)
     accumulation_reduction: Literal["mean", "sum"] = _option(
         "mean", Choice(("mean", "sum")), "training", "how the micro-batches' gradients are combined")
     mean_reduction_strategy: Literal["post", "running"] | None = _option(
@@ -107,13 +109,13 @@ class Options(Settings):
     master_weights: Literal["none", "remainder"] = _option(
         "none", Choice(("none", "remainder")), "training",
         "remainder keeps, beside each 16-bit weight, the 16 bits that it lacks of a float32 number, and updates that number")
-    frozen: tuple[str, ...] = _option((), Names(), "training", "name patterns (* and ?) of parameters to leave as they are")
+    frozen: tuple[str, ...] = _option((), Names(), "training", "name patterns (* and ?) of parameters to leave as they are", common=True)
     trainable: tuple[str, ...] = _option(
         (), Names(), "training", "name patterns of the only parameters to train; one that fits constants only makes parameters of them, and the word "
-        "head stands for the last layer")
+        "head stands for the last layer", common=True)
     num_classes: int | None = _option(
         None, _COUNT, "training", "replace the last layer of the ONNX file by one with so many outputs, its weights drawn afresh by the seed",
-        optional=True)
+        optional=True, common=True)
     tie: tuple[str, ...] = _option((), Names(), "training", "name patterns of parameters to train as one where their values are equal")
     untie: tuple[str, ...] = _option(
         (), Names(), "training", "name patterns of parameters to train as one for each module, or each node, that reads them")
@@ -124,17 +126,18 @@ class Options(Settings):
         False, Flag(), "training", "write the trained file with batch normalisation and dropout as the model has them, not in the form for inference")
 
     optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "lamb"] = _option(
-        "adamw", Choice(("sgd", "adam", "adamw", "rmsprop", "lamb")), "optimizer", "update rule")
-    learning_rate: float = _option(1e-3, _NOT_NEGATIVE, "optimizer", "step size")
+        "adamw", Choice(("sgd", "adam", "adamw", "rmsprop", "lamb")), "optimizer", "update rule", common=True)
+    learning_rate: float = _option(1e-3, _NOT_NEGATIVE, "optimizer", "step size", common=True)
     weight_decay: float | None = _option(
-        None, _NOT_NEGATIVE, "optimizer", "weight decay; by default 0.01 for adamw and lamb and 0 for the others", optional=True)
+        None, _NOT_NEGATIVE, "optimizer", "weight decay; by default 0.01 for adamw and lamb and 0 for the others", optional=True, common=True)
     no_decay: tuple[str, ...] = _option(
         (), Names(), "optimizer", "parameters without weight decay, by name pattern; auto means biases and the weights of norms")
     param_groups: tuple[Mapping[str, Any], ...] = _option(
         (), ParamGroups(), "optimizer", "parameters, by name pattern, with settings of their own, such as *.bias:weight_decay=0,lr=0.01")
     max_grad_norm: float | None = _option(
-        None, Number(Range(above=0)), "optimizer", "scale the gradients of an update down to this norm of all of them together", optional=True)
-    momentum: float = _option(0.0, _NOT_NEGATIVE, "optimizer", "momentum (sgd, rmsprop)")
+        None, Number(Range(above=0)), "optimizer", "scale the gradients of an update down to this norm of all of them together", optional=True,
+        common=True)
+    momentum: float = _option(0.0, _NOT_NEGATIVE, "optimizer", "momentum (sgd, rmsprop)", common=True)
     dampening: float = _option(0.0, _NOT_NEGATIVE, "optimizer", "dampening of the momentum (sgd)")
     nesterov: bool = _option(False, Flag(), "optimizer", "Nesterov momentum (sgd)")
     betas: tuple[float, float] = _option(
@@ -162,9 +165,10 @@ class Options(Settings):
     schedule: Scheduled = _option(
         "constant", Choice(("constant", "step", "exponential", "linear", "polynomial", "cosine", "one_cycle", "plateau")), "optimizer",
         "how the learning rate changes: linear, polynomial, cosine and one_cycle (which drives momentum or the first beta, too) from update to "
-        "update over the whole run, step, exponential and plateau (of the loss on the test data) after epochs")
+        "update over the whole run, step, exponential and plateau (of the loss on the test data) after epochs", common=True)
     warmup: float = _option(
-        0.0, Number(Range(least=0)), "optimizer", "updates in which the learning rate rises before the schedule begins; below 1: a share of the run")
+        0.0, Number(Range(least=0)), "optimizer", "updates in which the learning rate rises before the schedule begins; below 1: a share of the run",
+        common=True)
     schedule_epochs: tuple[int, ...] = _option(
         (), Integers(Integer(Range(least=0))), "optimizer",
         "step: the rate falls every so many epochs, or at each of several; cosine: starts again every so many; plateau: waits for progress so long")
@@ -195,15 +199,15 @@ class Options(Settings):
         "skip updates whose loss or gradients are not finite instead of ending the run; by default where the loss scale adapts", optional=True)
 
     data: str | None = _option(
-        None, FilePath(), "data", "training data: a folder, an .npz, .npy or .csv file, or the name digits", optional=True)
-    test_data: str | None = _option(None, FilePath(), "data", "data to measure accuracy with after each epoch", optional=True)
+        None, FilePath(), "data", "training data: a folder, an .npz, .npy or .csv file, or the name digits", optional=True, common=True)
+    test_data: str | None = _option(None, FilePath(), "data", "data to measure accuracy with after each epoch", optional=True, common=True)
     data_format: Literal["auto", "npz", "npy", "idx", "csv"] = _option(
         "auto", Choice(("auto", "npz", "npy", "idx", "csv")), "data", "format of the data; auto goes by the file's name")
     inputs: tuple[str, ...] = _option(
-        (), Names(), "data", "arrays or columns that are the model's inputs; by default x, or all columns but the label")
-    label: str | None = _option(None, Text(), "data", "array or column with the labels; by default y, or the last column", optional=True)
+        (), Names(), "data", "arrays or columns that are the model's inputs; by default x, or all columns but the label", common=True)
+    label: str | None = _option(None, Text(), "data", "array or column with the labels; by default y, or the last column", optional=True, common=True)
     validation_split: float = _option(
-        0.0, Number(Range(least=0, below=1)), "data", "share of the training rows kept for measuring, where the data have no test part")
+        0.0, Number(Range(least=0, below=1)), "data", "share of the training rows kept for measuring, where the data have no test part", common=True)
     shuffle: bool = _option(True, Flag(), "data", "draw the training rows in a new random order each epoch")
     drop_last: bool = _option(
         True, Flag(), "data", "leave out the rows at the end that do not fill a whole call; else they are trained in updates of fewer rows")
@@ -215,27 +219,30 @@ class Options(Settings):
     prefetch: int = _option(2, Integer(Range(least=0)), "data", "batches prepared ahead by a thread; 0 prepares them on demand")
 
     machine: Any = _option(
-        None, Machine(), "machine", "simulated chip to compile for: gc2, gc200, bow, c600, or a .toml file that describes one", optional=True)
+        None, Machine(), "machine", "simulated chip to compile for: gc2, gc200, bow, c600, or a .toml file that describes one", optional=True,
+        common=True)
     available_memory_proportion: float | Mapping[str, float] = _option(
-        0.6, Proportions(), "machine", "share of a tile's memory that one operator's temporaries may take, for all operators or by name pattern")
+        0.6, Proportions(), "machine", "share of a tile's memory that one operator's temporaries may take, for all operators or by name pattern",
+        common=True)
     machine_precision: Literal["32.32", "16.32", "16.16"] = _option(
         "32.32", Choice(("32.32", "16.32", "16.16")), "machine", "what if: bits of the simulated tensors that are float32 in the program, "
         "and of their partial sums; with a precision of 16 bits the program's own types count")
     serialized_matmul: Mapping[str, str] = _option(
         {}, SerialSplits(), "machine", "matmuls, by name pattern, to do in pieces one after the other", aliases=("serialised_matmul",))
     joint_plans: bool = _option(True, Flag(), "machine", "plan a layer's forward and backward passes together where that is cheaper")
-    optimizer_off_chip: bool = _option(False, Flag(), "machine", "keep optimizer state in streaming memory instead of on the tiles")
+    optimizer_off_chip: bool = _option(False, Flag(), "machine", "keep optimizer state in streaming memory instead of on the tiles", common=True)
     recompute: bool = _option(
-        False, Flag(), "machine", "run parts of the forward pass again before the backward pass instead of keeping their results on the tiles")
+        False, Flag(), "machine", "run parts of the forward pass again before the backward pass instead of keeping their results on the tiles",
+        common=True)
     tile_plans: str | None = _option(
-        None, FilePath(), "machine", "file of plans (JSON) to use instead of searching, as written by compile --report", optional=True)
+        None, FilePath(), "machine", "file of plans (JSON) to use instead of searching, as written by compile --report", optional=True, common=True)
 
-    seed: int = _option(0, Integer(Range(least=0, most=2**63 - 1)), "run", "seed of every random number")
-    threads: int | None = _option(None, _COUNT, "run", "worker threads; by default one per core that may be used", optional=True)
+    seed: int = _option(0, Integer(Range(least=0, most=2**63 - 1)), "run", "seed of every random number", common=True)
+    threads: int | None = _option(None, _COUNT, "run", "worker threads; by default one per core that may be used", optional=True, common=True)
     precision: Literal["32", "64", "16-mixed", "bf16-mixed", "16-true", "bf16-true"] = _option(
         "32", Choice(("32", "64", "16-mixed", "bf16-mixed", "16-true", "bf16-true"), PRECISION_SPELLINGS), "run",
         "bits to compute with: mixed keeps weights in float32 and computes products in 16 bits, true has everything in 16 bits; "
-        "bf16 is bfloat16")
+        "bf16 is bfloat16", common=True)
     autocast: Mapping[str, str] = _option(
         {}, Table("operators or patterns of node names", ("fp16", "fp32", "promote", "demote", "off"), '{Softmax = "fp16", "/head/*" = "fp32"}'),
         "run",
@@ -259,13 +266,14 @@ class Options(Settings):
         "other CPUs always compute them in float32")
     detect_anomaly: bool = _option(
         False, Flag(), "run", "end with the name of the first operator, forward or backward, that makes NaN or an infinity; slower, the same bits")
-    dims: Mapping[str, int] = _option({}, Sizes(), "run", "sizes of the model's symbolic dimensions")
+    dims: Mapping[str, int] = _option({}, Sizes(), "run", "sizes of the model's symbolic dimensions", common=True)
     on_new_shape: Literal["error", "compile"] = _option(
         "error", Choice(("error", "compile")), "run", "what a call with inputs of another shape does")
     out: str | None = _option(
-        None, FilePath(), "run", "where results go: a folder for train (by default a new one under runs/), a file for infer and tune", optional=True)
+        None, FilePath(), "run", "where results go: a folder for train (by default a new one under runs/), a file for infer and tune", optional=True,
+        common=True)
     resume: str | bool = _option(
-        False, FilePath(flag=True), "run", "go on from this checkpoint, or from the one in the out folder")
+        False, FilePath(flag=True), "run", "go on from this checkpoint, or from the one in the out folder", common=True)
     allow_other_data: bool = _option(False, Flag(), "run", "resume on data that differ from those the run began with")
     checkpoint_every: int = _option(1, Integer(Range(least=0)), "run", "epochs between checkpoints; 0 writes one at the end only")
     save_every_updates: int | None = _option(
@@ -273,7 +281,7 @@ class Options(Settings):
     statistics: int | None = _option(
         None, _COUNT, "run", "write norms, zeros, underflow and overflow of every gradient and weight into the out folder, as statistics.csv and a "
         "page with a picture, every so many updates", optional=True)
-    progress: bool | None = _option(None, Flag(), "run", "progress bars; by default on a terminal only", optional=True)
+    progress: bool | None = _option(None, Flag(), "run", "progress bars; by default on a terminal only", optional=True, common=True)
 
     def validate(self) -> None:
         """OptionError where options that are each right do not go together."""
@@ -380,3 +388,24 @@ def near_names(name: str) -> list[str]:
 def read_options_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The options that a file sets, flat and checked by name; OptionError where it cannot be used."""
     return options_file.read(path, declarations())
+
+
+DEFAULTS = "TILEFLOW_DEFAULT_OPTIONS"
+"""The environment variable that may name a file of options for all runs."""
+
+
+def default_options() -> dict[str, Any]:
+    """What the file says that the environment names; empty where it names none. OptionError where it cannot be used."""
+    path = os.environ.get(DEFAULTS)
+    if not path:
+        return {}
+    try:
+        return read_options_file(path)
+    except OptionError as error:
+        raise OptionError(f"{DEFAULTS}: {error}") from None
+
+
+def with_defaults(options: Options) -> Options:
+    """The options, and what neither code nor a file gives as `default_options` say."""
+    found = default_options()
+    return options.filled(found, "defaults") if found else options

@@ -5,7 +5,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from . import options_file, toml
 from .declaration import GROUPS, Declarations
@@ -73,7 +73,8 @@ class Settings:
 
     def given(self, name: str, files: bool = True) -> bool:
         """Whether somebody set the option, be it to its default. `files`: a value out of an options file counts."""
-        return self.__dict__["_given"].get(self.declared().find(name).name) in (("code", "file") if files else ("code",))
+        source = self.__dict__["_given"].get(self.declared().find(name).name)
+        return source is not None if files else source == "code"
 
     # ---- copies
 
@@ -84,11 +85,12 @@ class Settings:
         copy.__dict__["_given"] = {**self.__dict__["_given"], **dict.fromkeys(changes, "code")}
         return copy
 
-    def filled(self, values: Mapping[str, Any]) -> Self:
-        """A copy in which what nobody gave is as `values` say."""
-        taken = {name: value for name, value in self.declared().renamed(values).items() if not self.given(name)}
+    def filled(self, values: Mapping[str, Any], source: Literal["file", "defaults"] = "file") -> Self:
+        """A copy in which what nobody gave is as `values` say: a file's, which go before the defaults that somebody has for all runs, or those."""
+        before = ("code", "file") if source == "file" else ("code", "file", "defaults")
+        taken = {name: value for name, value in self.declared().renamed(values).items() if self.__dict__["_given"].get(name) not in before}
         copy = self.clone(**taken)
-        copy.__dict__["_given"].update(dict.fromkeys(taken, "file"))
+        copy.__dict__["_given"].update(dict.fromkeys(taken, source))
         return copy
 
     def __copy__(self) -> Self:

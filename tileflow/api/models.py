@@ -18,7 +18,7 @@ from ..importers.onnx import OnnxModel, load_model, with_classes
 from ..nn import Module
 from ..optim import Optimizer
 from ..optim.choose import CLASSES
-from ..options import Options, declarations, renamed
+from ..options import Options, declarations, renamed, with_defaults
 from ..packaged import model_path
 from ..reading import open_regular
 from ..runtime.model import InferenceModel, Progress
@@ -53,7 +53,7 @@ def _what(thing: object) -> str:
 
 
 def chosen_options(verb: str, options: Options | None, changes: Mapping[str, Any], training: bool = True) -> Options:
-    """A copy of the options with keyword changes.
+    """A copy of the options with keyword changes, and what nobody gave as the environment's file of options says.
 
     Raises:
         OptionError: a name is unknown, a value is wrong, or a keyword would have no effect on the verb.
@@ -64,6 +64,7 @@ def chosen_options(verb: str, options: Options | None, changes: Mapping[str, Any
     changes = renamed(changes)
     for name, value in changes.items():
         setattr(result, name, value)
+    result = with_defaults(result)
     check_use(verb, changes, result, training=training)
     return result
 

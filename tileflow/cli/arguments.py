@@ -7,12 +7,15 @@ from typing import Any
 
 from ..declaration import Declaration
 from ..kinds import Flag
-from ..options import GROUPS, Options, declarations
+from ..options import GROUPS, Options, declarations, with_defaults
 from ..packaged import PACKAGED_MODELS, model_path
 from ..terminal import say
 from ..uses import check_use, used_by
 
 __all__ = ["add_model", "add_options", "add_simulation", "model_path", "options_of", "say_where"]
+
+OPTIONS_FLAG = "--options"
+"""The flag of a file of options: a command that has it has a flag for each option that it uses."""
 
 
 def add_model(parser: argparse.ArgumentParser, optional: bool = False) -> None:
@@ -29,7 +32,8 @@ def add_simulation(parser: argparse.ArgumentParser) -> None:
 
 def add_options(parser: argparse.ArgumentParser, command: str) -> None:
     """One flag per option that the command uses, and --options for a file of them."""
-    parser.add_argument("--options", dest="options_file", metavar="FILE", help="a TOML or JSON file of options; flags override it")
+    parser.add_argument(OPTIONS_FLAG, dest="options_file", metavar="FILE",
+                        help="a file of options (.toml, .json, or .conf with PopTorch's lines); flags override it")
     used = used_by(command)
     sections = {group: parser.add_argument_group(title) for group, title in GROUPS.items() if any(d.group == group for d in used)}
     for declaration in used:
@@ -53,7 +57,7 @@ def _add_flag(section: Any, declaration: Declaration) -> None:
 
 
 def options_of(chosen: argparse.Namespace) -> Options:
-    """The options of a parsed command line: the file's, overridden by the flags.
+    """The options of a parsed command line: the flags, what the file says besides, and what the environment's file says besides both.
 
     Raises:
         OptionError: a value is wrong, or a flag has no effect on the command.
@@ -63,7 +67,7 @@ def options_of(chosen: argparse.Namespace) -> Options:
         if hasattr(chosen, name):
             given = getattr(chosen, name)
             flags[name] = declaration.parse(given) if isinstance(given, str) else given
-    options = Options.load(chosen.options_file, **flags) if hasattr(chosen, "options_file") else Options(**flags)
+    options = with_defaults(Options.load(chosen.options_file, **flags) if hasattr(chosen, "options_file") else Options(**flags))
     check_use(chosen.command, flags, options, training=getattr(chosen, "training", True), command=True)
     return options
 

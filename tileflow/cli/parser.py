@@ -4,7 +4,7 @@ from __future__ import annotations
 import argparse
 import difflib
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..errors import OptionError
 from ..options import Options, declarations, near_names
@@ -12,6 +12,7 @@ from ..uses import COMMANDS as VERBS
 from ..uses import check_use
 from ..version import VERSION
 from . import compile, doctor, infer, inspect, report, train, tune
+from .arguments import OPTIONS_FLAG
 
 COMMANDS = {"train": train, "infer": infer, "inspect": inspect, "compile": compile, "tune": tune, "report": report, "doctor": doctor}
 """Rooms by command: HELP is its sentence, EPILOG what stands below its help, `add` makes its arguments, `run` does it."""
@@ -23,6 +24,22 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise OptionError(f"{message[:1].upper()}{message[1:]}; see {self.prog} --help.")
+
+
+class _Help(argparse.Action):
+    """--help: the common flags of a command that has one for every option; --help all: all of them."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None, default: Any = None) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs="?", const="common", metavar="all", default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, _chosen: argparse.Namespace, values: Any, _flag: str | None = None) -> NoReturn:
+        hidden = [a for a in parser._actions if a.dest in declarations() and not declarations()[a.dest].common and a.help != argparse.SUPPRESS]
+        if OPTIONS_FLAG in parser._option_string_actions and values != "all" and hidden:
+            for action in hidden:
+                action.help = argparse.SUPPRESS
+            parser.epilog = " ".join(filter(None, [f"{len(hidden)} more options: {parser.prog} --help all.", parser.epilog]))
+        parser.print_help()
+        parser.exit()
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -54,9 +71,11 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     for name, room in COMMANDS.items():
         sub = commands.add_parser(name, help=room.HELP, description=f"{room.HELP[0].upper()}{room.HELP[1:]}.", epilog=room.EPILOG,
-                                  allow_abbrev=False, argument_default=argparse.SUPPRESS)
+                                  allow_abbrev=False, argument_default=argparse.SUPPRESS, add_help=False)
         sub.set_defaults(run=room.run)
         sub.add_argument(DEBUG, action="store_true", help="after a mistake of tileflow's own show its traceback, to report it")
         room.add(sub)
+        every = OPTIONS_FLAG in sub._option_string_actions
+        sub.add_argument("-h", "--help", action=_Help, help="show the common flags, or all of them" if every else "show this message")
         sub.set_defaults(flags=[flag for action in sub._actions for flag in action.option_strings])
     return parser

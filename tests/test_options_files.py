@@ -1,0 +1,188 @@
+"""Options files of lines, PopTorch's names in any file, and the file that the environment names."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tileflow
+from tileflow import cli, doctor, nn
+from tileflow.api.models import chosen_options
+from tileflow.errors import OptionError
+from tileflow.options import DEFAULTS, Options, declarations
+from tileflow.options_file import from_lines
+
+
+def loaded(text: str, tmp_path: Path, name: str = "poptorch.conf", **changes) -> Options:
+    path = tmp_path / name
+    path.write_text(text)
+    return Options.load(path, **changes)
+
+
+def test_lines(tmp_path):
+    """Every form that a script has of a line: both spellings, prefixes, calls in a row, keywords, words, objects, comments."""
+    options = loaded("""
+        # the tutorial's
+        deviceIterations(4)            # calls
+        options.Training.gradientAccumulation(8).setAutomaticLossScaling(True)
+        opts.Precision.enable_stochastic_rounding()
+        Precision.setPartialsType(dtype=torch.half)
+        outputMode(poptorch.OutputMode.EveryN, output_return_period=2)
+        TensorLocations.setOptimizerLocation(poptorch.TensorLocationSettings().useOnChipStorage(False))
+        setAvailableMemoryProportion({"IPU0": 0.3})
+        _Popart.set("automaticLossScalingSettings.binEdgeLocation", 0.25)
+        random_seed(7)
+        replicationFactor(4); inputReplicaGrouping(2, poptorch.CommGroupType.Orthogonal)
+        learning_rate(1e-2)
+        scale(-0.5)
+        frozen(["conv*", 'b'])
+        useOfflineIpuTarget(21)
+    """.replace("; ", "\n"), tmp_path)
+    assert options == Options(
+        device_iterations=4, gradient_accumulation=8, automatic_loss_scaling="histogram", stochastic_rounding=True, partials="float16",
+        output_mode="every_n", output_return_period=2, optimizer_off_chip=True, available_memory_proportion={"IPU0": 0.3}, bin_edge_location=0.25,
+        seed=7, replication_factor=4, input_group_size=2, input_group_type="orthogonal", learning_rate=0.01, scale=-0.5, frozen=("conv*", "b"),
+        machine="bow")
+    assert options.given("seed")
+    assert not options.given("seed", files=False)
+
+
+def test_files_of_lines_go_under_what_is_given(tmp_path):
+    assert loaded("epochs(3)\nseed(1)", tmp_path, "a.txt", epochs=5) == Options(epochs=5, seed=1)
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("deviceIteratons(4)", "line 1: There is no option 'deviceIteratons'; did you mean deviceIterations?"),
+    ("gradientAccumulation(4)", "did you mean Training.gradientAccumulation?"),
+    ("lr(0.1)", "did you mean learning_rate?"),
+    ("\n# x\ndeviceIterations(0)", "line 3: Option device_iterations must be a whole number, at least 1, not 0."),
+    ("deviceIterations('4')", "not '4'"),
+    ("deviceIterations(True)", "not True"),
+    ("deviceIterations(1, 2)", "deviceIterations takes (value), not (1, 2)."),
+    ("deviceIterations()", "takes (value), not ()."),
+    ("deviceIterations(poptorch.OutputMode.Sum)", "cannot be poptorch.OutputMode.Sum"),
+    ("epochs(torch.half)", "epochs takes one number, text, list or table: a whole number, at least 0."),
+    ("outputMode(poptorch.OutputMode.Some)", "needs a poptorch.OutputMode (Final, EveryN, All, Sum, Default), not poptorch.OutputMode.Some."),
+    ("outputMode(poptorch.ReductionType.Sum)", "needs a poptorch.OutputMode"),
+    ("outputMode(poptorch.OutputMode.EveryN)", "EveryN anchor must have output_return_period set to valid positive integer."),
+    ("setAvailableMemoryProportion({'CPU0': 0.5})", "must start with 'IPU', not 'CPU0'"),
+    ("Precision.setPartialsType(torch.int32)", "should be either torch.float or torch.half"),
+    ("Training.accumulationAndReplicationReductionType(poptorch.ReductionType.NoReduction)", "must be set to poptorch.ReductionType.Mean or"),
+    ("inputReplicaGrouping(2, poptorch.CommGroupType.All)", "input_group_type cannot be All."),
+    ("useOfflineIpuTarget(3)", "ipu_version must be 1, 2 or 21, not 3."),
+    ("Training.setAutomaticLossScaling(1)", "needs True or False, not 1."),
+    ("epochs(1)\n\nepochs(2)", "line 3: Option epochs is set twice, first on line 1."),
+    ("Jit.traceModel(True)", "nothing is traced"),
+    ("syncPattern(poptorch.SyncPattern.ReplicaAndLadder)", "synchronises all tiles"),
+    ("_Popart.set('engineOption', {})", "Unknown option 'engineOption' of _Popart.set. Did you mean engineOptions"),
+    ("_Popart.set('enableOutlining', False)", "counts the code of equal operators once"),
+    ("TensorLocations.setOptimizerLocation(poptorch.TensorLocationSettings().useOnChip(False))", "has minElementsForOffChip"),
+    ("TensorLocations.setOptimizerLocation(False)", "needs a poptorch.TensorLocationSettings(), not False."),
+    ("__import__('os').system('true')", "There is no option '__import__'"),
+    ("epochs(__import__('os').getpid())", "takes one number"),
+    ("epochs(2 + 3)", "nothing is computed. The line is: epochs(2 + 3)"),
+    ("epochs(f'{1}')", "nothing is computed"),
+    ("epochs([x for x in (1,)])", "nothing is computed"),
+    ("epochs(*[3])", "without stars"),
+    ("epochs(**{'n': 3})", "without stars"),
+    ("epochs((lambda: 3)())", "what is called must be a name"),
+    ("epochs = 3", "SyntaxError, invalid syntax"),
+    ("epochs", "it is no call"),
+    ("epochs(3", "SyntaxError, '(' was never closed"),
+    ("epochs(" + "[" * 300 + "]" * 300 + ")", "too many nested parentheses"),
+    ("-" * 3000 + "1", "it cannot be parsed"),
+    ("epochs(" + "-" * 3000 + "1)", "it cannot be parsed"),
+    ("f" + "()" * 1900, "line 1: "),
+    ("epochs(" + "1" * 5000 + ")", "it has 5,008 characters"),
+])
+def test_bad_lines(text, says, tmp_path):
+    with pytest.raises(OptionError) as error:
+        loaded(text, tmp_path)
+    shown = str(error.value)
+    assert f"{tmp_path / 'poptorch.conf'}, line " in shown
+    assert says in shown
+    assert "\n" not in shown
+    assert len(shown) < 3000
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(max_size=60) | st.from_regex(r"[a-zA-Z_.]{1,12}\([-0-9a-z\"'\[\]{}(),. =:]{0,20}\)", fullmatch=True))
+def test_any_text_is_options_or_a_sentence(text):
+    said, found = None, {}
+    try:
+        found = from_lines(text, declarations())
+    except OptionError as error:
+        said = str(error)
+    if said is not None:
+        assert "\n" not in said
+        assert said.startswith("line ")
+    for name, value in found.items():
+        assert declarations()[name].check(value) == value
+
+
+def test_poptorchs_names_in_tables(tmp_path):
+    """Its own JSON: a list is several arguments, a text may name an enum's member."""
+    text = {"deviceIterations": 4, "Training.gradientAccumulation": 8, "outputMode": ["OutputMode.EveryN", 2],
+            "setAvailableMemoryProportion": {"IPU0": 0.3}, "epochs": 3}
+    options = loaded(json.dumps(text), tmp_path, "o.json")
+    assert options == Options(device_iterations=4, gradient_accumulation=8, output_mode="every_n", output_return_period=2, epochs=3,
+                              available_memory_proportion={"IPU0": 0.3})
+    table = loaded('"Training.gradientAccumulation" = 8\ndeviceIterations = 4', tmp_path, "o.toml")
+    assert table == Options(gradient_accumulation=8, device_iterations=4)
+    with pytest.raises(OptionError, match="gradient_accumulation is set twice"):
+        loaded('"Training.gradientAccumulation" = 8\ngradient_accumulation = 8', tmp_path, "o.toml")
+    with pytest.raises(OptionError, match=r"o\.toml: useIpuId: there is no IPU"):
+        loaded("useIpuId = 3", tmp_path, "o.toml")
+
+
+@pytest.fixture
+def defaults(tmp_path, monkeypatch):
+    path = tmp_path / "defaults.conf"
+    path.write_text("Training.gradientAccumulation(4)\nlearning_rate(0.25)\nepochs(2)\nmachine('gc2')\noptimizer('sgd')\n")
+    monkeypatch.setenv(DEFAULTS, str(path))
+    return path
+
+
+def test_the_environments_file_counts_where_nobody_says_otherwise(defaults, tmp_path):
+    """Call before file before environment; in functions and commands alike, and never in Options as such."""
+    assert Options() == Options.load(_empty(tmp_path))
+    chosen = chosen_options("train", Options(epochs=7), {"optimizer": "adam"})
+    assert (chosen.gradient_accumulation, chosen.learning_rate, chosen.epochs, chosen.optimizer) == (4, 0.25, 7, "adam")
+    assert not chosen.given("learning_rate", files=False)
+    (tmp_path / "mine.toml").write_text("learning_rate = 0.5\n")
+    for command in ("train", "compile", "tune"):
+        options = cli.options_of(cli.parse([command, "m.onnx", "--options", str(tmp_path / "mine.toml"), "--micro-batch-size", "3"]))
+        assert (options.learning_rate, options.machine, options.gradient_accumulation, options.micro_batch_size) == (0.5, "gc2", 4, 3)
+    assert chosen.filled({"epochs": 9, "learning_rate": 0.125}).learning_rate == 0.125          # a run's folder goes before
+    assert chosen.filled({"epochs": 9}).epochs == 7
+
+
+def _empty(folder: Path) -> Path:
+    (folder / "empty.conf").write_text("# nothing\n\n")
+    return folder / "empty.conf"
+
+
+def test_a_model_trains_with_them(defaults):
+    """Four micro-batches per update, by SGD of rate 1/4, and the weights say so."""
+    x, y = np.ones((4, 1), np.float32), np.zeros((4, 1), np.float32)
+    net = nn.Linear(1, 1, bias=False)
+    model = tileflow.training_model(net, loss="mse")
+    before = model.state_dict()["weight"].item()
+    model(x, y)
+    assert model.options.gradient_accumulation == 4
+    assert model.state_dict()["weight"].item() == pytest.approx(before - 0.25 * 2 * before)
+
+
+def test_the_doctor_says_what_they_are(defaults):
+    facts = dict(doctor.examine().facts)
+    assert facts["default options"].startswith(f"{defaults} ({DEFAULTS}): Options(gradient_accumulation=4, epochs=2, optimizer='sgd'")
+    defaults.write_text("epochs(-1)")
+    found = doctor.examine()
+    assert [p.what for p in found.problems if p.broken] == [
+        f"{DEFAULTS}: Options file {defaults}, line 1: Option epochs must be a whole number, at least 0, not -1."]
+    with pytest.raises(OptionError, match=f"{DEFAULTS}: Options file .* line 1"):
+        chosen_options("train", None, {})

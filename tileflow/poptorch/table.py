@@ -1,0 +1,398 @@
+"""The one table of PopTorch's options: what each is in tileflow, or why it is none and what to do instead.
+
+It serves options files (`taken`) and the page docs/poptorch.md, which `python tests/options_pages.py` makes from it.
+"""
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import OptionError
+from .values import Call, Made, Word, member, partials, settings
+
+Take = Callable[..., Mapping[str, Any]]
+"""From the arguments of a call to options by name; OptionError for a value that tileflow has no counterpart of."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A name of PopTorch's.
+
+    options: what it sets. says: what it comes to, or what to do instead: one or more sentences. take: None where nothing can be set by it.
+    """
+
+    name: str
+    says: str
+    options: tuple[str, ...] = ()
+    take: Take | None = None
+
+
+def _is(name: str, option: str, says: str = "") -> Entry:
+    """A call with one value, which is the option's."""
+    def take(value: Any) -> Mapping[str, Any]:
+        return {option: value}
+    return Entry(name, says, (option,), take)
+
+
+def _switch(name: str, option: str, says: str = "") -> Entry:
+    """As `_is`, true where no value is given."""
+    def take(enabled: Any = True) -> Mapping[str, Any]:
+        return {option: enabled}
+    return Entry(name, says, (option,), take)
+
+
+def _none(name: str, says: str) -> Entry:
+    return Entry(name, says)
+
+
+def _refuse(says: str) -> Mapping[str, Any]:
+    raise OptionError(says)
+
+
+# ---- conversions; the arguments are called as PopTorch calls them
+
+def _output_mode(mode: Any, output_return_period: Any = None) -> Mapping[str, Any]:
+    found = {"output_mode": member("OutputMode", mode)}
+    if found["output_mode"] != "every_n":
+        return found
+    if not isinstance(output_return_period, int) or output_return_period < 1:
+        raise OptionError("EveryN anchor must have output_return_period set to valid positive integer.")
+    return {**found, "output_return_period": output_return_period}
+
+
+def _grouping(input_group_size: Any, input_group_type: Any) -> Mapping[str, Any]:
+    kind = member("CommGroupType", input_group_type)
+    if kind == "all":
+        raise OptionError("input_group_type cannot be All.")
+    return {"input_group_size": 1} if kind == "no_grouping" else {"input_group_size": input_group_size, "input_group_type": kind}
+
+
+def _proportions(available_memory_proportion: Any) -> Mapping[str, Any]:
+    if not isinstance(available_memory_proportion, Mapping):
+        raise OptionError(f"needs a table of IPUs and shares such as {{'IPU0': 0.5}}, not {available_memory_proportion!r}.")
+    for name in available_memory_proportion:
+        if not isinstance(name, str) or not name.startswith("IPU"):
+            raise OptionError(f"the names of IPUs must start with 'IPU', not {name!r}.")
+    return {"available_memory_proportion": dict(available_memory_proportion)} if available_memory_proportion else {}
+
+
+def _connection(connection_type: Any) -> Mapping[str, Any]:
+    kind = member("ConnectionType", connection_type)
+    return {} if kind == "always" else _refuse(
+        "the simulated machine is always there. tileflow.compile(model, machine=...) compiles without running, as ConnectionType.Never does.")
+
+
+def _sync(sync_pattern: Any) -> Mapping[str, Any]:
+    return {} if member("SyncPattern", sync_pattern) == "full" else _refuse(
+        "the tile machine synchronises all tiles of an IPU at every exchange, as SyncPattern.Full does, and knows no other pattern.")
+
+
+def _offline(ipu_version: Any = 2) -> Mapping[str, Any]:
+    chips = {1: "gc2", 2: "gc200", 21: "bow"}
+    if isinstance(ipu_version, bool) or not isinstance(ipu_version, int) or ipu_version not in chips:
+        raise OptionError(f"ipu_version must be 1, 2 or 21, not {ipu_version!r}.")
+    return {"machine": chips[ipu_version]}
+
+
+def _ipu_model(use_model: Any) -> Mapping[str, Any]:
+    if use_model is not True:
+        return _refuse("there is no IPU to run on: numbers are computed on this computer, and the option machine names the chip to simulate.")
+    return {"machine": "gc200"}
+
+
+def _reduction(reduction_type: Any) -> Mapping[str, Any]:
+    kind = member("ReductionType", reduction_type)
+    if kind is None:
+        raise OptionError("accumulationAndReplicationReductionType must be set to poptorch.ReductionType.Mean or poptorch.ReductionType.Sum.")
+    return {"accumulation_reduction": kind}
+
+
+def _mean_strategy(mean_reduction_strategy: Any) -> Mapping[str, Any]:
+    kind = member("MeanReductionStrategy", mean_reduction_strategy)
+    return {"mean_reduction_strategy": kind} if kind is not None else _refuse("PostAndLoss was withdrawn; choose Post or Running.")
+
+
+def _policy(policy: Any) -> Mapping[str, Any]:
+    """`poptorch.autocasting.Policy(fp16=["conv2d"], fp32=[], promote=[], demote=[])`: tileflow's policy knows operators by either name."""
+    sets = ("fp16", "fp32", "promote", "demote")
+    if not isinstance(policy, Made) or policy.kind != "Policy" or len(policy.calls) > 1:
+        raise OptionError(f"needs a poptorch.autocasting.Policy(...), not {policy!r}.")
+    call = policy.calls[0]
+    lists = {**dict(zip(sets, call.args, strict=False)), **call.kwargs}
+    if len(call.args) > len(sets) or not set(lists) <= set(sets) or not all(isinstance(names, list) for names in lists.values()):
+        raise OptionError(f"Policy takes lists of operators' names: {', '.join(sets)}.")
+    return {"autocast": {name: kind for kind, names in lists.items() for name in names}}
+
+
+def _optimizer_location(location: Any) -> Mapping[str, Any]:
+    found = settings(location, "TensorLocationSettings")
+    where = found.pop("useOnChipStorage", None)
+    if found:
+        raise OptionError(f"TensorLocationSettings().{next(iter(found))}: {LOCATIONS}")
+    return {} if where is None else {"optimizer_off_chip": not where}
+
+
+LOCATIONS = ("the tile machine moves optimizer state as a whole: useOnChipStorage(False) of setOptimizerLocation (optimizer_off_chip). "
+          "Thresholds, sharding "
+             "over replicas and I/O tiles are not part of its model.")
+
+
+def _recomputation(value: Any) -> Mapping[str, Any]:
+    kinds = {0: False, 1: True, 3: True, 4: True}
+    if isinstance(value, bool) or value not in kinds:
+        return _refuse("tileflow recomputes by its own choice (1, 3 and 4 mean recompute = true, 0 false) or by name (gradient_checkpointing).")
+    return {"recompute": kinds[value]}
+
+
+def _automatic(enabled: Any) -> Mapping[str, Any]:
+    if not isinstance(enabled, bool):
+        raise OptionError(f"needs True or False, not {enabled!r}.")
+    return {"automatic_loss_scaling": "histogram" if enabled else "off"}
+
+
+def _stable(enabled: Any) -> Mapping[str, Any]:
+    if enabled is not True:
+        return _refuse(STABLE)
+    return {}
+
+
+STABLE = ("statistics are always taken in two passes, the mean first and then the squares of what differs from it; there is no other form, so leave "
+          "it out.")
+NO_HARDWARE = "there is no IPU to connect to. The option machine names the chip to simulate."
+NO_PROCESSES = "a run is one process, which uses all cores of the machine."
+SCHEDULER = "tileflow's planner has no scheduler of this kind; leave it out."
+STREAMS = "rows, weights and states lie in the computer's memory and are read where they are; nothing is streamed. Leave it out."
+
+OPTIONS = (
+    _is("deviceIterations", "device_iterations"),
+    _is("replicationFactor", "replication_factor", "Replicas of one process."),
+    Entry("inputReplicaGrouping", "NoGrouping is a size of 1.", ("input_group_size", "input_group_type"), _grouping),
+    _none("setExecutionStrategy", "a program runs as a whole, on one simulated IPU, whose cores share each operator; leave it out."),
+    Entry("setAvailableMemoryProportion", "`{\"IPU0\": 0.3}`, or by name pattern of operators.", ("available_memory_proportion",), _proportions),
+    Entry("outputMode", "The period counts with EveryN only.", ("output_mode", "output_return_period"), _output_mode),
+    _is("randomSeed", "seed", "It is that of every random number: initial weights, dropout, shuffling."),
+    _none("autoRoundNumIPUs", "any number of IPUs can be simulated; nothing need be rounded, so leave it out."),
+    _switch("broadcastBuffers", "broadcast_buffers", "True works with buffers that training changes as well: replicas share them."),
+    Entry("connectionType", "`Always` is taken, for it says what is so. The simulated machine is always there; `tileflow.compile(model, "
+          "machine=...)` "
+          "compiles without running.", (), _connection),
+    Entry("syncPattern", "`Full` is taken, for it says what is so: tiles synchronise at every exchange.", (), _sync),
+    Entry("useIpuModel", "True names the chip of PopTorch's default model, `gc200`. Numbers are always computed on this computer.",
+          ("machine",), _ipu_model),
+    _none("useIpuId", NO_HARDWARE),
+    Entry("useOfflineIpuTarget", "Versions 1, 2 and 21 are `gc2`, `gc200` and `bow`.", ("machine",), _offline),
+    _none("enableExecutableCaching", "compiled kernels are always kept from run to run, in the folder that the environment variable "
+          "TILEFLOW_CACHE_DIR names; "
+          "`tileflow doctor` says where."),
+    _none("logDir", "nothing is logged to files. What a run writes goes to the folder that the option out names."),
+    _none("maxRepeatLogs", "messages are said once; leave it out."),
+    _none("modelName", "reports go where `tileflow compile --report DIR` (report=DIR) says, one folder a model."),
+    _none("enableProfiling", "`tileflow compile MODEL --machine gc200 --report DIR` (tileflow.compile(model, machine=\"gc200\", "
+          "report=DIR)) writes the "
+          "report, a page and a trace."),
+    _none("logCycleCount", "`tileflow compile MODEL --machine gc200` always says the cycles of the simulated chip."),
+    _none("enableSyntheticData", "`python -m bench` measures speed on made-up data; a training model takes any array, `model(x, labels)`."),
+    Entry("enableStableNorm", f"True is taken, for it says what is so: {STABLE}", (), _stable),
+    _switch("showCompilationProgressBar", "progress"),
+    _none("relaxOptimizerAttributesChecks", "an optimizer's unknown attribute is always an error, with the nearest name; leave it out."),
+    _none("sourceLocationExcludes", "operators are named after the layers or nodes they come from, not after frames of Python; leave it out."),
+    _none("appendToLocationExcludes", "operators are named after the layers or nodes they come from, not after frames of Python; leave it out."),
+    _none("disableModuleNamescope", "operators are always named by their path among the layers, for errors and reports; leave it out."),
+    _none("updatableNamedBuffers", "`load_state_dict` and `tileflow.load_state` set any buffer between two calls; leave it out."),
+    _none("anchorTensor", "a value within a model is seen by making it an output of the file or of forward()."),
+    _none("loadFromFile", "`Options.load(path)`, `--options FILE`, or the environment variable TILEFLOW_DEFAULT_OPTIONS."),
+    _none("from_json", "`Options(**json.loads(text))`, or `Options.load(\"options.json\")`."),
+    _none("clone", "`options.clone()`, with changes by keyword; `a.diff(b)` says what differs."),
+    _none("toDict", "`options.to_dict()`."),
+    _none("defaultOutputMode", "`options.output_mode == \"default\"`; `options.output_mode_for(training)` resolves it."),
+)
+
+PRECISION = (
+    _switch("Precision.enableFloatingPointExceptions", "detect_anomaly", "The run ends with the name of the first operator, forward or "
+          "backward, that makes NaN or an "
+            "infinity."),
+    _switch("Precision.enableStochasticRounding", "stochastic_rounding"),
+    Entry("Precision.setPartialsType", "Of products and convolutions in float16.", ("partials",), lambda dtype: {"partials": partials(dtype)}),
+    Entry("Precision.halfFloatCasting", "FloatDowncastToHalf (and Default) is `activation`, HalfUpcastToFloat `upcast`.", ("half_float_casting",),
+          lambda half_float_casting: {"half_float_casting": member("HalfFloatCastingBehavior", half_float_casting)}),
+    _is("Precision.runningStatisticsAlwaysFloat", "running_statistics_always_float"),
+    _switch("Precision.autocastEnabled", "autocast_enabled"),
+    Entry("Precision.autocastPolicy", "The policy's lists become one table; see `docs/half.md`.", ("autocast",), _policy),
+)
+
+TRAINING = (
+    _is("Training.gradientAccumulation", "gradient_accumulation"),
+    Entry("Training.accumulationAndReplicationReductionType", "Mean or Sum.", ("accumulation_reduction",), _reduction),
+    Entry("Training.setMeanAccumulationAndReplicationReductionStrategy", "Post or Running.", ("mean_reduction_strategy",), _mean_strategy),
+    Entry("Training.setAutomaticLossScaling", "`histogram`, PopART's way; tileflow also has `dynamic`, PyTorch's (`docs/loss-scaling.md`).",
+          ("automatic_loss_scaling",), _automatic),
+    _none("Training.setConvolutionDithering", "the tile machine spreads the parts of an operator evenly over the tiles by itself; leave it out."),
+)
+
+TENSOR_LOCATIONS = (
+    _none("TensorLocations.numIOTiles", LOCATIONS),
+    _none("TensorLocations.setActivationLocation", f"{LOCATIONS} Recomputing (recompute, gradient_checkpointing) is what takes less memory "
+          "for activations."),
+    _none("TensorLocations.setWeightLocation", LOCATIONS),
+    Entry("TensorLocations.setOptimizerLocation", "`poptorch.TensorLocationSettings().useOnChipStorage(False)` keeps optimizer state in "
+          "streaming memory.",
+          ("optimizer_off_chip",), _optimizer_location),
+    _none("TensorLocations.setAccumulatorLocation", LOCATIONS),
+)
+
+SETTINGS = (
+    Entry("TensorLocationSettings.useOnChipStorage", "Stands within setOptimizerLocation.", ("optimizer_off_chip",)),
+    _none("TensorLocationSettings.minElementsForOffChip", LOCATIONS),
+    _none("TensorLocationSettings.minElementsForReplicatedTensorSharding", LOCATIONS),
+    _none("TensorLocationSettings.useReplicatedTensorSharding", LOCATIONS),
+    _none("TensorLocationSettings.useIOTilesToLoad", LOCATIONS),
+    _none("TensorLocationSettings.useIOTilesToStore", LOCATIONS),
+)
+
+JIT = (_none("Jit.traceModel", "nothing is traced: the graph is read from the ONNX file, or recorded from the layers once. Leave it out."),)
+
+DISTRIBUTED = tuple(_none(f"Distributed.{name}", f"{NO_PROCESSES} {more}Leave it out.") for name, more in (
+    ("disable", ""), ("setEnvVarNames", ""), ("configureProcessId", ""), ("processId", ""), ("numProcesses", "")))
+
+POPART = (
+    _none("_Popart.set", "the keys are below; each is an option of its own, or none."),
+    _none("_Popart.setPatterns", "graph rewrites are not chosen by hand; `tileflow compile MODEL` prints the program that they leave."),
+    _none("_Popart.setEngineOptions", "Poplar's engine is not part of tileflow; see `enableProfiling` for reports."),
+    Entry("_Popart.autoRecomputation", "None (0) is false; Standard (1), Pipeline (3) and RecomputeAll (4) are true.", ("recompute",),
+          _recomputation),
+    Entry("_Popart.automaticLossScalingSettings.enabled", "`histogram`.", ("automatic_loss_scaling",), _automatic),
+    _is("_Popart.automaticLossScalingSettings.binEdgeLocation", "bin_edge_location"),
+    _is("_Popart.automaticLossScalingSettings.thresholdUpperCountProportion", "threshold_upper_count_proportion"),
+    _is("_Popart.automaticLossScalingSettings.updatePeriod", "loss_scaling_update_period"),
+    _none("_Popart.automaticLossScalingSettings.gradientTensorTrackingMethod", "the histogram looks at all 16-bit gradients of weights."),
+    _is("_Popart.defaultBufferingDepth", "prefetch", "Batches prepared ahead, on this computer."),
+    _is("_Popart.defaultPrefetchBufferingDepth", "prefetch", "Batches prepared ahead, on this computer."),
+    _none("_Popart.enablePrefetchDatastreams", "the option prefetch says how many batches are prepared ahead; 0 prepares them on demand."),
+    Entry("_Popart.enableStableNorm", f"True is taken, for it says what is so: {STABLE}", (), _stable),
+    _switch("_Popart.enableFloatingPointChecks", "detect_anomaly"),
+    _none("_Popart.enableOutlining", "the tile machine counts the code of equal operators once by itself; leave it out."),
+    _none("_Popart.outlineThreshold", "the tile machine counts the code of equal operators once by itself; leave it out."),
+    _none("_Popart.outlineSequenceBreakCost", "the tile machine counts the code of equal operators once by itself; leave it out."),
+    _none("_Popart.subgraphCopyingStrategy", "there are no outlined subgraphs to copy for; leave it out."),
+    *(_none(f"_Popart.{name}", SCHEDULER) for name in (
+        "accumulateOuterFragmentSettings.schedule", "accumulateOuterFragmentSettings.excludedVirtualGraphs", "timeLimitScheduler",
+              "swapLimitScheduler",
+        "decomposeGradSum", "mergeVarUpdate", "mergeVarUpdateMemThreshold", "batchSerializationSettings.factor", "batchSerializationSettings.method",
+        "batchSerializationSettings.transformContext", "batchSerializationSettings.batchSchedule", "executionPhaseSettings.phases",
+        "executionPhaseSettings.stages")),
+    *(_none(f"_Popart.{name}", STREAMS) for name in (
+        "disableGradAccumulationTensorStreams", "disableOptimizerStateTensorStreams", "rearrangeAnchorsOnHost", "groupHostSync")),
+    _none("_Popart.saveInitializersToFile", "`save_onnx` and `tileflow.save_state` write weights; an ONNX file is read with the files of "
+          "its external data."),
+    _none("_Popart.replicatedCollectivesSettings", "the tile machine chooses how sums over replicas are made; leave it out."),
+    _none("_Popart.groupNormStridedChannelGrouping", "groups of channels are consecutive, as in PyTorch and ONNX."),
+    _none("_Popart.ensureFp32LossScaleTensor", "the loss scale is always float32; leave it out."),
+    _none("_Popart.enableSupportedDataTypeCasting", "inputs that fit are always cast; what would lose digits is said. Leave it out."),
+    _none("_Popart.enableNonStableSoftmax", "softmax always subtracts the largest element; there is no other form, so leave it out."),
+    _none("_Popart.constantWeights", "inference always takes weights as they are at the call; leave it out."),
+    _none("_Popart.instrumentWithHardwareCycleCounter", "`tileflow compile MODEL --machine gc200` always says the cycles of the simulated chip."),
+    _none("_Popart.hardwareInstrumentations", "`tileflow compile MODEL --machine gc200` always says the cycles of the simulated chip."),
+    *(_none(f"_Popart.{name}", "the tile machine's planner takes available_memory_proportion, partials, serialized_matmul, joint_plans and "
+          "tile_plans; there "
+            "are no options of Poplar's libraries.") for name in (
+        "engineOptions", "convolutionOptions", "matmulOptions", "lstmOptions", "gclOptions")),
+)
+
+ENVIRONMENT = (
+    _none("POPTORCH_DEFAULT_OPTIONS", "`TILEFLOW_DEFAULT_OPTIONS`, the path of an options file; `tileflow doctor` says what it sets."),
+    _none("POPTORCH_CACHE_DIR", "`TILEFLOW_CACHE_DIR`: where compiled kernels are kept."),
+    _none("POPTORCH_LOG_LEVEL", "the option `progress` shows or hides bars and lines; errors and warnings are always said."),
+    _none("POPTORCH_IPU_MODEL", "the option `machine`."),
+    _none("POPTORCH_SMALL_IPU_MODEL", "the option `machine`: a `.toml` file may describe a chip of 4 tiles (`docs/tiles.md`)."),
+    _none("POPTORCH_IPU_MODEL_VERSION", "the option `machine`: `gc2`, `gc200`, `bow` or `c600`."),
+    _none("POPTORCH_WAIT_FOR_IPU", "there is no IPU to wait for."),
+    _none("POPLAR_ENGINE_OPTIONS", "`tileflow compile MODEL --machine gc200 --report DIR`."),
+    _none("PVTI_OPTIONS", "the report's `trace.json`, for https://ui.perfetto.dev."),
+)
+
+SECTIONS: dict[str, Sequence[Entry]] = {
+    "Options": OPTIONS, "Options.Precision": PRECISION, "Options.Training": TRAINING, "Options.TensorLocations": TENSOR_LOCATIONS,
+    "TensorLocationSettings": SETTINGS, "Options.Jit": JIT, "Options.Distributed": DISTRIBUTED, "Options._Popart": POPART,
+    "Environment variables": ENVIRONMENT}
+"""The table by PopTorch's groups."""
+CALLS = ("Options", "Options.Precision", "Options.Training", "Options.TensorLocations", "Options.Jit", "Options.Distributed", "Options._Popart")
+"""Groups whose names a line may call."""
+
+
+def key(name: str) -> str:
+    """How names are compared: camelCase, snake_case and a leading underscore are one."""
+    return name.replace("_", "").lower()
+
+
+@functools.cache
+def _by_key() -> Mapping[str, Entry]:
+    return {key(entry.name): entry for group in CALLS for entry in SECTIONS[group]}
+
+
+def find(name: str) -> Entry | None:
+    """The entry of an option, in camelCase or snake_case."""
+    return _by_key().get(key(name))
+
+
+def near(name: str) -> list[str]:
+    """Names of PopTorch's that somebody may have meant: the same in another group, else what is spelled alike."""
+    last = key(name).rpartition(".")[2]
+    same = [e.name for k, e in _by_key().items() if k.rpartition(".")[2] == last]
+    return same or [_by_key()[k].name for k in difflib.get_close_matches(key(name), _by_key(), n=2, cutoff=0.75)]
+
+
+def taken(call: Call) -> dict[str, Any] | None:
+    """The options, by name, that a call sets; None where PopTorch has no such name.
+
+    Raises:
+        OptionError: its arguments are wrong, or it has no counterpart: the table's sentence.
+    """
+    entry = find(call.name)
+    if entry is not None and entry.name == "_Popart.set":
+        return _popart(call)
+    if entry is None:
+        return None
+    return _applied(entry, entry.name, call.args, call.kwargs)
+
+
+def _popart(call: Call) -> dict[str, Any]:
+    """`_Popart.set(key, value)`."""
+    if len(call.args) != 2 or call.kwargs or not isinstance(call.args[0], str):
+        raise OptionError("_Popart.set takes a name and a value.")
+    entry = find(f"_Popart.{call.args[0]}")
+    if entry is None:
+        raise OptionError(f"Unknown option {call.args[0]!r} of _Popart.set.{_meant(near(f'_Popart.{call.args[0]}'))}")
+    return _applied(entry, f"_Popart.set({call.args[0]!r})", call.args[1:], {})
+
+
+def _applied(entry: Entry, shown: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    if entry.take is None:
+        raise OptionError(f"{shown}: {entry.says}")
+    signature = inspect.signature(entry.take)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        wanted = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default}" for p in signature.parameters.values())
+        given = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
+        raise OptionError(f"{shown} takes ({wanted}), not ({given}).") from None
+    try:
+        return {name: _literal(name, value) for name, value in entry.take(*args, **kwargs).items()}
+    except OptionError as error:
+        raise OptionError(f"{shown}: {error}") from None
+
+
+def _literal(name: str, value: Any) -> Any:
+    """A value that an option can be; OptionError for a word or an object that stands for none here."""
+    if isinstance(value, (Word, Made)):
+        raise OptionError(f"the option {name} cannot be {value!r}.")
+    if isinstance(value, list):
+        return [_literal(name, item) for item in value]
+    return {k: _literal(name, item) for k, item in value.items()} if isinstance(value, dict) else value
+
+
+def _meant(names: Sequence[str]) -> str:
+    return f" Did you mean {' or '.join(n.removeprefix('_Popart.') for n in names)}?" if names else ""
