@@ -48,7 +48,7 @@ Made by `{COMMAND}` from the registries of operators, forms and hosted operators
 - **gradient**: yes; why some float operand has none; `{PARTS}`: it stands for others, which have theirs.
 - **tile plan**: the kind of work that the tile machine plans; `{PARTS}`: it plans those.
 - **tests**: how many of ONNX's node tests of it pass. All others are listed at the end, with reasons. The operators of `com.microsoft` are compared
-  with ONNX Runtime, whose they are (`tests/test_microsoft.py`).
+  with ONNX Runtime, whose they are, or with NumPy where it has them on GPUs only (`tests/test_microsoft*.py`).
 """
 
 

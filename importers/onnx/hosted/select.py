@@ -48,6 +48,15 @@ def unique(attrs: Attributes, x: np.ndarray) -> list[Datum]:
     return [values.astype(object) if texts else values, *(a.astype(np.int64) for a in (first, which, counts))]
 
 
+@hosted("Unique", domain="com.microsoft")
+def unique_in_order(attrs: Attributes, x: np.ndarray) -> list[Datum]:
+    """The elements of a vector once each, in the order of their first places; which of them every element is, and how often it is there."""
+    if x.ndim != 1:
+        raise ShapeError(f"{attrs.title} has an input of the shape {list(x.shape)}; it takes one dimension")
+    values, _, which, counts = unique(Attributes({"sorted": 0}, attrs.title, attrs.opset, attrs.outputs), x)
+    return [values, which, counts]
+
+
 @hosted("NonMaxSuppression")
 def non_max_suppression(attrs: Attributes, boxes: np.ndarray, scores: np.ndarray, most: np.ndarray | None = None,
                         iou_threshold: np.ndarray | None = None, score_threshold: np.ndarray | None = None) -> list[Datum]:

@@ -37,7 +37,7 @@ CREATED = re.compile(r"val_\d|zeros|ones|full|where|masked_fill|arange|empty|sca
 """Names of results that are made of no parameter."""
 CALLED_CONSTANT = re.compile(r"const|/[xy](:\d+)?$", re.IGNORECASE)
 """In names of tensors: TensorFlow's converters write const_fold_opt__12 and mul/y."""
-QUANTISED = re.compile("[Qq]uantize|QLinear|QGemm|MatMulInteger|MatMulNBits")
+QUANTISED = re.compile("[Qq]uantize|QLinear|QGemm|QAttention|MatMulInteger|MatMulNBits")
 """In names of operators over numbers that bytes stand for."""
 LIMITS = ("Max", "Min", "Pow", "Mod", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 COMPUTED = "the exporter computed it, perhaps from parameters"

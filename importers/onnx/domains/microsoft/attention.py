@@ -23,19 +23,25 @@ FILTER = -10000.0
        scale=float | None, do_rotary=int | None, rotary_embedding_dim=int | None, past_present_share_buffer=int | None)
 def attention(site: Site) -> Sequence[Value | None]:
     """Queries, keys and values are one product with weights next to each other; past and present hold keys and values on their first axis."""
-    _refuse(site, "do_rotary", "past_present_share_buffer", "rotary_embedding_dim")
-    x, heads = site.value(0), int(site.attrs["num_heads"])
-    product = site.emit("MatMul", x, site.value(1))
+    refuse(site, "do_rotary", "past_present_share_buffer", "rotary_embedding_dim")
+    product = site.emit("MatMul", site.value(0), site.value(1))
     if site.has(2):
         product = site.emit("Add", product, site.value(2))
+    return from_product(site, product, mask=3, past=4, bias=5)
+
+
+def from_product(site: Site, product: Value, mask: int, past: int, bias: int) -> Sequence[Value | None]:
+    """The outputs of an attention whose queries, keys and values lie in `product` [batch, positions, all of them]; operands by place."""
+    heads = int(site.attrs["num_heads"])
     sizes = [int(n) for n in site.attrs.get("qkv_hidden_sizes") or [product.shape[-1] // 3] * 3]
-    if x.type.rank != 3 or len(sizes) != 3 or min(sizes) < 1 or sum(sizes) != product.shape[-1]:
-        raise ShapeError(f"{site.title}: its input is {x.type} and its weights {site.type(1)}, which do not give queries, keys and values of {sizes}")
+    if product.type.rank != 3 or len(sizes) != 3 or min(sizes) < 1 or sum(sizes) != product.shape[-1]:
+        raise ShapeError(f"{site.title}: its input is {site.type(0)} and its weights {site.type(1)}, which do not give queries, keys and values of "
+                         f"{sizes}")
     q, k, v = (split_heads(site, part, heads) for part in _cut(site, product, sizes))
-    if site.has(4):
-        past = [site.emit("Squeeze", part, axes=(0,)) for part in _cut(site, site.value(4), [1, 1], 0)]
-        k, v = (site.emit("Concat", old, new, axis=2) for old, new in zip(past, (k, v), strict=True))
-    y = _attended(site, q, k, v, mask=3, bias=5)
+    if site.has(past):
+        earlier = [site.emit("Squeeze", part, axes=(0,)) for part in _cut(site, site.value(past), [1, 1], 0)]
+        k, v = (site.emit("Concat", old, new, axis=2) for old, new in zip(earlier, (k, v), strict=True))
+    y = _attended(site, q, k, v, mask=mask, bias=bias)
     present = None
     if site.wants(1):
         present = site.emit("Concat", *(site.emit("Unsqueeze", part, axes=(0,)) for part in (k, v)), axis=0)
@@ -82,7 +88,7 @@ def _operands(site: Site, heads: int) -> list[Value]:
 
 @fused("GroupQueryAttention", "query:T, key?:T, value?:T, past_key?:T, past_value?:T, seqlens_k:M, total_sequence_length:M, cos_cache?:T, "
                               "sin_cache?:T, position_ids?:L, attention_bias?:T, head_sink?:T, k_scale?:U, v_scale?:U, q_norm_weight?:T, "
-                              "k_norm_weight?:T -> output:T, present_key?:T, present_value?:T, output_qk?:T",
+                              "k_norm_weight?:T, query_seqlens?:M -> output:T, present_key?:T, present_value?:T, output_qk?:T",
        num_heads=int, kv_num_heads=int, scale=float | None, softcap=float | None, local_window_size=-1, do_rotary=int | None,
        rotary_interleaved=int | None, smooth_softmax=-1, qk_output=0, k_quant_type="NONE", v_quant_type="NONE", kv_cache_bit_width=int | None,
        sliding_window_cache=0, causal=1, qk_norm_epsilon=1e-6)
@@ -119,7 +125,7 @@ def _check_group(site: Site) -> None:
     """Refuse by name what is not served."""
     attrs = site.attrs
     said = [f"{name}={attrs.get(name)!r}" for name, plain in PLAIN.items() if attrs.get(name) not in plain]
-    said += [f"the input {site.schema.inputs[i].name}" for i in range(11, 16) if site.has(i)] if site.schema else []
+    said += [f"the input {site.schema.inputs[i].name}" for i in range(11, 17) if site.has(i)] if site.schema else []
     if said or site.wants(3):
         raise site.unsupported(", ".join(said) or "the output output_qk")
 
@@ -168,7 +174,8 @@ def _group_masks(site: Site, places: Value, ends: Value, keys: int, q: Value) ->
 
 # ---- shared -------------------------------------------------------------------------------------------------------------
 
-def _refuse(site: Site, *names: str) -> None:
+def refuse(site: Site, *names: str) -> None:
+    """Refuse attributes that ask for what is not served."""
     for name in names:
         if site.attrs.get(name):
             raise site.unsupported(f"the attribute {name}={site.attrs[name]!r}"[:120])
@@ -230,7 +237,7 @@ def rotary_embedding(site: Site) -> Sequence[Value]:
     """Pairs of elements are rotated by the angles of their positions; position_ids are [batch, positions], or [1], where the first one stands."""
     if site.attrs.get("scale", 1.0) != 1:
         raise site.unsupported(f"the attribute scale={site.attrs['scale']}")
-    _refuse(site, "is_packed_batching")
+    refuse(site, "is_packed_batching")
     x, positions, cos = site.value(0), site.value(1), site.value(2)
     flat = x.type.rank == 3
     if flat:

@@ -97,21 +97,29 @@ def fused_conv(site: Site) -> GraphProto:
 
 
 @fused("NhwcFusedConv", "X:T, W:T weight, B?:T bias, Z?:T -> Y:T", **CHANNELS_LAST, **ACTIVATED)
-@fused("NhwcConv", "X:T, W:T weight, B?:T bias -> Y:T", **CHANNELS_LAST)
-def channels_last_conv(site: Site) -> GraphProto:
+def channels_last_fused_conv(site: Site) -> GraphProto:
     """The same over images with their channels last; the weights' channels are where ONNX has them."""
     return _convolved(site, True)
 
 
-def _convolved(site: Site, last: bool) -> GraphProto:
+@fused("NhwcConv", "X:T, W:T weight, B?:T bias -> Y:T", **CHANNELS_LAST)
+def channels_last_conv(site: Site) -> GraphProto:
+    """A convolution over images with their channels last; so are the weights', [outputs, *kernel, inputs of a group], as the optimizer for
+    transformers writes them (fusion_nhwc_conv.py)."""
+    return _convolved(site, True, weights_last=True)
+
+
+def _convolved(site: Site, last: bool, weights_last: bool = False) -> GraphProto:
     """Nodes of ONNX's own domain in the node's place."""
     name, prefix = site.outputs[0], f"{site.outputs[0]}/"
     rank = site.type(0).rank
     first, back = [0, rank - 1, *range(1, rank - 1)], [0, *range(2, rank), 1]
     conv = {k: v for k, v in site.given.items() if k in CHANNELS_LAST}
     nodes = [helper.make_node("Transpose", site.inputs[:1], [f"{prefix}x"], perm=first)] if last else []
-    at = f"{prefix}conv"
-    nodes.append(helper.make_node("Conv", [f"{prefix}x" if last else site.inputs[0], *site.inputs[1:3]], [at], **conv))
+    at, w = f"{prefix}conv", f"{prefix}w" if weights_last else site.inputs[1]
+    if weights_last:
+        nodes.append(helper.make_node("Transpose", site.inputs[1:2], [w], perm=first))
+    nodes.append(helper.make_node("Conv", [f"{prefix}x" if last else site.inputs[0], w, *site.inputs[2:3]], [at], **conv))
     if last:
         nodes.append(helper.make_node("Transpose", [at], [f"{prefix}y"], perm=back))
         at = f"{prefix}y"

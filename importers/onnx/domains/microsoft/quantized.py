@@ -2,17 +2,20 @@
 exact products of integers."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
+from onnx import GraphProto, NodeProto, helper
 
 from tileflow.errors import ShapeError
 from tileflow.graph import Value
 from tileflow.ops.integer import exact_product, requantize, scaled
 from tileflow.ops.quantize import DequantizeLinear, QuantizeLinear
-from tileflow.ops.shape import present
+from tileflow.ops.shape import normal_axis, present
 
 from ...site import Site
+from .attention import from_product, refuse
 from .form import fused
 
 POOLED = {"auto_pad": "NOTSET", "ceil_mode": 0, "channels_last": 0, "count_include_pad": 0, "kernel_shape": list[int], "pads": list[int] | None,
@@ -69,11 +72,82 @@ def global_average_pool(site: Site) -> Sequence[Value]:
 
 @fused("QLinearAveragePool", "X:Q, x_scale:F, x_zero_point?:Q, y_scale:F, y_zero_point?:Q -> Y:Q", **POOLED)
 def average_pool(site: Site) -> Sequence[Value]:
-    if site.attrs["channels_last"]:
-        raise site.unsupported("the attribute channels_last")
+    x, last = real(site, 0), bool(site.attrs["channels_last"])
     given = {name: tuple(site.attrs[name]) for name in ("kernel_shape", "pads", "strides") if site.attrs.get(name)}
     numbers = {name: site.attrs[name] for name in ("auto_pad", "ceil_mode", "count_include_pad")}
-    return (quantised(site, site.emit("AveragePool", real(site, 0), **given, **numbers), 3, site.value(0)),)
+    y = site.emit("AveragePool", _channels(site, x, False) if last else x, **given, **numbers)
+    return (quantised(site, _channels(site, y, True) if last else y, 3, site.value(0)),)
+
+
+def _channels(site: Site, x: Value, last: bool) -> Value:
+    """The channels moved to the last place, or from there to the first behind the batch."""
+    rank = x.type.rank
+    return site.emit("Transpose", x, perm=(0, *range(2, rank), 1) if last else (0, rank - 1, *range(1, rank - 1)))
+
+
+@fused("NhwcMaxPool", "x:Q -> y:Q", auto_pad="NOTSET", ceil_mode=0, dilations=list[int] | None, kernel_shape=list[int], pads=list[int] | None,
+       strides=list[int] | None)
+def max_pool(site: Site) -> GraphProto:
+    """Over images of bytes with their channels last."""
+    return _planar(site, helper.make_node("MaxPool", [], [], **site.given), site.inputs[1:])
+
+
+@fused("QLinearConv", "x:Q, x_scale:F, x_zero_point:Q, w:P weight, w_scale:F, w_zero_point:P, y_scale:F, y_zero_point:R, B?:M bias -> y:R",
+       channels_last=0, group=1, pads=list[int] | None, strides=list[int] | None, dilations=list[int] | None, kernel_shape=list[int] | None,
+       auto_pad="NOTSET")
+def conv(site: Site) -> GraphProto:
+    """ONNX's, over images that may have their channels last; those of the weights are where ONNX has them."""
+    given = {name: value for name, value in site.given.items() if name != "channels_last"}
+    return _planar(site, helper.make_node("QLinearConv", [], [], **given), site.inputs[1:], bool(site.attrs["channels_last"]))
+
+
+def _planar(site: Site, node: NodeProto, others: Sequence[str], last: bool = True) -> GraphProto:
+    """A node of ONNX's own domain in the place of one over channels-last images: between two Transposes."""
+    rank, prefix = site.type(0).rank, f"{site.outputs[0]}/"
+    made = helper.make_graph([node], node.op_type, [], [helper.make_empty_tensor_value_info(f"{prefix}{'last' if last else 'y'}")])
+    inner = made.node[0]
+    inner.input.extend([f"{prefix}x" if last else site.inputs[0], *others])
+    inner.output.append(f"{prefix}y")
+    if last:
+        made.node.insert(0, helper.make_node("Transpose", site.inputs[:1], [f"{prefix}x"], perm=[0, rank - 1, *range(1, rank - 1)]))
+        made.node.append(helper.make_node("Transpose", [f"{prefix}y"], [f"{prefix}last"], perm=[0, *range(2, rank), 1]))
+    return made
+
+
+@fused("QLinearSoftmax", "X:Q, X_scale:F, x_zero_point?:Q, y_scale:F, y_zero_point:Q -> Y:Q", axis=-1, opset=int)
+def softmax(site: Site) -> Sequence[Value]:
+    """Along `axis`; of opsets before 13 over all dimensions from `axis` on."""
+    x, axis = real(site, 0), int(site.attrs["axis"])
+    axis = normal_axis(axis, x.type.rank)
+    if int(site.attrs["opset"]) >= 13:
+        return (quantised(site, site.emit("Softmax", x, axis=axis), 3, site.value(0)),)
+    rows = math.prod(x.shape[:axis])
+    flat = site.emit("Reshape", x, shape=(rows, x.type.size // max(rows, 1)), allowzero=1)
+    return (quantised(site, site.emit("Reshape", site.emit("Softmax", flat, axis=1), shape=x.shape, allowzero=1), 3, site.value(0)),)
+
+
+@fused("QLinearWhere", "condition:B, X:Q, x_scale:F, x_zero_point:Q, Y:Q, y_scale:F, y_zero_point:Q, z_scale:F, z_zero_point:Q -> Z:Q")
+def where(site: Site) -> Sequence[Value]:
+    return (quantised(site, site.emit("Where", site.value(0), real(site, 1), real(site, 4)), 7, site.value(1)),)
+
+
+@fused("QLinearReduceMean", "data:Q, data_scale:F, data_zero_point?:Q, reduced_scale:F, reduced_zero_point?:Q -> reduced:Q", axes=list[int],
+       keepdims=int)
+def reduce_mean(site: Site) -> Sequence[Value]:
+    x = real(site, 0)
+    axes = tuple(normal_axis(int(axis), x.type.rank) for axis in site.attrs["axes"]) or tuple(range(x.type.rank))
+    return (quantised(site, site.emit("ReduceMean", x, axes=axes, keepdims=int(site.attrs["keepdims"])), 3, site.value(0)),)
+
+
+@fused("QAttention", "input:Q, weight:P weight, bias:F bias, input_scale:F, weight_scale:F, mask_index?:M, input_zero_point?:Q, "
+                     "weight_zero_point?:P, past?:F -> output:F, present?:F", num_heads=int, unidirectional=0, mask_filter_value=float | None,
+       scale=float | None, do_rotary=int | None, past_present_share_buffer=int | None)
+def attention(site: Site) -> Sequence[Value | None]:
+    """Attention whose product with the weights is one of bytes; its sums are exact."""
+    refuse(site, "do_rotary", "past_present_share_buffer")
+    total = exact_product(site.builder, site.value(0), site.value(1), _row(site, 6), _row(site, 7))
+    product = scaled(site.builder, total, present(_row(site, 3)), present(_row(site, 4)), site.value(2))
+    return from_product(site, product, mask=5, past=8, bias=len(site.inputs))
 
 
 @fused("QLinearConcat", "Y_scale:F, Y_zero_point:Q, inputs*:V -> Y:Q", axis=int)

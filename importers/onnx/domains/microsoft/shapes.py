@@ -9,8 +9,11 @@ from onnx import GraphProto, helper
 from tileflow.graph import Value
 from tileflow.ops.shape import normal_axis
 
+from ...declared import declare
 from ...site import Site
-from .form import alike, fused
+from .form import DOMAIN, alike, fused
+
+declare(DOMAIN, "Unique", "x:V -> y:V, idx:L, counts:L")                # Python runs it: hosted/select.py
 
 
 @fused("Trilu", "X:V, k?:L -> Y:V", upper=1)
