@@ -63,6 +63,18 @@ epochs(3)
 The environment variable `TILEFLOW_DEFAULT_OPTIONS` names a file of options for every command and function: it says what neither the call nor
 its own options file does. `tileflow doctor` shows what it sets.
 
+## Values within a model
+
+```python
+model = tileflow.training_model(net, anchored_tensors=("conv1", "head.*"), output_mode="all")
+prediction, loss = model(x, labels)
+model.anchored("conv1")                 # what the layer gave, of every micro-batch of the call (output_mode), before their update
+model.anchored()                        # all of them, by name
+```
+
+Names are those of layers, of a file's tensors and of its nodes. What is anchored is computed for its own sake, so nothing is fused over it;
+outputs and weights keep their bits, but where attention is no longer one operator.
+
 """
 POPTORCH_HEAD = f"""# PopTorch's options in tileflow
 

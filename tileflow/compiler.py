@@ -77,8 +77,9 @@ Measures = Callable[[Builder, Sequence[Value]], Sequence[Value]]
 
 
 def inference(graph: Graph, batching: Batching, stop_after: str | None = None, serialized: Serial | None = None,
-              measures: Measures | None = None, precision: Precision | None = None) -> Compilation:
-    """Compile a forward graph for inference; `measures` gives outputs that follow the model's own, `precision` says what is cast."""
+              measures: Measures | None = None, precision: Precision | None = None, anchors: Sequence[Value] = ()) -> Compilation:
+    """Compile a forward graph for inference; `measures` gives outputs that follow the model's own, `precision` says what is cast. `anchors`,
+    values of the graph, become the last outputs."""
     def measure(p: Program) -> None:
         assert measures is not None
         b = Builder(p.micro, Origin(("loss",)))
@@ -87,13 +88,22 @@ def inference(graph: Graph, batching: Batching, stop_after: str | None = None, s
 
     more: list[Step] = [("loss", measure), ("simplify", _simplify)] if measures is not None else []
     steps: list[Step] = [("autocast", _autocast(precision)), ("fold", _fold), ("cse", _cse), *_serialize(serialized), *more, ("split", _hoist)]
+    _anchor(graph, anchors)
     return run_steps(Program.of(graph, batching), steps, stop_after)
+
+
+def _anchor(graph: Graph, anchors: Sequence[Value]) -> None:
+    """Values within the graph become outputs that follow its own."""
+    b = Builder(graph)
+    for value in anchors:
+        graph.outputs.append(b.Identity(value) if value.producer is None or value in graph.outputs else value)
 
 
 def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching, *, reduction: str = "mean",
              mean_reduction: str | None = None, loss_scaling: float = 1.0, scaling: Scaling | None = None,
              named: Mapping[int, str] | None = None, stop_after: str | None = None, serialized: Serial | None = None,
-             precision: Precision | None = None, checkpoints: Sequence[str] = (), broadcast_buffers: bool = True) -> Compilation:
+             precision: Precision | None = None, checkpoints: Sequence[str] = (), broadcast_buffers: bool = True,
+             anchors: Sequence[Value] = ()) -> Compilation:
     """Compile a forward graph for training.
 
     The loss becomes the last output of the micro-step. Gradients are summed over an update's micro-batches and, with
@@ -104,20 +114,26 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
         scaling: how the loss scale changes by itself, and whether updates that are not finite are skipped.
         checkpoints: name patterns of the layers and nodes to compute again for the backward pass.
         broadcast_buffers: replicas share the buffers that micro-batches change; else each has its own.
+        anchors: values of the graph that become outputs, too: the last ones before the loss.
         named: names of the network's own parameter objects, by identity, for an optimizer's groups that hold such.
 
     Raises:
         OptionError: nothing to train, a loss scale of zero, a parameter group that fits no parameter, or no 16-bit gradient for the histogram.
     """
+    own = len(graph.outputs)
+    _anchor(graph, anchors)
     program = Program.of(graph, batching, training=True)
 
     def add_loss(p: Program) -> None:
-        b = Builder(p.micro, Origin(("loss",)))
+        b, extra = Builder(p.micro, Origin(("loss",))), p.micro.outputs[own:]
+        del p.micro.outputs[own:]
         p.loss = loss(b, _wide(b, p.micro.outputs))
         if p.loss.type.size != 1 or not p.loss.type.is_float:
             raise OptionError(f"The loss must be one floating-point number per micro-batch, got {p.loss.type}; reduce it, or use identity_loss.")
         if p.loss not in p.micro.outputs:
             p.micro.outputs.append(p.loss)
+        at = p.micro.outputs.index(p.loss)
+        p.micro.outputs[at:at] = extra
 
     def differentiate(p: Program) -> None:
         trained = [s for s in p.micro.parameters if s.trainable]

@@ -266,6 +266,9 @@ class Options(Settings):
         "other CPUs always compute them in float32")
     detect_anomaly: bool = _option(
         False, Flag(), "run", "end with the name of the first operator, forward or backward, that makes NaN or an infinity; slower, the same bits")
+    anchored_tensors: tuple[str, ...] = _option(
+        (), Names(), "run", "tensors, layers or nodes by name or pattern whose values calls of a model keep besides its outputs, for "
+        "model.anchored(name); what is kept is not fused with what reads it")
     dims: Mapping[str, int] = _option({}, Sizes(), "run", "sizes of the model's symbolic dimensions", common=True)
     on_new_shape: Literal["error", "compile"] = _option(
         "error", Choice(("error", "compile")), "run", "what a call with inputs of another shape does")

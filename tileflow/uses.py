@@ -46,7 +46,7 @@ OF_OPTION: dict[str, tuple[str, ...]] = {
     "half_float_casting": (*RUNS, "compile", "tune"), "partials": (*RUNS, "compile", "tune"),
     "precision": (*RUNS, "compile", "tune"), "autocast": (*RUNS, "compile", "tune"), "autocast_enabled": (*RUNS, "compile", "tune"),
     "dims": (*COMMANDS, *MODELS),
-    "on_new_shape": MODELS,
+    "on_new_shape": MODELS, "anchored_tensors": MODELS,
     "out": ("train", "infer", "tune"),
     "resume": ("train",), "allow_other_data": ("train",), "checkpoint_every": ("train",), "save_every_updates": ("train",),
     "statistics": ("train",),

@@ -196,7 +196,9 @@ def training_model(model: Modelish, options: Options | None = None, *, optimizer
     if isinstance(model, (str, os.PathLike)) and source.session.updates:
         warnings.warn(f"{one_line(model)} was trained for {source.session.updates:,} updates by another model in use, and this one goes on from "
                       "its weights; for weights of its own give it tileflow.load(...).", stacklevel=2)
-    return TrainingModel(source, chosen, optimizer, given_loss(chosen) if loss is None else loss, chosen_progress(progress))
+    made = TrainingModel(source, chosen, optimizer, given_loss(chosen) if loss is None else loss, chosen_progress(progress))
+    made.anchors = chosen.anchored_tensors
+    return made
 
 
 def inference_model(model: Modelish, options: Options | None = None, *, progress: Progress | bool | None = None,
@@ -212,4 +214,6 @@ def inference_model(model: Modelish, options: Options | None = None, *, progress
     chosen = chosen_options("inference_model", options, changes)
     if not chosen.given("gradient_accumulation", files=False):
         chosen.gradient_accumulation = 1          # a run's file of options says how it was trained
-    return InferenceModel(shared_source_of(model, chosen), chosen, chosen_progress(progress))
+    made = InferenceModel(shared_source_of(model, chosen), chosen, chosen_progress(progress))
+    made.anchors = chosen.anchored_tensors
+    return made

@@ -80,6 +80,12 @@ def _proportions(available_memory_proportion: Any) -> Mapping[str, Any]:
     return {"available_memory_proportion": dict(available_memory_proportion)} if available_memory_proportion else {}
 
 
+def _anchor(short_name: Any, long_name: Any, output_mode: Any = None, output_return_period: Any = 1) -> Mapping[str, Any]:
+    if output_mode is not None:
+        return _refuse("anchored tensors follow the model's own output_mode; leave theirs out.")
+    return {"anchored_tensors": [long_name]}
+
+
 def _connection(connection_type: Any) -> Mapping[str, Any]:
     kind = member("ConnectionType", connection_type)
     return {} if kind == "always" else _refuse(
@@ -203,7 +209,8 @@ OPTIONS = (
     _none("appendToLocationExcludes", "operators are named after the layers or nodes they come from, not after frames of Python; leave it out."),
     _none("disableModuleNamescope", "operators are always named by their path among the layers, for errors and reports; leave it out."),
     _none("updatableNamedBuffers", "`load_state_dict` and `tileflow.load_state` set any buffer between two calls; leave it out."),
-    _none("anchorTensor", "a value within a model is seen by making it an output of the file or of forward()."),
+    Entry("anchorTensor", "By the tensor's own name, the second, or a layer's or node's; after a call `model.anchored(name)` is its value, in the "
+          "model's output mode.", ("anchored_tensors",), _anchor),
     _none("loadFromFile", "`Options.load(path)`, `--options FILE`, or the environment variable TILEFLOW_DEFAULT_OPTIONS."),
     _none("from_json", "`Options(**json.loads(text))`, or `Options.load(\"options.json\")`."),
     _none("clone", "`options.clone()`, with changes by keyword; `a.diff(b)` says what differs."),

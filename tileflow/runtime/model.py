@@ -19,14 +19,18 @@ from ..importers.onnx import DynamicOperandError, Form
 from ..importers.onnx.hosted import is_plain
 from ..importers.onnx.model import OTHER_TYPES
 from ..options import Options
+from ..passes.anchors import anchored
 from ..program import Batching, Program
 from ..state import build
+from ..text import one_line
 from .engine import Engine
 from .executable import Host, Progress, Recent, Signature, make_engine
 from .pieces import Pieces, as_datum
 from .source import OnnxSource, Source, as_array
 from .trained_file import write_trained
 
+SHOWN = 1000
+"""Characters of names in a sentence."""
 Shown = Callable[[np.ndarray], Any]
 """What a call returns of one output: of [micro-batches, *micro-batch shape]."""
 
@@ -38,6 +42,8 @@ class _Compiled:
     compilation: compiler.Compilation
     signature: Signature
     shown: list[Shown]
+    anchors: tuple[str, ...] = ()
+    """Names of the outputs that are values within the model: the last ones, or those before the loss."""
 
     @property
     def inputs(self) -> tuple[TensorType, ...]:
@@ -55,6 +61,12 @@ class Model:
     def __init__(self, source: Source, options: Options, progress: Progress | None = None) -> None:
         self.source, self.options = source, options.clone().freeze()
         self.progress = progress
+        self.anchors: tuple[str, ...] = ()
+        """Names and patterns of values within the model that calls keep for `anchored`; to be set before it is compiled."""
+        self._anchored: dict[str, Any] | None = None
+        """What the last call kept, by name."""
+        self._found: dict[str, Value] = {}
+        """Those values of the graph that was built last."""
         self.stop: Callable[[], bool] | None = None
         """Asked about every 20 ms of a call; once true, the call ends after its last whole update."""
         self.compile_seconds = 0.0
@@ -185,6 +197,7 @@ class Model:
         micro = self._micro_types(types)
         own = self._own_inputs(micro)
         graph, initial = self.source.graph(own, self.training)
+        self._found = anchored(graph, self.anchors, isinstance(self.source, OnnxSource)) if self.anchors else {}
         o = self.options
         batching = Batching(micro[0].shape[0] if micro and micro[0].shape else 1, o.gradient_accumulation, o.device_iterations, o.replication_factor)
         compilation = self._build(graph, batching, micro[len(own):])
@@ -198,7 +211,7 @@ class Model:
         final = frozenset(v.name for v in program.micro.outputs if v is not program.loss) if last else frozenset()
         engine = make_engine(program, self.source.session, initial, Host.of(self.options), final=final, progress=self.progress)
         self.source.attach()
-        return _Compiled(engine, program, compilation, Signature(types), [self._shown(v, engine) for v in engine.outputs])
+        return _Compiled(engine, program, compilation, Signature(types), [self._shown(v, engine) for v in engine.outputs], tuple(self._found))
 
     def _shown(self, value: Value, engine: Engine) -> Shown:
         """What the output mode returns of an output."""
@@ -290,7 +303,34 @@ class Model:
     def _outputs(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """A call of the engine, within a turn: the model's outputs in the output mode, in the order of the graph."""
         results = self._run(arrays)
-        return [show(a) for show, a in zip(self._compiled().shown, results, strict=True)]
+        compiled = self._compiled()
+        shown = [show(a) for show, a in zip(compiled.shown, results, strict=True)]
+        if compiled.anchors:
+            end = len(shown) - self.training
+            begin = end - len(compiled.anchors)
+            self._anchored = dict(zip(compiled.anchors, shown[begin:end], strict=True))
+            del shown[begin:end]
+        return shown
+
+    def anchored(self, name: str | None = None) -> Any:
+        """What a value within the model was in the last call, in the output mode, as outputs are; without a name all of them by name.
+
+        The option anchored_tensors says which are kept. (With several threads: in the last call of any of them.)
+
+        Raises:
+            OptionError: the option does not name it.
+            TileflowError: the model has not been called.
+        """
+        if not self.anchors:
+            raise OptionError("The model keeps no values for anchored(); name them in the option anchored_tensors.")
+        if self._anchored is None:
+            raise TileflowError("Please call the model at least once before asking for anchored tensors.")
+        if name is None:
+            return dict(self._anchored)
+        if name not in self._anchored:
+            raise OptionError(f"The tensor {one_line(name)!r} is not anchored; the option anchored_tensors names "
+                              f"{one_line(', '.join(self._anchored), SHOWN)}.")
+        return self._anchored[name]
 
     def _call(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         """A whole call, in this thread's turn: the outputs in the output mode."""
@@ -382,7 +422,8 @@ class InferenceModel(Model):
         self._asked = False
 
     def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
-        return compiler.inference(graph, batching, serialized=self.options.serial_splits, precision=self.source.precision)
+        return compiler.inference(graph, batching, serialized=self.options.serial_splits, precision=self.source.precision,
+                                  anchors=list(self._found.values()))
 
     # ---- models whose sizes follow from data
 
@@ -428,6 +469,9 @@ class InferenceModel(Model):
 
     def _cut(self) -> Pieces | None:
         found = self.source.pieces(Host.of(self.options), self.progress)
+        if found is not None and self.anchors:
+            raise OptionError("The model runs in pieces, because sizes in it follow from data, and values within pieces cannot be anchored: "
+                              "make them outputs of the file, or leave anchored_tensors out.")
         for name in ("device_iterations", "replication_factor"):
             if found is not None and getattr(self.options, name) != 1:
                 raise OptionError(f"The model runs in pieces, because sizes in it follow from data, and so one call is one iteration: leave "
