@@ -59,7 +59,7 @@ ARROWS = {
     "loss": {"graph", "errors", "loss", "metrics", "options"},
     "metrics": {"errors", "metrics"},
     "optim": {"graph", "errors", "options", "optim", "room", "spellings"},
-    "passes": {"graph", "errors", "passes"},
+    "passes": {"graph", "errors", "passes", "text"},
     "schedule": set(),
     "program": {"graph", "schedule"},
     "compiler": {"graph", "errors", "autograd", "optim", "passes", "precision", "program"},
