@@ -137,6 +137,14 @@ class RoiAlign(Op):
         return [Call(kernels.align_leaf(x.code, False), args, n, 1, y.size * 12.0 * (self.sampling_ratio or 2) ** 2)]
 
 
+def _gradient(types: Types, pooled: TensorType) -> tuple[TensorType, ...]:
+    """Of types (gradient of what was pooled, image, ...): the image's."""
+    g, x = present(types[0]), present(types[1])
+    if g != pooled:
+        raise ShapeError(f"the gradient is {g}, but the pool of {x} gives {pooled}.")
+    return (x,)
+
+
 def _corner(at: float, n: int) -> list[tuple[int, float]] | None:
     """The elements that a place along an axis lies between, with their weights; None for a place outside."""
     if not -1 <= at <= n:
@@ -158,11 +166,7 @@ class RoiAlignGrad(RoiAlign):
                 for mode, ratio in (("avg", 0), ("max", 2))]
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        g, x = present(types[0]), present(types[1])
-        wanted, = super().infer(*types[1:])
-        if g != wanted:
-            raise ShapeError(f"the gradient is {g}, but the pool of {x} gives {wanted}.")
-        return (x,)
+        return _gradient(types, *super().infer(*types[1:]))
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         g, x, rois, batch = map(present, inputs)
@@ -277,11 +281,7 @@ class MaxRoiPoolGrad(MaxRoiPool):
         return [sample((3, 3, 2, 3), IMAGE, NUMBERED, pooled_shape=(2, 3), spatial_scale=3.5)]
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        g, x = present(types[0]), present(types[1])
-        wanted, = super().infer(*types[1:])
-        if g != wanted:
-            raise ShapeError(f"the gradient is {g}, but the pool of {x} gives {wanted}.")
-        return (x,)
+        return _gradient(types, *super().infer(*types[1:]))
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         g, x, rois = map(present, inputs)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from ...errors import OptionError, TypeMismatchError
 from ..module import Module
@@ -18,34 +18,88 @@ def _module(item: Any, holder: str) -> Module:
     return item
 
 
-class ModuleList(Module):
-    """A list of modules, named by position ("0.weight"); it is for `forward` to call them."""
+class _Held(Module):
+    """What lists and dicts share: whether something may be in them."""
 
-    def __init__(self, modules: Any = ()) -> None:
-        self._items: list[Module] = []
-        self.extend(modules)
+    holds = "module"
 
-    def append(self, module: Module) -> ModuleList:
-        self._items.append(_module(module, type(self).__name__))
+    @classmethod
+    def _checked(cls, item: Any) -> Any:
+        return _module(item, cls.__name__)
+
+
+class _List(_Held):
+    """A list, named by position ("0")."""
+
+    def __init__(self, items: Any = ()) -> None:
+        self._items: list[Any] = []
+        self.extend(items)
+
+    def append(self, item: Any) -> Self:
+        self._items.append(self._checked(item))
         return self
 
-    def extend(self, modules: Any) -> ModuleList:
-        for module in modules:
-            self.append(module)
+    def extend(self, items: Any) -> Self:
+        for item in items:
+            self.append(item)
         return self
 
     def members(self) -> Iterator[tuple[str, Module | Parameter]]:
-        return ((str(i), module) for i, module in enumerate(self._items))
+        return ((str(i), item) for i, item in enumerate(self._items))
 
-    def __iter__(self) -> Iterator[Module]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self._items)
 
     def __len__(self) -> int:
         return len(self._items)
 
     def __getitem__(self, index: Any) -> Any:
-        """A module, or for a slice a list of this kind with the same modules."""
+        """An item, or for a slice a list of this kind with the same items."""
         return type(self)(self._items[index]) if isinstance(index, slice) else self._items[index]
+
+
+class _Dict(_Held):
+    """Items by name."""
+
+    def __init__(self, items: Mapping[str, Any] | None = None) -> None:
+        self._items: dict[str, Any] = {}
+        for name, item in (items or {}).items():
+            self[name] = item
+
+    def __setitem__(self, name: str, item: Any) -> None:
+        if not isinstance(name, str) or not name or "." in name:
+            raise OptionError(f"{type(self).__name__}: {name!r} is no name of a {self.holds}; a name is a text without dots.")
+        self._items[name] = self._checked(item)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._items:
+            raise OptionError(f"{type(self).__name__} has no {self.holds} {name!r}; it has {', '.join(self._items) or 'none'}.")
+        return self._items[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._items
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def keys(self) -> Any:
+        return self._items.keys()
+
+    def values(self) -> Any:
+        return self._items.values()
+
+    def items(self) -> Any:
+        return self._items.items()
+
+    def members(self) -> Iterator[tuple[str, Module | Parameter]]:
+        return iter(self._items.items())
+
+
+class ModuleList(_List):
+    """A list of modules, named by position ("0.weight"); it is for `forward` to call them."""
 
 
 class Sequential(ModuleList):
@@ -61,8 +115,8 @@ class Sequential(ModuleList):
         super().__init__(m for _, m in pairs)
         self._names = [name for name, _ in pairs]
 
-    def append(self, module: Module) -> Sequential:
-        super().append(module)
+    def append(self, item: Any) -> Self:
+        super().append(item)
         if hasattr(self, "_names"):
             self._names.append(str(len(self._names)))
         return self
@@ -76,115 +130,23 @@ class Sequential(ModuleList):
         return x
 
 
-class ModuleDict(Module):
+class ModuleDict(_Dict):
     """Modules by name; it is for `forward` to call them."""
 
-    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
-        self._items: dict[str, Module] = {}
-        for name, module in (modules or {}).items():
-            self[name] = module
 
-    def __setitem__(self, name: str, module: Module) -> None:
-        if not isinstance(name, str) or not name or "." in name:
-            raise OptionError(f"ModuleDict: {name!r} is no name of a module; a name is a text without dots.")
-        self._items[name] = _module(module, "ModuleDict")
+class _Parameters(_Held):
+    """Parameters; arrays become such."""
 
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._items:
-            raise OptionError(f"ModuleDict has no module {name!r}; it has {', '.join(self._items) or 'none'}.")
-        return self._items[name]
+    holds = "parameter"
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._items
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def keys(self) -> Any:
-        return self._items.keys()
-
-    def values(self) -> Any:
-        return self._items.values()
-
-    def items(self) -> Any:
-        return self._items.items()
-
-    def members(self) -> Iterator[tuple[str, Module | Parameter]]:
-        return iter(self._items.items())
+    @classmethod
+    def _checked(cls, item: Any) -> Any:
+        return item if isinstance(item, Parameter) else Parameter(item)
 
 
-class ParameterList(Module):
+class ParameterList(_Parameters, _List):
     """A list of parameters (arrays become such), named by position ("0")."""
 
-    def __init__(self, values: Any = ()) -> None:
-        self._items: list[Parameter] = []
-        self.extend(values)
 
-    def append(self, value: Any) -> ParameterList:
-        self._items.append(_parameter(value))
-        return self
-
-    def extend(self, values: Any) -> ParameterList:
-        for value in values:
-            self.append(value)
-        return self
-
-    def members(self) -> Iterator[tuple[str, Module | Parameter]]:
-        return ((str(i), p) for i, p in enumerate(self._items))
-
-    def __iter__(self) -> Iterator[Parameter]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, index: Any) -> Any:
-        """A parameter, or for a slice a list of this kind with the same parameters."""
-        return type(self)(self._items[index]) if isinstance(index, slice) else self._items[index]
-
-
-class ParameterDict(Module):
+class ParameterDict(_Parameters, _Dict):
     """Parameters by name (arrays become such)."""
-
-    def __init__(self, parameters: Mapping[str, Any] | None = None) -> None:
-        self._items: dict[str, Parameter] = {}
-        for name, value in (parameters or {}).items():
-            self[name] = value
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if not isinstance(name, str) or not name or "." in name:
-            raise OptionError(f"ParameterDict: {name!r} is no name of a parameter; a name is a text without dots.")
-        self._items[name] = _parameter(value)
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._items:
-            raise OptionError(f"ParameterDict has no parameter {name!r}; it has {', '.join(self._items) or 'none'}.")
-        return self._items[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._items
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def keys(self) -> Any:
-        return self._items.keys()
-
-    def values(self) -> Any:
-        return self._items.values()
-
-    def items(self) -> Any:
-        return self._items.items()
-
-    def members(self) -> Iterator[tuple[str, Module | Parameter]]:
-        return iter(self._items.items())
-
-
-def _parameter(value: Any) -> Parameter:
-    return value if isinstance(value, Parameter) else Parameter(value)
