@@ -136,7 +136,7 @@ def test_questions(micro_batches: int, updates: int | None) -> None:
 def test_stages_overlap() -> None:
     """What the slower IPU takes decides a turn; filling and draining the pipeline take what one stage takes."""
     for first, second in ((10, 4), (4, 10), (5, 5)):
-        assert elapsed(piped(6), {"one": first, "two": second, "fold": 1}) == first + 5 * (max(first, second) + 1) + second + 1
+        assert elapsed(piped(6), {"one": first, "two": second, "fold": 1}) == first + 5 * max(first, second + 1) + second + 1
     moments = list(unrolled(piped(6)))
     for part in ("one", "two", "fold"):
         assert [m.micro_batch for m in moments if getattr(m.step, "part", "") == part] == list(range(6))

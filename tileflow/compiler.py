@@ -25,6 +25,7 @@ from .passes.serialize import serialize
 from .passes.split import hoist, split_fold
 from .precision import Precision
 from .program import Batching, Program
+from .strategy.mark import Marking
 
 Loss = Callable[[Builder, Sequence[Value]], Value]
 """Builds a loss from the model's outputs; makes the inputs it needs (labels) itself and returns the loss."""
@@ -77,9 +78,10 @@ Measures = Callable[[Builder, Sequence[Value]], Sequence[Value]]
 
 
 def inference(graph: Graph, batching: Batching, stop_after: str | None = None, serialized: Serial | None = None,
-              measures: Measures | None = None, precision: Precision | None = None, anchors: Sequence[Value] = ()) -> Compilation:
-    """Compile a forward graph for inference; `measures` gives outputs that follow the model's own, `precision` says what is cast. `anchors`,
-    values of the graph, become the last outputs."""
+              measures: Measures | None = None, precision: Precision | None = None, anchors: Sequence[Value] = (),
+              marking: Marking | None = None) -> Compilation:
+    """Compile a forward graph for inference; `measures` gives outputs that follow the model's own, `precision` says what is cast, `marking` what runs
+    on which IPU. `anchors`, values of the graph, become the last outputs."""
     def measure(p: Program) -> None:
         assert measures is not None
         b = Builder(p.micro, Origin(("loss",)))
@@ -87,7 +89,8 @@ def inference(graph: Graph, batching: Batching, stop_after: str | None = None, s
             p.micro.outputs.append(b.Identity(value) if value.producer is None or value in p.micro.outputs else value)
 
     more: list[Step] = [("loss", measure), ("simplify", _simplify)] if measures is not None else []
-    steps: list[Step] = [("autocast", _autocast(precision)), ("fold", _fold), ("cse", _cse), *_serialize(serialized), *more, ("split", _hoist)]
+    steps: list[Step] = [("autocast", _autocast(precision)), ("fold", _fold), ("cse", _cse), *_serialize(serialized), *more, *_stages(marking),
+                         ("split", _hoist)]
     _anchor(graph, anchors)
     return run_steps(Program.of(graph, batching), steps, stop_after)
 
@@ -103,7 +106,7 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
              mean_reduction: str | None = None, loss_scaling: float = 1.0, scaling: Scaling | None = None,
              named: Mapping[int, str] | None = None, stop_after: str | None = None, serialized: Serial | None = None,
              precision: Precision | None = None, checkpoints: Sequence[str] = (), broadcast_buffers: bool = True,
-             anchors: Sequence[Value] = ()) -> Compilation:
+             anchors: Sequence[Value] = (), marking: Marking | None = None) -> Compilation:
     """Compile a forward graph for training.
 
     The loss becomes the last output of the micro-step. Gradients are summed over an update's micro-batches and, with
@@ -113,6 +116,7 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
     Args:
         scaling: how the loss scale changes by itself, and whether updates that are not finite are skipped.
         checkpoints: name patterns of the layers and nodes to compute again for the backward pass.
+        marking: which layers run on which IPU, and how.
         broadcast_buffers: replicas share the buffers that micro-batches change; else each has its own.
         anchors: values of the graph that become outputs, too: the last ones before the loss.
         named: names of the network's own parameter objects, by identity, for an optimizer's groups that hold such.
@@ -154,7 +158,8 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
         _add_update(p, trained, grads, optimizer, averaged, named or {})
 
     steps: list[Step] = [("autocast", _autocast(precision)), ("fold", _fold), ("cse", _cse), *_serialize(serialized), ("loss", add_loss),
-                         ("autograd", differentiate), *_rounding(precision), ("simplify", _simplify), *_scaling(scaling), ("split", _split),
+                         *_stages(marking), ("autograd", differentiate),
+                         *_rounding(precision), ("simplify", _simplify), *_scaling(scaling), ("split", _split),
                          *_replicas(batching, broadcast_buffers), *_checkpoints(checkpoints)]
     return run_steps(program, steps, stop_after)
 
@@ -186,10 +191,21 @@ def _checkpoints(patterns: Sequence[str]) -> list[Step]:
     return [("checkpoint", lambda p: mark_checkpoints(p.micro, patterns))] if patterns else []
 
 
+def _stages(marking: Marking | None) -> list[Step]:
+    """Marks for the stages, before autograd, which hands them on to gradients."""
+    def step(p: Program) -> None:
+        assert marking is not None
+        p.staging = marking.mark(p.micro, p.batching, p.training)
+    return [("stages", step)] if marking is not None else []
+
+
 def _replicas(batching: Batching, broadcast_buffers: bool) -> list[Step]:
     def step(p: Program) -> None:
         fold = p.parts["fold"]
         if any(is_own(s) for s in fold.states):
+            if p.staging is not None:
+                raise OptionError(f"Option strategy {p.staging.strategy}: replicas with buffers of their own (broadcast_buffers=False) run on one "
+                                  "IPU each; leave one of the two out.")
             later = {f"fold.{r}": own_buffers(fold, p.links, r) for r in range(1, batching.replicas)}
             p.add_folds(later)
     return [("replicas", step)] if batching.replicas > 1 and not broadcast_buffers else []

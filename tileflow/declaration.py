@@ -16,6 +16,7 @@ GROUPS = {
     "training": "Training",
     "optimizer": "Optimizer",
     "data": "Data",
+    "execution": "Execution over several IPUs (what is computed does not depend on it)",
     "machine": "Tile machine (what train computes does not depend on it, but for serialized_matmul)",
     "run": "Run",
 }

@@ -42,6 +42,7 @@ from .kinds import (
 )
 from .settings import FrozenOptionsError, Settings, by_any_name
 from .spellings import PRECISION_SPELLINGS
+from .staging import Liveness, Strategy
 
 __all__ = ["GROUPS", "MODEL_TABLE", "FrozenOptionsError", "Options", "declarations", "default_options", "near_names",
            "read_options_file", "renamed", "with_defaults"]
@@ -217,6 +218,27 @@ class Options(Settings):
     mean: tuple[float, ...] = _option((), Numbers(), "data", "subtracted from the scaled inputs: one number or one per channel")
     std: tuple[float, ...] = _option((), Numbers(Number(Range(above=0))), "data", "then divides them: one number or one per channel")
     prefetch: int = _option(2, Integer(Range(least=0)), "data", "batches prepared ahead by a thread; 0 prepares them on demand")
+
+    strategy: Strategy = _option(
+        "none", Choice(("none", "pipelined", "sharded", "serial_phased", "parallel_phased")), "execution",
+        "how stages of the model run on several IPUs: overlapping micro-batches, one after the other, or in phases on one IPU or on two in turn")
+    stages: tuple[str, ...] = _option(
+        (), Names(), "execution", "blocks of each stage (or phase), joined by +, with its IPU after @, such as embed+layer0@0,layer1@1; of an ONNX "
+        "file, name patterns of nodes")
+    pipeline_splits: tuple[str, ...] = _option(
+        (), Names(), "execution", "name patterns of layers or nodes at which a new stage begins, each on the next IPU")
+    auto_pipeline: int | None = _option(
+        None, _COUNT, "execution", "find so many stages of about equal length, each on an IPU of its own", optional=True)
+    auto_stage: Literal["same_as_ipu", "auto_increment"] = _option(
+        "same_as_ipu", Choice(("same_as_ipu", "auto_increment")), "execution", "where blocks, and no stages, are given: a stage for each IPU, or for "
+        "each block")
+    auto_round_num_ipus: bool = _option(False, Flag(), "execution", "reserve the next power of two where a model wants another number of IPUs")
+    pipeline_recompute: bool = _option(
+        True, Flag(), "execution", "pipelined training keeps what enters a stage and computes the rest again for its backward pass")
+    tensors_liveness: Liveness = _option(
+        "always_live", Choice(("always_live", "off_chip_after_fwd", "off_chip_after_fwd_no_overlap", "off_chip_after_each_phase")), "execution",
+        "when tensors that later phases read leave the chip")
+    separate_backward_phase: bool = _option(False, Flag(), "execution", "the last phase's backward pass is a phase of its own")
 
     machine: Any = _option(
         None, Machine(), "machine", "simulated chip to compile for: gc2, gc200, bow, c600, or a .toml file that describes one", optional=True,

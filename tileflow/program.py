@@ -8,6 +8,7 @@ from typing import Any
 from . import schedule
 from .graph import Graph, State, Value, to_text
 from .schedule import Steps
+from .staging import Staging
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,18 @@ class Batching:
         return self.micro_batch * self.per_update
 
 
+@dataclass(frozen=True)
+class Caller:
+    """What a caller of a program gives and gets, where the step is cut into stages: inputs and outputs in the order that the whole step has them.
+
+    early: folds that may run before their micro-batch's loss is there.
+    """
+
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    early: frozenset[str] = frozenset()
+
+
 @dataclass
 class Program:
     """Parts (named graphs that share states by name), the schedule that runs them, and what connects them.
@@ -58,6 +71,8 @@ class Program:
     links: an input value of a part -> the value of another part that feeds it.
     skips: the update itself keeps the states as they were where loss or gradients are not finite, so that nobody needs to refuse them.
     notes: sentences on what a user should know of it, such as weights that no gradient reaches.
+    staging: what the marks on nodes mean, for those who cut the step into stages (`strategy.cut`). caller: set once it is cut: `micro` has given way
+        to `stage0`, `stage1` ..., the fold to `fold0` ..., each for the stage that it follows.
     """
 
     parts: dict[str, Graph]
@@ -68,6 +83,8 @@ class Program:
     training: bool = False
     skips: bool = False
     notes: list[str] = field(default_factory=list)
+    staging: Staging | None = None
+    caller: Caller | None = None
 
     @classmethod
     def of(cls, micro: Graph, batching: Batching, training: bool = False) -> Program:
@@ -95,11 +112,15 @@ class Program:
     @property
     def inputs(self) -> list[Value]:
         """What a caller feeds: the inputs of parts that no other part makes."""
+        if self.caller is not None:
+            return list(self.caller.inputs)
         return [v for graph in self.graphs for v in graph.inputs if v not in self.links]
 
     @property
     def outputs(self) -> list[Value]:
         """What a caller gets per micro-batch: all that the step gives but the gradients, which follow the loss."""
+        if self.caller is not None:
+            return list(self.caller.outputs)
         found = self.micro.outputs
         return list(found) if self.loss is None else found[:found.index(self.loss) + 1]
 
@@ -149,5 +170,5 @@ class Program:
 
     def to_text(self) -> str:
         """The schedule, then the parts in its order, a node a line."""
-        graphs = [to_text(g) for _, g in self.running if g.nodes or g is self.micro]
+        graphs = [to_text(g) for _, g in self.running if g.nodes or g is self.graphs[0]]
         return "\n\n".join([f"schedule\n{schedule.to_text(self.schedule, 2)}", *graphs])

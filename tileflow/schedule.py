@@ -173,14 +173,51 @@ def in_flight(steps: Steps) -> dict[str, int]:
     return found
 
 
+def in_waves_at_once(steps: Steps) -> dict[str, int]:
+    """How many runs of each part are in one wave, at most: 1 for those that are in none."""
+    found = dict.fromkeys(parts(steps), 1)
+    for wave in _waves(steps):
+        for name in {run.part for run in wave.runs}:
+            found[name] = max(found[name], sum(run.part == name for run in wave.runs))
+    return found
+
+
+def _waves(steps: Steps) -> Iterator[Wave]:
+    for step in steps:
+        if isinstance(step, Wave):
+            yield step
+        elif isinstance(step, Repeat | Atomic | Refresh):
+            yield from _waves(step.steps)
+
+
+def depths(steps: Steps) -> dict[tuple[str, str], int]:
+    """Of a part and one that runs after it: how many micro-batches' results of the first must be there so that the other finds its own.
+
+    A part that runs `d` micro-batches before another needs a stash of d + 1: the one that is made, and those that wait.
+    """
+    found: dict[tuple[str, str], int] = {}
+    latest: dict[str, int] = {}
+    update = 0
+    for moment in unrolled(steps):
+        if moment.update != update:
+            latest, update = {}, moment.update
+        if isinstance(moment.step, Run | Fold):
+            name = moment.step.part
+            latest[name] = moment.micro_batch
+            for other, at in latest.items():
+                found[other, name] = max(found.get((other, name), 1), at - moment.micro_batch + 1)
+    return found
+
+
 def per(counter: Counter, steps: Steps) -> list[str]:
     """The names of the parts that run for each micro-batch, or each update."""
     return list(dict.fromkeys(v.step.part for v in visits(steps) if v.inside and v.inside[-1].counts == counter))
 
 
 def period(steps: Steps) -> Steps:
-    """What figures are given for: one weight update, or one micro-batch where nothing is trained."""
-    return next((step.steps for step in steps if isinstance(step, Repeat)), steps)
+    """What figures are given for: one weight update; where nothing is trained one micro-batch, or, where these overlap, a call."""
+    repeats = [step for step in steps if isinstance(step, Repeat)]
+    return repeats[0].steps if len(repeats) == 1 else steps
 
 
 def times(steps: Steps) -> dict[str, int]:
@@ -192,21 +229,40 @@ def times(steps: Steps) -> dict[str, int]:
 
 
 def elapsed(steps: Steps, cycles: Mapping[str, int]) -> int:
-    """Cycles that steps take, `cycles` being those of one run of each part. Steps follow one another; in a wave each IPU does its own runs."""
+    """Cycles that steps take, `cycles` being those of one run of each part. Steps follow one another; in a wave each IPU does its own runs and
+    the folds that follow them."""
     total = 0
-    for step in steps:
-        if isinstance(step, Run | Fold):
-            total += cycles.get(step.part, 0)
-        elif isinstance(step, Wave):
-            busy: dict[int, int] = {}
-            for run in step.runs:
-                busy[run.ipu] = busy.get(run.ipu, 0) + cycles.get(run.part, 0)
-            total += max(busy.values(), default=0)
-        elif isinstance(step, Repeat):
+    for together in rounds(steps):
+        if len(together) > 1 or isinstance(together[0], Run | Fold | Wave):
+            total += max(busy(together, cycles).values(), default=0)
+            continue
+        step = together[0]
+        if isinstance(step, Repeat):
             total += step.times * elapsed(step.steps, cycles)
         elif isinstance(step, Atomic):
             total += elapsed(step.steps, cycles)
     return total
+
+
+def rounds(steps: Steps) -> Iterator[Steps]:
+    """The steps one after the other; a wave with the folds that follow it."""
+    at = 0
+    while at < len(steps):
+        end = at + 1
+        while isinstance(steps[at], Wave) and end < len(steps) and isinstance(steps[end], Fold):
+            end += 1
+        yield steps[at:end]
+        at = end
+
+
+def busy(steps: Steps, cycles: Mapping[str, int]) -> dict[int, int]:
+    """How long each IPU works on runs, folds and waves."""
+    found: dict[int, int] = {}
+    for step in steps:
+        for leaf in step.runs if isinstance(step, Wave) else (step,):
+            if isinstance(leaf, Run | Fold):
+                found[leaf.ipu] = found.get(leaf.ipu, 0) + cycles.get(leaf.part, 0)
+    return found
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ OF_GROUP: dict[str, tuple[str, ...]] = {
     "training": TRAINING,
     "optimizer": TRAINING,
     "data": ("train", "infer"),
+    "execution": ("train", *MODELS),
     "machine": ("compile", "tune"),
     "run": RUNS,
 }
@@ -65,6 +66,11 @@ OF_SCALING = {"growth_factor": ("dynamic",), "backoff_factor": ("dynamic",), "gr
               "bin_edge_location": ("histogram",), "threshold_upper_count_proportion": ("histogram",), "loss_scaling_update_period": ("histogram",)}
 """What counts with these values of automatic_loss_scaling only; auto may become dynamic."""
 
+SEVERAL = ("pipelined", "sharded", "serial_phased", "parallel_phased")
+OF_STRATEGY = {"stages": SEVERAL, "pipeline_splits": SEVERAL, "auto_pipeline": SEVERAL, "auto_stage": ("pipelined", "sharded"),
+               "auto_round_num_ipus": SEVERAL, "pipeline_recompute": ("pipelined",), "tensors_liveness": ("serial_phased", "parallel_phased"),
+               "separate_backward_phase": ("serial_phased", "parallel_phased")}
+"""What counts with these strategies only."""
 OF_REPLICAS = ("input_group_size", "input_group_type", "broadcast_buffers")
 """What counts with several replicas only."""
 
@@ -133,6 +139,8 @@ def _no_effect(verb: str, declaration: Declaration, options: Options, training: 
         return f"has no effect with automatic_loss_scaling {options.automatic_loss_scaling}; it is for {_and(OF_SCALING[name])}."
     if name in OF_SCALING and options.automatic_loss_scaling == "auto" and (OF_SCALING[name] != ("dynamic",) or options.precision != "16-mixed"):
         return f"has no effect without automatic_loss_scaling; it is for {_and(OF_SCALING[name])}."
+    if name in OF_STRATEGY and options.resume is False and options.strategy not in OF_STRATEGY[name]:
+        return f"has no effect with the strategy {options.strategy}; it is for {_and(OF_STRATEGY[name])}."
     if name in OF_REPLICAS and options.resume is False and options.replication_factor == 1:
         return "has no effect without replicas; it is for a replication_factor above 1."
     if name == "input_group_type" and options.input_group_size == 1:

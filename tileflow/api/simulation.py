@@ -19,6 +19,7 @@ from ..options import Options
 from ..precision import Precision
 from ..program import Batching
 from ..runtime.source import NetSource, OnnxSource, as_array
+from ..strategy.mark import Marking
 from .models import Modelish, chosen_options, load, model_name
 
 if TYPE_CHECKING:
@@ -95,12 +96,13 @@ def tune_available_memory(model: Modelish, options: Options | None = None, *, tr
 def _compile(model: Modelish, chosen: Options, training: bool, inputs: Sequence[Any] | None, stop_after: str | None) -> compiler.Compilation:
     graph, precision = _graph(model, chosen, training, inputs), Precision.of(chosen)
     batching = Batching(chosen.micro_batch_size, chosen.gradient_accumulation, chosen.device_iterations)
+    marking = Marking.of(chosen)
     if not training:
-        return compiler.inference(graph, batching, stop_after, chosen.serial_splits, precision=precision)
+        return compiler.inference(graph, batching, stop_after, chosen.serial_splits, precision=precision, marking=marking)
     loss = without_labels(graph.outputs[0]) if chosen.loss == "auto" else chosen.loss
     return compiler.training(graph, find(loss, chosen), from_options(chosen), batching, reduction=chosen.accumulation_reduction,
                              mean_reduction=chosen.mean_reduction_strategy, scaling=Scaling.of(chosen), stop_after=stop_after,
-                             serialized=chosen.serial_splits, precision=precision)
+                             serialized=chosen.serial_splits, precision=precision, marking=marking)
 
 
 def _graph(model: Modelish, chosen: Options, training: bool, inputs: Sequence[Any] | None) -> Graph:

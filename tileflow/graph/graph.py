@@ -22,12 +22,14 @@ class Origin:
     """Where a node came from: names of the source (ONNX) nodes or layers it stands for, its role in training, what was asked for it.
 
     block: of forward nodes: the block of work that is done again for the backward pass.
+    stage: the stage of the forward pass that a node, or what it is the gradient of, belongs to.
     """
 
     sources: tuple[str, ...] = ()
     role: Role = "forward"
     block: str | None = None
     hints: Hints | None = None
+    stage: int | None = None
 
     def merged(self, *others: Origin) -> Origin:
         """The origin of a node that replaces several."""
@@ -35,7 +37,9 @@ class Origin:
         sources = dict.fromkeys(name for origin in every for name in origin.sources)
         block = next((o.block for o in every if o.block), None)
         hints = next((o.hints for o in every if o.hints), None)
-        return Origin(tuple(sources), self.role, block, hints)
+        stages = [o.stage for o in every if o.stage is not None]
+        stage = None if not stages else max(stages) if self.role == "forward" else min(stages)
+        return Origin(tuple(sources), self.role, block, hints, stage)
 
     def __str__(self) -> str:
         return one_line(", ".join(self.sources), SHOWN) or "unnamed"

@@ -46,17 +46,29 @@ class Casting:
 
 
 @dataclass(frozen=True)
+class Annotation:
+    """The block that an operator was recorded in: its name, and the IPU that was asked for it. No name: after a block that has ended."""
+
+    block: str | None
+    ipu: int | None = None
+    begun: bool = False
+    """By `begin_block` or `Block.start`, which have no end."""
+
+
+@dataclass(frozen=True)
 class Hints:
     """What is asked; None: nothing.
 
     available_memory_proportion: share of a tile's memory for the operator's temporaries, before any option.
     partials: element type of partial sums, "float16" or "float32".
+    annotation: the block for execution over several IPUs.
     """
 
     available_memory_proportion: float | None = None
     partials: str | None = None
     multi_conv: MultiConv | None = None
     casting: Casting | None = None
+    annotation: Annotation | None = None
 
     def over(self, outer: Hints | None) -> Hints:
         """These hints, and those of `outer` where these ask nothing."""

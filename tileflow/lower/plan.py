@@ -1,8 +1,9 @@
 """The Plan: all graphs of a Program as rows over named regions, still without addresses, so that sessions can share it."""
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..graph import Graph, Value, with_inside
 from ..graph.collector import without_collector
@@ -11,7 +12,9 @@ from ..kernels.isa import cpu
 from ..kernels.machine import limits
 from ..kernels.machine.leaf import Leaf
 from ..program import Program
-from ..schedule import Steps, atomic, folded, in_flight, in_waves, to_text, widest
+from ..room import room
+from ..schedule import Steps, atomic, depths, folded, in_flight, in_waves, in_waves_at_once, per, period, to_text, widest
+from ..strategy.cut import staged
 from .again import again
 from .alike import alike
 from .anomaly import judged
@@ -50,6 +53,8 @@ class Plan:
     checks: dict[str, Lowered]
     lanes: int
     workers: int
+    stashes: dict[Value, int] = field(default_factory=dict)
+    """Values that a stage hands to others, with the number of micro-batches that there is room for."""
 
     @property
     def micro(self) -> Lowered:
@@ -61,10 +66,19 @@ class Plan:
         """Parts and checks by the names of their arenas."""
         return {part.arena: part for part in (*self.parts.values(), *self.checks.values())}
 
-    @property
+    @functools.cached_property
     def in_flight(self) -> dict[str, int]:
         """How many arenas there are of each part and check."""
-        return {**dict.fromkeys(self.lowered, 1), **in_flight(self.schedule)}
+        return {**dict.fromkeys(self.lowered, 1), **_flying(self.program, self.schedule)}
+
+    def arena_of(self, part: str, ahead: int) -> int:
+        """Which of its arenas a part's run uses."""
+        return ahead if self.in_flight[part] > 1 else 0
+
+    def bound_once(self, part: str, ahead: int) -> int:
+        """What tells apart the runs of a part whose rows need addresses of their own. A stage's arena is its own and what it reads lies in stashes,
+        whose addresses follow the micro-batches."""
+        return ahead if self.program.caller is None else self.arena_of(part, ahead)
 
     def leaves(self) -> list[Leaf]:
         """Every distinct leaf the plan calls, in order of first use."""
@@ -86,7 +100,7 @@ def make_plan(program: Program, workers: int, precision: str = "highest", detect
     that makes NaN or an infinity fails (see `lower.anomaly`)."""
     with cpu.precision(precision):
         path = cpu.current()
-        return _choose(with_blocks_again(pack(host_form(program, path), path)), workers, path, detect_anomaly)
+        return _choose(staged(with_blocks_again(pack(host_form(program, path), path))), workers, path, detect_anomaly)
 
 
 def _choose(program: Program, workers: int, path: cpu.Cpu, watchful: bool) -> Plan:
@@ -94,7 +108,8 @@ def _choose(program: Program, workers: int, path: cpu.Cpu, watchful: bool) -> Pl
     lanes = min(workers, widest(program.schedule))
     if lanes > 1:
         plan = _lower(program, lanes, workers, path, watchful)
-        if sum(n * plan.lowered[part].arena_bytes for part, n in plan.in_flight.items() if n > 1) <= LANE_MEMORY_SHARE * _memory():
+        stashed = sum(n * room(v.type) for v, n in plan.stashes.items())
+        if stashed + sum(n * plan.lowered[part].arena_bytes for part, n in plan.in_flight.items() if n > 1) <= LANE_MEMORY_SHARE * _memory():
             return plan
     return _lower(program, 1, workers, path, watchful)
 
@@ -117,10 +132,33 @@ def with_blocks_again(program: Program) -> Program:
                                for name, graph in program.parts.items()})
 
 
+def _flying(program: Program, steps: Steps) -> dict[str, int]:
+    """How many arenas each part needs. What a stage leaves for others is in stashes, so that its arena is free when it has run."""
+    return in_flight(steps) if program.caller is None else in_waves_at_once(steps)
+
+
+def _stashes(program: Program, steps: Steps) -> dict[Value, int]:
+    """The values that stages hand on, with how many micro-batches of each are on their way in these steps."""
+    if program.caller is None:
+        return {}
+    often = {*per("micro-batch", steps)}
+    maker = {v: name for name in often for node in program.parts[name].nodes for v in node.outputs}
+    deep, found = depths(period(steps)), {v: 1 for name in often for v in program.kept(name)}
+    for name, graph in program.parts.items():
+        for v in graph.inputs:
+            source = program.links.get(v)
+            if source in maker and name in often:
+                found[source] = max(found.get(source, 1), deep[maker[source], name])
+    if program.loss is not None and program.loss in maker:
+        checked = (name for name in folded(steps) if name not in program.caller.early)
+        found[program.loss] = max([found.get(program.loss, 1), *(deep[maker[program.loss], name] for name in checked)])
+    return found
+
+
 def _lower(program: Program, lanes: int, workers: int, path: cpu.Cpu, watchful: bool) -> Plan:
     """Rows of all parts. A lane runs its micro-batch alone; everything else may run over all workers and needs their scratch."""
     steps = in_waves(program.schedule, lanes)
-    folds, guarded, flying = folded(steps), atomic(steps), in_flight(steps)
+    folds, guarded, flying, stashes = folded(steps), atomic(steps), _flying(program, steps), _stashes(program, steps)
     given = set(program.outputs)
     places: dict[Value, Place] = {}
 
@@ -145,18 +183,21 @@ def _lower(program: Program, lanes: int, workers: int, path: cpu.Cpu, watchful: 
 
     def lowered(graph: Graph, arena: str, keep: list[Value], region: str = "state", threads: int = workers, together: bool = False) -> Lowered:
         direct = {v: Place(("io", v.name)) for v in graph.outputs if v in given}
-        wanted = [*keep, *direct]
+        stash = {v: Place(("stash", v)) for v in keep if v in stashes}
+        wanted, keep = [*keep, *direct], [v for v in keep if v not in stash]
         graph = with_inside(graph, inner)
         if watchful and not together:
-            found = lower(through(graph, judged), arena, outside(graph, region).get, keep=keep, direct=direct, workers=threads, cpu=path)
-            return placed(found, keep)
+            found = lower(through(graph, judged), arena, outside(graph, region).get, keep=keep, direct=direct, workers=threads, cpu=path,
+                          stash=stash)
+            return placed(found, keep, stash)
         form = joined(graph, wanted, together)
         form = through(form, lambda g: alike(g, path)) if together else form
         found = lower(form, arena, outside(graph, region).get, keep=keep, direct=direct, workers=threads, cpu=path,
-                      together=together)
-        return placed(found, keep)
+                      together=together, stash=stash)
+        return placed(found, keep, stash)
 
-    def placed(found: Lowered, keep: list[Value]) -> Lowered:
+    def placed(found: Lowered, keep: list[Value], stash: dict[Value, Place]) -> Lowered:
+        found.places.update(stash)
         places.update(found.places)
         places.update({v: Place(("arena", found.arena), at) for v, at in side_by_side(keep)[0].items()})
         return found
@@ -168,7 +209,7 @@ def _lower(program: Program, lanes: int, workers: int, path: cpu.Cpu, watchful: 
             checks[name] = lowered(check, f"{name}.check", [], together=True)
         parts[name] = lowered(watch(graph) if name in guarded else graph, name, program.kept(name), "pending" if name in folds else "state",
                               workers if flying[name] == 1 else 1, name in guarded)
-    return Plan(program, steps, parts, checks, lanes, workers)
+    return Plan(program, steps, parts, checks, lanes, workers, stashes)
 
 
 def _memory() -> float:

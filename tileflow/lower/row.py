@@ -32,8 +32,9 @@ class Move:
 class Place:
     """Where a value lies: a region of memory and a byte offset in it, and the loops with whose turns it moves, outermost first.
 
-    Regions: `("constant", value)`, `("table", Const)`, `("state", name)`, `("pending", name)`, `("io", name)`, `("arena", arena name)`; within
-    the rows of a branch or a body, until these are placed, `("operand", (which, number))` and `("result", (which, number))`.
+    Regions: `("constant", value)`, `("table", Const)`, `("state", name)`, `("pending", name)`, `("io", name)`, `("arena", arena name)`,
+    `("stash", value)` (what waits for another part, a slot for each micro-batch on its way); within the rows of a branch or a body, until these
+    are placed, `("operand", (which, number))` and `("result", (which, number))`.
     """
 
     region: tuple[str, Any]

@@ -24,7 +24,7 @@ PlaceOf = Callable[[Value], Place | None]
 
 
 def lower(graph: Graph, arena: str, outside: PlaceOf, *, keep: list[Value], direct: dict[Value, Place], workers: int,
-          cpu: Cpu, together: bool = False) -> Lowered:
+          cpu: Cpu, together: bool = False, stash: dict[Value, Place] | None = None) -> Lowered:
     """Turn a graph into rows.
 
     Args:
@@ -34,16 +34,17 @@ def lower(graph: Graph, arena: str, outside: PlaceOf, *, keep: list[Value], dire
         direct: values to write straight to a place outside the arena.
         workers: rows of per-worker scratch.
         cpu: the features that kernels may use.
+        stash: values to write to a place outside the arena from which other parts read them, whatever else is written of them.
         together: neighbours that run the same leaves share no memory that one of them writes, so that they may be one row.
     """
-    return _Lowering(graph, arena, outside, keep, direct, workers, cpu, together).run()
+    return _Lowering(graph, arena, outside, keep, direct, workers, cpu, together, stash or {}).run()
 
 
 class _Lowering:
     def __init__(self, graph: Graph, arena: str, outside: PlaceOf, keep: list[Value], direct: dict[Value, Place], workers: int,
-                 cpu: Cpu, together: bool) -> None:
+                 cpu: Cpu, together: bool, stash: dict[Value, Place]) -> None:
         self.graph, self.arena_name, self.outside, self.workers, self.cpu = graph, arena, outside, workers, cpu
-        self.keep, self.direct, self.together = keep, direct, together
+        self.keep, self.direct, self.together, self.stash = keep, direct, together, stash
         self.root: dict[Value, Value] = {}
         self.rows: list[tuple[Node, list[Call]]] = []
         self.nested: dict[int, Nested] = {}
@@ -95,7 +96,7 @@ class _Lowering:
         offsets, self.kept_bytes = side_by_side(self.keep)
         for value, offset in offsets.items():
             self._pin(value, Place(("arena", self.arena_name), offset), made, pinned, copies)
-        for value, place in self.direct.items():
+        for value, place in (*self.stash.items(), *self.direct.items()):
             self._pin(value, place, made, pinned, copies)
         written = [s for s in self.graph.states if s.output is not None and s.output is not s.input]
         if written:
@@ -111,7 +112,7 @@ class _Lowering:
 
     def _write_states(self, states: Sequence[State], pinned: dict[Value, Place], copies: list[tuple[Value, Place]]) -> None:
         """A new state goes straight to the state's memory when nobody reads the old one after (or, elementwise, while) it is made."""
-        last = {self._root(v) for v in [*self.graph.results(), *self.keep, *self.direct]}
+        last = {self._root(v) for v in [*self.graph.results(), *self.keep, *self.stash, *self.direct]}
         maker = {v: i for i, (node, _) in enumerate(self.rows) for v in node.outputs}
         reader = {self._root(v): i for i, (node, _) in enumerate(self.rows) for v in node.operands}          # the last one
         for state in states:
@@ -134,7 +135,7 @@ class _Lowering:
             for v in node.operands:
                 last[self._root(v)] = i
         end = len(self.rows)
-        for v in [*self.graph.results(), *self.keep, *self.direct]:
+        for v in [*self.graph.results(), *self.keep, *self.stash, *self.direct]:
             last[self._root(v)] = end
         places = dict(pinned)
         home = self._in_place(pinned, first, last)
@@ -161,7 +162,7 @@ class _Lowering:
                 root = self._root(v)
                 if root not in places:
                     places[root] = self._outside(root)
-        for v in [*self.graph.results(), *self.keep, *self.direct]:
+        for v in [*self.graph.results(), *self.keep, *self.stash, *self.direct]:
             if self._root(v) not in places:
                 places[self._root(v)] = self._outside(self._root(v))
         return places, scratch, arena.size

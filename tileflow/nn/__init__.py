@@ -1,5 +1,6 @@
 """The layer API: modules that record graphs. See `tileflow.training_model` and `tileflow.inference_model` to run them."""
 from . import functional
+from .blocks import Block, begin_block, block_function, remove_blocks
 from .casting import autocast
 from .criterion import Criterion
 from .functional.attention import attention as scaled_dot_product_attention
@@ -175,7 +176,7 @@ from .tensor import Tensor, cat, stack, tensor, where
 __all__ = [
     "CELU", "ELU", "GELU", "GLU", "GRU", "LSTM", "RNN", "SELU", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d",
     "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AdaptiveMaxPool3d", "AlphaDropout", "AvgPool1d", "AvgPool2d", "AvgPool3d", "BCELoss",
-    "BCEWithLogitsLoss", "BatchNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Bilinear", "Buffer", "ChannelShuffle", "CircularPad1d",
+    "BCEWithLogitsLoss", "BatchNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Bilinear", "Block", "Buffer", "ChannelShuffle", "CircularPad1d",
     "CircularPad2d", "CircularPad3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d",
     "ConvTranspose2d", "ConvTranspose3d", "CosineEmbeddingLoss", "CosineSimilarity", "Criterion", "CrossEntropyLoss", "Dropout", "Dropout1d",
     "Dropout2d", "Dropout3d", "Embedding", "EmbeddingBag", "FeatureAlphaDropout", "Flatten", "Fold", "GRUCell", "GaussianNLLLoss",
@@ -189,6 +190,7 @@ __all__ = [
     "SmoothL1Loss", "SoftMarginLoss", "Softmax", "Softmax2d", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Tensor",
     "Threshold", "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer",
     "TripletMarginLoss", "TripletMarginWithDistanceLoss", "Unflatten", "Unfold", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d",
-    "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "autocast", "cat", "functional", "identity_loss", "manual_seed", "record",
+    "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "autocast", "begin_block", "block_function", "cat", "functional", "identity_loss", "manual_seed", "record",
+    "remove_blocks",
     "scaled_dot_product_attention", "serialized_matmul", "set_available_memory", "set_partials", "skip_init", "stack", "tensor", "where",
 ]

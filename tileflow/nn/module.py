@@ -66,6 +66,9 @@ class Module(Stored):
             raise TileflowError(f"{kind} records a graph and takes no arrays; wrap the network: tileflow.inference_model(net)(x).")
         path = getattr(self, "_path", "") or kind
         own, outer = getattr(self, "_hints", None), trace.builder.origin.hints
+        begin = getattr(self, "_begin_block", None)
+        if begin is not None:
+            begin()
         with trace.builder.at(Origin((path,), hints=_with_rule(type(self), own.over(outer) if own else outer))):
             given = (Tensor(trace, trace.builder.constant(x)) if isinstance(x, np.ndarray) else x for x in inputs)
             return self.forward(*given, **named)          # type: ignore[arg-type]
@@ -195,6 +198,7 @@ def record(net: Module, inputs: Sequence[tuple[str, TensorType]], *, training: b
     tensors = [Tensor(trace, trace.builder.input(name, t)) for name, t in inputs]
     with recording(trace):
         result = net(*tensors)
+        trace.annotate()
     for i, tensor in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
         if not isinstance(tensor, Tensor):
             raise TileflowError(f"{type(net).__name__}.forward() must return tensors; output {i} is {type(tensor).__name__}.")

@@ -41,11 +41,11 @@ def mark_checkpoints(graph: Graph, patterns: Sequence[str]) -> None:
 
 def _block(node: Node, patterns: Sequence[str]) -> tuple[str, str] | None:
     """The shortest beginning of a path of the node that a pattern fits, and the pattern."""
-    fitting = [(part, p) for name in node.origin.sources for part in _beginnings(name) for p in patterns if fnmatchcase(part, p)]
+    fitting = [(part, p) for name in node.origin.sources for part in beginnings(name) for p in patterns if fnmatchcase(part, p)]
     return min(fitting, key=lambda found: len(found[0]), default=None)
 
 
-def _beginnings(name: str) -> Iterator[str]:
+def beginnings(name: str) -> Iterator[str]:
     """A path's beginnings, which end before dots and slashes; a slash in front may be left out in a pattern."""
     for path in dict.fromkeys((name, name.lstrip("/"))):
         for end in (*(m.start() for m in re.finditer(r"[./]", path)), len(path)):

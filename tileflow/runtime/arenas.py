@@ -26,6 +26,8 @@ class Arenas:
         self.pending = {s.name: aligned(room(s.input.type)) for s in program.statistics()}
         self.of = {name: [aligned(plan.lowered[name].arena_bytes) for _ in range(n)] for name, n in plan.in_flight.items()}
         """Arenas by the names of parts and checks."""
+        self.stashes = {v: aligned(n * room(v.type)) for v, n in plan.stashes.items()}
+        """What waits for other parts, a slot for each micro-batch on its way."""
         self._bytes = {v.name: v.type.nbytes for v in [*program.inputs, *program.outputs]}
         self.scalars = {s.name: s.role for s in program.states.values() if s.kind == "scalar"}
         """The optimizer's variable hyper-parameters in their order in memory: state -> what the optimizer calls it."""
@@ -40,6 +42,7 @@ class Arenas:
             "pending": lambda p: _at(self.pending[p.region[1]], p),
             "state": self._state,
             "io": lambda p: Moving("micro-batch", self._bytes[p.region[1]], self.slots[p.region[1]], p.offset, p.region[1]),
+            "stash": self._stash,
             "arena": lambda p: _at(self._arena(p.region[1], ahead), p)}
 
         def resolved(place: Place) -> int | Moving:
@@ -49,6 +52,11 @@ class Arenas:
                 at = Moving(move.count, move.stride, move.ring, fixed, "", move.ahead, None if isinstance(at, int) else at)
             return at
         return resolved
+
+    def _stash(self, place: Place) -> int | Moving:
+        value, base = place.region[1], _at(self.stashes[place.region[1]], place)
+        slots = self.plan.stashes[value]
+        return base if slots == 1 else Moving("micro-batch", room(value.type), slots, base)
 
     def _table(self, table: Const) -> np.ndarray:
         if table not in self.tables:

@@ -13,6 +13,7 @@ from ..kernels.machine.table import Failure
 from ..lower.anomaly import Judge
 from ..lower.plan import Plan
 from ..lower.row import Place
+from ..room import room
 from ..schedule import atomic
 from ..state import Session
 from . import upkeep
@@ -164,7 +165,11 @@ class Engine:
     def _word_of(self, owner: Owner, value: Value) -> np.ndarray:
         """What a part that failed has in its arena for a value."""
         place = self.plan.parts[owner.part].places[value]
-        arenas = self.arenas.of[place.region[1]]
+        kind, name = place.region
+        if kind == "stash":
+            slot = (self._words[MICRO] + owner.ahead) % self.plan.stashes[name]
+            return self.arenas.stashes[name][slot * room(name.type):][:value.type.nbytes].view(value.type.numpy)
+        arenas = self.arenas.of[name]
         return arenas[owner.ahead if len(arenas) > 1 else 0][place.offset:place.offset + value.type.nbytes].view(value.type.numpy)
 
     def array(self, t: TensorType, place: Place) -> np.ndarray:
@@ -172,6 +177,8 @@ class Engine:
         kind, name = place.region
         if kind == "state":
             return self.session[name]
+        if kind == "stash":                                  # the last micro-batch of an update is the only one
+            return self.arenas.stashes[name][place.offset:place.offset + t.nbytes].view(t.numpy)
         return self.arenas.of[name][0][place.offset:place.offset + t.nbytes].view(t.numpy)
 
     def _bad_gradients(self) -> list[str]:

@@ -19,7 +19,8 @@ FREE = frozenset({
     "checkpoint_every", "save_every_updates", "progress", "detect_anomaly", "statistics", "keep_training_mode", "metrics", "gradient_checkpointing",
     "machine", "available_memory_proportion", "machine_precision", "joint_plans", "optimizer_off_chip", "recompute", "tile_plans",
     "epochs", "loss", "loss_scaling", "schedule", "warmup", "schedule_epochs", "schedule_gamma", "schedule_power", "schedule_end",
-    "dims", "tie", "untie", "anchored_tensors",
+    "dims", "tie", "untie", "anchored_tensors", "strategy", "stages", "pipeline_splits", "auto_pipeline", "auto_stage", "auto_round_num_ipus",
+    "pipeline_recompute", "tensors_liveness", "separate_backward_phase",
     "data", "data_format", "inputs", "label", "validation_split", "scale", "mean", "std"}) | OPTIONS
 """Options that need not be the same: the numbers do not follow from those in the first lines, and what follows from the others, the
 optimizer, the graph, the rows and their scaling, is compared itself."""

@@ -22,6 +22,7 @@ from ..options import Options
 from ..passes.anchors import anchored
 from ..program import Batching, Program
 from ..state import build
+from ..strategy.mark import Marking
 from ..text import one_line
 from .engine import Engine
 from .executable import Host, Progress, Recent, Signature, make_engine
@@ -423,7 +424,7 @@ class InferenceModel(Model):
 
     def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
         return compiler.inference(graph, batching, serialized=self.options.serial_splits, precision=self.source.precision,
-                                  anchors=list(self._found.values()))
+                                  anchors=list(self._found.values()), marking=Marking.of(self.options))
 
     # ---- models whose sizes follow from data
 

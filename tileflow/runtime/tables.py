@@ -13,7 +13,7 @@ from ..graph import Node
 from ..kernels.machine.table import PATCH_WORDS, Table, Task, Word
 from ..lower.plan import Plan
 from ..lower.row import Count, Item, Place, Row
-from ..schedule import Atomic, Begin, Commit, Counter, Fold, Refresh, Repeat, Run, Step, Steps, Wave, visits
+from ..schedule import Atomic, Begin, Commit, Counter, Fold, Refresh, Repeat, Run, Step, Steps, Wave, folded, per, visits
 from . import upkeep
 from .arenas import Arenas
 from .binding import STREAMS, Blocks, Bound, BoundChoice, BoundCycle, BoundItem, Moving, bind_items, every_bound
@@ -100,8 +100,10 @@ class Tables:
         self._loops: list[Word] = []
         self._counter: Counter = "micro-batch"            # that of the Repeat around
         self._waves: list[tuple[tuple[Run, ...], list[Task]]] = []
-        self._groups = {(v.step.part, v.step.ahead): self._group(plan.parts[v.step.part].rows, v.step.part, v.step.ahead)
-                        for v in visits(plan.schedule)}
+        folds = folded(plan.schedule)
+        self._often = {name for name in per("micro-batch", plan.schedule) if name not in folds}
+        runs = dict.fromkeys((v.step.part, plan.bound_once(v.step.part, v.step.ahead)) for v in visits(plan.schedule))
+        self._groups = {(part, ahead): self._group(plan.parts[part].rows, part, ahead) for part, ahead in runs}
         main = self.table.main
         self._point(main)
         with main.repeat(turns) if turns is not None else contextlib.nullcontext():
@@ -114,7 +116,7 @@ class Tables:
     def _group(self, rows: Sequence[Item], part: str = "", ahead: int = 0) -> Group:
         """Rows with addresses; equal updates of neighbours are one, wherever their arrays lie."""
         resolve = self.arenas.resolve(ahead)
-        items = bind_items(rows, resolve, self.arenas.settled(part), list if part == "micro" else gather)
+        items = bind_items(rows, resolve, self.arenas.settled(part), list if part in self._often else gather)
         group = Group(items, self.seed)
         self.table.keep(group)
         return group
@@ -137,10 +139,10 @@ class Tables:
     def _step(self, step: Step) -> None:
         main = self.table.main
         if isinstance(step, Run):
-            self._add(main, self._groups[step.part, step.ahead], step)
+            self._add(main, self.group(step.part, step.ahead), step)
         elif isinstance(step, Fold):
-            self._alone(upkeep.loss_checks(self.plan), step)
-            self._add(main, self._groups[step.part, step.ahead], step)
+            self._alone(upkeep.loss_checks(self.plan, step.part), step)
+            self._add(main, self.group(step.part, step.ahead), step)
         elif isinstance(step, Wave):
             self._wave(step)
         elif isinstance(step, Begin):
@@ -211,7 +213,7 @@ class Tables:
 
     def group(self, part: str, ahead: int = 0) -> Group:
         """The rows of a part in a run of the schedule."""
-        return self._groups[part, ahead]
+        return self._groups[part, self.plan.bound_once(part, ahead)]
 
     def _wave(self, wave: Wave) -> None:
         """Each run is a task; shorter waves are the first tasks of longer ones."""
@@ -220,7 +222,7 @@ class Tables:
             tasks = [self.table.task() for _ in wave.runs]
             self._waves.append((wave.runs, tasks))
             for task, run in zip(tasks, wave.runs, strict=True):
-                self._add(task, self._groups[run.part, run.ahead], run, parallel=False)
+                self._add(task, self.group(run.part, run.ahead), run, parallel=False)
         self.table.main.spawn(tasks[:len(wave.runs)])
         self.table.main.wait()
 
@@ -260,7 +262,7 @@ class Tables:
         with self.table.main.hold():
             for step in atomic.steps:
                 if isinstance(step, Run):
-                    self._add(self.table.main, self._groups[step.part, step.ahead], step, "update")
+                    self._add(self.table.main, self.group(step.part, step.ahead), step, "update")
                 else:
                     self._step(step)
             if counted is not None:

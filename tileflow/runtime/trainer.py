@@ -117,7 +117,7 @@ class Trainer:
         models = {Step(o.micro_batch_size, o.gradient_accumulation * o.device_iterations, o.replication_factor): self.model}
         for step in dict.fromkeys(self.schedule.rest):
             options = self.options.clone(micro_batch_size=step.micro_batch, gradient_accumulation=step.accumulation, device_iterations=1,
-                                         replication_factor=step.replicas)
+                                         strategy="none", replication_factor=step.replicas)
             model = TrainingModel(self.model.source, options, self.model.optimizer, self.model.loss, self.reporter.compiling)
             self._rest[step] = models[step] = model
         for step, model in models.items():

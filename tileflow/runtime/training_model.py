@@ -19,6 +19,7 @@ from ..optim.scaling import IN_A_ROW, LOSS_SCALE, SKIPPED, Scaling
 from ..optim.schedules import UNKNOWN, Run
 from ..options import Options
 from ..program import Batching
+from ..strategy.mark import Marking
 from ..text import one_line
 from . import optimizer_state
 from .failure import stuck
@@ -111,7 +112,7 @@ class TrainingModel(LossModel):
                                  loss_scaling=self.source.session.assigned.setdefault(LOSS_SCALE, self.loss_scaling), scaling=self.scaling,
                                  named=self.source.parameter_names(), serialized=self.options.serial_splits, precision=self.source.precision,
                                  checkpoints=self.options.gradient_checkpointing, broadcast_buffers=self.options.broadcast_buffers,
-                                 anchors=list(self._found.values()))
+                                 anchors=list(self._found.values()), marking=Marking.of(self.options))
         for note in made.program.notes:
             warnings.warn(one_line(note, LONGEST_NOTE), stacklevel=2)
         return made

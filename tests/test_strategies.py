@@ -1,0 +1,388 @@
+"""Execution over several IPUs: stages of the model, in every strategy's order, give the bits of one IPU."""
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tileflow
+from tileflow import nn
+from tileflow.errors import OptionError
+from tileflow.program import Batching
+from tileflow.schedule import Repeat, Run, Wave, depths, elapsed, from_data, period, to_data, unrolled
+from tileflow.staging import Staging
+from tileflow.strategy import pipelined
+from tileflow.strategy.balance import balanced
+from tileflow.strategy.order import Parts
+from tileflow.strategy.phased import phase_ids
+from tileflow.strategy.rules import counted_stages, ipus_for
+from tileflow.strategy.stages import AutoStage, ParallelPhasedExecution, Phase, PipelinedExecution, SerialPhasedExecution, ShardedExecution, Stage
+
+FOUR = PipelinedExecution(Stage("a").ipu(0), Stage("b").ipu(1), Stage("c").ipu(2), Stage("d").ipu(3))
+
+
+class Cnn(nn.Module):
+    """Convolutions, running statistics, random numbers; a block for each of four IPUs."""
+
+    def __init__(self) -> None:
+        self.first, self.second, self.norm = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8)
+        self.hidden, self.drop, self.last = nn.Linear(8 * 4 * 4, 16), nn.Dropout(0.3), nn.Linear(16, 5)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        with nn.Block("a"):
+            x = self.first(x).relu()
+        with nn.Block("b"):
+            x = nn.functional.max_pool2d(self.norm(self.second(x)).relu(), 2)
+        with nn.Block("c"):
+            x = self.drop(self.hidden(x.flatten(1)).relu())
+        with nn.Block("d"):
+            return self.last(x)
+
+
+class Encoder(nn.Module):
+    """A small BERT: two layers of attention over embeddings."""
+
+    def __init__(self) -> None:
+        self.embed = nn.Embedding(20, 16)
+        self.layers = [nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True) for _ in range(2)]
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, tokens: nn.Tensor) -> nn.Tensor:
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x.mean(1))
+
+
+def trained(net: nn.Module, x: np.ndarray, y: np.ndarray, calls: int = 2, **options: Any) -> tuple[dict[str, np.ndarray], list[Any], Any]:
+    """Weights and results after some calls from weights that are always the same."""
+    draw = np.random.default_rng(7)
+    for p in net.parameters():
+        p.data = (draw.standard_normal(p.shape) * 0.2).astype(np.float32)
+    given = {"gradient_accumulation": 7, "device_iterations": 2, "learning_rate": 1e-2, "seed": 3, "threads": 1, "output_mode": "all", **options}
+    model = tileflow.training_model(net, **given)
+    results = [model(x, y) for _ in range(calls)]
+    return net.state_dict(), results, model
+
+
+def same(a: tuple[dict[str, np.ndarray], list[Any], Any], b: tuple[dict[str, np.ndarray], list[Any], Any]) -> None:
+    assert a[0].keys() == b[0].keys()
+    for name, array in a[0].items():
+        np.testing.assert_array_equal(array, b[0][name], err_msg=name)
+    for x, y in zip(a[1], b[1], strict=True):
+        for p, q in zip(x, y, strict=True):
+            np.testing.assert_array_equal(np.asarray(p), np.asarray(q))
+
+
+def images(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((2 * 14, 1, 12, 12)).astype(np.float32), rng.integers(0, 5, 2 * 14)
+
+
+@pytest.fixture(scope="module")
+def alone() -> tuple[dict[str, np.ndarray], list[Any], Any]:
+    found = trained(Cnn(), *images())
+    assert not found[2].engine.plan.stashes
+    return found
+
+
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "pipelined": FOUR.to_options(),
+    "kept": {**FOUR.to_options(), "pipeline_recompute": False},
+    "two": {"strategy": "pipelined", "pipeline_splits": ("hidden",)},
+    "found": {"strategy": "pipelined", "auto_pipeline": 3, "auto_round_num_ipus": True},
+    "sharded": {**FOUR.to_options(), "strategy": "sharded"},
+    "serial": SerialPhasedExecution("a", "b", Phase("c", "d")).to_options(),
+    "parallel": ParallelPhasedExecution("a", "b", "c", "d", separate_backward=True).to_options(),
+    "back": PipelinedExecution(Stage("a").ipu(0), Stage("b", "c").ipu(1), Stage("d").ipu(0)).to_options(),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_gives_the_bits_of_one_ipu(name: str, threads: int, alone: tuple[dict[str, np.ndarray], list[Any], Any]):
+    found = trained(Cnn(), *images(), threads=threads, **STRATEGIES[name])
+    assert [p for p in found[2].engine.plan.parts if p.startswith("stage")], "the program is really cut"
+    same(alone, found)
+
+
+def test_stages_run_the_kernels_of_the_whole_step():
+    """Kernels, layouts and rules are chosen before the cut: attention stays fused, forward and backward."""
+    rng = np.random.default_rng(1)
+    x, y = rng.integers(0, 20, (2 * 6, 8)), rng.integers(0, 5, 2 * 6)
+    whole = trained(Encoder(), x, y, gradient_accumulation=3, calls=1)
+    cut = trained(Encoder(), x, y, gradient_accumulation=3, calls=1, strategy="pipelined", pipeline_splits=("layers.1",))
+    same(whole, cut)
+
+    def attention(found: Any) -> set[str]:
+        names = {leaf.name for leaf in found[2].engine.plan.leaves()}
+        return {name for name in names if "attention" in name}
+    assert attention(whole)
+    assert attention(whole) == attention(cut)
+
+
+def test_a_recomputed_stage_keeps_what_enters_it_only():
+    """The activations that wait for the backward pass are the stages' inputs (and dropout's nothing): fewer bytes than with all kept."""
+    def stashed(**options: Any) -> int:
+        plan = trained(Cnn(), *images(), calls=1, **FOUR.to_options(), **options)[2].engine.plan
+        return sum(n * v.type.nbytes for v, n in plan.stashes.items())
+    assert stashed() < 0.6 * stashed(pipeline_recompute=False)
+
+
+def parts(places: int, ipus: tuple[int, ...] | None = None) -> Parts:
+    names = tuple(f"s{i}" for i in range(places))
+    return Parts(names, tuple(f"f{i}" for i in range(places)), ipus or tuple(range(places)))
+
+
+@pytest.mark.parametrize(("places", "count"), [(2, 2), (3, 3), (3, 7), (7, 7), (7, 20), (5, 2)])
+def test_a_pipeline_takes_g_plus_p_minus_1_cycles_for_every_update(places: int, count: int):
+    """Place s has micro-batch c - s in cycle c; each is busy in G cycles; device iterations repeat fill and drain."""
+    steps = pipelined.build(parts(places), Batching(1, count, 2), True)
+    cycles = dict.fromkeys((f"s{i}" for i in range(places)), 1)
+    assert elapsed(period(steps), cycles) == count + places - 1
+    assert elapsed(steps, cycles) == 2 * (count + places - 1)
+    ran = [(m.step.part, m.micro_batch) for m in unrolled(steps) if isinstance(m.step, Run) and m.step.part.startswith("s")]
+    assert sorted(ran) == sorted((f"s{i}", m) for i in range(places) for m in range(2 * count))
+    for s in range(places):
+        assert [m for name, m in ran if name == f"s{s}"] == list(range(2 * count)), "in the order of the micro-batches"
+    assert from_data(to_data(steps)) == steps
+
+
+def test_a_stash_is_as_deep_as_the_stages_between():
+    """For forward stage s of F: 2 (F - 1 - s) + 1 micro-batches wait for the backward pass; the last stage's wait for nothing."""
+    forward = 4
+    deep = depths(period(pipelined.build(parts(2 * forward - 1), Batching(1, 20, 1), True)))
+    assert [deep[f"s{s}", f"s{2 * (forward - 1) - s}"] for s in range(forward - 1)] == [7, 5, 3]
+    assert deep["s0", "s1"] == 2
+
+
+def test_inference_pipelines_have_a_place_for_each_stage():
+    steps = pipelined.build(parts(3), Batching(1, 1, 5), False)
+    assert elapsed(period(steps), dict.fromkeys(("s0", "s1", "s2"), 1)) == 5 + 3 - 1
+    assert max(len(s.runs) for r in steps if isinstance(r, Repeat) for s in r.steps if isinstance(s, Wave)) == 3
+
+
+def test_inference_in_a_pipeline_gives_the_bits_of_one_ipu():
+    net, (x, _) = Cnn(), images()
+    whole = tileflow.inference_model(net, device_iterations=7, threads=1)(x)
+    cut = tileflow.inference_model(net, device_iterations=7, threads=1, **FOUR.to_options())(x)
+    np.testing.assert_array_equal(np.asarray(whole), np.asarray(cut))
+
+
+# ---- rules and their sentences
+
+
+def test_a_pipeline_wants_as_many_micro_batches_as_stages():
+    with pytest.raises(OptionError, match=r"gradient_accumulation must be greater than or equal to the number of pipeline stages \(7\)"):
+        trained(Cnn(), *images(), gradient_accumulation=2, **FOUR.to_options())
+    with pytest.raises(OptionError, match=r"device_iterations must be greater than or equal to the number of pipeline stages \(4\)"):
+        tileflow.inference_model(Cnn(), device_iterations=2, **FOUR.to_options())(images()[0])
+
+
+def test_stages_are_counted_by_changes_of_the_ipu_from_0_on():
+    assert counted_stages((0, 1, 2, 3)) == 4
+    assert counted_stages((1, 2)) == 3, "a model that starts on IPU 1 counts one more"
+    assert counted_stages((0, 1, 0)) == 3
+
+
+def test_ipus_are_a_power_of_two():
+    assert ipus_for((0, 1, 2, 3)) == 4
+    assert ipus_for((0, 1), 8) == 16
+    with pytest.raises(OptionError, match="The model specifies the use of 3 IPUs, however a minimum of 4 must be reserved"):
+        ipus_for((0, 1, 2))
+    assert ipus_for((0, 1, 2), rounded=True) == 4
+    with pytest.raises(OptionError, match=r"Too many IPUs requested \(128\)"):
+        ipus_for((0, 1, 2, 3), 32)
+
+
+def test_weights_stay_on_one_ipu():
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            self.weight = nn.Linear(6, 6)
+
+        def forward(self, x: nn.Tensor) -> nn.Tensor:
+            with nn.Block("a", ipu_id=0):
+                x = self.weight(x).relu()
+            with nn.Block("b", ipu_id=1):
+                return self.weight(x)
+    with pytest.raises(OptionError, match=r"Can not copy variable tensor weight\.(weight|bias) between virtual graphs"):
+        trained(Tied(), np.zeros((14, 6), np.float32), np.zeros(14, int), strategy="pipelined")
+
+
+def test_an_operator_outside_of_all_blocks_is_refused():
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x: nn.Tensor) -> nn.Tensor:
+            with nn.Block("a", ipu_id=0):
+                x = self.a(x)
+            return self.b(x)
+    with pytest.raises(OptionError, match="No active Block, all the ops must belong to a Block"):
+        trained(Half(), np.zeros((14, 6), np.float32), np.zeros(14, int), strategy="pipelined")
+
+
+def test_blocks_and_stages_that_do_not_know_each_other():
+    x, y = images()
+    with pytest.raises(OptionError, match=r"Unknown Block 'c' list of expected Blocks: \[a, b\]"):
+        trained(Cnn(), x, y, **PipelinedExecution("a", "b").to_options())
+    with pytest.raises(OptionError, match="contains 4 stages, but stage 4 is missing"):
+        trained(Cnn(), x, y, **PipelinedExecution("a", "b", "c", "d", "e").to_options())
+    with pytest.raises(OptionError, match="a associated with more than one stage"):
+        PipelinedExecution(Stage("a"), Stage("b", "a"))
+    with pytest.raises(OptionError, match="graph data flow must follow increasing stage order"):
+        trained(Cnn(), x, y, gradient_accumulation=14, device_iterations=1, **PipelinedExecution("b", "a", "c", "d").to_options())
+    with pytest.raises(OptionError, match="no IPU was specified for block a"):
+        trained(Cnn(), x, y, **PipelinedExecution(AutoStage.SAME_AS_IPU).to_options())
+    with pytest.raises(OptionError, match="the pattern 'third' fits no layer or node"):
+        trained(Cnn(), x, y, strategy="pipelined", pipeline_splits=("third",))
+
+
+def test_phases_and_their_numbers():
+    """The reference's three-phase example in each of its modes."""
+    assert phase_ids(3) == [(0, 4), (1, 3), (2, 2)]
+    assert phase_ids(3, separate_backward=True) == [(0, 6), (1, 5), (2, 4)]
+    assert phase_ids(3, "off_chip_after_fwd") == [(0, 8), (1, 7), (2, 6)]
+    assert phase_ids(3, "off_chip_after_fwd_no_overlap") == [(0, 12), (2, 10), (4, 8)]
+    assert phase_ids(3, "off_chip_after_each_phase") == [(0, 20), (4, 16), (8, 12)]
+    with pytest.raises(OptionError, match="Phase contains 2 stages but you provided 1 ipus"):
+        Phase(Stage("a"), Stage("b")).ipus(0)
+    with pytest.raises(OptionError, match="even phases must run on even IPUs and odd phases on odd IPUs"):
+        ParallelPhasedExecution(Phase("a").ipus(1), Phase("b").ipus(0))
+    with pytest.raises(OptionError, match="There is currently no AutoStage for PhasedExecution"):
+        SerialPhasedExecution()
+    with pytest.raises(OptionError, match="This is only supported for serial phase execution"):
+        ParallelPhasedExecution("a", "b", liveness="off_chip_after_each_phase")
+
+
+def stages_of(net: nn.Module, x: np.ndarray, y: np.ndarray, **options: Any) -> tuple[dict[str, int], Staging]:
+    model = tileflow.training_model(net, gradient_accumulation=14, **options)
+    program = model.program_for(x, y)
+    found = {name: node.origin.stage for node in program.micro.nodes if node.origin.role == "forward" for name in node.origin.sources}
+    assert program.staging is not None
+    backward = {name: node.origin.stage for node in program.micro.nodes if node.origin.role == "backward" for name in node.origin.sources}
+    assert all(found[name] == stage for name, stage in backward.items() if stage is not None and name in found), "gradients have the mark"
+    return found, program.staging                                                                                   # type: ignore[return-value]
+
+
+class Chain(nn.Module):
+    def __init__(self, count: int = 4) -> None:
+        self.layers = [nn.Linear(6, 6) for _ in range(count)]
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.last(x)
+
+
+X, Y = np.zeros((28, 6), np.float32), np.zeros(28, int)
+
+
+def test_what_is_before_the_first_begun_block_is_of_stage_0():
+    net = Chain(2)
+    nn.begin_block(net.layers[1], ipu_id=1)
+    nn.begin_block(net.last, ipu_id=1)
+    found, staging = stages_of(net, X, Y, strategy="pipelined")
+    assert (found["layers.0"], found["layers.1"], found["last"]) == (0, 1, 1)
+    assert staging.ipus == (0, 1)
+    with pytest.raises(OptionError, match="module has already been assigned to a block"):
+        nn.begin_block(net.last)
+    with pytest.raises(OptionError, match=r"module is not an instance of tileflow\.nn\.Module"):
+        nn.begin_block(3)                                                                                           # type: ignore[type-var]
+    nn.remove_blocks(net)
+    with pytest.raises(OptionError, match="nothing says what the stages are"):
+        stages_of(net, X, Y, strategy="pipelined")
+
+
+def test_every_new_block_is_a_stage_with_auto_increment():
+    net = Chain(4)
+    for layer, ipu in zip(net.layers[1:], (1, 2, 1), strict=True):
+        nn.begin_block(layer, ipu_id=ipu)
+    found, staging = stages_of(net, X, Y, auto_round_num_ipus=True, **PipelinedExecution(AutoStage.AUTO_INCREMENT).to_options())
+    assert [found[f"layers.{i}"] for i in range(4)] == [0, 1, 2, 3]
+    assert staging.ipus == (0, 1, 2, 1)
+
+
+def test_blocks_without_a_name_are_counted_and_functions_are_blocks():
+    @nn.block_function(ipu_id=1)
+    def second(net: nn.Module, x: nn.Tensor) -> nn.Tensor:
+        return net.last(x)
+
+    class Counted(Chain):
+        def forward(self, x: nn.Tensor) -> nn.Tensor:
+            nn.Block.use_auto_id()
+            with nn.Block(ipu_id=0):
+                x = self.layers[0](x)
+            return second(self, x)
+    found, staging = stages_of(Counted(1), X, Y, **PipelinedExecution(Stage("0"), Stage("1")).to_options())
+    assert (found["layers.0"], found["last"], staging.ipus) == (0, 1, (0, 1))
+    assert repr(nn.Block("x", 2)) == "Block(user_id='x', ipu_id=2)"
+
+
+def test_a_stage_says_the_ipu_before_its_blocks_do():
+    net = Chain(1)
+    nn.begin_block(net.layers[0], "a", ipu_id=0)
+    nn.begin_block(net.last, "b", ipu_id=1)
+    _, staging = stages_of(net, X, Y, auto_round_num_ipus=True, **PipelinedExecution(Stage("a"), Stage("b").ipu(3)).to_options())
+    assert staging.ipus == (0, 3)
+
+
+def test_stages_of_one_ipu_are_one_and_one_ipu_needs_no_pipeline():
+    net = Chain(3)
+    model = tileflow.training_model(net, gradient_accumulation=14, strategy="pipelined", stages=("layers.0@0", "layers.1@0", "layers.2+last@0"))
+    assert model.program_for(X, Y).staging is None
+    _, staging = stages_of(net, X, Y, strategy="sharded", stages=("layers.0@0", "layers.1@0", "layers.2+last@1"))
+    assert staging.ipus == (0, 1)
+
+
+def test_strategies_become_options():
+    assert ShardedExecution(Stage("a", "b").ipu(1)).to_options() == {"strategy": "sharded", "stages": ("a+b@1",)}
+    assert Stage.parse("a+b@1") == Stage("a", "b").ipu(1)
+    for wrong in ("a@x", "", "a+", "a@"):
+        with pytest.raises(OptionError):
+            Stage.parse(wrong)
+    with pytest.raises(OptionError, match=r"stages has no effect with the strategy none"):
+        tileflow.training_model(Chain(), stages=("a",))
+
+
+# ---- stages of equal length
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_balanced_stages_are_the_best_of_all(seed: int):
+    """Against every contiguous cut, with factors, memory and forbidden beginnings."""
+    rng = np.random.default_rng(seed)
+    n, k = int(rng.integers(2, 10)), int(rng.integers(1, 5))
+    k = min(k, n)
+    costs, memory = rng.integers(0, 9, n).astype(float), rng.integers(0, 9, n)
+    factors, held = rng.integers(1, 4, k).astype(float), rng.integers(1, 3, k)
+    breaks, bound = rng.random(n) < 0.8, float(rng.integers(10, 40))
+
+    def slowest(begin: tuple[int, ...]) -> float:
+        ends = (*begin[1:], n)
+        if any(held[i] * memory[b:e].sum() > bound for i, (b, e) in enumerate(zip(begin, ends, strict=True))):
+            return np.inf
+        return max(factors[i] * costs[b:e].sum() for i, (b, e) in enumerate(zip(begin, ends, strict=True)))
+    cuts = [(0, *c) for c in itertools.combinations([i for i in range(1, n) if breaks[i]], k - 1)]
+    best = min(map(slowest, cuts), default=np.inf)
+    if not np.isfinite(best):
+        with pytest.raises(ValueError, match="stages"):
+            balanced(costs, k, factors=factors, memory=memory, held=held, bound=bound, breaks=breaks)
+    else:
+        assert slowest(tuple(balanced(costs, k, factors=factors, memory=memory, held=held, bound=bound, breaks=breaks))) == best
+
+
+def test_automatic_stages_never_part_the_readers_of_a_weight():
+    class Tied(Chain):
+        def forward(self, x: nn.Tensor) -> nn.Tensor:
+            for layer in (self.layers[0], self.layers[1], self.layers[0], self.layers[2], self.layers[3]):
+                x = layer(x)
+            return self.last(x)
+    found, staging = stages_of(Tied(), X, Y, strategy="pipelined", auto_pipeline=2)
+    assert found["layers.0"] == found["layers.1"] == 0
+    assert staging.ipus == (0, 1)
+    with pytest.raises(OptionError, match="cannot be 9 stages"):
+        stages_of(Chain(1), X, Y, strategy="pipelined", auto_pipeline=9)

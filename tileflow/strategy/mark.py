@@ -1,0 +1,284 @@
+"""Marks: which stage of the forward pass each node belongs to, from blocks, from patterns, or found by balancing.
+
+Set before autograd, which hands the mark of a node to its gradient's. Nothing changes in the graph.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from ..errors import OptionError
+from ..graph import Graph, Node, Value
+from ..graph.hints import Annotation
+from ..passes.checkpoint import LISTED, beginnings
+from ..program import Batching
+from ..staging import Liveness, Staging, Strategy
+from . import rules
+from .balance import balanced
+from .cost import cycles
+from .stages import Stage, parsed, require_parity
+
+if TYPE_CHECKING:
+    from ..options import Options
+
+Found = tuple[dict[Node, int], list[int]]
+"""The stage of each forward node, and the IPU of each stage."""
+
+
+@dataclass(frozen=True)
+class Marking:
+    """What the options say of execution over several IPUs; see there.
+
+    bytes_per_ipu: the bound that automatic stages keep; None: none.
+    """
+
+    strategy: Strategy
+    stages: tuple[Stage, ...] = ()
+    splits: tuple[str, ...] = ()
+    auto_pipeline: int | None = None
+    auto_stage: str = "same_as_ipu"
+    rounded: bool = False
+    recompute: bool = True
+    liveness: Liveness = "always_live"
+    separate_backward: bool = False
+    bytes_per_ipu: int | None = None
+
+    @classmethod
+    def of(cls, options: Options, bytes_per_ipu: int | None = None) -> Marking | None:
+        """What the options say; None where everything is to run on one IPU."""
+        if options.strategy == "none":
+            return None
+        return cls(options.strategy, parsed(options.stages), options.pipeline_splits, options.auto_pipeline, options.auto_stage,
+                   options.auto_round_num_ipus, options.pipeline_recompute, options.tensors_liveness, options.separate_backward_phase, bytes_per_ipu)
+
+    def mark(self, graph: Graph, batching: Batching, training: bool) -> Staging | None:
+        """Mark the forward nodes of a graph and say what the marks mean; None, and no marks, where one IPU does all.
+
+        Raises:
+            OptionError: nothing says what the stages are, or they are not what the strategy can run.
+        """
+        stages, ipus = self._stages(graph, training)
+        stages, ipus = _merged(stages, ipus)
+        if self.strategy == "serial_phased":
+            ipus = [0] * len(ipus)
+        if self.strategy == "parallel_phased":
+            require_parity(ipus, list(range(len(ipus))))
+        if len(ipus) < 2 or (self.strategy in ("pipelined", "sharded") and len(set(ipus)) < 2):
+            return None
+        pipelined = self.strategy == "pipelined"
+        staging = Staging(self.strategy, tuple(ipus), self.recompute and pipelined and training, self.liveness, self.separate_backward)
+        rules.ipus_for(ipus, rounded=self.rounded)
+        rules.check_flow(graph, stages)
+        rules.check_shared(graph, stages, staging)
+        if pipelined:
+            rules.check_depth(staging, batching, training)
+        last = len(ipus) - 1
+        for node, stage in stages.items():
+            again = f"stage {stage}" if staging.recompute and stage < last else node.origin.block
+            node.origin = replace(node.origin, stage=stage, block=again)
+        return staging
+
+    def _stages(self, graph: Graph, training: bool) -> Found:
+        nodes = [n for n in graph.nodes if n.origin.role == "forward"]
+        if self.auto_pipeline is not None:
+            return _automatic(graph, nodes, self.auto_pipeline, self.recompute and training, self.bytes_per_ipu)
+        if self.splits:
+            return _split(graph, nodes, self.splits)
+        if self.stages and not any(n.origin.hints and n.origin.hints.annotation for n in nodes):
+            return _by_pattern(graph, nodes, self.stages, self.strategy)
+        return _blocks(graph, nodes, self.stages, self.auto_stage, self.strategy)
+
+
+def _ipus(stages: Sequence[Stage], strategy: str) -> list[int]:
+    """The IPU of each stage, where blocks say nothing of it."""
+    return [s.ipu_id if s.ipu_id is not None else i % 2 if strategy == "parallel_phased" else i for i, s in enumerate(stages)]
+
+
+def _merged(stages: dict[Node, int], ipus: list[int]) -> tuple[dict[Node, int], list[int]]:
+    """Stages that follow one another on one IPU are one."""
+    place: list[int] = []
+    kept: list[int] = []
+    for ipu in ipus:
+        if not kept or kept[-1] != ipu:
+            kept.append(ipu)
+        place.append(len(kept) - 1)
+    return {node: place[stage] for node, stage in stages.items()}, kept
+
+
+def _is_of_loss(node: Node) -> bool:
+    return node.origin.sources == ("loss",)
+
+
+def _spread(graph: Graph, nodes: Sequence[Node], own: dict[Node, int], last: int) -> dict[Node, int]:
+    """Stages of all nodes, where some have their own: others are of the last stage that they read, inputs being of the first, what only reads
+    weights and constants of the first that reads it; the loss is of the last."""
+    made: dict[Value, int | None] = dict.fromkeys(graph.inputs, 0)
+    found: dict[Node, int | None] = {}
+    for node in nodes:
+        read = [s for v in node.operands if (s := made.get(v)) is not None]
+        found[node] = own[node] if node in own else last if _is_of_loss(node) else max(read, default=None)
+        made.update(dict.fromkeys(node.outputs, found[node]))
+    first: dict[Value, int] = {}
+    for node in reversed(nodes):
+        stage = found[node]
+        if stage is None:
+            stage = found[node] = min((first[v] for v in node.outputs if v in first), default=0)
+        for v in node.operands:
+            first[v] = min(first.get(v, last), stage)
+    return {node: stage or 0 for node, stage in found.items()}
+
+
+def _fits(node: Node, pattern: str) -> bool:
+    return any(fnmatchcase(part, pattern) for name in node.origin.sources for part in beginnings(name))
+
+
+def _missed(option: str, pattern: str, nodes: Sequence[Node]) -> OptionError:
+    names = list(dict.fromkeys(name for node in nodes for name in node.origin.sources))
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return OptionError(f"Option {option}: the pattern {pattern!r} fits no layer or node; their names are {', '.join(names[:LISTED])}{more}.")
+
+
+def _split(graph: Graph, nodes: Sequence[Node], splits: Sequence[str]) -> Found:
+    """A new stage begins with the first node that each pattern fits."""
+    begin: list[int] = []
+    for pattern in splits:
+        at = next((i for i, n in enumerate(nodes) if _fits(n, pattern)), None)
+        if at is None:
+            raise _missed("pipeline_splits", pattern, nodes)
+        begin.append(at)
+    if sorted(set(begin)) != begin:
+        raise OptionError(f"Option pipeline_splits: {', '.join(splits)} must fit nodes in the order in which they run, each another; they are the "
+                          f"nodes {', '.join(map(str, begin))}.")
+    return _begun_at(graph, nodes, begin), list(range(len(begin) + 1))
+
+
+def _begun_at(graph: Graph, nodes: Sequence[Node], begin: Sequence[int]) -> dict[Node, int]:
+    """Stages by the places in the order of the nodes at which they begin, but for the first; what only reads weights goes with its reader."""
+    entered, own, stage = set(graph.inputs), {}, 0
+    for i, node in enumerate(nodes):
+        while stage < len(begin) and i >= begin[stage]:
+            stage += 1
+        if any(v in entered for v in node.operands):
+            entered.update(node.outputs)
+            if not _is_of_loss(node):
+                own[node] = stage
+    return _spread(graph, nodes, own, len(begin))
+
+
+def _by_pattern(graph: Graph, nodes: Sequence[Node], stages: Sequence[Stage], strategy: str) -> Found:
+    """Stages by patterns of nodes' and layers' names; what fits none is of the last stage that it reads."""
+    own: dict[Node, int] = {}
+    for i, stage in enumerate(stages):
+        for pattern in stage.blocks:
+            fitting = [n for n in nodes if _fits(n, pattern)]
+            if not fitting:
+                raise _missed("stages", pattern, nodes)
+            for node in fitting:
+                if own.setdefault(node, i) != i:
+                    raise OptionError(f"{node.origin} associated with more than one stage.")
+    return _spread(graph, nodes, own, len(stages) - 1), _ipus(stages, strategy)
+
+
+def _blocks(graph: Graph, nodes: Sequence[Node], stages: Sequence[Stage], auto: str, strategy: str) -> Found:
+    """Stages by the blocks in which layers were recorded."""
+    noted = [(n, n.origin.hints.annotation) for n in nodes if n.origin.hints is not None and n.origin.hints.annotation is not None]
+    if not noted:
+        raise OptionError(f"Option strategy {strategy}: nothing says what the stages are; give stages or pipeline_splits (patterns of names), "
+                          "auto_pipeline (how many), or let the network's layers be in blocks (tileflow.nn.Block, begin_block).")
+    if any(a.block is None for _, a in noted):
+        raise OptionError("No active Block, all the ops must belong to a Block")
+    if strategy in ("serial_phased", "parallel_phased") and not stages:
+        raise OptionError("There is currently no AutoStage for PhasedExecution, please explicitly specify the phases")
+    before = nodes.index(noted[0][0]) > 0                         # what comes before the first block is of stage 0
+    place, ipus = _named(noted, stages, strategy) if stages else _counted(noted, before) if auto == "auto_increment" else _by_ipu(noted)
+    own = {node: place[a.block] for node, a in noted if a.block is not None and not _is_of_loss(node)}
+    return _spread(graph, nodes, own, len(ipus) - 1), ipus
+
+
+Noted = Sequence[tuple[Node, Annotation]]
+Numbered = tuple[dict[str, int], list[int]]
+
+
+def _named(noted: Noted, stages: Sequence[Stage], strategy: str) -> Numbered:
+    """The stage of each block, where stages are given: a Stage's IPU goes before its blocks'."""
+    place = {name: i for i, stage in enumerate(stages) for name in stage.blocks}
+    asked: dict[int, int] = {}
+    for _, a in noted:
+        if a.block not in place:
+            raise OptionError(f"Unknown Block '{a.block}' list of expected Blocks: [{', '.join(place)}]")
+        if a.ipu is not None:
+            asked.setdefault(place[a.block], a.ipu)
+    missing = sorted({*range(len(stages))} - {place[a.block] for _, a in noted if a.block is not None})
+    if missing:
+        raise OptionError(f"The set of pipeline stages for all Ops contains {len(stages) - len(missing)} stages, but stage {missing[0]} is missing")
+    return place, [asked.get(i, own) if stages[i].ipu_id is None else own for i, own in enumerate(_ipus(stages, strategy))]
+
+
+def _counted(noted: Noted, before: bool) -> Numbered:
+    """A stage for each block, in their order. Blocks that begin in `forward()` leave stage 0 to what is before them, if there is anything."""
+    place: dict[str, int] = {}
+    ipus: list[int] = [0] if before else []
+    for _, a in noted:
+        if a.block is not None and a.block not in place:
+            place[a.block] = len(ipus)
+            ipus.append(len(ipus) if a.ipu is None else a.ipu)
+    return place, ipus
+
+
+def _by_ipu(noted: Noted) -> Numbered:
+    """The stage of each block is its IPU."""
+    place: dict[str, int] = {}
+    for _, a in noted:
+        if a.ipu is None:
+            raise OptionError(f"AutoStage.SAME_AS_IPU was selected but no IPU was specified for block {a.block}")
+        if a.block is not None:
+            place.setdefault(a.block, a.ipu)
+    count = max(place.values()) + 1
+    missing = sorted({*range(1, count)} - {*place.values()})
+    if missing:
+        raise OptionError(f"The set of pipeline stages for all Ops contains {count - len(missing)} stages, but stage {missing[0]} is missing")
+    return place, list(range(count))
+
+
+def _automatic(graph: Graph, nodes: Sequence[Node], count: int, again: bool, bound: int | None) -> Found:
+    """Stages of about equal length. A weight that several nodes read keeps all between them in one stage."""
+    nodes_of = [n for n in nodes if not _is_of_loss(n)]
+    entered, chain = set(graph.inputs), []
+    for node in nodes_of:
+        if any(v in entered for v in node.operands):
+            entered.update(node.outputs)
+            chain.append(node)
+    costs = [cycles(node) for node in chain]
+    nbytes, breaks = _held(graph, chain)
+    factors = [3.0 + (again and k < count - 1) for k in range(count)]
+    try:
+        begin = balanced(costs, count, factors=factors, memory=nbytes, bound=float("inf") if bound is None else bound, breaks=breaks)
+    except ValueError as error:
+        raise OptionError(f"Option auto_pipeline: {error}.") from None
+    places = {id(n): i for i, n in enumerate(nodes)}
+    return _begun_at(graph, nodes, [places[id(chain[i])] for i in begin[1:]]), list(range(count))
+
+
+def _held(graph: Graph, chain: Sequence[Node]) -> tuple[list[float], list[bool]]:
+    """Bytes of the weights that each node is the first to read, and whether a stage may begin at it."""
+    weights = {s.input: s for s in graph.states if s.kind in ("parameter", "buffer")}
+    readers: dict[Value, list[int]] = {}
+    sources: dict[Value, set[Value]] = {v: {v} for v in weights}
+    inside = set(chain)
+    for node in graph.nodes:
+        if node not in inside:                                   # such as a turned weight
+            found = {w for v in node.operands for w in sources.get(v, ())}
+            for v in node.outputs if found else ():
+                sources[v] = found
+    for i, node in enumerate(chain):
+        for v in node.operands:
+            for w in sources.get(v, ()):
+                readers.setdefault(w, []).append(i)
+    nbytes, breaks = [0.0] * len(chain), [True] * len(chain)
+    for weight, places in readers.items():
+        nbytes[places[0]] += weight.type.nbytes
+        for i in range(places[0] + 1, places[-1] + 1):
+            breaks[i] = False
+    return nbytes, breaks

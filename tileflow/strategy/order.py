@@ -1,0 +1,40 @@
+"""What schedules of staged programs share: the names of a step's parts, and the updates around it."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..program import Batching
+from ..schedule import Atomic, Begin, Commit, Fold, Refresh, Repeat, Run, Step, Steps
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a micro-step in their order: names of the stages, of what folds each one's contributions (None: nothing), IPUs."""
+
+    stages: tuple[str, ...]
+    folds: tuple[str | None, ...]
+    ipus: tuple[int, ...]
+
+    def run(self, place: int, ahead: int = 0) -> Run:
+        """A stage runs."""
+        return Run(self.stages[place], ahead, self.ipus[place])
+
+    def fold(self, place: int, ahead: int = 0) -> tuple[Fold, ...]:
+        """What a stage gave is folded."""
+        name = self.folds[place]
+        return () if name is None else (Fold(name, ahead, self.ipus[place]),)
+
+
+def updates(parts: Parts, micro_batches: Steps, batching: Batching, training: bool) -> Steps:
+    """A call whose micro-batches (of an update, or of the call where nothing is trained) are these steps."""
+    if not training:
+        return Refresh((Run("prologue"),)), *micro_batches
+    ipus = sorted({*parts.ipus})
+    ends = Atomic((Run("update"), *(Commit(i) for i in ipus)))
+    steps: tuple[Step, ...] = (*(Begin(i) for i in ipus), Run("prologue"), *micro_batches, ends)
+    return Repeat(batching.device_iterations, steps, "update"),
+
+
+def per_update(batching: Batching, training: bool) -> int:
+    """Micro-batches of an update; of the call where nothing is trained."""
+    return batching.per_update if training else batching.micro_batches

@@ -1,0 +1,179 @@
+"""What a user says of stages: Stage, Phase, AutoStage, and a strategy for each kind of execution, which become options.
+
+    options = tileflow.Options(**PipelinedExecution(Stage("embedding", "layer0").ipu(0), Stage("layer1", "head").ipu(1)).to_options())
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from ..errors import OptionError
+from ..staging import Liveness, Strategy
+
+JOIN, AT = "+", "@"
+"""Between the blocks of a stage, and before its IPU, where a stage is a word of the option `stages`."""
+
+
+class AutoStage(Enum):
+    """How blocks become stages where no stages are given: one for each IPU, or one for each block."""
+
+    SAME_AS_IPU = "same_as_ipu"
+    AUTO_INCREMENT = "auto_increment"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Blocks that run one after the other on one IPU: `Stage("a", "b").ipu(1)`. Without an IPU it is on the one of its number."""
+
+    blocks: tuple[str, ...]
+    ipu_id: int | None = None
+
+    def __init__(self, *block_ids: str, _ipu: int | None = None) -> None:
+        for name in block_ids:
+            if not isinstance(name, str):
+                raise OptionError(f"A Stage takes names of blocks, as text, not {name!r}.")
+            if not name or JOIN in name or AT in name or "," in name:
+                raise OptionError(f"The name of a block in a Stage must not be empty nor hold {JOIN}, {AT} or a comma: {name!r}.")
+        if not block_ids:
+            raise OptionError("A Stage needs at least one block.")
+        object.__setattr__(self, "blocks", tuple(block_ids))
+        object.__setattr__(self, "ipu_id", _ipu)
+
+    def ipu(self, ipu_id: int) -> Stage:
+        """The same stage on that IPU."""
+        if isinstance(ipu_id, bool) or not isinstance(ipu_id, int) or ipu_id < 0:
+            raise OptionError(f"An IPU is a number from 0 on, not {ipu_id!r}.")
+        return Stage(*self.blocks, _ipu=ipu_id)
+
+    def __str__(self) -> str:
+        return JOIN.join(self.blocks) + ("" if self.ipu_id is None else f"{AT}{self.ipu_id}")
+
+    @classmethod
+    def parse(cls, word: str) -> Stage:
+        """The stage that a word of the option `stages` says: `a+b@1`."""
+        blocks, at, ipu = word.partition(AT)
+        if at and not (ipu.isascii() and ipu.isdigit()):
+            raise OptionError(f"Option stages: {word!r} must end in {AT} and the number of an IPU, such as {blocks or 'block'}{AT}1.")
+        stage = cls(*blocks.split(JOIN))
+        return stage.ipu(int(ipu)) if at else stage
+
+
+def parsed(words: tuple[str, ...]) -> tuple[Stage, ...]:
+    """Stages from the option's words.
+
+    Raises:
+        OptionError: a block is in two of them.
+    """
+    stages = tuple(map(Stage.parse, words))
+    seen: set[str] = set()
+    for stage in stages:
+        for name in stage.blocks:
+            if name in seen:
+                raise OptionError(f"{name} associated with more than one stage.")
+            seen.add(name)
+    return stages
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Stages of one phase, or the names of the blocks of its only stage: `Phase("a", "b")`, `Phase(Stage("a"), Stage("b")).ipus(0, 1)`."""
+
+    stages: tuple[Stage, ...]
+
+    def __init__(self, *given: Stage | str) -> None:
+        names = [g for g in given if isinstance(g, str)]
+        if names and len(names) != len(given):
+            raise OptionError("A Phase takes stages, or names of blocks, which are one stage, but not both.")
+        stages = (Stage(*names),) if names else given
+        if not stages or not all(isinstance(s, Stage) for s in stages):
+            raise OptionError("A Phase takes stages, or names of blocks.")
+        object.__setattr__(self, "stages", tuple(stages))
+
+    def ipus(self, *ipu_ids: int) -> Phase:
+        """The same phase with its stages on these IPUs."""
+        if len(ipu_ids) != len(self.stages):
+            raise OptionError(f"Phase contains {len(self.stages)} stages but you provided {len(ipu_ids)} ipus")
+        return Phase(*(s.ipu(i) for s, i in zip(self.stages, ipu_ids, strict=True)))
+
+
+@dataclass(frozen=True)
+class PipelinedExecution:
+    """Stages, names of blocks (a stage each), or an AutoStage."""
+
+    stages: tuple[Stage, ...]
+    auto: AutoStage = AutoStage.SAME_AS_IPU
+    strategy: Strategy = field(default="pipelined", init=False)
+
+    def __init__(self, *given: Stage | str | AutoStage) -> None:
+        autos = [g for g in given if isinstance(g, AutoStage)]
+        if autos and len(given) > 1:
+            raise OptionError("An AutoStage stands alone: it says how blocks become stages where no stages are given.")
+        stages = tuple(Stage(g) if isinstance(g, str) else g for g in given if not isinstance(g, AutoStage))
+        if not all(isinstance(s, Stage) for s in stages):
+            raise OptionError(f"{type(self).__name__} takes stages, names of blocks, or an AutoStage.")
+        object.__setattr__(self, "stages", stages)
+        object.__setattr__(self, "auto", autos[0] if autos else AutoStage.SAME_AS_IPU)
+        parsed(tuple(map(str, stages)))
+
+    def to_options(self) -> dict[str, Any]:
+        """Keywords for `tileflow.Options`."""
+        found: dict[str, Any] = {"strategy": self.strategy, "stages": tuple(map(str, self.stages))}
+        return found if self.stages else {"strategy": self.strategy, "auto_stage": self.auto.value}
+
+
+@dataclass(frozen=True, init=False)
+class ShardedExecution(PipelinedExecution):
+    """The same annotations, one stage after the other."""
+
+    strategy: Strategy = field(default="sharded", init=False)
+
+
+@dataclass(frozen=True)
+class _Phased:
+    phases: tuple[Phase, ...]
+    liveness: Liveness = "always_live"
+    separate_backward: bool = False
+    strategy: Strategy = field(default="serial_phased", init=False)
+
+    def __init__(self, *phases: Phase | str, liveness: Liveness = "always_live", separate_backward: bool = False) -> None:
+        if not phases or not all(isinstance(p, (Phase, str)) for p in phases):
+            raise OptionError("There is currently no AutoStage for PhasedExecution, please explicitly specify the phases")
+        object.__setattr__(self, "phases", tuple(Phase(p) if isinstance(p, str) else p for p in phases))
+        object.__setattr__(self, "liveness", liveness)
+        object.__setattr__(self, "separate_backward", separate_backward)
+        self._check()
+
+    def _check(self) -> None:
+        """OptionError where phases and IPUs do not go together."""
+
+    def to_options(self) -> dict[str, Any]:
+        """Keywords for `tileflow.Options`."""
+        return {"strategy": self.strategy, "stages": tuple(str(s) for p in self.phases for s in p.stages), "tensors_liveness": self.liveness,
+                "separate_backward_phase": self.separate_backward}
+
+
+@dataclass(frozen=True, init=False)
+class SerialPhasedExecution(_Phased):
+    """Phases one after the other on one IPU. `liveness`: when tensors that later phases read leave the chip."""
+
+    strategy: Strategy = field(default="serial_phased", init=False)
+
+
+@dataclass(frozen=True, init=False)
+class ParallelPhasedExecution(_Phased):
+    """Phases on two IPUs in turn."""
+
+    strategy: Strategy = field(default="parallel_phased", init=False)
+
+    def _check(self) -> None:
+        require_parity([s.ipu_id if s.ipu_id is not None else i % 2 for i, p in enumerate(self.phases) for s in p.stages],
+                       [i for i, p in enumerate(self.phases) for _ in p.stages])
+        if self.liveness not in ("always_live", "off_chip_after_fwd"):
+            raise OptionError("This is only supported for serial phase execution")
+
+
+def require_parity(ipus: list[int], phases: list[int]) -> None:
+    """OptionError where a phase is on the wrong IPU of the two."""
+    if any(ipu % 2 != phase % 2 for ipu, phase in zip(ipus, phases, strict=True)):
+        raise OptionError("When phases are executed in parallel: even phases must run on even IPUs and odd phases on odd IPUs")
