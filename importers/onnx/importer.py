@@ -17,6 +17,7 @@ from tileflow.text import one_line
 
 from . import attention as _attention  # noqa: F401  (registers its form)
 from . import control as _control  # noqa: F401  (registers its forms)
+from . import defined as _defined  # noqa: F401  (registers its forms)
 from . import domains as _domains  # noqa: F401  (registers its forms)
 from . import indexing as _indexing  # noqa: F401  (registers its forms)
 from . import pool as _pool  # noqa: F401  (registers its form)

@@ -1,10 +1,11 @@
 """Where the values of one engine lie: constants, arenas (one for each run of a part that can be in flight), statistics that wait."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from ..graph import Graph, Value
 from ..kernels.machine.call import Const
 from ..lower.plan import Plan
 from ..lower.row import Place
@@ -20,7 +21,7 @@ class Arenas:
         """`slots`: by name, how many micro-batches of an input or output there is room for in a call."""
         program = plan.program
         self.plan, self.session, self.slots = plan, session, slots
-        self.constants = {v: _filled(a) for part in program.graphs for graph in part.levels() for v, a in graph.constants.items()}
+        self.constants = _taken_over(graph for part in program.graphs for graph in part.levels())
         self.tables: dict[Const, np.ndarray] = {}
         """Constants of calls, one copy for all that want the same."""
         self.pending = {s.name: aligned(room(s.input.type)) for s in program.statistics()}
@@ -86,6 +87,18 @@ class Arenas:
             kind, name = place.region
             return kind in ("state", "pending") or (kind == "arena" and name != part and place.offset < self.plan.lowered[name].kept_bytes)
         return is_settled
+
+
+def _taken_over(graphs: Iterable[Graph]) -> dict[Value, np.ndarray]:
+    """Memory that holds the constants of graphs; the graphs' own arrays are views of it from now on, so that none is there twice."""
+    memories: dict[Value, np.ndarray] = {}
+    for graph in graphs:
+        for value, array in graph.constants.items():
+            memory = memories[value] if value in memories else memories.setdefault(value, _filled(array))
+            own = memory[:array.nbytes].view(array.dtype).reshape(array.shape)
+            own.flags.writeable = False
+            graph.constants[value] = own
+    return memories
 
 
 def _filled(array: np.ndarray) -> np.ndarray:
