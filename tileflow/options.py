@@ -217,6 +217,9 @@ class Options(Settings):
         None, Number(), "data", "factor on the inputs; by default 1/255 for bytes that go into a float input, else 1", optional=True)
     mean: tuple[float, ...] = _option((), Numbers(), "data", "subtracted from the scaled inputs: one number or one per channel")
     std: tuple[float, ...] = _option((), Numbers(Number(Range(above=0))), "data", "then divides them: one number or one per channel")
+    synthetic_data: Literal["none", "zeros", "normal"] = _option(
+        "none", Choice(("none", "zeros", "normal")), "data", "train on made-up rows, to measure speed: zeros, or normal numbers (whole numbers are "
+        "zero), of the shapes and with the labels of the data, or, without data, of the model's shapes for 16 calls")
     prefetch: int = _option(2, Integer(Range(least=0)), "data", "batches prepared ahead by a thread; 0 prepares them on demand")
 
     strategy: Strategy = _option(

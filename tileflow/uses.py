@@ -39,7 +39,7 @@ OF_OPTION: dict[str, tuple[str, ...]] = {
     "keep_training_mode": ("train", *MODELS),
     "num_classes": ("train",),
     "gradient_checkpointing": ("train", "training_model"),
-    "test_data": ("train",), "shuffle": ("train",), "drop_last": ("train",), "max_batches": ("train",),
+    "test_data": ("train",), "synthetic_data": ("train",), "shuffle": ("train",), "drop_last": ("train",), "max_batches": ("train",),
     **dict.fromkeys(("schedule", "warmup", "schedule_epochs", "schedule_gamma", "schedule_power", "schedule_end"), ("train", "training_model")),
     "serialized_matmul": (*RUNS, "compile", "tune"),
     "seed": (*RUNS, "compile"),

@@ -17,6 +17,7 @@ from ..metrics import View, check_names, defaults
 from ..metrics.named import Function
 from ..optim import Optimizer
 from ..options import Options
+from ..runtime import synthetic
 from ..runtime.data import Dataset, check_given, open_data
 from ..runtime.history import Epoch
 from ..runtime.labels import Fit, is_hard, look, numbered_as
@@ -225,12 +226,19 @@ class _Given(NamedTuple):
 def _opened(source: Source, options: Options, data: Any, reporter: Reporter) -> _Given:
     """The data that were given, or that the options name, with labels numbered as the model knows them."""
     given = data if data is not None else options.data
+    made_up = options.synthetic_data != "none"
+    if made_up and options.test_data is not None:
+        raise OptionError("Options synthetic_data and test_data exclude each other: nothing is measured by a run on made-up rows.")
+    if given is None and made_up:
+        return _Given(synthetic.made_up(source, options), None, Preprocessing())
     if given is None:
         raise DataError("There is no data to train on; give data=(x, y), a path, or the name digits.")
     options.data = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
     known = preprocessing_of(source)
     opened = open_data(given, options, known.roles)
     check_given(given, opened, options)
+    if made_up:
+        return _Given(synthetic.like(opened.train, options), None, Preprocessing())
     train_set = numbered_as(opened.train, known.classes)
     if train_set.classes is not None and known.classes not in (None, train_set.classes):
         reporter.say("The labels are other classes than those that the model was trained on; they are numbered anew.")

@@ -37,7 +37,8 @@ def run(chosen: argparse.Namespace) -> int:
         printer.close()
     say(f"Trained model, metrics and checkpoint are in {result.folder}. Try next:")
     model = chosen.model or str(result.model_path)
-    for line, what in ((suggest.infer(result.folder, result.options), "its predictions and accuracy"),
+    has_data = result.options.data is not None
+    for line, what in (*([(suggest.infer(result.folder, result.options), "its predictions and accuracy")] if has_data else []),
                        (suggest.resume(result.folder, 2 * max(1, result.options.epochs)), "go on from here"),
                        (suggest.command("inspect", model, *(suggest.flags(result.options, ["dims"]) or [])), "what is in the file")):
         say(f"  {line}    # {what}")

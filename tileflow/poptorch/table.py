@@ -160,6 +160,12 @@ def _automatic(enabled: Any) -> Mapping[str, Any]:
     return {"automatic_loss_scaling": "histogram" if enabled else "off"}
 
 
+def _synthetic(enabled: Any = True) -> Mapping[str, Any]:
+    if not isinstance(enabled, bool):
+        raise OptionError(f"needs True or False, not {enabled!r}.")
+    return {"synthetic_data": "normal" if enabled else "none"}
+
+
 def _stable(enabled: Any) -> Mapping[str, Any]:
     if enabled is not True:
         return _refuse(STABLE)
@@ -201,7 +207,7 @@ OPTIONS = (
           "report=DIR)) writes the "
           "report, a page and a trace."),
     _none("logCycleCount", "`tileflow compile MODEL --machine gc200` always says the cycles of the simulated chip."),
-    _none("enableSyntheticData", "`python -m bench` measures speed on made-up data; a training model takes any array, `model(x, labels)`."),
+    Entry("enableSyntheticData", "True is `normal`, as there, for `train`; a model that is called takes any array.", ("synthetic_data",), _synthetic),
     Entry("enableStableNorm", f"True is taken, for it says what is so: {STABLE}", (), _stable),
     _switch("showCompilationProgressBar", "progress"),
     _none("relaxOptimizerAttributesChecks", "an optimizer's unknown attribute is always an error, with the nearest name; leave it out."),
