@@ -12,12 +12,12 @@ import pytest
 from peers import needs
 
 from tileflow.errors import DataError, OutOfMemoryError
+from tileflow.feed.ahead import ahead
 from tileflow.graph.types import TensorType
 from tileflow.kernels.machine import limits as limits_module
 from tileflow.options import Options
 from tileflow.runtime.data import Data, DataLoader, Dataset, open_data
 from tileflow.runtime.data.dataset import permutation
-from tileflow.runtime.data.loader import ahead
 
 
 def rows(n: int, *shape: int) -> np.ndarray:

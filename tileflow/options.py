@@ -220,6 +220,14 @@ class Options(Settings):
     synthetic_data: Literal["none", "zeros", "normal"] = _option(
         "none", Choice(("none", "zeros", "normal")), "data", "train on made-up rows, to measure speed: zeros, or normal numbers (whole numbers are "
         "zero), of the shapes and with the labels of the data, or, without data, of the model's shapes for 16 calls")
+    num_workers: int = _option(
+        0, Integer(Range(least=0)), "data", "processes that read the rows of data sets of your own; 0: this process does")
+    persistent_workers: bool = _option(True, Flag(), "data", "keep worker processes from one epoch to the next")
+    data_loader_mode: Literal["sync", "async", "async_rebatched"] | None = _option(
+        None, Choice(("sync", "async", "async_rebatched")), "data", "prepare a batch when it is asked for (sync), keep batches ready (async, by "
+        "default), or let all workers read pieces of the same batch (async_rebatched)", optional=True)
+    rebatched_worker_size: int | None = _option(
+        None, _COUNT, "data", "rows that a worker reads at once with async_rebatched; by default a batch divided by the workers", optional=True)
     prefetch: int = _option(2, Integer(Range(least=0)), "data", "batches prepared ahead by a thread; 0 prepares them on demand")
 
     strategy: Strategy = _option(

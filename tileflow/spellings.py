@@ -7,7 +7,7 @@ KNOWN_AS = {
     "lr": "learning_rate", "batch_size": "micro_batch_size", "batch": "micro_batch_size", "dim": "dims", "wd": "weight_decay", "num_epochs": "epochs",
     "n_epochs": "epochs", "criterion": "loss", "optim": "optimizer", "freeze": "frozen", "accumulate": "gradient_accumulation",
     "val_data": "test_data", "validation_data": "test_data", "eval_data": "test_data", "val_split": "validation_split", "target": "label",
-    "labels": "label", "y": "label", "num_threads": "threads", "n_jobs": "threads", "num_workers": "prefetch", "random_state": "seed",
+    "labels": "label", "y": "label", "num_threads": "threads", "n_jobs": "threads", "random_state": "seed",
     "lr_scheduler": "schedule", "scheduler": "schedule", "lr_schedule": "schedule", "warmup_steps": "warmup", "warmup_ratio": "warmup",
     "warmup_updates": "warmup", "lr_gamma": "schedule_gamma", "gamma": "schedule_gamma", "min_lr": "schedule_end", "milestones": "schedule_epochs",
     "dtype": "precision", "output": "out", "output_dir": "out", "chip": "machine",

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import memory
 from ..errors import DataError
+from ..feed.items import Stream
 from ..graph import TensorType
 from ..importers.onnx import DynamicOperandError
 from ..options import Options
@@ -53,10 +54,11 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
     report_foreign(known, dataset)
     run_options = chosen.clone()
     run_options.gradient_accumulation, run_options.input_group_size, run_options.output_mode = 1, 1, "all"
-    if not whole:
+    filled = whole and not isinstance(dataset.source, Stream)
+    if not filled:
         run_options.on_new_shape = "compile"                      # the last batch may be shorter: where sizes follow from data it is not filled up
     model_ = InferenceModel(source, run_options, chosen_progress(progress))
-    loader = DataLoader(model_.options, dataset, shuffle=False, pad_last=whole, drop_last=False)
+    loader = DataLoader(model_.options, dataset, shuffle=False, pad_last=filled, drop_last=False)
     parts: list[list[np.ndarray]] = []
     for batch in loader:
         outputs = model_(*batch[:len(dataset.fields)])

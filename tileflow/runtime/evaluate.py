@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import compiler, memory
+from ..feed.items import Stream
 from ..graph import Builder, Graph, TensorType, Value
 from ..loss import Loss
 from ..metrics import Collector
@@ -66,6 +67,7 @@ class Evaluator:
         self.model, self.options, self.progress, self.stop = model, options, progress, stop
         self.metrics: tuple[str | Function, ...] = ()
         self._evaluation: EvaluationModel | None = None
+        self._loader: DataLoader | None = None
 
     def measure(self, data: Dataset) -> dict[str, float | None] | None:
         """`loss` (the mean over all that counts) and the metrics by name, None where not defined; None where `stop` became true.
@@ -73,7 +75,7 @@ class Evaluator:
         Every row counts: the last batch is filled up where the loss has a value for each row, and a shorter one where it has not.
         """
         evaluation = self._ready(data)
-        loader = DataLoader(evaluation.options, data, shuffle=False, pad_last=evaluation.by_rows, drop_last=False)
+        loader = self._loader_of(data, evaluation)
         collector = Collector(self.metrics, evaluation.view, self.model.loss_name)
         total = weight = 0.0
         seen = 0
@@ -91,6 +93,13 @@ class Evaluator:
                 return None
         mean = total / weight if weight else math.nan
         return {"loss": None if math.isnan(mean) else mean, **collector.values()}
+
+    def _loader_of(self, data: Dataset, evaluation: EvaluationModel) -> DataLoader:
+        """The rows in their order; worker processes are kept from one measurement to the next."""
+        if self._loader is None or self._loader.dataset is not data:
+            filled = evaluation.by_rows and not isinstance(data.source, Stream)           # which may have fewer rows than it says
+            self._loader = DataLoader(evaluation.options, data, shuffle=False, pad_last=filled, drop_last=False)
+        return self._loader
 
     def _ready(self, data: Dataset) -> EvaluationModel:
         if self._evaluation is None:

@@ -3,7 +3,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from ..loss.labels import Labels, facts, is_one_hot, is_wrong, refuse
 from ..options import Options
 from .data import Dataset, Scaling
 from .data.classes import CHUNK, from_one_hot, renumbered
+from .data.columns import Column
 
 
 def look(dataset: Dataset, ignore_index: int | None) -> Labels | None:
@@ -64,11 +67,16 @@ def ready(dataset: Dataset, choice: Choice, output: TensorType, classes: tuple[s
     if choice.one_hot is not None and prod(dataset.label.sample) == prod(output.shape[1:]):
         if not all(is_one_hot(x, choice.one_hot) for _, x in _chunks(dataset)):
             raise DataError(f"The labels of data {dataset.name} are not one-hot as those of the training data are.")
-        dataset = dataset.with_labels(from_one_hot(dataset.label.array, choice.one_hot), dataset.classes)
+        dataset = dataset.with_labels(_numbers(dataset.label.array, choice.one_hot), dataset.classes)
     count = choice.loss.classes(output) if isinstance(choice.loss, ClassLoss) else None
     if choice.loss.takes != "anything":
         _check(dataset, choice, count)
     return dataset
+
+
+def _numbers(array: Any, axis: int) -> Any:
+    """One-hot labels as class numbers; those of a column when they are read."""
+    return array.then(partial(from_one_hot, axis=axis)) if isinstance(array, Column) else from_one_hot(array, axis)
 
 
 def numbered_as(dataset: Dataset, classes: tuple[str, ...] | None) -> Dataset:
@@ -93,5 +101,9 @@ def _chunks(dataset: Dataset) -> Iterator[tuple[int, np.ndarray]]:
     """Labels in parts, each with the number of its first row."""
     assert dataset.label is not None
     array, step = dataset.label.array, max(1, CHUNK // max(1, prod(dataset.label.sample)))
+    if isinstance(array, Column):
+        for row in dataset.looked_at().tolist():
+            yield row, dataset.part(np.array([row])).labels
+        return
     for start in range(0, len(dataset), step):
         yield start, np.asarray(array[start:start + step] if dataset.rows is None else array[dataset.rows[start:start + step]])

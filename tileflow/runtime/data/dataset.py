@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError
+from ...feed.items import Batch, Chosen, Items, Stream
 from ...graph.types import TensorType, kind_of
 from ...options import Options
 from .classes import numbered
+from .columns import LOOKED_AT, Column
 from .scaling import Scaling, Statistics, resolve
 
 _CHUNK = 1 << 16          # rows looked at together when values are checked
@@ -28,7 +30,8 @@ class Field:
     """One tensor of a dataset: `array` [rows, ...] and the way to a batch: take rows, reshape to `sample`, convert to
     `dtype`, times `scale`, minus `mean`, over `std`."""
 
-    array: np.ndarray
+    array: Any
+    """A NumPy array, or a Column."""
     sample: tuple[int, ...]
     dtype: np.dtype
     scale: float = 1.0
@@ -57,10 +60,15 @@ class Field:
 
     def gather(self, rows: np.ndarray) -> np.ndarray:
         """A fresh C-contiguous batch [len(rows), *sample] of `dtype`."""
-        taken = np.asarray(self.array[rows])
+        return self.made(np.asarray(self.array[rows]))
+
+    def made(self, taken: np.ndarray) -> np.ndarray:
+        """Rows as they were taken out of the array, as they are fed."""
+        if isinstance(self.array, Column) and not np.can_cast(taken.dtype, self.array.dtype, "same_kind"):
+            raise DataError(f"A row of the data set has {taken.dtype}, the first has {self.array.dtype}; rows must be alike.")
         if self.scale != 1.0:
             taken = np.multiply(taken, self.scale, dtype=self.dtype)
-        out = np.ascontiguousarray(taken.reshape(len(rows), *self.sample), dtype=self.dtype)
+        out = np.ascontiguousarray(taken.reshape(len(taken), *self.sample), dtype=self.dtype)
         if self.mean is not None:
             out -= self.mean
         if self.std is not None:
@@ -72,6 +80,7 @@ class Field:
 class Dataset:
     """Rows of named input fields and, for training, a label field.
 
+    source: what reads whole rows, where the arrays are columns of somebody's own data set.
     rows: indices into the arrays where the dataset is a part of them; None: all.
     columns: names of the columns of a table's only field.
     label_name: the array or column that the labels come from, where it has a name.
@@ -89,6 +98,7 @@ class Dataset:
     byte_scale: float = 1 / 255
     notes: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
+    source: Items | Stream | None = None
 
     def __post_init__(self) -> None:
         if not self.fields:
@@ -112,7 +122,8 @@ class Dataset:
 
     def with_labels(self, array: np.ndarray, classes: tuple[str, ...] | None) -> Dataset:
         """The dataset with other labels for all rows of its arrays."""
-        return replace(self, label=Field.of(array, f"The labels of data {self.name}"), classes=classes)
+        made = Field(array, array.shape[1:], array.dtype) if isinstance(array, Column) else Field.of(array, f"The labels of data {self.name}")
+        return replace(self, label=made, classes=classes)
 
     def __len__(self) -> int:
         if self.rows is not None:
@@ -136,6 +147,30 @@ class Dataset:
         """The fields in the order of a batch: inputs, then the label."""
         return (*self.fields.values(), *([self.label] if self.label is not None else []))
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the arrays that are in memory, or would be in that of another process."""
+        return sum(f.array.nbytes for f in self.tensors if isinstance(f.array, np.ndarray))
+
+    def reader(self) -> Any:
+        """What reads batches of it, here or in a worker process."""
+        if self.source is None:
+            return _Rows(self)
+        return Chosen(self.source, self.rows) if self.rows is not None and isinstance(self.source, Items) else self.source
+
+    def fitted(self, batch: Batch) -> tuple[np.ndarray, ...]:
+        """A batch of whole rows out of the source: inputs in order, then the labels."""
+        return tuple(f.made(np.asarray(f.array.finished(batch))) for f in self.tensors)
+
+    def looked_at(self) -> np.ndarray:
+        """Numbers of the rows that may be read to say what the data are like: all of arrays."""
+        column = next((f.array for f in self.tensors if isinstance(f.array, Column)), None)
+        if column is None:
+            return np.arange(len(self))
+        if self.rows is None:
+            return column.looked_at()
+        return np.arange(min(len(self), LOOKED_AT)) * len(self) // min(len(self), LOOKED_AT)
+
     def gather(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
         """The batch of these rows: inputs in order, then the labels."""
         at = rows if self.rows is None else self.rows[rows]
@@ -145,9 +180,9 @@ class Dataset:
         """Batches of up to `most` rows that lie evenly in the data, fewer where rows are large."""
         row = sum(math.prod(f.sample) * f.dtype.itemsize for f in self.tensors)
         count = min(len(self), most, max(1, SAMPLED_BYTES // max(1, row)))
-        rows = np.arange(count) * len(self) // count
+        rows = np.arange(count) * len(self) // count if self.source is None else self.looked_at()
         step = max(1, SAMPLED_BYTES // 16 // max(1, row))
-        return [self.gather(rows[at:at + step]) for at in range(0, count, step)]
+        return [self.gather(rows[at:at + step]) for at in range(0, len(rows), step)]
 
     def statistics(self) -> dict[str, Statistics]:
         """What the inputs of floating-point numbers look like as they are fed to the model, by a sample of rows."""
@@ -161,8 +196,8 @@ class Dataset:
         for name, f in [*self.fields.items(), *([("", self.label)] if self.label is not None else [])]:
             found.update(f"{name}\0{f.array.dtype.str}{list(f.array.shape[1:])}{len(self)}".encode("utf-8", "surrogatepass"))
             count = min(len(self), max(1, SAMPLED_BYTES // max(1, f.array.dtype.itemsize * math.prod(f.array.shape[1:]))))
-            rows = np.arange(count) * len(self) // count
-            for start in range(0, count, _CHUNK):
+            rows = np.arange(count) * len(self) // count if self.source is None else self.looked_at()
+            for start in range(0, len(rows), _CHUNK):
                 at = rows[start:start + _CHUNK]
                 found.update(np.ascontiguousarray(f.array[at if self.rows is None else self.rows[at]]).tobytes())
         return found.hexdigest()
@@ -174,6 +209,9 @@ class Dataset:
     def split(self, share: float, seed: int) -> tuple[Dataset, Dataset]:
         """Keep a random `share` of the rows apart: (the rest, the share), both in their original order."""
         n = len(self)
+        if isinstance(self.source, Stream):
+            raise DataError(f"Data {self.name} come one after the other, so that no share of them can be kept apart: leave validation_split out, and "
+                            "give test_data.")
         kept = min(max(round(n * share), 1), n - 1)
         if n < 2:
             raise DataError(f"Data {self.name} have one row, too few for a validation_split.")
@@ -193,7 +231,7 @@ class Dataset:
         """A sentence for each input that is fed whole numbers from 0 to 255 as they are."""
         return [f"Input {name}: whole numbers from {np.min(f.array):g} to {np.max(f.array):g} are fed as they are; if they are the bytes of images, "
                 f"--scale {1 / 255!r} brings them to 0..1." for name, f in self.fields.items()
-                if kind_of(f.dtype) == "f" and f.scaling == Scaling() and _holds_bytes(f.array[:SAMPLED_ROWS])]
+                if kind_of(f.dtype) == "f" and f.scaling == Scaling() and _holds_bytes(f.array[self.looked_at()[:SAMPLED_ROWS]])]
 
     def adapt_to(self, inputs: Mapping[str, TensorType], label: TensorType | None = None, options: Options | None = None,
                  known: Mapping[str, Scaling] | None = None) -> Dataset:
@@ -238,6 +276,23 @@ class Dataset:
                         "Name the arrays or columns to use with the option inputs.")
 
 
+def _channels_first(array: np.ndarray) -> np.ndarray:
+    return np.moveaxis(array, -1, 1)
+
+
+class _Rows:
+    """Rows of arrays, as a worker reads them."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def read(self, rows: np.ndarray) -> Batch:
+        return self.dataset.gather(rows)
+
+
 def _holds_bytes(array: np.ndarray) -> bool:
     """Whole numbers from 0 to 255, not all of them in the lower half."""
     return bool(array.size) and 127 < np.max(array) <= 255 and np.min(array) >= 0 and bool(np.all(array == np.trunc(array)))
@@ -273,7 +328,7 @@ def _shaped(what: str, field: Field, sample: tuple[int, ...]) -> tuple[Field, li
         return field, []
     essential = [n for n in have if n != 1]
     if len(have) == 3 and (have[2], have[0], have[1]) == sample and have[2] > 1:
-        moved = np.moveaxis(field.array, -1, 1)
+        moved = field.array.then(_channels_first) if isinstance(field.array, Column) else _channels_first(field.array)
         return replace(field, array=moved, sample=sample), [f"{what}: the data's channel axis is moved to the front."]
     flat = len(have) <= 1 or len(sample) <= 1
     if essential == [n for n in sample if n != 1] or (flat and math.prod(have) == math.prod(sample)):
@@ -283,7 +338,9 @@ def _shaped(what: str, field: Field, sample: tuple[int, ...]) -> tuple[Field, li
 
 
 def _check_whole(what: str, array: np.ndarray, dtype: np.dtype) -> None:
-    """DataError unless every number is a whole one that `dtype` can hold."""
+    """DataError unless every number is a whole one that `dtype` can hold; of a column those that may be looked at."""
+    if isinstance(array, Column):
+        array = array[array.looked_at()]
     if np.can_cast(array.dtype, dtype):
         return
     low, high = (0, 1) if dtype == np.bool_ else (np.iinfo(dtype).min, np.iinfo(dtype).max)

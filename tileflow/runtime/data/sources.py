@@ -12,8 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import DataError, OptionError
+from ...feed.items import Items, Stream, is_by_number, is_one_by_one
+from ...graph.types import kind_of
 from ...options import Options
-from .dataset import Dataset
+from .columns import Head, columns_of
+from .dataset import Dataset, Field
 from .idx import find_idx, is_idx, read_idx
 from .npy import open_npy, open_npz
 from .table import read_table
@@ -50,6 +53,8 @@ def open_data(spec: Any, options: Options | None = None, trained: Roles | None =
             - a Dataset or Data: taken as it is;
             - an array (inputs only), a tuple (input, ..., label), a tuple of two such tuples (train, test), or a dict of
               arrays by name;
+            - rows of somebody's own: data[i] by number, as PyTorch's data sets, or one after the other (an iterable, a generator, a function that
+              makes one for each epoch, PyTorch's DataLoader); a row is an array, a tuple (input, ..., label) or a dict;
             - the built-in name "digits";
             - a path: `.npz`, `.npy` (x.npy with y.npy beside it), `.csv`/`.tsv`, an IDX file, or a folder with `.npy` or
               IDX files (MNIST's names).
@@ -102,11 +107,48 @@ def _open(spec: Any, options: Options, trained: Roles) -> Data:
         return _named({str(name): _holding(array) for name, array in spec.items()}, "in memory", options, trained)
     if isinstance(spec, tuple):
         return _open_tuple(spec)
+    if is_by_number(spec):
+        return _of_rows(spec, Items(spec), options, trained)
+    if is_one_by_one(spec):
+        return _of_rows(spec, Stream(spec), options, trained)
     return Data(Dataset.of({"x": spec}), None)
 
 
 def _holding(array: Any) -> Callable[[], np.ndarray]:
     return lambda: np.asarray(array)
+
+
+def _of_rows(spec: Any, source: Items | Stream, options: Options, trained: Roles) -> Data:
+    """A data set of somebody's own, a row at a time."""
+    name = type(spec).__name__
+    try:
+        length = len(source)
+    except (TypeError, NotImplementedError, AttributeError):
+        if options.max_batches is None:
+            raise DataError(f"Data {name} have no length: give their class a method __len__, or say to train, with max_batches, how many batches are "
+                            "an epoch.") from None
+        length = options.max_batches * options.combined_batch_size
+    if length == 0:
+        raise DataError(f"Data {name} have no rows.")
+    columns = columns_of(source if isinstance(source, Items) else Head(source), length)
+    for key, column in columns.items():
+        if kind_of(column.dtype) not in "biuf" or column.dtype.itemsize > 8:
+            raise DataError(f"Part {key!r} of the rows of data {name} has element type {column.dtype}; numbers or booleans of up to 64 bits are "
+                            "needed.")
+    fields = {key: Field(c, c.shape[1:], c.dtype) for key, c in columns.items()}
+    if all(isinstance(key, str) for key in fields):
+        named: dict[str, Field] = fields
+        lowered = {key.lower(): key for key in named}
+        known = {key: key for key in named}
+        label = (_chosen(options.label, known, name) if options.label else trained.label if trained.label in named
+                 else next((lowered[word] for word in LABEL_NAMES if word in lowered), None))
+        inputs = [_chosen(wanted, known, name) for wanted in options.inputs] if options.inputs else [key for key in named if key != label]
+        chosen = {key: named[key] for key in inputs}
+        return Data(Dataset(name, chosen, None if label is None else named[label], source=source, label_name=label), None)
+    *first, last = fields.values()
+    given = first or [last]
+    names = ["x"] if len(given) == 1 else [f"x{i}" for i in range(len(given))]
+    return Data(Dataset(name, dict(zip(names, given, strict=True)), last if first else None, source=source), None)
 
 
 def _open_tuple(spec: tuple[Any, ...]) -> Data:

@@ -1,0 +1,256 @@
+"""Data sets of somebody's own: objects that give a row at a time, by number or one after the other, and how rows become arrays."""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import DataError
+
+Row = Any
+"""What a data set gives for a row: an array or a number, a tuple of such (inputs, then the label), or a dict of such by name."""
+Batch = Any
+"""Arrays [rows, ...] in a tuple, or in a dict where rows are dicts."""
+Collate = Callable[[list[Row]], Batch]
+
+
+def is_by_number(data: Any) -> bool:
+    """A data set of rows by number, as PyTorch's are: it has a length and gives row i as data[i]."""
+    return hasattr(data, "__getitem__") and hasattr(data, "__len__") and not _is_array(data) and not _is_plain(data) and not _is_in_order(data)
+
+
+def is_one_by_one(data: Any) -> bool:
+    """Rows that come one after the other: an iterable, a generator, or a function that gives one for each epoch."""
+    if _is_array(data) or _is_plain(data) or isinstance(data, type):
+        return False
+    return _is_in_order(data) or ((hasattr(data, "__iter__") or callable(data)) and not is_by_number(data))
+
+
+def is_loader(data: Any) -> bool:
+    """An object that gives whole batches, as torch.utils.data.DataLoader does."""
+    return all(hasattr(data, name) for name in ("dataset", "batch_size", "sampler", "__iter__"))
+
+
+def _is_plain(data: Any) -> bool:
+    return isinstance(data, (str, bytes, Mapping, list, tuple))
+
+
+def _is_array(data: Any) -> bool:
+    return hasattr(data, "__array__") or (hasattr(data, "shape") and hasattr(data, "dtype"))
+
+
+def _is_in_order(data: Any) -> bool:
+    """PyTorch's IterableDataset has the method of numbered rows, which raises."""
+    return any(c.__name__ == "IterableDataset" for c in type(data).__mro__) or is_loader(data)
+
+
+def collate(rows: list[Row]) -> Batch:
+    """The rows' parts, each stacked to an array [rows, ...]: a dict for dicts, else a tuple.
+
+    Raises:
+        DataError: rows have other parts than the first, parts of other shapes, or what is no array.
+    """
+    first = rows[0]
+    if isinstance(first, Mapping):
+        return {name: stacked([_part(row, name) for row in rows], f"{name!r}") for name in first}
+    if isinstance(first, (tuple, list)):
+        wrong = next((row for row in rows if not isinstance(row, (tuple, list)) or len(row) != len(first)), None)
+        if wrong is not None:
+            raise DataError(f"The data set gives rows of {len(first)} parts and others ({type(wrong).__name__}); all rows must have the same.")
+        return tuple(stacked([row[i] for row in rows], f"number {i}") for i in range(len(first)))
+    return (stacked(rows, "number 0"),)
+
+
+def _part(row: Row, name: Any) -> Any:
+    if not isinstance(row, Mapping) or name not in row:
+        raise DataError(f"A row of the data set has no {name!r}, which the first has.")
+    return row[name]
+
+
+def array_of(part: Any) -> np.ndarray:
+    """A part of a row, or of a batch, as an array; tensors of PyTorch leave their gradients behind."""
+    return np.asarray(part.detach() if hasattr(part, "detach") else part)
+
+
+def stacked(parts: Sequence[Any], what: str) -> np.ndarray:
+    """Parts of rows as one array.
+
+    Raises:
+        DataError: shapes differ, or what is given is no array of numbers.
+    """
+    arrays = [array_of(p) for p in parts]
+    first = arrays[0]
+    for i, a in enumerate(arrays):
+        if a.shape != first.shape:
+            raise DataError(f"Part {what} of the data set's rows has shape {list(a.shape)} in one row and {list(first.shape)} in another (rows {i} "
+                            "and 0 of a batch); rows of a batch must be alike: pad them, or give a collate_fn.")
+    if first.dtype.kind == "O":
+        raise DataError(f"Part {what} of the data set's rows is {type(parts[0]).__name__}, which is no array of numbers; give a collate_fn, or "
+                        "arrays.")
+    return np.stack(arrays)
+
+
+SKIPPED = 1024
+"""Rows that are read at a time to be passed over."""
+
+
+class Items:
+    """Rows by number."""
+
+    def __init__(self, data: Any, make: Collate = collate) -> None:
+        self.data, self.make = data, make
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def read(self, rows: np.ndarray) -> Batch:
+        """A batch of these rows."""
+        if hasattr(self.data, "__getitems__"):                       # PyTorch's name for many rows at once
+            return self.make(list(self.data.__getitems__(rows.tolist())))
+        return self.make([self.data[i] for i in rows.tolist()])
+
+
+class Chosen:
+    """Some of the rows by number."""
+
+    def __init__(self, source: Items, rows: np.ndarray) -> None:
+        self.source, self.rows = source, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, rows: np.ndarray) -> Batch:
+        return self.source.read(self.rows[rows])
+
+
+class Stream:
+    """Rows one after the other, an epoch after another."""
+
+    def __init__(self, data: Any, make: Collate = collate) -> None:
+        """`data`: iterables of rows; loaders of whole batches; generators, which have one epoch; functions that give any of these."""
+        self.data, self.make = data, make
+        self._batched = is_loader(data)
+        self._rows: Iterator[Row] | None = None
+        self._left: list[Batch] = []
+        self._began = self._peeked = False
+
+    def __len__(self) -> int:
+        """Rows of an epoch (TypeError where nobody knows)."""
+        if not self._batched:
+            return len(self.data)
+        rows, size = len(self.data.dataset), self.data.batch_size
+        return len(self.data) * size if size is not None and getattr(self.data, "drop_last", False) else rows
+
+    def begin(self) -> None:
+        """An epoch from its first row.
+
+        Raises:
+            DataError: a generator, which can be gone through once, begins again.
+        """
+        if self._peeked:
+            self._peeked = False
+            return
+        made = self.data if hasattr(self.data, "__iter__") else self.data()
+        rows = iter(made)
+        if rows is made and self._began and made is self.data:
+            raise DataError("The data are a generator, which can be gone through once, and are read a second time; give a function that makes one, "
+                            "or an object with __iter__.")
+        self._rows, self._left, self._began = rows, [], True
+
+    def peek(self, count: int) -> Batch:
+        """The first rows of an epoch, which then is about to begin with them; None where there are none."""
+        self.begin()
+        if self._batched:
+            batch = next(self._rows or iter(()), None)
+            self._left = [] if batch is None else [_arrays(batch)]
+            self._peeked = True
+            return self._left[0] if self._left else None
+        rows = list(itertools.islice(self._rows or (), count))
+        self._rows, self._peeked = itertools.chain(rows, self._rows or ()), True
+        return self.make(rows) if rows else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent to another process begins anew there."""
+        if hasattr(self.data, "__next__"):
+            raise TypeError("a generator cannot be sent to another process; give a function that makes one, or an object with __iter__")
+        return {**self.__dict__, "_rows": None, "_left": [], "_began": False, "_peeked": False}
+
+    def read(self, request: Any) -> Batch:
+        """What `request` asks for: "begin" an epoch; ("skip", rows); a whole number of rows to take, fewer at the end, None after it."""
+        if request == "begin":
+            self.begin()
+            return None
+        if isinstance(request, tuple):
+            _, count = request
+            while count > 0 and (found := self.read(min(count, SKIPPED))) is not None:
+                count -= rows_of(found)
+            return None
+        assert self._rows is not None, "begin first"
+        return self._recut(request) if self._batched else self._taken(request)
+
+    def _taken(self, count: int) -> Batch:
+        rows = list(itertools.islice(self._rows or (), count))
+        return self.make(rows) if rows else None
+
+    def _recut(self, count: int) -> Batch:
+        """Batches of any size as batches of `count` rows."""
+        while sum(map(rows_of, self._left)) < count:
+            batch = next(self._rows or iter(()), None)
+            if batch is None:
+                break
+            self._left.append(_arrays(batch))
+        if not self._left:
+            return None
+        whole = joined(self._left)
+        self._left = [part(whole, slice(count, None))] if rows_of(whole) > count else []
+        return part(whole, slice(0, count))
+
+
+class Whole:
+    """What an iterable gives, as it is: an item at a time."""
+
+    def __init__(self, data: Iterable[Any]) -> None:
+        self.data = data
+        self._items: Iterator[Any] | None = None
+
+    def read(self, request: Any) -> Any:
+        """"begin": from the start; else the next item with its arrays as NumPy's, in a tuple of one; None at the end."""
+        if request == "begin" or self._items is None:
+            self._items = None
+            self._items = iter(self.data)
+            if request == "begin":
+                return None
+        for item in self._items:
+            return (_arrays(item),)
+        return None
+
+
+def _arrays(batch: Any) -> Batch:
+    """A batch of somebody's own as arrays of ours."""
+    if isinstance(batch, Mapping):
+        return {name: array_of(a) for name, a in batch.items()}
+    return tuple(array_of(a) for a in batch) if isinstance(batch, (tuple, list)) else (array_of(batch),)
+
+
+def rows_of(batch: Batch) -> int:
+    """Rows of a batch (DataError where it has none)."""
+    for a in batch.values() if isinstance(batch, Mapping) else batch:
+        if np.ndim(a):
+            return len(a)
+    raise DataError("A batch of the data has no array with rows.")
+
+
+def part(batch: Batch, rows: Any) -> Batch:
+    """Some rows of a batch."""
+    return {name: a[rows] for name, a in batch.items()} if isinstance(batch, Mapping) else tuple(a[rows] for a in batch)
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Batches one after the other, as one."""
+    if len(batches) == 1:
+        return batches[0]
+    if isinstance(batches[0], Mapping):
+        return {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
+    return tuple(np.concatenate(parts) for parts in zip(*batches, strict=True))

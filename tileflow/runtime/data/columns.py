@@ -1,0 +1,92 @@
+"""Columns: parts of the rows of somebody's own data set, read when they are asked for."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...errors import DataError
+from ...feed.items import Batch, Items, Stream, part, rows_of
+
+LOOKED_AT = 64
+"""Rows that are read to say what the data are like; their labels are checked, those of others when they are trained."""
+
+Step = Callable[[np.ndarray], np.ndarray]
+
+
+class Head:
+    """The first rows of a stream, which stand for all of them where somebody looks."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.rows = stream.peek(LOOKED_AT)
+        if self.rows is None:
+            raise DataError("The data have no rows: nothing came out of them.")
+
+    def read(self, rows: np.ndarray) -> Batch:
+        return part(self.rows, np.asarray(rows) % rows_of(self.rows))
+
+
+class Last:
+    """Reads rows; the columns of one batch ask for the same rows, which are read once."""
+
+    def __init__(self, source: Items | Head) -> None:
+        self.source = source
+        self._rows: bytes | None = None
+        self._batch: Batch = None
+
+    def read(self, rows: np.ndarray) -> Batch:
+        asked = rows.tobytes()
+        if asked != self._rows:
+            self._batch, self._rows = self.source.read(rows), asked
+        return self._batch
+
+
+class Column:
+    """A part of every row, as an array [rows, ...] that is read when it is indexed; `steps` are done to what was read."""
+
+    def __init__(self, source: Last, key: Any, length: int, steps: tuple[Step, ...] = ()) -> None:
+        self.source, self.key, self.length, self.steps = source, key, length, steps
+        first = self[np.zeros(1, np.int64)]
+        self.dtype, self.shape = first.dtype, (length, *first.shape[1:])
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(self.length))
+        batch = self.source.read(np.asarray(rows, np.int64))
+        return self.finished(batch)
+
+    def finished(self, batch: Batch) -> np.ndarray:
+        """This part of a batch of whole rows."""
+        try:
+            found = batch[self.key]
+        except (KeyError, IndexError):
+            raise DataError(f"A row of the data set has no part {self.key!r}, which the first has.") from None
+        for step in self.steps:
+            found = step(found)
+        return found
+
+    def then(self, step: Step) -> Column:
+        """The column with something done to it; `step` can be pickled."""
+        return Column(self.source, self.key, self.length, (*self.steps, step))
+
+    def looked_at(self) -> np.ndarray:
+        """Numbers of rows that lie evenly in the data, few enough to be read before anything is trained."""
+        if isinstance(self.source.source, Head):
+            return np.arange(min(rows_of(self.source.source.rows), self.length))
+        count = min(LOOKED_AT, self.length)
+        return np.arange(count) * self.length // count
+
+
+def columns_of(source: Items | Head, length: int) -> dict[Any, Column]:
+    """A column for each part of the rows, by its name in a dict or its place in a tuple."""
+    last = Last(source)
+    first = last.read(np.zeros(1, np.int64))
+    return {key: Column(last, key, length) for key in (first if isinstance(first, Mapping) else range(len(first)))}
