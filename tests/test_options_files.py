@@ -51,6 +51,49 @@ def test_lines(tmp_path):
     assert not options.given("seed", files=False)
 
 
+@pytest.mark.parametrize(("strategy", "wanted"), [
+    ('PipelinedExecution("B1", "B2")', {"strategy": "pipelined", "stages": ("B1", "B2")}),
+    ('PipelinedExecution(poptorch.Stage("B1", "C").ipu(0), poptorch.Stage("B2").ipu(1))', {"strategy": "pipelined", "stages": ("B1+C@0", "B2@1")}),
+    ("PipelinedExecution(poptorch.AutoStage.AutoIncrement)", {"strategy": "pipelined", "auto_stage": "auto_increment"}),
+    ("PipelinedExecution()", {"strategy": "pipelined"}),
+    ('ShardedExecution(poptorch.Stage("B1"), "B2")', {"strategy": "sharded", "stages": ("B1", "B2")}),
+    ('SerialPhasedExecution(poptorch.Phase("a", "b"), poptorch.Phase(poptorch.Stage("c")).ipus(0), ["d", "e"], "f")'
+     ".setTensorsLiveness(poptorch.Liveness.OffChipAfterEachPhase).useSeparateBackwardPhase()",
+     {"strategy": "serial_phased", "stages": ("a+b", "c@0", "d+e", "f"), "tensors_liveness": "off_chip_after_each_phase",
+      "separate_backward_phase": True}),
+    ('ParallelPhasedExecution(poptorch.Phase("a").ipus(0), poptorch.Phase("b").ipus(1)).sendTensorsOffChipAfterFwd(True)',
+     {"strategy": "parallel_phased", "stages": ("a@0", "b@1"), "tensors_liveness": "off_chip_after_fwd"}),
+])
+def test_strategies(strategy, wanted, tmp_path):
+    assert loaded(f"setExecutionStrategy(poptorch.{strategy})", tmp_path) == Options(**wanted)
+
+
+def test_a_pipeline_from_lines(tmp_path):
+    """The tutorial's lines run, and what they compute is what one IPU does."""
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 3)
+
+        def forward(self, x: nn.Tensor) -> nn.Tensor:
+            with nn.Block("B1"):
+                x = self.a(x).relu()
+            with nn.Block("B2"):
+                return self.b(x)
+
+    lines = ('Training.gradientAccumulation(4)\nsetExecutionStrategy(poptorch.PipelinedExecution(poptorch.Stage("B1").ipu(0), '
+             'poptorch.Stage("B2").ipu(1)))\nanchorTensor("short", "a")\n')
+    draw = np.random.default_rng(0)
+    x, y = draw.standard_normal((16, 4)).astype(np.float32), draw.integers(0, 3, 16)
+    found = []
+    for options in (loaded(lines, tmp_path), Options(gradient_accumulation=4, anchored_tensors="a")):
+        net = Net()
+        net.load_state_dict({k: np.linspace(-1, 1, v.size, dtype=np.float32).reshape(v.shape) for k, v in net.state_dict().items()})
+        model = tileflow.training_model(net, options, optimizer=tileflow.optim.SGD(lr=0.1))
+        model(x, y)
+        found.append({**net.state_dict(), "anchored": model.anchored("a")})
+    assert all(found[0][k].tobytes() == found[1][k].tobytes() for k in found[1])
+
+
 def test_files_of_lines_go_under_what_is_given(tmp_path):
     assert loaded("epochs(3)\nseed(1)", tmp_path, "a.txt", epochs=5) == Options(epochs=5, seed=1)
 
@@ -76,6 +119,17 @@ def test_files_of_lines_go_under_what_is_given(tmp_path):
     ("useOfflineIpuTarget(3)", "ipu_version must be 1, 2 or 21, not 3."),
     ("Training.setAutomaticLossScaling(1)", "needs True or False, not 1."),
     ("epochs(1)\n\nepochs(2)", "line 3: Option epochs is set twice, first on line 1."),
+    ("setExecutionStrategy('pipelined')", "needs one of poptorch.PipelinedExecution(...), "),
+    ("setExecutionStrategy(poptorch.SerialPhasedExecution())", "There is currently no AutoStage for PhasedExecution"),
+    ("setExecutionStrategy(poptorch.SerialPhasedExecution(poptorch.Phase(poptorch.Stage('a'), poptorch.Stage('b'))))", "a phase has one stage here"),
+    ("setExecutionStrategy(poptorch.PipelinedExecution(poptorch.Stage()))", "a stage needs at least one block"),
+    ("setExecutionStrategy(poptorch.PipelinedExecution(poptorch.Stage('a').ipu(-1)))", "an IPU is named by .ipu(n), a whole number from 0 on"),
+    ("setExecutionStrategy(poptorch.PipelinedExecution('a@1'))", "without +, @ or commas, not 'a@1'"),
+    ("setExecutionStrategy(poptorch.PipelinedExecution('a').stage('a'))", "cannot be said here; give Stage(...).ipu(n)"),
+    ("setExecutionStrategy(poptorch.ParallelPhasedExecution('a').setTensorsLiveness(poptorch.Liveness.AlwaysLive))",
+     "it has useSeparateBackwardPhase"),
+    ("setExecutionStrategy(poptorch.SerialPhasedExecution('a').useSeparateBackwardPhase(1))", "takes True or False"),
+    ("setExecutionStrategy(poptorch.PipelinedExecution(3))", "stages are poptorch.Stage"),
     ("Jit.traceModel(True)", "nothing is traced"),
     ("syncPattern(poptorch.SyncPattern.ReplicaAndLadder)", "synchronises all tiles"),
     ("_Popart.set('engineOption', {})", "Unknown option 'engineOption' of _Popart.set. Did you mean engineOptions"),

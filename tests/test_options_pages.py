@@ -52,7 +52,7 @@ VALUES = {
     "TensorLocations.setOptimizerLocation": (Made((Call("poptorch.TensorLocationSettings"), Call("useOnChipStorage", (False,)))),),
     "_Popart.autoRecomputation": (3,), "anchorTensor": ("a", "conv1/out"), "_Popart.automaticLossScalingSettings.binEdgeLocation": (0.25,),
     "_Popart.automaticLossScalingSettings.thresholdUpperCountProportion": (1e-3,),
-    "setExecutionStrategy": (Made((Call("poptorch.ShardedExecution"),)),),
+    "setExecutionStrategy": (Made((Call("poptorch.ShardedExecution", ("a", "b")),)),),
     "_Popart.defaultBufferingDepth": (3,), "_Popart.defaultPrefetchBufferingDepth": (3,),
 }
 TRUTHS = ("enable", "autocastEnabled", "running", "show", "setAutomatic", "broadcast", "autoRound", "Settings.enabled")

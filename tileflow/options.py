@@ -232,14 +232,15 @@ class Options(Settings):
 
     strategy: Strategy = _option(
         "none", Choice(("none", "pipelined", "sharded", "serial_phased", "parallel_phased")), "execution",
-        "how stages of the model run on several IPUs: overlapping micro-batches, one after the other, or in phases on one IPU or on two in turn")
+        "how stages of the model run on several IPUs: overlapping micro-batches, one after the other, or in phases on one IPU or on two in turn",
+        common=True)
     stages: tuple[str, ...] = _option(
         (), Names(), "execution", "blocks of each stage (or phase), joined by +, with its IPU after @, such as embed+layer0@0,layer1@1; of an ONNX "
         "file, name patterns of nodes")
     pipeline_splits: tuple[str, ...] = _option(
         (), Names(), "execution", "name patterns of layers or nodes at which a new stage begins, each on the next IPU")
     auto_pipeline: int | None = _option(
-        None, _COUNT, "execution", "find so many stages of about equal length, each on an IPU of its own", optional=True)
+        None, _COUNT, "execution", "find so many stages of about equal length, each on an IPU of its own", optional=True, common=True)
     auto_stage: Literal["same_as_ipu", "auto_increment"] = _option(
         "same_as_ipu", Choice(("same_as_ipu", "auto_increment")), "execution", "where blocks, and no stages, are given: a stage for each IPU, or for "
         "each block")

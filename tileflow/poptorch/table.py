@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import OptionError
+from .strategies import strategy
 from .values import Call, Made, Word, member, partials, settings
 
 Take = Callable[..., Mapping[str, Any]]
@@ -183,11 +184,13 @@ OPTIONS = (
     _is("deviceIterations", "device_iterations"),
     _is("replicationFactor", "replication_factor", "Replicas of one process."),
     Entry("inputReplicaGrouping", "NoGrouping is a size of 1.", ("input_group_size", "input_group_type"), _grouping),
-    _none("setExecutionStrategy", "a program runs as a whole, on one simulated IPU, whose cores share each operator; leave it out."),
+    Entry("setExecutionStrategy", "`poptorch.PipelinedExecution(poptorch.Stage(\"B1\").ipu(0), ...)` and the other strategies; see "
+          "`docs/strategies.md`.",
+          ("strategy", "stages", "auto_stage", "tensors_liveness", "separate_backward_phase"), strategy),
     Entry("setAvailableMemoryProportion", "`{\"IPU0\": 0.3}`, or by name pattern of operators.", ("available_memory_proportion",), _proportions),
     Entry("outputMode", "The period counts with EveryN only.", ("output_mode", "output_return_period"), _output_mode),
     _is("randomSeed", "seed", "It is that of every random number: initial weights, dropout, shuffling."),
-    _none("autoRoundNumIPUs", "any number of IPUs can be simulated; nothing need be rounded, so leave it out."),
+    _switch("autoRoundNumIPUs", "auto_round_num_ipus"),
     _switch("broadcastBuffers", "broadcast_buffers", "True works with buffers that training changes as well: replicas share them."),
     Entry("connectionType", "`Always` is taken, for it says what is so. The simulated machine is always there; `tileflow.compile(model, "
           "machine=...)` "
@@ -295,8 +298,9 @@ POPART = (
         "accumulateOuterFragmentSettings.schedule", "accumulateOuterFragmentSettings.excludedVirtualGraphs", "timeLimitScheduler",
               "swapLimitScheduler",
         "decomposeGradSum", "mergeVarUpdate", "mergeVarUpdateMemThreshold", "batchSerializationSettings.factor", "batchSerializationSettings.method",
-        "batchSerializationSettings.transformContext", "batchSerializationSettings.batchSchedule", "executionPhaseSettings.phases",
-        "executionPhaseSettings.stages")),
+        "batchSerializationSettings.transformContext", "batchSerializationSettings.batchSchedule")),
+    *(_none(f"_Popart.executionPhaseSettings.{name}", "the options strategy, stages and separate_backward_phase say what phases there are.")
+      for name in ("phases", "stages")),
     *(_none(f"_Popart.{name}", STREAMS) for name in (
         "disableGradAccumulationTensorStreams", "disableOptimizerStateTensorStreams", "rearrangeAnchorsOnHost", "groupHostSync")),
     _none("_Popart.saveInitializersToFile", "`save_onnx` and `tileflow.save_state` write weights; an ONNX file is read with the files of "

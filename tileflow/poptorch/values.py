@@ -52,6 +52,9 @@ ENUMS: dict[str, dict[str, tuple[int | str, Any]]] = {
     "ConnectionType": {"Always": (0, "always"), "OnDemand": (1, "on_demand"), "Never": (2, "never")},
     "SyncPattern": {"Full": (0, "full"), "SinglePipeline": (1, "single_pipeline"), "ReplicaAndLadder": (2, "replica_and_ladder")},
     "HalfFloatCastingBehavior": {"FloatDowncastToHalf": (0, "activation"), "HalfUpcastToFloat": (1, "upcast"), "Default": (2, "activation")},
+    "AutoStage": {"SameAsIpu": (0, "same_as_ipu"), "AutoIncrement": (1, "auto_increment")},
+    "Liveness": {"AlwaysLive": (0, "always_live"), "OffChipAfterFwd": (1, "off_chip_after_fwd"),
+                 "OffChipAfterFwdNoOverlap": (2, "off_chip_after_fwd_no_overlap"), "OffChipAfterEachPhase": (3, "off_chip_after_each_phase")},
     "CommGroupType": {"All": (0, "all"), "Consecutive": (1, "consecutive"), "Orthogonal": (2, "orthogonal"), "NoGrouping": (3, "no_grouping")},
 }
 """Members of PopTorch's enums: the value that its files may hold as well, and tileflow's word."""

@@ -1,0 +1,104 @@
+"""PopTorch's execution strategies, as written in a line, to tileflow's options."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import OptionError
+from .values import Call, Made, Word, member
+
+KINDS = {"PipelinedExecution": "pipelined", "ShardedExecution": "sharded", "SerialPhasedExecution": "serial_phased",
+         "ParallelPhasedExecution": "parallel_phased"}
+LATER = {"useSeparateBackwardPhase": ("serial_phased", "parallel_phased"), "setTensorsLiveness": ("serial_phased",),
+         "sendTensorsOffChipAfterFwd": ("parallel_phased",)}
+"""Calls on a strategy, and the strategies that have them."""
+
+
+def strategy(made: Any) -> Mapping[str, Any]:
+    """The options that say `poptorch.PipelinedExecution(poptorch.Stage("B1").ipu(0), "B2")` and its like.
+
+    Raises:
+        OptionError: it is no strategy, its arguments are none that it takes, or a phase has several stages.
+    """
+    if not isinstance(made, Made) or made.kind not in KINDS:
+        raise OptionError(f"needs one of {', '.join(f'poptorch.{name}(...)' for name in KINDS)}, not {made!r}.")
+    kind, first = KINDS[made.kind], made.calls[0]
+    if first.kwargs:
+        raise OptionError(f"{made.kind} takes no {next(iter(first.kwargs))}.")
+    phased = kind.endswith("phased")
+    if not phased and len(first.args) == 1 and isinstance(first.args[0], Word):
+        found: dict[str, Any] = {"strategy": kind, "auto_stage": member("AutoStage", first.args[0])}
+    else:
+        stages = [_phase(a) if phased else _stage(a) for a in first.args]
+        if phased and not stages:
+            raise OptionError("There is currently no AutoStage for PhasedExecution, please explicitly specify the phases.")
+        found = {"strategy": kind, **({"stages": stages} if stages else {})}
+    for call in made.calls[1:]:
+        found |= _later(call, kind, made.kind)
+    return found
+
+
+def _later(call: Call, kind: str, shown: str) -> Mapping[str, Any]:
+    """A call on a strategy; without an argument it means True."""
+    name = next((n for n in LATER if n.lower() == call.name.replace("_", "").lower() and kind in LATER[n]), None)
+    if name is None:
+        has = [n for n, kinds in LATER.items() if kind in kinds]
+        raise OptionError(f"{shown}(...).{call.name} cannot be said here; " + (f"it has {' and '.join(has)}." if has else "give Stage(...).ipu(n)."))
+    value = call.args[0] if len(call.args) == 1 and not call.kwargs else True if not call.args and not call.kwargs else None
+    if name == "setTensorsLiveness":
+        return {"tensors_liveness": member("Liveness", value)}
+    if not isinstance(value, bool):
+        raise OptionError(f"{name} takes True or False.")
+    if name == "useSeparateBackwardPhase":
+        return {"separate_backward_phase": value}
+    return {"tensors_liveness": "off_chip_after_fwd" if value else "always_live"}
+
+
+def _stage(made: Any) -> str:
+    """A word of the option stages: "a+b@1"."""
+    if isinstance(made, str):
+        return _named([made])
+    if not isinstance(made, Made) or made.kind != "Stage" or len(made.calls) > 2 or made.calls[0].kwargs:
+        raise OptionError(f"stages are poptorch.Stage(\"block\", ...).ipu(n) or names of blocks, not {made!r}.")
+    blocks = _named(made.calls[0].args)
+    return blocks if len(made.calls) == 1 else f"{blocks}@{_number(made.calls[1], 'ipu')}"
+
+
+def _phase(made: Any) -> str:
+    """A phase of one stage: names of blocks, a list of them, or Phase(...) of them, of one Stage, with .ipus(n)."""
+    if isinstance(made, list):
+        return _one(made)
+    if not isinstance(made, Made) or made.kind != "Phase":
+        return _stage(made)
+    if len(made.calls) > 2 or made.calls[0].kwargs:
+        raise OptionError("phases are poptorch.Phase(...).ipus(n).")
+    stage = _one(made.calls[0].args)
+    if len(made.calls) == 1:
+        return stage
+    return f"{stage.partition('@')[0]}@{_number(made.calls[1], 'ipus')}"
+
+
+def _one(stages: Sequence[Any]) -> str:
+    """Names of blocks, which are one stage, or one stage."""
+    if stages and all(isinstance(s, str) for s in stages):
+        return _named(stages)
+    if len(stages) != 1:
+        raise OptionError(f"a phase has one stage here, on one IPU, not {len(stages)}: join their blocks, Phase(\"a\", \"b\").")
+    return _stage(stages[0])
+
+
+def _named(blocks: Sequence[Any]) -> str:
+    for name in blocks:
+        if not isinstance(name, str) or not name or any(c in name for c in "+@,"):
+            raise OptionError(f"blocks are named by texts without +, @ or commas, not {name!r}.")
+    if not blocks:
+        raise OptionError("a stage needs at least one block.")
+    return "+".join(blocks)
+
+
+def _number(call: Call, wanted: str) -> int:
+    """The IPU that a call names."""
+    found = call.args[0] if len(call.args) == 1 and not call.kwargs else None
+    if call.name.lower() != wanted or isinstance(found, bool) or not isinstance(found, int) or found < 0:
+        raise OptionError(f"an IPU is named by .{wanted}(n), a whole number from 0 on.")
+    return found
