@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tileflow.graph import Graph, Op, Value, type_of
-from tileflow.host.rewrite import rewrite
+from tileflow.host.rewrite import COMPOSITES, rewrite
 from tileflow.kernels.isa import cpu
 from tileflow.lower.attach import attach
 from tileflow.lower.coarse import coarsen
@@ -29,8 +29,8 @@ Array = np.ndarray
 def host_passes(graph: Graph) -> Graph:
     """What `lower.plan` does to one graph before it becomes rows, packing aside; verified after each pass."""
     path = cpu.current()
-    return through(graph, composites, coarsen, record, rewrite, lambda g: widen(g, path), expand, lambda g: arrange(g, path), undo_moves, fuse,
-                   attach, lambda g: pool_planes(g, path), attach)
+    return through(graph, lambda g: rewrite(g, (), COMPOSITES), composites, coarsen, record, rewrite, lambda g: widen(g, path), expand,
+                   lambda g: arrange(g, path), undo_moves, fuse, attach, lambda g: pool_planes(g, path), attach)
 
 
 def run(graph: Graph, feeds: Mapping[str, Array]) -> dict[Value, Array]:

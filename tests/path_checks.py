@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +24,7 @@ from test_half_gemm import run as run_halves
 from tileflow.graph import OPS, Op, TensorType, type_of
 from tileflow.graph.composite import declares
 from tileflow.host.form import channels_last, recorded
+from tileflow.host.integer import ByteConv
 from tileflow.kernels.elementwise import expr as E
 from tileflow.kernels.elementwise.expr import Var
 from tileflow.kernels.elementwise.guarded import guarded_call
@@ -241,6 +243,33 @@ def test_pools(shape: tuple[int, ...], attributes: dict[str, Any]) -> None:
     average = OPERATORS["AveragePool"](**attributes, count_include_pad=1)
     check_both(average, normal(*shape), rtol=1e-5, atol=1e-6)
     check_both(OPERATORS["AveragePoolGrad"](shape=shape[2:], count_include_pad=1, **average.same()), g, rtol=1e-5, atol=1e-6)
+
+
+# ---- 8-bit integers -----------------------------------------------------------------------------------------------------
+
+BYTES = ("uint8", "int8")
+
+
+def whole(dtype: str, *shape: int, seed: int = 0) -> Array:
+    info = np.iinfo(dtype)
+    return np.random.default_rng([seed, *shape]).integers(info.min, info.max, shape, dtype=dtype, endpoint=True)
+
+
+@pytest.mark.parametrize(("left", "right"), list(itertools.product(BYTES, BYTES)))
+def test_integer_products(left: str, right: str) -> None:
+    for m, n, k in ((1, 1, 1), (5, 7, 3), (13, 37, 18)):
+        zeros = whole("int8", m).astype("int32"), whole("int8", n, seed=1).astype("int32")
+        check_kernel(OPERATORS["IntegerProduct"](), whole(left, m, k), whole(right, k, n), *zeros)
+
+
+@pytest.mark.parametrize(("left", "right", "x", "w", "attributes"), [
+    ("uint8", "int8", (2, 5, 5, 7), (9, 5, 3, 2), dict(pads=(1, 0, 2, 1), strides=(1, 2))),
+    ("int8", "uint8", (1, 3, 4, 19), (3, 1, 2, 7), dict(group=3, pads=(0, 6, 0, 6), dilations=(1, 2))),
+    ("int8", "int8", (1, 6, 7), (5, 6, 1), {}),
+    ("uint8", "uint8", (1, 4, 9), (6, 2, 3), dict(group=2, strides=(3,), pads=(1, 2)))])
+def test_integer_convolutions(left: str, right: str, x: tuple[int, ...], w: tuple[int, ...], attributes: dict[str, Any]) -> None:
+    point, points = np.array(9 if left == "uint8" else -9, np.int32), whole("int8", w[0]).astype(np.int32)
+    check_kernel(ByteConv(OPERATORS["ConvInteger"](**attributes)), whole(left, *x), whole(right, *w), point, points)
 
 
 # ---- elementwise --------------------------------------------------------------------------------------------------------

@@ -518,6 +518,8 @@ def _convert(t: Translator, source: str, target: str, x: Any) -> Any:
         wider, narrower = kind.element == ir.DoubleType(), x.type.element == ir.DoubleType()
         return x if wider == narrower else t.b.fpext(x, kind) if wider else t.b.fptrunc(x, kind)
     if "float" in source:
+        if _size(target) < 4 or target == "int32":
+            return _saturated(t, target, x)
         name = f"llvm.fpto{'s' if target.startswith('int') else 'u'}i.sat.v{t.lanes}i{8 * _size(target)}"
         return t.e.call(f"{name}.v{t.lanes}f{32 if x.type.element == ir.FloatType() else 64}", kind, [x])
     signed = source.startswith("int")
@@ -526,6 +528,21 @@ def _convert(t: Translator, source: str, target: str, x: Any) -> Any:
     if x.type.element.width >= kind.element.width:
         return t.b.trunc(x, kind) if x.type != kind else x
     return (t.b.sext if signed else t.b.zext)(x, kind)
+
+
+def _saturated(t: Translator, target: str, x: Any) -> Any:
+    """Floats as integers of at most 32 bits: towards zero, saturated, NaN as 0. What `llvm.fptosi.sat` says, which LLVM does lane by lane."""
+    bits, number = 8 * _size(target), lambda value: ir.Constant(x.type, [value] * t.lanes)
+    least, most = (-2.0 ** (bits - 1), 2.0 ** (bits - 1) - 1) if target.startswith("int") else (0.0, 2.0 ** bits - 1)
+    x = t.b.select(t.b.fcmp_ordered("ord", x, x), x, number(0.0))
+    x = t.b.select(t.b.fcmp_ordered(">", x, number(least)), x, number(least))
+    words = ir.VectorType(INT32, t.lanes)
+    if target == "int32":                                       # its largest number is none of float32
+        over = t.b.fcmp_ordered(">=", x, number(2.0 ** 31))
+        found = t.b.fptosi(t.b.select(over, number(0.0), x), words)
+        return t.b.select(over, ir.Constant(words, [2 ** 31 - 1] * t.lanes), found)
+    found = t.b.fptosi(t.b.select(t.b.fcmp_ordered("<", x, number(most)), x, number(most)), words)
+    return t.b.trunc(found, t.kind(target))
 
 
 _EMITTERS: dict[str, Rule] = {

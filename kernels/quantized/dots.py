@@ -65,7 +65,7 @@ def way_of(path: cpu.Cpu) -> Way:
     return Way(path, 4 if path.vnni else 2, path.integer_bytes // 4)
 
 
-def _dot(e: Emitter, way: Way, sums: Any, left: Any, right: Any) -> Any:
+def dot(e: Emitter, way: Way, sums: Any, left: Any, right: Any) -> Any:
     """sums + the products of the groups of `left` and `right`."""
     bits = 32 * way.lanes
     if way.group == 4:
@@ -97,7 +97,7 @@ def _register_block(way: Way, rows: int) -> Any:
             for i in range(rows):
                 each = e.splat(e.load(e.address(ats[i // 3], (0, a_row, twice)[i % 3]), ELEMENTS["i4"]), way.lanes)
                 for v in range(way.vectors):
-                    sums[i * way.vectors + v] = _dot(e, way, sums[i * way.vectors + v], each, row_b[v])
+                    sums[i * way.vectors + v] = dot(e, way, sums[i * way.vectors + v], each, row_b[v])
             return [e.address(at_b, step), *(e.address(at, 4) for at in ats), *sums]
 
         sums = e.loop(0, k, 1, [b, *starts, *[zero] * (rows * way.vectors)], group)[1 + len(starts):]

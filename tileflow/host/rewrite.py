@@ -26,9 +26,19 @@ RULES: list[Rule] = []
 """Every rule; the operator files register theirs when imported. A rule is asked about each node, and changes nothing of what it sees."""
 
 
+COMPOSITES: list[Rule] = []
+"""Likewise those about composites, which are asked before these are taken apart."""
+
+
 def rule(function: Rule) -> Rule:
     """Decorator: register a rule."""
     RULES.append(function)
+    return function
+
+
+def composite_rule(function: Rule) -> Rule:
+    """Decorator: register a rule about composites."""
+    COMPOSITES.append(function)
     return function
 
 
@@ -43,7 +53,7 @@ def node_of(op: Op, inputs: Sequence[Value | None], origin: Origin, outputs: Seq
     return node
 
 
-def rewrite(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
+def rewrite(graph: Graph, keep: Iterable[Value] = (), rules: Sequence[Rule] = RULES) -> Graph:
     """The graph with every rule applied once to every node, or the graph itself where none applies; it is not changed.
 
     Values that remain keep their identity. `keep` names values that are wanted besides the graph's results.
@@ -52,7 +62,7 @@ def rewrite(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
     removed: set[Node] = set()
     added: dict[Node, list[Node]] = {}
     for node in graph.nodes:
-        for apply in RULES:
+        for apply in rules:
             found = None if node in removed else apply(index, node)
             if found is not None and removed.isdisjoint(found.removed):
                 removed |= found.removed

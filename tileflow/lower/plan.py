@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..graph import Graph, Value, with_inside
 from ..graph.collector import without_collector
-from ..host.rewrite import rewrite
+from ..host.rewrite import COMPOSITES, rewrite
 from ..kernels.isa import cpu
 from ..kernels.machine import limits
 from ..kernels.machine.leaf import Leaf
@@ -119,8 +119,10 @@ def host_form(program: Program, path: cpu.Cpu) -> Program:
     wanted = [*program.links.values(), *([program.loss] if program.loss else [])]
 
     def form(graph: Graph) -> Graph:
-        return with_inside(through(graph, composites, coarsen, record, lambda g: rewrite(g, wanted), lambda g: widen(g, path), expand,
-                       lambda g: arrange(g, path, wanted), lambda g: undo_moves(g, wanted), lambda g: narrow(g, path, wanted)), form)
+        done = through(graph, lambda g: rewrite(g, wanted, COMPOSITES), composites, coarsen, record, lambda g: rewrite(g, wanted),
+                       lambda g: widen(g, path), expand, lambda g: arrange(g, path, wanted), lambda g: undo_moves(g, wanted),
+                       lambda g: narrow(g, path, wanted))
+        return with_inside(done, form)
 
     return program.with_parts({name: form(graph) for name, graph in program.parts.items()})
 

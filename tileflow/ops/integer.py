@@ -276,6 +276,23 @@ class IntegerConv(Op):
             raise ShapeError(f"kernel_shape is {list(self.kernel_shape)} and the weights are {list(w.shape)}.")
         return TensorType("int32", (x.shape[0], w.shape[0], *self.windows(x.shape, w.shape).out))
 
+    def operands(self, inputs: Sequence[Value | None]) -> tuple[Value, Value, Value | None, Value | None]:
+        """Images, weights, and their zero points."""
+        raise NotImplementedError
+
+    def finish(self, b: Builder, inputs: Sequence[Value | None], total: Value, lying: Shape) -> Sequence[Value]:
+        """The outputs from what `sums` gives."""
+        raise NotImplementedError
+
+    def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        return self.finish(b, inputs, *self.sums(b, *self.operands(inputs)))
+
+    def shaped(self, b: Builder, inputs: Sequence[Value | None], y: Value) -> list[Value]:
+        """The result in its shape."""
+        x, w, *_ = self.operands(inputs)
+        shape = self.image(x.type, w.type).shape
+        return [y if y.shape == shape else b.Reshape(y, shape=shape, allowzero=1)]
+
     def sums(self, b: Builder, x: Value, w: Value, zero_x: Value | None, zero_w: Value | None) -> tuple[Value, Shape]:
         """The exact sums in int32 in the order of [n, channels, *out], and the shape in which channels lie along them. `zero_w`: one, or one for
         each output channel."""
@@ -380,11 +397,12 @@ class ConvInteger(IntegerConv):
         _check_points([*types, None, None][2], [*types, None, None][3], x, w)
         return (made,)
 
-    def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value]:
+    def operands(self, inputs: Sequence[Value | None]) -> tuple[Value, Value, Value | None, Value | None]:
         x, w, zx, zw = [*inputs, None, None][:4]
-        x, w = present(x), present(w)
-        shape = self.infer(*[None if v is None else v.type for v in inputs])[0].shape
-        return [b.Reshape(self.sums(b, x, w, zx, zw)[0], shape=shape, allowzero=1)]
+        return present(x), present(w), zx, zw
+
+    def finish(self, b: Builder, inputs: Sequence[Value | None], total: Value, lying: Shape) -> Sequence[Value]:
+        return self.shaped(b, inputs, total)
 
 
 def _check_points(zx: TensorType | None, zw: TensorType | None, x: TensorType, w: TensorType) -> None:
@@ -422,10 +440,12 @@ class QLinearConv(IntegerConv):
             raise ShapeError(f"the bias is {bias}; int32[{w.shape[0]}] is wanted.")
         return (made.with_dtype(zy.dtype),)
 
-    def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value]:
-        x, sx, zx, w, sw, zw, sy, zy = (present(v) for v in inputs[:8])
+    def operands(self, inputs: Sequence[Value | None]) -> tuple[Value, Value, Value | None, Value | None]:
+        return present(inputs[0]), present(inputs[3]), inputs[2], inputs[5]
+
+    def finish(self, b: Builder, inputs: Sequence[Value | None], total: Value, lying: Shape) -> Sequence[Value]:
+        _, sx, _, _, sw, _, sy, zy = (present(v) for v in inputs[:8])
         bias = inputs[8] if len(inputs) > 8 else None
-        total, lying = self.sums(b, x, w, zx, zw)
         along = [b.Reshape(v, shape=lying if v.type.size > 1 or v is bias else (), allowzero=1) for v in (sx, sw, sy, zy)]
         made = requantize(b, total, along[:3], along[3], None if bias is None else b.Reshape(bias, shape=lying, allowzero=1))
-        return [b.Reshape(made, shape=self.image(x.type, w.type).shape, allowzero=1)]
+        return self.shaped(b, inputs, made)
