@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pytest
 
 import tileflow.ops  # noqa: F401  (fills the registry)
 from tileflow.errors import TileflowError
@@ -69,9 +68,6 @@ def drawn(o: Operand, rng: np.random.Generator, floats: str | None = None) -> Ar
 def cases() -> tuple[Case, ...]:
     """Every sample of every operator."""
     return tuple(Case(f"{name}-{i}", kind(**s.attributes), s.operands) for name, kind in OPS.items() for i, s in enumerate(kind.samples()))
-
-
-every_case = pytest.mark.parametrize("case", cases(), ids=[c.name for c in cases()])
 
 
 def variants(case: Case) -> list[Case]:

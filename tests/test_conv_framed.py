@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import paths
 import pytest
 from evaluate import check_kernel, run_kernel
 from test_conv_last import Afterwards
@@ -32,7 +33,7 @@ def operands(x: tuple[int, ...], w: tuple[int, ...]) -> tuple[np.ndarray, np.nda
     return tuple(rng.standard_normal(shape).astype(np.float32) for shape in (x, w, w[:1]))         # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("path", cpu.available())
+@pytest.mark.parametrize("path", paths.PATHS)
 @pytest.mark.parametrize("name", CASES)
 def test_values(name: str, path: str) -> None:
     x, w, attributes = CASES[name]

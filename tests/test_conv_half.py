@@ -46,7 +46,7 @@ QUICK = ("primes", "strides in groups", "depthwise")
 """What every path runs, and bfloat16."""
 
 
-@pytest.fixture(params=[paths.entry(path) for path in dict.fromkeys([*([] if EMULATED else VECTOR_PATHS), *PATHS])])
+@pytest.fixture(params=[paths.entry(path, quick=path.tiles != "software") for path in dict.fromkeys([*([] if EMULATED else VECTOR_PATHS), *PATHS])])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[cpu.Cpu]:
     """Tiles, where a path has them, for problems too small for them as well."""
     monkeypatch.setattr(tiles, "pays", lambda *_args: True)
@@ -102,7 +102,8 @@ def runs() -> Iterator[Any]:
         for dtype in NUMPY:
             for name in CASES:
                 if name in QUICK or (dtype == "float16" and everything):
-                    yield paths.entry(path, dtype, name, quick=name == QUICK[0] or (dtype == "float16" and not path.amx))
+                    quick = name == QUICK[0] or (dtype == "float16" and not path.amx)
+                    yield paths.entry(path, dtype, name, quick=quick and path.tiles != "software")
 
 
 @pytest.mark.parametrize(("path", "dtype", "name"), list(runs()), indirect=["path"])

@@ -163,8 +163,8 @@ class Afterwards(Blockwise):
         return [*self.op.kernel(inputs, outputs, cpu), finish.epilogue.after(outputs[0].shape, self.op.epilogue)]
 
 
-@pytest.mark.parametrize(("name", "turned"), [("primes", True), ("primes", False), ("strides", True), ("strides", False),
-                                              ("sums in blocks of taps", True), ("volume", False), ("depthwise", True)])
+@pytest.mark.parametrize(("name", "turned"), [("primes", True), paths.rare("primes", False), paths.rare("strides", True), ("strides", False),
+                                              paths.rare("sums in blocks of taps", True), paths.rare("volume", False), ("depthwise", True)])
 def test_epilogues(name: str, turned: bool) -> None:
     x_shape, w_shape, attributes = CASES[name]
     op = Conv(**attributes)

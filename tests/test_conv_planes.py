@@ -29,14 +29,15 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "pixel": ((2, 3, 1, 1), (3, 3), dict(pads=(1, 1, 1, 1))),
 }
 EVERYWHERE = ("same", "stride 2")
+OFTEN = (*EVERYWHERE, "narrower than a vector", "stride 3, dilation", "bands", "pixel")
 
 
 def operator(x: tuple[int, ...], attributes: dict[str, Any]) -> Conv:
     return Conv(group=x[1], **attributes)
 
 
-@pytest.mark.parametrize(("path", "name"), [paths.on(path, name) for path in cpu.available() for name in CASES
-                                            if path == paths.FASTEST or name in EVERYWHERE])
+@pytest.mark.parametrize(("path", "name"), [(paths.on if name in OFTEN else paths.rare)(path, name) for path in cpu.available()
+                                            for name in CASES if path == paths.FASTEST or name in EVERYWHERE])
 def test_kernels(path: str, name: str) -> None:
     x_shape, kernel, attributes = CASES[name]
     op, c = operator(x_shape, attributes), x_shape[1]

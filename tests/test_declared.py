@@ -3,15 +3,17 @@ from __future__ import annotations
 
 import functools
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
+import paths
 import pytest
 from evaluate import KernelFailed, check_kernel, evaluate, run_kernel, run_reference
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from samples import UNLIKE, Array, Case, cases, every_case, variants
+from samples import UNLIKE, Array, Case, cases, variants
 from tile_models import alone as alone_on_tiles
 
 from tileflow import exact
@@ -26,7 +28,16 @@ from tileflow.tiles.machine import analyze
 
 SPECIAL = (np.nan, np.inf, -np.inf)
 STEP = 1e-6
+LONG = ("RNN-1", "GRU-1", "GRU-2", "LSTM-0", "LSTM-2")
+"""Each compiles a cell of its own; those that are left have every operand between them."""
 SMALL = chip("gc200").variant(name="small", tiles=16)
+
+
+def parameters(some: Sequence[Case]) -> Any:
+    return [pytest.param(c, id=c.name, marks=paths.exhaustive if c.name in LONG else ()) for c in some]
+
+
+every_case = pytest.mark.parametrize("case", parameters(cases()))
 
 
 # ---- kernels --------------------------------------------------------------------------------------------------------------------
@@ -138,7 +149,7 @@ def differences(op: Op, k: int, arrays: list[Array | None], i: int, weights: Arr
     return found
 
 
-@pytest.mark.parametrize("case", gradient_cases(), ids=lambda c: c.name)
+@pytest.mark.parametrize("case", parameters(gradient_cases()))
 def test_gradients_are_those_of_central_differences(case: Case) -> None:
     """By every float operand, of every float output; where there is no gradient, the operator says why."""
     arrays = case.arrays("float64")

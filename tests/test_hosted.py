@@ -228,6 +228,7 @@ def hosted_cases() -> dict[str, Any]:
     return {case.name: case for case in cases if serves(case)}
 
 
+@pytest.mark.exhaustive
 def test_onnx_cases():
     """Each operator over the data of its node tests. Images need Pillow."""
     from onnx.backend.test.runner import Runner, _normalize_tensor

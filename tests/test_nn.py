@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import paths
 import pytest
 from our_layers import OurLayers
 from peers import needs
@@ -306,6 +307,7 @@ class Both(nn.Module):
 """
 
 
+@pytest.mark.exhaustive
 def test_a_users_network_passes_strict_type_checks(tmp_path: Any) -> None:
     """No ignores, and a wrong call is found."""
     needs("mypy")
@@ -372,8 +374,9 @@ def test_train_takes_a_loss_of_layers(tmp_path: Any) -> None:
     assert result.history["test_accuracy"][-1] > 0.8
 
 
-def test_the_readmes_transformer_learns() -> None:
-    """The code as it stands there, in its own precision and in float32."""
+@pytest.mark.parametrize("precision", [None, paths.rare("32")], ids=["its own", "32"])
+def test_the_readmes_transformer_learns(precision: str | None) -> None:
+    """The code as it stands there, in its own precision, and its network in float32."""
     readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
     code = readme[readme.index("class Block(nn.Module):"):]
     code = code[:code.index("```")]
@@ -381,11 +384,11 @@ def test_the_readmes_transformer_learns() -> None:
     names: dict[str, Any] = {"nn": nn, "np": np, "tileflow": tileflow}
     exec(code, names)
     text = np.random.default_rng(0).integers(0, 96, 17)[np.arange(600) % 17].astype(np.int64)
-    rows = text[np.arange(32)[:, None] + np.arange(65)]
-    plain = tileflow.training_model(names["Transformer"](), loss=nn.CrossEntropyLoss(label_smoothing=0.1))
-    for model in (names["model"], plain):
-        losses = [model(rows[:, :-1], rows[:, 1:])[1] for _ in range(30)]
-        assert losses[-1] < 0.8 * losses[0]
+    rows = text[np.arange(8)[:, None] + np.arange(65)]
+    plain = precision and tileflow.training_model(names["Transformer"](), loss=nn.CrossEntropyLoss(label_smoothing=0.1), precision=precision)
+    model = plain or names["model"]
+    losses = [model(rows[:, :-1], rows[:, 1:])[1] for _ in range(30)]
+    assert losses[-1] < 0.8 * losses[0]
 
 
 def test_arrays_are_constants_for_modules() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import paths
 import pytest
 from peers import needs
 from said import Said
@@ -139,8 +140,9 @@ OPTIMIZERS = [
     optim.RMSprop(lr=0.01, momentum=0.9, use_tf_variant=True), optim.LAMB(lr=0.01)]
 
 
-@pytest.mark.parametrize("precision", ["32", "16-true", "bf16-mixed"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
+@pytest.mark.parametrize(("optimizer", "precision"), [
+    (pytest.param if precision == "32" or i == 3 else paths.rare)(optimizer, precision, id=f"{type(optimizer).__name__}{i}-{precision}")
+    for i, optimizer in enumerate(OPTIMIZERS) for precision in ("32", "16-true", "bf16-mixed")])
 def test_every_optimizer_skips_whole(optimizer: optim.Optimizer, precision: str):
     """Zero, huge and bad gradients: states stay finite, a bad update leaves all of them, and the next good one goes on as if it had not been."""
     def made() -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import paths
 import pytest
 from evaluate import run_kernel
 
@@ -23,7 +24,7 @@ def drawn(dtype: str) -> list[Any]:
     return [(rng.standard_normal(n) * 10.0 ** rng.integers(-4, 4, n)).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype) for n in SIZES]
 
 
-@pytest.mark.parametrize("path", cpu.available())
+@pytest.mark.parametrize("path", paths.PATHS)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_sums_keep_their_bound_on_every_path(dtype: str, path: str) -> None:
     arrays = drawn(dtype)

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import paths
 import pytest
 
 from tileflow.kernels.machine import limits, warm
@@ -65,7 +66,7 @@ def test_as_many_copies_as_there_is_memory_for(monkeypatch: pytest.MonkeyPatch) 
     assert warm._memory_for() == warm.MOST_COPIES
 
 
-@pytest.mark.parametrize("how", ["copies", "one", "dies"])
+@pytest.mark.parametrize("how", ["copies", paths.rare("one"), paths.rare("dies")])
 def test_every_kernel_is_compiled_once_and_kept(tmp_path: Path, how: str) -> None:
     assert _run(tmp_path, how) == "compiled 6"
     assert _run(tmp_path, "copies") == "compiled 0"
