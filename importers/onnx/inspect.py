@@ -106,6 +106,8 @@ def inspect_model(model: OnnxModel, dims: Mapping[str, int] | None = None, batch
         cut = [f"{name}: {why}" for name, why in error.waiting]
         notes = [f"Inference runs it in pieces, because sizes or turns in it follow from data ({'; '.join(cut[:3])}"
                  + (f"; and {len(cut) - 3} more)." if len(cut) > 3 else ").")] if cut else []
+        if training and in_pieces:
+            notes.append("tileflow.training_model trains it call by call where those sizes depend on no weight that is trained (docs/dynamic.md).")
     except OptionError:
         raise
     except TileflowError as error:

@@ -17,7 +17,7 @@ from .versions import form_of
 
 ONNX_DOMAINS = ("", "ai.onnx.ml")
 """Domains that ONNX itself defines."""
-HOSTED = "Python runs it, between compiled programs, so that inference has it and training does not"
+HOSTED = "Python runs it, between compiled programs, so that inference has it and a training run of one program does not"
 LAYOUTS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
 """Domains of operators on tensors, weights among them, whose memory is laid out for the machine that a file was optimised on."""
 LISTED = 10

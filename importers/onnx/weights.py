@@ -47,12 +47,15 @@ class Weights:
         """The tensor `name` holds running statistics."""
         return self.verdicts[name].kind == "buffer"
 
+    def trains(self, name: str) -> bool:
+        """The tensor `name` becomes a parameter that is trained; of one that holds another's elements that is asked."""
+        name = self.views[name].base if name in self.views else name
+        return name in self and not self.is_buffer(name) and (matches(name, self.trainable) or not matches(name, self.freeze))
+
     def state(self, name: str, value: Value, array: np.ndarray, group: str = "") -> State:
         """The state for the tensor `name`, read through `value`, holding `array` at first, among others of its kind and `group`."""
         self.arrays[name] = array
-        buffer = self.is_buffer(name)
-        trainable = not buffer and (matches(name, self.trainable) or not matches(name, self.freeze))
-        return State(name, "buffer" if buffer else "parameter", value, trainable=trainable, group=group)
+        return State(name, "buffer" if self.is_buffer(name) else "parameter", value, trainable=self.trains(name), group=group)
 
     def check_patterns(self) -> None:
         """Raise OptionError for a pattern that matches no weight."""

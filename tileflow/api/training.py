@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import CheckpointError, DataError, ModelError, OptionError
-from ..importers.onnx import Form, OnnxModel
+from ..errors import CheckpointError, DataError, ModelError, OptionError, UnsupportedError
+from ..importers.onnx import Form, OnnxModel, UnsupportedNodesError
 from ..loss import AS_CHOSEN, Build, choose
 from ..metrics import View, check_names, defaults
 from ..metrics.named import Function
@@ -27,6 +27,7 @@ from ..runtime.run_settings import Recorded, file_digest, record, resumed
 from ..runtime.source import OnnxSource, Source
 from ..runtime.trained_file import write_trained
 from ..runtime.trainer import Reporter, Silent, Trainer
+from ..runtime.training_cut import is_cut
 from ..runtime.training_model import TrainingModel
 from ..text import one_line
 from .inference import measured, preprocessing_of, report_foreign
@@ -258,7 +259,12 @@ class _Task(NamedTuple):
 def _task(source: Source, options: Options, train_set: Dataset, loss: Build | None,
           metrics: str | Function | Sequence[str | Function] | None) -> _Task:
     """The loss and the metrics that fit the model's outputs and the labels; `options.metrics` then are those that have a name."""
-    signature = source.signature(list(source.input_types(train_set).values()), True)
+    try:
+        signature = source.signature(list(source.input_types(train_set).values()), True)
+    except UnsupportedNodesError as error:
+        if not is_cut(error):
+            raise
+        raise UnsupportedError(f"{error} Sizes in the model follow from data: train it call by call with tileflow.training_model.") from None
     choice = choose(loss or options.loss, options, signature.outputs, look(train_set, options.ignore_index))
     view = choice.loss.view(signature.outputs)
     asked = _listed(options.metrics if metrics is None else metrics)

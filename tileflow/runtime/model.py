@@ -37,7 +37,9 @@ Shown = Callable[[np.ndarray], Any]
 
 
 @dataclass
-class _Compiled:
+class Compiled:
+    """A program that runs, with how it came about, the types of a call's arrays, and what the output mode shows of each output."""
+
     engine: Engine
     program: Program
     compilation: compiler.Compilation
@@ -72,8 +74,8 @@ class Model:
         """Asked about every 20 ms of a call; once true, the call ends after its last whole update."""
         self.compile_seconds = 0.0
         """Seconds spent on compiling since someone last set it to zero."""
-        self._programs: Recent[tuple[TensorType, ...], _Compiled] = Recent()
-        self._current: _Compiled | None = None
+        self._programs: Recent[tuple[Any, ...], Compiled] = Recent()
+        self._current: Compiled | None = None
 
     # ---- compiling
 
@@ -95,7 +97,7 @@ class Model:
     def is_compiled(self) -> bool:
         return self._current is not None
 
-    def _compiled(self) -> _Compiled:
+    def _compiled(self) -> Compiled:
         if self._current is None:
             raise TileflowError("The model has not been compiled yet; call it, or call compile() with example arrays.")
         return self._current
@@ -103,7 +105,7 @@ class Model:
     def compile(self, *arrays: Any) -> None:
         """Compile for arrays of these shapes and types without running."""
         given = self._arrays(arrays)
-        self.source.session.turn.call(self._prepare, given)
+        self.source.session.turn.call(lambda: self._prepare(self._decided(given)))
 
     def destroy(self) -> None:
         """Forget the compiled programs, so that the next call may have other shapes. Weights and optimizer states stay."""
@@ -158,7 +160,7 @@ class Model:
         draw = np.random.default_rng(0)
         return [draw.standard_normal(t.shape).astype(t.numpy) if t.is_float else np.zeros(t.shape, t.numpy) for t in types]
 
-    def _prepare(self, arrays: Sequence[np.ndarray]) -> _Compiled:
+    def _prepare(self, arrays: Sequence[np.ndarray]) -> Compiled:
         """The program for these arrays, compiled if need be."""
         if self._current is not None and self._current.signature.fits(arrays):
             return self._current
@@ -168,7 +170,7 @@ class Model:
         self._current = self._programs.get(types, lambda: self._timed(types))
         return self._current
 
-    def _timed(self, types: tuple[TensorType, ...]) -> _Compiled:
+    def _timed(self, types: tuple[TensorType, ...]) -> Compiled:
         began = time.perf_counter()
         try:
             return build(lambda: self._compile(types))
@@ -188,6 +190,14 @@ class Model:
             if want.shape != got.shape:
                 raise ShapeError(f"Shape mismatch for {name}: expected {list(want.shape)} but got {list(got.shape)}; {hint}")
 
+    def _check_kinds(self, kinds: Mapping[str, TensorType], seen: Mapping[str, TensorType] | None) -> None:
+        """The sentence for inputs that differ from those seen before, for models without one program."""
+        if seen is None or kinds == seen or self.options.on_new_shape != "error":
+            return
+        name = next((n for n in seen if kinds.get(n) != seen[n]), next(iter(kinds), ""))
+        raise ShapeError(f"Shape mismatch for {name}: expected {seen.get(name)} but got {kinds.get(name)}; the model was compiled for other inputs; "
+                         f"call destroy() to compile it anew, or set on_new_shape='compile'.")
+
     def program_for(self, *arrays: Any) -> Program:
         """The program for arrays of these shapes and types, for which no kernel is compiled."""
         types = tuple(TensorType(a.dtype.name, a.shape) for a in self._arrays(arrays))
@@ -197,7 +207,7 @@ class Model:
         """The compilation for inputs of these types, and what states start with."""
         micro = self._micro_types(types)
         own = self._own_inputs(micro)
-        graph, initial = self.source.graph(own, self.training)
+        graph, initial = self._graph(own)
         self._found = anchored(graph, self.anchors, isinstance(self.source, OnnxSource)) if self.anchors else {}
         o = self.options
         batching = Batching(micro[0].shape[0] if micro and micro[0].shape else 1, o.gradient_accumulation, o.device_iterations, o.replication_factor)
@@ -205,14 +215,18 @@ class Model:
         self._check_inputs(compilation.program, micro)
         return compilation, initial
 
-    def _compile(self, types: tuple[TensorType, ...]) -> _Compiled:
+    def _graph(self, own: tuple[TensorType, ...]) -> tuple[Graph, Mapping[str, np.ndarray]]:
+        """The model's graph for inputs of these types, and what its states start with."""
+        return self.source.graph(own, self.training)
+
+    def _compile(self, types: tuple[TensorType, ...]) -> Compiled:
         compilation, initial = self._built(types)
         program = compilation.program
         last = self.mode == "final" and program.batching.replicas == 1
         final = frozenset(v.name for v in program.micro.outputs if v is not program.loss) if last else frozenset()
         engine = make_engine(program, self.source.session, initial, Host.of(self.options), final=final, progress=self.progress)
         self.source.attach()
-        return _Compiled(engine, program, compilation, Signature(types), [self._shown(v, engine) for v in engine.outputs], tuple(self._found))
+        return Compiled(engine, program, compilation, Signature(types), [self._shown(v, engine) for v in engine.outputs], tuple(self._found))
 
     def _shown(self, value: Value, engine: Engine) -> Shown:
         """What the output mode returns of an output."""
@@ -238,7 +252,7 @@ class Model:
 
     # ---- rows
 
-    def _micro_types(self, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+    def _micro_types(self, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         """Types of one micro-batch: dimension 0 of every input divided by the micro-batches of a call."""
         o, micro = self.options, self.options.micro_batch_size
         count = o.device_iterations * o.gradient_accumulation * o.input_groups
@@ -285,7 +299,12 @@ class Model:
 
     def _run(self, arrays: Sequence[np.ndarray], first_update: int = 0) -> list[np.ndarray]:
         """A call of the engine, within a turn: all micro-batches of each of its outputs."""
+        arrays = self._decided(arrays)
         return self._prepare(arrays).engine.call(self._dealt(arrays), scalars=self._scalars(), first_update=first_update, stop=self.stop)
+
+    def _decided(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """What the compiled program takes for the arrays of a call, within a turn: as a rule these."""
+        return arrays
 
     def _dealt(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """The rows of a call as the replicas get them, [iterations, accumulation, replica, micro-batch]: those of a group get the same."""
@@ -443,7 +462,7 @@ class InferenceModel(Model):
         super().destroy()
         self._pieces, self._seen = None, None
 
-    def _compiled(self) -> _Compiled:
+    def _compiled(self) -> Compiled:
         if self._pieces is not None:
             raise TileflowError("The model runs in pieces, because sizes in it follow from data: there is no one program of it to look at.")
         return super()._compiled()
@@ -489,13 +508,7 @@ class InferenceModel(Model):
         given = {port.name: as_datum(a, port) if port.dtype in OTHER_TYPES else as_array(a, self.source.input_dtype(i, np.asarray(a)), f"input {i}")
                  for i, (a, port) in enumerate(zip(arrays, ports, strict=True))}
         kinds = {name: TensorType(a.dtype.name, a.shape) for name, a in given.items() if is_plain(a)}
-        if self._seen is not None and kinds != self._seen and self.options.on_new_shape == "error":
-            self._refuse_other(kinds, self._seen)
+        self._check_kinds(kinds, self._seen)
         results = self._pieces.run(given)
         self._seen = kinds
         return results
-
-    def _refuse_other(self, kinds: Mapping[str, TensorType], seen: Mapping[str, TensorType]) -> None:
-        name = next((n for n in seen if kinds.get(n) != seen[n]), next(iter(kinds), ""))
-        raise ShapeError(f"Shape mismatch for {name}: expected {seen.get(name)} but got {kinds.get(name)}; the model was compiled for other inputs; "
-                         f"call destroy() to compile it anew, or set on_new_shape='compile'.")

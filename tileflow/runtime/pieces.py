@@ -60,6 +60,11 @@ class Pieces:
         given = [id(x) for x in data.values()]
         return [_own(x, given) for x in found]
 
+    def values(self, frame: Frame, data: Mapping[str, Datum]) -> dict[str, Datum]:
+        """What a frame of the model wants, by name, for the data of the model's inputs."""
+        self._turns.clear()
+        return dict(zip(frame.wanted, self._run(frame, {**self._stored, **data}), strict=True))
+
     def _run(self, frame: Frame, env: Mapping[str, Datum]) -> list[Datum]:
         """Do all steps of a frame: what it wants of what is there then."""
         wanted = frame.wanted
@@ -97,7 +102,7 @@ class Pieces:
         return self._ready.get(self._key(frame, here), lambda: ready)
 
     def _key(self, frame: Frame, here: Mapping[str, Datum]) -> tuple[Any, ...]:
-        kinds = [_kind(here[name]) if name in here else None for name in frame.reads]
+        kinds = [kind(here[name]) if name in here else None for name in frame.reads]
         return (frame.number, *kinds, *(here[name].tobytes() for name in sorted(frame.baked) if is_plain(here.get(name))))
 
     def _build(self, frame: Frame, here: Mapping[str, Datum]) -> _Ready:
@@ -124,7 +129,7 @@ def _never() -> _Ready:
     raise AssertionError("it is there")
 
 
-def _kind(x: Datum) -> object:
+def kind(x: Datum) -> object:
     """What a piece depends on of a datum: a tensor's type, or that it is a sequence, text or nothing."""
     return (x.dtype, x.shape) if is_plain(x) else type(x)
 

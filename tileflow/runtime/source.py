@@ -25,6 +25,7 @@ from ..state import Session, fitting
 from .data import Dataset
 from .executable import Host, Progress
 from .pieces import Pieces
+from .training_cut import TrainingCut
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,15 @@ class OnnxSource:
             return compiler.inference(graph, Batching(1), precision=self.precision).program
         cutter = Cutter(self.model, None if self.as_written else False, self.precision.float_dtype, self._trainable(False), self.precision.stored)
         return Pieces(cutter, self.session, host, compile, progress)
+
+    def training_cut(self, host: Host, progress: Progress | None = None) -> TrainingCut:
+        """How the model is trained where sizes in it follow from data."""
+        trainable, head = split_head(tuple(self._trainable(True)), list(self.model.tensors))
+        if head:
+            raise UnsupportedError(f"{self.model.where}: sizes in it follow from data, and which layer is the head is found in one program only; "
+                                   f"name the parameters that are to be trained, as in trainable='classifier.*'.")
+        cutter = Cutter(self.model, True, self.precision.float_dtype, trainable, self.precision.stored, self.options.frozen_patterns)
+        return TrainingCut(self.pieces(host, progress), cutter, cutter.trained())
 
     def signature(self, inputs: Sequence[TensorType], training: bool) -> Signature:
         imported = self._import(inputs, training)

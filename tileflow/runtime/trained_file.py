@@ -10,13 +10,15 @@ import numpy as np
 from .. import compiler
 from ..errors import ModelError, UnsupportedError
 from ..graph import TensorType, type_of
-from ..importers.onnx import Form, export_model, graph_model, load_model, set_metadata, write_model
+from ..importers.onnx import Form, UnsupportedNodesError, export_model, graph_model, load_model, set_metadata, write_model
+from ..importers.onnx.hosted import is_plain
 from ..options import Options
 from ..program import Batching
 from ..state import build
 from .engine import Engine
 from .executable import Host, Progress, make_engine
 from .source import NetSource, OnnxSource, Source, as_array
+from .training_cut import is_cut
 
 TOLERANCE = 1e-3
 """Largest difference of an output over its largest element. In float32 there is none at all where both files fold the same constants;
@@ -119,7 +121,14 @@ def _outputs(source: OnnxSource | NetSource, options: Options, inputs: Sequence[
         return make_engine(program, source.session, initial, Host.of(options), progress=progress)
 
     def run() -> dict[str, np.ndarray]:
-        engine = build(made)
+        try:
+            engine = build(made)
+        except UnsupportedNodesError as error:
+            if isinstance(source, NetSource) or not is_cut(error):
+                raise
+            pieces = source.pieces(Host.of(options), progress)                          # sizes in it follow from data
+            found = pieces.run({port.name: a for port, a in zip(source.model.inputs, arrays, strict=True)})
+            return {name: a for name, a in zip(pieces.outputs, found, strict=True) if is_plain(a)}
         return {v.name: a[0] for v, a in zip(engine.outputs, engine.call(arrays), strict=True)}
     return source.session.turn.call(run)
 

@@ -9,8 +9,10 @@ import numpy as np
 
 from .. import compiler
 from ..errors import DataError, OptionError, TypeMismatchError
-from ..graph import Graph, TensorType, kind_of
+from ..graph import Graph, TensorType, kind_of, type_of
+from ..graph.copy import copied
 from ..graph.digest import digest
+from ..importers.onnx import UnsupportedNodesError
 from ..loss import LABELS, Loss, find
 from ..metrics.view import View
 from ..optim import Optimizer, bound, from_options
@@ -22,9 +24,11 @@ from ..program import Batching
 from ..strategy.mark import Marking
 from ..text import one_line
 from . import optimizer_state
+from .executable import Host
 from .failure import stuck
-from .model import Model, Progress
-from .source import Source, as_array
+from .model import Compiled, Model, Progress
+from .source import OnnxSource, Source, as_array
+from .training_cut import Ready, TrainingCut, is_cut
 
 LONGEST_NOTE = 2000
 """Characters of a sentence on what training will not do; such sentences list nodes and weights."""
@@ -101,7 +105,71 @@ class TrainingModel(LossModel):
         """An optimizer's state that waits for the model to be compiled."""
         self.last_losses: np.ndarray | None = None
         """The loss of every micro-batch of the last call, whatever the output mode."""
+        self._whole = False
+        """The model was found to be one program."""
+        self._cut: TrainingCut | None = None
+        """How it is trained where it is none."""
+        self._ready: Ready | None = None
+        """What is trained of it for the call at hand."""
+        self._seen: Mapping[str, TensorType] | None = None
         bound.attach(self)
+
+    # ---- models whose sizes follow from data
+
+    def _decided(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """Where sizes follow from data, what decides them is computed of a call's arrays first."""
+        if self._whole or not isinstance(self.source, OnnxSource):
+            return arrays
+        count = LossModel._own_count(self, len(arrays))
+        micro = LossModel._micro_types(self, [type_of(a) for a in arrays[:count]])
+        if self._cut is None:
+            try:
+                self.source.signature(micro, True)
+            except UnsupportedNodesError as error:
+                if not is_cut(error):
+                    raise
+                self._cut = self._new_cut()
+            else:
+                self._whole = True
+                return arrays
+        names = [port.name for port in self.source.model.inputs]
+        kinds = dict(zip(names, micro, strict=False))
+        self._check_kinds(kinds, self._seen)
+        self._ready, self._seen = self._cut(dict(zip(names, arrays[:count], strict=True))), kinds
+        return [*self._ready.inputs, *arrays[count:]]
+
+    def _new_cut(self) -> TrainingCut:
+        for name in ("gradient_accumulation", "device_iterations", "replication_factor"):
+            if getattr(self.options, name) != 1:
+                raise OptionError(f"Sizes in the model follow from data, so that micro-batches differ, and a call trains one: leave "
+                                  f"{name}={getattr(self.options, name)} out.")
+        assert isinstance(self.source, OnnxSource)
+        return self.source.training_cut(Host.of(self.options), self.progress)
+
+    def _prepare(self, arrays: Sequence[np.ndarray]) -> Compiled:
+        if self._ready is None:
+            return super()._prepare(arrays)
+        types = tuple(type_of(a) for a in arrays)
+        self._current = self._programs.get((self._ready.key, types), lambda: self._timed(types))
+        return self._current
+
+    def _micro_types(self, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        return tuple(types) if self._ready is not None else super()._micro_types(types)
+
+    def _own_inputs(self, micro: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        return super()._own_inputs(micro) if self._ready is None else micro[:len(self._ready.inputs)]
+
+    def _graph(self, own: tuple[TensorType, ...]) -> tuple[Graph, Mapping[str, np.ndarray]]:
+        return super()._graph(own) if self._ready is None else (copied(self._ready.graph), self._ready.weights)
+
+    def _example(self) -> list[np.ndarray]:
+        if self._ready is None or self._seen is None:
+            return super()._example()
+        draw = np.random.default_rng(0)
+        return [draw.standard_normal(t.shape).astype(t.numpy) if t.is_float else (draw.random(t.shape) < 0.5).astype(t.numpy)
+                for t in self._seen.values()]
+
+    # ---- compiling
 
     def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
         self.fingerprint = digest(graph)
@@ -139,6 +207,7 @@ class TrainingModel(LossModel):
     def destroy(self) -> None:
         super().destroy()
         self._structure, self._fits = None, (None, 0)
+        self._whole, self._cut, self._ready, self._seen = False, None, None, None
 
     @property
     def loss_scaling(self) -> float:
@@ -216,7 +285,7 @@ class TrainingModel(LossModel):
 
     def _run(self, arrays: Sequence[np.ndarray], first_update: int = 0) -> list[np.ndarray]:
         if self._awaited is not None:
-            self._prepare(arrays)
+            self._prepare(self._decided(arrays))
             self._take_awaited()
         results = super()._run(arrays, first_update)
         loss = self.program.loss

@@ -23,6 +23,7 @@ from ..refused import refusal, unsupported
 from ..scope import Scope, StoredAs
 from ..site import DynamicOperandError, Site
 from ..tensors import text_array
+from ..weights import Weights
 from .steps import MOST_KEPT, Frame, Step, branch_steps, frame_of
 
 FEW = 64
@@ -68,11 +69,17 @@ class Cutter:
     float_dtype: str | None = None
     trainable: Sequence[str] = ()
     stored: StoredAs | None = None
+    freeze: Sequence[str] = ()
     warnings: list[str] = field(default_factory=list)
 
     def main(self) -> Frame:
         """All of the model."""
         return frame_of([Step(node, self.model.opset) for node in self.model.nodes], [port.name for port in self.model.outputs])
+
+    def trained(self) -> list[str]:
+        """The names of the tensors that are trained."""
+        weights = Weights(self.model, self.freeze, self.trainable)
+        return [name for name in self.model.tensors if weights.trains(name)]
 
     def texts(self) -> dict[str, np.ndarray]:
         """The initializers that are texts."""
@@ -117,7 +124,7 @@ class _Cut:
                  values: Mapping[str, np.ndarray]) -> None:
         self.cutter, self.frame, self.types, self.others, self.values = cutter, frame, types, others, values
         binding = Binding({n: self._graph_type(t) for n, t in types.items()})
-        self.scope = Scope(cutter.model, binding, cutter.training, cutter.float_dtype, (), cutter.trainable, stored=cutter.stored,
+        self.scope = Scope(cutter.model, binding, cutter.training, cutter.float_dtype, cutter.freeze, cutter.trainable, stored=cutter.stored,
                            stream=frame.number * STREAMS)
         self.scope.depth = 0
         self.importer = Importer(self.scope)
