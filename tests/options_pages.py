@@ -89,8 +89,7 @@ there is none, the sentence says what is done instead; a file that sets it ends 
 | `options = poptorch.Options()` | `options = tileflow.Options()` |
 | `options.Training.gradientAccumulation(8)` | `options.gradient_accumulation = 8` |
 | `options.loadFromFile("poptorch.conf")` | `options = tileflow.Options.load("poptorch.conf")` |
-| `poptorch.trainingModel(model, options, optimizer)` | `tileflow.training_model(model, options, optimizer=optimizer)` |
-| `poptorch.inferenceModel(model, options)` | `tileflow.inference_model(model, options)` |
+| `POPTORCH_DEFAULT_OPTIONS`, a `poptorch.conf` | `tileflow.Options.load(path)`, `--options FILE`, `TILEFLOW_DEFAULT_OPTIONS` |
 
 """
 

@@ -1,9 +1,14 @@
 """The pages of options say what declarations and table say; the table has every name of PopTorch's, and what it gives is true."""
 from __future__ import annotations
 
+import importlib
+import re
+
 import options_pages
 import pytest
 
+import tileflow
+from tileflow.cli.parser import COMMANDS
 from tileflow.declaration import Declarations
 from tileflow.errors import OptionError
 from tileflow.options import Options, declarations
@@ -77,7 +82,7 @@ def test_an_entry_sets_an_option_or_says_a_sentence(name):
     assert entry.options or entry.says
     assert not entry.says or entry.says.endswith(".")
     assert set(entry.options) <= set(declarations())
-    if name.startswith(("POP", "PVTI", "TensorLocationSettings")):
+    if entry not in [e for group in table.CALLS for e in table.SECTIONS[group]]:
         assert entry.take is None
         return
     if entry.take is None:
@@ -96,6 +101,23 @@ def test_an_entry_sets_an_option_or_says_a_sentence(name):
         assert bool(found) == bool(entry.options)
         for option, value in found.items():
             assert declarations()[option].check(value) is not None
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_what_an_entry_names_is_there(name):
+    """Functions and classes of tileflow, options, pages and commands that its sentence names."""
+    says = ENTRIES[name].says
+    for found in re.findall(r"\b(tileflow|nn)\.((?:\w+\.)*\w+)", says):
+        reached = tileflow if found[0] == "tileflow" else tileflow.nn
+        for part in found[1].split("."):
+            reached = getattr(reached, part) if hasattr(reached, part) else importlib.import_module(f"{reached.__name__}.{part}")
+    for page in re.findall(r"docs/[\w-]+\.md", says):
+        assert (options_pages.ROOT / page).exists()
+    for command in re.findall(r"`tileflow (\w+)", says):
+        assert command in COMMANDS
+    prose = re.sub(r"`[^`]*`|docs/\S*|poptorch\S*|[\w.]+\([^)]*\)|tileflow\.\S+|load_state\S*", "", says)
+    for word in re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b", prose):
+        assert word in declarations() or word in ("input_group_type", "ipu_version"), f"{word} is no option"
 
 
 def test_every_option_has_a_row():

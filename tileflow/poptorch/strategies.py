@@ -14,17 +14,17 @@ LATER = {"useSeparateBackwardPhase": ("serial_phased", "parallel_phased"), "setT
 """Calls on a strategy, and the strategies that have them."""
 
 
-def strategy(made: Any) -> Mapping[str, Any]:
+def execution(strategy: Any) -> Mapping[str, Any]:
     """The options that say `poptorch.PipelinedExecution(poptorch.Stage("B1").ipu(0), "B2")` and its like.
 
     Raises:
         OptionError: it is no strategy, its arguments are none that it takes, or a phase has several stages.
     """
-    if not isinstance(made, Made) or made.kind not in KINDS:
-        raise OptionError(f"needs one of {', '.join(f'poptorch.{name}(...)' for name in KINDS)}, not {made!r}.")
-    kind, first = KINDS[made.kind], made.calls[0]
+    if not isinstance(strategy, Made) or strategy.kind not in KINDS:
+        raise OptionError(f"needs one of {', '.join(f'poptorch.{name}(...)' for name in KINDS)}, not {strategy!r}.")
+    kind, first = KINDS[strategy.kind], strategy.calls[0]
     if first.kwargs:
-        raise OptionError(f"{made.kind} takes no {next(iter(first.kwargs))}.")
+        raise OptionError(f"{strategy.kind} takes no {next(iter(first.kwargs))}.")
     phased = kind.endswith("phased")
     if not phased and len(first.args) == 1 and isinstance(first.args[0], Word):
         found: dict[str, Any] = {"strategy": kind, "auto_stage": member("AutoStage", first.args[0])}
@@ -33,8 +33,8 @@ def strategy(made: Any) -> Mapping[str, Any]:
         if phased and not stages:
             raise OptionError("There is currently no AutoStage for PhasedExecution, please explicitly specify the phases.")
         found = {"strategy": kind, **({"stages": stages} if stages else {})}
-    for call in made.calls[1:]:
-        found |= _later(call, kind, made.kind)
+    for call in strategy.calls[1:]:
+        found |= _later(call, kind, strategy.kind)
     return found
 
 

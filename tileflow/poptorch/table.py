@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import OptionError
-from .strategies import strategy
+from .strategies import execution
 from .values import Call, Made, Word, member, partials, settings
 
 Take = Callable[..., Mapping[str, Any]]
@@ -173,8 +173,7 @@ def _stable(enabled: Any) -> Mapping[str, Any]:
     return {}
 
 
-STABLE = ("statistics are always taken in two passes, the mean first and then the squares of what differs from it; there is no other form, so leave "
-          "it out.")
+STABLE = "statistics always take the mean first and then the squares of what differs from it; there is no other form, so leave it out."
 NO_HARDWARE = "there is no IPU to connect to. The option machine names the chip to simulate."
 NO_PROCESSES = "a run is one process, which uses all cores of the machine."
 SCHEDULER = "tileflow's planner has no scheduler of this kind; leave it out."
@@ -186,7 +185,7 @@ OPTIONS = (
     Entry("inputReplicaGrouping", "NoGrouping is a size of 1.", ("input_group_size", "input_group_type"), _grouping),
     Entry("setExecutionStrategy", "`poptorch.PipelinedExecution(poptorch.Stage(\"B1\").ipu(0), ...)` and the other strategies; see "
           "`docs/strategies.md`.",
-          ("strategy", "stages", "auto_stage", "tensors_liveness", "separate_backward_phase"), strategy),
+          ("strategy", "stages", "auto_stage", "tensors_liveness", "separate_backward_phase"), execution),
     Entry("setAvailableMemoryProportion", "`{\"IPU0\": 0.3}`, or by name pattern of operators.", ("available_memory_proportion",), _proportions),
     Entry("outputMode", "The period counts with EveryN only.", ("output_mode", "output_return_period"), _output_mode),
     _is("randomSeed", "seed", "It is that of every random number: initial weights, dropout, shuffling."),
@@ -331,10 +330,45 @@ ENVIRONMENT = (
     _none("PVTI_OPTIONS", "the report's `trace.json`, for https://ui.perfetto.dev."),
 )
 
+MODELS = (
+    _none("trainingModel", "`tileflow.training_model(model, options, optimizer=...)`; calls return the outputs and the loss."),
+    _none("inferenceModel", "`tileflow.inference_model(model, options)`."),
+    _none("PoplarExecutor.compile", "`compile(x)` of a model; `destroy()` and `is_compiled` are as there."),
+    _none("PoplarExecutor.setOptimizer", "`set_optimizer(optimizer)`; attributes of the optimizer that the model has need no call "
+          "(`docs/optimizers.md`)."),
+    _none("PoplarExecutor.copyWeightsToHost", "weights lie in one place: `state_dict()` gives copies after a whole update, `load_state_dict()` sets "
+          "them."),
+    _none("PoplarExecutor.copyWeightsToDevice", "weights lie in one place: `load_state_dict()` sets them for every model of the network."),
+    _none("PoplarExecutor.getAnchoredTensor", "`anchored(name)`, with the option anchored_tensors."),
+    _none("PoplarExecutor.cycleCount", "`tileflow compile MODEL --machine gc200` says the cycles of the simulated chip."),
+    _none("PoplarExecutor.save", "`save_onnx(path)` writes the model, `tileflow.save_state` weights and optimizer; compiled kernels are kept by "
+          "themselves."),
+    _none("load", "`tileflow.load(path)` reads an ONNX file, `tileflow.load_state` weights and optimizer."),
+    _none("DataLoader", "`tileflow.DataLoader` (`docs/data-loading.md`)."),
+    _none("AsynchronousDataAccessor", "`tileflow.AsynchronousDataAccessor` (`docs/data-loading.md`)."),
+    _none("Block", "`nn.Block` (`docs/strategies.md`)."),
+    _none("BeginBlock", "`nn.begin_block`."),
+    _none("BlockFunction", "`nn.block_function`."),
+    _none("removeBlocks", "`nn.remove_blocks`."),
+    _none("Stage, Phase, AutoStage", "the option stages, or the classes of these names in `tileflow.strategy.stages`."),
+    _none("identity_loss", "`nn.identity_loss`, or loss = \"identity\"."),
+    _none("serializedMatMul", "`nn.serialized_matmul`, or the option serialized_matmul by name."),
+    _none("set_available_memory", "`nn.set_available_memory`, or the option available_memory_proportion by name."),
+    _none("MultiConv", "`nn.MultiConv`."),
+    _none("recomputationCheckpoint", "the option gradient_checkpointing, by name of layers or nodes."),
+    _none("ipu_print_tensor", "the option anchored_tensors; statistics writes norms of gradients and weights."),
+    _none("autocasting.autocast, autocasting.Policy", "`tileflow.autocast`, `tileflow.Policy` (`docs/half.md`)."),
+    _none("for_loop, cond", "`Loop`, `Scan` and `If` of ONNX files, with gradients (`docs/control-flow.md`)."),
+    _none("CPU, custom_op", "no code of one's own runs within a program: put it together of operators (`docs/operators.md`)."),
+    _none("optim.SGD, Adam, AdamW, RMSprop, LAMB", "`tileflow.optim.SGD` and the others (`docs/optimizers.md` has their equations)."),
+    _none("Error", "`tileflow.TileflowError`."),
+    _none("ipuHardwareIsAvailable", "`tileflow doctor` says what there is to compute with."),
+)
+
 SECTIONS: dict[str, Sequence[Entry]] = {
     "Options": OPTIONS, "Options.Precision": PRECISION, "Options.Training": TRAINING, "Options.TensorLocations": TENSOR_LOCATIONS,
     "TensorLocationSettings": SETTINGS, "Options.Jit": JIT, "Options.Distributed": DISTRIBUTED, "Options._Popart": POPART,
-    "Environment variables": ENVIRONMENT}
+    "Environment variables": ENVIRONMENT, "Models, data and annotations": MODELS}
 """The table by PopTorch's groups."""
 CALLS = ("Options", "Options.Precision", "Options.Training", "Options.TensorLocations", "Options.Jit", "Options.Distributed", "Options._Popart")
 """Groups whose names a line may call."""
