@@ -71,7 +71,7 @@ ARROWS = {
     "host": LOWEST | {"host", "ops"},
     "lower": LOWEST | {"host", "lower", "program", "room", "schedule", "strategy"},
     "nn": LOWEST - {"kernels"} | {"loss", "memory", "nn", "ops", "policy", "state"},
-    "tiles": LOWEST - {"kernels"} | {"program", "reading", "schedule", "tiles"},
+    "tiles": LOWEST - {"kernels"} | {"program", "reading", "schedule", "tiles", "staging", "strategy"},
     "exact": LOWEST | {"exact", "program", "schedule", "tiles"},
     "report": {"errors", "reading", "report", "schedule", "text", "tiles", "version"},
     "room": {"graph"},

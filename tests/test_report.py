@@ -91,7 +91,7 @@ def change(value, path, new):
 
 
 @pytest.mark.parametrize(("path", "new", "says"), [
-    (("schema_version",), 1, "has schema_version 1, and this tileflow reads version 2"),
+    (("schema_version",), 1, "has schema_version 1, and this tileflow reads version 3"),
     (("schema_version",), None, "has schema_version None"),
     (("totals",), None, "totals is missing"),
     (("totals", "cycles"), 1.5, "totals.cycles is a float, not int"),

@@ -280,6 +280,7 @@ def test_a_trace_of_two_ipus() -> None:
     turn = (Wave((Run("micro", 1, 0), Run("update", 0, 1))),)
     built["schedule"] = to_data((Run("prologue"), Repeat(3, turn, "micro-batch"), Run("update", 0, 1)))
     built["chip"] = {**built["chip"], "ipus": 2}
+    built["steps"] = [{**s, "ipu": int(s["part"] == "update")} for s in built["steps"]]
     report.validate(built, "the report")
     cycles = {part: sum(s["cycles"] for s in built["steps"] if s["part"] == part) for part in known}
     bars = [e for e in trace.build(built)["traceEvents"] if e["ph"] == "X" and e["tid"] != trace.ROWS["host I/O"]]

@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 import itertools
+import json
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,8 @@ import tileflow
 from tileflow import nn
 from tileflow.errors import OptionError
 from tileflow.program import Batching
-from tileflow.schedule import Repeat, Run, Wave, depths, elapsed, from_data, period, to_data, unrolled
+from tileflow.report import gantt
+from tileflow.schedule import Repeat, Run, Wave, depths, elapsed, from_data, period, to_data, unrolled, visits
 from tileflow.staging import Staging
 from tileflow.strategy import pipelined
 from tileflow.strategy.balance import balanced
@@ -386,3 +390,97 @@ def test_automatic_stages_never_part_the_readers_of_a_weight():
     assert staging.ipus == (0, 1)
     with pytest.raises(OptionError, match="cannot be 9 stages"):
         stages_of(Chain(1), X, Y, strategy="pipelined", auto_pipeline=9)
+
+
+# ---- on the tile machine
+
+TILES: dict[str, Any] = {"inputs": [(2, 1, 12, 12)], "training": True, "machine": "gc200", "micro_batch_size": 2, "loss": "cross_entropy",
+                         "gradient_accumulation": 9}
+
+
+def tiled(net: nn.Module | None = None, **options: Any) -> Any:
+    return tileflow.compile(net or Cnn(), **{**TILES, **options})
+
+
+def test_the_tile_machine_counts_the_cycles_of_the_schedule():
+    """Every one of the G + P - 1 cycles takes what the slowest IPU takes, and what crosses."""
+    machine = tiled(**FOUR.to_options()).tiled
+    once: dict[str, int] = {}
+    for s in machine.steps:
+        once[s.part] = once.get(s.part, 0) + s.phases.total
+    places, count, total = 7, 9, 0
+    of = {v.step.part: v.step.ipu for v in visits(machine.program.schedule)}
+    for cycle in range(count + places - 1):
+        busy: dict[int, int] = {}
+        crossing = [0]
+        for s in range(places):
+            if s <= cycle < s + count:
+                for part in (f"stage{s}", f"fold{s}"):
+                    busy[of.get(part, 0)] = busy.get(of.get(part, 0), 0) + once.get(part, 0)
+                    crossing.append(machine.links.cycles.get(part, 0))
+        total += max(busy.values()) + max(crossing)
+    assert machine.cycles_per_update == total + once.get("prologue", 0) + once["update"]
+    assert sum(i.busy for i in machine.ipus) == sum(s.phases.total * s.repeats for s in machine.steps)
+
+
+def test_stages_hold_less_than_the_whole_and_every_weight_is_somewhere():
+    whole, cut = tiled(), tiled(**FOUR.to_options())
+    assert [i.number for i in cut.tiled.ipus] == [0, 1, 2, 3]
+    assert max(i.worst for i in cut.tiled.ipus) == cut.tiled.peak.max() < whole.tiled.peak.max()
+    for kind in ("weights", "optimizer", "buffers"):
+        beyond = sum(i.memory.categories[kind].sum() for i in cut.tiled.ipus) - whole.tiled.categories[kind].sum()
+        assert 0 <= beyond <= (16 if kind == "optimizer" else 0), f"{kind}: counters are wherever they are read"
+    assert max(i.memory.always_live.max() for i in cut.tiled.ipus) < whole.tiled.always_live.max()
+
+
+def test_the_last_ipu_stashes_nothing_and_recomputation_stashes_less():
+    again, kept = tiled(**FOUR.to_options()).tiled, tiled(**FOUR.to_options(), pipeline_recompute=False).tiled
+    assert again.ipus[3].stashed == 0
+    assert sum(i.stashed for i in again.ipus) < sum(i.stashed for i in kept.ipus)
+    assert again.ipus[0].stashed == 6 * (2 * 144 * 4 + 2 * 4 * 100 * 4), "2 (F - 1) more of the input, and of what crosses and ReLU's gradient reads"
+    assert all(i.stashed == 0 for i in tiled(**STRATEGIES["sharded"]).tiled.ipus)
+
+
+def test_equal_stages_work_all_the_time_but_for_the_ends():
+    """An IPU of an equal pipeline works G / (G + F - 1) of the machine cycles, 10/13 of the tutorial's: fill runs forwards only, drain backwards
+    only."""
+    steps = pipelined.build(parts(7, (0, 1, 2, 3, 2, 1, 0)), Batching(1, 10, 1), True)
+    cycles = {"s0": 1, "s1": 1, "s2": 1, "s3": 2, "s4": 1, "s5": 1, "s6": 1}
+    assert elapsed(period(steps), cycles) == 2 * (10 + 4 - 1)
+
+
+def test_the_partition_of_a_pipeline_computes_what_the_kernels_do():
+    report = tiled(Chain(1), inputs=[(2, 6)], gradient_accumulation=3, strategy="pipelined", pipeline_splits=("last",)).tile_exact()
+    assert report.ok
+    assert len(report.steps) > 3 * 4, "every micro-batch of every stage"
+
+
+def test_a_picture_of_the_schedule(tmp_path: Path):
+    found = tiled(**FOUR.to_options(), report=tmp_path)
+    chart = gantt.Chart(found.report)
+    assert chart.clock == found.report["totals"]["cycles"], "bars end where the update does"
+    for ipu in found.report["ipus"]:
+        own = sorted((b for b in chart.bars if b.ipu == ipu["number"]), key=lambda b: b.start)
+        assert all(a.start + a.cycles <= b.start for a, b in itertools.pairwise(own)), "one thing at a time"
+        assert sum(b.cycles for b in own if b.kind != "exchange") == ipu["busy"]
+        assert ipu["utilisation"] == pytest.approx(ipu["busy"] / chart.clock)
+    text = found.to_text()
+    assert "IPU 3  │" in text
+    assert "Filling and draining the pipeline costs" in text
+    assert "micro-batch 8" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    trace = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    clock = found.report["chip"]["clock_hz"] / 1e6
+    for ipu in found.report["ipus"]:
+        work = [e for e in trace if e["ph"] == "X" and e["pid"] == ipu["number"] and "phase" in e["args"]]
+        assert sum(e["args"]["cycles"] for e in work) == ipu["busy"]
+        assert max(e["ts"] + e["dur"] for e in work) * clock <= chart.clock * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(("source", "layers"), [("resnet50", 160), ("bert", 200)])
+def test_automatic_stages_of_large_models_are_quick(source: str, layers: int):
+    """ResNet-50's and BERT-Base's numbers of operators into 4 stages in well under a second (a chain of as many, with weights)."""
+    rng = np.random.default_rng(len(source))
+    began = time.perf_counter()
+    begin = balanced(rng.random(4 * layers), 4, factors=[4, 4, 4, 3], memory=rng.random(4 * layers), bound=1e9)
+    assert len(begin) == 4
+    assert time.perf_counter() - began < 1.0

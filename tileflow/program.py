@@ -131,6 +131,13 @@ class Program:
         return tuple(self.parts.values())
 
     @property
+    def rows_per_period(self) -> int:
+        """Samples of what figures are given for (`schedule.period`)."""
+        if self.training:
+            return self.batching.rows_per_update
+        return self.batching.micro_batch * max(schedule.times(schedule.period(self.schedule)).values(), default=1)
+
+    @property
     def running(self) -> list[tuple[str, Graph]]:
         """The parts in the order in which they first run."""
         return [(name, self.parts[name]) for name in schedule.parts(self.schedule)]

@@ -228,19 +228,23 @@ def times(steps: Steps) -> dict[str, int]:
     return found
 
 
-def elapsed(steps: Steps, cycles: Mapping[str, int]) -> int:
+def elapsed(steps: Steps, cycles: Mapping[str, int], crossing: Mapping[str, int] | None = None) -> int:
     """Cycles that steps take, `cycles` being those of one run of each part. Steps follow one another; in a wave each IPU does its own runs and
-    the folds that follow them."""
+    the folds that follow them.
+
+    Args:
+        crossing: what a part's results then take from IPU to IPU, all of them at once.
+    """
     total = 0
     for together in rounds(steps):
         if len(together) > 1 or isinstance(together[0], Run | Fold | Wave):
-            total += max(busy(together, cycles).values(), default=0)
+            total += max(busy(together, cycles).values(), default=0) + exchanged(together, crossing or {})
             continue
         step = together[0]
         if isinstance(step, Repeat):
-            total += step.times * elapsed(step.steps, cycles)
+            total += step.times * elapsed(step.steps, cycles, crossing)
         elif isinstance(step, Atomic):
-            total += elapsed(step.steps, cycles)
+            total += elapsed(step.steps, cycles, crossing)
     return total
 
 
@@ -253,6 +257,12 @@ def rounds(steps: Steps) -> Iterator[Steps]:
             end += 1
         yield steps[at:end]
         at = end
+
+
+def exchanged(steps: Steps, crossing: Mapping[str, int]) -> int:
+    """How long the results of runs and waves take from IPU to IPU."""
+    leaves = [leaf for step in steps for leaf in (step.runs if isinstance(step, Wave) else (step,))]
+    return max((crossing.get(leaf.part, 0) for leaf in leaves if isinstance(leaf, Run | Fold)), default=0)
 
 
 def busy(steps: Steps, cycles: Mapping[str, int]) -> dict[int, int]:

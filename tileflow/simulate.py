@@ -94,6 +94,9 @@ def tile_options(options: Options) -> TileOptions:
     by_name = dict(given) if isinstance(given, Mapping) else {"*": given}
     default = by_name.pop("*", DEFAULT_PROPORTION)
     for name in [n for n in by_name if _IPU.fullmatch(n)]:
+        if options.strategy != "none":
+            raise OptionError(f"available_memory_proportion names {name}, but several IPUs share one proportion so far; name operators by pattern "
+                              "instead.")
         if name != "IPU0":
             raise OptionError(f"available_memory_proportion names {name}, but the program runs on one IPU, IPU0; leave the others out.")
         default = by_name.pop(name)

@@ -22,7 +22,7 @@ OF_GROUP: dict[str, tuple[str, ...]] = {
     "training": TRAINING,
     "optimizer": TRAINING,
     "data": ("train", "infer"),
-    "execution": ("train", *MODELS),
+    "execution": ("train", "compile", *MODELS),
     "machine": ("compile", "tune"),
     "run": RUNS,
 }

@@ -96,13 +96,20 @@ def tune_available_memory(model: Modelish, options: Options | None = None, *, tr
 def _compile(model: Modelish, chosen: Options, training: bool, inputs: Sequence[Any] | None, stop_after: str | None) -> compiler.Compilation:
     graph, precision = _graph(model, chosen, training, inputs), Precision.of(chosen)
     batching = Batching(chosen.micro_batch_size, chosen.gradient_accumulation, chosen.device_iterations)
-    marking = Marking.of(chosen)
+    marking = Marking.of(chosen, None if chosen.machine is None else _bytes(chosen))
     if not training:
         return compiler.inference(graph, batching, stop_after, chosen.serial_splits, precision=precision, marking=marking)
     loss = without_labels(graph.outputs[0]) if chosen.loss == "auto" else chosen.loss
     return compiler.training(graph, find(loss, chosen), from_options(chosen), batching, reduction=chosen.accumulation_reduction,
                              mean_reduction=chosen.mean_reduction_strategy, scaling=Scaling.of(chosen), stop_after=stop_after,
                              serialized=chosen.serial_splits, precision=precision, marking=marking)
+
+
+def _bytes(chosen: Options) -> int:
+    """What the tiles of one IPU hold."""
+    from .. import simulate
+    chip = simulate.machine(chosen)
+    return chip.tiles * chip.usable_bytes
 
 
 def _graph(model: Modelish, chosen: Options, training: bool, inputs: Sequence[Any] | None) -> Graph:

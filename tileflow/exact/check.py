@@ -189,7 +189,7 @@ def _feed(v: Value, program: Program, rng: np.random.Generator) -> Array:
     shape = (program.batching.micro_batches, *v.shape)
     if v.type.is_float:
         return rng.standard_normal(shape).astype(v.type.numpy)
-    return rng.integers(0, _values(program.micro, v), shape).astype(v.type.numpy)
+    return rng.integers(0, min(_values(g, v) for g in program.graphs if v in g.inputs), shape).astype(v.type.numpy)
 
 
 def _values(graph: Graph, v: Value) -> int:

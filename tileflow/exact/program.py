@@ -1,7 +1,8 @@
 """A whole Program on the tiles: the parts of a call in the order of its schedule."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from ..errors import DataError
 from ..graph import Graph, Node, Regional, Value
 from ..program import Program
-from ..schedule import Begin, Commit, Fold, unrolled
+from ..schedule import Begin, Commit, Fold, Moment, Run, folded, per, unrolled
 from ..tiles.plan import OpPlan, Phases, node_name
 from .tiles import Tiles, Traffic
 from .vertex import Streams
@@ -55,6 +56,8 @@ class _Call:
                  watch: Watch | None, seed: int) -> None:
         self.program, self.plans, self.tiles, self.scalars, self.watch, self.seed = program, plans, tiles, scalars, watch, seed
         self.values: dict[Value, Array] = {}
+        self.at: dict[int, dict[Value, Array]] = {}
+        """By micro-batch, of those that are under way."""
         self.states: dict[str, Array] = {}
         self.pending: dict[str, Array] = {}
         """Statistics that wait for the Commit."""
@@ -65,24 +68,26 @@ class _Call:
         self.states = {s.name: np.array(states.get(s.name, np.full(s.input.shape, s.fill)), s.input.type.numpy)
                        for s in p.states.values()}
         rows = {v: self._rows(v, feeds) for v in p.inputs}
-        outputs: dict[Value, list[Array]] = {v: [] for v in p.micro.outputs}
+        often = per("micro-batch", p.schedule)
+        outputs: dict[Value, list[Array]] = {v: [] for name in often if name not in folded(p.schedule) for v in p.parts[name].outputs}
         for moment in unrolled(p.schedule):
-            step = moment.step
+            step, values = moment.step, self._values(moment, often)
             if isinstance(step, Begin):
                 self._begin(update + moment.update, step.ipu)
             elif isinstance(step, Commit):
                 self.states.update({s.name: self.pending[s.name] for s in p.statistics(step.ipu)})
             elif isinstance(step, Fold):
-                found = self._graph(p.parts[step.part], {**self.states, **self.pending}, {})
+                found = self._graph(p.parts[step.part], {**self.states, **self.pending}, {}, values)
                 self.pending.update({s.name: found[s.name] for s in p.statistics(step.ipu) if s.name in found})
                 self.states.update({s.name: found[s.name] for s in p.accumulators(step.ipu) if s.name in found})
             else:
                 graph = p.parts[step.part]
                 self.tiles.streams = Streams(self.seed, micro + moment.micro_batch)
-                self.states.update(self._graph(graph, self.states, {v: rows[v][moment.micro_batch] for v in graph.inputs if v in rows}))
+                self.states.update(self._graph(graph, self.states, {v: rows[v][moment.micro_batch] for v in graph.inputs if v in rows},
+                                               values))
                 for v in graph.outputs:
                     if v in outputs:
-                        outputs[v].append(self.values[v])
+                        outputs[v].append(values[v])
         own = p.outputs
         return Result({v.name: np.stack(outputs[v]) for v in own}, self.states, {v.name: a[-1] for v, a in outputs.items() if v not in own},
                       self.arena)
@@ -105,16 +110,27 @@ class _Call:
                             for s in self.program.accumulators(ipu)})
         self.pending.update({s.name: self.states[s.name] for s in self.program.statistics(ipu)})
 
-    def _graph(self, graph: Graph, states: Mapping[str, Array], given: Mapping[Value, Array]) -> dict[str, Array]:
+    def _values(self, moment: Moment, often: Sequence[str]) -> MutableMapping[Value, Array]:
+        """What a step sees and leaves: values of its micro-batch, and of what runs once. Stages of a pipeline have several micro-batches at once."""
+        if not isinstance(moment.step, Run | Fold):
+            return self.values
+        if moment.step.part not in often:
+            return ChainMap(self.values, self.at.get(max(self.at, default=0), {}))
+        own = self.at.setdefault(moment.micro_batch, {})
+        for gone in [m for m in self.at if m < moment.micro_batch - len(often)]:
+            del self.at[gone]
+        return ChainMap(own, self.values)
+
+    def _graph(self, graph: Graph, states: Mapping[str, Array], given: Mapping[Value, Array],
+               values: MutableMapping[Value, Array]) -> dict[str, Array]:
         """Run a graph; returns its new states by name. Values stay for the graphs that are linked to them."""
-        values = self.values
         values.update(graph.constants)
         values.update({s.input: states[s.name] for s in graph.states})
         values.update({v: given[v] if v in given else values[self.program.links[v]] for v in graph.inputs})
         self._nodes(graph, values)
         return {s.name: values[s.output] for s in graph.states if s.output is not None}
 
-    def _nodes(self, graph: Graph, values: dict[Value, Array]) -> None:
+    def _nodes(self, graph: Graph, values: MutableMapping[Value, Array]) -> None:
         for node in graph.nodes:
             inputs = [None if v is None else values[v] for v in node.inputs]
             values.update(zip(node.outputs, self._node(node, inputs), strict=True))

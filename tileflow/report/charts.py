@@ -27,7 +27,7 @@ def memory_class(category: str) -> str:
 
 def total_phases(report: Report) -> str:
     """One bar: the program's cycles by phase."""
-    phases, total = report["totals"]["phases"], max(1, report["totals"]["cycles"])
+    phases, total = report["totals"]["phases"], f.all_phases(report)
     shares = [(p, phases[p] / total, f"{p}: {f.count(phases[p])} cycles, {f.percent(phases[p] / total)}") for p in PHASES]
     frame = Frame(height=34)
     return frame.svg(svg.stacked_row(shares, 4, 26, 0, WIDTH), "cycles by phase")

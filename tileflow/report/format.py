@@ -106,3 +106,8 @@ def histogram(values: Sequence[float], top: float, bins: int) -> list[tuple[floa
     for v in values:
         counts[min(bins - 1, int(v / width))] += 1
     return [(i * width, (i + 1) * width, n) for i, n in enumerate(counts)]
+
+
+def all_phases(report: Mapping[str, Any]) -> int:
+    """Cycles of all phases of all IPUs, which on one IPU are those of an update."""
+    return max(1, report["totals"]["cycles"] if not report["ipus"] else sum(report["totals"]["phases"].values()))

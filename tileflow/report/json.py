@@ -2,10 +2,10 @@
 
 All other forms (text, page, trace) are made from this data alone, so a saved report can be rendered again at any time.
 
-Schema, version 2 (`SCHEMA` below is the same thing in a form that `validate` checks). Cycles are the chip's clock cycles, bytes are
+Schema, version 3 (`SCHEMA` below is the same thing in a form that `validate` checks). Cycles are the chip's clock cycles, bytes are
 bytes of tile memory, every list named per tile has one element per tile of the machine in tile order.
 
-    schema_version    2 (1 had no schedule); grows when a field that readers need comes, changes its meaning or goes away. Readers ignore
+    schema_version    3 (2 had no ipus, 1 no schedule); grows when a field that readers need comes, changes its meaning or goes away. Readers ignore
                       fields they do not know.
     made_by           name and version of the program that wrote it
     model, training   what was compiled, and whether for training
@@ -22,7 +22,10 @@ bytes of tile memory, every list named per tile has one element per tile of the 
                       categories: name -> bytes per tile, at the step that decides each tile's peak
     schedule          of one weight update (inference: of one micro-batch): steps as `tileflow.schedule` has them, each with its kind, the
                       part that it runs and the IPU
-    steps             the operators in the order in which they first run; per step: index, part, name, op, role, sources, repeats per update,
+    ipus              of a program in stages: number, worst and always_live (bytes on the fullest tile), busy (cycles of an update),
+                      utilisation (0 to 1), stashed (bytes of micro-batches that wait, on all tiles), sent (bytes to other IPUs)
+    crossing          part, and cycles that its results take from IPU to IPU after each run
+    steps             the operators in the order in which they first run; per step: index, part, ipu, name, op, role, sources, repeats per update,
                       splits, serial, grains, vertex, partials, reduce_stages, tiles, start_tile, phases, cycles (one execution),
                       cycles_per_update, flops, temp_bytes, bound_bytes (null: none asked), exchange_bytes, code_bytes,
                       live_bytes (worst tile, not always live), tile_bytes (worst tile, everything), fits, limit
@@ -46,6 +49,7 @@ from ..errors import ReportError
 from ..reading import read_text
 from ..schedule import from_data, period, to_data
 from ..text import one_line
+from ..tiles.ipus import Ipu, always_live
 from ..tiles.plan import step_names
 from ..version import VERSION
 
@@ -53,7 +57,7 @@ if TYPE_CHECKING:
     from ..tiles.machine import TileProgram
     from ..tiles.plan import Phases, TileStep
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 FILE = "report.json"
 PHASES = ("compute", "exchange", "sync", "transform", "reduce")
 Report = dict[str, Any]
@@ -72,7 +76,9 @@ SCHEMA: dict[str, Any] = {
     "memory": {"bytes_per_tile": int, "fits": bool, "worst_tile": int, "worst": int, "mean": float, "always_live": [int], "peak": [int],
                "categories": {...: [int]}},
     "schedule": [{"kind": str}],
-    "steps": [{"index": int, "part": str, "name": str, "op": str, "role": str, "sources": [str], "repeats": int, "splits": {...: int},
+    "ipus": [{"number": int, "worst": int, "always_live": int, "busy": int, "utilisation": float, "stashed": int, "sent": int}],
+    "crossing": [{"part": str, "cycles": int}],
+    "steps": [{"index": int, "part": str, "ipu": int, "name": str, "op": str, "role": str, "sources": [str], "repeats": int, "splits": {...: int},
                "serial": {...: int}, "grains": {...: int}, "vertex": str, "partials": str, "reduce_stages": int, "tiles": int,
                "start_tile": int, "phases": _PHASES, "cycles": int, "cycles_per_update": int, "flops": float, "temp_bytes": int,
                "bound_bytes": (int, None), "exchange_bytes": int, "code_bytes": int, "live_bytes": int, "tile_bytes": int, "fits": bool,
@@ -107,6 +113,8 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
                    "worst": tiled.peak.max(initial=0), "mean": tiled.peak.mean() if tiled.peak.size else 0.0,
                    "always_live": tiled.always_live, "peak": tiled.peak, "categories": dict(tiled.categories)},
         "schedule": to_data(period(tiled.program.schedule)),
+        "ipus": [_ipu(i, tiled.cycles_per_update) for i in tiled.ipus],
+        "crossing": [] if tiled.links is None else [{"part": part, "cycles": n} for part, n in tiled.links.cycles.items()],
         "steps": [_step(s, names[s.node], int(b)) for s, b in zip(tiled.steps, tiled.liveness, strict=True)],
         "infeasible": [str(x) for x in tiled.infeasible],
         "out_of_memory": None if out_of_memory is None else _error(out_of_memory),
@@ -117,20 +125,24 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
 
 def samples_per_update(tiled: TileProgram) -> int:
     """Samples of one weight update; inference has none, so there it is one micro-batch."""
-    batching = tiled.program.batching
-    return batching.rows_per_update if tiled.program.training else batching.micro_batch
+    return tiled.program.rows_per_period
 
 
 def _chip(tiled: TileProgram) -> dict[str, Any]:
     chip = tiled.chip
     constants = [{"name": name, "value": value, "kind": kind, "source": source} for name, value, kind, source in chip.constants()]
-    return {"name": chip.name, "ipus": 1, "tiles": chip.tiles, "bytes_per_tile": chip.bytes_per_tile,
+    return {"name": chip.name, "ipus": 1 + max((i.number for i in tiled.ipus), default=0), "tiles": chip.tiles, "bytes_per_tile": chip.bytes_per_tile,
             "clock_hz": chip.clock_hz, "constants": constants}
 
 
 def _host(tiled: TileProgram) -> dict[str, Any]:
     streams = [{"name": t.name, "to_chip": t.to_chip, "bytes": t.nbytes, "cycles": t.cycles, "repeats": t.repeats} for t in tiled.transfers]
     return {"streams": streams, "cycles_per_update": tiled.host_cycles, "streaming_memory_cycles": tiled.streaming_cycles}
+
+
+def _ipu(ipu: Ipu, cycles: int) -> dict[str, Any]:
+    return {"number": ipu.number, "worst": ipu.worst, "always_live": always_live(ipu), "busy": ipu.busy, "utilisation": ipu.busy / max(1, cycles),
+            "stashed": ipu.stashed, "sent": ipu.sent}
 
 
 def _phases(phases: Phases) -> dict[str, int]:
@@ -140,7 +152,7 @@ def _phases(phases: Phases) -> dict[str, int]:
 def _step(step: TileStep, name: str, tile_bytes: int) -> dict[str, Any]:
     plan, origin = step.plan, step.node.origin
     return {
-        "index": step.index, "part": step.part, "name": name, "op": step.node.op.name, "role": origin.role,
+        "index": step.index, "part": step.part, "ipu": step.ipu, "name": name, "op": step.node.op.name, "role": origin.role,
         "sources": list(origin.sources), "repeats": step.repeats, "splits": plan.splits, "serial": plan.serial, "grains": plan.grains,
         "vertex": plan.vertex, "partials": plan.partials, "reduce_stages": plan.reduce_stages, "tiles": plan.tiles,
         "start_tile": plan.start_tile, "phases": _phases(step.phases), "cycles": step.phases.total,

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from . import charts
+from . import charts, gantt
 from . import format as f
 from .json import PHASES, Report
 
@@ -17,8 +17,8 @@ def render(report: Report) -> str:
     """The page's text."""
     title = escape(f.title(report))
     css, script = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    sections = [_error(report), _kpis(report), _cycles(report), _memory(report), _liveness(report), _frontier(report), _operators(report),
-                _machine(report)]
+    sections = [_error(report), _kpis(report), _ipus(report), _cycles(report), _memory(report), _liveness(report), _frontier(report),
+                _operators(report), _machine(report)]
     return (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
             f"<title>{title}</title><style>\n{css}</style></head>\n<body><main>\n{_header(report)}\n"
             + "\n".join(s for s in sections if s)
@@ -64,8 +64,17 @@ def _kpi(value: str, label: str, share: float | None) -> str:
     return f'<div class="kpi"><b>{escape(value)}</b><span>{escape(label)}</span>{meter}</div>'
 
 
+def _ipus(report: Report) -> str:
+    if len(report["ipus"]) < 2:
+        return ""
+    rows = [(f"IPU {i['number']}", f.percent(i["utilisation"]), *(f.count(i[k]) for k in ("busy", "worst", "always_live", "stashed", "sent")))
+            for i in report["ipus"]]
+    header = ("", "working", "cycles", "bytes, fullest tile", "always live", "stashed, all tiles", "sent an update")
+    return section("IPUs", escape(" ".join(gantt.advice(report))), gantt.picture(report) + _table(rows, header))
+
+
 def _cycles(report: Report) -> str:
-    total = max(1, report["totals"]["cycles"])
+    total = f.all_phases(report)
     words = [(p, f"{p} {f.percent(report['totals']['phases'][p] / total)}: {f.PHASE_WORDS[p]}") for p in PHASES]
     intro = "Supersteps do not overlap: the worst tile of each phase decides, and phases add up. Below: the operators with most cycles."
     intro = " ".join([intro, *f.limits(report)])

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import format as f
+from . import gantt
 from .json import PHASES, Report
 
 BAR = 28
@@ -29,6 +30,8 @@ def bar(share: float, width: int = BAR) -> str:
 def render(report: Report, every_operator: bool = False) -> str:
     """The whole report; `every_operator` lists all operators instead of the slowest."""
     parts = [_head(report), _totals(report), _phases(report), _memory(report), _operators(report, every_operator)]
+    if len(report["ipus"]) > 1:
+        parts.insert(3, gantt.to_text(report))
     if report["infeasible"]:
         parts.append(_notes(report["infeasible"], every_operator))
     if report["frontier"]:
@@ -50,7 +53,7 @@ def _totals(report: Report) -> str:
 
 
 def _phases(report: Report) -> str:
-    phases, total = report["totals"]["phases"], max(1, report["totals"]["cycles"])
+    phases, total = report["totals"]["phases"], f.all_phases(report)
     lines = [f"  {name:<10} {bar(phases[name] / total)} {f.percent(phases[name] / total):>7} {f.count(phases[name]):>16}" for name in PHASES]
     return "Cycles by phase\n" + "\n".join(lines)
 

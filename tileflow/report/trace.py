@@ -6,10 +6,10 @@ microseconds on the chip. IPUs that a schedule does not tell apart do the same i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from ..schedule import Atomic, Fold, Repeat, Run, Steps, Wave, elapsed, from_data, visits
+from ..schedule import Atomic, Fold, Repeat, Run, Steps, Wave, elapsed, exchanged, from_data, rounds, visits
 from . import format as f
 from .json import Report
 
@@ -69,35 +69,42 @@ class _Drawing:
         self.operators: dict[str, list[dict[str, Any]]] = {}
         for s in report["steps"]:
             self.operators.setdefault(s["part"], []).append(s)
+        self.crossing = {c["part"]: c["cycles"] for c in report["crossing"]}
         self.cycles = {part: sum(s["cycles"] for s in found) for part, found in self.operators.items()}
 
     def steps(self, steps: Steps) -> Iterator[Event]:
         """What happens one step after the other."""
-        for step in steps:
-            if isinstance(step, Run | Fold):
-                yield from self.together((step,))
-            elif isinstance(step, Wave):
-                yield from self.together(step.runs)
+        for together in rounds(steps):
+            step = together[0]
+            if isinstance(step, Run | Fold | Wave):
+                yield from self.together(together)
             elif isinstance(step, Repeat):
                 yield from self.repeat(step)
             elif isinstance(step, Atomic):
                 yield from self.steps(step.steps)
 
-    def together(self, runs: Sequence[Run | Fold]) -> Iterator[Event]:
-        """Runs of a wave: those of this IPU one after the other, until the slowest IPU is done."""
-        end = self.clock.cycle + elapsed((Wave(tuple(Run(r.part, r.ahead, r.ipu) for r in runs)),), self.cycles)
+    def together(self, steps: Steps) -> Iterator[Event]:
+        """Runs of a wave and their folds: those of this IPU one after the other, until the slowest IPU is done and all that crosses has."""
+        end = self.clock.cycle + elapsed(steps, self.cycles)
+        runs = [run for step in steps for run in (step.runs if isinstance(step, Wave) else (step,)) if isinstance(run, Run | Fold)]
         for run in runs:
-            if run.ipu == self.own:
+            if run.ipu == self.own or len(runs) == 1:                  # what belongs to all, such as the update, goes from IPU to IPU
                 for s in self.operators.get(run.part, ()):
-                    yield from self.clock.step(s)
+                    if s["ipu"] == self.own:
+                        yield from self.clock.step(s)
+                    else:
+                        self.clock.cycle += s["cycles"]
         self.clock.cycle = end
+        crossing = exchanged(steps, self.crossing)
+        if crossing:
+            yield from self.clock.between(crossing)
 
     def repeat(self, repeat: Repeat) -> Iterator[Event]:
         """Each turn; where that would be too many events, the turns after the first as one bar each."""
         parts = [v.step.part for v in visits(repeat.steps)]
         events = len(ORDER) * sum(len(self.operators.get(part, ())) for part in parts)
         detailed = repeat.times if events * repeat.times <= self.room else 1
-        cycles = elapsed(repeat.steps, self.cycles)
+        cycles = elapsed(repeat.steps, self.cycles, self.crossing)
         for i in range(repeat.times):
             yield from self.clock.host(i)
             if i < detailed:
@@ -130,6 +137,11 @@ class _Clock:
                 yield self.event(row, s["name"], cycles, {"phase": phase, "cycles": cycles, "partition": f.partition(s), "tiles": s["tiles"],
                                                          "vertex": s["vertex"], "role": s["role"], "limit": s["limit"]})
                 self.cycle += cycles
+
+    def between(self, cycles: int) -> Iterator[Event]:
+        """What stages hand to other IPUs crosses the links."""
+        yield self.event("exchange", "between IPUs", cycles, {"cycles": cycles})
+        self.cycle += cycles
 
     def bar(self, name: str, cycles: int) -> Iterator[Event]:
         """Many steps as one bar."""

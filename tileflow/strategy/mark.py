@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from math import inf
 from typing import TYPE_CHECKING
 
 from ..errors import OptionError
@@ -23,6 +24,8 @@ from .stages import Stage, parsed, require_parity
 if TYPE_CHECKING:
     from ..options import Options
 
+STATES = 4.0
+"""Bytes that training holds for each byte of a weight: itself, its accumulator, two moments."""
 Found = tuple[dict[Node, int], list[int]]
 """The stage of each forward node, and the IPU of each stage."""
 
@@ -83,7 +86,8 @@ class Marking:
     def _stages(self, graph: Graph, training: bool) -> Found:
         nodes = [n for n in graph.nodes if n.origin.role == "forward"]
         if self.auto_pipeline is not None:
-            return _automatic(graph, nodes, self.auto_pipeline, self.recompute and training, self.bytes_per_ipu)
+            return _automatic(graph, nodes, self.auto_pipeline, self.recompute and training, self.bytes_per_ipu,
+                              STATES if training else 1.0)
         if self.splits:
             return _split(graph, nodes, self.splits)
         if self.stages and not any(n.origin.hints and n.origin.hints.annotation for n in nodes):
@@ -242,8 +246,9 @@ def _by_ipu(noted: Noted) -> Numbered:
     return place, list(range(count))
 
 
-def _automatic(graph: Graph, nodes: Sequence[Node], count: int, again: bool, bound: int | None) -> Found:
-    """Stages of about equal length. A weight that several nodes read keeps all between them in one stage."""
+def _automatic(graph: Graph, nodes: Sequence[Node], count: int, again: bool, bound: int | None, states: float) -> Found:
+    """Stages of about equal length, each with its weights (times `states`) within the bound. A weight that several nodes read keeps all between them
+    in one stage."""
     nodes_of = [n for n in nodes if not _is_of_loss(n)]
     entered, chain = set(graph.inputs), []
     for node in nodes_of:
@@ -254,7 +259,7 @@ def _automatic(graph: Graph, nodes: Sequence[Node], count: int, again: bool, bou
     nbytes, breaks = _held(graph, chain)
     factors = [3.0 + (again and k < count - 1) for k in range(count)]
     try:
-        begin = balanced(costs, count, factors=factors, memory=nbytes, bound=float("inf") if bound is None else bound, breaks=breaks)
+        begin = balanced(costs, count, factors=factors, memory=nbytes, held=[states] * count, bound=inf if bound is None else bound, breaks=breaks)
     except ValueError as error:
         raise OptionError(f"Option auto_pipeline: {error}.") from None
     places = {id(n): i for i, n in enumerate(nodes)}

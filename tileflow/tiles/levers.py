@@ -28,7 +28,7 @@ def find_levers(tiled: TileProgram) -> list[Lever]:
 def _attempts(tiled: TileProgram) -> Iterator[Lever]:
     options = tiled.options
     yield from _lower_proportion(tiled)
-    if tiled.program.training and not options.recompute:
+    if tiled.program.training and not options.recompute and tiled.program.caller is None:
         yield _measured(tiled, "recompute", replace(options, recompute=True))
     if not options.optimizer_off_chip and any(s.kind == "optimizer" for s in tiled.memory_schedule.storages):
         yield _measured(tiled, "optimizer_off_chip", replace(options, optimizer_off_chip=True))
@@ -109,7 +109,7 @@ def _serial(op: object, step: TileStep) -> tuple[int, int]:
 
 def _on_two_ipus(tiled: TileProgram) -> Iterator[Lever]:
     """One more IPU: the layers cut in two."""
-    cut = over_two_ipus(tiled)
+    cut = over_two_ipus(tiled) if not tiled.ipus else None
     if cut is not None:
         fits = cut.bytes <= tiled.chip.usable_bytes
         slower = cut.cycles / max(1, tiled.cycles_per_update)

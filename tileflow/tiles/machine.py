@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping as Dict
 
 from .. import schedule as order
 from ..graph import Graph, Node, with_inside
 from ..graph.composite import declares, expanded, trimmed
 from ..program import Program
+from ..strategy.cut import staged
 from ..work import Contraction, Reduce, Work
 from .chip import Chip, device_dtype
 from .choose import Chooser
+from .ipus import Ipu, Links, Placed, worst_of
 from .layout import NOTHING, Layouts, Rearrangement
 from .levers import find_levers
 from .memory import Memory, measure
@@ -37,8 +40,9 @@ def analyze(program: Program, chip: Chip, options: TileOptions | None = None, ca
     if len(_SHARED) > _SHARED_MOST:
         _SHARED.clear()
     program = _in_parts(program)
-    if options.recompute:
+    if options.recompute or (program.staging is not None and program.staging.recompute):
         program = recomputed(program)
+    program = staged(program)
     return _Analysis(program, chip, options, _SHARED if cache is None else cache).run()
 
 
@@ -93,8 +97,16 @@ class _Analysis:
             if storage.mapping is None:
                 storage.mapping = self.layouts.linear(storage)
         self._count(steps)
-        memory = measure(self.made, steps, rearranged, self.chip)
-        return self._result(steps, memory, rearranged)
+        if self.program.caller is None:
+            return self._result(steps, measure(self.made, steps, rearranged, self.chip), rearranged, self._cycles(steps, {}), [])
+        placed = Placed(self.program, self.made, steps, self.chip)
+        links = placed.links()
+        ipus = placed.ipus(rearranged, _once(steps), links)
+        memory = worst_of(ipus).memory
+        for i, step in enumerate(steps):
+            step.ipu = placed.ipu[i]
+            step.live_bytes = int(memory.liveness[i] - memory.always_live.max(initial=0))
+        return self._result(steps, memory, rearranged, self._cycles(steps, links.cycles), ipus, links)
 
     def _count(self, steps: list[TileStep]) -> None:
         """Let the steps of branches and loops take what they take each time that their part runs."""
@@ -152,31 +164,38 @@ class _Analysis:
             return Transfer(storage.name, to_chip, nbytes, cycles, self.made.repeats[self.made.streamed[storage]])
         return [stream(s, True) for s in self.made.inputs] + [stream(s, False) for s in self.made.outputs]
 
-    def _cycles(self, steps: list[TileStep]) -> int:
-        """Of one weight update: its schedule with what each part takes once."""
-        once: dict[str, int] = {}
-        for step in steps:
-            once[step.part] = once.get(step.part, 0) + step.phases.total
-        return order.elapsed(order.period(self.program.schedule), once)
+    def _cycles(self, steps: list[TileStep], crossing: Dict[str, int]) -> int:
+        """Of one weight update: its schedule with what each part takes once, and what its results take from IPU to IPU."""
+        return order.elapsed(order.period(self.program.schedule), _once(steps), crossing)
 
-    def _result(self, steps: list[TileStep], memory: Memory, rearranged: list[int]) -> TileProgram:
+    def _result(self, steps: list[TileStep], memory: Memory, rearranged: list[int], cycles: int, ipus: list[Ipu],
+                links: Links | None = None) -> TileProgram:
         phases = functools.reduce(Phases.__add__, (s.phases.times(s.repeats) for s in steps), Phases())
         transfers = self._transfers()
         host = sum(t.cycles * t.repeats for t in transfers)
-        cycles = self._cycles(steps)
         seconds = max(cycles, host, 1) / self.chip.clock_hz
-        samples = self.program.batching.rows_per_update if self.program.training else self.program.batching.micro_batch
+        samples = self.program.rows_per_period
         flops = sum(s.flops for s in steps)
         worst = int(memory.peak.argmax())
         fits = bool(memory.peak[worst] <= self.chip.usable_bytes)
         if not fits:
-            self.infeasible.append(f"Tile {worst} needs {int(memory.peak[worst]):,} bytes and has {self.chip.usable_bytes:,}.")
+            where = f"Tile {worst} of IPU {worst_of(ipus).number}" if ipus else f"Tile {worst}"
+            self.infeasible.append(f"{where} needs {int(memory.peak[worst]):,} bytes and has {self.chip.usable_bytes:,}.")
         halves = any(isinstance(w, Contraction) and w.inputs[0] is not None and w.inputs[0].dtype == "float16" for w in self.works)
         peak_flops = self.chip.peak_flops("float16" if halves else device_dtype("float32", self.options.precision))
         return TileProgram(self.program, self.chip, self.options, steps, memory.always_live, memory.peak, memory.categories, memory.liveness,
-                           phases, cycles, seconds, samples / seconds, flops / seconds / 1e12, flops / seconds / peak_flops, worst, fits,
-                           self.infeasible, transfers, self.streaming, memory.peak_step, self.made, rearranged,
-                           find_levers, functools.partial(analyze, self.program, self.chip))
+                           phases, cycles, seconds, samples / seconds, flops / seconds / 1e12,
+                           flops / seconds / peak_flops / max(1, len(ipus)), worst, fits,
+                           self.infeasible, transfers, self.streaming, memory.peak_step, self.made, rearranged, find_levers,
+                           functools.partial(analyze, self.program, self.chip), ipus, links)
+
+
+def _once(steps: list[TileStep]) -> dict[str, int]:
+    """Cycles of one run of each part."""
+    once: dict[str, int] = {}
+    for step in steps:
+        once[step.part] = once.get(step.part, 0) + step.phases.total
+    return once
 
 
 __all__ = ["Contributor", "TileProgram", "Transfer", "analyze"]

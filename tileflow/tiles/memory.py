@@ -156,7 +156,7 @@ def _overwritten(born: Sequence[Storage], dead: Sequence[Storage]) -> list[Stora
 
 def _bytes(storage: Storage) -> np.ndarray:
     assert storage.mapping is not None
-    return storage.mapping.bytes_per_tile(storage.itemsize)
+    return storage.mapping.bytes_per_tile(storage.itemsize) * storage.copies
 
 
 def holdings(made: Schedule, step: int, tile: int) -> list[tuple[Storage, int]]:
@@ -164,7 +164,7 @@ def holdings(made: Schedule, step: int, tile: int) -> list[tuple[Storage, int]]:
     found = []
     for storage in made.storages:
         if storage.mapping is not None and (storage.always_live or storage.birth <= step <= storage.death):
-            nbytes = int(storage.mapping.elements_per_tile()[tile]) * storage.itemsize
+            nbytes = int(storage.mapping.elements_per_tile()[tile]) * storage.itemsize * storage.copies
             if nbytes:
                 found.append((storage, nbytes))
     return found

@@ -114,6 +114,7 @@ class TileStep:
     phases: Phases
     repeats: int = 1                  # times per weight update
     live_bytes: int = 0               # not-always-live bytes on the worst tile while it runs, temporaries included
+    ipu: int = 0                      # that it runs on
     times: int = 1                    # of branches and loops: how often it counts when its part runs once; `phases` has them all
 
     @property

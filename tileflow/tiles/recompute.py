@@ -7,21 +7,24 @@ import math
 from ..graph import Graph, Node, Value
 from ..graph.graph import Role
 from ..program import Program
+from ..staging import Staging
 
 
 def recomputed(program: Program) -> Program:
-    """The program with the forward pass of its micro-step cut in about sqrt(n) segments.
+    """The program with the forward pass of its micro-step cut in about sqrt(n) segments, or in its stages.
 
     Of each segment only what later segments read is kept; before the first backward node that needs anything else of it, the needed
     nodes run again. Random operators draw the same numbers again, as they are keyed by micro-batch and position. Inference, and
     what has been recomputed already, is returned as it is.
     """
+    if program.caller is not None:
+        return program
     micro = program.micro
     backward = [i for i, n in enumerate(micro.nodes) if n.origin.role == "backward"]
     if not backward or any(n.origin.role == "recompute" for n in micro.nodes):
         return program
     forward = micro.nodes[:backward[0]]
-    clones = _Clones(forward, micro.nodes[backward[0]:], set(micro.results()) | set(program.links.values()))
+    clones = _Clones(forward, micro.nodes[backward[0]:], set(micro.results()) | set(program.links.values()), program.staging)
     nodes, new = clones.run(), clones.new
     states = [s if s.output is None else dataclasses.replace(s, output=new.get(s.output, s.output)) for s in micro.states]
     graph = Graph(micro.name, list(micro.inputs), [new.get(v, v) for v in micro.outputs], nodes, dict(micro.constants), states)
@@ -33,13 +36,16 @@ def recomputed(program: Program) -> Program:
 class _Clones:
     """Copies the backward nodes so that they read clones of what is not kept."""
 
-    def __init__(self, forward: list[Node], rest: list[Node], results: set[Value]) -> None:
+    def __init__(self, forward: list[Node], rest: list[Node], results: set[Value], staging: Staging | None) -> None:
         self.forward, self.rest = forward, rest
         length = max(1, math.isqrt(len(forward)))
-        self.segment = {v: i // length for i, n in enumerate(forward) for v in n.outputs}
+        segments = [i // length if staging is None else n.origin.stage or 0 for i, n in enumerate(forward)]
+        self.segment = {v: segment for n, segment in zip(forward, segments, strict=True) for v in n.outputs}
         self.kept = {v for v in results if v in self.segment}
-        for i, node in enumerate(forward):
-            self.kept.update(v for v in node.operands if self.segment.get(v, i // length) != i // length)
+        if staging is not None:                                   # the last stage's backward pass follows at once
+            self.kept.update(v for v, segment in self.segment.items() if segment == staging.forward - 1)
+        for node, segment in zip(forward, segments, strict=True):
+            self.kept.update(v for v in node.operands if self.segment.get(v, segment) != segment)
         self.place = {id(n): i for i, n in enumerate(forward)}
         self.again: dict[Value, Value] = {}
         """Clones of forward values."""

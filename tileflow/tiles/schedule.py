@@ -33,6 +33,8 @@ class Storage:
     mapping: Mapping | None = None
     state: State | None = None
     off_chip: bool = False
+    copies: int = 1
+    """Micro-batches of it that are there at once."""
     result: bool = False
     """Needed after its part of the program has ended, so nothing may take its memory over."""
 
@@ -165,6 +167,8 @@ class _Builder:
         source = self.program.links.get(value)
         if source is not None:
             self.made.of[value] = self.made.of[source]
+            return
+        if value in self.made.of:                              # several stages read an input: it is sent to the first
             return
         storage = self._new(value, "activations", value.name, "input")
         storage.birth = storage.death = self.first.get(part, 0)

@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import OutOfTileMemoryError
 from ..program import Program
 from .chip import Chip
+from .ipus import Ipu, Links
 from .memory import holdings
 from .plan import Phases, TileOptions, TileStep
 from .schedule import Schedule
@@ -98,6 +99,9 @@ class TileProgram:
     """What looks for levers."""
     again: Callable[[TileOptions], TileProgram] = field(repr=False)
     """The same program on the same chip with other options."""
+    ipus: list[Ipu] = field(default_factory=list)
+    """Of a program in stages: each IPU; memory above is the worst one's."""
+    links: Links | None = None
     _levers: list[Lever] | None = field(default=None, repr=False)
 
     @property

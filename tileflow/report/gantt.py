@@ -1,0 +1,181 @@
+"""Who works when: the schedule of an update as bars of IPUs over cycles, as text and as a picture, and what keeps IPUs from working."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..schedule import Atomic, Fold, Refresh, Repeat, Run, Step, Steps, Wave, busy, exchanged, from_data, rounds
+from . import format as f
+from . import svg
+from .json import Report
+
+KINDS = {"forward": "compute", "recompute": "transform", "backward": "optimizer", "fold": "reduce", "update": "buffers", "exchange": "exchange",
+         "more": "sync"}
+"""What an IPU does, and the class of its colour. more: turns of a long pipeline that are not drawn one by one."""
+MARKS = {"forward": "F", "recompute": "r", "backward": "B", "fold": "+", "update": "u", "exchange": "x", "more": "~"}
+TURNS = 64
+"""Of a Repeat that are drawn."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What an IPU does for some cycles. micro_batch: of the update; None: of no one."""
+
+    ipu: int
+    kind: str
+    part: str
+    micro_batch: int | None
+    start: int
+    cycles: int
+
+
+class Chart:
+    """The bars of an update's schedule, the IPUs and the cycles of all."""
+
+    def __init__(self, report: Report) -> None:
+        self.pieces = _pieces(report)
+        self.cycles = {part: sum(n for _, _, n in found) for part, found in self.pieces.items()}
+        self.crossing = {c["part"]: c["cycles"] for c in report["crossing"]}
+        self.ipus = [i["number"] for i in report["ipus"]]
+        self.clock = 0
+        self.bars = list(self._steps(from_data(report["schedule"]), 0, None))
+
+    def _steps(self, steps: Steps, micro: int, counts: str | None) -> Iterator[Bar]:
+        for together in rounds(steps):
+            step = together[0]
+            if isinstance(step, Run | Fold | Wave):
+                yield from self._round(together, micro, counts)
+            elif isinstance(step, Repeat):
+                yield from self._repeat(step, micro)
+            elif isinstance(step, Atomic):
+                yield from self._steps(step.steps, micro, counts)
+
+    def _repeat(self, repeat: Repeat, micro: int) -> Iterator[Bar]:
+        for turn in range(min(repeat.times, TURNS)):
+            began = self.clock
+            yield from self._steps(repeat.steps, micro + turn * repeat.by, repeat.counts)
+            if turn == TURNS - 1 and repeat.times > TURNS:
+                rest = (repeat.times - TURNS) * (self.clock - began)
+                yield from (Bar(i, "more", f"{repeat.times - TURNS} turns more", None, self.clock, rest) for i in self.ipus)
+                self.clock += rest
+
+    def _round(self, steps: Sequence[Step], micro: int, counts: str | None) -> Iterator[Bar]:
+        at: dict[int, int] = {}
+        for step in steps:
+            for leaf in step.runs if isinstance(step, Wave) else (step,):
+                assert isinstance(leaf, Run | Fold)
+                for ipu, kind, cycles in self.pieces.get(leaf.part, ()):
+                    begun = at.setdefault(leaf.ipu, self.clock)
+                    yield Bar(ipu, kind, leaf.part, micro + leaf.ahead if counts == "micro-batch" else None, begun, cycles)
+                    at[leaf.ipu] = begun + cycles
+        self.clock += max(busy(tuple(steps), self.cycles).values(), default=0)
+        crossing = exchanged(tuple(steps), self.crossing)
+        if crossing:
+            yield from (Bar(i, "exchange", "between IPUs", None, self.clock, crossing) for i in self.ipus)
+            self.clock += crossing
+
+
+def _pieces(report: Report) -> dict[str, list[tuple[int, str, int]]]:
+    """Of each part: IPU, kind and cycles of what it does, one after the other."""
+    found: dict[str, list[tuple[int, str, int]]] = {}
+    for s in report["steps"]:
+        part = found.setdefault(s["part"], [])
+        kind = "fold" if s["part"].startswith("fold") else "update" if s["part"] in ("update", "prologue") else s["role"]
+        if part and part[-1][:2] == (s["ipu"], kind):
+            part[-1] = (s["ipu"], kind, part[-1][2] + s["cycles"])
+        elif s["cycles"]:
+            part.append((s["ipu"], kind, s["cycles"]))
+    return found
+
+
+def to_text(report: Report, width: int = 96) -> str:
+    """The chart for a terminal, a row an IPU; a cell shows what takes most of it."""
+    chart = Chart(report)
+    total = max(1, chart.clock)
+    lines = []
+    for ipu in report["ipus"]:
+        cells: list[dict[str, float]] = [{} for _ in range(width)]
+        for b in chart.bars:
+            if b.ipu == ipu["number"]:
+                _fill(cells, b, total)
+        row = "".join(_mark(cell, total / width) for cell in cells)
+        lines.append(f"  IPU {ipu['number']:<3}│{row}│ {f.percent(ipu['utilisation'])}")
+    said = ", ".join(f"{mark} {kind}" for kind, mark in MARKS.items() if any(b.kind == kind for b in chart.bars))
+    rows = [f"  IPU {i['number']}: {f.count(i['worst'])} bytes on the fullest tile, {f.count(i['always_live'])} always; "
+            f"{f.count(i['stashed'])} wait in stashes; {f.count(i['sent'])} go to other IPUs an update" for i in report["ipus"]]
+    unit = "update" if report["training"] else "call"
+    return "\n".join([f"IPUs over the {f.count(chart.clock)} cycles of an {unit} ({said}, . idle; working at the right)", "", *lines, "", *rows, "",
+                      *(f"  {s}" for s in advice(report))])
+
+
+def _fill(cells: list[dict[str, float]], b: Bar, total: int) -> None:
+    """Add a bar's cycles to the cells that it covers."""
+    width = len(cells)
+    first, last = b.start * width // total, min(width - 1, max(b.start, b.start + b.cycles - 1) * width // total)
+    for i in range(first, last + 1):
+        covered = min(b.start + b.cycles, (i + 1) * total / width) - max(b.start, i * total / width)
+        cells[i][b.kind] = cells[i].get(b.kind, 0.0) + max(0.0, covered)
+
+
+def _mark(cell: dict[str, float], whole: float) -> str:
+    idle = whole - sum(cell.values())
+    kind, most = max(cell.items(), key=lambda item: item[1], default=("", 0.0))
+    return MARKS[kind] if most > idle else "."
+
+
+def picture(report: Report) -> str:
+    """The chart as SVG, with a legend."""
+    chart = Chart(report)
+    frame = svg.Frame(height=svg.TOP + svg.BOTTOM + 34 * len(report["ipus"]), x1=max(1, chart.clock))
+    parts = []
+    for row, ipu in enumerate(report["ipus"]):
+        y = svg.TOP + 34 * row
+        parts.append(svg.text(svg.LEFT - 8, y + 18, f"IPU {ipu['number']}", "tick end"))
+        for b in (b for b in chart.bars if b.ipu == ipu["number"]):
+            of = "" if b.micro_batch is None else f", micro-batch {b.micro_batch}"
+            x = frame.x(b.start)
+            parts.append(svg.rect(x, y, frame.x(b.start + b.cycles) - x, 26, KINDS[b.kind], f"{b.part}: {b.kind}{of}, {f.count(b.cycles)} cycles"))
+    for v in svg.ticks(0, chart.clock, 8):
+        parts.append(svg.text(frame.x(v), frame.height - svg.BOTTOM + 16, f.short(v), "tick mid"))
+    used = [k for k in KINDS if any(b.kind == k for b in chart.bars)]
+    return frame.svg(parts, "what each IPU does over the cycles of an update") + svg.legend([(KINDS[k], k) for k in used])
+
+
+def advice(report: Report) -> list[str]:
+    """Sentences: what the IPUs' waiting costs, and what would shrink it."""
+    chart = Chart(report)
+    repeats = [s for s in _inner(from_data(report["schedule"])) if isinstance(s, Repeat) and s.counts == "micro-batch"]
+    mean = sum(i["utilisation"] for i in report["ipus"]) / max(1, len(report["ipus"]))
+    busiest = max(report["ipus"], key=lambda i: (i["busy"], -i["number"]))
+    found = [f"The IPUs work {f.percent(mean)} of the time on average; IPU {busiest['number']} works most, {f.percent(busiest['utilisation'])}."]
+    full = next((r for r in repeats if r.times >= 1 and r.by == 1 and any(isinstance(s, Wave) for s in r.steps)), None)
+    if len(repeats) > 1 and full is not None:
+        turn = _turn(full, chart)
+        ends = sum(r.times * _turn(r, chart) for r in repeats if r is not full)
+        count = sum(r.times * r.by for r in repeats)
+        extra = ends - (count - full.times) * turn
+        option = "gradient_accumulation" if report["training"] else "device_iterations"
+        share, twice = extra / max(1, chart.clock), extra / max(1, chart.clock + count * turn)
+        found.append(f"Filling and draining the pipeline costs {f.count(extra)} cycles, {f.percent(share)} of all; {option} {2 * count} instead of "
+                     f"{count} would make that {f.percent(twice)}.")
+    least = min(report["ipus"], key=lambda i: i["busy"])
+    if busiest["busy"] > 1.25 * least["busy"]:
+        found.append(f"IPU {busiest['number']} works {busiest['busy'] / max(1, least['busy']):.2g} times as long as IPU {least['number']}: stages of "
+                     "equal length (auto_pipeline) would let them wait less for each other.")
+    return found
+
+
+def _turn(repeat: Repeat, chart: Chart) -> int:
+    """Cycles of one turn."""
+    total = 0
+    for steps in rounds(repeat.steps):
+        total += max(busy(steps, chart.cycles).values(), default=0) + exchanged(steps, chart.crossing)
+    return total
+
+
+def _inner(steps: Steps) -> Iterator[Step]:
+    """The steps of an update, those of all or none included."""
+    for step in steps:
+        yield step
+        if isinstance(step, Atomic | Refresh):
+            yield from _inner(step.steps)

@@ -1,0 +1,169 @@
+"""A program in stages: what each IPU holds and does, what crosses the links between them.
+
+Each IPU has its own stages' operators, weights and activations. What a stage hands to another waits in a stash of as many micro-batches as the
+schedule says; what goes to another IPU is there a second time, from the cycle's end on, when all that was made crosses the links at once.
+"""
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import schedule as order
+from ..program import Program
+from .chip import Chip
+from .memory import Memory, measure
+from .plan import OpPlan, Phases, TileStep
+from .schedule import Schedule, Storage, layer_of
+
+_NOTHING = OpPlan({}, "none", Phases(), 0)
+
+
+@dataclass(frozen=True)
+class Ipu:
+    """One IPU of a program in stages. busy: cycles that it works in an update. stashed: bytes of micro-batches that wait, on all of its tiles.
+    sent: bytes that it gives to other IPUs in an update."""
+
+    number: int
+    memory: Memory
+    busy: int
+    stashed: int
+    sent: int
+
+    @property
+    def worst(self) -> int:
+        """Bytes on its fullest tile."""
+        return int(self.memory.peak.max(initial=0))
+
+
+@dataclass(frozen=True)
+class Links:
+    """What crosses from one IPU to others. cycles: after a run of a part, those in which its results cross. bytes: by part."""
+
+    cycles: Mapping[str, int]
+    bytes: Mapping[str, int]
+
+
+class Placed:
+    """Where the steps and tensors of a program in stages are."""
+
+    def __init__(self, program: Program, made: Schedule, steps: list[TileStep], chip: Chip) -> None:
+        self.program, self.made, self.steps, self.chip = program, made, steps, chip
+        self.order = order.period(program.schedule)
+        self.of_part = {v.step.part: v.step.ipu for v in order.visits(program.schedule)}
+        self.depths = order.depths(self.order)
+        self.often = [name for name in made.often if name in self.of_part]
+        self.owner = self._owners()
+        self.ipu = [self._ipu_of(step) for step in steps]
+        self.users: dict[Storage, list[int]] = {s: [] for s in made.storages}
+        for i, step in enumerate(steps):
+            for value in (*step.node.outputs, *step.node.operands):
+                self.users[made.of[value]].append(i)
+        self.span: dict[str, tuple[int, int]] = {}
+        for i, step in enumerate(steps):
+            first, _ = self.span.get(step.part, (i, i))
+            self.span[step.part] = (first, i)
+
+    def _owners(self) -> dict[str, int]:
+        """The IPU of each parameter, and of what its name begins: that of the stage that reads it."""
+        found: dict[str, int] = {}
+        for name in self.often:
+            graph = self.program.parts[name]
+            read = {v for node in graph.nodes for v in node.operands}
+            for state in graph.states:
+                if state.input in read:
+                    found.setdefault(state.owner or state.name, self.of_part[name])
+            for v in graph.inputs:                                       # of what the prologue made of a weight
+                source = self.program.links.get(v)
+                if source is not None and v in read:
+                    found.setdefault(source.name, self.of_part[name])
+        return found
+
+    def _ipu_of(self, step: TileStep) -> int:
+        """A stage's and a fold's is the schedule's; an update's is that of its weight."""
+        if step.part in self.often:
+            return self.of_part[step.part]
+        names = (*step.node.origin.sources, layer_of(step.node), *(v.name for v in step.node.outputs))
+        return next((self.owner[n] for n in names if n in self.owner), 0)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The IPUs that work."""
+        return sorted({*self.of_part.values()})
+
+    def links(self) -> Links:
+        """What crosses, by the part that makes it; each value once for every other IPU that reads it."""
+        cycles: dict[str, int] = {}
+        nbytes: dict[str, int] = {}
+        for storage, users in self.users.items():
+            if not users or storage.always_live:
+                continue
+            first = self.steps[users[0]].part
+            others = {self.ipu[i] for i in users} - {self.ipu[users[0]]}
+            if first in self.often and others:
+                nbytes[first] = nbytes.get(first, 0) + len(others) * math.prod(storage.shape) * storage.itemsize
+        for part, n in nbytes.items():
+            cycles[part] = self.chip.link_sync_cycles + math.ceil(n / self.chip.link_bytes_per_second * self.chip.clock_hz)
+        return Links(cycles, nbytes)
+
+    def ipus(self, rearranged: list[int], once: Mapping[str, int], links: Links) -> list[Ipu]:
+        """Memory and work of each IPU."""
+        busy = self._busy(once)
+        times = order.times(self.order)
+        found = []
+        for k in self.numbers:
+            storages, stashed = [], 0
+            for storage in self.made.storages:
+                held = self._held(storage, k)
+                if held is not None:
+                    storages.append(held)
+                    stashed += (held.copies - 1) * math.prod(held.shape) * held.itemsize
+            steps = [dataclasses.replace(s, plan=s.plan if on == k else _NOTHING) for s, on in zip(self.steps, self.ipu, strict=True)]
+            moved = [n if on == k else 0 for n, on in zip(rearranged, self.ipu, strict=True)]
+            memory = measure(dataclasses.replace(self.made, storages=storages), steps, moved, self.chip)
+            sent = sum(n * times[part] for part, n in links.bytes.items() if self.of_part[part] == k)
+            found.append(Ipu(k, memory, busy.get(k, 0), stashed, sent))
+        return found
+
+    def _held(self, storage: Storage, k: int) -> Storage | None:
+        """What of a tensor is on an IPU, None where nothing is: how long, and for how many micro-batches."""
+        users = [i for i in self.users[storage] if self.ipu[i] == k]
+        if not users:
+            return None if self.users[storage] or k != self.numbers[0] else storage
+        if storage.always_live:
+            return storage
+        parts = [p for p in dict.fromkeys(self.steps[i].part for i in users) if p in self.often]
+        if not parts:
+            return storage
+        copies = max((self.depths.get((parts[0], p), 1) for p in parts), default=1)
+        if copies > 1:                                                  # micro-batches are under way all the time
+            return dataclasses.replace(storage, birth=0, death=len(self.steps) - 1, copies=copies)
+        own = self.ipu[self.users[storage][0]] == k
+        crossing = len({self.ipu[i] for i in self.users[storage]}) > 1
+        first = storage.birth if own else self.span[parts[0]][0]
+        last = max(users[-1], self.span[parts[-1]][1] if crossing or storage.result else 0)
+        return dataclasses.replace(storage, birth=min(first, users[0]), death=last)
+
+    def _busy(self, once: Mapping[str, int]) -> dict[int, int]:
+        """Cycles of an update in which each IPU computes."""
+        times, found = order.times(self.order), dict.fromkeys(self.numbers, 0)
+        for part, n in times.items():
+            if part in self.often:
+                found[self.of_part[part]] += n * once.get(part, 0)
+        for step, on in zip(self.steps, self.ipu, strict=True):
+            if step.part not in self.often:
+                found[on] += step.phases.total * step.repeats
+        return found
+
+
+def worst_of(ipus: list[Ipu]) -> Ipu:
+    """The IPU with the fullest tile."""
+    return max(ipus, key=lambda i: (i.worst, -i.number))
+
+
+def always_live(ipu: Ipu) -> int:
+    """Bytes on its fullest tile of what is there all the time."""
+    return int(np.max(ipu.memory.always_live, initial=0))
