@@ -363,20 +363,20 @@ def test_balanced_stages_are_the_best_of_all(seed: int):
     k = min(k, n)
     costs, memory = rng.integers(0, 9, n).astype(float), rng.integers(0, 9, n)
     factors, held = rng.integers(1, 4, k).astype(float), rng.integers(1, 3, k)
-    breaks, bound = rng.random(n) < 0.8, float(rng.integers(10, 40))
+    breaks, bound, first = rng.random(n) < 0.8, float(rng.integers(10, 40)), float(rng.integers(0, 9))
 
     def slowest(begin: tuple[int, ...]) -> float:
         ends = (*begin[1:], n)
         if any(held[i] * memory[b:e].sum() > bound for i, (b, e) in enumerate(zip(begin, ends, strict=True))):
             return np.inf
-        return max(factors[i] * costs[b:e].sum() for i, (b, e) in enumerate(zip(begin, ends, strict=True)))
+        return max(factors[i] * costs[b:e].sum() + first * (i == 0) for i, (b, e) in enumerate(zip(begin, ends, strict=True)))
     cuts = [(0, *c) for c in itertools.combinations([i for i in range(1, n) if breaks[i]], k - 1)]
     best = min(map(slowest, cuts), default=np.inf)
     if not np.isfinite(best):
         with pytest.raises(ValueError, match="stages"):
-            balanced(costs, k, factors=factors, memory=memory, held=held, bound=bound, breaks=breaks)
+            balanced(costs, k, factors=factors, memory=memory, held=held, bound=bound, breaks=breaks, first=first)
     else:
-        assert slowest(tuple(balanced(costs, k, factors=factors, memory=memory, held=held, bound=bound, breaks=breaks))) == best
+        assert slowest(tuple(balanced(costs, k, factors=factors, memory=memory, held=held, bound=bound, breaks=breaks, first=first))) == best
 
 
 def test_automatic_stages_never_part_the_readers_of_a_weight():
@@ -388,6 +388,20 @@ def test_automatic_stages_never_part_the_readers_of_a_weight():
     found, staging = stages_of(Tied(), X, Y, strategy="pipelined", auto_pipeline=2)
     assert found["layers.0"] == found["layers.1"] == 0
     assert staging.ipus == (0, 1)
+
+    class Ends(Chain):
+        def forward(self, x: nn.Tensor) -> nn.Tensor:
+            x = nn.functional.linear(x, self.last.weight)
+            for layer in self.layers:
+                x = layer(x)
+            return nn.functional.linear(x, self.last.weight)
+    ends = Ends(6)
+    ends.last = nn.Linear(6, 6)
+    program = tileflow.training_model(ends, gradient_accumulation=14, strategy="pipelined", auto_pipeline=2).program_for(X, Y)
+    assert program.staging is not None
+    assert program.staging.ipus == (0, 1, 0), "a head that shares the embedding's weight returns to the first IPU"
+    shared = [s.input for s in program.micro.states if s.name == "last.weight"]
+    assert {n.origin.stage for n in program.micro.nodes if n.origin.role == "forward" and set(shared) & set(n.operands)} == {0, 2}
     with pytest.raises(OptionError, match="cannot be 9 stages"):
         stages_of(Chain(1), X, Y, strategy="pipelined", auto_pipeline=9)
 

@@ -161,7 +161,7 @@ def advice(report: Report) -> list[str]:
     least = min(report["ipus"], key=lambda i: i["busy"])
     if busiest["busy"] > 1.25 * least["busy"]:
         found.append(f"IPU {busiest['number']} works {busiest['busy'] / max(1, least['busy']):.2g} times as long as IPU {least['number']}: stages of "
-                     "equal length (auto_pipeline) would let them wait less for each other.")
+                     "more equal length would let them wait less for each other (pipeline_splits, auto_pipeline).")
     return found
 
 

@@ -7,7 +7,8 @@ import numpy as np
 
 
 def balanced(costs: Sequence[float], stages: int, *, factors: Sequence[float] | None = None, memory: Sequence[float] | None = None,
-             held: Sequence[float] | None = None, bound: float = np.inf, breaks: Sequence[bool] | None = None) -> list[int]:
+             held: Sequence[float] | None = None, bound: float = np.inf, breaks: Sequence[bool] | None = None,
+             first: float = 0.0) -> list[int]:
     """Where each stage begins: contiguous, none empty, the dearest as cheap as possible; the earliest beginnings among equals.
 
     An exact dynamic programme over contiguous cuts, best[k][i] = min over j < i of max(best[k-1][j], factor[k] * cost(j..i)), in O(stages * n^2).
@@ -16,7 +17,7 @@ def balanced(costs: Sequence[float], stages: int, *, factors: Sequence[float] | 
         costs: of each piece of work, not negative. stages: how many.
         factors: how often a stage does its work, by stage (one that is recomputed does more).
         memory: bytes of each piece. held: factor on a stage's bytes, by stage (a pipeline's early stages stash more). bound: bytes of a stage.
-        breaks: whether a stage may begin at a piece; the first always may.
+        breaks: whether a stage may begin at a piece; the first always may. first: what the first stage costs besides.
 
     Raises:
         ValueError: there are no such stages.
@@ -36,7 +37,7 @@ def balanced(costs: Sequence[float], stages: int, *, factors: Sequence[float] | 
         factor, weight = (1.0 if factors is None else factors[k]), (1.0 if held is None else held[k])
         following, origin = np.full(len(points), np.inf), np.zeros(len(points), int)
         for i in range(1, len(points)):
-            worst = np.maximum(best[:i], factor * (total[points[i]] - total[points[:i]]))
+            worst = np.maximum(best[:i], factor * (total[points[i]] - total[points[:i]]) + (first if k == 0 else 0.0))
             worst[weight * (nbytes[points[i]] - nbytes[points[:i]]) > bound] = np.inf
             origin[i] = worst.argmin()
             following[i] = worst[origin[i]]

@@ -4,7 +4,8 @@ Set before autograd, which hands the mark of a node to its gradient's. Nothing c
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from math import inf
@@ -248,42 +249,67 @@ def _by_ipu(noted: Noted) -> Numbered:
 
 def _automatic(graph: Graph, nodes: Sequence[Node], count: int, again: bool, bound: int | None, states: float) -> Found:
     """Stages of about equal length, each with its weights (times `states`) within the bound. A weight that several nodes read keeps all between them
-    in one stage."""
-    nodes_of = [n for n in nodes if not _is_of_loss(n)]
+    in one stage, or, where it is read at both ends, the end returns to the first IPU, if that is faster."""
     entered, chain = set(graph.inputs), []
-    for node in nodes_of:
-        if any(v in entered for v in node.operands):
+    for node in nodes:
+        if not _is_of_loss(node) and any(v in entered for v in node.operands):
             entered.update(node.outputs)
             chain.append(node)
-    costs = [cycles(node) for node in chain]
-    nbytes, breaks = _held(graph, chain)
-    factors = [3.0 + (again and k < count - 1) for k in range(count)]
-    try:
-        begin = balanced(costs, count, factors=factors, memory=nbytes, held=[states] * count, bound=inf if bound is None else bound, breaks=breaks)
-    except ValueError as error:
-        raise OptionError(f"Option auto_pipeline: {error}.") from None
+    costs, readers = [cycles(node) for node in chain], _readers(graph, chain)
+    if costs:
+        costs[-1] += sum(cycles(node) for node in nodes if _is_of_loss(node))
+    found: list[tuple[float, list[int], list[int]]] = []
+    failed = None
+    for end in dict.fromkeys((len(chain), _tail(readers, len(chain)))):
+        returns = end < len(chain)
+        factors = [3.0 + (again and (k < count - 1 or returns)) for k in range(count)]
+        nbytes, breaks = _held(readers, end)
+        first = 3.0 * sum(costs[end:])
+        try:
+            begin = balanced(costs[:end], count, factors=factors, memory=nbytes, held=[states] * count, bound=inf if bound is None else bound,
+                             breaks=breaks, first=first)
+        except ValueError as error:
+            failed = failed or error
+            continue
+        lengths = [f * sum(costs[b:e]) for f, b, e in zip(factors, begin, [*begin[1:], end], strict=True)]
+        lengths[0] += first
+        found.append((max(lengths), [*begin[1:], *([end] if returns else [])], [*range(count), *([0] if returns else [])]))
+    if not found:
+        raise OptionError(f"Option auto_pipeline: {failed}.")
+    _, begin, ipus = min(found, key=lambda item: item[0])
     places = {id(n): i for i, n in enumerate(nodes)}
-    return _begun_at(graph, nodes, [places[id(chain[i])] for i in begin[1:]]), list(range(count))
+    return _begun_at(graph, nodes, [places[id(chain[i])] for i in begin]), ipus
 
 
-def _held(graph: Graph, chain: Sequence[Node]) -> tuple[list[float], list[bool]]:
-    """Bytes of the weights that each node is the first to read, and whether a stage may begin at it."""
-    weights = {s.input: s for s in graph.states if s.kind in ("parameter", "buffer")}
-    readers: dict[Value, list[int]] = {}
+def _tail(readers: Mapping[Value, Sequence[int]], count: int) -> int:
+    """Where the end of a chain begins that reads weights of its beginning again, across more than half of it; the chain's length where none does."""
+    far = [b for places in readers.values() for a, b in itertools.pairwise(places) if 2 * (b - a) > count]
+    return min(far, default=count)
+
+
+def _readers(graph: Graph, chain: Sequence[Node]) -> dict[Value, list[int]]:
+    """The places in a chain that read each weight, be it turned before."""
+    weights = [s.input for s in graph.states if s.kind in ("parameter", "buffer")]
     sources: dict[Value, set[Value]] = {v: {v} for v in weights}
     inside = set(chain)
     for node in graph.nodes:
-        if node not in inside:                                   # such as a turned weight
-            found = {w for v in node.operands for w in sources.get(v, ())}
-            for v in node.outputs if found else ():
-                sources[v] = found
+        found = set() if node in inside else {w for v in node.operands for w in sources.get(v, ())}
+        for v in node.outputs if found else ():
+            sources[v] = found
+    readers: dict[Value, list[int]] = {}
     for i, node in enumerate(chain):
-        for v in node.operands:
-            for w in sources.get(v, ()):
-                readers.setdefault(w, []).append(i)
-    nbytes, breaks = [0.0] * len(chain), [True] * len(chain)
-    for weight, places in readers.items():
-        nbytes[places[0]] += weight.type.nbytes
-        for i in range(places[0] + 1, places[-1] + 1):
+        for w in {w for v in node.operands for w in sources.get(v, ())}:
+            readers.setdefault(w, []).append(i)
+    return readers
+
+
+def _held(readers: Mapping[Value, Sequence[int]], end: int) -> tuple[list[float], list[bool]]:
+    """Of a chain up to `end`: bytes of the weights that each node is the first to read (the first node has those that are only read later), and
+    whether a stage may begin at it."""
+    nbytes, breaks = [0.0] * end, [True] * end
+    for weight, every in readers.items():
+        places = [i for i in every if i < end]
+        nbytes[places[0] if places else 0] += weight.type.nbytes
+        for i in range(places[0] + 1, places[-1] + 1) if places else ():
             breaks[i] = False
     return nbytes, breaks
