@@ -3,6 +3,7 @@
     python -m bench gemm --only 512 --threads 1        # a part of a case
     python -m bench models DIR [--profile]             # ONNX files of a folder, against ONNX Runtime and OpenVINO
     python -m bench busy --models DIR                  # beside other processes and under quotas
+    python -m bench importing                          # from ONNX files to plans
     python -m bench compare before.json after.json     # two files of --json
     python -m bench tile-choices --write docs/precision.md
     python -m bench precision --write docs/precision.md          # accuracy and loss of training in 16 bits against float32
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from . import arena, busy, compare, hardware, limits, loading, planning, precision, real, rows, startup, table, tile_choices
+from . import arena, busy, compare, hardware, importing, limits, loading, planning, precision, real, rows, startup, table, tile_choices
 from .cases import cases, words
 from .pairs import Peaks, Settings, measure
 from .report import HEAD, Result, line, to_json
@@ -24,7 +25,7 @@ from .verdict import summary
 
 OTHERS: dict[str, Callable[[int | None, int], Iterable[Any]]] = {"startup": startup.run, "hardware": hardware.run, "planning": planning.run,
                                                                  "limits": limits.run, "arena": arena.run, "rows": rows.run,
-                                                                 "loading": loading.run}
+                                                                 "loading": loading.run, "importing": importing.run}
 """Cases without a peer."""
 VERBS = {"busy": busy.main, "compare": compare.main, "models": real.main, "precision": precision.main, "table": table.main,
          "tile-choices": tile_choices.main}
