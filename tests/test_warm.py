@@ -1,6 +1,7 @@
 """Compiling in copies of the process: the cache ends up with every kernel, whatever becomes of a copy."""
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -103,3 +104,18 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def test_what_lives_is_set_apart_while_kernels_are_compiled() -> None:
+    """And is searched for cycles again afterwards, unless somebody had set things apart before."""
+    import gc
+
+    from tileflow.graph.collector import set_apart
+    assert not gc.get_freeze_count()
+    with contextlib.suppress(ValueError), set_apart():
+        assert gc.get_freeze_count()
+        with set_apart():
+            pass
+        assert gc.get_freeze_count()
+        raise ValueError("a kernel that cannot be compiled")
+    assert not gc.get_freeze_count()
