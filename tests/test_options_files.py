@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import tileflow
 from tileflow import cli, doctor, nn
+from tileflow.api.choices import compare
 from tileflow.api.models import chosen_options
 from tileflow.errors import OptionError
 from tileflow.options import DEFAULTS, Options, declarations
@@ -229,6 +230,16 @@ def test_a_model_trains_with_them(defaults):
     model(x, y)
     assert model.options.gradient_accumulation == 4
     assert model.state_dict()["weight"].item() == pytest.approx(before - 0.25 * 2 * before)
+
+
+def test_inspecting_and_comparing_take_them(defaults, capsys):
+    """The batch that shapes are shown for, and the chip that precisions are compared on."""
+    defaults.write_text("micro_batch_size(7)\nmachine('gc2')\n")
+    assert cli.main(["inspect", "digits_cnn.onnx", "--verbose"]) == 0
+    assert "[7, 1, 8, 8]" in capsys.readouterr().out
+    found = [compare("digits_cnn.onnx", training=False)[0].cycles, compare("digits_cnn.onnx", training=False, machine="gc2")[0].cycles,
+             compare("digits_cnn.onnx", training=False, machine="gc200")[0].cycles]
+    assert found[0] == found[1] != found[2]
 
 
 def test_the_doctor_says_what_they_are(defaults):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import OptionError
-from ..options import Options
+from ..options import Options, with_defaults
 from ..report import Report
 from ..report.format import count, percent
 from ..report.text import table
@@ -52,7 +52,7 @@ def compare(model: Modelish, options: Options | None = None, *, training: bool =
     Raises:
         OptionError: one of those is given.
     """
-    base = (options or Options()).clone(**changes)
+    base = with_defaults((options or Options()).clone(**changes))
     for name in ("precision", "accum_type", *MOMENTS):
         if base.given(name, files=False):
             raise OptionError(f"The choices of {name} are compared, so it cannot be given; leave it out.")

@@ -36,7 +36,7 @@ def run(chosen: argparse.Namespace) -> int:
     """`tileflow inspect`."""
     options, path = options_of(chosen), model_path(chosen.model)
     from ..importers.onnx import inspect_model, load_model
-    batch = options.micro_batch_size if hasattr(chosen, "micro_batch_size") else None
+    batch = options.micro_batch_size if options.given("micro_batch_size") else None
     from ..runtime.preprocessing import Preprocessing
     model = load_model(path)
     report = inspect_model(model, dims=options.dims, batch=batch, training=chosen.training, freeze=options.frozen_patterns,
