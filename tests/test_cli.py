@@ -18,7 +18,7 @@ from tileflow.kernels.machine.limits import Room
 from tileflow.options import Options, declarations
 from tileflow.runtime.history import Epoch
 from tileflow.spellings import OF_OPTIMIZER
-from tileflow.uses import COMMANDS, OF_SCALING, for_training, verbs_of
+from tileflow.uses import COMMANDS, OF_SCALING, OF_STRATEGY, for_training, verbs_of
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = {
@@ -33,6 +33,7 @@ SAMPLES = {
         {"params": ("*.bias", "n*"), "weight_decay": 0.0, "lr": 0.5}, {"params": ("h:0",), "betas": (0.5, 0.9), "name": "head", "nesterov": True})),
     "learning_rate": ("1e-2", 0.01), "growth_factor": ("3", 3.0), "scale": ("-0.5", -0.5), "validation_split": ("0.25", 0.25),
     "class_weights": ("1,2.5", (1.0, 2.5)), "class_axis": ("-1", -1), "schedule_epochs": ("3", (3,)),
+    "stages": ("a+b@0,c@1", ("a+b@0", "c@1")), "pipeline_splits": ("layer3*,l4", ("layer3*", "l4")),
     "keep_float32": ("n*,b", ("n*", "b")), "partials": ("float16", "float16"), "metrics": ("f1,auc", ("f1", "auc")),
 }
 
@@ -58,6 +59,7 @@ PARTNERS["nesterov"] += ["--momentum", "0.9"]
 PARTNERS |= {"schedule_epochs": ["--schedule", "plateau"], "schedule_gamma": ["--schedule", "plateau"],
              "schedule_end": ["--schedule", "cosine"], "schedule_power": ["--schedule", "polynomial"]}
 PARTNERS |= {name: ["--automatic-loss-scaling", kinds[0]] for name, kinds in OF_SCALING.items()}
+PARTNERS |= {name: ["--strategy", kinds[0]] for name, kinds in OF_STRATEGY.items()}
 PARTNERS["broadcast_buffers"] = ["--replication-factor", "2"]
 """What else has to be said for an option to have an effect."""
 
