@@ -436,3 +436,51 @@ def test_torch_iterable_data_set():
         def __iter__(self) -> Iterator[Any]:
             return ((torch.full((3,), float(i)), i) for i in range(8))
     assert labels(loader(Counting())) == list(range(8))
+
+
+# ---- what ends a run
+
+
+RUN = """
+import numpy as np
+from tileflow import nn, optim
+
+def network():
+    nn.manual_seed(3)
+    return nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 4))
+
+if __name__ == "__main__":
+    tileflow.train(network(), data={data}, optimizer=optim.SGD(lr=1e-4), epochs=2, micro_batch_size=4, gradient_accumulation=2, shuffle=False,
+                   save_every_updates=1, out="run", num_workers={workers})
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ctrl_c_while_a_data_set_hangs(tmp_path: Path, workers: int):
+    """The run ends after its last whole update, though nobody gives the next row; going on with sound data is the run."""
+    process = script(tmp_path, RUN.format(data='Patient("pids", 24)', workers=workers))
+    pids = tmp_path / "pids"
+    try:
+        assert wait_for(lambda: pids.exists() and len(pids.read_text().split()) >= max(workers, 1), 60)
+        assert wait_for(lambda: (tmp_path / "run" / "metrics.json").exists(), 60)
+        time.sleep(0.5)                                                    # the updates before the row that hangs are done
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+        assert "Interrupted: Stopped after 3 updates" in said
+        assert wait_for(lambda: not any(is_running(int(pid)) for pid in pids.read_text().split()))
+    finally:
+        process.kill()
+    resumed = run(Squares(), tmp_path / "run", resume=True, allow_other_data=True, shuffle=False)
+    wanted = run(Squares(), tmp_path / "whole", shuffle=False)
+    for name, weight in wanted.weights.items():
+        np.testing.assert_array_equal(weight, resumed.weights[name])
+
+
+def test_a_killed_worker_ends_the_run_and_the_last_checkpoint_stands(tmp_path: Path):
+    with pytest.raises(DataError, match="ended with exit code 7"):
+        run(row_sets.Dying(), tmp_path / "run", num_workers=2, save_every_updates=1, shuffle=False)
+    resumed = run(Squares(), tmp_path / "run", resume=True, allow_other_data=True, shuffle=False)
+    wanted = run(Squares(), tmp_path / "whole", shuffle=False)
+    for name, weight in wanted.weights.items():
+        np.testing.assert_array_equal(weight, resumed.weights[name])

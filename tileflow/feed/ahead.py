@@ -3,15 +3,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+ASKED_S = 0.1
+"""How often somebody who waits for an item asks whether to go on waiting."""
+LEFT_S = 1.0
+"""How long a thread that is stopped in the middle of an item may take before it is left to itself."""
 
 
-def ahead(make: Callable[[], Iterator[T]], depth: int, give_up: Callable[[], None] | None = None) -> Iterator[T]:
+def ahead(make: Callable[[], Iterator[T]], depth: int, give_up: Callable[[], None] | None = None,
+          stop_waiting: Callable[[], bool] | None = None) -> Iterator[T]:
     """The items of `make()`, up to `depth` of them made ahead in a thread. Its exceptions are raised here; the thread ends with the iteration, also
-    when that is closed early: `give_up` is then called to end what it may wait for."""
+    when that is closed early: `give_up` is then called to end what it may wait for. Once `stop_waiting` is true nothing more comes."""
     ready: SimpleQueue[tuple[str, Any]] = SimpleQueue()
     free = threading.Semaphore(depth)
     stop = threading.Event()
@@ -33,7 +38,7 @@ def ahead(make: Callable[[], Iterator[T]], depth: int, give_up: Callable[[], Non
     thread.start()
     try:
         while True:
-            kind, what = ready.get()
+            kind, what = _next(ready, stop_waiting)
             if kind == "end":
                 return
             if kind == "error":
@@ -45,4 +50,15 @@ def ahead(make: Callable[[], Iterator[T]], depth: int, give_up: Callable[[], Non
         free.release()
         if give_up is not None:
             give_up()
-        thread.join()
+        thread.join(LEFT_S if stop_waiting is not None and stop_waiting() else None)
+
+
+def _next(ready: SimpleQueue[tuple[str, Any]], stop_waiting: Callable[[], bool] | None) -> tuple[str, Any]:
+    if stop_waiting is None:
+        return ready.get()
+    while not stop_waiting():
+        try:
+            return ready.get(timeout=ASKED_S)
+        except Empty:
+            continue
+    return "end", None

@@ -95,6 +95,7 @@ class Trainer:
         self.schedule = Schedule.of(len(self.train), self.options)
         self._rest: dict[Step, TrainingModel] = {}
         self._stop = threading.Event()
+        self.loader.stop = self._stop.is_set
         every = self.options.statistics
         self.statistics = None if every is None else Log(self.folder, every, f"Gradients and weights of {self.folder.name}")
         self.evaluator = Evaluator(self.model, self.options, self.reporter.compiling, lambda: self._stop.is_set())
@@ -180,6 +181,8 @@ class Trainer:
         finally:
             if hasattr(batches, "close"):
                 batches.close()
+        if self._stop.is_set():                     # while the next batch was waited for
+            return
         record = self.running.record(self.epoch + 1)
         record.unit = "images" if len(next(iter(self.train.fields.values())).sample) >= 2 else "samples"
         if self.test is not None:

@@ -78,6 +78,8 @@ class DataLoader:
         self.worker_init_fn = worker_init_fn
         self.epoch, self.offset = 0, 0
         self._workers: Workers | None = None
+        self.stop: Callable[[], bool] | None = None
+        """Asked while a batch is waited for (but in the mode sync): once true, the epoch ends."""
         self._check_arguments(batch_size, shuffle)
         self.dataset, self._reader = self._opened(dataset, collate_fn)
         self.shuffle = (options.shuffle if shuffle is None else shuffle) and not self.is_stream and sampler is None and batch_sampler is None
@@ -161,7 +163,8 @@ class DataLoader:
         def batches() -> Iterator[Batch]:
             return self._stream(offset, workers) if self.is_stream else self._read(epoch, offset, workers)
 
-        made = batches() if self.mode == "sync" else ahead(batches, max(self.options.prefetch, 1), None if workers is None else workers.abandon)
+        give_up = None if workers is None else workers.abandon
+        made = batches() if self.mode == "sync" else ahead(batches, max(self.options.prefetch, 1), give_up, self.stop)
         return made if workers is None or self.persistent_workers is not False else self._ending(made)
 
     def terminate(self) -> None:
