@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import row_sets
+from peers import needs
 from row_sets import Squares
 
 import tileflow
@@ -407,7 +408,7 @@ def test_a_data_set_that_raises_ends_the_run_after_a_whole_update(tmp_path: Path
 
 
 def test_torch_data_sets_and_loaders(tmp_path: Path):
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     x, y = arrays()
     tensors = torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))
     wanted = loader((x, y))
@@ -430,7 +431,7 @@ def test_torch_data_sets_and_loaders(tmp_path: Path):
 
 
 def test_torch_iterable_data_set():
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
 
     class Counting(torch.utils.data.IterableDataset):                     # type: ignore[name-defined, misc]
         def __iter__(self) -> Iterator[Any]:
