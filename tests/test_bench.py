@@ -16,6 +16,7 @@ from bench.cases import cases
 from bench.kinds import KINDS, Unsupported, problem
 from bench.kinds.base import some
 from bench.kinds.model import Model, away
+from bench.kinds.network import Network
 from bench.report import Result, load, to_json
 from bench.side import Missing, Side
 from bench.verdict import geometric_mean, verdicts
@@ -392,3 +393,12 @@ def test_a_first_step_is_measured_to_its_end_or_says_why_not(tmp_path: Path) -> 
     assert (tmp_path / "run" / "model.onnx").exists()
     with pytest.raises(RuntimeError, match=r"none\.npz"):
         startup.first_step(["digits_cnn.onnx", "--data", "none.npz", "--epochs", "1"], cache.root(), tmp_path / "other")
+
+
+@pytest.mark.parametrize("shape", [{"batch": 4}, {"batch": 4, "accumulation": 2, "updates": 2}], ids=["one update a call", "several"])
+def test_both_sides_check_the_same_updates(shape: dict[str, int]) -> None:
+    """Their losses are compared one by one: there are as many."""
+    needs("torch")
+    error = Network({"network": "mnist", "pass": "training", **shape}).ours(1).error()
+    assert error is not None
+    assert error < 1e-5
