@@ -93,9 +93,9 @@ _PAIRS = replace(_BYTES, pairs=True, needs=_BYTES.needs | {"avx512bf16"}, proces
 _SLOW = Rates(80.0, 60.0)
 """Of processors whose vectors of 64 bytes take their clock down."""
 PATHS = {
-    "amx": replace(_BYTES, rates=_SLOW, tiles="amx", needs=_BYTES.needs | {"amx-tile", "amx-bf16"}, processor="sapphirerapids",
+    "amx": replace(_PAIRS, rates=_SLOW, tiles="amx", needs=_PAIRS.needs | {"amx-tile", "amx-bf16"}, processor="sapphirerapids",
                    features=f"{_FP16} amx-tile amx-bf16 amx-int8"),
-    "fp16": replace(_BYTES, rates=_SLOW, half=True, needs=_BYTES.needs | {"avx512fp16"}, processor="sapphirerapids", features=_FP16),
+    "fp16": replace(_PAIRS, rates=_SLOW, half=True, needs=_PAIRS.needs | {"avx512fp16"}, processor="sapphirerapids", features=_FP16),
     "bf16": _PAIRS,
     "vnni": _BYTES,
     "avx512": _WIDE,
