@@ -1,6 +1,7 @@
 """A pytest plugin under which every leaf runs natively on copies of its arrays that lie against pages nobody may touch, before and after.
 
-A leaf that reads or writes outside of its arrays ends the process; the file named by `TILEFLOW_GUARDED` then holds what ran.
+A leaf that reads or writes outside of its arrays ends the process; the file named by `TILEFLOW_GUARDED` then holds what ran. If it ends well,
+the file named by `TILEFLOW_LEAVES` holds the modules and names of all leaves that ran, a line for each.
 """
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import ctypes
 import functools
 import mmap
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,9 +60,14 @@ def journal() -> int:
     return os.open(os.environ.get("TILEFLOW_GUARDED", os.devnull), os.O_WRONLY)
 
 
+RAN: set[str] = set()
+"""Modules and names of the leaves that ran."""
+
+
 def run(leaf: Leaf, *args: Any, n: int | None = None, lo: int = 0, worker: int = 0) -> int:
     """As `Leaf.__call__`, once with no memory before the arrays and once with none after them."""
     stop = rows(leaf, args, n)
+    RAN.add(f"{leaf.twin.__module__}.{leaf.name}")
 
     def call(layout: Layout, what: str) -> int:
         os.pwrite(journal(), what.encode().ljust(4096), 0)
@@ -71,3 +78,8 @@ def run(leaf: Leaf, *args: Any, n: int | None = None, lo: int = 0, worker: int =
 
 def pytest_configure() -> None:
     Leaf.__call__ = run                            # type: ignore[assignment, method-assign]
+
+
+def pytest_unconfigure() -> None:
+    if "TILEFLOW_LEAVES" in os.environ:
+        Path(os.environ["TILEFLOW_LEAVES"]).write_text("\n".join(sorted(RAN)))

@@ -7,24 +7,28 @@ from __future__ import annotations
 import inspect
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-import operators
 import pytest
-import samples
+from computed import computed, computed_resized, with_leaves
 from evaluate import check_kernel, normal, run_kernel, run_reference
+from samples import Case
 from test_conv_last import forms
 from test_elementwise import EDGES, FUNCTIONS, UNARY, allowed, compute, random_expressions, units
+from test_half import halved, in_types
 from test_half_gemm import NUMPY as HALVES
 from test_half_gemm import run as run_halves
+from test_narrow import check as check_narrowed
 
-from tileflow.graph import OPS, Op, TensorType, type_of
+from tileflow.graph import OPS, Op, type_of
 from tileflow.graph.composite import declares
-from tileflow.host.form import channels_last, recorded
+from tileflow.host.form import channels_last, recorded, takes_halves
 from tileflow.host.integer import ByteConv
+from tileflow.kernels.conv import winograd
+from tileflow.kernels.conv.planar import pointwise
 from tileflow.kernels.elementwise import expr as E
 from tileflow.kernels.elementwise.expr import Var
 from tileflow.kernels.elementwise.guarded import guarded_call
@@ -166,12 +170,19 @@ def turned(a: Array) -> Array:
 def check_both(op: Op, *arrays: Array | None, **tolerances: float) -> tuple[Array, ...]:
     """Check an operator and, if it has one, its channels-last form; the plain results."""
     results = check_kernel(op, *arrays, **tolerances)
+    check_channels_last(op, arrays, results, **tolerances)
+    return results
+
+
+def check_channels_last(op: Op, arrays: Sequence[Array | None], results: Sequence[Array], **tolerances: float) -> None:
+    """The channels-last form of an operator, if it has one, gives these results."""
     types = [None if a is None else type_of(a) for a in arrays]
     if (last := channels_last(op, types, op.infer(*types), cpu.current())) is not None:
-        given = [turned(a) if a is not None and turn else a for a, turn in zip(arrays, last.inputs, strict=False)]
+        rank = max(a.ndim for a in (*arrays, *results) if a is not None)
+        given = [turned(a.reshape((1,) * (rank - a.ndim) + a.shape)) if a is not None and turn else a
+                 for a, turn in zip(arrays, last.inputs, strict=False)]
         for plain, other, turn in zip(results, check_kernel(last.op, *given, **tolerances), last.outputs, strict=True):
             np.testing.assert_allclose(other, turned(plain) if turn else plain, **tolerances)
-    return results
 
 
 def test_convolutions_in_both_layouts() -> None:
@@ -204,7 +215,18 @@ def test_pointwise_weight_gradients(path: cpu.Cpu) -> None:
     """A product for each image, the smaller operand laid out anew."""
     for c, filters in ((5, 19), (19, 5)):
         op = OPERATORS["ConvWeightGrad"](kernel_shape=(1, 1))
-        check_kernel(op, normal(2, c, 5, 7), normal(2, filters, 5, 7, seed=1), rtol=1e-4, atol=1e-4)
+        assert pointwise.serves_weights(op.problem((2, c, 7, 9), (filters, c, 1, 1)), "f4", path)
+        check_kernel(op, normal(2, c, 7, 9), normal(2, filters, 7, 9, seed=1), rtol=1e-4, atol=1e-4)
+
+
+def test_convolutions_by_winograd(path: cpu.Cpu) -> None:
+    """Forward and by the input, channels last, of sides that are no multiple of its tiles."""
+    x, w = normal(2, 37, 15, 17), normal(45, 37, 3, 3, seed=1)
+    attributes: dict[str, Any] = dict(pads=(1, 1, 1, 1))
+    forward = OPERATORS["Conv"](**attributes)
+    assert winograd.serves(forward.problem(x.shape, w.shape), "f4", path) == path.fma
+    y, = check_both(forward, x, w, normal(45), rtol=1e-4, atol=1e-3)
+    check_both(OPERATORS["ConvInputGrad"](shape=(15, 17), **attributes), normal(*y.shape, seed=2), w, rtol=1e-4, atol=1e-3)
 
 
 def test_normalisation_in_both_layouts() -> None:
@@ -314,31 +336,29 @@ def test_broadcasting(shapes: tuple[tuple[int, ...], ...]) -> None:
     check_kernel(OPERATORS["Map"](exprs=(Var(0, "float32") - Var(1, "float32"), Var(1, "float32") * 2)), *[normal(*s) for s in shapes])
 
 
-# ---- every other operator -----------------------------------------------------------------------------------------------
+# ---- what operators declare ---------------------------------------------------------------------------------------------
 
-def others() -> Iterator[Any]:
-    """An example of each operator that is neither elementwise nor a view nor checked above, with the operands it declares, if it does."""
-    own = {id(c.op): c for c in samples.cases()}
-    seen = dict.fromkeys(("Conv", "ConvInputGrad", "ConvWeightGrad", "MatMul", "FusedMatMul", "Gemm", "MaxPool", "MaxPoolGrad", "AveragePool",
-                          "AveragePoolGrad"), 2)
-    declared = [(c.op, tuple(c.types)) for c in samples.cases() if declares(c.op, "kernel")]
-    for op, types in [*operators.examples(), *declared]:
-        if isinstance(op, Elementwise) or op.alias is not None or seen.get(op.name, 0) >= 2:
-            continue
-        seen[op.name] = seen.get(op.name, 0) + 1
-        yield pytest.param(op, own[id(op)].arrays() if id(op) in own else drawn(types), id=f"{op.name}-{seen[op.name]}")
-
-
-def drawn(types: tuple[TensorType | None, ...]) -> list[Array | None]:
-    rng = np.random.default_rng(3)
-    return [None if t is None else rng.integers(0, 2, t.shape).astype(t.numpy) if not t.is_float
-            else rng.uniform(0.1, 0.9, t.shape).astype(t.numpy) if i else rng.standard_normal(t.shape).astype(t.numpy)
-            for i, t in enumerate(types)]
+@pytest.mark.parametrize("case", with_leaves(), ids=lambda c: c.name)
+def test_samples(case: Case) -> None:
+    """Every sample of every operator: its kernels or those of its parts, in other sizes, channels-last, over 16-bit memory."""
+    arrays = case.arrays()
+    computed(case, arrays, rtol=1e-4, atol=1e-4)
+    computed_resized(case)
+    if declares(case.op, "kernel"):
+        check_channels_last(case.op, arrays, run_kernel(case.op, *arrays), rtol=1e-4, atol=1e-4)
+        check_narrowed(case.op, arrays, "bfloat16")
+        check_halves(case)
 
 
-@pytest.mark.parametrize(("op", "arrays"), list(others()))
-def test_operators(op: Op, arrays: list[Array | None]) -> None:
-    check_kernel(op, *arrays, rtol=1e-4, atol=1e-4)
+def check_halves(case: Case) -> None:
+    """The kernels of an operator that reads and writes float16 itself, to the rounding of results and of what lies between."""
+    op, types = case.op, halved(case.op, list(case.types), "float16")
+    if types is None or isinstance(op, Elementwise) or not takes_halves(op, types, op.infer(*types), cpu.current()):
+        return
+    arrays = in_types(case, types)
+    exact = run_reference(op, *[a.astype("f8") if a is not None and a.dtype == "f2" else a for a in arrays])
+    for got, want in zip(run_kernel(op, *arrays, workers=2), exact, strict=True):
+        np.testing.assert_allclose(got.astype("f8"), want, rtol=2.0 ** -7, atol=2.0 ** -9)
 
 
 def test_rows_with_special_values() -> None:
@@ -363,6 +383,8 @@ def test_moves_and_guards(path: cpu.Cpu) -> None:
     for mode in ("edge", "reflect", "wrap"):
         check_kernel(OPERATORS["Pad"](pads=(0, 2, 1, 0, 1, 2), mode=mode), x)
     check_kernel(OPERATORS["Pad"](pads=(0,) * 6, mode="edge"), x)
+    for mode in ("reflect", "wrap"):                   # round so often that it goes axis by axis
+        check_kernel(OPERATORS["Pad"](pads=(30, 40, 70, 31, 41, 600), mode=mode), x)
     check_kernel(OPERATORS["MaxPool"](kernel_shape=(2,), strides=(2,), indices=True), x)
     words, copied = np.arange(1, 70), np.zeros(69, "i8")
     guard.copy["u8"](words.view("u8"), copied.view("u8"))
