@@ -24,7 +24,7 @@ from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine import cache
 
 PROMISES = {
-            "int8-matmul": (1.0, 1.0, None), "int8-conv": (1.0, 1.0, None),
+            "int8-matmul": (1.0, 1.0, None), "int8-conv": (1.0, 1.0, None), "forest": (1.0, 1.0, None),
             "gemm": (1.45, 0.92, 1.9), "gemm-small": (1.2, 1.0, 1.6), "half": (2.3, 1.0, 3.5), "conv3x3": (1.7, 0.85, 2.3),
             "conv-weight": (1.2, 0.85, 1.8), "conv1x1": (1.1, 0.8, 1.6), "depthwise": (1.6, 1.6, 2.7), "batchnorm": (3, 3, 5),
             "maxpool": (10, 10, 20), "elementwise": (1.3, 1.3, 2), "adamw-fused": (1.05, 1.05, 1.3), "adamw-default": (3, 3, 6),
@@ -58,7 +58,7 @@ def test_rows_are_well_formed() -> None:
         assert len(set(names)) == len(names), row.id
         assert row.kind == "network" or len(names) >= 3, f"{row.id} needs several shapes"
     words = {word for row in rows for word in row.case}
-    assert words == {"gemm", "half", "conv", "pointwise", "update", "attention", "recurrent", "mnist", "resnet", "transformer", "int8"}
+    assert words == {"gemm", "half", "conv", "pointwise", "update", "attention", "recurrent", "mnist", "resnet", "transformer", "int8", "trees"}
 
 
 def test_a_row_has_the_bound_of_its_path() -> None:
@@ -93,6 +93,7 @@ SMALL: list[tuple[str, dict[str, Any]]] = [
     ("update", dict(optimizer="AdamW", scaling=True, parameters=1000, tensors=3)),
     ("attention", dict({"pass": "training"}, batch=2, heads=2, queries=5, keys=7, size=4, mask=True)),
     ("attention", dict({"pass": "training"}, batch=2, heads=2, queries=5, size=4, causal=True))]
+FOREST: dict[str, Any] = dict(trees=13, depth=5, features=4, batch=9)
 
 
 def tolerance(kind: str) -> float:
@@ -114,6 +115,19 @@ def test_pytorchs_side_agrees_with_float64(kind: str, shape: dict[str, Any]) -> 
     runner = problem(kind, shape).torch(1, "")
     runner.run(3)
     assert runner.error() <= tolerance(kind)
+
+
+@pytest.mark.parametrize("side", ["ours", "onnxruntime"])
+def test_both_sides_of_a_forest_agree_with_float64(side: str) -> None:
+    if side != "ours":
+        needs(side)
+    subject = problem("forest", FOREST)
+    runner = getattr(subject, side)(1)
+    runner.run(2)
+    assert runner.error() <= 1e-6
+    assert len(subject.nodes["tree"]) > 13 * 15
+    subject.nodes["vote"][subject.nodes["feature"] < 0] += 0.01
+    assert runner.error() > 1e-3
 
 
 PEERS: list[tuple[str, dict[str, Any]]] = [

@@ -11,15 +11,19 @@ from evaluate import KernelFailed, check_gradient, check_gradient_kernels, check
 from onnx import TensorProto, helper
 from peers import needs
 
-from tileflow import compiler
+from tileflow import compiler, nn
 from tileflow.errors import ShapeError, TypeMismatchError, UnsupportedError
 from tileflow.graph import OPS, Builder, Graph, TensorType
 from tileflow.graph.composite import trimmed
 from tileflow.kernels.isa import cpu
+from tileflow.loss import find
 from tileflow.lower.expand import composites
+from tileflow.lower.plan import make_plan
+from tileflow.nn.module import record
 from tileflow.onnx_backend import Backend
 from tileflow.ops.cells import GATES, TAKES
 from tileflow.ops.recurrence import Recurrence
+from tileflow.optim import Adam
 from tileflow.program import Batching
 
 rng = np.random.default_rng(12)
@@ -226,3 +230,34 @@ def test_what_is_refused() -> None:
     arrays[3][0] = 4
     with pytest.raises(KernelFailed):
         run_kernel(Recurrence(kind="RNN"), *arrays)
+
+
+class First(nn.Module):
+    """A recurrent layer's output without its last states."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        return self.layer(x)[0]
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_the_length_of_a_sequence_costs_no_compile_time(kind: str) -> None:
+    """500 steps have the rows and compile the leaves that 10 have: the model's forward and backward pass, and its update. Only sums over all steps
+    (of the loss, of gradients of biases) are made in two rows where they are long."""
+    made = []
+    for steps in (10, 500):
+        layer = First(getattr(nn, kind)(4, 5, num_layers=2, bidirectional=True))
+        graph = record(layer, [("x", TensorType("float32", (steps, 8, 4)))], training=True, dtype="float32")
+        plan = make_plan(compiler.training(graph, find("mse"), Adam(), Batching(8)).program, 1)
+        rows = [row.leaf for part in plan.lowered.values() for row in part.every_row()]
+        sums = [leaf.name.startswith("sum_") for leaf in rows]
+        others = [leaf for leaf, is_sum in zip(rows, sums, strict=True) if not is_sum]
+        made.append(([leaf.name for leaf in others], len({leaf.identity for leaf in others}), sum(sums)))
+        assert [sum(leaf.name == name for leaf in rows) for name in ("recurrent", "recurrent_gradient")] == [2, 2]
+    (few, few_leaves, few_sums), (many, many_leaves, many_sums) = made
+    assert few == many
+    assert few_leaves == many_leaves
+    assert few_sums <= many_sums <= 2 * few_sums

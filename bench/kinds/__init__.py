@@ -15,11 +15,12 @@ from .model import Model
 from .network import Network
 from .pointwise import BatchNorm, MaxPool, Pointwise
 from .recurrent import Recurrent
+from .trees import Forest
 from .update import UpdateStep
 
 KINDS: dict[str, Any] = {"matmul": MatMul, "conv": Conv, "batchnorm": BatchNorm, "maxpool": MaxPool, "pointwise": Pointwise, "update": UpdateStep,
                          "attention": Attention, "recurrent": Recurrent, "network": Network, "model": Model,
-                         "int8 matmul": IntegerMatMul, "int8 conv": IntegerConv}
+                         "forest": Forest, "int8 matmul": IntegerMatMul, "int8 conv": IntegerConv}
 
 
 def problem(kind: str, shape: Mapping[str, Any]) -> Any:
