@@ -383,6 +383,13 @@ def test_training_on_rows_in_order(tmp_path: Path, workers: int):
         run(row_sets.InOrder(), tmp_path / "c")
 
 
+def test_a_loader_of_ours_is_no_data_set(tmp_path: Path):
+    with pytest.raises(DataError, match="give the data set itself, and settings such as num_workers"):
+        run(loader(Squares()), tmp_path)
+    with pytest.raises(DataError, match="give the data set itself"):
+        loader(loader(Squares()))
+
+
 def test_resumed_training_on_rows_of_ones_own(tmp_path: Path):
     for i, (data, more) in enumerate([(Squares(), {}), (row_sets.InOrderWithLength(40), {})]):
         whole = run(data, tmp_path / f"whole{i}", save_every_updates=3, **more)

@@ -214,6 +214,8 @@ class DataLoader:
         if isinstance(dataset, AsynchronousDataAccessor):
             raise OptionError("An AsynchronousDataAccessor reads in a process of its own: give the DataLoader the data set itself, and num_workers.")
         if not isinstance(dataset, Dataset):
+            if isinstance(dataset, DataLoader):
+                raise DataError("The data are a tileflow.DataLoader already: give the data set itself.")
             if is_by_number(dataset):
                 return dataset, Items(dataset, collate_fn or collate)
             if is_one_by_one(dataset):

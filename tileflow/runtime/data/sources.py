@@ -107,6 +107,9 @@ def _open(spec: Any, options: Options, trained: Roles) -> Data:
         return _named({str(name): _holding(array) for name, array in spec.items()}, "in memory", options, trained)
     if isinstance(spec, tuple):
         return _open_tuple(spec)
+    if hasattr(spec, "combined_batch_size"):
+        raise DataError("A tileflow.DataLoader is for loops of your own, and a run makes one that it can resume: give the data set itself, and settings "
+                        "such as num_workers as options.")
     if is_by_number(spec):
         return _of_rows(spec, Items(spec), options, trained)
     if is_one_by_one(spec):
