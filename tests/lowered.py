@@ -14,6 +14,7 @@ from tileflow.host.rewrite import COMPOSITES, rewrite
 from tileflow.kernels.isa import cpu
 from tileflow.lower.attach import attach
 from tileflow.lower.coarse import coarsen
+from tileflow.lower.constants import settle
 from tileflow.lower.expand import composites, expand
 from tileflow.lower.fuse import fuse
 from tileflow.lower.layout import arrange
@@ -29,8 +30,8 @@ Array = np.ndarray
 def host_passes(graph: Graph) -> Graph:
     """What `lower.plan` does to one graph before it becomes rows, packing aside; verified after each pass."""
     path = cpu.current()
-    return through(graph, lambda g: rewrite(g, (), COMPOSITES), composites, coarsen, record, rewrite, lambda g: widen(g, path), expand,
-                   lambda g: arrange(g, path), undo_moves, fuse, attach, lambda g: pool_planes(g, path), attach)
+    return through(graph, lambda g: rewrite(g, (), COMPOSITES), composites, settle, coarsen, record, rewrite, lambda g: widen(g, path),
+                   expand, lambda g: arrange(g, path), undo_moves, fuse, attach, lambda g: pool_planes(g, path), attach)
 
 
 def run(graph: Graph, feeds: Mapping[str, Array]) -> dict[Value, Array]:

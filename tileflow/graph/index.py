@@ -1,7 +1,9 @@
 """The index of a graph: who makes and who reads each value. All passes look it up here."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
 
 from .graph import Graph, Node, Value
 
@@ -11,13 +13,16 @@ class Index:
 
     wanted: values that are read by what is no node of the graph: its results and what else is to be kept.
     position: of each node in the graph.
+    constants: the graph's, and those given that nodes from `outside` read, which make inputs of the graph.
     """
 
-    def __init__(self, graph: Graph, keep: Iterable[Value] = ()) -> None:
+    def __init__(self, graph: Graph, keep: Iterable[Value] = (), outside: Iterable[Node] = (),
+                 constants: Mapping[Value, np.ndarray] | None = None) -> None:
         self.graph = graph
+        self.constants = {**graph.constants, **(constants or {})}
         self.wanted = {*graph.results(), *keep}
         self.position = {node: i for i, node in enumerate(graph.nodes)}
-        self._maker = {v: node for node in graph.nodes for v in node.outputs}
+        self._maker = {v: node for node in (*outside, *graph.nodes) for v in node.outputs}
         self._readers: dict[Value, dict[Node, None]] = {}
         for node in graph.nodes:
             for v in node.operands:

@@ -42,6 +42,8 @@ class Op:
     name: ClassVar[str]
     alias: ClassVar[int | None] = None
     """Output 0 is a view of this input: same elements in the same order, another shape."""
+    stays: ClassVar[bool] = False
+    """Of constants it is computed once beforehand, but not in the compiler: who runs the program may want its operands."""
     random: ClassVar[bool] = False
     """Draws random numbers, so two equal nodes are not one."""
     position: ClassVar[int | None] = None

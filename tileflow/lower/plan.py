@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..graph import Graph, Value, with_inside
 from ..graph.collector import without_collector
-from ..host.rewrite import COMPOSITES, rewrite
+from ..host.rewrite import COMPOSITES, Outside, made_outside, rewrite
 from ..kernels.isa import cpu
 from ..kernels.machine import limits
 from ..kernels.machine.leaf import Leaf
@@ -20,6 +20,7 @@ from .alike import alike
 from .anomaly import judged
 from .attach import attach
 from .coarse import coarsen
+from .constants import settle
 from .expand import composites, expand
 from .fuse import fuse
 from .guard import check_part, join, watch
@@ -118,13 +119,14 @@ def host_form(program: Program, path: cpu.Cpu) -> Program:
     """The program as the host likes to compute it: other operators, other layouts, the same results. The given one stays as it is."""
     wanted = [*program.links.values(), *([program.loss] if program.loss else [])]
 
-    def form(graph: Graph) -> Graph:
-        done = through(graph, lambda g: rewrite(g, wanted, COMPOSITES), composites, coarsen, record, lambda g: rewrite(g, wanted),
-                       lambda g: widen(g, path), expand, lambda g: arrange(g, path, wanted), lambda g: undo_moves(g, wanted),
-                       lambda g: narrow(g, path, wanted))
+    def form(graph: Graph, outside: Outside | None = None) -> Graph:
+        done = through(graph, lambda g: rewrite(g, wanted, COMPOSITES, outside), composites, lambda g: settle(g, wanted), coarsen, record,
+                       lambda g: rewrite(g, wanted), lambda g: widen(g, path), expand, lambda g: arrange(g, path, wanted),
+                       lambda g: undo_moves(g, wanted), lambda g: narrow(g, path, wanted))
         return with_inside(done, form)
 
-    return program.with_parts({name: form(graph) for name, graph in program.parts.items()})
+    prologue = program.parts["prologue"]
+    return program.with_parts({name: form(graph, made_outside(graph, prologue, program.links)) for name, graph in program.parts.items()})
 
 
 def with_blocks_again(program: Program) -> Program:

@@ -159,6 +159,7 @@ class DequantizeLinear(Linear):
     """(x - zero_point) * scale as the scale's type or `output_dtype`."""
 
     roles = ("moved",)
+    stays = True
     output_dtype: str = ""
 
     @classmethod

@@ -14,13 +14,17 @@ MOST_STEPS = 1 << 12
 """Operators that run when a node with regions is evaluated: longer loops stay."""
 
 
-def fold(graph: Graph) -> Graph:
-    """Evaluate constant nodes with their operators' references, in place; returns the graph."""
-    inside(graph, fold)
+def fold(graph: Graph, within: bool = False) -> Graph:
+    """Evaluate constant nodes with their operators' references, in place; returns the graph.
+
+    What an operator wants to stay (`Op.stays`) stays, but for graphs `within` nodes: there nothing else would compute it once.
+    """
+    inside(graph, lambda g: fold(g, True))
     kept = []
     left = MOST_BYTES
     for node in graph.nodes:
         constant = all(v in graph.constants for v in node.operands) and not node.op.random and steps(node.op) <= MOST_STEPS
+        constant &= within or not node.op.stays
         nbytes = sum(v.type.nbytes for v in node.outputs) if constant else 0
         large = constant and any(v.type.size > LARGEST for v in (*node.outputs, *(v for inner in _inner(node) for v in inner.outputs)))
         if not constant or large or nbytes > left:
