@@ -108,8 +108,8 @@ def _open(spec: Any, options: Options, trained: Roles) -> Data:
     if isinstance(spec, tuple):
         return _open_tuple(spec)
     if hasattr(spec, "combined_batch_size"):
-        raise DataError("A tileflow.DataLoader is for loops of your own, and a run makes one that it can resume: give the data set itself, and settings "
-                        "such as num_workers as options.")
+        raise DataError("A tileflow.DataLoader is for loops of your own, and a run makes one that it can resume: give the data set itself, and "
+                        "settings such as num_workers as options.")
     if is_by_number(spec):
         return _of_rows(spec, Items(spec), options, trained)
     if is_one_by_one(spec):
