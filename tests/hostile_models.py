@@ -74,7 +74,8 @@ def act(path: Path, pieces: bool) -> tuple[dict[str, np.ndarray], list[Any]] | N
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         try:
-            values = evaluate(check_size(imported.graph), {**imported.weights, **data})
+            weights = {s.input.name: imported.weights[s.name] for s in imported.graph.states}
+            values = evaluate(check_size(imported.graph), {**weights, **data})
         except (Refused, ValueError, IndexError, OverflowError, ZeroDivisionError):   # indices out of range: kernels have sentences for them
             return None
     return data, [values[v.name] for v in imported.graph.outputs]
