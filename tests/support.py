@@ -182,7 +182,7 @@ def page() -> str:
     lines += ["## Operators of tileflow's own", "", "Gradients, fused forms and what others are taken apart into.", "",
               "| operator | types | gradient | tile plan |", "|---|---|---|---|"]
     lines += [f"| {name} | {types(kind)} | {gradient(kind)} | {plan(kind)} |" for name, kind in sorted(OPS.items()) if not kind.onnx]
-    lines += ["", "## Operators that ONNX has and tileflow does not", "", ", ".join(missing) + ".", "",
+    lines += ["", "## Operators that ONNX has and tileflow does not", "", f"{', '.join(missing) or 'None'}.", "",
               "## Node tests that do not pass", "", f"{sum(r.passes for r in rows)} of {len(rows)} pass. The others:", ""]
     lines += [f"- `{row.name}` ({row.operator}): {row.outcome}" for row in rows if not row.passes]
     return "\n".join(lines) + "\n"

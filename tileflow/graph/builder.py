@@ -27,7 +27,13 @@ class Builder(Calls):
     def __init__(self, graph: Graph, origin: Origin | None = None) -> None:
         self.graph, self.origin = graph, origin or Origin()
         self._next = 0
-        self._names = {v.name for v in graph.inputs} | {v.name for n in graph.nodes for v in n.outputs}
+        self._names: set[str] = set()
+        self.collect()
+
+    def collect(self) -> None:
+        """Know the names in the graph, those that somebody else gave since among them."""
+        graph = self.graph
+        self._names |= {v.name for v in graph.inputs} | {v.name for n in graph.nodes for v in n.outputs}
         self._names |= {v.name for v in graph.constants} | {s.input.name for s in graph.states}
 
     @contextmanager
