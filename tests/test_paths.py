@@ -69,7 +69,16 @@ def test_an_emulated_processor(path: str) -> None:
 @exhaustive
 @pytest.mark.parametrize("path", [name for name in emulator.TARGETS if name != FASTEST])
 def test_emulated_path(path: str) -> None:
-    passed(pytest_in_a_process("emulator.plugin", CHECKS, f"{selection(path)} and not 200", TILEFLOW_PATHS=path, **emulator.environment(path)))
+    only = f"{selection(path)} and not 200 and not samples"
+    passed(pytest_in_a_process("emulator.plugin", CHECKS, only, TILEFLOW_PATHS=path, **emulator.environment(path)))
+
+
+@emulated
+@exhaustive
+@pytest.mark.parametrize("path", [name for name in emulator.TARGETS if name != FASTEST and name not in ONLY])
+def test_emulated_samples(path: str) -> None:
+    """Apart from the other checks, for they take ten minutes."""
+    passed(pytest_in_a_process("emulator.plugin", CHECKS[:1], f"{path} and samples", TILEFLOW_PATHS=path, **emulator.environment(path)))
 
 
 @emulated
