@@ -46,11 +46,11 @@ class Cnn(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A small BERT: two layers of attention over embeddings."""
+    """A small BERT: layers of attention over embeddings."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int = 2, dropout: float = 0.0) -> None:
         self.embed = nn.Embedding(20, 16)
-        self.layers = [nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True) for _ in range(2)]
+        self.layers = [nn.TransformerEncoderLayer(16, 2, 32, dropout=dropout, batch_first=True) for _ in range(layers)]
         self.head = nn.Linear(16, 5)
 
     def forward(self, tokens: nn.Tensor) -> nn.Tensor:
@@ -110,6 +110,38 @@ def test_every_strategy_gives_the_bits_of_one_ipu(name: str, threads: int, alone
     found = trained(Cnn(), *images(), threads=threads, **STRATEGIES[name])
     assert [p for p in found[2].engine.plan.parts if p.startswith("stage")], "the program is really cut"
     same(alone, found)
+
+
+class Digits(nn.Module):
+    """The tutorial's size: 28 x 28 images, two convolutions, batch norm and dropout."""
+
+    def __init__(self) -> None:
+        self.first, self.second, self.norm = nn.Conv2d(1, 16, 3), nn.Conv2d(16, 32, 3), nn.BatchNorm2d(32)
+        self.hidden, self.drop, self.last = nn.Linear(32 * 12 * 12, 64), nn.Dropout(0.25), nn.Linear(64, 10)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        x = nn.functional.max_pool2d(self.norm(self.second(self.first(x).relu())).relu(), 2)
+        return self.last(self.drop(self.hidden(x.flatten(1)).relu()))
+
+
+EXHAUSTIVE = [("digits", ("second",)), ("digits", ("second", "hidden", "last")), ("bert", ("layers.2",)),
+              ("bert", ("layers.1", "layers.2", "layers.3"))]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("network", "splits"), EXHAUSTIVE)
+def test_twenty_updates_of_two_and_four_stages_give_the_bits_of_one_ipu(network: str, splits: tuple[str, ...]):
+    """Every strategy, recomputation on and off, at 1, 2 and 5 threads."""
+    rng = np.random.default_rng(0)
+    x: np.ndarray = rng.standard_normal((4 * 14, 1, 28, 28)).astype(np.float32) if network == "digits" else rng.integers(0, 20, (4 * 14, 16))
+    y = rng.integers(0, 5, len(x))
+
+    def run(**options: Any) -> tuple[dict[str, np.ndarray], list[Any], Any]:
+        return trained(Digits() if network == "digits" else Encoder(4, 0.1), x, y, calls=10, **options)
+    whole = run()
+    for strategy, threads in itertools.product(("pipelined", "sharded", "serial_phased", "parallel_phased"), (1, 2, 5)):
+        for more in ({}, {"pipeline_recompute": False}) if strategy == "pipelined" else ({},):
+            same(whole, run(strategy=strategy, pipeline_splits=splits, threads=threads, **more))
 
 
 def test_stages_run_the_kernels_of_the_whole_step():
