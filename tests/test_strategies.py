@@ -272,6 +272,8 @@ def test_blocks_and_stages_that_do_not_know_each_other():
         trained(Cnn(), x, y, gradient_accumulation=14, device_iterations=1, **PipelinedExecution("b", "a", "c", "d").to_options())
     with pytest.raises(OptionError, match="no IPU was specified for block a"):
         trained(Cnn(), x, y, **PipelinedExecution(AutoStage.SAME_AS_IPU).to_options())
+    with pytest.raises(OptionError, match="tensors_liveness off_chip_after_fwd: tensors that later phases read stay on the chip"):
+        trained(Cnn(), x, y, **SerialPhasedExecution("a", "b", "c", "d", liveness="off_chip_after_fwd").to_options())
     with pytest.raises(OptionError, match="the pattern 'third' fits no layer or node"):
         trained(Cnn(), x, y, strategy="pipelined", pipeline_splits=("third",))
 

@@ -249,7 +249,7 @@ class Options(Settings):
         True, Flag(), "execution", "pipelined training keeps what enters a stage and computes the rest again for its backward pass")
     tensors_liveness: Liveness = _option(
         "always_live", Choice(("always_live", "off_chip_after_fwd", "off_chip_after_fwd_no_overlap", "off_chip_after_each_phase")), "execution",
-        "when tensors that later phases read leave the chip")
+        "when tensors that later phases read leave the chip; only always_live can be run so far")
     separate_backward_phase: bool = _option(False, Flag(), "execution", "the last phase's backward pass is a phase of its own")
 
     machine: Any = _option(

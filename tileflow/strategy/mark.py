@@ -74,6 +74,7 @@ class Marking:
         pipelined = self.strategy == "pipelined"
         staging = Staging(self.strategy, tuple(ipus), self.recompute and pipelined and training, self.liveness, self.separate_backward)
         rules.ipus_for(ipus, rounded=self.rounded)
+        rules.check_liveness(staging)
         rules.check_flow(graph, stages)
         rules.check_shared(graph, stages, staging)
         if pipelined:

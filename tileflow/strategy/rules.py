@@ -50,6 +50,13 @@ def ipus_for(ipus: Sequence[int], replicas: int = 1, rounded: bool = False) -> i
     return reserved
 
 
+def check_liveness(staging: Staging) -> None:
+    """OptionError where tensors are to leave the chip between phases: the tile machine has no such transfers, and what it says would not show it."""
+    if staging.liveness != "always_live":
+        raise OptionError(f"tensors_liveness {staging.liveness}: tensors that later phases read stay on the chip (always_live); only the optimizer's "
+                          "state can leave it (optimizer_off_chip).")
+
+
 def check_flow(graph: Graph, stages: Mapping[Node, int]) -> None:
     """OptionError where a node reads what a later stage makes."""
     made = {v: node for node in graph.nodes for v in node.outputs}
