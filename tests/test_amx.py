@@ -1,25 +1,35 @@
-"""Products in bfloat16 tiles: by the tiles of this CPU if it has them, else by the same arithmetic in vectors."""
+"""Products in tiles of bfloat16 and of bytes: by the tiles of this CPU if it has them, else by the same arithmetic in vectors."""
 from __future__ import annotations
 
+import itertools
 import sys
 from dataclasses import replace
 
 import numpy as np
 import paths
 import pytest
+from evaluate import check_kernel, run_kernel
+from onnx_models import model_of, node, port
 from test_gemm import exact, operands, run
 
+from tileflow.graph import OPS
 from tileflow.kernels.gemm import Bias, Problem, tiles
 from tileflow.kernels.gemm.blocking import Blocking, blocking
 from tileflow.kernels.gemm.problem import simplify
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import In
+from tileflow.kernels.quantized import tiles as byte_tiles
+from tileflow.kernels.quantized.dots import way_of
+from tileflow.onnx_backend import Backend
 
 EMULATED = "emulator" in sys.modules
 VECTORS = next(name for name in cpu.available() if cpu.PATHS[name].label == cpu.PATHS[name].name)
 SOFTWARE = replace(cpu.PATHS[VECTORS], tiles="software", rates=cpu.PATHS["amx"].rates)
 TILES = [cpu.PATHS["amx"]] if EMULATED or "amx" in cpu.available() else []
 PATHS = TILES if EMULATED else [*TILES, SOFTWARE]
+BYTE_PATHS = [p for p in PATHS if p.byte_tiles and p.vnni]
+if not EMULATED and "vnni" in cpu.available():
+    BYTE_PATHS.append(replace(cpu.PATHS["vnni"], tiles="software"))
 SMALL = Blocking("tiles", 32, 64, tiles.DEPTH)
 UNIT = 2.0 ** -24
 
@@ -170,3 +180,80 @@ def test_chosen_blocks_give_the_same_bits_for_any_cut(path):
     np.testing.assert_allclose(got, exact(p, a, b), atol=2e-5)
     for cuts in (2, 3, 7):
         np.testing.assert_array_equal(run(p, a, b, cuts=cuts), got)
+
+
+# ---- bytes --------------------------------------------------------------------------------------------------------------
+
+PAIRS = list(itertools.product(("uint8", "int8"), repeat=2))
+
+
+@pytest.fixture(params=BYTE_PATHS, ids=lambda path: path.tiles)
+def byte_path(request):
+    with cpu.forced(request.param) as path:
+        yield path
+
+
+def in_byte_tiles(path: cpu.Cpu, m: int, n: int, k: int) -> bool:
+    return isinstance(byte_tiles.chosen(way_of(path), m, n, k), byte_tiles.Tiles)
+
+
+def numbers(dtype: str, *shape: int, seed: int = 0) -> np.ndarray:
+    info = np.iinfo(dtype)
+    return np.random.default_rng([seed, *shape]).integers(info.min, info.max, shape, dtype=dtype, endpoint=True)
+
+
+@pytest.mark.parametrize(("left", "right"), PAIRS)
+def test_tiles_of_bytes_are_exact(byte_path, left, right):
+    """With zero points; terms, rows and columns that fill their last tiles or do not, one block and several."""
+    for m, n, k in [(43, 37, 131), (16, 64, 64), *([] if EMULATED else [(8, 130, 65), (33, 45, 200), (150, 600, 67)])]:
+        assert in_byte_tiles(byte_path, m, n, k)
+        zeros = numbers("int8", m).astype("i4"), numbers("int8", n, seed=1).astype("i4")
+        check_kernel(OPS["IntegerProduct"](), numbers(left, m, k), numbers(right, k, n), *zeros)
+
+
+@pytest.mark.parametrize(("left", "right"), PAIRS)
+def test_tiles_of_bytes_saturate_nowhere(byte_path, left, right):
+    m, n, k = 17, 33, 130
+    assert in_byte_tiles(byte_path, m, n, k)
+    for x, y in itertools.product(*[(np.iinfo(dtype).min, np.iinfo(dtype).max) for dtype in (left, right)]):
+        found, = run_kernel(OPS["IntegerProduct"](), np.full((m, k), x, left), np.full((k, n), y, right), np.array(-128, "i4"), np.array(255, "i4"))
+        assert (found == k * (x + 128) * (y - 255)).all()
+
+
+def test_tiles_of_bytes_in_batches(byte_path):
+    """Of which B is broadcast, and A; and rows of a batch that make one product."""
+    a, b = numbers("int8", 2, 2, 19, 70), numbers("uint8", 2, 70, 50)
+    assert in_byte_tiles(byte_path, 19, 50, 70)
+    check_kernel(OPS["IntegerProduct"](), a, b, np.array([3], "i4"), np.arange(50, dtype="i4"))
+    check_kernel(OPS["ByteProduct"](), a[0, 0], b)
+    check_kernel(OPS["ByteProduct"](), a, b[0])
+
+
+@pytest.mark.skipif(EMULATED, reason="runs more than leaves")
+def test_weights_laid_out_once_serve_tiles_and_vectors(byte_path):
+    """What lays weights out does not know the rows; what follows a product is done to blocks of tiles, too: a layer at two batch sizes."""
+    with cpu.forced(replace(byte_path, tiles="")):
+        wanted = [layer(rows) for rows in (3, 70)]
+    found = [layer(rows) for rows in (3, 70)]
+    assert [in_byte_tiles(byte_path, rows, 53, 100) for rows in (3, 70)] == [False, True]
+    for x, y in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def layer(rows: int) -> np.ndarray:
+    """A quantised layer of constant weights, computed on the current path."""
+    constants = {"w": numbers("int8", 100, 53), "s": np.float32(0.02), "z": np.uint8(131), "t": np.linspace(0.01, 0.03, 53, dtype="f4"),
+                 "o": np.zeros(53, "i1"), "u": np.float32(0.5)}
+    model = model_of([node("QLinearMatMul", ["x", "s", "z", "w", "t", "o", "u", "z"], ["y"])], [port("x", (rows, 100), "uint8")],
+                     [port("y", (rows, 53), "uint8")], constants, opset=21, ir_version=10)
+    found, = Backend.prepare(model).run([numbers("uint8", rows, 100)])
+    assert np.ptp(found.astype("i4")) > 20
+    return found
+
+
+def test_bytes_go_to_tiles_by_sizes_and_by_what_the_processor_has(byte_path):
+    assert in_byte_tiles(byte_path, 64, 64, 64)
+    for small in ((7, 1000, 1000), (1000, 7, 1000), (1000, 1000, 63), (8, 8, 64)):
+        assert not in_byte_tiles(byte_path, *small)
+    for without in (replace(byte_path, tiles=""), replace(byte_path, vnni=False), cpu.PATHS["vnni"], cpu.PATHS["avx2"]):
+        assert not in_byte_tiles(without, 64, 64, 64)

@@ -23,12 +23,13 @@ from tileflow.kernels.isa import cpu
 HERE = Path(__file__).resolve().parent
 CHECKS = ("path_checks.py", "test_epilogue.py", "test_pack.py")
 """Modules whose tests of a path have its name in theirs, and that call nothing compiled but leaves."""
-ONLY = {"amx": "compiled_for or products or micro", "fp16": "compiled_for or half", "bf16": "compiled_for or half or samples",
-        "generic": "compiled_for or products or micro or primes or pools or functions or rows or samples"}
+ONLY = {"amx": "compiled_for or products or micro or integer", "fp16": "compiled_for or half or integer",
+        "bf16": "compiled_for or half or integer or samples",
+        "generic": "compiled_for or products or micro or integer or primes or pools or functions or rows or samples"}
 """What a path has of its own; the rest of it is the code of the path above or below, compiled again."""
 TILES = tuple(f"tileflow.kernels.{name}" for name in ("gemm.tiles.", "conv.tiles.", "conv.tiles_weights.", "conv.tiles_weights.conv_tiles_unturn"))
 """Leaves over the tile unit, which run in its emulator (`test_emulated_tiles`) and not here."""
-TILED = "denormal or ends_of_the_range or (conv_tiles and cannot_be_split)"
+TILED = "denormal or tiles_of_bytes or ends_of_the_range or (conv_tiles and cannot_be_split)"
 SMOKE = "compiled_for or micro or primes or pools or normalisation or broadcasting or moves or Softmax"
 """A leaf or two of every family, for each change."""
 emulated = pytest.mark.skipif(not emulator.available(), reason="needs Linux on x86-64, a C compiler and an emulator: pip install bochscpu-python")

@@ -1,11 +1,12 @@
-"""Products of bfloat16 tiles: Intel's AMX, or the same arithmetic in vector instructions.
+"""Products of tiles of bfloat16 and of bytes: Intel's AMX, or the same arithmetic in vector instructions.
 
 A tile is 16 rows of 64 bytes. `dot` adds to a 16x16 float32 tile C the product of tile A, 16 rows of 16 pairs of bfloat16,
 and tile B, 16 pairs of rows of 16 columns: C[m, n] += sum_i A[m, i].low * B[i, n].low + A[m, i].high * B[i, n].high, where
 low and high are the halves of a 32-bit word. Which two terms of a sum form a pair is thus the caller's choice, the same for
 A and B. The unit sums the low and the high products from zero in two chains of fused multiply-adds, adds the chains, and then C;
 it rounds to nearest even and reads and writes denormal numbers as zero, whatever the CPU's modes
-(TDPBF16PS in Intel's Instruction Set Reference).
+(TDPBF16PS in Intel's Instruction Set Reference). `dot_bytes` does so with 16 groups of four bytes for the pairs, signed in A and
+unsigned in B, and int32 sums that wrap (TDPBSUD).
 
 `Software` does all this with vectors on any path. It is slow and serves to run everything built on tiles where there are none.
 """
@@ -61,6 +62,9 @@ class Hardware:
     def dot(self, c: int, a: int, b: int) -> None:
         self._call("tdpbf16ps", c, a, b)
 
+    def dot_bytes(self, c: int, a: int, b: int) -> None:
+        self._call("tdpbsud", c, a, b)
+
     def prefetch(self, address: Any) -> None:
         self.e.prefetch(address)
 
@@ -106,6 +110,10 @@ class Software:
 
     def dot(self, c: int, a: int, b: int) -> None:
         function = define(self.e.b.module, f"tileflow_software_dot_{self.e.path.name}", 3, self.e.path, _software_dot)
+        self.e.b.call(function, [self._at(c), self._at(a), self._at(b)])
+
+    def dot_bytes(self, c: int, a: int, b: int) -> None:
+        function = define(self.e.b.module, f"tileflow_software_dot_bytes_{self.e.path.name}", 3, self.e.path, _software_dot_bytes)
         self.e.b.call(function, [self._at(c), self._at(a), self._at(b)])
 
     def prefetch(self, address: Any) -> None:
@@ -157,6 +165,29 @@ def _software_dot(e: Emitter, c: Any, a: Any, b: Any) -> None:
             low, high = e.loop(0, ROWS, 1, [ir.Constant(numbers, None)] * 2, term)
             place = e.address(c, e.times(m, ROW), j)
             e.store(flush(e.b.fadd(flush(e.load(place, numbers)), flush(e.b.fadd(low, high)))), place)
+    e.loop(0, ROWS, 1, [], row)
+
+
+def _software_dot_bytes(e: Emitter, c: Any, a: Any, b: Any) -> None:
+    """C += A x B over tiles of bytes in memory, signed in A and unsigned in B."""
+    lanes = e.path.lanes(4)
+    kind = vector("i4", lanes)
+
+    def constant(n: int) -> Any:
+        return ir.Constant(kind, [n] * lanes)
+
+    def row(m: Any, _state: list[Any]) -> None:
+        at = e.address(a, e.times(m, ROW))
+        for j in range(0, ROW, 4 * lanes):
+            def term(i: Any, sums: list[Any], j: int = j) -> list[Any]:
+                left = e.splat(e.load(e.address(at, e.times(i, 4)), ELEMENTS["i4"]), lanes)
+                right, total = e.load(e.address(b, e.times(i, ROW), j), kind), sums[0]
+                for byte in range(4):
+                    x = e.b.ashr(e.b.shl(left, constant(24 - 8 * byte)), constant(24))
+                    total = e.b.add(total, e.b.mul(x, e.b.and_(e.b.lshr(right, constant(8 * byte)), constant(255))))
+                return [total]
+            place = e.address(c, e.times(m, ROW), j)
+            e.store(e.loop(0, ROWS, 1, [e.load(place, kind)], term)[0], place)
     e.loop(0, ROWS, 1, [], row)
 
 

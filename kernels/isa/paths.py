@@ -61,6 +61,11 @@ class Cpu:
         return self.tiles != ""
 
     @property
+    def byte_tiles(self) -> bool:
+        """Whether products of bytes may be done in tiles (those of bfloat16 mostly come with them, but not by themselves)."""
+        return self.tiles == "software" or (self.tiles == "amx" and "amx-int8" in features())
+
+    @property
     def multiplies_halves(self) -> bool:
         """Whether float16 vectors are multiplied and added as they are (tiles mostly come with that, but not by themselves)."""
         return self.half or (self.tiles == "amx" and "avx512fp16" in features())

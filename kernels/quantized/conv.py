@@ -25,7 +25,7 @@ from ..machine.places import address_of
 from .dots import Way, way_of
 from .finish import finisher
 from .frames import Framing, frame_leaf, framed
-from .product import SIGNED, SPEED
+from .product import SIGNED
 from .strips import strip
 
 NEAR, ROWS = 5 << 10, 32
@@ -301,7 +301,7 @@ def calls(codes: tuple[str, str], p: Problem, x: In, w: In, zx: In | None, zw: I
     args = [images, weights, Const.of([4 * at for at in lies.steps]), flat(zx) if zx else zero, flat(zw) if zw else zero, flat(c),
             Work("terms", (lies.height,), "i4"), Work("block", ((-(-part // lies.height) * lies.height + 1) * wide,), "i4"), sizes,
             *(epilogue.args if epilogue else [])]
-    cost = products / (SPEED[way.group] * way.path.integer_bytes / 64) + 80.0 * units + (epilogue.cost if epilogue else 0.0)
+    cost = products / way.speed + 80.0 * units + (epilogue.cost if epilogue else 0.0)
     leaf = _conv_leaf(way, SIGNED[codes[0]], SIGNED[codes[1]], epilogue.form if epilogue else None, lies.height, lies.vectors)
     made.append(Call(leaf, args, n=units, cost=cost))
     return made

@@ -19,13 +19,12 @@ from ..machine.call import Call, Const, In, Out, Work
 from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf, Numbers
 from ..machine.places import address_of
-from .dots import Way, layer, products, way_of
+from .dots import Way, layer, way_of
 from .finish import finisher
+from .tiles import chosen, products, switches
 
 BLOCK_ROWS, BLOCK_COLUMNS = 96, 512
 """Elements of C in a unit of work, at most: A's share of it is laid out once for all of the columns."""
-SPEED = {4: 150.0, 2: 60.0}
-"""Products a nanosecond on one core with vectors of 64 bytes, by the group: for estimates only."""
 SIGNED = {"i1": True, "u1": False}
 
 
@@ -105,10 +104,10 @@ class Sizes(Numbers):
 
 @functools.cache
 def _product_leaf(way: Way, a_signed: bool, b_signed: bool, form: Form | None, by_row: bool) -> Leaf:
-    multiply, apply = products(way), finisher(form, "rows" if by_row else "columns")
+    multiply, apply, (begin, end) = products(way), finisher(form, "rows" if by_row else "columns"), switches(way)
     (a_flip, a_less), (_, b_less) = way.left(a_signed), way.right(b_signed)
     a_moved, b_moved = 128 * a_signed - a_less, 128 * b_signed - b_less           # what is added to elements, and so to their zero points
-    group, width, plain = way.group, way.width, form is None
+    group, width, whole_row, plain = way.group, way.width, way.whole, form is None
     flip_a, less_a = np.int32(a_flip), np.int32(a_less)
     result = "i4" if form is None else CODES[form.exprs[0].dtype]
 
@@ -137,13 +136,13 @@ def _product_leaf(way: Way, a_signed: bool, b_signed: bool, form: Form | None, b
 
     def integer_product(a, b, za, zb, c, left, terms, block, s, lo, hi, rest):  # type: ignore[no-untyped-def]
         groups, down, across = (s.k + group - 1) // group, (s.m + s.rows - 1) // s.rows, (s.n + s.cols - 1) // s.cols
-        panel = (groups + 1) * width
+        panel, filled = (groups + 1) * width, (groups + whole_row - 1) // whole_row * whole_row
         for unit in range(lo, hi):
             i, j, matrix = unit % down * s.rows, unit // down % across * s.cols, unit // (down * across)
             height, wide = min(s.rows, s.m - i), min(s.cols, s.n - j)
             from_a = s.a_at + matrix // s.inner * s.a_outer + matrix % s.inner * s.a_inner + i * s.a_row
             from_b = s.b_at + matrix // s.inner * s.b_outer + matrix % s.inner * s.b_inner + j // width * panel
-            lay_rows(a, from_a, s.a_row, s.a_k, height, s.k, groups, left, terms, za, i, s.za)
+            lay_rows(a, from_a, s.a_row, s.a_k, height, s.k, filled, left, terms, za, i, s.za)
             for q in range(0, wide, width):
                 sums = b[from_b + q // width * panel + groups * width:from_b + (q // width + 1) * panel]
                 at = 2 * s.rows + q
@@ -154,9 +153,11 @@ def _product_leaf(way: Way, a_signed: bool, b_signed: bool, form: Form | None, b
             to = (s.c_at + matrix) * s.m * s.n + i * s.n + j
             whole = plain and wide % width == 0
             target, step = (address_of(c) + 4 * to, 4 * s.n) if whole else (address_of(block), 4 * s.cols)
+            begin(0)
             for q in range(0, wide, width):
-                multiply(height, groups, address_of(left), groups * 4, address_of(b) + 4 * (from_b + q // width * panel), target + 4 * q, step,
+                multiply(height, groups, address_of(left), filled * 4, address_of(b) + 4 * (from_b + q // width * panel), target + 4 * q, step,
                          address_of(terms), address_of(terms) + 4 * (2 * s.rows + q), 4 * s.cols)
+            end(0)
             if plain and not whole:
                 for x in range(height):
                     for y in range(wide):
@@ -209,16 +210,17 @@ def calls(codes: tuple[str, str], p: Problem, a: In, b: In, za: In | None, zb: I
         return []
     p = p if per_row or by_row else simplify(p)              # which may make rows of a batch
     matrices, made = _matrices(p), []
-    groups = -(-p.k // way.group)
     right: In | Work = flat(b)
     if not packed:
         right = Work("panels", (max(1, _words(way, p, matrices)),), "i4")
         made.append(_lay(way, p, codes[1], b, right, matrices))
+    each = -(-p.n // way.width) * (-(-p.k // way.group) + 1) * way.width
+    way = chosen(way, p.m, p.n, p.k)
+    filled = -(-p.k // (way.group * way.whole)) * way.whole
     rows, cols = _blocks(p, way)
     outer_count, inner_count = last_two(p.batch, 1)
     units = outer_count * inner_count * -(-p.m // rows) * -(-p.n // cols)
     a_row, a_k = (1, p.m) if p.trans_a else (p.k, 1)
-    each = -(-p.n // way.width) * (groups + 1) * way.width
     b_step = tuple(s // max(1, p.k * p.n) * each for s in p.b_step)
     zero = Const.of([0], "i4")
     leaf = _product_leaf(way, SIGNED[codes[0]], SIGNED[codes[1]], epilogue.form if epilogue else None, by_row)
@@ -227,10 +229,9 @@ def calls(codes: tuple[str, str], p: Problem, a: In, b: In, za: In | None, zb: I
         sizes = Sizes(p.m, p.n, p.k, rows, cols, a_row, a_k, inner_count, a_outer, a_inner, b_outer, b_inner, a_at, b_at, c_at,
                       int(per_row), int(zb is not None and zb.shape != () and zb.shape[0] > 1))
         args = [flat(a), right, flat(za) if za else zero, flat(zb) if zb else zero, flat(c),
-                Work("left", (rows * max(1, groups) * way.group,), way.element), Work("terms", (2 * (rows + cols),), "i4"),
+                Work("left", (rows * max(1, filled) * way.group,), way.element), Work("terms", (2 * (rows + cols),), "i4"),
                 Work("block", (rows * cols,), "i4"), sizes, *(epilogue.args if epilogue else [])]
-        speed = SPEED[way.group] * way.path.integer_bytes / 64
-        cost = outer_count * inner_count * p.m * p.n * p.k / speed + 60.0 * units + (epilogue.cost if epilogue else 0.0)
+        cost = outer_count * inner_count * p.m * p.n * p.k / way.speed + 60.0 * units + (epilogue.cost if epilogue else 0.0)
         made.append(Call(leaf, args, n=units, cost=cost))
     return made
 
