@@ -22,7 +22,7 @@ from tileflow.kernels.quantized import tiles as byte_tiles
 from tileflow.kernels.quantized.dots import way_of
 from tileflow.onnx_backend import Backend
 
-EMULATED = "emulator" in sys.modules
+EMULATED = "emulator.plugin" in sys.modules
 VECTORS = next(name for name in cpu.available() if cpu.PATHS[name].label == cpu.PATHS[name].name)
 SOFTWARE = replace(cpu.PATHS[VECTORS], tiles="software", rates=cpu.PATHS["amx"].rates)
 TILES = [cpu.PATHS["amx"]] if EMULATED or "amx" in cpu.available() else []
