@@ -1,27 +1,19 @@
 """Tensors' methods that change element types. In a file of their own: a class that has a method `float` cannot annotate with it."""
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 
 from ..errors import TypeMismatchError
 from ..graph import CODES
+from .methods import Made, Methods
 
-Made = TypeVar("Made")
 
-
-class Casts(Generic[Made]):
+class Casts(Methods[Made]):
     """What the class of tensors has from here, named as torch.Tensor's methods."""
 
     __slots__ = ()
-
-    @property
-    def dtype(self) -> str:
-        raise NotImplementedError
-
-    def apply(self, operator: str, *others: Any, **attributes: Any) -> Any:
-        raise NotImplementedError
 
     def to(self, dtype: Any) -> Made:
         """As another element type: NumPy's name ("float16"), or whatever NumPy takes for one."""

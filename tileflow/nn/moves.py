@@ -3,14 +3,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 
 from ..errors import OptionError, ShapeError
 from .indexing import cut
+from .methods import Made, Methods
 
-Made = TypeVar("Made")
 Dim = int | Sequence[int] | None
 """An axis, several axes, or None for all of them; negative ones count from the end."""
 
@@ -20,17 +20,10 @@ def _spread(sizes: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
 
 
-class Moves(Generic[Made]):
+class Moves(Methods[Made]):
     """What the class of tensors has from here: methods over `shape` and `apply`, named as torch.Tensor's."""
 
     __slots__ = ()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        raise NotImplementedError
-
-    def apply(self, operator: str, *others: Any, **attributes: Any) -> Any:
-        raise NotImplementedError
 
     @property
     def ndim(self) -> int:

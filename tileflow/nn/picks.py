@@ -1,11 +1,11 @@
 """Tensors' methods that pick, place and order elements: by index, by rank, by running over an axis."""
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ..errors import OptionError, ShapeError
+from .methods import Made, Methods
 
-Made = TypeVar("Made")
 REDUCTIONS = {"sum": "add", "prod": "mul", "amin": "min", "amax": "max"}
 """ONNX's words for PyTorch's."""
 
@@ -17,17 +17,10 @@ class Ranked(NamedTuple):
     indices: Any
 
 
-class Picks(Generic[Made]):
+class Picks(Methods[Made]):
     """What the class of tensors has from here: methods over `shape` and `apply`, named as torch.Tensor's."""
 
     __slots__ = ()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        raise NotImplementedError
-
-    def apply(self, operator: str, *others: Any, **attributes: Any) -> Any:
-        raise NotImplementedError
 
     def lift(self, other: Any) -> Any:
         raise NotImplementedError
