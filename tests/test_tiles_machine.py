@@ -27,6 +27,7 @@ from tileflow.tiles.limits import bisect, largest_square_matmul, square_matmul
 from tileflow.tiles.machine import TileProgram, analyze
 from tileflow.tiles.plan import Phases, TileOptions
 from tileflow.tiles.recompute import recomputed
+from tileflow.tiles.streaming import streaming_cycles
 from tileflow.work import Gather, Scatter
 
 GC200, SMALL = chip("gc200"), chip("gc200").variant(name="small", tiles=16)
@@ -211,6 +212,12 @@ def test_optimizer_state_off_the_chip() -> None:
     assert off.always_live.max() < on.always_live.max()
     assert off.cycles_per_update - on.cycles_per_update >= off.streaming_cycles > 0
     assert on.streaming_cycles == 0
+
+
+def test_bytes_pass_to_and_from_streaming_memory_at_its_bandwidth() -> None:
+    assert streaming_cycles(0, GC200) == 0
+    assert streaming_cycles(20_000, GC200.variant(streaming_bytes_per_second=20e9, clock_hz=1e9)) == 1000
+    assert streaming_cycles(1, GC200.variant(streaming_bytes_per_second=20e9, clock_hz=1e9)) == 1
 
 
 def test_serialized_by_name() -> None:

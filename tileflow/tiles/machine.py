@@ -26,6 +26,7 @@ from .planner import PlanCache, by_name
 from .recompute import recomputed
 from .schedule import Entry, Storage, entries_of, schedule
 from .spread import on_device
+from .streaming import streaming_cycles
 from .tiled import Contributor, TileProgram, Transfer
 from .turns import counted
 
@@ -150,7 +151,7 @@ class _Analysis:
         found: dict[int, int] = {}
         for storage in self.made.storages:
             if storage.off_chip:
-                cycles = math.ceil(2 * math.prod(storage.shape) * storage.itemsize / self.chip.streaming_bytes_per_second * self.chip.clock_hz)
+                cycles = streaming_cycles(2 * math.prod(storage.shape) * storage.itemsize, self.chip)
                 found[storage.birth] = found.get(storage.birth, 0) + cycles
                 self.streaming += cycles
         return found
