@@ -20,6 +20,7 @@ from tileflow import cli, nn
 from tileflow.cli import suggest
 from tileflow.errors import CheckpointError, DataError, ModelError, OptionError
 from tileflow.options import Options, declarations
+from tileflow.runtime.run_folder import run_folder
 
 ROOT = Path(__file__).parent.parent
 
@@ -192,3 +193,11 @@ def test_flags_say_what_options_are(name: str, value: Any, words: list[str] | No
     assert suggest.flags(options, [name]) == words
     if words is not None:
         assert cli.options_of(cli.parse(["train", "m.onnx", *words])) == options
+
+
+def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda form: "20261123-120000")
+    folders = [run_folder(None, False) for _ in range(3)]
+    assert [f.name for f in folders] == ["20261123-120000", "20261123-120000-2", "20261123-120000-3"]
+    assert all(f.is_dir() for f in folders)

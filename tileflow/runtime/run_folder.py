@@ -53,13 +53,28 @@ class Position:
     history: list[Epoch] = field(default_factory=list)
 
 
+def _unused(folder: Path) -> Path:
+    """The folder, or, where another run of the same second has it, folder-2, folder-3 ...; it is made, so that nobody else takes it."""
+    own, n = folder, 1
+    while True:
+        try:
+            own.mkdir(parents=True)
+        except FileExistsError:
+            n += 1
+            own = folder.with_name(f"{folder.name}-{n}")
+        except OSError:
+            return own                                       # run_folder says the reason
+        else:
+            return own
+
+
 def run_folder(out: str | None, resume: str | bool) -> Path:
     """The run's folder, made if need be, without what killed runs left half written.
 
     Raises:
         CheckpointError: it cannot be made or written to, or holds an earlier run that is not to be resumed.
     """
-    folder = Path(out) if out else Path("runs") / time.strftime("%Y%m%d-%H%M%S")
+    folder = Path(out) if out else _unused(Path("runs") / time.strftime("%Y%m%d-%H%M%S"))
     goes_on = resume is True or (isinstance(resume, str) and Path(resume).resolve().parent == folder.resolve())
     if not goes_on and os.path.exists(folder / CHECKPOINT):
         raise CheckpointError(f"The folder {folder} already holds a run; go on from it with resume, or choose another one with out.")
