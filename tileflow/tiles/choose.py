@@ -84,7 +84,8 @@ class Chooser:
             elements = -(-_elements(work) // max(1, plan.tiles))
             phases = phases + Phases(reduce=(pieces - 1) * worker_cycles(work, elements, 4, self.chip))
         return dataclasses.replace(plan, phases=phases, serial={**plan.serial, axis: pieces * plan.serial.get(axis, 1)}, flops=work.flops,
-                                   exchange_bytes=plan.exchange_bytes * pieces, bound_bytes=bound, fits=plan.temp_bytes <= bound)
+                                   exchange_bytes=plan.exchange_bytes * pieces, gathered=plan.gathered * pieces, bound_bytes=bound,
+                                   fits=plan.temp_bytes <= bound)
 
     # ---- several operators together -------------------------------------------------------------------------------------
 
@@ -103,7 +104,8 @@ class Chooser:
             for i, (node, plan) in enumerate(zip(nodes, made.plans, strict=True)):
                 notes = {**plan.notes, "multi_conv": group.name, "planned": made.kind}  # type: ignore[attr-defined]
                 if made.kind == "parallel":
-                    plan = dataclasses.replace(plan, phases=made.phases if i == 0 else Phases())
+                    plan = dataclasses.replace(plan, phases=made.phases if i == 0 else Phases(),
+                                               gathered=max(p.gathered for p in made.plans) if i == 0 else 0)
                 self.fixed[node] = dataclasses.replace(plan, notes=notes)
 
     def _layers(self) -> None:

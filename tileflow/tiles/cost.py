@@ -45,8 +45,9 @@ class Variant:
 
 @dataclass
 class Costs:
-    """Per candidate, float64: phases in cycles, bytes of temporaries and bytes received on the worst tile, tiles used, rounds of
-    reduction; `second_last`: the axes of role "n" vary fastest in the tile numbering (so the first operand is broadcast to neighbours)."""
+    """Per candidate, float64: phases in cycles, bytes of temporaries and bytes received on the worst tile, tiles used, rounds of reduction;
+    `second_last`: the axes of role "n" vary fastest in the tile numbering (so the first operand is broadcast to neighbours); `gathered`: the
+    cycles of the exchange that partial sums take."""
 
     compute: Array
     exchange: Array
@@ -58,6 +59,7 @@ class Costs:
     tiles: Array
     stages: Array
     second_last: Array
+    gathered: Array
 
     @property
     def cycles(self) -> Array:
@@ -170,7 +172,7 @@ def evaluate(chip: Chip, c: Canonical, v: Variant, parts: Mapping[str, Array], s
     kept = (a_bytes if cuts_out and not cuts_a else 0) + (b_bytes if cuts_out and not cuts_b else 0)
     temp = np.maximum(a_bytes + b_bytes + copied + sums.own + sliced, kept + sums.own + sums.arrived)
     return Costs(
-        compute=np.ceil(steps * _vertex_cycles(chip, c, v, p)), exchange=brought + times_out * sums.gathered,
+        compute=np.ceil(steps * _vertex_cycles(chip, c, v, p)), exchange=brought + times_out * sums.gathered, gathered=times_out * sums.gathered,
         sync=exchanges * chip.sync_cycles + launches * chip.launch_cycles, transform=transform, reduce=times_out * sums.added,
         temp=np.ceil(temp), received=np.ceil(times_a * a_bytes + times_b * b_bytes + times_out * sums.arrived), tiles=p.used,
         stages=sums.stages, second_last=second_last)

@@ -5,13 +5,16 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from ..graph import Node, Value
 from ..work import Contraction, Gather, Map, Move, Operand, Reduce, Scatter, Work
 from .chip import ITEMSIZE, Chip
 from .mapping import Mapping, linear, owned, slab
 from .plan import OpPlan, Phases
 from .schedule import Schedule, Storage
-from .spread import ROWS, brought, copy_cycles, exchange_cycles, map_along, reduce_along
+from .sending import sent_elements
+from .spread import ROWS, aligned, brought, copy_cycles, exchange_cycles, map_along, reduce_along
 
 SMALL_PIECE = 8
 """Pieces of fewer bytes arrive in whole words and are put together on the tile afterwards."""
@@ -43,6 +46,8 @@ class Layouts:
         self._along: dict[tuple[int, Mapping], OpPlan] = {}
         self._next_tile = 0
         self._places: set[Mapping] | None = None
+        self._groups: dict[object, tuple[np.ndarray, int]] = {}
+        """Operators that run side by side: what their tiles have sent so far, and cycles counted for it."""
         self._written = {s.name: s.output for s in made.states if s.output is not None and s.kind in ("buffer", "accumulator")}
         self._weights = {s.name: s for s in made.storages if s.kind == "weights"}
 
@@ -165,21 +170,57 @@ class Layouts:
     def arrange(self, node: Node, work: Work, plan: OpPlan, settle: bool = True) -> Rearrangement:
         """The rearrangement of all inputs; with `settle`, undecided ones are laid out as this operator wants them."""
         total = NOTHING
+        sources: dict[tuple[Value, Operand], Mapping] = {}
         for i, (value, operand) in enumerate(zip(node.inputs, work.inputs, strict=False)):
-            if value is not None and operand is not None and value.type.size:
-                total = total + self._arrange_one(value, table_operand(work, operand, i, False), work, plan, settle)
+            if value is None or operand is None or not value.type.size:
+                continue
+            operand = table_operand(work, operand, i, False)
+            if len(operand.dims) != len(value.shape):
+                layout = self.known(value)
+                if layout is not None and value.type.size > 1:           # a rearrangement, described in its output's shape
+                    sources[value, operand] = layout
+                continue
+            full = plan.layout is not None and value.type.size == plan.layout.size
+            wanted = plan.layout if full else owned(work, operand, value.shape, plan, self.chip.tiles)
+            layout = self.settle(value, wanted) if settle else self.known(value) or wanted
+            if value.type.size <= 1:
+                continue
+            in_place = layout == wanted
+            if not in_place and not isinstance(work, Contraction):       # a contraction's plan counts all of it
+                total = total + self._moved(value, operand, work, plan, layout, wanted)
+            if not (in_place and (full or aligned(operand, plan.splits))):
+                sources[value, operand] = layout
         if total.phases.exchange and not plan.phases.exchange:
             total = total + Rearrangement(Phases(sync=self.chip.sync_cycles))
-        return total
+        waits = self._waits(node, work, plan, sources, total.phases.exchange)
+        return total + Rearrangement(Phases(exchange=waits)) if waits else total
 
-    def _arrange_one(self, value: Value, operand: Operand, work: Work, plan: OpPlan, settle: bool) -> Rearrangement:
-        if len(operand.dims) != len(value.shape):
-            return NOTHING
+    def _waits(self, node: Node, work: Work, plan: OpPlan, sources: dict[tuple[Value, Operand], Mapping], arranged: int) -> int:
+        """Cycles for which the readers wait for the tile that sends most, beyond those in which they receive.
+
+        arranged: cycles in which they receive what the plan does not count. What all of a tile's own elements take is looked at first: where
+        even that is no more than the readers take, nothing has to be counted.
+        """
+        received = plan.phases.exchange - plan.gathered + arranged
+        together = plan.notes.get("planned") == "parallel"
+        own = sum(layout.worst * self.made.of[value].itemsize for (value, _), layout in sources.items())
+        if exchange_cycles(own, self.chip) <= received and not together:
+            return 0
+        sent = np.zeros(self.chip.tiles, np.int64)
+        for (value, operand), layout in sources.items():
+            sent += sent_elements(layout, work, operand, value.shape, plan) * self.made.of[value].itemsize
+        if together:                                                     # the group's operands travel at once; its first operator receives for all
+            group = node.origin.hints and node.origin.hints.multi_conv, node.origin.role, type(node.op)
+            earlier, counted = self._groups.get(group, (np.zeros_like(sent), 0))
+            sent, received = sent + earlier, received + counted
+        waits = max(0, exchange_cycles(int(sent.max()), self.chip) - received)
+        if together:
+            self._groups[group] = sent, received + waits
+        return waits
+
+    def _moved(self, value: Value, operand: Operand, work: Work, plan: OpPlan, layout: Mapping, wanted: Mapping) -> Rearrangement:
+        """What bringing one input from `layout` to `wanted` takes."""
         full = plan.layout is not None and value.type.size == plan.layout.size
-        wanted = plan.layout if full else owned(work, operand, value.shape, plan, self.chip.tiles)
-        layout = self.settle(value, wanted) if settle else self.known(value) or wanted
-        if layout == wanted or value.type.size <= 1 or isinstance(work, Contraction):      # a contraction's plan counts all of it
-            return NOTHING
         itemsize = ITEMSIZE[operand.dtype]
         if full:
             elements, extents = plan.layout.worst, None

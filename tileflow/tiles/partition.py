@@ -23,7 +23,7 @@ SERIAL_FROM = 1 / 64
 SLOW_VERTEX = 3.0
 """A vertex kind is left out where even its peak rate on all tiles is so many times slower than a plan already found."""
 
-COSTS = ("compute", "exchange", "sync", "transform", "reduce", "temp", "received", "tiles", "stages", "second_last")
+COSTS = ("compute", "exchange", "sync", "transform", "reduce", "temp", "received", "tiles", "stages", "second_last", "gathered")
 
 
 @dataclass
@@ -129,7 +129,7 @@ def build_plan(chip: Chip, c: Canonical, v: Variant, serial: tuple[str, int] | N
     code = vertex.CODE_BYTES[v.kind] + (vertex.CODE_BYTES["reduce"] if row["stages"] else 0)
     code += vertex.CODE_BYTES["copy"] * bool(phases.transform) + int(row["received"] / steps) // 64
     return OpPlan(splits={name: per_axis[name] for name in order if per_axis[name] > 1}, vertex=v.kind, phases=phases,
-                  temp_bytes=int(row["temp"]), exchange_bytes=int(row["received"]), code_bytes=code,
+                  temp_bytes=int(row["temp"]), exchange_bytes=int(row["received"]), gathered=int(row["gathered"]), code_bytes=code,
                   grains={a: g for a, g in v.grains if g > 1}, serial=dict([serial]) if serial else {}, partials=v.partials,
                   reduce_stages=int(row["stages"]), tiles=int(row["tiles"]), flops=c.macs * c.flops_per_point,
                   limit=_limit(chip, c, v, per_axis, serial, phases), notes={"swap": v.swap, "expand": v.expand})

@@ -53,6 +53,7 @@ class OpPlan:
     reduce_stages: exchange-and-add rounds for partials (0: nothing to reduce across tiles).
     temp_bytes: temporaries on the worst tile (inputs brought in, partials, rearranged copies): what the proportion bounds.
     exchange_bytes: bytes that the worst tile receives.
+    gathered: the cycles of `phases.exchange` that partial results take after the vertices have run; the others bring operands in.
     code_bytes: vertex and control code on the worst tile.
     fits: the temporaries are within the bound that was asked for; else this is the least-memory plan.
     limit: what decides the cycles: "compute", "exchange", "reduce", "sync", "memory", "grain".
@@ -74,6 +75,7 @@ class OpPlan:
     bound_bytes: int | None = None
     fits: bool = True
     limit: str = "compute"
+    gathered: int = 0
     notes: Mapping[str, Any] = field(default_factory=dict)
     layout: Any = None
     """A tiles.mapping.Mapping: output 0 stays where an input lives, in place of the grid of `splits` (element-wise operators)."""

@@ -295,7 +295,8 @@ def reduce_at(work: Work, chip: Chip, splits: Splits, grains: Splits | None = No
     exchanges = (sent > 0) + rounds + (back > 0)
     phases = Phases(compute, exchange_cycles(sent + gathered + returned, chip), chip.sync_cycles * exchanges, 0, adding)
     temp = sent + (2 * partial * 4 if rounds else 0) + returned
-    return _made(work, splits, "reduce", phases, temp, sent + gathered + returned, grains=grains, reduce_stages=rounds, start_tile=start_tile)
+    return _made(work, splits, "reduce", phases, temp, sent + gathered + returned, grains=grains, reduce_stages=rounds, start_tile=start_tile,
+                 gathered=phases.exchange - exchange_cycles(sent, chip))
 
 
 def _partials(work: Work, splits: Splits, extent: Dict[str, int]) -> tuple[int, int, int]:
@@ -409,7 +410,8 @@ def _gather_plans(work: Work, chip: Chip) -> list[OpPlan]:
         sync = chip.sync_cycles * (1 + (depth > 1))
         phases = Phases(compute, exchange_cycles(sent + gathered, chip), sync, 0, adding)
         plans.append(_made(work, splits, "gather", phases, sent + slices + gathered, sent + gathered, grains=_used(work, splits, item),
-                           reduce_stages=min(1, rounds), notes={ROWS: height, "tiles": tiles}))
+                           reduce_stages=min(1, rounds), notes={ROWS: height, "tiles": tiles},
+                           gathered=phases.exchange - exchange_cycles(sent, chip)))
     return plans
 
 
@@ -439,7 +441,7 @@ def _scatter_plans(work: Work, chip: Chip) -> list[OpPlan]:
         phases = Phases(compute, exchange_cycles(sent + gathered, chip), chip.sync_cycles * (1 + rounds), 0, adding)
         temp = sent + (2 * table * 4 if depth > 1 else 0)
         plans.append(_made(work, splits, "scatter", phases, temp, sent + gathered, grains=_used(work, splits, item),
-                           reduce_stages=rounds, notes={ROWS: height}))
+                           reduce_stages=rounds, notes={ROWS: height}, gathered=phases.exchange - exchange_cycles(sent, chip)))
     return plans
 
 
