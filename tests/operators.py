@@ -115,6 +115,7 @@ def sums(x: TensorType) -> Iterator[Example]:
     for name in ("ArgMax", "ArgMin"):
         yield OPS[name](axis=1), (x,)
     yield OPS["InstanceNormalization"](), (x, per, per)
+    yield OPS["InstanceNormalizationTraining"](), (x, per, per)
     yield OPS["LayerNormalization"](), (f(20, 48), f(48), f(48))
     yield OPS["LayerNormalizationGrad"](), (f(20, 48), f(20, 48), f(48), f(20, 1), f(20, 1))
     yield OPS["RMSNormalization"](), (f(20, 48), f(48))

@@ -133,8 +133,12 @@ def sums() -> list[tuple[Op, list[Array | None]]]:
     found += [(OPS["BatchNormalization"](training_mode=1), [x, scale, f(5), None, None]),
               (OPS["BatchNormalization"](), [x, scale, f(5), f(5), abs(f(5))]),
               (OPS["BatchNormalizationGrad"](), [f(6, 5, 4), x, scale, f(5), abs(f(5))])]
+    found += [(OPS[name](), [f(3, 4, 6, 5), f(4), f(4)]) for name in ("InstanceNormalization", "InstanceNormalizationTraining")]
+    found += [(OPS["ReduceProd"](axes=axes, keepdims=0), [x]) for axes in (None, (0, 2))]
     wide = f(5, 4)
     statistics = OPS["LayerNormalization"](axis=1).reference(x, wide)[1:]
+    inverse = OPS["RMSNormalization"](axis=1).reference(x, wide)[1]
+    found += [(OPS["RMSNormalization"](axis=1), [x, wide]), (OPS["RMSNormalizationGrad"](axis=1), [f(6, 5, 4), x, wide, inverse])]
     found += [(OPS["LayerNormalization"](axis=1), [x, wide, f(5, 4)]), (OPS["LayerNormalizationGrad"](axis=1), [f(6, 5, 4), x, wide, *statistics])]
     return [*found, *losses("mean", [abs(f(5))]), (OPS["GatherGrad"](axis=1, shape=(2, 11, 3)), [f(2, 4, 2, 3), rng.integers(-11, 11, (4, 2))])]
 
@@ -166,7 +170,9 @@ def same_bits() -> list[tuple[Op, list[Array | None]]]:
             (OPS["Pad"](pads=(1, 0, -1, -1, 0, 1), value=2.0), [x]), (OPS["Tile"](repeats=(2, 1, 3)), [x]),
             (OPS["Gather"](axis=1), [x, rng.integers(-5, 5, (3, 2))]), (OPS["Gather"](), [f(11, 3), rng.integers(0, 11, 7)]),
             (OPS["Dropout"](training_mode=1, mask=1, stream=3), [x]), (OPS["MaxPool"](kernel_shape=(2, 2), indices=True), [f(2, 3, 5, 4)]),
-            (OPS["ReduceSum"](axes=(1,)), [rng.integers(-9, 9, (5, 7))]), (OPS["ReduceMin"](axes=(-1,)), [np.where(x > 1.5, np.nan, x)])]
+            (OPS["ReduceSum"](axes=(1,)), [rng.integers(-9, 9, (5, 7))]), (OPS["ReduceMin"](axes=(-1,)), [np.where(x > 1.5, np.nan, x)]),
+            *[(OPS[name](axis=1, keepdims=k, select_last_index=last), [y]) for name in ("ArgMax", "ArgMin") for k, last in ((1, 0), (0, 1))
+              for y in (np.where(x > 1.5, np.nan, x), rng.integers(-2, 2, (6, 5, 4)))]]
 
 
 def magnitudes(op: Op, work: Work, arrays: list[Array | None], wanted: tuple[Array, ...]) -> list[Array]:

@@ -94,7 +94,7 @@ class Map(Work):
 class Reduce(Work):
     """Sums, means, maxima, normalisations: reduce axes without products of two tensors.
 
-    combine: what makes one result of the partials that a split reduce axis gives: "add", "max", "min", or "" where they do
+    combine: what makes one result of the partials that a split reduce axis gives: "add", "mul", "max", "min", or "" where they do
         not just combine; then the operator's `partials` says which simpler operators run instead.
     """
 

@@ -209,10 +209,7 @@ class ReduceProd(Reduction):
     """The product over axes; of no elements 1; integers wrap."""
 
     dtypes = (*FLOATS, "int32", "int64", "uint32", "uint64")
-
-    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        x = present(inputs[0])
-        return _work(x, self.reduced(x.rank), bool(self.keepdims), outputs[0].dtype, kind="whole")
+    combine = "mul"
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         x = present(inputs[0])
@@ -270,7 +267,22 @@ class _IndexOfBest(Op):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
-        return _work(x, (normal_axis(self.axis, x.rank),), bool(self.keepdims), outputs[0].dtype, kind="whole")
+        return _work(x, (normal_axis(self.axis, x.rank),), bool(self.keepdims), outputs[0].dtype)
+
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+        """The best element, then the first or last place where it is; a NaN is the best, wherever there is one."""
+        x = present(inputs[0])
+        axis, rank = normal_axis(self.axis, x.type.rank), x.type.rank
+        n = x.shape[axis]
+        best = (b.ReduceMax if self.largest else b.ReduceMin)(x, axes=(axis,))
+        found = b.Equal(x, best)
+        if x.type.is_float:
+            found = b.Or(found, b.IsNaN(x))
+        places = b.constant(np.arange(n).reshape([n if i == axis else 1 for i in range(rank)]))
+        last = bool(self.select_last_index)
+        elsewhere = b.constant(np.full((1,) * rank, -1 if last else n))
+        chosen = b.Where(found, places, elsewhere)
+        return [(b.ReduceMax if last else b.ReduceMin)(chosen, axes=(axis,), keepdims=self.keepdims)]
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])
