@@ -40,7 +40,7 @@ def render(report: Report, every_operator: bool = False) -> str:
 
 
 def _head(report: Report) -> str:
-    return f"{f.title(report)}\n{f.chip_line(report)}\n{f.options_line(report)}"
+    return "\n".join([f.title(report), f.chip_line(report), f.options_line(report), *report["notes"]])
 
 
 def _totals(report: Report) -> str:

@@ -188,7 +188,7 @@ class _Analysis:
                            phases, cycles, seconds, samples / seconds, flops / seconds / 1e12,
                            flops / seconds / peak_flops / max(1, len(ipus)), worst, fits,
                            self.infeasible, transfers, self.streaming, memory.peak_step, self.made, rearranged, find_levers,
-                           functools.partial(analyze, self.program, self.chip), ipus, links)
+                           functools.partial(analyze, self.program, self.chip), ipus, links, memory)
 
 
 def _once(steps: list[TileStep]) -> dict[str, int]:

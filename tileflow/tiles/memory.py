@@ -6,7 +6,7 @@ on the same tiles. All vectors are int64[tiles].
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -31,6 +31,14 @@ class Memory:
     categories: dict[str, np.ndarray]
     liveness: np.ndarray
     """Bytes on the worst tile during each step, everything included; int64[steps]."""
+    fullest: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The worst tile of each step, int64[steps]."""
+    at_steps: dict[str, np.ndarray] = field(default_factory=dict)
+    """By category, what is on that tile: int64[steps]; they add up to `liveness`."""
+    storages: Sequence[Storage] = ()
+    """The tensors that were counted."""
+    heirs: dict[Storage, Storage] = field(default_factory=dict)
+    """Of a tensor that dies as an element-wise operator reads it: the result that takes its memory over at that step."""
 
 
 def tiles_of(plan: OpPlan, chip: Chip) -> np.ndarray:
@@ -107,11 +115,14 @@ def measure(made: Schedule, steps: Sequence[TileStep], rearranged: Sequence[int]
     live = np.zeros(chip.tiles, np.int64)
     peak, peak_step = floor.copy(), np.full(chip.tiles, -1)
     at_peak = {name: np.zeros(chip.tiles, np.int64) for name in ("activations", "temporaries", "exchange")}
-    liveness = np.zeros(len(steps), np.int64)
+    liveness, fullest = np.zeros(len(steps), np.int64), np.zeros(len(steps), np.int64)
+    at_steps = {name: np.zeros(len(steps), np.int64) for name in (*fixed, *at_peak)}
+    heirs: dict[Storage, Storage] = {}
     for i, step in enumerate(steps):
         born, dead = births[i], list(deaths[i])
         if isinstance(step.work, Map):
-            for storage in _overwritten(born, dead):
+            for storage, heir in _overwritten(born, dead).items():
+                heirs[storage] = heir
                 live -= _bytes(storage)
                 dead.remove(storage)
         for storage in born:
@@ -121,7 +132,10 @@ def measure(made: Schedule, steps: Sequence[TileStep], rearranged: Sequence[int]
         exchange, temporary = tiles * (sent + rearranged[i]), tiles * (step.plan.temp_bytes - sent)
         running = live + exchange + temporary
         total = floor + running
+        worst = fullest[i] = int(total.argmax()) if total.size else 0
         liveness[i], step.live_bytes = total.max(initial=0), int(running.max(initial=0))
+        for name, now in (*fixed.items(), ("activations", live), ("temporaries", temporary), ("exchange", exchange)):
+            at_steps[name][i] = now[worst]
         higher = total > peak
         if higher.any():
             peak[higher], peak_step[higher] = total[higher], i
@@ -129,7 +143,7 @@ def measure(made: Schedule, steps: Sequence[TileStep], rearranged: Sequence[int]
                 at_peak[name][higher] = now[higher]
         for storage in dead:
             live -= _bytes(storage)
-    return Memory(floor, peak, peak_step, fixed | at_peak, liveness)
+    return Memory(floor, peak, peak_step, fixed | at_peak, liveness, fullest, at_steps, made.storages, heirs)
 
 
 def _events(made: Schedule, steps: int) -> tuple[list[list[Storage]], list[list[Storage]]]:
@@ -143,20 +157,25 @@ def _events(made: Schedule, steps: int) -> tuple[list[list[Storage]], list[list[
     return births, deaths
 
 
-def _overwritten(born: Sequence[Storage], dead: Sequence[Storage]) -> list[Storage]:
-    """Dying storages whose memory a new one takes over."""
-    taken: list[Storage] = []
+def _overwritten(born: Sequence[Storage], dead: Sequence[Storage]) -> dict[Storage, Storage]:
+    """Dying storages whose memory a new one takes over, and which."""
+    taken: dict[Storage, Storage] = {}
     for fresh in born:
         match = next((d for d in dead if not d.result and d not in born and d not in taken and d.itemsize == fresh.itemsize
                       and d.mapping == fresh.mapping), None)
         if match is not None:
-            taken.append(match)
+            taken[match] = fresh
     return taken
 
 
 def _bytes(storage: Storage) -> np.ndarray:
     assert storage.mapping is not None
     return storage.mapping.bytes_per_tile(storage.itemsize) * storage.copies
+
+
+def category(storage: Storage) -> str:
+    """What a tensor counts in; off-chip state, while it is on the chip, is there for a time like an activation."""
+    return storage.kind if storage.always_live else "activations"
 
 
 def holdings(made: Schedule, step: int, tile: int) -> list[tuple[Storage, int]]:

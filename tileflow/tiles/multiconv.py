@@ -136,4 +136,4 @@ def _excess(space: Space, reference: np.ndarray) -> np.ndarray:
 
 def _plan(space: Space, chip: Chip, first: np.ndarray, then: np.ndarray, bound: int | None) -> OpPlan:
     plan = space.plan(chip, int(np.lexsort((then, first))[0]))
-    return mark(plan, bound, plan)
+    return mark(plan, bound)

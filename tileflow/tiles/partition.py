@@ -16,7 +16,7 @@ from .candidates import grid, serial_splits, variants
 from .chip import Chip
 from .contraction import Canonical, step
 from .cost import Costs, Serial, Variant, evaluate
-from .plan import OpPlan, Phases
+from .plan import Choice, OpPlan, Phases
 
 SERIAL_FROM = 1 / 64
 """Serial splits are looked at where the leanest parallel plan takes more than this share of a tile, down to about half of it."""
@@ -97,13 +97,15 @@ class Frontier:
     def best(self, bound: int | None) -> OpPlan:
         """The fewest cycles whose temporaries fit `bound` bytes (None: no bound), ties by bytes; where none fits, the
         least-memory plan with `fits` False."""
-        at = next((i for i, p in enumerate(self.plans) if bound is None or p.temp_bytes <= bound), None)
-        return mark(self.plans[-1 if at is None else at], bound, self.plans[0])
+        at = next((i for i, p in enumerate(self.plans) if bound is None or p.temp_bytes <= bound), len(self.plans) - 1)
+        faster, leaner = ([(p.phases.total, p.temp_bytes) for p in plans[:1]] for plans in (self.plans[:at][::-1], self.plans[at + 1:]))
+        chosen = replace(self.plans[at], choice=Choice(len(self.plans), *(next(iter(found), None) for found in (faster, leaner))))
+        return mark(chosen, bound, at == 0)
 
 
-def mark(plan: OpPlan, bound: int | None, fastest: OpPlan) -> OpPlan:
+def mark(plan: OpPlan, bound: int | None, fastest: bool = True) -> OpPlan:
     """The plan with its bound filled in, and memory named as the limit where a faster plan did not fit."""
-    limit = "memory" if plan is not fastest else plan.limit
+    limit = plan.limit if fastest else "memory"
     return replace(plan, bound_bytes=bound, fits=bound is None or plan.temp_bytes <= bound, limit=limit)
 
 

@@ -96,7 +96,7 @@ def pinned_plan(c: Canonical, chip: Chip, bound: int | None, table: Mapping[str,
     row = {name: float(np.ravel(getattr(costs, name))[0]) for name in COSTS}
     plan = build_plan(chip, c, v, once, parts[0], row)
     plan = replace(plan, start_tile=start, notes={**plan.notes, "pinned": True})
-    return mark(plan, bound, plan)
+    return mark(plan, bound)
 
 
 def _check_vertex(c: Canonical, chip: Chip, v: Variant, where: str) -> None:

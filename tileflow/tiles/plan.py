@@ -43,6 +43,19 @@ class Phases:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """Where a plan stands among those that no other beats in both cycles and temporary bytes.
+
+    of: how many there are. faster: cycles and bytes of the next one with fewer cycles (None: this is the fastest). leaner: of the next one with
+    fewer bytes (None: none takes less).
+    """
+
+    of: int
+    faster: tuple[int, int] | None
+    leaner: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
 class OpPlan:
     """One operator's partition and its price.
 
@@ -79,6 +92,8 @@ class OpPlan:
     notes: Mapping[str, Any] = field(default_factory=dict)
     layout: Any = None
     """A tiles.mapping.Mapping: output 0 stays where an input lives, in place of the grid of `splits` (element-wise operators)."""
+    choice: Choice | None = None
+    """Of an operator planned by itself: what it was chosen from."""
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,7 @@ def _joint(passes: Sequence[tuple[str, Contraction]], separate: Sequence[OpPlan]
     plans = []
     for g, (costs, v, parts) in zip(forms, chosen, strict=True):
         plan = build_plan(chip, g, v, None, parts[winner], {n: float(getattr(costs, n)[winner]) for n in COSTS})
-        plans.append(mark(plan, bound, plan))
+        plans.append(mark(plan, bound))
     return plans
 
 

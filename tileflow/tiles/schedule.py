@@ -1,6 +1,7 @@
 """A Program in the order it runs, and the memory its values need: one storage per tensor, views and states resolved."""
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -37,6 +38,8 @@ class Storage:
     """Micro-batches of it that are there at once."""
     result: bool = False
     """Needed after its part of the program has ended, so nothing may take its memory over."""
+    number: int = field(default_factory=itertools.count().__next__, repr=False)
+    """Of the tensor: copies with another life time, one for each IPU that holds it, have the same."""
 
     @property
     def itemsize(self) -> int:
@@ -286,7 +289,7 @@ class _Builder:
                 if fresh.state is None and isinstance(self.works[at], Map) and last_read.get(own, ALWAYS) <= at:
                     taken[fresh] = own
                     if own.off_chip:
-                        own.death = max(own.death, at)
+                        own.death = max(own.death, last_read.get(fresh, at))
         made.of = {v: taken.get(storage, storage) for v, storage in made.of.items()}
         made.storages = [s for s in made.storages if s not in taken]
 

@@ -12,7 +12,7 @@ from ..errors import OutOfTileMemoryError
 from ..program import Program
 from .chip import Chip
 from .ipus import Ipu, Links
-from .memory import holdings
+from .memory import Memory, holdings
 from .plan import Phases, TileOptions, TileStep
 from .schedule import Schedule
 
@@ -102,6 +102,8 @@ class TileProgram:
     ipus: list[Ipu] = field(default_factory=list)
     """Of a program in stages: each IPU; memory above is the worst one's."""
     links: Links | None = None
+    measured: Memory | None = None
+    """What memory was counted from: the tensors, and by category what the worst tile of each step holds."""
     _levers: list[Lever] | None = field(default=None, repr=False)
 
     @property
@@ -137,6 +139,11 @@ class TileProgram:
         if self._levers is None:
             self._levers = self.find(self)
         return self._levers
+
+    @property
+    def tried(self) -> list[Lever]:
+        """The levers that have been looked for so far."""
+        return self._levers or []
 
     def require_fit(self) -> TileProgram:
         """This program, where it fits.

@@ -1,0 +1,197 @@
+"""report.json of programs that were really planned: its schema, every byte of every tile and step accounted for by variables, older versions."""
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import report_fields
+from peers import needs
+
+import tileflow
+from tileflow import nn, report
+from tileflow.errors import ReportError
+from tileflow.report import schema
+
+HERE = Path(__file__).parent
+
+
+class Net(nn.Module):
+    def __init__(self):
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.a, self.b = nn.Linear(8 * 64, 96), nn.Linear(96, 10)
+
+    def forward(self, x):
+        with nn.Block("first", ipu_id=0):
+            x = self.norm(self.conv(x)).relu()
+        with nn.Block("second", ipu_id=1):
+            return self.b(self.a(x.flatten(1)).relu())
+
+
+CASES = {
+    "training": {"optimizer": "adam"},
+    "inference": {"training": False},
+    "recomputed": {"optimizer": "adam", "recompute": True, "optimizer_off_chip": True},
+    "pipelined": {"strategy": "pipelined", "gradient_accumulation": 5},
+    "sharded": {"strategy": "sharded", "gradient_accumulation": 2, "optimizer": "sgd"},
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def built(request):
+    """A real report; through its file, as everybody else gets it."""
+    options = {"training": True, "machine": {"name": "small", "base": "gc200", "tiles": 64}, "loss": "cross_entropy", **CASES[request.param]}
+    if not options["training"]:
+        del options["loss"]
+    made = tileflow.compile(Net(), inputs=[(4, 3, 8, 8)], **options)
+    return report.validate(json.loads(json.dumps(made.report)), "it")
+
+
+def per_tile(built, variable):
+    spread = np.array(built["spreads"][variable["spread"]]).reshape(-1, 2)
+    return np.repeat(spread[:, 1], spread[:, 0]) * variable["element_bytes"]
+
+
+def held(built, ipu, step):
+    """Bytes per tile and category of the variables that are on an IPU at a step; -1: of those that always are."""
+    found = {kind["name"]: np.zeros(built["chip"]["tiles"], int) for kind in built["memory"]["kinds"]}
+    for v in built["variables"]:
+        here = v["birth"] is None or v["birth"] <= step <= v["death"]
+        inherited = v["heir"] is not None and v["death"] == step
+        if v["ipu"] == ipu and here and not inherited:
+            found[v["category"]] += per_tile(built, v)
+    return found
+
+
+def test_every_byte_of_every_tile_is_accounted_for(built):
+    """Variables, code, and what the running operator needs are all there is: on each tile at its fullest step, at each step on its fullest tile."""
+    ipus = [(i["number"], i["memory"]) for i in built["ipus"]] or [(0, built["memory"])]
+    for number, memory in ipus:
+        by_variables = {k["name"] for k in built["memory"]["kinds"]} - {"code", "temporaries", "exchange"}
+        for step in sorted(set(memory["peak_step"])):
+            tiles = [t for t, s in enumerate(memory["peak_step"]) if s == step]
+            for name, bytes_ in held(built, number, step).items():
+                if name in by_variables:
+                    assert [bytes_[t] for t in tiles] == [memory["categories"][name][t] for t in tiles], (name, step)
+        for t, peak in enumerate(memory["peak"]):
+            assert sum(values[t] for values in memory["categories"].values()) == peak
+        for step, tile in enumerate(memory["steps"]["fullest"]):
+            for name, bytes_ in held(built, number, step).items():
+                if name in by_variables:
+                    assert bytes_[tile] == memory["steps"]["categories"][name][step], (name, step)
+
+
+def test_the_fullest_ipu_is_the_memory_of_all(built):
+    over = [sum(values[i] for values in built["memory"]["steps"]["categories"].values()) for i in range(len(built["steps"]))]
+    assert over == [s["tile_bytes"] for s in built["steps"]]
+    assert max(over) == built["memory"]["worst"]
+    if built["ipus"]:
+        assert built["memory"]["worst"] == max(i["memory"]["worst"] for i in built["ipus"])
+
+
+def test_variables_are_those_of_the_model(built):
+    weights = {v["name"]: v for v in built["variables"] if v["kind"] == "weights"}
+    assert weights["a.weight"]["shape"] in ([96, 512], [512, 96])
+    assert weights["a.weight"]["bytes"] == 96 * 512 * 4
+    for v in built["variables"]:
+        tiles = per_tile(built, v)
+        assert (tiles.sum(), tiles.max(initial=0), np.count_nonzero(tiles)) == (v["bytes"], v["largest"], v["tiles"])
+        assert v["bytes"] == int(np.prod(v["shape"])) * v["element_bytes"]
+
+
+def test_operators_read_and_make_variables_that_are_there(built):
+    named = built["variables"]
+    for s in built["steps"]:
+        for n in (*s["inputs"], *s["outputs"]):
+            v = named[n]
+            assert v["ipu"] == s["ipu"]
+            assert v["birth"] is None or v["birth"] <= s["index"] <= v["death"], (s["name"], v["name"])
+    assert any(named[n]["name"] == "conv.weight" for s in built["steps"] for n in s["inputs"] if s["op"] == "Conv")
+
+
+def test_utilisation_and_choice(built):
+    """No operator does more than the chip can; one that was bound by memory names the faster plan that it could not have."""
+    assert all(0 <= s["utilisation"] <= 1 for s in built["steps"])
+    total = sum(s["flops"] * s["repeats"] for s in built["steps"])
+    assert total == pytest.approx(built["totals"]["flops"])
+    chosen = [s for s in built["steps"] if s["choice"] is not None]
+    assert chosen
+    for s in chosen:
+        faster, leaner = s["choice"]["faster"], s["choice"]["leaner"]
+        assert (s["limit"] == "memory") == (faster is not None)
+        assert faster is None or faster[1] > s["bound_bytes"]
+        assert leaner is None or leaner[1] < s["temp_bytes"]
+
+
+def test_the_schema_is_one_that_others_read_too(built):
+    """jsonschema takes the schema for one, the real reports for valid, and refuses what our own checker refuses."""
+    jsonschema = needs("jsonschema")
+    jsonschema.Draft202012Validator.check_schema(schema.schema())
+    checks = jsonschema.Draft202012Validator(schema.schema())
+    checks.validate(built)
+    for path, value in ((("totals", "cycles"), "1"), (("steps", 0, "choice"), 3), (("chip", "ipus"), 0), (("variables", 0, "birth"), "x"),
+                        (("memory", "peak"), [1.5]), (("out_of_memory",), {}), (("schema_version",), 3)):
+        wrong = copy.deepcopy(built)
+        inner = wrong
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = value
+        assert not checks.is_valid(wrong)
+        assert schema.checker()(wrong)
+
+
+def test_every_rule_of_the_schema_is_checked():
+    with pytest.raises(ValueError, match="the schema says pattern"):
+        schema.compiled({"type": "object", "properties": {"a": {"pattern": "x"}}}, {})
+
+
+def test_every_field_has_a_sentence():
+    def walk(rule, at):
+        rule = schema.resolved(rule, schema.schema()["$defs"])
+        for name, inner in rule.get("properties", {}).items():
+            assert schema.resolved(inner, schema.schema()["$defs"]).get("description"), f"{at}.{name}"
+            walk(inner, f"{at}.{name}")
+        for inner in (*rule.get("anyOf", []), *([rule["items"]] if "items" in rule else [])):
+            walk(inner, at)
+    walk(schema.schema(), "")
+
+
+def test_the_page_of_the_fields_is_current():
+    """`python tests/report_fields.py` writes it."""
+    assert report_fields.page() == report_fields.PAGE.read_text(encoding="utf-8")
+
+
+def version_3(built):
+    """What the version before this one wrote of the same program."""
+    old = {k: v for k, v in copy.deepcopy(built).items() if k not in ("variables", "spreads", "levers", "notes")}
+    old["schema_version"] = 3
+    for memory in (old["memory"],):
+        for name in ("kinds", "peak_step", "steps"):
+            del memory[name]
+    for ipu in old["ipus"]:
+        del ipu["memory"]
+    for s in old["steps"]:
+        for name in ("inputs", "outputs", "utilisation", "choice"):
+            del s[name]
+    return old
+
+
+def test_version_3_is_read_with_a_sentence(built, tmp_path):
+    (tmp_path / "report.json").write_text(json.dumps(version_3(built)))
+    found = report.load(tmp_path)
+    assert found["notes"] == ["This report is of version 3: what is on a tile, what is live at a step, variables and utilisations are not in it; "
+                              "compile the model again for these."]
+    assert found["totals"] == built["totals"]
+    assert found["notes"][0] in report.text.render(found)
+    report.write(found, tmp_path / "again")
+    assert report.load(tmp_path / "again") == found
+
+
+def test_a_damaged_report_of_version_3_is_refused(built, tmp_path):
+    for broken in ({"memory": 3}, {"steps": 1}, {"ipus": None}):
+        (tmp_path / "report.json").write_text(json.dumps({**version_3(built), **broken}))
+        with pytest.raises(ReportError, match="is damaged"):
+            report.load(tmp_path)

@@ -1,0 +1,86 @@
+"""What a report says of memory: bytes over tiles and over steps, the variables, and how each lies on the tiles."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..tiles.memory import ALWAYS_LIVE, Memory, category
+from ..tiles.schedule import Storage
+
+if TYPE_CHECKING:
+    from ..tiles.machine import TileProgram
+
+
+class Variables:
+    """The tensors of a program, numbered; one that is on several IPUs has a number for each.
+
+    rows: `variables` of the report. spreads: how elements lie on tiles, each once.
+    """
+
+    def __init__(self, tiled: TileProgram) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.spreads: list[list[int]] = []
+        self._known: dict[Any, int] = {}
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._of = tiled.memory_schedule.of
+        for ipu, memory in memories(tiled):
+            self._add(memory, ipu)
+
+    def _add(self, memory: Memory, ipu: int) -> None:
+        held = [s for s in memory.storages if s.mapping is not None]
+        number = {s: len(self.rows) + i for i, s in enumerate(held)}
+        for storage in held:
+            self._numbers[storage.number, ipu] = number[storage]
+            heir = memory.heirs.get(storage)
+            self.rows.append(self._row(storage, ipu, None if heir is None else number[heir]))
+
+    def _row(self, storage: Storage, ipu: int, heir: int | None) -> dict[str, Any]:
+        mapping = storage.mapping
+        assert mapping is not None
+        spread = self._known.get(mapping)
+        if spread is None:
+            spread = self._known[mapping] = len(self.spreads)
+            self.spreads.append(runs(mapping.elements_per_tile()))
+        each, always = storage.itemsize * storage.copies, storage.always_live
+        return {"name": storage.name, "kind": storage.kind, "category": category(storage), "layer": storage.layer, "shape": list(storage.shape),
+                "dtype": storage.dtype, "ipu": ipu, "bytes": int(mapping.elements_per_tile().sum()) * each, "largest": mapping.worst * each,
+                "tiles": mapping.tiles_used, "spread": spread, "element_bytes": each, "copies": storage.copies,
+                "birth": None if always else storage.birth, "death": None if always else storage.death, "heir": heir, "off_chip": storage.off_chip}
+
+    def numbers(self, values: Any, ipu: int) -> list[int]:
+        """The variables of values on an IPU, each once; what is on none has no number."""
+        found = (self._numbers.get((self._of[v].number, ipu)) for v in values if v in self._of)
+        return list(dict.fromkeys(n for n in found if n is not None))
+
+
+def memories(tiled: TileProgram) -> list[tuple[int, Memory]]:
+    """The memory of each IPU, and its number."""
+    if tiled.ipus:
+        return [(ipu.number, ipu.memory) for ipu in tiled.ipus]
+    return [] if tiled.measured is None else [(0, tiled.measured)]
+
+
+def runs(counts: np.ndarray) -> list[int]:
+    """A vector int[tiles] as runs: how many tiles, elements on each, and so on."""
+    edges = np.flatnonzero(np.diff(counts, prepend=-1))
+    lengths = np.diff(np.append(edges, len(counts)))
+    return [int(n) for pair in zip(lengths, counts[edges], strict=True) for n in pair]
+
+
+def memory(found: Memory) -> dict[str, Any]:
+    """Bytes over tiles and over steps of one IPU."""
+    return {"worst_tile": int(found.peak.argmax()), "worst": int(found.peak.max(initial=0)),
+            "mean": float(found.peak.mean()) if found.peak.size else 0.0, "always_live": found.always_live,
+            "peak": found.peak, "peak_step": found.peak_step, "categories": dict(found.categories),
+            "steps": over_steps(found)}
+
+
+def over_steps(found: Memory | None) -> dict[str, Any]:
+    """By step: the fullest tile, and what it holds by category."""
+    return {"fullest": [], "categories": {}} if found is None else {"fullest": found.fullest, "categories": dict(found.at_steps)}
+
+
+def kinds(categories: Any) -> list[dict[str, Any]]:
+    """The categories, in order."""
+    return [{"name": name, "always_live": name in ALWAYS_LIVE} for name in categories]

@@ -1,0 +1,31 @@
+"""Reports of older versions as reports of this one: what they did not have is empty, and a sentence says so."""
+from __future__ import annotations
+
+from typing import Any
+
+OLDEST = 3
+ALWAYS_LIVE = ("weights", "optimizer", "buffers", "constants", "code")
+"""The categories of version 3 that are there all the time."""
+
+
+def upgraded(report: Any) -> Any:
+    """The report in the version of today. What is no table, of no version that is read, or damaged, is left as it is: it is refused with its reason
+    where it is checked."""
+    if not isinstance(report, dict) or report.get("schema_version") != 3:
+        return report
+    try:
+        return _from_3(report)
+    except (KeyError, TypeError, AttributeError):
+        return {**report, "schema_version": 4}
+
+
+def _from_3(report: dict[str, Any]) -> dict[str, Any]:
+    memory, tiles = report["memory"], len(report["memory"]["peak"])
+    new = {"kinds": [{"name": name, "always_live": name in ALWAYS_LIVE} for name in memory["categories"]], "peak_step": [-1] * tiles,
+           "steps": {"fullest": [], "categories": {}}}
+    note = ("This report is of version 3: what is on a tile, what is live at a step, variables and utilisations are not in it; compile the model "
+            "again for these.")
+    ipus = [{**ipu, "memory": None} for ipu in report["ipus"]]
+    steps = [{**s, "inputs": [], "outputs": [], "utilisation": 0.0, "choice": None} for s in report["steps"]]
+    return {**report, "schema_version": 4, "notes": [note], "memory": {**memory, **new}, "ipus": ipus, "steps": steps, "variables": [], "spreads": [],
+            "levers": []}
