@@ -54,7 +54,9 @@ VALUES = {
     "Precision.autocastPolicy": (Made((Call("poptorch.autocasting.Policy", ([],), {"fp32": ["Softmax"]}),)),),
     "Training.accumulationAndReplicationReductionType": (Word("poptorch.ReductionType.Sum"),),
     "Training.setMeanAccumulationAndReplicationReductionStrategy": (Word("poptorch.MeanReductionStrategy.Running"),),
-    "TensorLocations.setOptimizerLocation": (Made((Call("poptorch.TensorLocationSettings"), Call("useOnChipStorage", (False,)))),),
+    **{f"TensorLocations.set{group}Location": (Made((Call("poptorch.TensorLocationSettings"), Call("useOnChipStorage", (False,)),
+                                                     Call("minElementsForOffChip", (4,)))),)
+       for group in ("Activation", "Weight", "Optimizer", "Accumulator")},
     "_Popart.autoRecomputation": (3,), "anchorTensor": ("a", "conv1/out"), "_Popart.automaticLossScalingSettings.binEdgeLocation": (0.25,),
     "_Popart.automaticLossScalingSettings.thresholdUpperCountProportion": (1e-3,),
     "setExecutionStrategy": (Made((Call("poptorch.ShardedExecution", ("a", "b")),)),),

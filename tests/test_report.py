@@ -116,6 +116,8 @@ def change(value, path, new):
     (("variables",), [{**VARIABLE, "heir": 4}], "variables[0] has an heir that there is not"),
     (("variables",), [{**VARIABLE, "birth": 3, "death": 2}], "variables[0] lives at steps that there are not"),
     (("variables",), [{**VARIABLE, "birth": 3}], "variables[0] lives at steps that there are not"),
+    (("variables",), [{**VARIABLE, "stays": [[2, 1]]}], "variables[0] stays at steps that there are not"),
+    (("variables",), [{**VARIABLE, "stays": [[1]]}], "variables[0] stays at steps that there are not"),
 ])
 def test_damaged_reports(built, tmp_path, path, new, says):
     file = tmp_path / "report.json"

@@ -35,7 +35,10 @@ CASES = {
     "training": {"optimizer": "adam"},
     "inference": {"training": False},
     "recomputed": {"optimizer": "adam", "recompute": True, "optimizer_off_chip": True},
+    "off the chip": {"optimizer": "adam", "gradient_accumulation": 2, "optimizer_off_chip": True, "weights_off_chip": True,
+                     "accumulators_off_chip": True, "activations_off_chip": True},
     "pipelined": {"strategy": "pipelined", "gradient_accumulation": 5},
+    "pipelined, off the chip": {"strategy": "pipelined", "gradient_accumulation": 5, "weights_off_chip": True, "activations_off_chip": True},
     "sharded": {"strategy": "sharded", "gradient_accumulation": 2, "optimizer": "sgd"},
 }
 
@@ -59,7 +62,7 @@ def held(built, ipu, step):
     """Bytes per tile and category of the variables that are on an IPU at a step; -1: of those that always are."""
     found = {kind["name"]: np.zeros(built["chip"]["tiles"], int) for kind in built["memory"]["kinds"]}
     for v in built["variables"]:
-        here = v["birth"] is None or v["birth"] <= step <= v["death"]
+        here = v["birth"] is None or any(first <= step <= last for first, last in v["stays"])
         inherited = v["heir"] is not None and v["death"] == step
         if v["ipu"] == ipu and here and not inherited:
             found[v["category"]] += per_tile(built, v)
@@ -108,7 +111,7 @@ def test_operators_read_and_make_variables_that_are_there(built):
         for n in (*s["inputs"], *s["outputs"]):
             v = named[n]
             assert v["ipu"] == s["ipu"]
-            assert v["birth"] is None or v["birth"] <= s["index"] <= v["death"], (s["name"], v["name"])
+            assert v["birth"] is None or any(first <= s["index"] <= last for first, last in v["stays"]), (s["name"], v["name"])
     assert any(named[n]["name"] == "conv.weight" for s in built["steps"] for n in s["inputs"] if s["op"] == "Conv")
 
 

@@ -51,7 +51,7 @@ def count(tiled: TileProgram, step: int) -> np.ndarray:
     """Bytes per tile of all tensors alive during a step, interval by interval."""
     total = np.zeros(tiled.chip.tiles, np.int64)
     for storage in tiled.memory_schedule.storages:
-        if not storage.always_live and storage.birth <= step <= storage.death:
+        if not storage.always_live and any(first <= step <= last for first, last in storage.spans):
             assert storage.mapping is not None
             for tile, start, stop in storage.mapping.intervals():
                 total[tile] += (stop - start) * storage.itemsize

@@ -317,6 +317,29 @@ class Proportions(Kind):
 
 
 @dataclass(frozen=True)
+class Counts(Kind):
+    """A whole number of at least 1, or such numbers by one of a few names."""
+
+    names: tuple[str, ...]
+    metavar = "N|NAME=N,NAME=N"
+    _count = Integer(Range(least=1))
+
+    @property
+    def expected(self) -> str:
+        return f"a whole number of at least 1, or a table of such numbers by name ({', '.join(self.names)}), such as {{{self.names[0]} = 100}}"
+
+    def check(self, value: Any) -> int | Mapping[str, int]:
+        if isinstance(value, Mapping):
+            if not set(value) <= set(self.names):
+                raise ValueError
+            return _by_pattern(value, self._count.check)
+        return self._count.check(value)
+
+    def parse(self, text: str) -> Any:
+        return {name: int(n) for name, n in _pairs(text).items()} if "=" in text else int(text)
+
+
+@dataclass(frozen=True)
 class Partials(Kind):
     """The element type of partial sums, or types by name pattern: the first pattern that matches counts."""
 

@@ -21,6 +21,7 @@ from .declaration import declared as _option
 from .errors import OptionError
 from .kinds import (
     Choice,
+    Counts,
     FilePath,
     Flag,
     Integer,
@@ -54,6 +55,8 @@ OutputMode = Literal["default", "all", "final", "sum", "every_n"]
 _COUNT = Integer(Range(least=1))
 _NOT_NEGATIVE = Number(Range(least=0))
 _ACCUM = Choice(("float32", "float16", "bfloat16"))
+TENSOR_GROUPS = ("activations", "weights", "optimizer", "accumulators")
+"""What tensors are told apart as where an option says where they are kept."""
 
 
 @dataclass(kw_only=True, repr=False)
@@ -264,7 +267,19 @@ class Options(Settings):
     serialized_matmul: Mapping[str, str] = _option(
         {}, SerialSplits(), "machine", "matmuls, by name pattern, to do in pieces one after the other", aliases=("serialised_matmul",))
     joint_plans: bool = _option(True, Flag(), "machine", "plan a layer's forward and backward passes together where that is cheaper")
-    optimizer_off_chip: bool = _option(False, Flag(), "machine", "keep optimizer state in streaming memory instead of on the tiles", common=True)
+    activations_off_chip: bool | None = _option(
+        None, Flag(), "machine", "keep activations in streaming memory between the forward and the backward pass, and between phases; by default "
+        "only where tensors_liveness says so", optional=True)
+    weights_off_chip: bool | None = _option(
+        None, Flag(), "machine", "keep weights in streaming memory but for the passes that use them; by default in phased strategies", optional=True)
+    optimizer_off_chip: bool | None = _option(
+        None, Flag(), "machine", "keep optimizer state in streaming memory instead of on the tiles; by default in phased strategies", optional=True,
+        common=True)
+    accumulators_off_chip: bool | None = _option(
+        None, Flag(), "machine", "keep accumulators of gradients in streaming memory but for the steps that use them; by default in phased "
+        "strategies", optional=True)
+    min_elements_off_chip: int | Mapping[str, int] = _option(
+        2, Counts(TENSOR_GROUPS), "machine", "tensors of fewer elements stay on the tiles: one number, or numbers by group of tensors")
     recompute: bool = _option(
         False, Flag(), "machine", "run parts of the forward pass again before the backward pass instead of keeping their results on the tiles",
         common=True)

@@ -63,6 +63,10 @@ def from_lines(text: str, declared: Declarations) -> dict[str, Any]:
         try:
             for name, value in _called(line.call, declared).items():
                 declaration = declared.find(name)
+                before = found.get(declaration.name)
+                if isinstance(before, Mapping) and isinstance(value, Mapping) and not before.keys() & value.keys():
+                    found[declaration.name] = declaration.check({**before, **value})          # what is said of several groups, a line each
+                    continue
                 if declaration.name in found:
                     raise OptionError(f"Option {declaration.name} is set twice, first on line {first[declaration.name]}.")
                 found[declaration.name], first[declaration.name] = declaration.check(value), line.number

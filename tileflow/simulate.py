@@ -15,7 +15,7 @@ from . import report as reports
 from .compiler import Compilation
 from .environment import check_environment
 from .errors import OptionError, OutOfTileMemoryError, ReportError
-from .options import Options
+from .options import TENSOR_GROUPS, Options
 from .reading import read_text
 from .report import Report
 from .state import build
@@ -103,7 +103,19 @@ def tile_options(options: Options) -> TileOptions:
     return TileOptions(available_memory_proportion=default, per_op=by_name, precision=options.machine_precision,
                        program=options.precision, serialized=options.serial_splits,
                        pinned=read_plans(options.tile_plans) if options.tile_plans else {},
-                       joint_plans=options.joint_plans, optimizer_off_chip=options.optimizer_off_chip, recompute=options.recompute)
+                       joint_plans=options.joint_plans, recompute=options.recompute, **_locations(options))
+
+
+def _locations(options: Options) -> dict[str, Any]:
+    """Which groups of tensors leave the chip: those that are said, in phases all but activations, which the liveness speaks of."""
+    phased = options.strategy in ("serial_phased", "parallel_phased")
+    by_default = {group: phased and (group != "activations" or options.tensors_liveness != "always_live") for group in TENSOR_GROUPS}
+    found: dict[str, Any] = {}
+    for group in TENSOR_GROUPS:
+        said = getattr(options, f"{group}_off_chip")
+        found[f"{group}_off_chip"] = by_default[group] if said is None else said
+    least = options.min_elements_off_chip
+    return {**found, "min_elements_off_chip": dict(least) if isinstance(least, Mapping) else dict.fromkeys(TENSOR_GROUPS, least)}
 
 
 def read_plans(path: str | os.PathLike[str]) -> Mapping[str, Mapping[str, Any]]:

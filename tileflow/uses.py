@@ -55,7 +55,7 @@ OF_OPTION: dict[str, tuple[str, ...]] = {
 }
 """Options that other verbs use than the rest of their group."""
 FOR_TRAINING = ("training", "optimizer")
-OPTIONS_FOR_TRAINING = ("gradient_accumulation", "joint_plans", "optimizer_off_chip", "recompute")
+OPTIONS_FOR_TRAINING = ("gradient_accumulation", "joint_plans", "optimizer_off_chip", "accumulators_off_chip", "recompute")
 """Groups, and options of other groups, that count with training=True (--training) only, where a verb has that choice."""
 OF_COMMAND = {"infer": ("out", "progress", "loss", "ignore_index", "class_axis", "metrics"), "tune": ("out", "progress"), "compile": ("seed",)}
 """What is for the command alone: the functions return their results, and call what they are given as progress."""

@@ -135,17 +135,30 @@ def _policy(policy: Any) -> Mapping[str, Any]:
     return {"autocast": {name: kind for kind, names in lists.items() for name in names}}
 
 
-def _optimizer_location(location: Any) -> Mapping[str, Any]:
-    found = settings(location, "TensorLocationSettings")
-    where = found.pop("useOnChipStorage", None)
-    if found:
-        raise OptionError(f"TensorLocationSettings().{next(iter(found))}: {LOCATIONS}")
-    return {} if where is None else {"optimizer_off_chip": not where}
+def _location(group: str) -> Take:
+    """From a TensorLocationSettings to the options of a group of tensors."""
+    def take(location: Any) -> Mapping[str, Any]:
+        found = settings(location, "TensorLocationSettings")
+        options: dict[str, Any] = {}
+        on_chip, least = found.pop("useOnChipStorage", None), found.pop("minElementsForOffChip", None)
+        if on_chip is not None:
+            if not isinstance(on_chip, bool):
+                raise OptionError(f"TensorLocationSettings().useOnChipStorage needs True, False or None, not {on_chip!r}.")
+            options[f"{group}_off_chip"] = not on_chip
+        if least is not None:
+            options["min_elements_off_chip"] = {group: least}
+        if found:
+            raise OptionError(f"TensorLocationSettings().{next(iter(found))}: {LOCATIONS}")
+        return options
+    return take
 
 
-LOCATIONS = ("the tile machine moves optimizer state as a whole: useOnChipStorage(False) of setOptimizerLocation (optimizer_off_chip). "
-          "Thresholds, sharding "
-             "over replicas and I/O tiles are not part of its model.")
+def _located(name: str, group: str, what: str) -> Entry:
+    return Entry(f"TensorLocations.{name}", f"`poptorch.TensorLocationSettings().useOnChipStorage(False)` keeps {what} in streaming memory "
+                 "(`docs/tiles.md`).", (f"{group}_off_chip", "min_elements_off_chip"), _location(group))
+
+
+LOCATIONS = "sharding over replicas and I/O tiles are not part of the tile machine's model; leave it out."
 
 
 def _recomputation(value: Any) -> Mapping[str, Any]:
@@ -250,18 +263,16 @@ TRAINING = (
 
 TENSOR_LOCATIONS = (
     _none("TensorLocations.numIOTiles", LOCATIONS),
-    _none("TensorLocations.setActivationLocation", f"{LOCATIONS} Recomputing (recompute, gradient_checkpointing) is what takes less memory "
-          "for activations."),
-    _none("TensorLocations.setWeightLocation", LOCATIONS),
-    Entry("TensorLocations.setOptimizerLocation", "`poptorch.TensorLocationSettings().useOnChipStorage(False)` keeps optimizer state in "
-          "streaming memory.",
-          ("optimizer_off_chip",), _optimizer_location),
-    _none("TensorLocations.setAccumulatorLocation", LOCATIONS),
+    _located("setActivationLocation", "activations", "what waits for the backward pass or a later phase"),
+    _located("setWeightLocation", "weights", "weights"),
+    _located("setOptimizerLocation", "optimizer", "optimizer state"),
+    _located("setAccumulatorLocation", "accumulators", "accumulators of gradients"),
 )
 
 SETTINGS = (
-    Entry("TensorLocationSettings.useOnChipStorage", "Stands within setOptimizerLocation.", ("optimizer_off_chip",)),
-    _none("TensorLocationSettings.minElementsForOffChip", LOCATIONS),
+    Entry("TensorLocationSettings.useOnChipStorage", "Stands within setOptimizerLocation and the others; None leaves it as it is.",
+          ("activations_off_chip", "weights_off_chip", "optimizer_off_chip", "accumulators_off_chip")),
+    Entry("TensorLocationSettings.minElementsForOffChip", "Stands within setOptimizerLocation and the others.", ("min_elements_off_chip",)),
     _none("TensorLocationSettings.minElementsForReplicatedTensorSharding", LOCATIONS),
     _none("TensorLocationSettings.useReplicatedTensorSharding", LOCATIONS),
     _none("TensorLocationSettings.useIOTilesToLoad", LOCATIONS),

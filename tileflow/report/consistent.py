@@ -69,5 +69,7 @@ def _variables(report: Mapping[str, Any]) -> Iterator[str]:
             yield f"variables[{i}] has an heir that there is not"
         if (v["birth"] is None) != (v["death"] is None) or (v["birth"] is not None and not 0 <= v["birth"] <= v["death"] < max(1, steps)):
             yield f"variables[{i}] lives at steps that there are not"
+        if not all(len(stay) == 2 and 0 <= stay[0] <= stay[1] < max(1, steps) for stay in v.get("stays", [])):
+            yield f"variables[{i}] stays at steps that there are not"
         if not 0 <= v["spread"] < len(report["spreads"]):
             yield f"variables[{i}] has a spread that there is not"

@@ -46,7 +46,8 @@ class Variables:
         return {"name": storage.name, "kind": storage.kind, "category": category(storage), "layer": storage.layer, "shape": list(storage.shape),
                 "dtype": storage.dtype, "ipu": ipu, "bytes": int(mapping.elements_per_tile().sum()) * each, "largest": mapping.worst * each,
                 "tiles": mapping.tiles_used, "spread": spread, "element_bytes": each, "copies": storage.copies,
-                "birth": None if always else storage.birth, "death": None if always else storage.death, "heir": heir, "off_chip": storage.off_chip}
+                "birth": None if always else storage.birth, "death": None if always else storage.death, "heir": heir, "off_chip": storage.off_chip,
+                "stays": [] if always else [list(span) for span in storage.spans]}
 
     def numbers(self, values: Any, ipu: int) -> list[int]:
         """The variables of values on an IPU, each once; what is on none has no number."""

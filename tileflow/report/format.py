@@ -15,6 +15,9 @@ GROUPS = {
 """The five kinds of tile memory that the categories belong to."""
 
 
+WORDS = {"activations": "a micro-batch's activations", "weights": "weights", "optimizer": "optimizer state", "accumulators": "gradient accumulators"}
+
+
 def count(n: float) -> str:
     """1234567 -> 1,234,567."""
     return f"{n:,.0f}"
@@ -94,6 +97,10 @@ def limits(report: Mapping[str, Any]) -> list[str]:
     said = []
     if host > cycles:
         said.append(f"The host decides the time: its streams take {count(host)} cycles beside the {count(cycles)} of the tiles.")
+    kept = report["host"].get("streaming_memory_bytes", {})
+    for group, nbytes in kept.items():
+        said.append(f"Streaming memory holds {size(nbytes)} of {WORDS[group]}." if nbytes else
+                    f"Nothing of {WORDS[group]} is kept in streaming memory: there is none, or none that has a reason to leave the tiles.")
     if streaming:
         said.append(f"Streaming memory takes {count(streaming)} of the exchange cycles ({percent(streaming / max(1, cycles))} of all).")
     return said

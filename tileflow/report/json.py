@@ -88,7 +88,8 @@ def _chip(tiled: TileProgram) -> dict[str, Any]:
 
 def _host(tiled: TileProgram) -> dict[str, Any]:
     streams = [{"name": t.name, "to_chip": t.to_chip, "bytes": t.nbytes, "cycles": t.cycles, "repeats": t.repeats} for t in tiled.transfers]
-    return {"streams": streams, "cycles_per_update": tiled.host_cycles, "streaming_memory_cycles": tiled.streaming_cycles}
+    return {"streams": streams, "cycles_per_update": tiled.host_cycles, "streaming_memory_cycles": tiled.streaming_cycles,
+            "streaming_memory_bytes": tiled.off_chip}
 
 
 def _ipu(ipu: Ipu, cycles: int) -> dict[str, Any]:

@@ -133,11 +133,13 @@ class Placed:
         users = [i for i in self.users[storage] if self.ipu[i] == k]
         if not users:
             return None if self.users[storage] or k != self.numbers[0] else storage
-        if storage.always_live:
+        if storage.always_live or storage.state is not None:
             return storage
         parts = [p for p in dict.fromkeys(self.steps[i].part for i in users) if p in self.often]
         if not parts:
             return storage
+        if storage.off_chip:
+            return dataclasses.replace(storage, stays=self._stays(storage, users))
         copies = max((self.depths.get((parts[0], p), 1) for p in parts), default=1)
         if copies > 1:                                                  # micro-batches are under way all the time
             return dataclasses.replace(storage, birth=0, death=len(self.steps) - 1, copies=copies)
@@ -146,6 +148,19 @@ class Placed:
         first = storage.birth if own else self.span[parts[0]][0]
         last = max(users[-1], self.span[parts[-1]][1] if crossing or storage.result else 0)
         return dataclasses.replace(storage, birth=min(first, users[0]), death=last)
+
+    def _stays(self, storage: Storage, users: list[int]) -> tuple[tuple[int, int], ...]:
+        """The stays on the IPU whose steps use a tensor of streaming memory; what crosses the links is there until its part ends."""
+        own = [stay for stay in storage.stays if any(stay[0] <= i <= stay[1] for i in users)]
+        if len({self.ipu[i] for i in self.users[storage]}) == 1:
+            return tuple(own)
+        found: list[tuple[int, int]] = []
+        for a, b in own:
+            first = a if a == storage.birth else self.span[self.steps[a].part][0]
+            last = max(b, self.span[self.steps[b].part][1])
+            joined = bool(found) and first <= found[-1][1] + 1
+            found[-1 if joined else len(found):] = [(found[-1][0] if joined else first, last)]
+        return tuple(found)
 
     def _busy(self, once: Mapping[str, int]) -> dict[int, int]:
         """Cycles of an update in which each IPU computes."""

@@ -20,7 +20,9 @@ from .choose import Chooser
 from .ipus import Ipu, Links, Placed, worst_of
 from .layout import NOTHING, Layouts, Rearrangement
 from .levers import find_levers
+from .locations import GROUPS, OFF_CHIP_FROM, OffChip, offload
 from .memory import Memory, measure
+from .order import weight_by_weight
 from .plan import OpPlan, Phases, TileOptions, TileStep, node_name
 from .planner import PlanCache, by_name
 from .recompute import recomputed
@@ -43,7 +45,7 @@ def analyze(program: Program, chip: Chip, options: TileOptions | None = None, ca
     program = _in_parts(program)
     if options.recompute or (program.staging is not None and program.staging.recompute):
         program = recomputed(program)
-    program = staged(program)
+    program = weight_by_weight(staged(program))
     return _Analysis(program, chip, options, _SHARED if cache is None else cache).run()
 
 
@@ -63,11 +65,12 @@ class _Analysis:
         self.program, self.chip, self.options, self.cache = program, chip, options, cache
         self.entries: list[Entry] = entries_of(program)
         self.works = [self.work(e.node) for e in self.entries]
-        self.made = schedule(program, self.works, options.precision, options.optimizer_off_chip)
+        self.made = schedule(program, self.works, options.precision)
+        offload(program, self.made, {g: OffChip(options.min_elements_off_chip.get(g, OFF_CHIP_FROM)) for g in GROUPS
+                                     if getattr(options, f"{g}_off_chip")})
         self.layouts = Layouts(self.made, chip)
         self.chooser = Chooser(self.made, self.works, chip, options, cache)
         self.infeasible: list[str] = []
-        self.streaming = 0
 
     def work(self, node: Node) -> Work:
         """What a node does, in the device's element types; a product to be serialized, in pieces (its gradients are serialized by
@@ -98,6 +101,7 @@ class _Analysis:
             if storage.mapping is None:
                 storage.mapping = self.layouts.linear(storage)
         self._count(steps)
+        self.streaming = sum(n * steps[i].times * steps[i].repeats for i, n in fetched.items())
         if self.program.caller is None:
             return self._result(steps, measure(self.made, steps, rearranged, self.chip), rearranged, self._cycles(steps, {}), [])
         placed = Placed(self.program, self.made, steps, self.chip)
@@ -147,14 +151,12 @@ class _Analysis:
         return min((along, own), key=cost)
 
     def _fetches(self) -> dict[int, int]:
-        """Cycles to bring off-chip states in before the step that first reads them and to write them back after the last."""
-        found: dict[int, int] = {}
+        """Cycles by step in which tensors of streaming memory come before it and go after it."""
+        nbytes: dict[int, int] = {}
         for storage in self.made.storages:
-            if storage.off_chip:
-                cycles = streaming_cycles(2 * math.prod(storage.shape) * storage.itemsize, self.chip)
-                found[storage.birth] = found.get(storage.birth, 0) + cycles
-                self.streaming += cycles
-        return found
+            for i in (*storage.loads, *storage.stores):
+                nbytes[i] = nbytes.get(i, 0) + storage.nbytes
+        return {i: streaming_cycles(n, self.chip) for i, n in nbytes.items()}
 
     # ---- totals ---------------------------------------------------------------------------------------------------------
 

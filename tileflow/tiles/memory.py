@@ -152,8 +152,9 @@ def _events(made: Schedule, steps: int) -> tuple[list[list[Storage]], list[list[
     deaths: list[list[Storage]] = [[] for _ in range(steps)]
     for storage in made.storages:
         if not storage.always_live and storage.mapping is not None and steps:
-            births[storage.birth].append(storage)
-            deaths[storage.death].append(storage)
+            for first, last in storage.spans:
+                births[first].append(storage)
+                deaths[last].append(storage)
     return births, deaths
 
 
@@ -161,8 +162,8 @@ def _overwritten(born: Sequence[Storage], dead: Sequence[Storage]) -> dict[Stora
     """Dying storages whose memory a new one takes over, and which."""
     taken: dict[Storage, Storage] = {}
     for fresh in born:
-        match = next((d for d in dead if not d.result and d not in born and d not in taken and d.itemsize == fresh.itemsize
-                      and d.mapping == fresh.mapping), None)
+        match = next((d for d in dead if not d.result and not d.off_chip and d not in born and d not in taken and d.itemsize == fresh.itemsize
+                      and d.mapping == fresh.mapping), None) if not fresh.loads else None
         if match is not None:
             taken[match] = fresh
     return taken
@@ -182,7 +183,7 @@ def holdings(made: Schedule, step: int, tile: int) -> list[tuple[Storage, int]]:
     """Tensors on a tile during a step (always-live ones included), with their bytes there."""
     found = []
     for storage in made.storages:
-        if storage.mapping is not None and (storage.always_live or storage.birth <= step <= storage.death):
+        if storage.mapping is not None and (storage.always_live or any(first <= step <= last for first, last in storage.spans)):
             nbytes = int(storage.mapping.elements_per_tile()[tile]) * storage.itemsize * storage.copies
             if nbytes:
                 found.append((storage, nbytes))

@@ -106,6 +106,8 @@ class TileOptions:
     program: the precision that the program was compiled with, for reports.
     serialized: node-name pattern -> (mode, factor) of serialized matmuls.
     pinned: pattern of a node's own name (`step_names`) or of a source -> plan as exported JSON; used instead of a search.
+    activations_off_chip, weights_off_chip, optimizer_off_chip, accumulators_off_chip: a group of tensors is kept in streaming memory
+        (`tiles.locations`). min_elements_off_chip: by group, how many elements a tensor has at least that leaves the chip.
     """
 
     available_memory_proportion: float = 0.6
@@ -115,7 +117,11 @@ class TileOptions:
     serialized: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     pinned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     joint_plans: bool = True
+    activations_off_chip: bool = False
+    weights_off_chip: bool = False
     optimizer_off_chip: bool = False
+    accumulators_off_chip: bool = False
+    min_elements_off_chip: Mapping[str, int] = field(default_factory=dict)
     recompute: bool = False
 
 

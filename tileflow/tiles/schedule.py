@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -34,6 +35,13 @@ class Storage:
     mapping: Mapping | None = None
     state: State | None = None
     off_chip: bool = False
+    """Kept in streaming memory, and on the tiles during `stays` only."""
+    stays: tuple[tuple[int, int], ...] = ()
+    """First and last step of each stay on the tiles."""
+    loads: tuple[int, ...] = ()
+    """Steps before which it comes from streaming memory."""
+    stores: tuple[int, ...] = ()
+    """Steps after which it goes there."""
     copies: int = 1
     """Micro-batches of it that are there at once."""
     result: bool = False
@@ -46,8 +54,17 @@ class Storage:
         return ITEMSIZE[self.dtype]
 
     @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.itemsize
+
+    @property
     def always_live(self) -> bool:
         return self.birth == ALWAYS
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """First and last steps in which it is on the tiles, where it is not always there."""
+        return self.stays if self.off_chip else ((self.birth, self.death),)
 
 
 @dataclass(frozen=True)
@@ -95,18 +112,18 @@ def entries_of(program: Program) -> list[Entry]:
     return [Entry(part, node) for part, graph in program.running for node in graph.walk() if not node.op.regions]
 
 
-def schedule(program: Program, works: Sequence[Work], precision: str, optimizer_off_chip: bool = False) -> Schedule:
+def schedule(program: Program, works: Sequence[Work], precision: str) -> Schedule:
     """Storages and their life times; `works` are those of `entries_of(program)`."""
     made = Schedule(entries_of(program), repeats_of(program), order.per("micro-batch", program.schedule))
-    _Builder(program, made, works, precision, optimizer_off_chip).run()
+    _Builder(program, made, works, precision).run()
     return made
 
 
 class _Builder:
     """Walks the program once."""
 
-    def __init__(self, program: Program, made: Schedule, works: Sequence[Work], precision: str, off_chip: bool) -> None:
-        self.program, self.made, self.works, self.precision, self.off_chip = program, made, works, precision, off_chip
+    def __init__(self, program: Program, made: Schedule, works: Sequence[Work], precision: str) -> None:
+        self.program, self.made, self.works, self.precision = program, made, works, precision
         self.states: dict[str, Storage] = {}
         self.first: dict[str, int] = {}
         self.last: dict[str, int] = {}
@@ -157,7 +174,6 @@ class _Builder:
             keep = state.kind == "optimizer" or bool(state.start)
             storage = self._new(state.input, KINDS[state.kind], name, self._layer_of(state), keep)
             storage.state = state
-            storage.off_chip = self.off_chip and keep and state.input.type.size > 1
             self.states[name] = storage
         self.made.of[state.input] = self.states[name]
 
@@ -260,15 +276,6 @@ class _Builder:
         for i, entry in enumerate(self.made.entries):
             for v in entry.node.operands:
                 self._until(self.made.of[v], i)
-        if self.off_chip:
-            self._fetched()
-
-    def _fetched(self) -> None:
-        """Off-chip states are on the chip from the first step that reads them to the last that reads or makes them."""
-        for storage in self.states.values():
-            if storage.off_chip:
-                steps = [i for i, e in enumerate(self.made.entries) if any(self.made.of[v] is storage for v in e.node.operands)]
-                storage.birth, storage.death = (steps[0], steps[-1]) if steps else (0, 0)
 
     @staticmethod
     def _until(storage: Storage, step: int) -> None:
@@ -288,8 +295,6 @@ class _Builder:
                 own, fresh, at = self.states[state.start or state.name], made.of[state.output], where[state.output]
                 if fresh.state is None and isinstance(self.works[at], Map) and last_read.get(own, ALWAYS) <= at:
                     taken[fresh] = own
-                    if own.off_chip:
-                        own.death = max(own.death, last_read.get(fresh, at))
         made.of = {v: taken.get(storage, storage) for v, storage in made.of.items()}
         made.storages = [s for s in made.storages if s not in taken]
 

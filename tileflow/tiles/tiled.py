@@ -12,6 +12,7 @@ from ..errors import OutOfTileMemoryError
 from ..program import Program
 from .chip import Chip
 from .ipus import Ipu, Links
+from .locations import GROUPS, group_of
 from .memory import Memory, holdings
 from .plan import Phases, TileOptions, TileStep
 from .schedule import Schedule
@@ -115,6 +116,15 @@ class TileProgram:
     def host_cycles(self) -> int:
         """Cycles of the host's streams per weight update."""
         return sum(t.cycles * t.repeats for t in self.transfers)
+
+    @property
+    def off_chip(self) -> dict[str, int]:
+        """Bytes that are kept in streaming memory, by group of tensors; a group that is to leave the chip and has nothing that can, with 0."""
+        found = {group: 0 for group in GROUPS if getattr(self.options, f"{group}_off_chip")}
+        for storage in self.memory_schedule.storages:
+            if storage.off_chip:
+                found[str(group_of(storage))] += storage.nbytes
+        return found
 
     def mapping(self, value: Any) -> Any:
         """The Mapping of a value of any of the program's graphs: which tile holds which interval."""
