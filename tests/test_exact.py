@@ -168,6 +168,7 @@ def same_bits() -> list[tuple[Op, list[Array | None]]]:
             (OPS["Slice"](starts=(-6, 1), ends=(99, 3), axes=(0, 2)), [x]),
             (OPS["SliceGrad"](shape=(6, 5, 8), starts=(1,), ends=(8,), axes=(2,), steps=(2,)), [x]), (OPS["Expand"](shape=(6, 5, 4)), [f(5, 1)]),
             (OPS["Pad"](pads=(1, 0, -1, -1, 0, 1), value=2.0), [x]), (OPS["Tile"](repeats=(2, 1, 3)), [x]),
+            (OPS["Repeat"](axis=1, times=3), [x]), (OPS["Repeat"](axis=2, times=2, rows=2), [f(2, 3, 5, 4)]),
             (OPS["Gather"](axis=1), [x, rng.integers(-5, 5, (3, 2))]), (OPS["Gather"](), [f(11, 3), rng.integers(0, 11, 7)]),
             (OPS["Dropout"](training_mode=1, mask=1, stream=3), [x]), (OPS["MaxPool"](kernel_shape=(2, 2), indices=True), [f(2, 3, 5, 4)]),
             (OPS["ReduceSum"](axes=(1,)), [rng.integers(-9, 9, (5, 7))]), (OPS["ReduceMin"](axes=(-1,)), [np.where(x > 1.5, np.nan, x)]),

@@ -16,7 +16,7 @@ from ..graph.types import TensorType
 from ..kernels.interpolate import interpolate_points, interpolate_rows
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import BITS, repeat
-from ..work import LETTERS, Map, Move, Operand, Work
+from ..work import LETTERS, Map, Move, Operand, Window, Work
 from ..work import Axis as WorkAxis
 from .shape import Shape, normal_axes, present
 
@@ -170,11 +170,11 @@ class Repeat(Op):
         return [b.ReduceSum(apart, axes=(axis, axis + 2), keepdims=0)]
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        y = outputs[0]
-        names, whole = tuple(LETTERS[:y.rank]), (self.axis, self.axis - 1) if self.rows > 1 else (self.axis,)
-        axes = tuple(WorkAxis(a, n, "whole" if i in whole else "parallel") for i, (a, n) in enumerate(zip(names, y.shape, strict=True)))
-        source = Operand(tuple(None if i in whole else a for i, a in enumerate(names)), y.dtype)
-        return Move(axes, (source,), (Operand(names, y.dtype),))
+        x, y = present(inputs[0]), outputs[0]
+        names, more = LETTERS[:x.rank], {self.axis: ("copies", self.times)} | ({self.axis - 1: ("copied rows", self.rows)} if self.rows > 1 else {})
+        axes = (*(WorkAxis(a, n) for a, n in zip(names, x.shape, strict=True)), *(WorkAxis(a, n, "whole") for a, n in more.values()))
+        places = tuple(Window(a, more[i][0], stride=more[i][1]) if i in more else a for i, a in enumerate(names))
+        return Move(axes, (Operand(tuple(names), x.dtype),), (Operand(places, y.dtype),))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, y = present(inputs[0]), outputs[0]

@@ -53,7 +53,7 @@ def sent_elements(layout: Mapping, work: Work, operand: Operand, shape: Sequence
 def _density(work: Work, shape: Sequence[int]) -> float:
     """The share of its input that a rearrangement reads: what it gives may be less (a slice). Which elements a Work does not say."""
     sizes = {a.name: a.size for a in work.axes}
-    given = sum(math.prod(sizes.get(d, 1) if isinstance(d, str) else 1 for d in o.dims) for o in work.outputs[:1])
+    given = sum(math.prod(sizes[d.out] * sizes[d.tap] if isinstance(d, Window) else sizes.get(d or "", 1) for d in o.dims) for o in work.outputs[:1])
     return min(1.0, given / max(1, math.prod(shape)))
 
 
