@@ -77,7 +77,8 @@ def test_every_option_has_its_flag_where_it_has_an_effect(name):
         partners = list(PARTNERS.get(name, []))
         if command in ("compile", "tune", "inspect") and for_training(declaration):
             partners.append("--training")
-        if declaration.group == "machine" and name != "machine" and command not in ("train", "infer"):
+        of_machine = name == "replication_factor" or (declaration.group == "machine" and name != "machine")
+        if of_machine and command not in ("train", "infer"):
             partners.append("--machine=gc200")
         if type(declaration.kind).__name__ == "Flag":
             assert getattr(parsed(declaration.flag, *partners, command=command), name) is True

@@ -36,7 +36,7 @@ class Declaration:
     help: str
     optional: bool
     aliases: tuple[str, ...] = ()
-    """Names that it had before, taken wherever its name is."""
+    """Names that it had before, or has elsewhere too, taken wherever its name is."""
     common: bool = False
     """Most runs set it, so that a command's --help shows it; the others stand in --help all."""
 
@@ -77,7 +77,7 @@ def _flag(name: str) -> str:
 
 
 def declared(default: Any, kind: Kind, group: str, help: str, optional: bool = False, aliases: tuple[str, ...] = (), common: bool = False) -> Any:
-    """Declare an option. `optional` lets it be None; `aliases` are names that it had before; `common` shows it in a command's short help."""
+    """Declare an option. `optional` lets it be None; `aliases` are its other names; `common` shows it in a command's short help."""
     checked = default if default is None else kind.check(default)
     return field(default_factory=lambda: checked, metadata={
         "default": checked, "kind": kind, "group": group, "help": help, "optional": optional, "aliases": aliases, "common": common})
@@ -128,6 +128,6 @@ class Declarations(Mapping[str, Declaration]):
         for name, value in values.items():
             now = self.now(name)
             if now in current:
-                raise OptionError(f"Option {now} is set twice: it was called {', '.join(self[now].aliases)} before.")
+                raise OptionError(f"Option {now} is set twice: it is also called {', '.join(self[now].aliases)}.")
             current[now] = value
         return current

@@ -72,7 +72,7 @@ class Options(Settings):
     device_iterations: int = _option(1, _COUNT, "batching", "weight updates (inference: micro-batches) per call of the engine", common=True)
     replication_factor: int = _option(
         1, _COUNT, "batching", "data-parallel copies of the model, each with micro-batches of its own; an update is that of all of them together",
-        common=True)
+        aliases=("devices",), common=True)
     input_group_size: int = _option(
         1, _COUNT, "batching", "replicas that get the same rows; a factor of replication_factor")
     input_group_type: Literal["consecutive", "orthogonal"] = _option(

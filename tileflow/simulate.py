@@ -6,7 +6,7 @@ import glob
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from .options import TENSOR_GROUPS, Options
 from .reading import read_text
 from .report import Report
 from .state import build
+from .strategy.rules import ipus_for
 from .text import one_line
 from .tiles.chip import Chip, chip
 from .tiles.machine import TileProgram, analyze
@@ -93,17 +94,14 @@ def tile_options(options: Options) -> TileOptions:
     given = options.available_memory_proportion
     by_name = dict(given) if isinstance(given, Mapping) else {"*": given}
     default = by_name.pop("*", DEFAULT_PROPORTION)
-    for name in [n for n in by_name if _IPU.fullmatch(n)]:
-        if options.strategy != "none":
-            raise OptionError(f"available_memory_proportion names {name}, but several IPUs share one proportion so far; name operators by pattern "
-                              "instead.")
-        if name != "IPU0":
-            raise OptionError(f"available_memory_proportion names {name}, but the program runs on one IPU, IPU0; leave the others out.")
-        default = by_name.pop(name)
-    return TileOptions(available_memory_proportion=default, per_op=by_name, precision=options.machine_precision,
+    per_ipu = {name: by_name.pop(name) for name in [n for n in by_name if _IPU.fullmatch(n)]}
+    if options.strategy == "none":
+        _check_ipus(per_ipu, (0,))
+        default = per_ipu.pop("IPU0", default)
+    return TileOptions(available_memory_proportion=default, per_op=by_name, per_ipu=per_ipu, precision=options.machine_precision,
                        program=options.precision, serialized=options.serial_splits,
                        pinned=read_plans(options.tile_plans) if options.tile_plans else {},
-                       joint_plans=options.joint_plans, recompute=options.recompute, **_locations(options))
+                       joint_plans=options.joint_plans, recompute=options.recompute, replicas=options.replication_factor, **_locations(options))
 
 
 def _locations(options: Options) -> dict[str, Any]:
@@ -116,6 +114,24 @@ def _locations(options: Options) -> dict[str, Any]:
         found[f"{group}_off_chip"] = by_default[group] if said is None else said
     least = options.min_elements_off_chip
     return {**found, "min_elements_off_chip": dict(least) if isinstance(least, Mapping) else dict.fromkeys(TENSOR_GROUPS, least)}
+
+
+def _check_ipus(named: Iterable[str], ipus: Sequence[int]) -> None:
+    """OptionError where a proportion is for an IPU that a replica has not."""
+    have = sorted({*ipus})
+    for name in named:
+        if int(name.removeprefix("IPU")) not in have:
+            where = "one IPU, IPU0" if have == [0] else f"the IPUs {', '.join(f'IPU{i}' for i in have)}"
+            raise OptionError(f"available_memory_proportion names {name}, but the program runs on {where}; leave the others out.")
+
+
+def _check_machine(compilation: Compilation, options: Options) -> None:
+    """OptionError where the program and its replicas want IPUs that cannot be had, or a proportion is for an IPU that they do not have."""
+    staging = compilation.program.staging
+    ipus = (0,) if staging is None else staging.ipus
+    ipus_for(ipus, options.replication_factor, options.auto_round_num_ipus)
+    given = options.available_memory_proportion
+    _check_ipus([name for name in given if _IPU.fullmatch(name)] if isinstance(given, Mapping) else [], ipus)
 
 
 def read_plans(path: str | os.PathLike[str]) -> Mapping[str, Mapping[str, Any]]:
@@ -150,6 +166,7 @@ def compile_tiles(compilation: Compilation, options: Options, *, model: str = ""
     Raises:
         OutOfTileMemoryError: the program does not fit, unless allowed; the report is written first.
     """
+    _check_machine(compilation, options)
     tiled = analyze(compilation.program, machine(options), tile_options(options))
     _check_patterns(tiled, options)
     return _finished(compilation, tiled, model, folder, None, allow_out_of_memory)
@@ -219,6 +236,7 @@ def tune(compilation: Compilation, options: Options, *, model: str = "", folder:
     base = tile_options(options)
     if isinstance(evaluations, bool) or not isinstance(evaluations, int) or evaluations < 0:
         raise OptionError(f"evaluations must be a whole number of at least 0, not {evaluations!r}.")
+    _check_machine(compilation, options)
     tuning: Tuning = tune_available_memory(compilation.program, machine(options), base, proportions=proportions, evaluations=evaluations,
                                            progress=progress)
     _check_patterns(tuning.tiled, options)

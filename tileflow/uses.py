@@ -29,7 +29,8 @@ OF_GROUP: dict[str, tuple[str, ...]] = {
 OF_OPTION: dict[str, tuple[str, ...]] = {
     "micro_batch_size": (*COMMANDS, *MODELS),
     "gradient_accumulation": (*TRAINING, "inference_model"),          # where it must be 1, and that is said
-    "replication_factor": RUNS, "input_group_size": MODELS, "input_group_type": MODELS, "broadcast_buffers": ("train", "training_model"),
+    "replication_factor": (*RUNS, "compile", "tune"),
+    "input_group_size": MODELS, "input_group_type": MODELS, "broadcast_buffers": ("train", "training_model"),
     "output_mode": MODELS, "output_return_period": MODELS,
     "epochs": ("train",),
     "loss": (*TRAINING, "infer"), "ignore_index": (*TRAINING, "infer"), "class_axis": (*TRAINING, "infer"),          # what the labels are
@@ -126,7 +127,8 @@ def _no_effect(verb: str, declaration: Declaration, options: Options, training: 
     if not command and name in OF_COMMAND.get(verb, ()):
         return f"has no effect on the function {verb}, which returns its results; it is for {_and([v for v in verbs if v not in OF_COMMAND])} " \
                "and the command line."
-    if verb == "compile" and options.machine is None and declaration.group == "machine" and name != "serialized_matmul":
+    of_machine = declaration.group == "machine" or name == "replication_factor"
+    if verb == "compile" and options.machine is None and of_machine and name != "serialized_matmul":
         machine = "--machine gc200" if command else "machine='gc200'"
         return f"is about the tile machine; name one, for example {machine}, or leave it out."
     if verb in ("compile", "tune", "inspect") and not training and for_training(declaration):
@@ -139,7 +141,8 @@ def _no_effect(verb: str, declaration: Declaration, options: Options, training: 
         return f"has no effect with automatic_loss_scaling {options.automatic_loss_scaling}; it is for {_and(OF_SCALING[name])}."
     if name in OF_SCALING and options.automatic_loss_scaling == "auto" and (OF_SCALING[name] != ("dynamic",) or options.precision != "16-mixed"):
         return f"has no effect without automatic_loss_scaling; it is for {_and(OF_SCALING[name])}."
-    if name in OF_STRATEGY and options.resume is False and options.strategy not in OF_STRATEGY[name]:
+    rounds_replicas = name == "auto_round_num_ipus" and verb in ("compile", "tune") and options.replication_factor > 1
+    if name in OF_STRATEGY and options.resume is False and options.strategy not in OF_STRATEGY[name] and not rounds_replicas:
         return f"has no effect with the strategy {options.strategy}; it is for {_and(OF_STRATEGY[name])}."
     if name in OF_REPLICAS and options.resume is False and options.replication_factor == 1:
         return "has no effect without replicas; it is for a replication_factor above 1."

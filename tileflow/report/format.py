@@ -74,8 +74,44 @@ def title(report: Mapping[str, Any]) -> str:
 def chip_line(report: Mapping[str, Any]) -> str:
     """The machine in one line."""
     chip = report["chip"]
-    many = f"{chip['ipus']} × {chip['name']}, each" if chip["ipus"] > 1 else f"{chip['name']}:"
+    replicas = report["replicas"]
+    many = f"{replicas['all']} × {chip['name']}{_copies(replicas)}, each" if replicas["all"] > 1 else f"{chip['name']}:"
     return f"{many} {count(chip['tiles'])} tiles of {size(chip['bytes_per_tile'])}, {chip['clock_hz'] / 1e9:.3g} GHz"
+
+
+def _copies(replicas: Mapping[str, Any]) -> str:
+    """Of which replicas the IPUs are, and that some stay idle."""
+    each = f" of {replicas['ipus']} IPUs" if replicas["ipus"] > 1 else ""
+    several = f"{replicas['count']} replicas{each}" if replicas["count"] > 1 else ""
+    idle = f"{replicas['reserved']} reserved" if replicas["reserved"] > replicas["all"] else ""
+    said = ", ".join(filter(None, (several, idle)))
+    return f" ({said})" if said else ""
+
+
+def together(report: Mapping[str, Any]) -> list[str]:
+    """Sentences on what replicas do together; none where there is one."""
+    replicas, each = report["replicas"], report["replicas"]["ipus"]
+    if replicas["count"] < 2:
+        return []
+    shown = f"the {each} IPUs of one are" if each > 1 else "one is"
+    found = [f"{replicas['count']} replicas of {each} IPU{'s' * (each > 1)}, {replicas['all']} IPUs in all, are alike and work side by side: {shown} "
+             "shown; samples/s and TFLOP/s are those of all."]
+    for c in report["collectives"]:
+        methods = " and ".join(dict.fromkeys(c["methods"])) or "nothing to do"
+        where = f" of IPU {c['ipu']}" if each > 1 else ""
+        found.append(f"{c['kind'].capitalize()} of {count(c['bytes'])} bytes over the {replicas['count']} replicas{where} "
+                     f"{c['when']} the {c['part']}: {count(c['steps'])} steps round the ring ({methods}), {count(c['sent'])} bytes from each to its "
+                     f"neighbours, {count(c['cycles'])} cycles ({percent(c['cycles'] / max(1, report['totals']['cycles']))} of all).")
+    return found
+
+
+def waits(report: Mapping[str, Any]) -> dict[tuple[str, str], int]:
+    """Cycles that replicas take together before or after a part: those of the slowest of their IPUs."""
+    own: dict[tuple[str, str], dict[int, int]] = {}
+    for c in report["collectives"]:
+        of_ipu = own.setdefault((c["part"], c["when"]), {})
+        of_ipu[c["ipu"]] = of_ipu.get(c["ipu"], 0) + c["cycles"]
+    return {key: max(of_ipu.values()) for key, of_ipu in own.items()}
 
 
 def options_line(report: Mapping[str, Any]) -> str:
@@ -86,6 +122,7 @@ def options_line(report: Mapping[str, Any]) -> str:
         parts.append(f"gradient accumulation {b['gradient_accumulation']}")
     program = o.get("program", "32")
     parts += [f"precision {o['precision'] if program == '32' else program}", f"available memory proportion {o['available_memory_proportion']:g}"]
+    parts += [f"{name} {share:g}" for name, share in o["per_ipu"].items()]
     if o["per_op"]:
         parts.append(f"{len(o['per_op'])} by name")
     return ", ".join(parts)
@@ -116,5 +153,5 @@ def histogram(values: Sequence[float], top: float, bins: int) -> list[tuple[floa
 
 
 def all_phases(report: Mapping[str, Any]) -> int:
-    """Cycles of all phases of all IPUs, which on one IPU are those of an update."""
-    return max(1, report["totals"]["cycles"] if not report["ipus"] else sum(report["totals"]["phases"].values()))
+    """Cycles of all phases of the IPUs of a replica, which on one IPU alone are those of an update."""
+    return max(1, sum(report["totals"]["phases"].values()))

@@ -10,9 +10,10 @@ from . import svg
 from .json import Report
 
 KINDS = {"forward": "compute", "recompute": "transform", "backward": "optimizer", "fold": "reduce", "update": "buffers", "exchange": "exchange",
-         "more": "sync"}
-"""What an IPU does, and the class of its colour. more: turns of a long pipeline that are not drawn one by one."""
-MARKS = {"forward": "F", "recompute": "r", "backward": "B", "fold": "+", "update": "u", "exchange": "x", "more": "~"}
+         "replicas": "weights", "more": "sync"}
+"""What an IPU does, and the class of its colour. replicas: what it does together with its like of other replicas. more: turns of a
+long pipeline that are not drawn one by one."""
+MARKS = {"forward": "F", "recompute": "r", "backward": "B", "fold": "+", "update": "u", "exchange": "x", "replicas": "a", "more": "~"}
 TURNS = 64
 """Of a Repeat that are drawn."""
 
@@ -36,6 +37,8 @@ class Chart:
         self.pieces = _pieces(report)
         self.cycles = {part: sum(n for _, _, n in found) for part, found in self.pieces.items()}
         self.crossing = {c["part"]: c["cycles"] for c in report["crossing"]}
+        self.waits = f.waits(report)
+        self.together = {(c["part"], c["when"]): f"{c['kind']} over {report['replicas']['count']} replicas" for c in report["collectives"]}
         self.ipus = [i["number"] for i in report["ipus"]]
         self.clock = 0
         self.bars = list(self._steps(from_data(report["schedule"]), 0, None))
@@ -60,6 +63,7 @@ class Chart:
                 self.clock += rest
 
     def _round(self, steps: Sequence[Step], micro: int, counts: str | None) -> Iterator[Bar]:
+        yield from self._replicas(steps, "before")
         at: dict[int, int] = {}
         for step in steps:
             for leaf in step.runs if isinstance(step, Wave) else (step,):
@@ -73,6 +77,15 @@ class Chart:
         if crossing:
             yield from (Bar(i, "exchange", "between IPUs", None, self.clock, crossing) for i in self.ipus)
             self.clock += crossing
+        yield from self._replicas(steps, "after")
+
+    def _replicas(self, steps: Sequence[Step], when: str) -> Iterator[Bar]:
+        """What replicas do together before or after these steps."""
+        for part in [leaf.part for step in steps if isinstance(step, Run | Fold) for leaf in (step,)]:
+            cycles = self.waits.get((part, when), 0)
+            if cycles:
+                yield from (Bar(i, "replicas", self.together[part, when], None, self.clock, cycles) for i in self.ipus)
+                self.clock += cycles
 
 
 def _pieces(report: Report) -> dict[str, list[tuple[int, str, int]]]:

@@ -17,7 +17,7 @@ from ..errors import ReportError
 from ..reading import read_text
 from ..schedule import period, to_data
 from ..text import one_line
-from ..tiles.ipus import Ipu, always_live
+from ..tiles.ipus import Ipu, always_live, counts
 from ..tiles.plan import step_names
 from ..version import VERSION
 from . import facts
@@ -55,6 +55,7 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
         "schema_version": SCHEMA_VERSION, "made_by": f"tileflow {VERSION}", "model": model, "training": tiled.program.training, "notes": [],
         "batching": {"micro_batch": batching.micro_batch, "gradient_accumulation": batching.gradient_accumulation,
                      "device_iterations": batching.device_iterations, "samples_per_update": samples_per_update(tiled)},
+        "replicas": counts(tiled.ipus, tiled.options.replicas), "collectives": list(tiled.collectives),
         "chip": _chip(tiled), "host": _host(tiled), "options": _plain(tiled.options),
         "totals": {"cycles": tiled.cycles_per_update, "seconds": tiled.seconds_per_update, "samples_per_second": tiled.samples_per_second,
                    "tflops": tiled.tflops, "peak_fraction": tiled.peak_fraction,
@@ -75,14 +76,14 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
 
 
 def samples_per_update(tiled: TileProgram) -> int:
-    """Samples of one weight update; inference has none, so there it is one micro-batch."""
-    return tiled.program.rows_per_period
+    """Samples of one weight update of all replicas; inference has none, so there it is one micro-batch of each."""
+    return tiled.program.rows_per_period * tiled.options.replicas
 
 
 def _chip(tiled: TileProgram) -> dict[str, Any]:
     chip = tiled.chip
     constants = [{"name": name, "value": value, "kind": kind, "source": source} for name, value, kind, source in chip.constants()]
-    return {"name": chip.name, "ipus": 1 + max((i.number for i in tiled.ipus), default=0), "tiles": chip.tiles, "bytes_per_tile": chip.bytes_per_tile,
+    return {"name": chip.name, "ipus": counts(tiled.ipus, 1)["ipus"], "tiles": chip.tiles, "bytes_per_tile": chip.bytes_per_tile,
             "clock_hz": chip.clock_hz, "constants": constants}
 
 

@@ -25,7 +25,10 @@ def _from_3(report: dict[str, Any]) -> dict[str, Any]:
            "steps": {"fullest": [], "categories": {}}}
     note = ("This report is of version 3: what is on a tile, what is live at a step, variables and utilisations are not in it; compile the model "
             "again for these.")
+    ipus_of_one = report["chip"]["ipus"]
+    replicas = {"count": 1, "ipus": ipus_of_one, "all": ipus_of_one, "reserved": ipus_of_one}
     ipus = [{**ipu, "memory": None} for ipu in report["ipus"]]
     steps = [{**s, "inputs": [], "outputs": [], "utilisation": 0.0, "choice": None} for s in report["steps"]]
-    return {**report, "schema_version": 4, "notes": [note], "memory": {**memory, **new}, "ipus": ipus, "steps": steps, "variables": [], "spreads": [],
+    told = {"notes": [note], "replicas": replicas, "collectives": [], "options": {"per_ipu": {}, **report["options"]}}
+    return {**report, "schema_version": 4, **told, "memory": {**memory, **new}, "ipus": ipus, "steps": steps, "variables": [], "spreads": [],
             "levers": []}

@@ -77,7 +77,7 @@ def _cycles(report: Report) -> str:
     total = f.all_phases(report)
     words = [(p, f"{p} {f.percent(report['totals']['phases'][p] / total)}: {f.PHASE_WORDS[p]}") for p in PHASES]
     intro = "Supersteps do not overlap: the worst tile of each phase decides, and phases add up. Below: the operators with most cycles."
-    intro = " ".join([intro, *f.limits(report)])
+    intro = " ".join([intro, *f.limits(report), *map(escape, f.together(report))])
     return section("Where the cycles go", intro, charts.total_phases(report) + charts.svg.legend(words) + charts.operator_phases(report))
 
 

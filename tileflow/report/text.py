@@ -49,7 +49,7 @@ def _totals(report: Report) -> str:
     rows = [(f"cycles per {unit}", f.count(t["cycles"])), (f"seconds per {unit}", f.seconds(t["seconds"])),
             ("samples/s", f.count(t["samples_per_second"])), ("TFLOP/s", f"{t['tflops']:.4g}"), ("of peak", f.percent(t["peak_fraction"]))]
     lines = [f"  {name:<24} {value:>16}" for name, value in rows]
-    return "\n".join([*lines, *(f"  {s}" for s in f.limits(report))])
+    return "\n".join([*lines, *(f"  {s}" for s in (*f.limits(report), *f.together(report)))])
 
 
 def _phases(report: Report) -> str:

@@ -1,12 +1,12 @@
 """trace.json: one weight update on the simulated machine in Chrome's trace format, which Perfetto (ui.perfetto.dev) opens.
 
 One process per IPU, one row each for compute, sync, exchange and host I/O, and a counter of the bytes on the worst tile. Times are
-microseconds on the chip. IPUs that a schedule does not tell apart do the same in step, so their rows are alike.
+microseconds on the chip. IPUs that a schedule does not tell apart do the same in step, so their rows are alike; of replicas one is drawn.
 """
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..schedule import Atomic, Fold, Repeat, Run, Steps, Wave, elapsed, exchanged, from_data, rounds, visits
@@ -70,6 +70,7 @@ class _Drawing:
         for s in report["steps"]:
             self.operators.setdefault(s["part"], []).append(s)
         self.crossing = {c["part"]: c["cycles"] for c in report["crossing"]}
+        self.waits = f.waits(report)
         self.cycles = {part: sum(s["cycles"] for s in found) for part, found in self.operators.items()}
 
     def steps(self, steps: Steps) -> Iterator[Event]:
@@ -85,8 +86,9 @@ class _Drawing:
 
     def together(self, steps: Steps) -> Iterator[Event]:
         """Runs of a wave and their folds: those of this IPU one after the other, until the slowest IPU is done and all that crosses has."""
-        end = self.clock.cycle + elapsed(steps, self.cycles)
         runs = [run for step in steps for run in (step.runs if isinstance(step, Wave) else (step,)) if isinstance(run, Run | Fold)]
+        yield from self.replicas(runs, "before")
+        end = self.clock.cycle + elapsed(steps, self.cycles)
         for run in runs:
             if run.ipu == self.own or len(runs) == 1:                  # what belongs to all, such as the update, goes from IPU to IPU
                 for s in self.operators.get(run.part, ()):
@@ -97,7 +99,14 @@ class _Drawing:
         self.clock.cycle = end
         crossing = exchanged(steps, self.crossing)
         if crossing:
-            yield from self.clock.between(crossing)
+            yield from self.clock.between("between IPUs", crossing)
+        yield from self.replicas(runs, "after")
+
+    def replicas(self, runs: Sequence[Run | Fold], when: str) -> Iterator[Event]:
+        """What the replicas' IPUs of this number do together."""
+        for cycles in (self.waits.get((run.part, when), 0) for run in runs):
+            if cycles:
+                yield from self.clock.between("between replicas", cycles)
 
     def repeat(self, repeat: Repeat) -> Iterator[Event]:
         """Each turn; where that would be too many events, the turns after the first as one bar each."""
@@ -138,9 +147,9 @@ class _Clock:
                                                          "vertex": s["vertex"], "role": s["role"], "limit": s["limit"]})
                 self.cycle += cycles
 
-    def between(self, cycles: int) -> Iterator[Event]:
-        """What stages hand to other IPUs crosses the links."""
-        yield self.event("exchange", "between IPUs", cycles, {"cycles": cycles})
+    def between(self, name: str, cycles: int) -> Iterator[Event]:
+        """What stages hand to other IPUs, or replicas add up, crosses the links."""
+        yield self.event("exchange", name, cycles, {"cycles": cycles})
         self.cycle += cycles
 
     def bar(self, name: str, cycles: int) -> Iterator[Event]:

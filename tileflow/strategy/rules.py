@@ -42,12 +42,17 @@ def ipus_for(ipus: Sequence[int], replicas: int = 1, rounded: bool = False) -> i
     wanted = max(len(set(ipus)), max(ipus, default=-1) + 1) * replicas
     if wanted > MOST_IPUS:
         raise OptionError(f"Too many IPUs requested ({wanted}). Experiments that need more than {MOST_IPUS} IPUs require distributed execution.")
-    reserved = 1 << (wanted - 1).bit_length()
-    if reserved != wanted and not rounded:
-        raise OptionError(f"The model specifies the use of {wanted} IPUs, however a minimum of {reserved} must be reserved in order to allow the "
+    held = reserved(wanted)
+    if held != wanted and not rounded:
+        raise OptionError(f"The model specifies the use of {wanted} IPUs, however a minimum of {held} must be reserved in order to allow the "
                           "model to run, because a power of 2 or maximum of 64 IPUs must be reserved per process. Please reconfigure your model to "
                           "use a different number of IPUs or set auto_round_num_ipus=True.")
-    return reserved
+    return held
+
+
+def reserved(ipus: int) -> int:
+    """The power of two that so many IPUs take."""
+    return 1 << (ipus - 1).bit_length()
 
 
 def check_liveness(staging: Staging) -> None:

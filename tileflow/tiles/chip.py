@@ -56,6 +56,7 @@ class Chip:
     matrix: units per "<input type>.<partials type>"; a pair that is missing has no matrix unit.
     vector_bytes: width of a tile's data path; vector instructions take vector_bytes / itemsize elements.
     coefficient_bytes_per_cycle: how fast the matrix unit's coefficients load.
+    link_bytes_per_second: all links of an IPU to others, both directions together.
     exchange_bytes_per_cycle: what a tile receives; `tiles_per_bus` neighbours that receive the same data share their paths.
     copy_bytes_per_cycle, copy_call_cycles: rearranging data inside a tile.
     sync_cycles: barrier and set-up of one exchange step. launch_cycles: starting the vertices of one compute step.
@@ -109,6 +110,12 @@ class Chip:
     def usable_bytes(self) -> int:
         """Bytes of a tile that programs may use."""
         return self.bytes_per_tile - self.reserved_bytes
+
+    @property
+    def neighbour_bytes_per_second(self) -> float:
+        """What passes from an IPU to one of its two neighbours in a pipeline or ring: half of the links go to each, and each has two directions.
+        How many of an IPU's links go where is not published; this is the split that serves both neighbours alike."""
+        return self.link_bytes_per_second / 4
 
     def vector(self, dtype: str) -> int:
         """Elements of a vector instruction."""
@@ -277,7 +284,7 @@ def _builtin(name: str, tiles: int, kib: int, clock: float, matrix: Mapping[str,
     return Chip(name, tiles, kib * 1024, clock, matrix, sources=sources, **more)
 
 
-_LINKS = ("documented", "ten IPU-Links, 320 GB/s in total")
+_LINKS = ("documented", "vendor data sheet: ten IPU-Links, 320 GB/s in total, both directions")
 CHIPS: Mapping[str, Chip] = MappingProxyType({c.name: c for c in (
     _builtin("gc2", 1216, 256, 1.6e9, _MK1, _JIA, ("estimate", "ten links as on the GC200"), host_bytes_per_second=16e9,
              sources={"host_bytes_per_second": ("estimate", "PCIe Gen4 x16 shared by the two IPUs of a C2 card")}),

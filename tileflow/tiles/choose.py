@@ -18,8 +18,11 @@ from .spread import plan_spread, worker_cycles
 class Chooser:
     """Plans by operator, without regard to where inputs lie (see layout.py for that)."""
 
-    def __init__(self, made: Schedule, works: Sequence[Work], chip: Chip, options: TileOptions, cache: PlanCache) -> None:
+    def __init__(self, made: Schedule, works: Sequence[Work], chip: Chip, options: TileOptions, cache: PlanCache,
+                 ipus: Mapping[Node, int] | None = None) -> None:
+        """ipus: on which IPU each node runs; None: all on IPU 0."""
         self.chip, self.options, self.cache = chip, options, cache
+        self.ipus = ipus or {}
         self.made, self.works = made, works
         self.names = step_names([e.node for e in made.entries]) if options.pinned else {}
         self.fixed: dict[Node, OpPlan] = {}
@@ -44,11 +47,11 @@ class Chooser:
         return plan
 
     def bound(self, node: Node) -> int:
-        """Bytes of a tile that a node's temporaries may take: by its own hint, by a pattern of its name, or the program's."""
+        """Bytes of a tile that a node's temporaries may take: by its own hint, by a pattern of its name, by its IPU, or the program's."""
         hints = node.origin.hints
         if hints is not None and hints.available_memory_proportion is not None:
             return self.chip.bound(hints.available_memory_proportion)
-        return bound_for(node.origin.sources, self.chip, self.options)
+        return bound_for(node.origin.sources, self.chip, self.options, self.ipus.get(node, 0))
 
     def options_for(self, node: Node) -> TileOptions:
         """The options with the type of partial sums that a node asks for."""

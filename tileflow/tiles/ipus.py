@@ -1,23 +1,26 @@
-"""A program in stages: what each IPU holds and does, what crosses the links between them.
+"""A program over IPUs: which of them does what; in stages, what each holds and does and what crosses the links between them.
 
 Each IPU has its own stages' operators, weights and activations. What a stage hands to another waits in a stash of as many micro-batches as the
 schedule says; what goes to another IPU is there a second time, from the cycle's end on, when all that was made crosses the links at once.
+Replicas are as many copies of all that; one is looked at, as they are alike, and what they do together is priced (`links.collective`).
 """
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from .. import schedule as order
 from ..program import Program
+from ..strategy.rules import reserved
 from .chip import Chip
+from .links import Collective, collective, crossing_cycles
 from .memory import Memory, measure
 from .plan import OpPlan, Phases, TileStep
-from .schedule import Schedule, Storage, layer_of
+from .schedule import Entry, Schedule, Storage, layer_of
 
 _NOTHING = OpPlan({}, "none", Phases(), 0)
 
@@ -47,25 +50,18 @@ class Links:
     bytes: Mapping[str, int]
 
 
-class Placed:
-    """Where the steps and tensors of a program in stages are."""
+class Places:
+    """On which IPU the nodes of a schedule run; of a program without stages, all on IPU 0."""
 
-    def __init__(self, program: Program, made: Schedule, steps: list[TileStep], chip: Chip) -> None:
-        self.program, self.made, self.steps, self.chip = program, made, steps, chip
-        self.order = order.period(program.schedule)
+    def __init__(self, program: Program, made: Schedule) -> None:
+        self.program, self.made = program, made
         self.of_part = {v.step.part: v.step.ipu for v in order.visits(program.schedule)}
-        self.depths = order.depths(self.order)
         self.often = [name for name in made.often if name in self.of_part]
         self.owner = self._owners()
-        self.ipu = [self._ipu_of(step) for step in steps]
-        self.users: dict[Storage, list[int]] = {s: [] for s in made.storages}
-        for i, step in enumerate(steps):
-            for value in (*step.node.outputs, *step.node.operands):
-                self.users[made.of[value]].append(i)
-        self.span: dict[str, tuple[int, int]] = {}
-        for i, step in enumerate(steps):
-            first, _ = self.span.get(step.part, (i, i))
-            self.span[step.part] = (first, i)
+        self.ipu = [self._ipu_of(entry) for entry in made.entries]
+        self.of_node = {entry.node: ipu for entry, ipu in zip(made.entries, self.ipu, strict=True)}
+        self.numbers = sorted({*self.of_part.values()})
+        """The IPUs that work."""
 
     def _owners(self) -> dict[str, int]:
         """The IPU of each parameter, and of what its name begins: that of the stage that reads it."""
@@ -82,17 +78,49 @@ class Placed:
                     found.setdefault(source.name, self.of_part[name])
         return found
 
-    def _ipu_of(self, step: TileStep) -> int:
+    def _ipu_of(self, entry: Entry) -> int:
         """A stage's and a fold's is the schedule's; an update's is that of its weight."""
-        if step.part in self.often:
-            return self.of_part[step.part]
-        names = (*step.node.origin.sources, layer_of(step.node), *(v.name for v in step.node.outputs))
+        if entry.part in self.often:
+            return self.of_part[entry.part]
+        names = (*entry.node.origin.sources, layer_of(entry.node), *(v.name for v in entry.node.outputs))
         return next((self.owner[n] for n in names if n in self.owner), 0)
 
-    @property
-    def numbers(self) -> list[int]:
-        """The IPUs that work."""
-        return sorted({*self.of_part.values()})
+    def gradients(self) -> dict[int, dict[str, int]]:
+        """Bytes of what an update adds up over replicas, by IPU and element type: of each trained weight what its micro-batches are added up in, or,
+        where an update is one micro-batch, its gradient, which is as large as the weight."""
+        sums = {s.owner: s for s in self.program.accumulators()}
+        found: dict[int, dict[str, int]] = {ipu: {} for ipu in self.numbers}
+        for parameter in self.program.parts["update"].parameters:
+            held = self.made.of[sums.get(parameter.name, parameter).input]
+            of_type = found[self.owner.get(parameter.name, self.numbers[0])]
+            of_type[held.dtype] = of_type.get(held.dtype, 0) + math.prod(held.shape) * held.itemsize
+        return found
+
+    def collectives(self, chip: Chip, replicas: int) -> list[Collective]:
+        """What replicas do together for an update: the sum of the gradients, before weights are changed. Gradients of one type go as one."""
+        if replicas < 2 or not self.program.training:
+            return []
+        return [collective("all-reduce", nbytes, replicas, chip, dtype=dtype, ipus=len(self.numbers), ipu=ipu)
+                for ipu, of_type in self.gradients().items() for dtype, nbytes in of_type.items()]
+
+
+class Placed:
+    """Where the steps and tensors of a program in stages are."""
+
+    def __init__(self, places: Places, steps: list[TileStep], chip: Chip) -> None:
+        self.program, self.made, self.steps, self.chip = places.program, places.made, steps, chip
+        self.order = order.period(places.program.schedule)
+        self.depths = order.depths(self.order)
+        self.of_part, self.often, self.ipu, self.numbers = places.of_part, places.often, places.ipu, places.numbers
+        made = self.made
+        self.users: dict[Storage, list[int]] = {s: [] for s in made.storages}
+        for i, step in enumerate(steps):
+            for value in (*step.node.outputs, *step.node.operands):
+                self.users[made.of[value]].append(i)
+        self.span: dict[str, tuple[int, int]] = {}
+        for i, step in enumerate(steps):
+            first, _ = self.span.get(step.part, (i, i))
+            self.span[step.part] = (first, i)
 
     def links(self) -> Links:
         """What crosses, by the part that makes it; each value once for every other IPU that reads it."""
@@ -106,7 +134,7 @@ class Placed:
             if first in self.often and others:
                 nbytes[first] = nbytes.get(first, 0) + len(others) * math.prod(storage.shape) * storage.itemsize
         for part, n in nbytes.items():
-            cycles[part] = self.chip.link_sync_cycles + math.ceil(n / self.chip.link_bytes_per_second * self.chip.clock_hz)
+            cycles[part] = crossing_cycles(n, self.chip)
         return Links(cycles, nbytes)
 
     def ipus(self, rearranged: list[int], once: Mapping[str, int], links: Links) -> list[Ipu]:
@@ -172,6 +200,12 @@ class Placed:
             if step.part not in self.often:
                 found[on] += step.phases.total * step.repeats
         return found
+
+
+def counts(ipus: Sequence[Ipu], replicas: int) -> dict[str, int]:
+    """How many replicas there are (count), IPUs of each, all of them together, and IPUs that are reserved for them."""
+    each = 1 + max((i.number for i in ipus), default=0)
+    return {"count": replicas, "ipus": each, "all": replicas * each, "reserved": reserved(replicas * each)}
 
 
 def worst_of(ipus: list[Ipu]) -> Ipu:

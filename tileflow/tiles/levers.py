@@ -41,7 +41,7 @@ def _lower_proportion(tiled: TileProgram) -> Iterator[Lever]:
     lower = sorted((p for p in PROPORTIONS if p < tiled.options.available_memory_proportion), reverse=True)
 
     def attempt(p: float) -> Lever:
-        return _measured(tiled, f"available_memory_proportion {p:g}", replace(tiled.options, available_memory_proportion=p, per_op={}))
+        return _measured(tiled, f"available_memory_proportion {p:g}", replace(tiled.options, available_memory_proportion=p, per_op={}, per_ipu={}))
 
     lowest = min((attempt(p) for p in lower[-2:]), key=lambda lever: lever.bytes, default=None)
     if lowest is None or not lowest.fits:

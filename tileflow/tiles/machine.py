@@ -17,9 +17,10 @@ from ..strategy.cut import staged
 from ..work import Contraction, Reduce, Work
 from .chip import Chip, device_dtype
 from .choose import Chooser
-from .ipus import Ipu, Links, Placed, worst_of
+from .ipus import Ipu, Links, Placed, Places, worst_of
 from .layout import NOTHING, Layouts, Rearrangement
 from .levers import find_levers
+from .links import waits
 from .locations import GROUPS, OFF_CHIP_FROM, OffChip, offload
 from .memory import Memory, measure
 from .order import weight_by_weight
@@ -69,7 +70,9 @@ class _Analysis:
         offload(program, self.made, {g: OffChip(options.min_elements_off_chip.get(g, OFF_CHIP_FROM)) for g in GROUPS
                                      if getattr(options, f"{g}_off_chip")})
         self.layouts = Layouts(self.made, chip)
-        self.chooser = Chooser(self.made, self.works, chip, options, cache)
+        self.places = Places(program, self.made)
+        self.chooser = Chooser(self.made, self.works, chip, options, cache, self.places.of_node)
+        self.collectives = self.places.collectives(chip, options.replicas)
         self.infeasible: list[str] = []
 
     def work(self, node: Node) -> Work:
@@ -104,7 +107,7 @@ class _Analysis:
         self.streaming = sum(n * steps[i].times * steps[i].repeats for i, n in fetched.items())
         if self.program.caller is None:
             return self._result(steps, measure(self.made, steps, rearranged, self.chip), rearranged, self._cycles(steps, {}), [])
-        placed = Placed(self.program, self.made, steps, self.chip)
+        placed = Placed(self.places, steps, self.chip)
         links = placed.links()
         ipus = placed.ipus(rearranged, _once(steps), links)
         memory = worst_of(ipus).memory
@@ -168,8 +171,11 @@ class _Analysis:
         return [stream(s, True) for s in self.made.inputs] + [stream(s, False) for s in self.made.outputs]
 
     def _cycles(self, steps: list[TileStep], crossing: Dict[str, int]) -> int:
-        """Of one weight update: its schedule with what each part takes once, and what its results take from IPU to IPU."""
-        return order.elapsed(order.period(self.program.schedule), _once(steps), crossing)
+        """Of one weight update: its schedule with what each part takes once, what its results take from IPU to IPU, and what replicas do together."""
+        period = order.period(self.program.schedule)
+        times = order.times(period)
+        together = sum(times[part] * cycles for (part, _), cycles in waits(self.collectives).items())
+        return order.elapsed(period, _once(steps), crossing) + together
 
     def _result(self, steps: list[TileStep], memory: Memory, rearranged: list[int], cycles: int, ipus: list[Ipu],
                 links: Links | None = None) -> TileProgram:
@@ -177,7 +183,8 @@ class _Analysis:
         transfers = self._transfers()
         host = sum(t.cycles * t.repeats for t in transfers)
         seconds = max(cycles, host, 1) / self.chip.clock_hz
-        samples = self.program.rows_per_period
+        replicas = self.options.replicas
+        samples = self.program.rows_per_period * replicas
         flops = sum(s.flops for s in steps)
         worst = int(memory.peak.argmax())
         fits = bool(memory.peak[worst] <= self.chip.usable_bytes)
@@ -187,10 +194,10 @@ class _Analysis:
         halves = any(isinstance(w, Contraction) and w.inputs[0] is not None and w.inputs[0].dtype == "float16" for w in self.works)
         peak_flops = self.chip.peak_flops("float16" if halves else device_dtype("float32", self.options.precision))
         return TileProgram(self.program, self.chip, self.options, steps, memory.always_live, memory.peak, memory.categories, memory.liveness,
-                           phases, cycles, seconds, samples / seconds, flops / seconds / 1e12,
+                           phases, cycles, seconds, samples / seconds, flops * replicas / seconds / 1e12,
                            flops / seconds / peak_flops / max(1, len(ipus)), worst, fits,
                            self.infeasible, transfers, self.streaming, memory.peak_step, self.made, rearranged, find_levers,
-                           functools.partial(analyze, self.program, self.chip), ipus, links, memory)
+                           functools.partial(analyze, self.program, self.chip), ipus, links, memory, self.collectives)
 
 
 def _once(steps: list[TileStep]) -> dict[str, int]:

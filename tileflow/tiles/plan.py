@@ -102,9 +102,11 @@ class TileOptions:
 
     available_memory_proportion: share of a tile's memory that one operator's temporaries may take.
     per_op: proportions by node-name pattern (fnmatch on any of the node's origin sources); the first match counts.
+    per_ipu: proportions of all other operators of an IPU, by "IPU0", "IPU1" ...
     precision: "32.32" (the program's types, float32 partials), "16.32" (float16 in place of float32, float32 partials), "16.16".
     program: the precision that the program was compiled with, for reports.
     serialized: node-name pattern -> (mode, factor) of serialized matmuls.
+    replicas: copies of the program on IPUs of their own, which add up their gradients before an update.
     pinned: pattern of a node's own name (`step_names`) or of a source -> plan as exported JSON; used instead of a search.
     activations_off_chip, weights_off_chip, optimizer_off_chip, accumulators_off_chip: a group of tensors is kept in streaming memory
         (`tiles.locations`). min_elements_off_chip: by group, how many elements a tensor has at least that leaves the chip.
@@ -112,6 +114,7 @@ class TileOptions:
 
     available_memory_proportion: float = 0.6
     per_op: Mapping[str, float] = field(default_factory=dict)
+    per_ipu: Mapping[str, float] = field(default_factory=dict)
     precision: str = "32.32"
     program: str = "32"
     serialized: Mapping[str, tuple[str, int]] = field(default_factory=dict)
@@ -123,6 +126,7 @@ class TileOptions:
     accumulators_off_chip: bool = False
     min_elements_off_chip: Mapping[str, int] = field(default_factory=dict)
     recompute: bool = False
+    replicas: int = 1
 
 
 @dataclass

@@ -85,9 +85,10 @@ def by_name(table: Mapping[str, Any], sources: Sequence[str], default: Any = Non
     return default
 
 
-def bound_for(sources: Sequence[str], chip: Chip, options: TileOptions) -> int:
-    """Bytes of temporaries that a node may take: its own proportion by name, else the program's. Raises OptionError."""
-    return chip.bound(by_name(options.per_op, sources, options.available_memory_proportion))
+def bound_for(sources: Sequence[str], chip: Chip, options: TileOptions, ipu: int = 0) -> int:
+    """Bytes of temporaries that a node may take: its own proportion by name, else its IPU's, else the program's. Raises OptionError."""
+    rest = options.per_ipu.get(f"IPU{ipu}", options.available_memory_proportion)
+    return chip.bound(by_name(options.per_op, sources, rest))
 
 
 def plan_frontier(work: Work, chip: Chip, options: TileOptions | None = None, cache: PlanCache | None = None) -> list[OpPlan]:

@@ -5,6 +5,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
+from .links import crossing_cycles
 from .memory import Memory, measure
 from .plan import OpPlan, Phases, TileStep
 from .schedule import Storage
@@ -74,9 +75,8 @@ class _Cuts:
 
     def _link_cycles(self, storage: Storage) -> int:
         """Cycles per update that a tensor takes from one IPU to the other, once each time it is made."""
-        chip = self.tiled.chip
         if storage.kind == "constants":
             return 0
         nbytes = math.prod(storage.shape) * storage.itemsize
         repeats = 1 if storage.always_live else self.tiled.steps[storage.birth].repeats
-        return repeats * (chip.link_sync_cycles + math.ceil(nbytes / chip.link_bytes_per_second * chip.clock_hz))
+        return repeats * crossing_cycles(nbytes, self.tiled.chip)

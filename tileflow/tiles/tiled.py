@@ -12,6 +12,7 @@ from ..errors import OutOfTileMemoryError
 from ..program import Program
 from .chip import Chip
 from .ipus import Ipu, Links
+from .links import Collective
 from .locations import GROUPS, group_of
 from .memory import Memory, holdings
 from .plan import Phases, TileOptions, TileStep
@@ -70,8 +71,9 @@ class TileProgram:
     infeasible: sentences on what does not fit: operators over their bound, the program over the tile.
     rearranged: per step the bytes that bring its inputs where it wants them, on the worst tile.
     transfers: host streams; they run beside the steps and are not part of `phases`.
+    cycles_per_update: of all replicas, as they work side by side; all but samples_per_second and tflops is of one of them.
     seconds_per_update: the slower of the steps and the host's streams.
-    tflops: useful 1e12 FLOP/s; peak_fraction: of the chip's peak for the program's precision.
+    tflops: useful 1e12 FLOP/s of all replicas; peak_fraction: of the chips' peak for the program's precision.
     """
 
     program: Program
@@ -105,6 +107,8 @@ class TileProgram:
     links: Links | None = None
     measured: Memory | None = None
     """What memory was counted from: the tensors, and by category what the worst tile of each step holds."""
+    collectives: list[Collective] = field(default_factory=list)
+    """What replicas do together, per update."""
     _levers: list[Lever] | None = field(default=None, repr=False)
 
     @property
