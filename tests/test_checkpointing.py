@@ -10,7 +10,7 @@ import pytest
 import tileflow
 from tileflow import nn
 from tileflow.errors import OptionError
-from tileflow.graph import Builder, Graph, Origin, TensorType
+from tileflow.graph import Builder, Graph, Origin, TensorType, checkpoints
 from tileflow.lower.again import again
 from tileflow.passes.checkpoint import mark_checkpoints
 
@@ -133,3 +133,95 @@ def test_what_is_done_again_and_what_is_kept() -> None:
     assert again(graph).nodes == graph.nodes
     graph, _ = chain()
     assert again(graph) is graph
+
+
+class Deep(nn.Module):
+    """A chain of layers; with `marked`, every second one's result is a checkpoint."""
+
+    def __init__(self, marked: bool = False, layers: int = 8, width: int = 64) -> None:
+        self.marked, self.stem, self.head = marked, nn.Linear(width, width), nn.Linear(width, 10)
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(layers)])
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        x = self.stem(x)
+        for i, layer in enumerate(self.layers):
+            x = layer(x)
+            if self.marked and i % 2:
+                x = nn.recomputation_checkpoint(x)
+        return self.head(x)
+
+
+def test_checkpoints_in_a_block_that_is_computed_again() -> None:
+    """A block as a whole must be there as a whole when its backward pass begins; checkpoints part it. Bits stay."""
+    x, y = DRAW.standard_normal((256, 64)).astype(np.float32), DRAW.integers(0, 10, 256)
+    kept, losses, state = trained(Deep, x, y)
+    whole, *_ = trained(Deep, x, y, gradient_checkpointing="layers")
+    parted, again_losses, again_state = trained(lambda: Deep(True), x, y, gradient_checkpointing="layers")
+    by_name, *_ = trained(Deep, x, y, gradient_checkpointing="layers", recomputation_checkpoints=["layers.1", "layers.[357]"])
+    assert parted < 0.75 * whole
+    assert parted < 0.75 * kept
+    assert by_name == parted
+    assert losses == again_losses
+    assert all(np.array_equal(array, again_state[name]) for name, array in state.items())
+    marked_only, *_ = trained(lambda: Deep(True), x, y)
+    assert marked_only == kept, "where nothing is computed again a checkpoint says nothing"
+
+
+def test_several_tensors_and_what_is_none() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: nn.Tensor) -> nn.Tensor:
+            y, z, x = nn.recomputation_checkpoint(self.a(x), self.b(x), x)
+            return y + z * x
+
+    model = tileflow.training_model(Two(), loss="mse")
+    model.compile(np.ones((2, 4), "f4"), np.ones((2, 4), "f4"))
+    assert {n.origin.sources[0] for n in model.program.micro.nodes if n.origin.kept and n.origin.role == "forward"} == {"a", "b"}
+    for wrong in ((), (3,)):
+        with pytest.raises(OptionError, match="recomputation_checkpoint takes tensors"):
+            nn.recomputation_checkpoint(*wrong)                      # type: ignore[arg-type]
+
+
+def test_parts_of_a_marked_operator_are_no_checkpoints() -> None:
+    graph, made = chain()
+    for node in graph.nodes[:2]:
+        node.origin = Origin(("one",), kept=True)
+    assert checkpoints(graph.nodes) == {made[2]}, "what the first hands to the second only is its own affair"
+    graph.nodes[1].origin = Origin(("other",), kept=True)
+    assert checkpoints(graph.nodes) == {made[1], made[2]}
+    assert not checkpoints(graph.nodes[3:])
+
+
+def test_a_pipelines_stage_keeps_what_enters_it_and_its_checkpoints() -> None:
+    def machine(marked: bool) -> Any:
+        return tileflow.compile(Deep(marked), training=True, inputs=[(8, 64)], machine={"base": "gc200", "tiles": 16, "name": "small"},
+                                strategy="pipelined", pipeline_splits=("layers.6",), gradient_accumulation=4).tiled
+    plain, marked = machine(False), machine(True)
+
+    def again(tiled: Any) -> int:
+        return sum(s.node.origin.role == "recompute" for s in tiled.steps)
+    assert marked.ipus[0].stashed - plain.ipus[0].stashed == 2 * 2 * 8 * 64 * 4, "results within stage 0 of F = 2: 2 (F - 1) micro-batches wait"
+    assert again(marked) < again(plain)
+
+
+def test_the_tile_machine_keeps_the_checkpoints_in_place_of_its_own() -> None:
+    def machine(marked: bool, **options: Any) -> Any:
+        return tileflow.compile(Deep(marked), training=True, inputs=[(64, 64)], machine={"base": "gc200", "tiles": 16, "name": "small"}, **options)
+    kept, own, marked = machine(True), machine(False, recompute=True), machine(True, recompute=True)
+    named = machine(False, recompute=True, recomputation_checkpoints="layers.[1357]")
+    assert kept.tiled.categories["activations"].max() > marked.tiled.categories["activations"].max()
+    assert [s.node.op.name for s in named.tiled.steps] == [s.node.op.name for s in marked.tiled.steps] != [s.node.op.name for s in own.tiled.steps]
+    first = next(s for s in marked.tiled.steps if s.node.origin.role == "backward" and s.node.origin.sources == ("layers.7.0",))
+    assert {s.node.origin.sources for s in marked.tiled.steps[:first.index] if s.node.origin.role == "recompute"} <= {
+        ("layers.6.0",), ("layers.6.1",), ("layers.7.0",), ("layers.7.1",)}
+
+
+@pytest.mark.parametrize(("options", "says"), [
+    ({"recomputation_checkpoints": "stem"}, "has no effect where nothing is computed again"),
+    ({"recomputation_checkpoints": "lay?", "gradient_checkpointing": "layers"}, r"recomputation_checkpoints: the pattern 'lay\?' fits no layer"),
+])
+def test_checkpoints_without_an_effect_are_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        tileflow.training_model(Deep(), **options).compile(np.ones((2, 64), "f4"), np.zeros(2, int))

@@ -16,7 +16,7 @@ from .optim.base import Averaged, build_fold, build_update
 from .optim.scaling import Scaling, loss_scale
 from .passes.autocast import autocast
 from .passes.casts import shorten_casts
-from .passes.checkpoint import mark_checkpoints
+from .passes.checkpoint import keep_results, mark_checkpoints
 from .passes.cse import cse
 from .passes.fold import fold
 from .passes.partials import require_halves, set_partials
@@ -105,7 +105,7 @@ def _anchor(graph: Graph, anchors: Sequence[Value]) -> None:
 def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching, *, reduction: str = "mean",
              mean_reduction: str | None = None, loss_scaling: float = 1.0, scaling: Scaling | None = None,
              named: Mapping[int, str] | None = None, stop_after: str | None = None, serialized: Serial | None = None,
-             precision: Precision | None = None, checkpoints: Sequence[str] = (), broadcast_buffers: bool = True,
+             precision: Precision | None = None, checkpoints: Sequence[str] = (), kept: Sequence[str] = (), broadcast_buffers: bool = True,
              anchors: Sequence[Value] = (), marking: Marking | None = None) -> Compilation:
     """Compile a forward graph for training.
 
@@ -116,6 +116,7 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
     Args:
         scaling: how the loss scale changes by itself, and whether updates that are not finite are skipped.
         checkpoints: name patterns of the layers and nodes to compute again for the backward pass.
+        kept: name patterns of the layers and nodes whose results are kept where what is around them is computed again.
         marking: which layers run on which IPU, and how.
         broadcast_buffers: replicas share the buffers that micro-batches change; else each has its own.
         anchors: values of the graph that become outputs, too: the last ones before the loss.
@@ -160,7 +161,7 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
     steps: list[Step] = [("autocast", _autocast(precision)), ("fold", _fold), ("cse", _cse), *_serialize(serialized), ("loss", add_loss),
                          *_stages(marking), ("autograd", differentiate),
                          *_rounding(precision), ("simplify", _simplify), *_scaling(scaling), ("split", _split),
-                         *_replicas(batching, broadcast_buffers), *_checkpoints(checkpoints)]
+                         *_replicas(batching, broadcast_buffers), *_checkpoints(checkpoints, kept)]
     return run_steps(program, steps, stop_after)
 
 
@@ -187,8 +188,11 @@ def _serialize(wanted: Serial | None) -> list[Step]:
     return [("serialize", step)] if wanted else []
 
 
-def _checkpoints(patterns: Sequence[str]) -> list[Step]:
-    return [("checkpoint", lambda p: mark_checkpoints(p.micro, patterns))] if patterns else []
+def _checkpoints(patterns: Sequence[str], kept: Sequence[str]) -> list[Step]:
+    def step(p: Program) -> None:
+        mark_checkpoints(p.micro, patterns)
+        keep_results(p.micro, kept)
+    return [("checkpoint", step)] if patterns or kept else []
 
 
 def _stages(marking: Marking | None) -> list[Step]:

@@ -126,6 +126,9 @@ class Options(Settings):
     gradient_checkpointing: tuple[str, ...] = _option(
         (), Names(), "training", "name patterns of layers or nodes (layer* takes each of layer1, layer2 ... as a block) whose values are computed "
         "again in the backward pass instead of kept: less memory, more time, the same bits")
+    recomputation_checkpoints: tuple[str, ...] = _option(
+        (), Names(), "training", "name patterns of layers or nodes whose results are kept where what is around them is computed again for the "
+        "backward pass (gradient_checkpointing, stages of a pipeline, recompute)")
     keep_training_mode: bool = _option(
         False, Flag(), "training", "write the trained file with batch normalisation and dropout as the model has them, not in the form for inference")
 

@@ -144,6 +144,9 @@ def _no_effect(verb: str, declaration: Declaration, options: Options, training: 
     rounds_replicas = name == "auto_round_num_ipus" and verb in ("compile", "tune") and options.replication_factor > 1
     if name in OF_STRATEGY and options.resume is False and options.strategy not in OF_STRATEGY[name] and not rounds_replicas:
         return f"has no effect with the strategy {options.strategy}; it is for {_and(OF_STRATEGY[name])}."
+    if name == "recomputation_checkpoints" and options.resume is False and not _computes_again(verb, options):
+        return "has no effect where nothing is computed again; it is for gradient_checkpointing, for stages of a pipeline and, on the tile " \
+               "machine, for recompute."
     if name in OF_REPLICAS and options.resume is False and options.replication_factor == 1:
         return "has no effect without replicas; it is for a replication_factor above 1."
     if name == "input_group_type" and options.input_group_size == 1:
@@ -151,6 +154,13 @@ def _no_effect(verb: str, declaration: Declaration, options: Options, training: 
     if name == "output_return_period" and options.output_mode != "every_n":
         return f"has no effect with the output_mode {options.output_mode}; it is for every_n."
     return None
+
+
+def _computes_again(verb: str, options: Options) -> bool:
+    """Whether parts of a forward pass run again for the backward pass."""
+    if options.strategy == "pipelined" and options.pipeline_recompute:
+        return True
+    return options.recompute if verb in ("compile", "tune") else bool(options.gradient_checkpointing)
 
 
 def _and(words: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ from .builder import Builder
 from .graph import Graph, Node, Origin, State, Value, needed_for
 from .hints import Casting, Hints, MultiConv
 from .index import Index
+from .kept import checkpoints
 from .op import DATA, MOVED, OPS, START, STATISTIC, TRAINED, Op, op
 from .printer import to_text
 from .region import Branches, Region, Regional, Turns, inside, with_inside
@@ -12,4 +13,5 @@ from .verify import verify
 
 __all__ = ["CODES", "DATA", "FLOATS", "HALVES", "HIGHEST_RANK", "MOVED", "NARROW", "OPS", "START", "STATISTIC", "TRAINED", "Branches", "Builder",
            "Casting", "Graph", "Hints", "Index", "MultiConv", "Node", "Op", "Origin", "Region", "Regional", "State", "TensorType", "Turns", "Value",
-           "broadcast_shapes", "check_reach", "inside", "kind_of", "needed_for", "op", "to_text", "type_of", "verify", "widest", "with_inside"]
+           "broadcast_shapes", "check_reach", "checkpoints", "inside", "kind_of", "needed_for", "op", "to_text", "type_of", "verify", "widest",
+           "with_inside"]

@@ -23,6 +23,7 @@ class Origin:
 
     block: of forward nodes: the block of work that is done again for the backward pass.
     stage: the stage of the forward pass that a node, or what it is the gradient of, belongs to.
+    kept: of forward nodes: a checkpoint; what it makes is kept for the backward pass where the nodes around it are done again.
     """
 
     sources: tuple[str, ...] = ()
@@ -30,6 +31,7 @@ class Origin:
     block: str | None = None
     hints: Hints | None = None
     stage: int | None = None
+    kept: bool = False
 
     def merged(self, *others: Origin) -> Origin:
         """The origin of a node that replaces several."""
@@ -39,7 +41,7 @@ class Origin:
         hints = next((o.hints for o in every if o.hints), None)
         stages = [o.stage for o in every if o.stage is not None]
         stage = None if not stages else max(stages) if self.role == "forward" else min(stages)
-        return Origin(tuple(sources), self.role, block, hints, stage)
+        return Origin(tuple(sources), self.role, block, hints, stage, any(o.kept for o in every))
 
     def __str__(self) -> str:
         return one_line(", ".join(self.sources), SHOWN) or "unnamed"

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ..graph import Graph, Node, Value
+from ..graph import Graph, Node, Value, checkpoints
 
 
 def again(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
     """A copy of the graph in which backward nodes read copies of what marked nodes make, which run just before they are first needed.
 
-    Of a block only what other forward nodes read is kept, and what is a result or in `keep`. Values keep their identity.
+    Of a block only what other forward nodes read is kept, and what is a result, a checkpoint (`Origin.kept`) or in `keep`. Values keep their
+    identity.
     """
     if not any(_is_marked(node) for node in graph.nodes):
         return graph
@@ -30,7 +31,7 @@ class _Again:
         self.graph = graph
         marked = [(i, n) for i, n in enumerate(graph.nodes) if _is_marked(n)]
         self.maker = {v: (i, n) for i, n in marked for v in n.outputs}
-        self.kept = {*graph.results(), *keep}
+        self.kept = {*graph.results(), *keep, *checkpoints(graph.nodes)}
         for node in graph.nodes:
             if node.origin.role == "forward":
                 self.kept.update(v for v in node.operands if v in self.maker and self.maker[v][1].origin.block != node.origin.block)

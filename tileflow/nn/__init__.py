@@ -170,7 +170,7 @@ from .layers.windows import (
 )
 from .module import Module, record
 from .parameter import Buffer, Parameter
-from .planning import MultiConv, serialized_matmul, set_available_memory, set_partials
+from .planning import MultiConv, recomputation_checkpoint, serialized_matmul, set_available_memory, set_partials
 from .tensor import Tensor, cat, stack, tensor, where
 
 __all__ = [
@@ -190,7 +190,7 @@ __all__ = [
     "SmoothL1Loss", "SoftMarginLoss", "Softmax", "Softmax2d", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Tensor",
     "Threshold", "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer",
     "TripletMarginLoss", "TripletMarginWithDistanceLoss", "Unflatten", "Unfold", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d",
-    "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "autocast", "begin_block", "block_function", "cat", "functional", "identity_loss", "manual_seed", "record",
-    "remove_blocks",
+    "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "autocast", "begin_block", "block_function", "cat", "functional", "identity_loss", "manual_seed",
+    "recomputation_checkpoint", "record", "remove_blocks",
     "scaled_dot_product_attention", "serialized_matmul", "set_available_memory", "set_partials", "skip_init", "stack", "tensor", "where",
 ]

@@ -52,6 +52,26 @@ def set_available_memory(target: Planned, proportion: float) -> Planned:
     return target
 
 
+def recomputation_checkpoint(*tensors: Tensor) -> Any:
+    """Keep tensors for the backward pass where the layers around them are computed again for it; returns them, one as itself.
+
+        x = tileflow.nn.recomputation_checkpoint(self.layer1(x))
+
+    It counts where something is computed again: blocks that the option gradient_checkpointing names, stages of a pipeline, and on the tile machine
+    `recompute`, which then keeps these tensors and no others. Results do not depend on it. Inputs and weights are always there.
+
+    Raises:
+        OptionError: something else than tensors is given, or nothing.
+    """
+    if not tensors or not all(isinstance(t, Tensor) for t in tensors):
+        raise OptionError(f"recomputation_checkpoint takes tensors that layers or functions made, not {', '.join(map(repr, tensors)) or 'nothing'}.")
+    for tensor in tensors:
+        node = tensor.value.producer
+        if node is not None:
+            node.origin = replace(node.origin, kept=True)
+    return tensors[0] if len(tensors) == 1 else tensors
+
+
 def set_partials(target: Planned, dtype: str) -> Planned:
     """Let float16 products and convolutions add up in float16, rounded after every 16 products, or in float32; returns `target`.
 

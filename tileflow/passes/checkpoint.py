@@ -11,7 +11,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from ..errors import OptionError
-from ..graph import Graph, Node
+from ..graph import Graph, Node, Value
 
 LISTED = 20
 """Names that a message lists."""
@@ -31,12 +31,34 @@ def mark_checkpoints(graph: Graph, patterns: Sequence[str]) -> None:
             block, pattern = found
             met.add(pattern)
             node.origin = replace(node.origin, block=block)
+    _check(graph, patterns, met, "gradient_checkpointing")
+
+
+def keep_results(graph: Graph, patterns: Sequence[str]) -> None:
+    """Mark forward nodes as checkpoints (`Origin.kept`): those whose results leave the layers or nodes that fit a pattern.
+
+    Raises:
+        OptionError: a pattern fits nothing.
+    """
+    forward = [node for node in graph.nodes if node.origin.role == "forward"]
+    blocks = {node: found for node in forward if (found := _block(node, patterns)) is not None}
+    _check(graph, patterns, {pattern for _, pattern in blocks.values()}, "recomputation_checkpoints")
+    readers: dict[Value, list[Node]] = {}
+    for node in forward:
+        for v in node.operands:
+            readers.setdefault(v, []).append(node)
+    for node, (block, _) in blocks.items():
+        read = [reader for v in node.outputs for reader in readers.get(v, [])]
+        if not read or any(blocks.get(reader, ("", ""))[0] != block for reader in read):
+            node.origin = replace(node.origin, kept=True)
+
+
+def _check(graph: Graph, patterns: Sequence[str], met: set[str], option: str) -> None:
     missed = next((p for p in patterns if p not in met), None)
     if missed is not None:
         names = list(dict.fromkeys(name for node in graph.nodes if node.origin.role == "forward" for name in node.origin.sources))
         more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-        raise OptionError(f"Option gradient_checkpointing: the pattern {missed!r} fits no layer or node; their names are "
-                          f"{', '.join(names[:LISTED])}{more}.")
+        raise OptionError(f"Option {option}: the pattern {missed!r} fits no layer or node; their names are {', '.join(names[:LISTED])}{more}.")
 
 
 def _block(node: Node, patterns: Sequence[str]) -> tuple[str, str] | None:

@@ -366,7 +366,7 @@ MODELS = (
     _none("serializedMatMul", "`nn.serialized_matmul`, or the option serialized_matmul by name."),
     _none("set_available_memory", "`nn.set_available_memory`, or the option available_memory_proportion by name."),
     _none("MultiConv", "`nn.MultiConv`."),
-    _none("recomputationCheckpoint", "the option gradient_checkpointing, by name of layers or nodes."),
+    _none("recomputationCheckpoint", "`nn.recomputation_checkpoint`, or the option recomputation_checkpoints by name of layers or nodes."),
     _none("ipu_print_tensor", "the option anchored_tensors; statistics writes norms of gradients and weights."),
     _none("autocasting.autocast, autocasting.Policy", "`tileflow.autocast`, `tileflow.Policy` (`docs/half.md`)."),
     _none("for_loop, cond", "`Loop`, `Scan` and `If` of ONNX files, with gradients (`docs/control-flow.md`)."),

@@ -17,6 +17,7 @@ from .training_model import TrainingModel
 FREE = frozenset({
     "output_mode", "output_return_period", "test_data", "prefetch", "threads", "on_new_shape", "out", "resume", "allow_other_data",
     "checkpoint_every", "save_every_updates", "progress", "detect_anomaly", "statistics", "keep_training_mode", "metrics", "gradient_checkpointing",
+    "recomputation_checkpoints",
     "machine", "available_memory_proportion", "machine_precision", "joint_plans", "recompute", "tile_plans",
     "activations_off_chip", "weights_off_chip", "optimizer_off_chip", "accumulators_off_chip", "min_elements_off_chip",
     "epochs", "loss", "loss_scaling", "schedule", "warmup", "schedule_epochs", "schedule_gamma", "schedule_power", "schedule_end",

@@ -179,7 +179,8 @@ class TrainingModel(LossModel):
                                  mean_reduction=self.options.mean_reduction_strategy,
                                  loss_scaling=self.source.session.assigned.setdefault(LOSS_SCALE, self.loss_scaling), scaling=self.scaling,
                                  named=self.source.parameter_names(), serialized=self.options.serial_splits, precision=self.source.precision,
-                                 checkpoints=self.options.gradient_checkpointing, broadcast_buffers=self.options.broadcast_buffers,
+                                 checkpoints=self.options.gradient_checkpointing, kept=self.options.recomputation_checkpoints,
+                                 broadcast_buffers=self.options.broadcast_buffers,
                                  anchors=list(self._found.values()), marking=Marking.of(self.options))
         for note in made.program.notes:
             warnings.warn(one_line(note, LONGEST_NOTE), stacklevel=2)
