@@ -74,6 +74,7 @@ ARROWS = {
     "tiles": LOWEST - {"kernels"} | {"program", "reading", "schedule", "tiles", "staging", "strategy"},
     "exact": LOWEST | {"exact", "program", "schedule", "tiles"},
     "report": {"errors", "reading", "report", "schedule", "text", "tiles", "version"},
+    "exploration": {"errors", "exploration", "files", "kinds", "options", "report", "text", "uses", "version"},
     "room": {"graph"},
     "state": {"errors", "graph", "memory", "room", "state"},
 }

@@ -75,7 +75,7 @@ def test_every_option_has_its_flag_where_it_has_an_effect(name):
                 parsed(declaration.flag, command=command)
             continue
         partners = list(PARTNERS.get(name, []))
-        if command in ("compile", "tune", "inspect") and for_training(declaration):
+        if command in ("compile", "tune", "explore", "inspect") and for_training(declaration):
             partners.append("--training")
         of_machine = name == "replication_factor" or (declaration.group == "machine" and name != "machine")
         if of_machine and command not in ("train", "infer"):
@@ -421,7 +421,7 @@ def test_the_command_imports_nothing_that_only_numba_knows_a_use_for(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("command", ["train", "infer", "compile", "tune"])
+@pytest.mark.parametrize("command", ["train", "infer", "compile", "tune", "explore"])
 def test_help_shows_the_common_flags_and_help_all_the_rest(command, capsys):
     def shown(*words: str) -> str:
         with pytest.raises(SystemExit) as end:

@@ -173,7 +173,7 @@ COMMANDS = [
     Row(10, "report folder --verbos", "Unknown argument '--verbos'; did you mean --verbose?"),
     Row(10, "infer linear.onnx --data flowers.npz --epochs 2", "Option epochs (--epochs) has no effect on infer; it is for train."),
     Row(10, "train linear.onnx --data flowers.npz --machine gc200",
-        "Option machine (--machine) has no effect on train; it is for compile and tune."),
+        "Option machine (--machine) has no effect on train; it is for compile, tune and explore."),
     Row(10, "train linear.onnx --data flowers.npz --momentum 0.9",
         "Option momentum (--momentum) has no effect with the optimizer adamw; it is for sgd and rmsprop."),
     Row(10, "compile linear.onnx --micro-batch-size 4 --loss mse",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .api import (
         TrainResult,
         compile,
+        explore,
         grad,
         gradient_model,
         infer,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         training_model,
         tune_available_memory,
     )
+    from .exploration import Exploration
     from .nn import autocast
     from .options import Options
     from .policy import Policy
@@ -34,16 +36,16 @@ __version__ = VERSION
 _LAZY = {
     "train": "api", "infer": "api", "compile": "api", "training_model": "api", "inference_model": "api", "load": "api",
     "load_state": "api", "save_state": "api", "save_onnx": "api", "grad": "api", "gradient_model": "api",
-    "tune_available_memory": "api", "TuneResult": "simulate", "TileCompilation": "simulate",
+    "tune_available_memory": "api", "explore": "api", "Exploration": "exploration", "TuneResult": "simulate", "TileCompilation": "simulate",
     "TrainResult": "api", "Options": "options", "DataLoader": "runtime.data",
     "AsynchronousDataAccessor": "runtime.data", "Dataset": "runtime.data", "nn": "nn", "optim": "optim",
     "autocast": "nn", "Policy": "policy",
 }
 """Public names and where they live; loaded at first use, so that `import tileflow` and `tileflow --help` are quick."""
 __all__ = [
-    "AsynchronousDataAccessor", "DataLoader", "Dataset", "Options", "Policy", "TileCompilation", "TileflowError", "TrainResult", "TuneResult",
-    "autocast", "compile", "grad", "gradient_model", "infer", "inference_model", "load", "load_state", "nn", "optim", "save_onnx", "save_state",
-    "train", "training_model", "tune_available_memory",
+    "AsynchronousDataAccessor", "DataLoader", "Dataset", "Exploration", "Options", "Policy", "TileCompilation", "TileflowError", "TrainResult",
+    "TuneResult", "autocast", "compile", "explore", "grad", "gradient_model", "infer", "inference_model", "load", "load_state", "nn", "optim",
+    "save_onnx", "save_state", "train", "training_model", "tune_available_memory",
 ]
 
 

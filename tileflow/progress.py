@@ -73,6 +73,23 @@ class TuneBar:
         self._bar.close()
 
 
+class ExploreBar:
+    """A bar over the settings of an exploration. Call it with (settings tried, how many, the fastest so far)."""
+
+    def __init__(self, bars: bool, stream: TextIO | None = None) -> None:
+        self._bar = tqdm(total=0, file=stream or sys.stderr, unit="setting", leave=False, disable=not bars, desc="Exploring", mininterval=0,
+                         bar_format="{desc}: {n_fmt} of {total_fmt} |{bar}| {elapsed}<{remaining} {postfix}")
+
+    def __call__(self, done: int, count: int, best: str) -> None:
+        self._bar.total = count
+        self._bar.set_postfix_str(f"best {one_line(best)}" if best else "", refresh=False)
+        self._bar.update(done - self._bar.n)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._bar.close()
+
+
 class TrainPrinter:
     """Reports training: bars and notes on standard error, one line per epoch on standard output.
 

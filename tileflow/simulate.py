@@ -166,10 +166,15 @@ def compile_tiles(compilation: Compilation, options: Options, *, model: str = ""
     Raises:
         OutOfTileMemoryError: the program does not fit, unless allowed; the report is written first.
     """
+    return _finished(compilation, analyzed(compilation, options), model, folder, None, allow_out_of_memory)
+
+
+def analyzed(compilation: Compilation, options: Options) -> TileProgram:
+    """A compiled program on the options' chip; OptionError where a name in the options fits nothing."""
     _check_machine(compilation, options)
     tiled = analyze(compilation.program, machine(options), tile_options(options))
     _check_patterns(tiled, options)
-    return _finished(compilation, tiled, model, folder, None, allow_out_of_memory)
+    return tiled
 
 
 def _check_patterns(tiled: TileProgram, options: Options) -> None:

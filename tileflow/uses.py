@@ -13,23 +13,24 @@ from .options import Options, declarations
 from .spellings import OF_OPTIMIZER
 
 MODELS = ("training_model", "inference_model")
-COMMANDS = ("train", "infer", "inspect", "compile", "tune")
-TRAINING = ("train", "training_model", "compile", "tune")
+SIMULATED = ("compile", "tune", "explore")
+COMMANDS = ("train", "infer", "inspect", *SIMULATED)
+TRAINING = ("train", "training_model", *SIMULATED)
 RUNS = ("train", "infer", *MODELS)
 
 OF_GROUP: dict[str, tuple[str, ...]] = {
-    "batching": ("train", "infer", "compile", "tune", *MODELS),
+    "batching": ("train", "infer", *SIMULATED, *MODELS),
     "training": TRAINING,
     "optimizer": TRAINING,
     "data": ("train", "infer"),
-    "execution": ("train", "compile", *MODELS),
-    "machine": ("compile", "tune"),
+    "execution": ("train", "compile", "explore", *MODELS),
+    "machine": SIMULATED,
     "run": RUNS,
 }
 OF_OPTION: dict[str, tuple[str, ...]] = {
     "micro_batch_size": (*COMMANDS, *MODELS),
     "gradient_accumulation": (*TRAINING, "inference_model"),          # where it must be 1, and that is said
-    "replication_factor": (*RUNS, "compile", "tune"),
+    "replication_factor": (*RUNS, *SIMULATED),
     "input_group_size": MODELS, "input_group_type": MODELS, "broadcast_buffers": ("train", "training_model"),
     "output_mode": MODELS, "output_return_period": MODELS,
     "epochs": ("train",),
@@ -42,23 +43,24 @@ OF_OPTION: dict[str, tuple[str, ...]] = {
     "gradient_checkpointing": ("train", "training_model"),
     "test_data": ("train",), "synthetic_data": ("train",), "shuffle": ("train",), "drop_last": ("train",), "max_batches": ("train",),
     **dict.fromkeys(("schedule", "warmup", "schedule_epochs", "schedule_gamma", "schedule_power", "schedule_end"), ("train", "training_model")),
-    "serialized_matmul": (*RUNS, "compile", "tune"),
+    "serialized_matmul": (*RUNS, *SIMULATED),
     "seed": (*RUNS, "compile"),
-    "keep_float32": (*RUNS, "compile", "tune"), "running_statistics_always_float": (*RUNS, "compile", "tune"),
-    "half_float_casting": (*RUNS, "compile", "tune"), "partials": (*RUNS, "compile", "tune"),
-    "precision": (*RUNS, "compile", "tune"), "autocast": (*RUNS, "compile", "tune"), "autocast_enabled": (*RUNS, "compile", "tune"),
+    "keep_float32": (*RUNS, *SIMULATED), "running_statistics_always_float": (*RUNS, *SIMULATED),
+    "half_float_casting": (*RUNS, *SIMULATED), "partials": (*RUNS, *SIMULATED),
+    "precision": (*RUNS, *SIMULATED), "autocast": (*RUNS, *SIMULATED), "autocast_enabled": (*RUNS, *SIMULATED),
     "dims": (*COMMANDS, *MODELS),
     "on_new_shape": MODELS, "anchored_tensors": MODELS,
-    "out": ("train", "infer", "tune"),
+    "out": ("train", "infer", "tune", "explore"),
     "resume": ("train",), "allow_other_data": ("train",), "checkpoint_every": ("train",), "save_every_updates": ("train",),
     "statistics": ("train",),
-    "progress": ("train", "infer", "tune"),
+    "progress": ("train", "infer", "tune", "explore"),
 }
 """Options that other verbs use than the rest of their group."""
 FOR_TRAINING = ("training", "optimizer")
 OPTIONS_FOR_TRAINING = ("gradient_accumulation", "joint_plans", "optimizer_off_chip", "accumulators_off_chip", "recompute")
 """Groups, and options of other groups, that count with training=True (--training) only, where a verb has that choice."""
-OF_COMMAND = {"infer": ("out", "progress", "loss", "ignore_index", "class_axis", "metrics"), "tune": ("out", "progress"), "compile": ("seed",)}
+OF_COMMAND = {"infer": ("out", "progress", "loss", "ignore_index", "class_axis", "metrics"), "tune": ("out", "progress"),
+              "explore": ("out", "progress"), "compile": ("seed",)}
 """What is for the command alone: the functions return their results, and call what they are given as progress."""
 
 OF_SCHEDULE = {"schedule_epochs": ("step", "cosine", "plateau"), "schedule_gamma": ("step", "exponential", "plateau"),
@@ -131,7 +133,7 @@ def _no_effect(verb: str, declaration: Declaration, options: Options, training: 
     if verb == "compile" and options.machine is None and of_machine and name != "serialized_matmul":
         machine = "--machine gc200" if command else "machine='gc200'"
         return f"is about the tile machine; name one, for example {machine}, or leave it out."
-    if verb in ("compile", "tune", "inspect") and not training and for_training(declaration):
+    if verb in (*SIMULATED, "inspect") and not training and for_training(declaration):
         return f"counts for training only; add {'--training' if command else 'training=True'}, or leave it out."
     if options.resume is False and options.optimizer not in OF_OPTIMIZER.get(name, (options.optimizer,)):          # else the run's folder knows it
         return f"has no effect with the optimizer {options.optimizer}; it is for {_and(OF_OPTIMIZER[name])}."
@@ -141,7 +143,7 @@ def _no_effect(verb: str, declaration: Declaration, options: Options, training: 
         return f"has no effect with automatic_loss_scaling {options.automatic_loss_scaling}; it is for {_and(OF_SCALING[name])}."
     if name in OF_SCALING and options.automatic_loss_scaling == "auto" and (OF_SCALING[name] != ("dynamic",) or options.precision != "16-mixed"):
         return f"has no effect without automatic_loss_scaling; it is for {_and(OF_SCALING[name])}."
-    rounds_replicas = name == "auto_round_num_ipus" and verb in ("compile", "tune") and options.replication_factor > 1
+    rounds_replicas = name == "auto_round_num_ipus" and verb in SIMULATED and options.replication_factor > 1
     if name in OF_STRATEGY and options.resume is False and options.strategy not in OF_STRATEGY[name] and not rounds_replicas:
         return f"has no effect with the strategy {options.strategy}; it is for {_and(OF_STRATEGY[name])}."
     if name == "recomputation_checkpoints" and options.resume is False and not _computes_again(verb, options):

@@ -1,5 +1,6 @@
-"""The verbs: train, infer, compile, tune_available_memory, training_model, inference_model, load, grad, gradient_model,
+"""The verbs: train, infer, compile, tune_available_memory, explore, training_model, inference_model, load, grad, gradient_model,
 save_onnx, save_state, load_state."""
+from .exploration import explore
 from .exporting import save_onnx
 from .gradients import grad, gradient_model
 from .inference import infer
@@ -10,6 +11,6 @@ from .states import load_state, save_state
 from .training import TrainResult, train
 
 __all__ = [
-    "TrainResult", "compile", "grad", "gradient_model", "infer", "inference_model", "load", "load_state", "measure", "save_onnx",
+    "TrainResult", "compile", "explore", "grad", "gradient_model", "infer", "inference_model", "load", "load_state", "measure", "save_onnx",
     "save_state", "train", "training_model", "tune_available_memory",
 ]

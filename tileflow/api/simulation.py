@@ -55,11 +55,11 @@ def compile(model: Modelish, options: Options | None = None, *, training: bool =
         raise OptionError(f"stop_after={stop_after!r} ends the compilation before the tile machine, so machine has no effect; leave one of them out.")
     if report is not None and stop_after is not None:
         raise OptionError(f"stop_after={stop_after!r} ends the compilation before the tile machine, so there is no report; leave one of them out.")
-    compiled = _compile(model, chosen, training, inputs, stop_after)
+    found = compiled(model, chosen, training, inputs, stop_after)
     if chosen.machine is None or stop_after is not None:
-        return compiled
+        return found
     from .. import simulate
-    return simulate.compile_tiles(compiled, chosen, model=model_name(model), folder=report, allow_out_of_memory=allow_out_of_memory)
+    return simulate.compile_tiles(found, chosen, model=model_name(model), folder=report, allow_out_of_memory=allow_out_of_memory)
 
 
 def tune_available_memory(model: Modelish, options: Options | None = None, *, training: bool = False, inputs: Sequence[Any] | None = None,
@@ -89,14 +89,15 @@ def tune_available_memory(model: Modelish, options: Options | None = None, *, tr
     if chosen.given("available_memory_proportion", files=False) and (not isinstance(given, Mapping) or "*" in given):
         raise OptionError("tune searches for the available_memory_proportion of all operators, so it cannot be given; "
                           "operators named by a pattern, as in conv*=0.1, keep theirs.")
-    compiled = _compile(model, chosen, training, inputs, None)
-    return simulate.tune(compiled, chosen, model=model_name(model), folder=report, evaluations=evaluations, progress=progress)
+    found = compiled(model, chosen, training, inputs, None)
+    return simulate.tune(found, chosen, model=model_name(model), folder=report, evaluations=evaluations, progress=progress)
 
 
-def _compile(model: Modelish, chosen: Options, training: bool, inputs: Sequence[Any] | None, stop_after: str | None) -> compiler.Compilation:
+def compiled(model: Modelish, chosen: Options, training: bool, inputs: Sequence[Any] | None, stop_after: str | None) -> compiler.Compilation:
+    """A model as a Program, by options that are checked."""
     graph, precision = _graph(model, chosen, training, inputs), Precision.of(chosen)
     batching = Batching(chosen.micro_batch_size, chosen.gradient_accumulation, chosen.device_iterations)
-    marking = Marking.of(chosen, None if chosen.machine is None else _bytes(chosen))
+    marking = Marking.of(chosen, None if chosen.machine is None else bytes_per_ipu(chosen))
     if not training:
         return compiler.inference(graph, batching, stop_after, chosen.serial_splits, precision=precision, marking=marking)
     loss = without_labels(graph.outputs[0]) if chosen.loss == "auto" else chosen.loss
@@ -105,7 +106,7 @@ def _compile(model: Modelish, chosen: Options, training: bool, inputs: Sequence[
                              serialized=chosen.serial_splits, precision=precision, kept=chosen.recomputation_checkpoints, marking=marking)
 
 
-def _bytes(chosen: Options) -> int:
+def bytes_per_ipu(chosen: Options) -> int:
     """What the tiles of one IPU hold."""
     from .. import simulate
     chip = simulate.machine(chosen)

@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..declaration import Declaration
+from ..errors import OptionError
 from ..kinds import Flag
 from ..options import GROUPS, Options, declarations, with_defaults
 from ..packaged import PACKAGED_MODELS, model_path
@@ -16,6 +18,8 @@ __all__ = ["add_model", "add_options", "add_simulation", "model_path", "options_
 
 OPTIONS_FLAG = "--options"
 """The flag of a file of options: a command that has it has a flag for each option that it uses."""
+BOTH = "both"
+WHAT_IF = ("16.16", "16.32", "32.32")
 
 
 def add_model(parser: argparse.ArgumentParser, optional: bool = False) -> None:
@@ -30,14 +34,46 @@ def add_simulation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verbose", action="store_true", default=False, help="list every operator")
 
 
-def add_options(parser: argparse.ArgumentParser, command: str) -> None:
-    """One flag per option that the command uses, and --options for a file of them."""
+class Several(argparse.Action):
+    """A flag that is yes or, as --flag=both, both; with --no- before it no."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, default: Any = None, help: str | None = None) -> None:
+        no = [f"--no-{flag[2:]}" for flag in option_strings] if default is argparse.SUPPRESS else []
+        super().__init__([*option_strings, *no], dest, nargs="?", metavar=BOTH, default=default, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, chosen: argparse.Namespace, values: Any, flag: str | None = None) -> None:
+        assert flag is not None
+        if values is not None and (values != BOTH or flag.startswith("--no-")):
+            raise OptionError(f"{flag} is given alone{'' if flag.startswith('--no-') else f' or as {flag}={BOTH}'}, not with {values!r}; "
+                              "a model goes before it.")
+        setattr(chosen, self.dest, not flag.startswith("--no-") if values is None else [False, True])
+
+
+def add_options(parser: argparse.ArgumentParser, command: str, several: Sequence[str] = ()) -> None:
+    """One flag per option that the command uses, and --options for a file of them. several: options of which there may be more values than one,
+    joined by commas; their values are for the command to take apart."""
     parser.add_argument(OPTIONS_FLAG, dest="options_file", metavar="FILE",
                         help="a file of options (.toml, .json, or .conf with PopTorch's lines); flags override it")
     used = used_by(command)
     sections = {group: parser.add_argument_group(title) for group, title in GROUPS.items() if any(d.group == group for d in used)}
     for declaration in used:
-        _add_flag(sections[declaration.group], declaration)
+        if declaration.name in several:
+            _add_several(sections[declaration.group], declaration)
+        else:
+            _add_flag(sections[declaration.group], declaration)
+
+
+def _add_several(section: Any, declaration: Declaration) -> None:
+    """The flag of an option with several values; machines are many by name, too."""
+    help_text = declaration.help.replace("%", "%%")
+    if isinstance(declaration.kind, Flag):
+        both = f"{declaration.flag}={BOTH}: with it and without"
+        section.add_argument(declaration.flag, action=Several, help=f"{help_text}; {both}", default=argparse.SUPPRESS)
+        return
+    names = [declaration.flag, "--machines"] if declaration.name == "machine" else [declaration.flag]
+    more = f"; {', '.join(WHAT_IF)} are those of --machine-precision" if declaration.name == "precision" else ""
+    metavar = f"{declaration.kind.metavar},..."
+    section.add_argument(*names, dest=declaration.name, metavar=metavar, help=f"{help_text}{more}; one or several, joined by commas")
 
 
 def _add_flag(section: Any, declaration: Declaration) -> None:

@@ -11,10 +11,11 @@ from ..options import Options, declarations, near_names
 from ..uses import COMMANDS as VERBS
 from ..uses import check_use
 from ..version import VERSION
-from . import compile, doctor, infer, inspect, report, train, tune
+from . import compile, doctor, explore, infer, inspect, report, train, tune
 from .arguments import OPTIONS_FLAG
 
-COMMANDS = {"train": train, "infer": infer, "inspect": inspect, "compile": compile, "tune": tune, "report": report, "doctor": doctor}
+COMMANDS = {"train": train, "infer": infer, "inspect": inspect, "compile": compile, "tune": tune, "explore": explore,
+            "report": report, "doctor": doctor}
 """Rooms by command: HELP is its sentence, EPILOG what stands below its help, `add` makes its arguments, `run` does it."""
 DEBUG = "--debug"
 
