@@ -162,7 +162,7 @@ def _computes_again(verb: str, options: Options) -> bool:
     """Whether parts of a forward pass run again for the backward pass."""
     if options.strategy == "pipelined" and options.pipeline_recompute:
         return True
-    return options.recompute if verb in ("compile", "tune") else bool(options.gradient_checkpointing)
+    return options.recompute if verb in SIMULATED else bool(options.gradient_checkpointing)
 
 
 def _and(words: Iterable[str]) -> str:
