@@ -15,15 +15,16 @@ from tileflow import nn
 from tileflow.errors import OptionError
 from tileflow.program import Batching
 from tileflow.report import gantt
-from tileflow.schedule import Repeat, Run, Wave, depths, elapsed, from_data, period, to_data, unrolled, visits
+from tileflow.schedule import Fold, Repeat, Run, Stream, Wave, depths, elapsed, from_data, in_one_memory, key, period, to_data, unrolled, visits
 from tileflow.staging import Staging
-from tileflow.strategy import pipelined
+from tileflow.strategy import phased, pipelined
 from tileflow.strategy.balance import balanced
 from tileflow.strategy.order import Parts
-from tileflow.strategy.phased import phase_ids
+from tileflow.strategy.phased import numbers, phase_ids
 from tileflow.strategy.rules import counted_stages, ipus_for
 from tileflow.strategy.stages import AutoStage, ParallelPhasedExecution, Phase, PipelinedExecution, SerialPhasedExecution, ShardedExecution, Stage
 
+MODES = ("always_live", "off_chip_after_fwd", "off_chip_after_fwd_no_overlap", "off_chip_after_each_phase")
 FOUR = PipelinedExecution(Stage("a").ipu(0), Stage("b").ipu(1), Stage("c").ipu(2), Stage("d").ipu(3))
 
 
@@ -98,8 +99,10 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "two": {"strategy": "pipelined", "pipeline_splits": ("hidden",)},
     "found": {"strategy": "pipelined", "auto_pipeline": 3, "auto_round_num_ipus": True},
     "sharded": {**FOUR.to_options(), "strategy": "sharded"},
-    "serial": SerialPhasedExecution("a", "b", Phase("c", "d")).to_options(),
+    "serial": SerialPhasedExecution("a", "b", Phase("c", "d"), liveness="off_chip_after_each_phase").to_options(),
     "parallel": ParallelPhasedExecution("a", "b", "c", "d", separate_backward=True).to_options(),
+    "groups": ParallelPhasedExecution(Phase(Stage("a"), Stage("b")).ipus(0, 2), Phase(Stage("c"), Stage("d")).ipus(1, 3),
+                                      liveness="off_chip_after_fwd").to_options(),
     "back": PipelinedExecution(Stage("a").ipu(0), Stage("b", "c").ipu(1), Stage("d").ipu(0)).to_options(),
 }
 
@@ -128,6 +131,12 @@ EXHAUSTIVE = [("digits", ("second",)), ("digits", ("second", "hidden", "last")),
               ("bert", ("layers.1", "layers.2", "layers.3"))]
 
 
+MORE: dict[str, tuple[dict[str, Any], ...]] = {
+    "pipelined": ({}, {"pipeline_recompute": False}), "sharded": ({},),
+    "serial_phased": (*({"tensors_liveness": mode} for mode in MODES), {"separate_backward_phase": True}),
+    "parallel_phased": (*({"tensors_liveness": mode} for mode in MODES[:2]), {"separate_backward_phase": True})}
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("network", "splits"), EXHAUSTIVE)
 def test_twenty_updates_of_two_and_four_stages_give_the_bits_of_one_ipu(network: str, splits: tuple[str, ...]):
@@ -140,7 +149,7 @@ def test_twenty_updates_of_two_and_four_stages_give_the_bits_of_one_ipu(network:
         return trained(Digits() if network == "digits" else Encoder(4, 0.1), x, y, calls=10, **options)
     whole = run()
     for strategy, threads in itertools.product(("pipelined", "sharded", "serial_phased", "parallel_phased"), (1, 2, 5)):
-        for more in ({}, {"pipeline_recompute": False}) if strategy == "pipelined" else ({},):
+        for more in MORE[strategy]:
             same(whole, run(strategy=strategy, pipeline_splits=splits, threads=threads, **more))
 
 
@@ -272,8 +281,12 @@ def test_blocks_and_stages_that_do_not_know_each_other():
         trained(Cnn(), x, y, gradient_accumulation=14, device_iterations=1, **PipelinedExecution("b", "a", "c", "d").to_options())
     with pytest.raises(OptionError, match="no IPU was specified for block a"):
         trained(Cnn(), x, y, **PipelinedExecution(AutoStage.SAME_AS_IPU).to_options())
-    with pytest.raises(OptionError, match="tensors_liveness off_chip_after_fwd: tensors that later phases read stay on the chip"):
-        trained(Cnn(), x, y, **SerialPhasedExecution("a", "b", "c", "d", liveness="off_chip_after_fwd").to_options())
+    with pytest.raises(OptionError, match="off_chip_after_each_phase: This is only supported for serial phase execution"):
+        trained(Cnn(), x, y, strategy="parallel_phased", stages=("a", "b", "c", "d"), tensors_liveness="off_chip_after_each_phase")
+    with pytest.raises(OptionError, match=r"stages side by side \(\|\) are those of one phase, and pipelined execution has no phases"):
+        trained(Cnn(), x, y, strategy="pipelined", stages=("a|b", "c", "d"))
+    with pytest.raises(OptionError, match="even phases must run on even IPUs and odd phases on odd IPUs"):
+        trained(Cnn(), x, y, strategy="parallel_phased", stages=("a@0", "b@2", "c@0", "d@1"))
     with pytest.raises(OptionError, match="the pattern 'third' fits no layer or node"):
         trained(Cnn(), x, y, strategy="pipelined", pipeline_splits=("third",))
 
@@ -293,6 +306,118 @@ def test_phases_and_their_numbers():
         SerialPhasedExecution()
     with pytest.raises(OptionError, match="This is only supported for serial phase execution"):
         ParallelPhasedExecution("a", "b", liveness="off_chip_after_each_phase")
+
+
+def moments(steps: Any) -> list[Any]:
+    """What a micro-batch of a phased schedule does, in order; what is side by side as a set."""
+    repeat = next(s for s in period(steps) if isinstance(s, Repeat))
+    return [{key(r) for r in s.runs} if isinstance(s, Wave) else key(s) for s in repeat.steps if not isinstance(s, Fold)]
+
+
+def phases_of(mode: Any, ipus: tuple[int, ...], strategy: Any = "serial_phased") -> Any:
+    staging = Staging(strategy, ipus, liveness=mode, separate_backward=mode != "always_live", phases=tuple(range(len(ipus))))
+    places = staging.places(True)
+    made = Parts(tuple(f"s{i}" for i in range(places)), tuple(f"f{i}" for i in range(places)), tuple(staging.ipu(i) for i in range(places)),
+                 numbers(staging, True), mode != "always_live", tuple(frozenset({i - 1}) for i in range(places)))
+    return phased.build(made, Batching(1, 2, 1), True)
+
+
+def test_phases_stream_beside_their_neighbours_in_number_or_alone():
+    """Two phases, forward and backward. Beside the run whose phase has the number before or after; else nothing runs meanwhile."""
+    assert moments(phases_of("always_live", (0, 0))) == ["s0", "s1", "s2"]
+    assert moments(phases_of("off_chip_after_fwd", (0, 0))) == [
+        {"s0", "load s1"}, {"s1", "store s0"}, "store s1", "load s2", {"s2", "load s3"}, {"s3", "store s2"}]
+    alone = ["s0", "store s0", "load s1", "s1", "store s1", "load s2", "s2", "store s2", "load s3", "s3"]
+    assert moments(phases_of("off_chip_after_fwd_no_overlap", (0, 0))) == alone
+    assert moments(phases_of("off_chip_after_each_phase", (0, 0))) == alone
+    for mode in MODES:
+        steps = phases_of(mode, (0, 1, 0), "parallel_phased")
+        assert from_data(to_data(steps)) == steps
+        plain = in_one_memory(steps)
+        assert [m.step for m in unrolled(plain)] == [m.step for m in unrolled(steps)], "one memory: the same runs and folds, in the same order"
+        assert not any(isinstance(s, Wave | Stream) for r in period(plain) if isinstance(r, Repeat) for s in r.steps)
+
+
+class Wide(nn.Module):
+    """Blocks whose activations are most of what an IPU holds."""
+
+    def __init__(self) -> None:
+        self.layers, self.last = [nn.Linear(64, 64) for _ in range(6)], nn.Linear(64, 5)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        for i, layer in enumerate(self.layers):
+            with nn.Block(f"b{i // 2}"):
+                x = layer(x).relu()
+        with nn.Block("end"):
+            return self.last(x)
+
+
+WIDE = ("b0", "b1", "b2", "end")
+
+
+def wide(execution: Any) -> Any:
+    return tiled(Wide(), inputs=[(2048, 64)], micro_batch_size=2048, gradient_accumulation=2, **execution.to_options())
+
+
+def test_tensors_that_leave_the_chip_free_their_bytes_and_take_cycles():
+    """Serial phases: every cycle more is one of streaming memory, and each mode needs fewer bytes than the one before."""
+    found = {mode: wide(SerialPhasedExecution(*WIDE, liveness=mode)) for mode in MODES}
+    machines = {mode: f.tiled for mode, f in found.items()}
+    stays = machines["always_live"]
+    assert stays.ipus[0].streamed == 0
+    states = stays.streaming_cycles
+    for mode in MODES[1:]:
+        m = machines[mode]
+        assert m.cycles_per_update - stays.cycles_per_update == m.streaming_cycles - states == 2 * sum(m.away.cycles.values()), "of two micro-batches"
+        assert m.ipus[0].streamed == 2 * sum(m.away.bytes.values())
+        a_cycle = m.chip.streaming_bytes_per_second / m.chip.clock_hz
+        assert m.streaming_cycles - states == 2 * sum(-int(-n // a_cycle) for n in m.away.bytes.values())
+        report = found[mode].report
+        assert gantt.Chart(report).clock == report["totals"]["cycles"]
+        assert sum(b.cycles for b in gantt.Chart(report).bars if b.kind == "stream") == m.streaming_cycles - states
+    fell = [m.ipus[0].memory.categories["activations"].sum() for m in machines.values()]
+    assert fell[0] > fell[1] > fell[2] >= fell[3]
+    assert (np.diff([m.peak.max() for m in machines.values()]) <= 0).all()
+    block = 2048 * 64 * 4
+    assert machines["off_chip_after_fwd"].away.bytes["store stage0"] == 4 * block // 2, "its two activations, read by its backward pass"
+    assert machines["off_chip_after_each_phase"].away.bytes["load stage1"] == block, "what the phase before made"
+    assert "pass to and from streaming memory" in found["off_chip_after_fwd"].to_text()
+
+
+def test_phases_on_two_ipus_stream_while_the_other_works():
+    stays, leaves = (wide(ParallelPhasedExecution(*WIDE, separate_backward=True, liveness=mode)).tiled for mode in MODES[:2])
+    assert [i.number for i in leaves.ipus] == [0, 1]
+    assert leaves.ipus[0].worst < stays.ipus[0].worst
+    beyond = leaves.cycles_per_update - stays.cycles_per_update
+    assert 0 < beyond < leaves.streaming_cycles - stays.streaming_cycles, "some of it beside the other IPU's phases"
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        self.first, self.left, self.right, self.last = (nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        with nn.Block("first"):
+            x = self.first(x)
+        with nn.Block("left"):
+            a = self.left(x).relu()
+        with nn.Block("right"):
+            b = self.right(x).tanh()
+        with nn.Block("last"):
+            return self.last(a + b)
+
+
+def test_stages_of_one_phase_that_do_not_need_each_other_are_side_by_side():
+    execution = SerialPhasedExecution("first", Phase(Stage("left"), Stage("right")).ipus(0, 1), "last", separate_backward=True)
+    assert execution.to_options()["stages"] == ("first", "left@0|right@1", "last")
+    report = tiled(Branches(), inputs=[(2, 6)], gradient_accumulation=2, **execution.to_options())
+    assert moments(report.tiled.program.schedule) == ["stage0", {"stage1", "stage2"}, "stage3", "stage4", "stage5", "stage6", "stage7"], \
+        "the backward pass of one adds the gradient of the other to its own"
+    assert report.tile_exact().ok
+    chained = tiled(Cnn(), **SerialPhasedExecution(Phase(Stage("a"), Stage("b")).ipus(0, 1), "c", "d").to_options()).tiled.program
+    assert moments(chained.schedule)[:2] == ["stage0", "stage1"], "one reads what the other makes"
+    x, y = np.random.default_rng(4).standard_normal((28, 6)).astype(np.float32), np.zeros(28, int)
+    same(trained(Branches(), x, y), trained(Branches(), x, y, **execution.to_options()))
 
 
 def stages_of(net: nn.Module, x: np.ndarray, y: np.ndarray, **options: Any) -> tuple[dict[str, int], Staging]:

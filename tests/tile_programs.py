@@ -56,7 +56,8 @@ def handmade(layers: int = 3, tiles: int = 1472, scale: float = 1.0, chip: str =
     seconds = cycles / machine.clock_hz
     streams = [Transfer("x", True, 4096, 171, 4), Transfer("relu.2", False, 4096, 171, 4)]
     return SimpleNamespace(
-        transfers=streams, host_cycles=8 * 171, streaming_cycles=0, off_chip={}, ipus=[], links=None, measured=None, tried=[], collectives=[],
+        transfers=streams, host_cycles=8 * 171, streaming_cycles=0, off_chip={}, ipus=[], links=None, away=None, measured=None,
+        tried=[], collectives=[],
         memory_schedule=SimpleNamespace(of={}), peak_step=np.full(tiles, -1),
         program=made, chip=machine, options=TileOptions(per_op={"layer0*": 0.1}, serialized={"layer1*": ("output_channels", 2)}), steps=steps,
         always_live=always, peak=peak, categories=categories, phases=total, cycles_per_update=cycles, seconds_per_update=seconds,

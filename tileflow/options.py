@@ -241,8 +241,8 @@ class Options(Settings):
         "how stages of the model run on several IPUs: overlapping micro-batches, one after the other, or in phases on one IPU or on two in turn",
         common=True)
     stages: tuple[str, ...] = _option(
-        (), Names(), "execution", "blocks of each stage (or phase), joined by +, with its IPU after @, such as embed+layer0@0,layer1@1; of an ONNX "
-        "file, name patterns of nodes")
+        (), Names(), "execution", "blocks of each stage (or phase), joined by +, with its IPU after @, such as embed+layer0@0,layer1@1; stages of "
+        "one phase are joined by |; of an ONNX file, name patterns of nodes")
     pipeline_splits: tuple[str, ...] = _option(
         (), Names(), "execution", "name patterns of layers or nodes at which a new stage begins, each on the next IPU")
     auto_pipeline: int | None = _option(
@@ -255,7 +255,7 @@ class Options(Settings):
         True, Flag(), "execution", "pipelined training keeps what enters a stage and computes the rest again for its backward pass")
     tensors_liveness: Liveness = _option(
         "always_live", Choice(("always_live", "off_chip_after_fwd", "off_chip_after_fwd_no_overlap", "off_chip_after_each_phase")), "execution",
-        "when tensors that later phases read leave the chip; only always_live can be run so far")
+        "when tensors that later phases read leave the chip for streaming memory")
     separate_backward_phase: bool = _option(False, Flag(), "execution", "the last phase's backward pass is a phase of its own")
 
     machine: Any = _option(
@@ -271,8 +271,8 @@ class Options(Settings):
         {}, SerialSplits(), "machine", "matmuls, by name pattern, to do in pieces one after the other", aliases=("serialised_matmul",))
     joint_plans: bool = _option(True, Flag(), "machine", "plan a layer's forward and backward passes together where that is cheaper")
     activations_off_chip: bool | None = _option(
-        None, Flag(), "machine", "keep activations in streaming memory between the forward and the backward pass, and between phases; by default "
-        "only where tensors_liveness says so", optional=True)
+        None, Flag(), "machine", "keep activations in streaming memory between the forward and the backward pass, and between phases; else "
+        "tensors_liveness says of phases what leaves", optional=True)
     weights_off_chip: bool | None = _option(
         None, Flag(), "machine", "keep weights in streaming memory but for the passes that use them; by default in phased strategies", optional=True)
     optimizer_off_chip: bool | None = _option(

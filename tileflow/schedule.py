@@ -32,10 +32,25 @@ class Fold:
 
 
 @dataclass(frozen=True)
-class Wave:
-    """Runs that may be side by side: none reads what another writes."""
+class Stream:
+    """What a part has for later leaves the chip for streaming memory after it has run, or (load) what it reads from there comes back before it
+    runs. phase: the part's number; tensors leave only where the part that touches them next is more than `LIVE_PHASES` later."""
 
-    runs: tuple[Run, ...]
+    part: str
+    load: bool
+    phase: int
+    ipu: int = 0
+
+
+LIVE_PHASES = 2
+"""A tensor stays on the chip where the phase that touches it next has a number at most so much higher (PopART: [n, n + 2])."""
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Runs that may be side by side: none reads what another writes; and what passes to and from streaming memory meanwhile."""
+
+    runs: tuple[Run | Stream, ...]
 
 
 @dataclass(frozen=True)
@@ -76,7 +91,7 @@ class Refresh:
     steps: tuple[Step, ...]
 
 
-Leaf = Run | Fold | Begin | Commit
+Leaf = Run | Fold | Stream | Begin | Commit
 Step = Leaf | Wave | Repeat | Atomic | Refresh
 Steps = tuple[Step, ...]
 
@@ -138,7 +153,7 @@ def _visits(steps: Steps, times: int, inside: tuple[Repeat, ...], atomic: bool) 
         if isinstance(step, Run | Fold):
             yield Visit(step, times, inside, True, atomic)
         elif isinstance(step, Wave):
-            yield from (Visit(run, times, inside, False, atomic) for run in step.runs)
+            yield from (Visit(run, times, inside, False, atomic) for run in step.runs if isinstance(run, Run))
         elif isinstance(step, Repeat):
             yield from _visits(step.steps, times * step.times, (*inside, step), atomic)
         elif isinstance(step, Atomic):
@@ -177,8 +192,9 @@ def in_waves_at_once(steps: Steps) -> dict[str, int]:
     """How many runs of each part are in one wave, at most: 1 for those that are in none."""
     found = dict.fromkeys(parts(steps), 1)
     for wave in _waves(steps):
-        for name in {run.part for run in wave.runs}:
-            found[name] = max(found[name], sum(run.part == name for run in wave.runs))
+        names = [run.part for run in wave.runs if isinstance(run, Run)]
+        for name in names:
+            found[name] = max(found[name], names.count(name))
     return found
 
 
@@ -229,15 +245,15 @@ def times(steps: Steps) -> dict[str, int]:
 
 
 def elapsed(steps: Steps, cycles: Mapping[str, int], crossing: Mapping[str, int] | None = None) -> int:
-    """Cycles that steps take, `cycles` being those of one run of each part. Steps follow one another; in a wave each IPU does its own runs and
-    the folds that follow them.
+    """Cycles that steps take, `cycles` being those of one run of each part (and of each Stream, by its `key`). Steps follow one another; in a wave
+    each IPU does its own runs and the folds that follow them.
 
     Args:
         crossing: what a part's results then take from IPU to IPU, all of them at once.
     """
     total = 0
     for together in rounds(steps):
-        if len(together) > 1 or isinstance(together[0], Run | Fold | Wave):
+        if len(together) > 1 or isinstance(together[0], Run | Fold | Stream | Wave):
             total += max(busy(together, cycles).values(), default=0) + exchanged(together, crossing or {})
             continue
         step = together[0]
@@ -249,14 +265,19 @@ def elapsed(steps: Steps, cycles: Mapping[str, int], crossing: Mapping[str, int]
 
 
 def rounds(steps: Steps) -> Iterator[Steps]:
-    """The steps one after the other; a wave with the folds that follow it."""
+    """The steps one after the other; a wave with the folds that follow it, and folds that follow one another, each IPU's being its own affair."""
     at = 0
     while at < len(steps):
         end = at + 1
-        while isinstance(steps[at], Wave) and end < len(steps) and isinstance(steps[end], Fold):
+        while isinstance(steps[at], Wave | Fold) and end < len(steps) and isinstance(steps[end], Fold):
             end += 1
         yield steps[at:end]
         at = end
+
+
+def key(leaf: Run | Fold | Stream) -> str:
+    """What a leaf goes by where cycles are listed: its part; a Stream by "load" or "store" and its part."""
+    return f"{'load' if leaf.load else 'store'} {leaf.part}" if isinstance(leaf, Stream) else leaf.part
 
 
 def exchanged(steps: Steps, crossing: Mapping[str, int]) -> int:
@@ -266,12 +287,12 @@ def exchanged(steps: Steps, crossing: Mapping[str, int]) -> int:
 
 
 def busy(steps: Steps, cycles: Mapping[str, int]) -> dict[int, int]:
-    """How long each IPU works on runs, folds and waves."""
+    """How long each IPU works on runs, folds, streams and waves."""
     found: dict[int, int] = {}
     for step in steps:
         for leaf in step.runs if isinstance(step, Wave) else (step,):
-            if isinstance(leaf, Run | Fold):
-                found[leaf.ipu] = found.get(leaf.ipu, 0) + cycles.get(leaf.part, 0)
+            if isinstance(leaf, Run | Fold | Stream):
+                found[leaf.ipu] = found.get(leaf.ipu, 0) + cycles.get(key(leaf), 0)
     return found
 
 
@@ -285,7 +306,7 @@ class Moment:
 
 
 def unrolled(steps: Steps) -> Iterator[Moment]:
-    """Every step of a call where all states are new, in the order of one that does nothing side by side."""
+    """Every step of a call where all states are new, in the order of one that does nothing side by side and has one memory only."""
     return _unrolled(steps, {"micro-batch": 0, "update": 0}, None)
 
 
@@ -299,12 +320,26 @@ def _unrolled(steps: Steps, counters: dict[str, int], counter: Counter | None) -
             yield from _unrolled(step.steps, counters, counter)
         elif isinstance(step, Wave):
             yield from _unrolled(step.runs, counters, counter)
-        else:
+        elif not isinstance(step, Stream):
             ahead = step.ahead if isinstance(step, Run | Fold) else 0
             yield Moment(step, counters["micro-batch"] + ahead * (counter == "micro-batch"), counters["update"] + ahead * (counter == "update"))
 
 
 # ---- schedules from schedules
+
+
+def in_one_memory(steps: Steps) -> Steps:
+    """The schedule for a machine with one memory: nothing passes to and from streaming memory, and what is side by side for one micro-batch alone
+    follows one another, as micro-batches side by side are more."""
+    found: list[Step] = []
+    for step in steps:
+        if isinstance(step, Repeat | Atomic | Refresh):
+            found.append(replace(step, steps=in_one_memory(step.steps)))
+        elif isinstance(step, Wave) and len({run.ahead for run in step.runs if isinstance(run, Run)}) < 2:
+            found += [run for run in step.runs if isinstance(run, Run)]
+        elif not isinstance(step, Stream):
+            found.append(step)
+    return tuple(found)
 
 
 def widest(steps: Steps) -> int:
@@ -358,6 +393,8 @@ def _lines(step: Step, indent: int) -> list[str]:
     if isinstance(step, Run | Fold):
         ahead, where = f" + {step.ahead}" if step.ahead else "", f" on IPU {step.ipu}" if step.ipu else ""
         return [f"{start}{type(step).__name__.lower()} {step.part}{ahead}{where}"]
+    if isinstance(step, Stream):
+        return [f"{start}{key(step)}, phase {step.phase}" + (f" on IPU {step.ipu}" if step.ipu else "")]
     if isinstance(step, Begin | Commit):
         return [f"{start}{type(step).__name__.lower()}"]
     head = f"{step.times} times, a turn {step.by} {step.counts}" if isinstance(step, Repeat) else type(step).__name__.lower()
@@ -365,7 +402,7 @@ def _lines(step: Step, indent: int) -> list[str]:
     return [start + head, *(line for s in inner for line in _lines(s, indent + 2))]
 
 
-_KINDS: dict[str, Any] = {kind.__name__.lower(): kind for kind in (Run, Fold, Wave, Begin, Commit, Repeat, Atomic, Refresh)}
+_KINDS: dict[str, Any] = {kind.__name__.lower(): kind for kind in (Run, Fold, Stream, Wave, Begin, Commit, Repeat, Atomic, Refresh)}
 
 
 def to_data(steps: Steps) -> list[dict[str, Any]]:
@@ -395,11 +432,11 @@ def _step(item: Any, at: str) -> Step:
     for name, field in kind.__dataclass_fields__.items():
         value, where = item.get(name), f"{at}.{name}"
         right = {"int": isinstance(value, int) and not isinstance(value, bool) and value >= 0, "str": isinstance(value, str),
-                 "Counter": value in ("micro-batch", "update")}.get(field.type, True)
+                 "bool": isinstance(value, bool), "Counter": value in ("micro-batch", "update")}.get(field.type, True)
         if not right:
             raise ValueError(f"{where} is wrong")
         found[name] = from_data(value, where) if name in ("steps", "runs") else value
-    if not all(isinstance(s, Run) for s in found.get("runs", ())):
-        raise ValueError(f"{at}.runs has more than runs")
+    if not all(isinstance(s, Run | Stream) for s in found.get("runs", ())):
+        raise ValueError(f"{at}.runs has more than runs and streams")
     made: Step = kind(**found)
     return made

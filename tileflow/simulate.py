@@ -105,9 +105,10 @@ def tile_options(options: Options) -> TileOptions:
 
 
 def _locations(options: Options) -> dict[str, Any]:
-    """Which groups of tensors leave the chip: those that are said, in phases all but activations, which the liveness speaks of."""
+    """Which groups of tensors leave the chip: those that are said, in phases all but activations, which leave as the liveness says
+    (`tiles.away`)."""
     phased = options.strategy in ("serial_phased", "parallel_phased")
-    by_default = {group: phased and (group != "activations" or options.tensors_liveness != "always_live") for group in TENSOR_GROUPS}
+    by_default = {group: phased and group != "activations" for group in TENSOR_GROUPS}
     found: dict[str, Any] = {}
     for group in TENSOR_GROUPS:
         said = getattr(options, f"{group}_off_chip")

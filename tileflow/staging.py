@@ -13,7 +13,7 @@ class Staging:
     """What the marks on a program's nodes (`Origin.stage`) mean.
 
     ipus: of each stage of the forward pass, in their order. recompute: the forward stages but the last run again for the backward pass, from
-    what enters them. liveness, separate_backward: of phases (`strategy.phased`).
+    what enters them. liveness, separate_backward: of phases (`strategy.phased`). phases: the phase that each stage is in; () without phases.
     """
 
     strategy: Strategy
@@ -21,6 +21,7 @@ class Staging:
     recompute: bool = False
     liveness: Liveness = "always_live"
     separate_backward: bool = False
+    phases: tuple[int, ...] = ()
 
     @property
     def forward(self) -> int:

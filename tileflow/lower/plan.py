@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..graph import Graph, Value, with_inside
 from ..graph.collector import without_collector
@@ -13,7 +13,7 @@ from ..kernels.machine import limits
 from ..kernels.machine.leaf import Leaf
 from ..program import Program
 from ..room import room
-from ..schedule import Steps, atomic, depths, folded, in_flight, in_waves, in_waves_at_once, per, period, to_text, widest
+from ..schedule import Steps, atomic, depths, folded, in_flight, in_one_memory, in_waves, in_waves_at_once, per, period, to_text, widest
 from ..strategy.cut import staged
 from .again import again
 from .alike import alike
@@ -106,6 +106,7 @@ def make_plan(program: Program, workers: int, precision: str = "highest", detect
 
 def _choose(program: Program, workers: int, path: cpu.Cpu, watchful: bool) -> Plan:
     """With lanes for micro-batches side by side, if there is memory for them."""
+    program = replace(program, schedule=in_one_memory(program.schedule))
     lanes = min(workers, widest(program.schedule))
     if lanes > 1:
         plan = _lower(program, lanes, workers, path, watchful)

@@ -65,32 +65,36 @@ def _stage(made: Any) -> str:
 
 
 def _phase(made: Any) -> str:
-    """A phase of one stage: names of blocks, a list of them, or Phase(...) of them, of one Stage, with .ipus(n)."""
+    """A word of the option stages for a phase, "a+b@0|c@1": names of blocks or stages, a list of them, or Phase(...) of them, with .ipus(n, ...)."""
     if isinstance(made, list):
-        return _one(made)
+        return "|".join(_together(made))
     if not isinstance(made, Made) or made.kind != "Phase":
         return _stage(made)
     if len(made.calls) > 2 or made.calls[0].kwargs:
-        raise OptionError("phases are poptorch.Phase(...).ipus(n).")
-    stage = _one(made.calls[0].args)
+        raise OptionError("phases are poptorch.Phase(...).ipus(n, ...).")
+    stages = _together(made.calls[0].args)
     if len(made.calls) == 1:
-        return stage
-    return f"{stage.partition('@')[0]}@{_number(made.calls[1], 'ipus')}"
+        return "|".join(stages)
+    call = made.calls[1]
+    if len(call.args) != len(stages):
+        raise OptionError(f"Phase contains {len(stages)} stages but you provided {len(call.args)} ipus")
+    ipus = [_number(Call(call.name, (n,), call.kwargs), "ipus") for n in call.args]
+    return "|".join(f"{stage.partition('@')[0]}@{ipu}" for stage, ipu in zip(stages, ipus, strict=True))
 
 
-def _one(stages: Sequence[Any]) -> str:
-    """Names of blocks, which are one stage, or one stage."""
+def _together(stages: Sequence[Any]) -> list[str]:
+    """The stages of a phase: names of blocks, which are one, or stages."""
     if stages and all(isinstance(s, str) for s in stages):
-        return _named(stages)
-    if len(stages) != 1:
-        raise OptionError(f"a phase has one stage here, on one IPU, not {len(stages)}: join their blocks, Phase(\"a\", \"b\").")
-    return _stage(stages[0])
+        return [_named(stages)]
+    if not stages or any(isinstance(s, str) for s in stages):
+        raise OptionError("a phase takes stages, or names of blocks, which are one stage, but not both.")
+    return [_stage(s) for s in stages]
 
 
 def _named(blocks: Sequence[Any]) -> str:
     for name in blocks:
-        if not isinstance(name, str) or not name or any(c in name for c in "+@,"):
-            raise OptionError(f"blocks are named by texts without +, @ or commas, not {name!r}.")
+        if not isinstance(name, str) or not name or any(c in name for c in "+@,|"):
+            raise OptionError(f"blocks are named by texts without +, @, | or commas, not {name!r}.")
     if not blocks:
         raise OptionError("a stage needs at least one block.")
     return "+".join(blocks)

@@ -4,16 +4,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..schedule import Atomic, Fold, Refresh, Repeat, Run, Step, Steps, Wave, busy, exchanged, from_data, rounds
+from ..schedule import Atomic, Fold, Refresh, Repeat, Run, Step, Steps, Stream, Wave, busy, exchanged, from_data, key, rounds
 from . import format as f
 from . import svg
 from .json import Report
 
 KINDS = {"forward": "compute", "recompute": "transform", "backward": "optimizer", "fold": "reduce", "update": "buffers", "exchange": "exchange",
-         "replicas": "weights", "more": "sync"}
-"""What an IPU does, and the class of its colour. replicas: what it does together with its like of other replicas. more: turns of a
-long pipeline that are not drawn one by one."""
-MARKS = {"forward": "F", "recompute": "r", "backward": "B", "fold": "+", "update": "u", "exchange": "x", "replicas": "a", "more": "~"}
+         "replicas": "weights", "stream": "temporaries", "more": "sync"}
+"""What an IPU does, and the class of its colour. replicas: what it does together with its like of other replicas. stream: tensors pass to or
+from streaming memory. more: turns of a long pipeline that are not drawn one by one."""
+MARKS = {"forward": "F", "recompute": "r", "backward": "B", "fold": "+", "update": "u", "exchange": "x", "replicas": "a", "stream": "s", "more": "~"}
 TURNS = 64
 """Of a Repeat that are drawn."""
 
@@ -36,6 +36,7 @@ class Chart:
     def __init__(self, report: Report) -> None:
         self.pieces = _pieces(report)
         self.cycles = {part: sum(n for _, _, n in found) for part, found in self.pieces.items()}
+        self.cycles |= {s["stream"]: s["cycles"] for s in report["streaming"]}
         self.crossing = {c["part"]: c["cycles"] for c in report["crossing"]}
         self.waits = f.waits(report)
         self.together = {(c["part"], c["when"]): f"{c['kind']} over {report['replicas']['count']} replicas" for c in report["collectives"]}
@@ -46,7 +47,7 @@ class Chart:
     def _steps(self, steps: Steps, micro: int, counts: str | None) -> Iterator[Bar]:
         for together in rounds(steps):
             step = together[0]
-            if isinstance(step, Run | Fold | Wave):
+            if isinstance(step, Run | Fold | Stream | Wave):
                 yield from self._round(together, micro, counts)
             elif isinstance(step, Repeat):
                 yield from self._repeat(step, micro)
@@ -67,7 +68,13 @@ class Chart:
         at: dict[int, int] = {}
         for step in steps:
             for leaf in step.runs if isinstance(step, Wave) else (step,):
-                assert isinstance(leaf, Run | Fold)
+                assert isinstance(leaf, Run | Fold | Stream)
+                if isinstance(leaf, Stream):
+                    begun, cycles = at.setdefault(leaf.ipu, self.clock), self.cycles.get(key(leaf), 0)
+                    at[leaf.ipu] = begun + cycles
+                    if cycles:
+                        yield Bar(leaf.ipu, "stream", key(leaf), micro if counts == "micro-batch" else None, begun, cycles)
+                    continue
                 for ipu, kind, cycles in self.pieces.get(leaf.part, ()):
                     begun = at.setdefault(leaf.ipu, self.clock)
                     yield Bar(ipu, kind, leaf.part, micro + leaf.ahead if counts == "micro-batch" else None, begun, cycles)
@@ -115,7 +122,8 @@ def to_text(report: Report, width: int = 96) -> str:
         lines.append(f"  IPU {ipu['number']:<3}│{row}│ {f.percent(ipu['utilisation'])}")
     said = ", ".join(f"{mark} {kind}" for kind, mark in MARKS.items() if any(b.kind == kind for b in chart.bars))
     rows = [f"  IPU {i['number']}: {f.count(i['worst'])} bytes on the fullest tile, {f.count(i['always_live'])} always; "
-            f"{f.count(i['stashed'])} wait in stashes; {f.count(i['sent'])} go to other IPUs an update" for i in report["ipus"]]
+            f"{f.count(i['stashed'])} wait in stashes; {f.count(i['sent'])} go to other IPUs an update" +
+            (f"; {f.count(i['streamed'])} pass to and from streaming memory" if i["streamed"] else "") for i in report["ipus"]]
     unit = "update" if report["training"] else "call"
     return "\n".join([f"IPUs over the {f.count(chart.clock)} cycles of an {unit} ({said}, . idle; working at the right)", "", *lines, "", *rows, "",
                       *(f"  {s}" for s in advice(report))])

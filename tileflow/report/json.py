@@ -65,6 +65,8 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
         "schedule": to_data(period(tiled.program.schedule)),
         "ipus": [_ipu(i, tiled.cycles_per_update) for i in tiled.ipus],
         "crossing": [] if tiled.links is None else [{"part": part, "cycles": n} for part, n in tiled.links.cycles.items()],
+        "streaming": [] if tiled.away is None else
+        [{"stream": name, "bytes": n, "cycles": tiled.away.cycles[name]} for name, n in tiled.away.bytes.items()],
         "steps": [_step(s, names[s.node], int(b), tiled, variables) for s, b in zip(tiled.steps, tiled.liveness, strict=True)],
         "variables": variables.rows, "spreads": variables.spreads,
         "levers": [_lever(lever) for lever in tiled.tried],
@@ -95,7 +97,7 @@ def _host(tiled: TileProgram) -> dict[str, Any]:
 
 def _ipu(ipu: Ipu, cycles: int) -> dict[str, Any]:
     return {"number": ipu.number, "worst": ipu.worst, "always_live": always_live(ipu), "busy": ipu.busy, "utilisation": ipu.busy / max(1, cycles),
-            "stashed": ipu.stashed, "sent": ipu.sent, "memory": facts.memory(ipu.memory)}
+            "stashed": ipu.stashed, "sent": ipu.sent, "streamed": ipu.streamed, "memory": facts.memory(ipu.memory)}
 
 
 def _phases(phases: Phases) -> dict[str, int]:

@@ -65,11 +65,11 @@ def _kpi(value: str, label: str, share: float | None) -> str:
 
 
 def _ipus(report: Report) -> str:
-    if len(report["ipus"]) < 2:
+    if not report["ipus"]:
         return ""
-    rows = [(f"IPU {i['number']}", f.percent(i["utilisation"]), *(f.count(i[k]) for k in ("busy", "worst", "always_live", "stashed", "sent")))
-            for i in report["ipus"]]
-    header = ("", "working", "cycles", "bytes, fullest tile", "always live", "stashed, all tiles", "sent an update")
+    counts = ("busy", "worst", "always_live", "stashed", "sent", "streamed")
+    rows = [(f"IPU {i['number']}", f.percent(i["utilisation"]), *(f.count(i[k]) for k in counts)) for i in report["ipus"]]
+    header = ("", "working", "cycles", "bytes, fullest tile", "always live", "stashed, all tiles", "sent an update", "streamed an update")
     return section("IPUs", escape(" ".join(gantt.advice(report))), gantt.picture(report) + _table(rows, header))
 
 

@@ -30,7 +30,7 @@ def bar(share: float, width: int = BAR) -> str:
 def render(report: Report, every_operator: bool = False) -> str:
     """The whole report; `every_operator` lists all operators instead of the slowest."""
     parts = [_head(report), _totals(report), _phases(report), _memory(report), _operators(report, every_operator)]
-    if len(report["ipus"]) > 1:
+    if report["ipus"]:
         parts.insert(3, gantt.to_text(report))
     if report["infeasible"]:
         parts.append(_notes(report["infeasible"], every_operator))

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..schedule import Atomic, Fold, Repeat, Run, Steps, Wave, elapsed, exchanged, from_data, rounds, visits
+from ..schedule import Atomic, Fold, Repeat, Run, Steps, Stream, Wave, elapsed, exchanged, from_data, key, rounds, visits
 from . import format as f
 from .json import Report
 
@@ -72,12 +72,13 @@ class _Drawing:
         self.crossing = {c["part"]: c["cycles"] for c in report["crossing"]}
         self.waits = f.waits(report)
         self.cycles = {part: sum(s["cycles"] for s in found) for part, found in self.operators.items()}
+        self.cycles |= {s["stream"]: s["cycles"] for s in report["streaming"]}
 
     def steps(self, steps: Steps) -> Iterator[Event]:
         """What happens one step after the other."""
         for together in rounds(steps):
             step = together[0]
-            if isinstance(step, Run | Fold | Wave):
+            if isinstance(step, Run | Fold | Stream | Wave):
                 yield from self.together(together)
             elif isinstance(step, Repeat):
                 yield from self.repeat(step)
@@ -86,11 +87,14 @@ class _Drawing:
 
     def together(self, steps: Steps) -> Iterator[Event]:
         """Runs of a wave and their folds: those of this IPU one after the other, until the slowest IPU is done and all that crosses has."""
-        runs = [run for step in steps for run in (step.runs if isinstance(step, Wave) else (step,)) if isinstance(run, Run | Fold)]
+        runs = [run for step in steps for run in (step.runs if isinstance(step, Wave) else (step,)) if isinstance(run, Run | Fold | Stream)]
         yield from self.replicas(runs, "before")
         end = self.clock.cycle + elapsed(steps, self.cycles)
         for run in runs:
-            if run.ipu == self.own or len(runs) == 1:                  # what belongs to all, such as the update, goes from IPU to IPU
+            if isinstance(run, Stream):
+                if run.ipu == self.own and self.cycles.get(key(run)):
+                    yield from self.clock.between(key(run), self.cycles[key(run)])
+            elif run.ipu == self.own or len(runs) == 1:                  # what belongs to all, such as the update, goes from IPU to IPU
                 for s in self.operators.get(run.part, ()):
                     if s["ipu"] == self.own:
                         yield from self.clock.step(s)
@@ -102,9 +106,9 @@ class _Drawing:
             yield from self.clock.between("between IPUs", crossing)
         yield from self.replicas(runs, "after")
 
-    def replicas(self, runs: Sequence[Run | Fold], when: str) -> Iterator[Event]:
+    def replicas(self, runs: Sequence[Run | Fold | Stream], when: str) -> Iterator[Event]:
         """What the replicas' IPUs of this number do together."""
-        for cycles in (self.waits.get((run.part, when), 0) for run in runs):
+        for cycles in (self.waits.get((run.part, when), 0) for run in runs if not isinstance(run, Stream)):
             if cycles:
                 yield from self.clock.between("between replicas", cycles)
 
@@ -148,7 +152,7 @@ class _Clock:
                 self.cycle += cycles
 
     def between(self, name: str, cycles: int) -> Iterator[Event]:
-        """What stages hand to other IPUs, or replicas add up, crosses the links."""
+        """What stages hand to other IPUs, or replicas add up, crosses the links; what leaves the chip passes to streaming memory."""
         yield self.event("exchange", name, cycles, {"cycles": cycles})
         self.cycle += cycles
 

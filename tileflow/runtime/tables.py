@@ -153,8 +153,10 @@ class Tables:
             self._repeat(step)
         elif isinstance(step, Atomic):
             self._atomic(step)
-        else:
+        elif isinstance(step, Refresh):
             self._refresh(step)
+        else:
+            raise AssertionError(f"{step} is nothing that a machine with one memory does")
 
     def _alone(self, rows: Sequence[Item], step: Run | Fold | None = None, stage: Stage = "step", part: str = "") -> None:
         """Rows of the host's own, beside those of a step."""
@@ -217,13 +219,14 @@ class Tables:
 
     def _wave(self, wave: Wave) -> None:
         """Each run is a task; shorter waves are the first tasks of longer ones."""
-        tasks = next((tasks for runs, tasks in self._waves if runs[:len(wave.runs)] == wave.runs), None)
+        runs = tuple(run for run in wave.runs if isinstance(run, Run))
+        tasks = next((tasks for known, tasks in self._waves if known[:len(runs)] == runs), None)
         if tasks is None:
-            tasks = [self.table.task() for _ in wave.runs]
-            self._waves.append((wave.runs, tasks))
-            for task, run in zip(tasks, wave.runs, strict=True):
+            tasks = [self.table.task() for _ in runs]
+            self._waves.append((runs, tasks))
+            for task, run in zip(tasks, runs, strict=True):
                 self._add(task, self.group(run.part, run.ahead), run, parallel=False)
-        self.table.main.spawn(tasks[:len(wave.runs)])
+        self.table.main.spawn(tasks[:len(runs)])
         self.table.main.wait()
 
     def _repeat(self, repeat: Repeat) -> None:

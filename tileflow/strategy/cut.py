@@ -10,11 +10,10 @@ from dataclasses import replace
 from ..graph import Graph, Node, Value
 from ..program import Caller, Program
 from ..staging import Staging
-from . import pipelined, sharded
+from . import phased, pipelined, sharded
 from .order import Parts
 
-BUILDERS = {"pipelined": pipelined.build, "sharded": sharded.build, "serial_phased": sharded.build, "parallel_phased": sharded.build}
-"""Phases of a micro-batch follow one another, as sharded stages do; where their tensors lie is another matter."""
+BUILDERS = {"pipelined": pipelined.build, "sharded": sharded.build, "serial_phased": phased.build, "parallel_phased": phased.build}
 
 
 def staged(program: Program) -> Program:
@@ -31,7 +30,9 @@ def staged(program: Program) -> Program:
     together = _together(sums, {v: made.get(program.links[v], 0) for v in sums.inputs if v in program.links})
     folds = cut.graphs(sums, together, {i: f"fold{i}" for i in sorted({*together.values()})})
     names = {int(name.removeprefix("fold")): name for name in folds}
-    parts = Parts(tuple(steps), tuple(names.get(i) for i in range(count)), tuple(staging.ipu(i) for i in range(count)))
+    reads = tuple(frozenset(made[source] for v in graph.inputs if (source := cut.links.get(v)) in made) for graph in steps.values())
+    parts = Parts(tuple(steps), tuple(names.get(i) for i in range(count)), tuple(staging.ipu(i) for i in range(count)),
+                  phased.numbers(staging, program.training), staging.liveness != "always_live", reads)
     begun = made.get(program.loss, count - 1) if program.loss is not None else 0
     caller = Caller(tuple(program.inputs), tuple(program.outputs), frozenset(name for i, name in names.items() if i < begun))
     others = {name: graph for name, graph in program.parts.items() if name not in ("micro", "fold")}

@@ -20,11 +20,12 @@ from ..staging import Liveness, Staging, Strategy
 from . import rules
 from .balance import balanced
 from .cost import cycles
-from .stages import Stage, parsed, require_parity
+from .stages import BESIDE, Stage, default_ipus, parsed
 
 if TYPE_CHECKING:
     from ..options import Options
 
+PHASED = ("serial_phased", "parallel_phased")
 STATES = 4.0
 """Bytes that training holds for each byte of a weight: itself, its accumulator, two moments."""
 Found = tuple[dict[Node, int], list[int]]
@@ -40,6 +41,7 @@ class Marking:
 
     strategy: Strategy
     stages: tuple[Stage, ...] = ()
+    phases: tuple[int, ...] = ()
     splits: tuple[str, ...] = ()
     auto_pipeline: int | None = None
     auto_stage: str = "same_as_ipu"
@@ -54,7 +56,7 @@ class Marking:
         """What the options say; None where everything is to run on one IPU."""
         if options.strategy == "none":
             return None
-        return cls(options.strategy, parsed(options.stages), options.pipeline_splits, options.auto_pipeline, options.auto_stage,
+        return cls(options.strategy, *parsed(options.stages), options.pipeline_splits, options.auto_pipeline, options.auto_stage,
                    options.auto_round_num_ipus, options.pipeline_recompute, options.tensors_liveness, options.separate_backward_phase, bytes_per_ipu)
 
     def mark(self, graph: Graph, batching: Batching, training: bool) -> Staging | None:
@@ -63,18 +65,21 @@ class Marking:
         Raises:
             OptionError: nothing says what the stages are, or they are not what the strategy can run.
         """
+        pipelined, phased = self.strategy == "pipelined", self.strategy in PHASED
+        self._check()
         stages, ipus = self._stages(graph, training)
-        stages, ipus = _merged(stages, ipus)
-        if self.strategy == "serial_phased":
-            ipus = [0] * len(ipus)
-        if self.strategy == "parallel_phased":
-            require_parity(ipus, list(range(len(ipus))))
-        if len(ipus) < 2 or (self.strategy in ("pipelined", "sharded") and len(set(ipus)) < 2):
+        phases: tuple[int, ...] = ()
+        if phased:
+            phases = self.phases if self._named else tuple(range(len(ipus)))
+            if self.strategy == "parallel_phased":
+                rules.require_parity(ipus, phases)
+        else:
+            stages, ipus = _merged(stages, ipus)
+        if len(ipus) < 2 or (not phased and len(set(ipus)) < 2):
             return None
-        pipelined = self.strategy == "pipelined"
-        staging = Staging(self.strategy, tuple(ipus), self.recompute and pipelined and training, self.liveness, self.separate_backward)
+        separate = self.separate_backward or self.liveness != "always_live"
+        staging = Staging(self.strategy, tuple(ipus), self.recompute and pipelined and training, self.liveness, separate, phases)
         rules.ipus_for(ipus, rounded=self.rounded)
-        rules.check_liveness(staging)
         rules.check_flow(graph, stages)
         rules.check_shared(graph, stages, staging)
         if pipelined:
@@ -85,21 +90,31 @@ class Marking:
             node.origin = replace(node.origin, stage=stage, block=again)
         return staging
 
+    @property
+    def _named(self) -> bool:
+        """Stages are what the option stages says, or blocks do."""
+        return self.auto_pipeline is None and not self.splits
+
+    def _check(self) -> None:
+        """OptionError where options do not go together, whatever the graph."""
+        rules.check_liveness(self.strategy, self.liveness)
+        if self.strategy not in PHASED and len(set(self.phases)) < len(self.phases):
+            raise OptionError(f"Option stages: stages side by side ({BESIDE}) are those of one phase, and {self.strategy} execution has no phases.")
+
     def _stages(self, graph: Graph, training: bool) -> Found:
         nodes = [n for n in graph.nodes if n.origin.role == "forward"]
-        if self.auto_pipeline is not None:
-            return _automatic(graph, nodes, self.auto_pipeline, self.recompute and training, self.bytes_per_ipu,
-                              STATES if training else 1.0)
+        if self._named:
+            default = default_ipus(self.strategy, self.phases)
+            if self.stages and not any(n.origin.hints and n.origin.hints.annotation for n in nodes):
+                return _by_pattern(graph, nodes, self.stages, default)
+            return _blocks(graph, nodes, self.stages, self.auto_stage, self.strategy, default)
         if self.splits:
-            return _split(graph, nodes, self.splits)
-        if self.stages and not any(n.origin.hints and n.origin.hints.annotation for n in nodes):
-            return _by_pattern(graph, nodes, self.stages, self.strategy)
-        return _blocks(graph, nodes, self.stages, self.auto_stage, self.strategy)
-
-
-def _ipus(stages: Sequence[Stage], strategy: str) -> list[int]:
-    """The IPU of each stage, where blocks say nothing of it."""
-    return [s.ipu_id if s.ipu_id is not None else i % 2 if strategy == "parallel_phased" else i for i, s in enumerate(stages)]
+            found, ipus = _split(graph, nodes, self.splits)
+        else:
+            assert self.auto_pipeline is not None
+            found, ipus = _automatic(graph, nodes, self.auto_pipeline, self.recompute and training, self.bytes_per_ipu,
+                                     STATES if training else 1.0)
+        return found, default_ipus(self.strategy, range(len(ipus))) if self.strategy in PHASED else ipus
 
 
 def _merged(stages: dict[Node, int], ipus: list[int]) -> tuple[dict[Node, int], list[int]]:
@@ -173,7 +188,7 @@ def _begun_at(graph: Graph, nodes: Sequence[Node], begin: Sequence[int]) -> dict
     return _spread(graph, nodes, own, len(begin))
 
 
-def _by_pattern(graph: Graph, nodes: Sequence[Node], stages: Sequence[Stage], strategy: str) -> Found:
+def _by_pattern(graph: Graph, nodes: Sequence[Node], stages: Sequence[Stage], default: Sequence[int]) -> Found:
     """Stages by patterns of nodes' and layers' names; what fits none is of the last stage that it reads."""
     own: dict[Node, int] = {}
     for i, stage in enumerate(stages):
@@ -184,10 +199,10 @@ def _by_pattern(graph: Graph, nodes: Sequence[Node], stages: Sequence[Stage], st
             for node in fitting:
                 if own.setdefault(node, i) != i:
                     raise OptionError(f"{node.origin} associated with more than one stage.")
-    return _spread(graph, nodes, own, len(stages) - 1), _ipus(stages, strategy)
+    return _spread(graph, nodes, own, len(stages) - 1), [d if s.ipu_id is None else s.ipu_id for s, d in zip(stages, default, strict=True)]
 
 
-def _blocks(graph: Graph, nodes: Sequence[Node], stages: Sequence[Stage], auto: str, strategy: str) -> Found:
+def _blocks(graph: Graph, nodes: Sequence[Node], stages: Sequence[Stage], auto: str, strategy: str, default: Sequence[int]) -> Found:
     """Stages by the blocks in which layers were recorded."""
     noted = [(n, n.origin.hints.annotation) for n in nodes if n.origin.hints is not None and n.origin.hints.annotation is not None]
     if not noted:
@@ -195,10 +210,10 @@ def _blocks(graph: Graph, nodes: Sequence[Node], stages: Sequence[Stage], auto: 
                           "auto_pipeline (how many), or let the network's layers be in blocks (tileflow.nn.Block, begin_block).")
     if any(a.block is None for _, a in noted):
         raise OptionError("No active Block, all the ops must belong to a Block")
-    if strategy in ("serial_phased", "parallel_phased") and not stages:
+    if strategy in PHASED and not stages:
         raise OptionError("There is currently no AutoStage for PhasedExecution, please explicitly specify the phases")
     before = nodes.index(noted[0][0]) > 0                         # what comes before the first block is of stage 0
-    place, ipus = _named(noted, stages, strategy) if stages else _counted(noted, before) if auto == "auto_increment" else _by_ipu(noted)
+    place, ipus = _named(noted, stages, default) if stages else _counted(noted, before) if auto == "auto_increment" else _by_ipu(noted)
     own = {node: place[a.block] for node, a in noted if a.block is not None and not _is_of_loss(node)}
     return _spread(graph, nodes, own, len(ipus) - 1), ipus
 
@@ -207,7 +222,7 @@ Noted = Sequence[tuple[Node, Annotation]]
 Numbered = tuple[dict[str, int], list[int]]
 
 
-def _named(noted: Noted, stages: Sequence[Stage], strategy: str) -> Numbered:
+def _named(noted: Noted, stages: Sequence[Stage], default: Sequence[int]) -> Numbered:
     """The stage of each block, where stages are given: a Stage's IPU goes before its blocks'."""
     place = {name: i for i, stage in enumerate(stages) for name in stage.blocks}
     asked: dict[int, int] = {}
@@ -219,7 +234,7 @@ def _named(noted: Noted, stages: Sequence[Stage], strategy: str) -> Numbered:
     missing = sorted({*range(len(stages))} - {place[a.block] for _, a in noted if a.block is not None})
     if missing:
         raise OptionError(f"The set of pipeline stages for all Ops contains {len(stages) - len(missing)} stages, but stage {missing[0]} is missing")
-    return place, [asked.get(i, own) if stages[i].ipu_id is None else own for i, own in enumerate(_ipus(stages, strategy))]
+    return place, [asked.get(i, default[i]) if s.ipu_id is None else s.ipu_id for i, s in enumerate(stages)]
 
 
 def _counted(noted: Noted, before: bool) -> Numbered:

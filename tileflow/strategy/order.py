@@ -9,11 +9,18 @@ from ..schedule import Atomic, Begin, Commit, Fold, Refresh, Repeat, Run, Step, 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a micro-step in their order: names of the stages, of what folds each one's contributions (None: nothing), IPUs."""
+    """The parts of a micro-step in their order: names of the stages, of what folds each one's contributions (None: nothing), IPUs.
+
+    phases: the number of each one's phase; off_chip: tensors leave the chip between phases whose numbers are far enough apart. reads: the places
+    whose results each reads.
+    """
 
     stages: tuple[str, ...]
     folds: tuple[str | None, ...]
     ipus: tuple[int, ...]
+    phases: tuple[int, ...] = ()
+    off_chip: bool = False
+    reads: tuple[frozenset[int], ...] = ()
 
     def run(self, place: int, ahead: int = 0) -> Run:
         """A stage runs."""

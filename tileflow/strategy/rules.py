@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from ..errors import OptionError
 from ..graph import Graph, Node
 from ..program import Batching
-from ..staging import Staging
+from ..staging import Liveness, Staging, Strategy
 
 MOST_IPUS = 64
 """IPUs that one process may have."""
@@ -55,11 +55,20 @@ def reserved(ipus: int) -> int:
     return 1 << (ipus - 1).bit_length()
 
 
-def check_liveness(staging: Staging) -> None:
-    """OptionError where tensors are to leave the chip between phases: the tile machine has no such transfers, and what it says would not show it."""
-    if staging.liveness != "always_live":
-        raise OptionError(f"tensors_liveness {staging.liveness}: tensors that later phases read stay on the chip (always_live); only the optimizer's "
-                          "state can leave it (optimizer_off_chip).")
+PARALLEL_LIVENESS = ("always_live", "off_chip_after_fwd")
+"""What phases on two groups of IPUs in turn can do with their tensors."""
+
+
+def check_liveness(strategy: Strategy, liveness: Liveness) -> None:
+    """OptionError where phases that alternate between IPUs should let tensors leave the chip as only those of one IPU can."""
+    if strategy == "parallel_phased" and liveness not in PARALLEL_LIVENESS:
+        raise OptionError(f"tensors_liveness {liveness}: This is only supported for serial phase execution")
+
+
+def require_parity(ipus: Sequence[int], phases: Sequence[int]) -> None:
+    """OptionError where a stage of a phase is on the wrong IPU of the two groups."""
+    if any(ipu % 2 != phase % 2 for ipu, phase in zip(ipus, phases, strict=True)):
+        raise OptionError("When phases are executed in parallel: even phases must run on even IPUs and odd phases on odd IPUs")
 
 
 def check_flow(graph: Graph, stages: Mapping[Node, int]) -> None:

@@ -4,15 +4,17 @@
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from ..errors import OptionError
 from ..staging import Liveness, Strategy
+from .rules import check_liveness, require_parity
 
-JOIN, AT = "+", "@"
-"""Between the blocks of a stage, and before its IPU, where a stage is a word of the option `stages`."""
+JOIN, AT, BESIDE = "+", "@", "|"
+"""In a word of the option `stages`: between the blocks of a stage, before its IPU, and between the stages of one phase."""
 
 
 class AutoStage(Enum):
@@ -33,8 +35,8 @@ class Stage:
         for name in block_ids:
             if not isinstance(name, str):
                 raise OptionError(f"A Stage takes names of blocks, as text, not {name!r}.")
-            if not name or JOIN in name or AT in name or "," in name:
-                raise OptionError(f"The name of a block in a Stage must not be empty nor hold {JOIN}, {AT} or a comma: {name!r}.")
+            if not name or any(c in name for c in (JOIN, AT, BESIDE, ",")):
+                raise OptionError(f"The name of a block in a Stage must not be empty nor hold {JOIN}, {AT}, {BESIDE} or a comma: {name!r}.")
         if not block_ids:
             raise OptionError("A Stage needs at least one block.")
         object.__setattr__(self, "blocks", tuple(block_ids))
@@ -59,20 +61,28 @@ class Stage:
         return stage.ipu(int(ipu)) if at else stage
 
 
-def parsed(words: tuple[str, ...]) -> tuple[Stage, ...]:
-    """Stages from the option's words.
+def parsed(words: tuple[str, ...]) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
+    """Stages from the option's words, and the word that each is in: its phase, where there are phases.
 
     Raises:
         OptionError: a block is in two of them.
     """
-    stages = tuple(map(Stage.parse, words))
+    every = [(Stage.parse(part), i) for i, word in enumerate(words) for part in word.split(BESIDE)]
     seen: set[str] = set()
-    for stage in stages:
+    for stage, _ in every:
         for name in stage.blocks:
             if name in seen:
                 raise OptionError(f"{name} associated with more than one stage.")
             seen.add(name)
-    return stages
+    return tuple(stage for stage, _ in every), tuple(i for _, i in every)
+
+
+def default_ipus(strategy: str, phases: Sequence[int]) -> list[int]:
+    """The IPUs of stages of which nothing says it: one each; in phases those of a group, which phases in turn have even and odd ones of."""
+    if strategy not in ("serial_phased", "parallel_phased"):
+        return list(range(len(phases)))
+    place = [list(phases[:i]).count(p) for i, p in enumerate(phases)]
+    return place if strategy == "serial_phased" else [2 * k + p % 2 for k, p in zip(place, phases, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -95,6 +105,9 @@ class Phase:
         if len(ipu_ids) != len(self.stages):
             raise OptionError(f"Phase contains {len(self.stages)} stages but you provided {len(ipu_ids)} ipus")
         return Phase(*(s.ipu(i) for s, i in zip(self.stages, ipu_ids, strict=True)))
+
+    def __str__(self) -> str:
+        return BESIDE.join(map(str, self.stages))
 
 
 @dataclass(frozen=True)
@@ -145,35 +158,32 @@ class _Phased:
         self._check()
 
     def _check(self) -> None:
-        """OptionError where phases and IPUs do not go together."""
+        """OptionError where phases, their IPUs and the liveness of their tensors do not go together."""
+        check_liveness(self.strategy, self.liveness)
+        parsed(tuple(map(str, self.phases)))
 
     def to_options(self) -> dict[str, Any]:
         """Keywords for `tileflow.Options`."""
-        return {"strategy": self.strategy, "stages": tuple(str(s) for p in self.phases for s in p.stages), "tensors_liveness": self.liveness,
+        return {"strategy": self.strategy, "stages": tuple(map(str, self.phases)), "tensors_liveness": self.liveness,
                 "separate_backward_phase": self.separate_backward}
 
 
 @dataclass(frozen=True, init=False)
 class SerialPhasedExecution(_Phased):
-    """Phases one after the other on one IPU. `liveness`: when tensors that later phases read leave the chip."""
+    """Phases one after the other on one group of IPUs: stages of a phase each have one. `liveness`: when tensors that later phases read leave
+    the chip."""
 
     strategy: Strategy = field(default="serial_phased", init=False)
 
 
 @dataclass(frozen=True, init=False)
 class ParallelPhasedExecution(_Phased):
-    """Phases on two IPUs in turn."""
+    """Phases on two groups of IPUs in turn, the even ones and the odd ones."""
 
     strategy: Strategy = field(default="parallel_phased", init=False)
 
     def _check(self) -> None:
-        require_parity([s.ipu_id if s.ipu_id is not None else i % 2 for i, p in enumerate(self.phases) for s in p.stages],
-                       [i for i, p in enumerate(self.phases) for _ in p.stages])
-        if self.liveness not in ("always_live", "off_chip_after_fwd"):
-            raise OptionError("This is only supported for serial phase execution")
-
-
-def require_parity(ipus: list[int], phases: list[int]) -> None:
-    """OptionError where a phase is on the wrong IPU of the two."""
-    if any(ipu % 2 != phase % 2 for ipu, phase in zip(ipus, phases, strict=True)):
-        raise OptionError("When phases are executed in parallel: even phases must run on even IPUs and odd phases on odd IPUs")
+        super()._check()
+        numbers = [i for i, p in enumerate(self.phases) for _ in p.stages]
+        given = [s.ipu_id for p in self.phases for s in p.stages]
+        require_parity([own if ipu is None else ipu for ipu, own in zip(given, default_ipus(self.strategy, numbers), strict=True)], numbers)

@@ -16,11 +16,13 @@ import numpy as np
 from .. import schedule as order
 from ..program import Program
 from ..strategy.rules import reserved
+from .away import Away
 from .chip import Chip
 from .links import Collective, collective, crossing_cycles
 from .memory import Memory, measure
 from .plan import OpPlan, Phases, TileStep
 from .schedule import Entry, Schedule, Storage, layer_of
+from .streaming import streaming_cycles
 
 _NOTHING = OpPlan({}, "none", Phases(), 0)
 
@@ -28,13 +30,15 @@ _NOTHING = OpPlan({}, "none", Phases(), 0)
 @dataclass(frozen=True)
 class Ipu:
     """One IPU of a program in stages. busy: cycles that it works in an update. stashed: bytes of micro-batches that wait, on all of its tiles.
-    sent: bytes that it gives to other IPUs in an update."""
+    sent: bytes that it gives to other IPUs in an update. streamed: bytes that pass between it and streaming memory in an update, as phases end and
+    begin."""
 
     number: int
     memory: Memory
     busy: int
     stashed: int
     sent: int
+    streamed: int
 
     @property
     def worst(self) -> int:
@@ -45,6 +49,14 @@ class Ipu:
 @dataclass(frozen=True)
 class Links:
     """What crosses from one IPU to others. cycles: after a run of a part, those in which its results cross. bytes: by part."""
+
+    cycles: Mapping[str, int]
+    bytes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """What passes between IPUs and streaming memory once each time, by the stream's `schedule.key`."""
 
     cycles: Mapping[str, int]
     bytes: Mapping[str, int]
@@ -121,6 +133,7 @@ class Placed:
         for i, step in enumerate(steps):
             first, _ = self.span.get(step.part, (i, i))
             self.span[step.part] = (first, i)
+        self.away = Away(self.order, self.span)
 
     def links(self) -> Links:
         """What crosses, by the part that makes it; each value once for every other IPU that reads it."""
@@ -148,13 +161,23 @@ class Placed:
                 held = self._held(storage, k)
                 if held is not None:
                     storages.append(held)
-                    stashed += (held.copies - 1) * math.prod(held.shape) * held.itemsize
+                    stashed += (held.copies - 1) * held.nbytes
+            streamed = sum(self.away.bytes.get(order.key(s), 0) * times[s.part] for s in self.away.streams if s.ipu == k)
             steps = [dataclasses.replace(s, plan=s.plan if on == k else _NOTHING) for s, on in zip(self.steps, self.ipu, strict=True)]
             moved = [n if on == k else 0 for n, on in zip(rearranged, self.ipu, strict=True)]
             memory = measure(dataclasses.replace(self.made, storages=storages), steps, moved, self.chip)
             sent = sum(n * times[part] for part, n in links.bytes.items() if self.of_part[part] == k)
-            found.append(Ipu(k, memory, busy.get(k, 0), stashed, sent))
+            found.append(Ipu(k, memory, busy.get(k, 0), stashed, sent, streamed))
         return found
+
+    def streaming(self) -> Streaming:
+        """What passes to and from streaming memory as phases end and begin; of `ipus` once it has found what leaves."""
+        return Streaming({name: streaming_cycles(n, self.chip) for name, n in self.away.bytes.items()}, self.away.bytes)
+
+    def streamed_cycles(self, away: Streaming) -> int:
+        """Cycles of an update in which that passes, whatever runs beside it."""
+        times = order.times(self.order)
+        return sum(away.cycles.get(order.key(s), 0) * times[s.part] for s in self.away.streams)
 
     def _held(self, storage: Storage, k: int) -> Storage | None:
         """What of a tensor is on an IPU, None where nothing is: how long, and for how many micro-batches."""
@@ -175,7 +198,8 @@ class Placed:
         crossing = len({self.ipu[i] for i in self.users[storage]}) > 1
         first = storage.birth if own else self.span[parts[0]][0]
         last = max(users[-1], self.span[parts[-1]][1] if crossing or storage.result else 0)
-        return dataclasses.replace(storage, birth=min(first, users[0]), death=last)
+        stays = self.away.stays(parts, min(first, users[0]), last, storage.nbytes)
+        return dataclasses.replace(storage, birth=stays[0][0], death=stays[-1][1], off_chip=len(stays) > 1, stays=tuple(stays))
 
     def _stays(self, storage: Storage, users: list[int]) -> tuple[tuple[int, int], ...]:
         """The stays on the IPU whose steps use a tensor of streaming memory; what crosses the links is there until its part ends."""

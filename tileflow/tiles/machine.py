@@ -17,7 +17,7 @@ from ..strategy.cut import staged
 from ..work import Contraction, Reduce, Work
 from .chip import Chip, device_dtype
 from .choose import Chooser
-from .ipus import Ipu, Links, Placed, Places, worst_of
+from .ipus import Ipu, Links, Placed, Places, Streaming, worst_of
 from .layout import NOTHING, Layouts, Rearrangement
 from .levers import find_levers
 from .links import waits
@@ -106,15 +106,17 @@ class _Analysis:
         self._count(steps)
         self.streaming = sum(n * steps[i].times * steps[i].repeats for i, n in fetched.items())
         if self.program.caller is None:
-            return self._result(steps, measure(self.made, steps, rearranged, self.chip), rearranged, self._cycles(steps, {}), [])
+            return self._result(steps, measure(self.made, steps, rearranged, self.chip), rearranged, self._cycles(steps, {}, {}), [])
         placed = Placed(self.places, steps, self.chip)
         links = placed.links()
         ipus = placed.ipus(rearranged, _once(steps), links)
+        away = placed.streaming()
+        self.streaming += placed.streamed_cycles(away)
         memory = worst_of(ipus).memory
         for i, step in enumerate(steps):
             step.ipu = placed.ipu[i]
             step.live_bytes = int(memory.liveness[i] - memory.always_live.max(initial=0))
-        return self._result(steps, memory, rearranged, self._cycles(steps, links.cycles), ipus, links)
+        return self._result(steps, memory, rearranged, self._cycles(steps, links.cycles, away.cycles), ipus, links, away)
 
     def _count(self, steps: list[TileStep]) -> None:
         """Let the steps of branches and loops take what they take each time that their part runs."""
@@ -170,15 +172,16 @@ class _Analysis:
             return Transfer(storage.name, to_chip, nbytes, cycles, self.made.repeats[self.made.streamed[storage]])
         return [stream(s, True) for s in self.made.inputs] + [stream(s, False) for s in self.made.outputs]
 
-    def _cycles(self, steps: list[TileStep], crossing: Dict[str, int]) -> int:
-        """Of one weight update: its schedule with what each part takes once, what its results take from IPU to IPU, and what replicas do together."""
+    def _cycles(self, steps: list[TileStep], crossing: Dict[str, int], streams: Dict[str, int]) -> int:
+        """Of one weight update: its schedule with what each part takes once, what its results take from IPU to IPU, what passes to and
+        from streaming memory, and what replicas do together."""
         period = order.period(self.program.schedule)
         times = order.times(period)
         together = sum(times[part] * cycles for (part, _), cycles in waits(self.collectives).items())
-        return order.elapsed(period, _once(steps), crossing) + together
+        return order.elapsed(period, {**_once(steps), **streams}, crossing) + together
 
     def _result(self, steps: list[TileStep], memory: Memory, rearranged: list[int], cycles: int, ipus: list[Ipu],
-                links: Links | None = None) -> TileProgram:
+                links: Links | None = None, away: Streaming | None = None) -> TileProgram:
         phases = functools.reduce(Phases.__add__, (s.phases.times(s.repeats) for s in steps), Phases())
         transfers = self._transfers()
         host = sum(t.cycles * t.repeats for t in transfers)
@@ -197,7 +200,7 @@ class _Analysis:
                            phases, cycles, seconds, samples / seconds, flops * replicas / seconds / 1e12,
                            flops / seconds / peak_flops / max(1, len(ipus)), worst, fits,
                            self.infeasible, transfers, self.streaming, memory.peak_step, self.made, rearranged, find_levers,
-                           functools.partial(analyze, self.program, self.chip), ipus, links, memory, self.collectives)
+                           functools.partial(analyze, self.program, self.chip), ipus, links, away, memory, self.collectives)
 
 
 def _once(steps: list[TileStep]) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """A program on a chip: what `machine.analyze` found, what holds its memory, what would make it fit."""
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from collections.abc import Mapping as Dict
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import numpy as np
 from ..errors import OutOfTileMemoryError
 from ..program import Program
 from .chip import Chip
-from .ipus import Ipu, Links
+from .ipus import Ipu, Links, Streaming, worst_of
 from .links import Collective
 from .locations import GROUPS, group_of
 from .memory import Memory, holdings
@@ -105,6 +106,8 @@ class TileProgram:
     ipus: list[Ipu] = field(default_factory=list)
     """Of a program in stages: each IPU; memory above is the worst one's."""
     links: Links | None = None
+    away: Streaming | None = None
+    """Of a program in phases: what passes to and from streaming memory as they end and begin."""
     measured: Memory | None = None
     """What memory was counted from: the tensors, and by category what the worst tile of each step holds."""
     collectives: list[Collective] = field(default_factory=list)
@@ -139,7 +142,10 @@ class TileProgram:
         tile = self.worst_tile if tile is None else tile
         step = int(self.peak_step[tile])
         found: dict[str, dict[str, int]] = {}
-        for storage, nbytes in holdings(self.memory_schedule, step, tile):
+        made = self.memory_schedule
+        if self.ipus:
+            made = dataclasses.replace(made, storages=list(worst_of(self.ipus).memory.storages))
+        for storage, nbytes in holdings(made, step, tile):
             kinds = found.setdefault(storage.layer, {})
             kinds[storage.kind] = kinds.get(storage.kind, 0) + nbytes
         running = int(self.categories["temporaries"][tile] + self.categories["exchange"][tile])
