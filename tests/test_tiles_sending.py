@@ -82,7 +82,7 @@ def test_sent_elements_are_those_of_an_owner_that_others_read(number: int) -> No
     random, exact = np.random.default_rng(number), 0
     for _ in range(100):
         layout, plan = random_layout(shape, random, random.random() < 0.3), random_plan(work, random)
-        found, wanted = sent_elements(layout, work, operand, shape, plan), counted(layout, work, operand, shape, plan)
+        found, wanted = sent_elements(layout, work, operand, shape, plan, 1), counted(layout, work, operand, shape, plan)
         assert (found >= wanted).all(), (layout, plan)
         assert (found <= layout.elements_per_tile()).all()
         cut = {a for a, n in plan.splits.items() if n > 1}
@@ -95,11 +95,11 @@ def test_sent_elements_are_those_of_an_owner_that_others_read(number: int) -> No
 def test_what_lies_where_it_is_read_is_not_sent() -> None:
     work, operand, shape = works()[0]
     plan = OpPlan({"a": 5, "c": 4}, "map", Phases(), 0, start_tile=3)
-    assert not sent_elements(owned(work, operand, shape, plan, TILES), work, operand, shape, plan).any()
+    assert not sent_elements(owned(work, operand, shape, plan, TILES), work, operand, shape, plan, 1).any()
     along = Mapping((Cut(10, 1, ((10, 1),)), Cut(9, 9), Cut(4, 4)), TILES, 2)
     followed = OpPlan({}, "map", Phases(), 0, layout=along)
-    assert not sent_elements(along, work, operand, shape, followed).any()
-    moved = sent_elements(Mapping(along.cuts, TILES, 3), work, operand, shape, followed)
+    assert not sent_elements(along, work, operand, shape, followed, 1).any()
+    moved = sent_elements(Mapping(along.cuts, TILES, 3), work, operand, shape, followed, 1)
     assert np.array_equal(moved, Mapping(along.cuts, TILES, 3).elements_per_tile())
 
 
@@ -138,7 +138,7 @@ def test_a_slice_sends_its_share() -> None:
     op: Any = OPS["Slice"](starts=(0,), ends=(25,), axes=(1,))
     work = op.work((x,), op.infer(x))
     layout = linear(6400, 4, TILES)
-    found = sent_elements(layout, work, work.inputs[0], x.shape, OpPlan({"a": 8}, "move", Phases(), 0))
+    found = sent_elements(layout, work, work.inputs[0], x.shape, OpPlan({"a": 8}, "move", Phases(), 0), 1600)
     assert (found <= -(-layout.elements_per_tile() // 4)).all()
     assert found.sum() >= 1600
 

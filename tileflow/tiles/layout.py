@@ -13,7 +13,7 @@ from .chip import ITEMSIZE, Chip
 from .mapping import Mapping, linear, owned, slab
 from .plan import OpPlan, Phases
 from .schedule import Schedule, Storage
-from .sending import sent_elements
+from .sending import resident_elements, sent_elements
 from .spread import ROWS, aligned, brought, copy_cycles, exchange_cycles, map_along, reduce_along
 
 SMALL_PIECE = 8
@@ -192,8 +192,18 @@ class Layouts:
                 sources[value, operand] = layout
         if total.phases.exchange and not plan.phases.exchange:
             total = total + Rearrangement(Phases(sync=self.chip.sync_cycles))
-        waits = self._waits(node, work, plan, sources, total.phases.exchange)
+        strayed = self._strayed(work, plan, sources)
+        waits = strayed + self._waits(node, work, plan, sources, total.phases.exchange + strayed)
         return total + Rearrangement(Phases(exchange=waits)) if waits else total
+
+    def _strayed(self, work: Work, plan: OpPlan, sources: dict[tuple[Value, Operand], Mapping]) -> int:
+        """Cycles that a joint plan saves because each tile keeps its share of the weights, where tiles do not read the share that they have."""
+        saved = plan.notes.get("resident", 0)
+        if not saved:
+            return 0
+        weights = [(key, layout) for key, layout in sources.items() if self.made.of[key[0]].kind == "weights"]
+        kept = sum(resident_elements(layout, work, operand, value.shape, plan) * self.made.of[value].itemsize for (value, operand), layout in weights)
+        return max(0, saved - int(kept / (self.chip.exchange_bytes_per_cycle * self.chip.tiles_per_bus)))
 
     def _waits(self, node: Node, work: Work, plan: OpPlan, sources: dict[tuple[Value, Operand], Mapping], arranged: int) -> int:
         """Cycles for which the readers wait for the tile that sends most, beyond those in which they receive.
@@ -206,9 +216,9 @@ class Layouts:
         own = sum(layout.worst * self.made.of[value].itemsize for (value, _), layout in sources.items())
         if exchange_cycles(own, self.chip) <= received and not together:
             return 0
-        sent = np.zeros(self.chip.tiles, np.int64)
+        sent, produced = np.zeros(self.chip.tiles, np.int64), sum(v.type.size for v in node.outputs)
         for (value, operand), layout in sources.items():
-            sent += sent_elements(layout, work, operand, value.shape, plan) * self.made.of[value].itemsize
+            sent += sent_elements(layout, work, operand, value.shape, plan, produced) * self.made.of[value].itemsize
         if together:                                                     # the group's operands travel at once; its first operator receives for all
             group = node.origin.hints and node.origin.hints.multi_conv, node.origin.role, type(node.op)
             earlier, counted = self._groups.get(group, (np.zeros_like(sent), 0))

@@ -42,10 +42,11 @@ class Cut:
 
     def offsets(self) -> np.ndarray:
         """Tile offset of each block, int64[parts]."""
-        return _offsets(self.digits)
+        return offsets(self.digits)
 
 
-def _offsets(digits: Digits) -> np.ndarray:
+def offsets(digits: Digits) -> np.ndarray:
+    """Tiles to move on for each number that the digits write, int64[numbers]."""
     total = np.zeros(1, np.int64)
     for radix, stride in digits:
         total = (total[:, None] + np.arange(radix, dtype=np.int64) * stride).reshape(-1)
@@ -128,7 +129,7 @@ class Mapping:
             count = self.share_count
             share = -(-volume // count)
             volume = np.clip(volume[:, None] - np.arange(count) * share[:, None], 0, share[:, None]).reshape(-1)
-            tile = (tile[:, None] + _offsets(self.shares)).reshape(-1)
+            tile = (tile[:, None] + offsets(self.shares)).reshape(-1)
         found = np.bincount((self.start + tile) % self.tiles, weights=volume, minlength=self.tiles).astype(np.int64)
         found.flags.writeable = False
         return found
@@ -149,14 +150,14 @@ class Mapping:
         cut_dims = [i for i, c in enumerate(self.cuts) if c.parts > 1]
         last = cut_dims[-1] if cut_dims else 0                                 # dimensions behind it are whole
         starts = [np.arange(c.parts) * c.step for c in self.cuts]
-        extents, offsets = [c.extents() for c in self.cuts], [c.offsets() for c in self.cuts]
-        share_offsets = _offsets(self.shares)
+        extents, places = [c.extents() for c in self.cuts], [c.offsets() for c in self.cuts]
+        share_offsets = offsets(self.shares)
         blocks = []
         for block in np.ndindex(*(c.parts for c in self.cuts)):
             extent = [int(e[b]) for e, b in zip(extents, block, strict=True)]
             if 0 in extent:
                 continue
-            tile = self.start + sum(int(o[b]) for o, b in zip(offsets, block, strict=True))
+            tile = self.start + sum(int(o[b]) for o, b in zip(places, block, strict=True))
             at = np.zeros(1, np.int64)
             length = 1
             for i, b in enumerate(block):

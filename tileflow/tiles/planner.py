@@ -205,8 +205,10 @@ def _joint(passes: Sequence[tuple[str, Contraction]], separate: Sequence[OpPlan]
     if not np.isfinite(total[winner]):
         return None
     plans = []
-    for g, (costs, v, parts) in zip(forms, chosen, strict=True):
+    for (name, _), g, (costs, v, parts) in zip(passes, forms, chosen, strict=True):
         plan = build_plan(chip, g, v, None, parts[winner], {n: float(getattr(costs, n)[winner]) for n in COSTS})
+        if name == "input":
+            plan = replace(plan, notes={**plan.notes, "resident": int(_resident(f, chip, parts[winner:winner + 1])[0])})
         plans.append(mark(plan, bound))
     return plans
 

@@ -7,6 +7,7 @@ element; where a block is shared by several tiles or lies in another shape, all 
 """
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping as Dict
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..work import Move, Operand, Window, Work
-from .mapping import Mapping, axis_step, tile_strides
+from .mapping import Mapping, axis_step, offsets, tile_strides
 from .plan import OpPlan
 
 Array = np.ndarray
@@ -31,16 +32,18 @@ class Grid:
     ranges: Ranges
 
 
-def sent_elements(layout: Mapping, work: Work, operand: Operand, shape: Sequence[int], plan: OpPlan) -> Array:
+def sent_elements(layout: Mapping, work: Work, operand: Operand, shape: Sequence[int], plan: OpPlan, produced: int) -> Array:
     """Elements that each tile sends of a tensor that lies by `layout` to those who read it by `plan`, int64[tiles]; not to be written to.
 
     Args:
         operand: how `work` indexes the tensor, whose shape is `shape`.
+        produced: elements of all results. A rearrangement may read less than the whole (a slice); which elements a Work does not say, so each
+            tile sends its share of as many.
     """
     if plan.layout is not None and plan.layout.size == math.prod(shape):
         return layout.elements_per_tile() if layout.size != plan.layout.size else _left(layout, _grid_of(plan.layout), [])
     if isinstance(work, Move) or len(operand.dims) != len(shape):
-        return np.ceil(layout.elements_per_tile() * _density(work, shape)).astype(np.int64)
+        return np.ceil(layout.elements_per_tile() * min(1.0, produced / math.prod(shape))).astype(np.int64)
     sizes = {a.name: a.size for a in work.axes}
     hits = [_hits(dim, size, sizes) for dim, size in zip(operand.dims, shape, strict=True)]
     several = {a for a, parts in plan.splits.items() if parts > 1} - _named(operand)
@@ -50,11 +53,28 @@ def sent_elements(layout: Mapping, work: Work, operand: Operand, shape: Sequence
     return _left(layout, readers, hits, tuple(shape))
 
 
-def _density(work: Work, shape: Sequence[int]) -> float:
-    """The share of its input that a rearrangement reads: what it gives may be less (a slice). Which elements a Work does not say."""
-    sizes = {a.name: a.size for a in work.axes}
-    given = sum(math.prod(sizes[d.out] * sizes[d.tap] if isinstance(d, Window) else sizes.get(d or "", 1) for d in o.dims) for o in work.outputs[:1])
-    return min(1.0, given / max(1, math.prod(shape)))
+def resident_elements(layout: Mapping, work: Work, operand: Operand, shape: Sequence[int], plan: OpPlan) -> int:
+    """Of the elements that a reading tile reads, those that it owns: of the tile with fewest. Counted are tiles whose blocks lie whole in what
+    they read, which is at most too few."""
+    own, readers = _grid_of(dataclasses.replace(layout, shares=())), _readers(work, operand, shape, plan, layout.tiles)
+    if own is None or readers is None or layout.shape != tuple(shape):
+        return 0
+    count = layout.share_count
+    volume = np.ones(len(own.tile), np.int64)
+    for lo, hi in own.ranges:
+        volume = volume * (hi - lo)
+    share = -(-volume // count)
+    held = np.clip(volume[:, None] - np.arange(count) * share[:, None], 0, share[:, None]).reshape(-1)
+    tile = ((own.tile[:, None] + offsets(layout.shares)) % layout.tiles).reshape(-1)
+    block = np.repeat(np.arange(len(own.tile)), count)
+    box = np.full(layout.tiles, -1)
+    box[readers.tile] = np.arange(len(readers.tile))
+    at = box[tile]
+    inside = at >= 0
+    for (lo, hi), (first, last) in zip(own.ranges, readers.ranges, strict=True):
+        inside &= (lo[block] >= first[at]) & (hi[block] <= last[at])
+    kept = np.bincount(tile, weights=np.where(inside, held, 0), minlength=layout.tiles)
+    return int(kept[readers.tile].min())
 
 
 def _named(operand: Operand) -> set[str]:
