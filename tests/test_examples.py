@@ -87,6 +87,7 @@ def test_replicas_are_accumulation(tmp_path: Path):
     said = run(tmp_path, "replicated.py")
     assert "not the same to the bit: none" in said
     assert figure(said, r"accuracy ([\d.]+)%") > 90
+    assert figure(run(tmp_path, "replicated.py", "--ensemble"), r"together: accuracy ([\d.]+)%") > 90
     assert "not the same to the bit: 1.running_mean, 1.running_var" in run(tmp_path, "replicated.py", "--own-buffers", "--epochs", "1")
 
 

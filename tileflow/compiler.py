@@ -1,6 +1,7 @@
 """From a graph to a Program: the named, timed steps of the street, stoppable after any of them."""
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +21,11 @@ from .passes.checkpoint import keep_results, mark_checkpoints
 from .passes.cse import cse
 from .passes.fold import fold
 from .passes.partials import require_halves, set_partials
-from .passes.replicas import is_own, own_buffers
 from .passes.serialize import serialize
 from .passes.split import hoist, split_fold
 from .precision import Precision
 from .program import Batching, Program
+from .replicas import Grouping, copy_of, grouped, own_states
 from .strategy.mark import Marking
 
 Loss = Callable[[Builder, Sequence[Value]], Value]
@@ -79,9 +80,9 @@ Measures = Callable[[Builder, Sequence[Value]], Sequence[Value]]
 
 def inference(graph: Graph, batching: Batching, stop_after: str | None = None, serialized: Serial | None = None,
               measures: Measures | None = None, precision: Precision | None = None, anchors: Sequence[Value] = (),
-              marking: Marking | None = None) -> Compilation:
+              marking: Marking | None = None, grouping: Mapping[str, Grouping] | None = None) -> Compilation:
     """Compile a forward graph for inference; `measures` gives outputs that follow the model's own, `precision` says what is cast, `marking` what runs
-    on which IPU. `anchors`, values of the graph, become the last outputs."""
+    on which IPU, `grouping` which replicas share a parameter, by name pattern. `anchors`, values of the graph, become the last outputs."""
     def measure(p: Program) -> None:
         assert measures is not None
         b = Builder(p.micro, Origin(("loss",)))
@@ -90,7 +91,7 @@ def inference(graph: Graph, batching: Batching, stop_after: str | None = None, s
 
     more: list[Step] = [("loss", measure), ("simplify", _simplify)] if measures is not None else []
     steps: list[Step] = [("autocast", _autocast(precision)), ("fold", _fold), ("cse", _cse), *_serialize(serialized), *more, *_stages(marking),
-                         ("split", _hoist)]
+                         ("split", _hoist), *_replicas(batching, True, grouping or {})]
     _anchor(graph, anchors)
     return run_steps(Program.of(graph, batching), steps, stop_after)
 
@@ -106,7 +107,7 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
              mean_reduction: str | None = None, loss_scaling: float = 1.0, scaling: Scaling | None = None,
              named: Mapping[int, str] | None = None, stop_after: str | None = None, serialized: Serial | None = None,
              precision: Precision | None = None, checkpoints: Sequence[str] = (), kept: Sequence[str] = (), broadcast_buffers: bool = True,
-             anchors: Sequence[Value] = (), marking: Marking | None = None) -> Compilation:
+             anchors: Sequence[Value] = (), marking: Marking | None = None, grouping: Mapping[str, Grouping] | None = None) -> Compilation:
     """Compile a forward graph for training.
 
     The loss becomes the last output of the micro-step. Gradients are summed over an update's micro-batches and, with
@@ -119,11 +120,13 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
         kept: name patterns of the layers and nodes whose results are kept where what is around them is computed again.
         marking: which layers run on which IPU, and how.
         broadcast_buffers: replicas share the buffers that micro-batches change; else each has its own.
+        grouping: which replicas share a parameter, by name pattern; by default all of them.
         anchors: values of the graph that become outputs, too: the last ones before the loss.
         named: names of the network's own parameter objects, by identity, for an optimizer's groups that hold such.
 
     Raises:
-        OptionError: nothing to train, a loss scale of zero, a parameter group that fits no parameter, or no 16-bit gradient for the histogram.
+        OptionError: nothing to train, a loss scale of zero, a parameter group that fits no parameter, no 16-bit gradient for the histogram, or
+            replicas with weights of their own that cannot be trained so.
     """
     own = len(graph.outputs)
     _anchor(graph, anchors)
@@ -156,12 +159,12 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
         scale = loss_scale(Builder(p.micro), loss_scaling)
         grads = gradients(p.micro, p.loss, [s.input for s in trained], scale.input)
         averaged = Averaged.of(optimizer, batching.per_update, reduction, mean_reduction, loss_scaling)
-        _add_update(p, trained, grads, optimizer, averaged, named or {})
+        _add_update(p, trained, grads, optimizer, averaged, named or {}, _grouped(p, optimizer, averaged, grouping or {}))
 
     steps: list[Step] = [("autocast", _autocast(precision)), ("fold", _fold), ("cse", _cse), *_serialize(serialized), ("loss", add_loss),
                          *_stages(marking), ("autograd", differentiate),
                          *_rounding(precision), ("simplify", _simplify), *_scaling(scaling), ("split", _split),
-                         *_replicas(batching, broadcast_buffers), *_checkpoints(checkpoints, kept)]
+                         *_replicas(batching, broadcast_buffers, grouping or {}), *_checkpoints(checkpoints, kept)]
     return run_steps(program, steps, stop_after)
 
 
@@ -203,16 +206,35 @@ def _stages(marking: Marking | None) -> list[Step]:
     return [("stages", step)] if marking is not None else []
 
 
-def _replicas(batching: Batching, broadcast_buffers: bool) -> list[Step]:
+def _replicas(batching: Batching, broadcast_buffers: bool, grouping: Mapping[str, Grouping]) -> list[Step]:
     def step(p: Program) -> None:
-        fold = p.parts["fold"]
-        if any(is_own(s) for s in fold.states):
-            if p.staging is not None:
-                raise OptionError(f"Option strategy {p.staging.strategy}: replicas with buffers of their own (broadcast_buffers=False) run on one "
-                                  "IPU each; leave one of the two out.")
-            later = {f"fold.{r}": own_buffers(fold, p.links, r) for r in range(1, batching.replicas)}
-            p.add_folds(later)
-    return [("replicas", step)] if batching.replicas > 1 and not broadcast_buffers else []
+        own = own_states(p.graphs, grouped(_parameters(p), grouping, batching.replicas), batching.replicas, not broadcast_buffers)
+        if own and p.staging is not None:
+            what = "weights of their own (replica_grouping)" if grouping else "buffers of their own (broadcast_buffers=False)"
+            raise OptionError(f"Option strategy {p.staging.strategy}: replicas with {what} run on one IPU each; leave one of the two out.")
+        p.tell_apart(own)
+    return [("replicas", step)] if batching.replicas > 1 and (grouping or not broadcast_buffers) else []
+
+
+def _parameters(p: Program) -> list[State]:
+    """The model's own, wherever they are read by now."""
+    return list({s.name: s for part in ("micro", "prologue") for s in p.parts[part].parameters}.values())
+
+
+def _grouped(p: Program, optimizer: Optimizer, averaged: Averaged, grouping: Mapping[str, Grouping]) -> dict[str, tuple[int, ...]]:
+    """The parameters that not all replicas share, where they can be trained so.
+
+    Raises:
+        OptionError: they cannot.
+    """
+    found = grouped(_parameters(p), grouping, p.batching.replicas)
+    if found and not math.isinf(optimizer.max_grad_norm):
+        raise OptionError("Option replica_grouping: max_grad_norm would have another norm for each replica, so that weights which they share would "
+                          "become different; leave one of the two out.")
+    if found and averaged.running:
+        raise OptionError("Option replica_grouping: a running mean of gradients is over the micro-batches of all replicas, and some weights get "
+                          "those of a group only; choose mean_reduction_strategy='post' (float16 accumulators take running by themselves).")
+    return found
 
 
 def _rounding(precision: Precision | None) -> list[Step]:
@@ -276,8 +298,10 @@ def _unique_names(graph: Graph) -> None:
         taken.add(value.name)
 
 
-def _add_update(p: Program, trained: list[State], grads: list[Value], optimizer: Optimizer, averaged: Averaged, named: Mapping[int, str]) -> None:
-    """Gradients leave the micro-step as outputs; they arrive in accumulators (fold) or, alone, straight at the update."""
+def _add_update(p: Program, trained: list[State], grads: list[Value], optimizer: Optimizer, averaged: Averaged, named: Mapping[int, str],
+                groups: Mapping[str, tuple[int, ...]]) -> None:
+    """Gradients leave the micro-step as outputs; they arrive in accumulators (fold) or, alone, straight at the update. That writes the weights of all
+    groups of replicas."""
     b = Builder(p.micro)
     distinct: list[Value] = []
     taken = set(p.micro.outputs)
@@ -289,7 +313,10 @@ def _add_update(p: Program, trained: list[State], grads: list[Value], optimizer:
     p.micro.outputs.extend(distinct)
     accumulated = p.batching.per_update > 1
     every = p.micro.parameters
-    p.parts["update"], arrivals = build_update(optimizer, trained, [None if accumulated else g for g in distinct], averaged, every=every, named=named)
+    later = [copy_of(s, g) for s in trained for g in sorted(set(groups.get(s.name, ())) - {0})]
+    assert accumulated or not later, "several replicas have several micro-batches"
+    p.parts["update"], arrivals = build_update(optimizer, [*trained, *later], [None if accumulated else g for g in distinct] + [None] * len(later),
+                                               averaged, every=every, named=named)
     if accumulated:
         p.parts["fold"], arrivals = build_fold(optimizer, trained, distinct, averaged, every=every, named=named)
     p.links.update({arrivals[s.name]: g for s, g in zip(trained, distinct, strict=True)})

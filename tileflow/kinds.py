@@ -410,6 +410,8 @@ def _setting_text(x: Any) -> str:
     return str(x).lower() if isinstance(x, bool) else x if isinstance(x, str) else repr(x)
 
 
+SIZED, RETRIEVALS = ("consecutive", "orthogonal"), ("one_per_group", "all_replicas")
+"""Types of groups of replicas that have a size, and what a user gets of what they share: the first by default."""
 SERIAL_MODES = ("input_channels", "reducing_dim", "output_channels")
 
 
@@ -449,6 +451,43 @@ class Table(Kind):
 
     def parse(self, text: str) -> Any:
         return _pairs(text)
+
+
+@dataclass(frozen=True)
+class Groupings(Kind):
+    """Name patterns of parameters to "type:size:retrieval", which replicas share them; the first pattern that matches counts."""
+
+    expected = ("a table of name patterns and TYPE:SIZE, such as {\"head.*\" = \"consecutive:2\"}, with type consecutive or orthogonal; or all or "
+                f"no_grouping without a size; and :{' or :'.join(RETRIEVALS)} behind")
+    metavar = "NAME=TYPE:N,NAME=TYPE:N"
+
+    def check(self, value: Any) -> Mapping[str, str]:
+        if not isinstance(value, Mapping):
+            raise ValueError
+
+        def normal(text: Any) -> str:
+            kind, size, retrieval = grouping(text)
+            words = [kind, *([str(size)] if kind in SIZED else []), *([retrieval] if retrieval != RETRIEVALS[0] else [])]
+            return ":".join(words)
+        return _by_pattern(value, normal)
+
+    def parse(self, text: str) -> Any:
+        return _pairs(text)
+
+
+def grouping(text: Any) -> tuple[str, int, str]:
+    """"type:size:retrieval" to its parts, what may be left out filled in; ValueError where it is not one."""
+    if not isinstance(text, str):
+        raise ValueError
+    kind, *more = text.split(":")
+    retrieval = more.pop() if more and more[-1] in RETRIEVALS else RETRIEVALS[0]
+    if kind in SIZED:
+        if len(more) != 1 or not (more[0].isascii() and more[0].isdecimal()) or int(more[0]) < 1:
+            raise ValueError
+        return kind, int(more[0]), retrieval
+    if kind not in ("all", "no_grouping") or more:
+        raise ValueError
+    return kind, 1, retrieval
 
 
 def serial_split(text: Any) -> tuple[str, int]:

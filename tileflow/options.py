@@ -24,6 +24,7 @@ from .kinds import (
     Counts,
     FilePath,
     Flag,
+    Groupings,
     Integer,
     Integers,
     Machine,
@@ -39,6 +40,7 @@ from .kinds import (
     Sizes,
     Table,
     Text,
+    grouping,
     serial_split,
 )
 from .settings import FrozenOptionsError, Settings, by_any_name
@@ -81,6 +83,10 @@ class Options(Settings):
     broadcast_buffers: bool = _option(
         True, Flag(), "batching", "replicas share the buffers that training changes (running statistics), which take all their micro-batches in "
         "order; false: each replica has its own, and those of the first are saved")
+    replica_grouping: Mapping[str, str] = _option(
+        {}, Groupings(), "batching", "which replicas share a parameter, by name pattern: groups of so many, consecutive or orthogonal as for "
+        "input_group_type, or no_grouping, each replica for itself; parameters that no pattern names are everybody's. Of a group's parameter "
+        "model.replica_state_dict() gives one array, or one for each replica")
     output_mode: OutputMode = _option(
         "default", Choice(("default", "all", "final", "sum", "every_n")), "batching",
         "which micro-batches' outputs a call returns; default is all for inference, final for training")
@@ -349,6 +355,7 @@ class Options(Settings):
             why = "cannot be larger than" if self.input_group_size > self.replication_factor else "must be a factor of"
             raise OptionError(f"Option input_group_size {why} replication_factor: {self.input_group_size} is given, and there are "
                               f"{self.replication_factor} replicas.")
+        self._validate_grouping()
         if self.nesterov and (self.momentum == 0 or self.dampening != 0):
             raise OptionError(f"Option nesterov needs momentum above 0 and dampening 0, not momentum {self.momentum:g} "
                               f"and dampening {self.dampening:g}.")
@@ -366,6 +373,16 @@ class Options(Settings):
             raise OptionError(f"Option {given} casts automatically, which autocast_enabled = false forbids; leave one of them out.")
         if self.test_data is not None and self.validation_split > 0:
             raise OptionError("Options test_data and validation_split exclude each other: the rows to measure with come from one of them.")
+
+    def _validate_grouping(self) -> None:
+        for name, (kind, size, _) in self.groupings.items():
+            if self.replication_factor % size:
+                why = "cannot be larger than" if size > self.replication_factor else "must be a factor of"
+                raise OptionError(f"Option replica_grouping: the size of {name}={kind}:{size} {why} replication_factor, and there are "
+                                  f"{self.replication_factor} replicas.")
+        if self.replica_grouping and not self.drop_last:
+            raise OptionError("Option replica_grouping: with drop_last=False the last rows would train the weights of replica 0 only; leave one of "
+                              "the two out.")
 
     def _validate_schedule(self) -> None:
         if self.schedule == "step" and not (self.schedule_epochs and min(self.schedule_epochs) >= 1
@@ -398,6 +415,11 @@ class Options(Settings):
     def serial_splits(self) -> dict[str, tuple[str, int]]:
         """`serialized_matmul` as mode and factor by name pattern."""
         return {name: serial_split(text) for name, text in self.serialized_matmul.items()}
+
+    @property
+    def groupings(self) -> dict[str, tuple[str, int, str]]:
+        """`replica_grouping` as type, size and retrieval by name pattern."""
+        return {name: grouping(text) for name, text in self.replica_grouping.items()}
 
     @property
     def global_batch_size(self) -> int:

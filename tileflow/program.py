@@ -1,12 +1,13 @@
 """The Program: what both consumers of a model share. Target-neutral: nothing in it depends on the host."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import schedule
 from .graph import Graph, State, Value, to_text
+from .replicas import copy_of
 from .schedule import Steps
 from .staging import Staging
 
@@ -65,10 +66,11 @@ class Program:
         prologue  what depends on weights and constants only
         fold      one micro-batch's contributions into states (gradient accumulators, running statistics, summed outputs), in global order, so
                   that micro-batches may be computed side by side
-        fold.1 …  the same of later replicas, where each has buffers of its own
         update    accumulated gradients and optimizer states -> new weights and states
     schedule: which of them runs when. Nothing else knows the order of parts or how often they run.
     links: an input value of a part -> the value of another part that feeds it.
+    own: states of which not all replicas have the same: what a part calls one -> what each replica's is called. Runs and folds are then `ahead` by
+        the number of their replica.
     skips: the update itself keeps the states as they were where loss or gradients are not finite, so that nobody needs to refuse them.
     notes: sentences on what a user should know of it, such as weights that no gradient reaches.
     staging: what the marks on nodes mean, for those who cut the step into stages (`strategy.cut`). caller: set once it is cut: `micro` has given way
@@ -81,6 +83,7 @@ class Program:
     links: dict[Value, Value] = field(default_factory=dict)
     loss: Value | None = None
     training: bool = False
+    own: dict[str, tuple[str, ...]] = field(default_factory=dict)
     skips: bool = False
     notes: list[str] = field(default_factory=list)
     staging: Staging | None = None
@@ -97,10 +100,11 @@ class Program:
         """A copy with other graphs for the parts that are named, and other fields."""
         return replace(self, parts={**self.parts, **parts}, **changes)
 
-    def add_folds(self, later: Mapping[str, Graph]) -> None:
-        """Replicas after the first fold by these parts, in order."""
-        self.parts.update(later)
-        self.schedule = schedule.with_folds(self.schedule, ("fold", *later))
+    def tell_apart(self, own: Mapping[str, tuple[str, ...]]) -> None:
+        """Let replicas have these states of their own (`own`)."""
+        if own:
+            weights = any(s.name in own for graph in self.graphs for s in graph.parameters)
+            self.own, self.schedule = dict(own), schedule.with_replicas(self.schedule, self.batching.replicas, weights)
 
     # ---- what a caller gives and gets
 
@@ -161,7 +165,21 @@ class Program:
         for graph in self.graphs:
             for state in graph.states:
                 found.setdefault(state.name, state)
+                for other in self._copies(state) if state.kind in ("parameter", "buffer") else ():
+                    found.setdefault(other.name, other)
         return found
+
+    def _copies(self, state: State) -> Iterator[State]:
+        """What other replicas have in place of a state of a part."""
+        names = self.own.get(state.name, ())
+        for replica, name in enumerate(names):
+            if name in names[:replica] or name == state.name:
+                continue
+            if state.kind in ("parameter", "buffer"):
+                yield copy_of(state, int(name.rpartition("@")[2]))
+            else:
+                owner, start = (self.own[of][replica] if of in self.own else of for of in (state.owner, state.start))
+                yield replace(state, name=name, owner=owner, start=start)
 
     def accumulators(self, ipu: int | None = None) -> list[State]:
         """Sums over an update's micro-batches, zero when it begins."""
@@ -173,7 +191,7 @@ class Program:
 
     def _folded(self, ipu: int | None) -> list[State]:
         found = {s.name: s for name in schedule.folded(self.schedule, ipu) for s in self.parts[name].states}
-        return list(found.values())
+        return [other for s in found.values() for other in (s, *self._copies(s))]
 
     def to_text(self) -> str:
         """The schedule, then the parts in its order, a node a line."""

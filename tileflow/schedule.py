@@ -110,19 +110,18 @@ def one_by_one(micro_batches: int, updates: int | None) -> Steps:
     return Repeat(updates, update, "update"),
 
 
-def with_folds(steps: Steps, folds: tuple[str, ...]) -> Steps:
-    """The schedule in which replicas fold by parts of their own, in order: a turn is a micro-batch of each of them, side by side."""
-    return tuple(_folding(step, folds) for step in steps)
+def with_replicas(steps: Steps, replicas: int, weights: bool) -> Steps:
+    """The schedule in which a turn is a micro-batch of each replica, side by side, and their folds in order. With `weights` of their own, what runs
+    once for all micro-batches runs once for each replica, but for what is atomic."""
+    return tuple(_replicated(step, replicas, weights) for step in steps)
 
 
-def _folding(step: Step, folds: tuple[str, ...]) -> Step:
+def _replicated(step: Step, replicas: int, weights: bool) -> Step:
     if isinstance(step, Repeat) and _is_wavable(step):
-        runs = [s for s in step.steps if isinstance(s, Run)]
-        waves = tuple(Wave(tuple(replace(run, ahead=i) for i in range(len(folds)))) for run in runs)
-        return Repeat(step.times // len(folds), (*waves, *(Fold(part, i) for i, part in enumerate(folds))), step.counts, len(folds))
-    if isinstance(step, Repeat | Atomic | Refresh):
-        return replace(step, steps=with_folds(step.steps, folds))
-    return step
+        return Repeat(step.times // replicas, _wave(step.steps, replicas), step.counts, replicas)
+    if isinstance(step, Repeat | Refresh):
+        return replace(step, steps=with_replicas(step.steps, replicas, weights))
+    return _wave((step,), replicas)[0] if weights and isinstance(step, Run) else step
 
 
 # ---- questions that interpreters share

@@ -32,6 +32,7 @@ OF_OPTION: dict[str, tuple[str, ...]] = {
     "gradient_accumulation": (*TRAINING, "inference_model"),          # where it must be 1, and that is said
     "replication_factor": (*RUNS, *SIMULATED),
     "input_group_size": MODELS, "input_group_type": MODELS, "broadcast_buffers": ("train", "training_model"),
+    "replica_grouping": ("train", *MODELS),
     "output_mode": MODELS, "output_return_period": MODELS,
     "epochs": ("train",),
     "loss": (*TRAINING, "infer"), "ignore_index": (*TRAINING, "infer"), "class_axis": (*TRAINING, "infer"),          # what the labels are
@@ -74,7 +75,7 @@ OF_STRATEGY = {"stages": SEVERAL, "pipeline_splits": SEVERAL, "auto_pipeline": S
                "auto_round_num_ipus": SEVERAL, "pipeline_recompute": ("pipelined",), "tensors_liveness": ("serial_phased", "parallel_phased"),
                "separate_backward_phase": ("serial_phased", "parallel_phased")}
 """What counts with these strategies only."""
-OF_REPLICAS = ("input_group_size", "input_group_type", "broadcast_buffers")
+OF_REPLICAS = ("input_group_size", "input_group_type", "broadcast_buffers", "replica_grouping")
 """What counts with several replicas only."""
 
 OF_FILES = ("dims", "tie", "untie", "keep_training_mode", "num_classes")

@@ -22,6 +22,7 @@ from ..runtime.data import Dataset, check_given, open_data
 from ..runtime.history import Epoch
 from ..runtime.labels import Fit, is_hard, look, numbered_as
 from ..runtime.preprocessing import Preprocessing
+from ..runtime.replica_state import OF_REPLICA_0
 from ..runtime.run_folder import checkpoint_of, run_folder
 from ..runtime.run_settings import Recorded, file_digest, record, resumed
 from ..runtime.source import OnnxSource, Source
@@ -104,6 +105,8 @@ class TrainResult:
         """
         trainer, source, asked = self._trainer, self._trainer.model.source, Form.of(form) if form else None
         options = trainer.options if keep_training_mode is None else trainer.options.clone(keep_training_mode=keep_training_mode)
+        if options.replica_grouping:
+            trainer.reporter.say(OF_REPLICA_0)
         rows = np.arange(trainer.loader.batch_size) % len(trainer.train)
         names = list(source.input_types(trainer.train))
         inputs = trainer.train.gather(rows)[:len(names)]

@@ -72,8 +72,9 @@ class _Groups:
     def of_model(cls, optimizer: Optimizer, parameters: Sequence[State], named: Mapping[int, str]) -> _Groups:
         return cls(optimizer, assigned(optimizer, parameters, named), undecayed(optimizer, parameters))
 
-    def given(self, name: str) -> dict[str, tuple[str, Any]]:
-        """A weight's attributes: role ("" for a constant) and value."""
+    def given(self, parameter: State) -> dict[str, tuple[str, Any]]:
+        """A weight's attributes: role ("" for a constant) and value. Copies that other replicas have of it share them."""
+        name = parameter.owner or parameter.name
         number = self.of[name]
         own = dict(self.optimizer.hyper()[number])
         if name in self.undecayed and "weight_decay" not in self.optimizer.param_groups[number].own:
@@ -96,9 +97,9 @@ class _Writer:
         self.graph.states.append(made)
         return made
 
-    def hyper(self, name: str) -> dict[str, Number]:
+    def hyper(self, parameter: State) -> dict[str, Number]:
         """A weight's attributes as numbers: constants, or scalars that the host fills before each call."""
-        return {what: self._scalar(role) if role else x for what, (role, x) in self.groups.given(name).items()}
+        return {what: self._scalar(role) if role else x for what, (role, x) in self.groups.given(parameter).items()}
 
     def unscaling(self, averaged: Averaged) -> Value:
         """What takes loss scale and count out of a sum of gradients."""
@@ -146,17 +147,17 @@ def build_update(optimizer: Optimizer, parameters: list[State], gradients: Seque
     arrivals, updates, slots = {}, [], []
     for parameter, gradient in zip(parameters, gradients, strict=True):
         t, wide = parameter.input.type, arithmetic(parameter.input.type).dtype
-        weight = w.state(parameter.name, "parameter", t, parameter.group)
+        weight = w.state(parameter.name, "parameter", t, parameter.group, parameter.owner, parameter.role)
         folded = gradient is None and optimizer.combined
         if gradient is None:
             g = _accumulator(w, optimizer, parameter).input
         else:
             g = arrivals[parameter.name] = b.input(f"{parameter.name}.grad", gradient.type)
-        own = {s.name: w.slot(parameter, s) for s in optimizer.slots_of(w.groups.given(parameter.name))}
+        own = {s.name: w.slot(parameter, s) for s in optimizer.slots_of(w.groups.given(parameter))}
         with b.at(Origin((parameter.name,), "update")):
             read = {name: b.cast(s.input, wide) for name, s in own.items()}
             updates.append(Update(b, w.scalars, weight, b.cast(weight.input, wide), g, b.cast(g, wide), 1.0 if folded else factor, read,
-                                  w.hyper(parameter.name), count, folded=folded))
+                                  w.hyper(parameter), count, folded=folded))
         slots.append(own)
     for transform in optimizer.chain():
         transform.apply(updates)
@@ -204,7 +205,7 @@ def build_fold(optimizer: Optimizer, parameters: list[State], gradients: Sequenc
         wide = arithmetic(total.input.type).dtype if gradient.dtype != "float64" else "float64"
         with b.at(Origin((parameter.name,), "backward")):
             old, new = b.cast(total.input, wide), b.cast(arriving, wide)
-            u = Update(b, n, parameter, old, None, new, 1.0, {}, w.hyper(parameter.name) if optimizer.combined else {})
+            u = Update(b, n, parameter, old, None, new, 1.0, {}, w.hyper(parameter) if optimizer.combined else {})
             if optimizer.combined:
                 share = n.mul(combined_share(u), w.unscaling(averaged))
             total.output = b.cast(u.mix(old, keep, new, share), total.input.dtype)

@@ -40,8 +40,8 @@ class Arenas:
         found: dict[str, Callable[[Place], int | Moving]] = {
             "constant": lambda p: _at(self.constants[p.region[1]], p),
             "table": lambda p: _at(self._table(p.region[1]), p),
-            "pending": lambda p: _at(self.pending[p.region[1]], p),
-            "state": self._state,
+            "pending": lambda p: _at(self.pending[self._whose(p, ahead)], p),
+            "state": lambda p: self._state(p, ahead),
             "io": lambda p: Moving("micro-batch", self._bytes[p.region[1]], self.slots[p.region[1]], p.offset, p.region[1]),
             "stash": self._stash,
             "arena": lambda p: _at(self._arena(p.region[1], ahead), p)}
@@ -69,8 +69,14 @@ class Arenas:
         of = self.of[name]
         return of[ahead if len(of) > 1 else 0]
 
-    def _state(self, place: Place) -> int | Moving:
-        name = place.region[1]
+    def _whose(self, place: Place, ahead: int) -> str:
+        """What the state of a place is called that the run's replica has."""
+        name: str = place.region[1]
+        own = self.plan.program.own
+        return own[name][ahead] if name in own else name
+
+    def _state(self, place: Place, ahead: int) -> int | Moving:
+        name = self._whose(place, ahead)
         if name in self.scalars:
             first = int(self.hyper.ctypes.data) + 8 * list(self.scalars).index(name)
             return Moving("update", 8 * self.hyper.shape[1], len(self.hyper), first)

@@ -197,4 +197,4 @@ class Engine:
     def _lost(self) -> list[str]:
         """Weights that are not finite."""
         self.session.version += 1
-        return [n for n in self.session.names("parameter") if not np.isfinite(self.session[n]).all()]
+        return [n for n in self.session.names("parameter", "replica") if not np.isfinite(self.session[n]).all()]

@@ -28,8 +28,8 @@ class EvaluationModel(LossModel):
     """The model in inference form, with the loss of each row as a further output; or of each micro-batch, where a row alone has none."""
 
     def __init__(self, source: Source, options: Options, loss: Loss, progress: Progress | None = None) -> None:
-        one = options.clone(gradient_accumulation=1, replication_factor=1, input_group_size=1, output_mode="all", on_new_shape="compile",
-                            strategy="none")
+        one = options.clone(gradient_accumulation=1, replication_factor=1, input_group_size=1, replica_grouping={}, output_mode="all",
+                            on_new_shape="compile", strategy="none")
         super().__init__(source, one, loss, progress)
         self.by_rows = True
         self._weight: float | None = None

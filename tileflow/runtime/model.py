@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,9 +22,11 @@ from ..importers.onnx.model import OTHER_TYPES
 from ..options import Options
 from ..passes.anchors import anchored
 from ..program import Batching, Program
+from ..replicas import Grouping
 from ..state import build
 from ..strategy.mark import Marking
 from ..text import one_line
+from . import replica_state
 from .engine import Engine
 from .executable import Host, Progress, Recent, Signature, make_engine
 from .pieces import Pieces, as_datum
@@ -116,9 +119,41 @@ class Model:
 
     # ---- weights
 
-    def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of the parameters and buffers by name, all after the same whole update."""
-        return self.source.state_dict(self.training)
+    def state_dict(self, replica: int = 0) -> dict[str, np.ndarray]:
+        """Copies of the parameters and buffers by name, all after the same whole update, as a replica has them.
+
+        Raises:
+            OptionError: there is no such replica.
+            TileflowError: of another than the first one, before the first call or `compile`.
+        """
+        if replica == 0:
+            return self.source.state_dict(self.training)
+        session, program = self.source.session, self.program
+        return session.turn.hold(lambda: replica_state.of_replica(program, session, self.source.state_dict(self.training), replica))
+
+    def replica_state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of the parameters and buffers that replicas have of their own, after the same whole update: [groups, *shape] each, or
+        [replicas, *shape], as `replica_grouping` asked for; buffers (`broadcast_buffers=False`) are [replicas, *shape].
+
+        Raises:
+            TileflowError: before the first call or `compile`.
+        """
+        session, program = self.source.session, self.program
+        return session.turn.hold(lambda: replica_state.collect(program, session, self._groupings()))
+
+    def load_replica_state_dict(self, tensors: Mapping[str, Any]) -> None:
+        """Give groups of replicas weights of their own, or replicas buffers: all or some of what `replica_state_dict` gives, by name, with a first
+        dimension of groups or as it gives it. Nothing changes unless all of it fits.
+
+        Raises:
+            DataError: names, shapes or types differ, or replicas of one group would get different weights; the sentence says which.
+            TileflowError: before the first call or `compile`.
+        """
+        session = self.source.session
+        session.put(replica_state.check(self.program, session, self._groupings(), tensors))
+
+    def _groupings(self) -> dict[str, Grouping]:
+        return {name: Grouping(*parts) for name, parts in self.options.groupings.items()}           # type: ignore[arg-type]
 
     def load_state_dict(self, tensors: Mapping[str, Any], strict: bool = True) -> None:
         """Overwrite the parameters and buffers, of all models of this network; nothing changes unless every name, shape and type fits.
@@ -132,7 +167,8 @@ class Model:
         self.source.load_state_dict(tensors, self.training, strict)
 
     def save_onnx(self, path: str | os.PathLike[str], keep_training_mode: bool | None = None, **form: Any) -> Path:
-        """Write the ONNX model with the weights as they are now, atomically, if read again it computes what the engine does.
+        """Write the ONNX model with the weights as they are now, atomically, if read again it computes what the engine does. Where replicas have
+        weights of their own the file has those of replica 0, which a warning says.
 
         Args:
             keep_training_mode: leave batch normalisation and dropout as the model has them, instead of writing the form for inference;
@@ -143,6 +179,8 @@ class Model:
             ModelError: what was asked is for other models, or the written one computes something else.
             UnsupportedError: ONNX has no words for a layer of the network.
         """
+        if self.options.replica_grouping:
+            warnings.warn(replica_state.OF_REPLICA_0, stacklevel=2)
         options = self.options if keep_training_mode is None else self.options.clone(keep_training_mode=keep_training_mode)
         write_trained(self.source, self.state_dict(), Path(path), options, self._example(), progress=self.progress,
                       form=Form.of(form) if form else None)
@@ -311,8 +349,7 @@ class Model:
         o = self.options
         if o.input_group_size == 1:
             return arrays
-        replica = np.arange(o.replication_factor)
-        group = replica // o.input_group_size if o.input_group_type == "consecutive" else replica % o.input_groups
+        group = list(Grouping(o.input_group_type, o.input_group_size).groups(o.replication_factor))
         count = o.device_iterations * o.gradient_accumulation
         rows = (a if a.ndim else a.reshape(1) for a in arrays)
         return [a.reshape(count, o.input_groups, -1, *a.shape[1:])[:, group].reshape(-1, *a.shape[1:]) for a in rows]
@@ -443,7 +480,7 @@ class InferenceModel(Model):
 
     def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
         return compiler.inference(graph, batching, serialized=self.options.serial_splits, precision=self.source.precision,
-                                  anchors=list(self._found.values()), marking=Marking.of(self.options))
+                                  anchors=list(self._found.values()), marking=Marking.of(self.options), grouping=self._groupings())
 
     # ---- models whose sizes follow from data
 

@@ -107,8 +107,8 @@ def _longer(types: Sequence[TensorType]) -> list[TensorType]:
 
 def _plain(options: Options) -> Options:
     """The options of a single run that only computes."""
-    return options.clone(gradient_accumulation=1, device_iterations=1, strategy="none", replication_factor=1, input_group_size=1, output_mode="all",
-                         frozen=(), trainable=(), tie=(), untie=())
+    return options.clone(gradient_accumulation=1, device_iterations=1, strategy="none", replication_factor=1, input_group_size=1, replica_grouping={},
+                         output_mode="all", frozen=(), trainable=(), tie=(), untie=())
 
 
 def _outputs(source: OnnxSource | NetSource, options: Options, inputs: Sequence[np.ndarray], progress: Progress | None) -> dict[str, np.ndarray]:

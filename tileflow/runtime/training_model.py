@@ -181,7 +181,7 @@ class TrainingModel(LossModel):
                                  named=self.source.parameter_names(), serialized=self.options.serial_splits, precision=self.source.precision,
                                  checkpoints=self.options.gradient_checkpointing, kept=self.options.recomputation_checkpoints,
                                  broadcast_buffers=self.options.broadcast_buffers,
-                                 anchors=list(self._found.values()), marking=Marking.of(self.options))
+                                 anchors=list(self._found.values()), marking=Marking.of(self.options), grouping=self._groupings())
         for note in made.program.notes:
             warnings.warn(one_line(note, LONGEST_NOTE), stacklevel=2)
         return made

@@ -12,7 +12,7 @@ from ..room import aligned, room
 from .turns import Turn
 
 LASTING = ("parameter", "buffer", "optimizer", "replica")
-"""Kinds of states that a checkpoint must hold. replica: the buffers that later replicas have of their own."""
+"""Kinds of states that a checkpoint must hold. replica: the weights and buffers that later replicas have of their own."""
 
 
 class Session:
@@ -36,7 +36,7 @@ class Session:
         self._arrays: dict[str, np.ndarray] = {}
         self._kinds: dict[str, str] = {}
         self._rests: dict[str, str] = {}          # by weight, the state that holds the bits which the weight lacks: new weights have none
-        self._copies: dict[str, list[str]] = {}   # by buffer, those of later replicas: they begin as what it is, and as what it is set to
+        self._copies: dict[str, list[str]] = {}   # by weight or buffer, those of later replicas: they begin as what it is, and as what it is set to
 
     def declare(self, states: Iterable[State], initial: Mapping[str, np.ndarray] | None = None) -> None:
         """Make memory for the states that have none yet: copied from `initial`, or full of what the state says it starts with.
@@ -120,13 +120,11 @@ class Session:
         """
         def write() -> None:
             for name, array in tensors.items():
-                self._arrays[name][...] = array
-                for copy in self._copies.get(name, ()):
-                    if copy not in tensors:
-                        self._arrays[copy][...] = array
-                rest = self._rests.get(name)
-                if rest is not None and rest not in tensors:
-                    self._arrays[rest][...] = 0
+                for one in (name, *(copy for copy in self._copies.get(name, ()) if copy not in tensors)):
+                    self._arrays[one][...] = array
+                    rest = self._rests.get(one)
+                    if rest is not None and rest not in tensors:
+                        self._arrays[rest][...] = 0
             self.version += 1
         self.turn.change(write)
 
