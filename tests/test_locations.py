@@ -68,6 +68,14 @@ def test_optimizer_state_comes_before_a_weights_update_and_goes_after_it() -> No
     assert ends["0.weight.exp_avg"][1] < ends["2.weight.exp_avg"][0], f"the update of one weight ends before the next begins: {weights}"
 
 
+def test_an_update_with_one_norm_over_all_weights_goes_weight_by_weight_after_it() -> None:
+    tiled = off(build(mlp(256, 512, 10), (16, 256), optimizer=Adam(max_grad_norm=1.0), accumulation=4), "optimizer")
+    ends = {s.name: s.stays[0] for s in tiled.memory_schedule.storages if s.off_chip}
+    assert ends["0.weight.exp_avg"][1] < ends["2.weight.exp_avg"][0]
+    root = max(s.index for s in tiled.steps if s.node.op.name == "Min")
+    assert root < ends["0.weight.exp_avg"][0]
+
+
 def test_a_tensor_below_the_threshold_stays() -> None:
     """nelms < minElementsForOffChip stays on the chip, 2 by default; as many leave it."""
     shapes = {s.name: s.shape for s in off(training(), "optimizer").memory_schedule.storages if s.off_chip}

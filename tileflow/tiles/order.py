@@ -16,7 +16,7 @@ def weight_by_weight(program: Program) -> Program:
 
 def _ordered(graph: Graph) -> list[Node]:
     """For each weight in turn the nodes that its new value, and those of its states, still need, in the order that they had; then all others."""
-    place = {id(node): i for i, node in enumerate(graph.nodes)}
+    place = {v: i for i, node in enumerate(graph.nodes) for v in node.outputs}
     wanted: dict[str, list[Value]] = {}
     for state in graph.states:
         if state.output is not None and (state.owner or state.kind == "parameter"):
@@ -24,13 +24,13 @@ def _ordered(graph: Graph) -> list[Node]:
     found: list[Node] = []
     done: set[int] = set()
     for values in wanted.values():
-        needed: dict[int, Node] = {}
-        stack = [v.producer for v in values]
+        needed: set[int] = set()
+        stack = list(values)
         while stack:
-            node = stack.pop()
-            if node is not None and id(node) not in done:
-                done.add(id(node))
-                needed[place[id(node)]] = node
-                stack += [v.producer for v in node.operands]
-        found += [node for _, node in sorted(needed.items())]
-    return found + [node for node in graph.nodes if id(node) not in done]
+            at = place.get(stack.pop())
+            if at is not None and at not in done:
+                done.add(at)
+                needed.add(at)
+                stack += graph.nodes[at].operands
+        found += [graph.nodes[i] for i in sorted(needed)]
+    return found + [node for i, node in enumerate(graph.nodes) if i not in done]
