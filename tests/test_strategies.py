@@ -96,6 +96,7 @@ def alone() -> tuple[dict[str, np.ndarray], list[Any], Any]:
 STRATEGIES: dict[str, dict[str, Any]] = {
     "pipelined": FOUR.to_options(),
     "kept": {**FOUR.to_options(), "pipeline_recompute": False},
+    "1f1b": {**FOUR.to_options(), "pipeline_schedule": "1f1b"},
     "two": {"strategy": "pipelined", "pipeline_splits": ("hidden",)},
     "found": {"strategy": "pipelined", "auto_pipeline": 3, "auto_round_num_ipus": True},
     "sharded": {**FOUR.to_options(), "strategy": "sharded"},
@@ -132,7 +133,8 @@ EXHAUSTIVE = [("digits", ("second",)), ("digits", ("second", "hidden", "last")),
 
 
 MORE: dict[str, tuple[dict[str, Any], ...]] = {
-    "pipelined": ({}, {"pipeline_recompute": False}), "sharded": ({},),
+    "pipelined": ({}, {"pipeline_recompute": False}, {"pipeline_schedule": "1f1b"}, {"pipeline_schedule": "1f1b", "pipeline_recompute": False}),
+    "sharded": ({},),
     "serial_phased": (*({"tensors_liveness": mode} for mode in MODES), {"separate_backward_phase": True}),
     "parallel_phased": (*({"tensors_liveness": mode} for mode in MODES[:2]), {"separate_backward_phase": True})}
 
@@ -195,6 +197,27 @@ def test_a_pipeline_takes_g_plus_p_minus_1_cycles_for_every_update(places: int, 
     assert from_data(to_data(steps)) == steps
 
 
+@pytest.mark.parametrize(("forward", "count"), [(2, 2), (2, 9), (3, 3), (4, 5), (4, 20)])
+def test_1f1b_does_one_forward_and_one_backward_pass_in_turn(forward: int, count: int):
+    """2 (G + F - 1) cycles; from stage s's first backward pass to its last forward pass it does one of each in turn; F - s micro-batches wait."""
+    places = 2 * forward
+    steps = pipelined.build(Parts(tuple(f"s{i}" for i in range(places)), (None,) * places, tuple(min(i, places - 1 - i) for i in range(places)),
+                                  interval=2), Batching(1, count, 2), True)
+    one = dict.fromkeys((f"s{i}" for i in range(places)), 1)
+    assert elapsed(period(steps), one) == 2 * (count + forward - 1)
+    assert from_data(to_data(steps)) == steps
+    deep = depths(period(steps))
+    for s in range(forward):
+        there, back = f"s{s}", f"s{places - 1 - s}"
+        ran = [(m.step.part, m.micro_batch) for m in unrolled(period(steps)) if isinstance(m.step, Run) and m.step.part in (there, back)]
+        assert sorted(ran) == sorted((part, m) for part in (there, back) for m in range(count))
+        assert [m for part, m in ran if part == back] == list(range(count)), "in the order of the micro-batches"
+        first, last = ran.index((back, 0)), len(ran) - 1 - [part for part, _ in ran[::-1]].index(there)
+        kinds = [part for part, _ in ran[first:last + 1]]
+        assert all(a != b for a, b in itertools.pairwise(kinds))
+        assert deep[there, back] == min(forward - s, count)
+
+
 def test_a_stash_is_as_deep_as_the_stages_between():
     """For forward stage s of F: 2 (F - 1 - s) + 1 micro-batches wait for the backward pass; the last stage's wait for nothing."""
     forward = 4
@@ -224,6 +247,25 @@ def test_a_pipeline_wants_as_many_micro_batches_as_stages():
         trained(Cnn(), *images(), gradient_accumulation=2, **FOUR.to_options())
     with pytest.raises(OptionError, match=r"device_iterations must be greater than or equal to the number of pipeline stages \(4\)"):
         tileflow.inference_model(Cnn(), device_iterations=2, **FOUR.to_options())(images()[0])
+
+
+def test_1f1b_wants_as_many_micro_batches_as_forward_stages():
+    with pytest.raises(OptionError, match=r"number of pipeline stages \(4\) with the pipeline_schedule 1f1b; it is 2"):
+        trained(Cnn(), *images(), gradient_accumulation=2, pipeline_schedule="1f1b", **FOUR.to_options())
+    with pytest.raises(OptionError, match="pipeline_schedule has no effect with the strategy sharded"):
+        tileflow.training_model(Cnn(), strategy="sharded", stages=("a", "b"), pipeline_schedule="1f1b")
+
+
+def test_replicas_with_buffers_of_their_own_give_the_same_bits_in_stages():
+    """The folds of each replica are cut like those of the first."""
+    own = {"gradient_accumulation": 7, "device_iterations": 1, "replication_factor": 2, "broadcast_buffers": False}
+    whole = trained(Cnn(), *images(), **own)
+    assert [n for n in whole[2].engine.plan.program.states if n.endswith("@1")], "there are such buffers"
+    for name in ("pipelined", "1f1b", "back", "sharded", "groups"):
+        found = trained(Cnn(), *images(), threads=2, **own, **STRATEGIES[name])
+        same(whole, found)
+        for state in (n for n in whole[2].engine.plan.program.states if n.endswith("@1")):
+            np.testing.assert_array_equal(whole[2].source.session[state], found[2].source.session[state])
 
 
 def test_stages_are_counted_by_changes_of_the_ipu_from_0_on():
@@ -612,6 +654,15 @@ def test_the_last_ipu_stashes_nothing_and_recomputation_stashes_less():
     assert sum(i.stashed for i in again.ipus) < sum(i.stashed for i in kept.ipus)
     assert again.ipus[0].stashed == 6 * (2 * 144 * 4 + 2 * 4 * 100 * 4), "2 (F - 1) more of the input, and of what crosses and ReLU's gradient reads"
     assert all(i.stashed == 0 for i in tiled(**STRATEGIES["sharded"]).tiled.ipus)
+
+
+def test_1f1b_holds_fewer_micro_batches_than_the_grouped_schedule():
+    grouped, alternating = tiled(**FOUR.to_options()), tiled(**FOUR.to_options(), pipeline_schedule="1f1b")
+    stashed = [[i.stashed for i in found.tiled.ipus] for found in (grouped, alternating)]
+    assert all(b < a for a, b in zip(stashed[0][:3], stashed[1][:3], strict=True))
+    assert stashed[1][3] == 0
+    assert alternating.tiled.ipus[0].stashed == 3 * (2 * 144 * 4 + 2 * 4 * 100 * 4), "F - 1 more"
+    assert gantt.Chart(alternating.report).clock == alternating.report["totals"]["cycles"]
 
 
 def test_equal_stages_work_all_the_time_but_for_the_ends():

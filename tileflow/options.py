@@ -45,7 +45,7 @@ from .kinds import (
 )
 from .settings import FrozenOptionsError, Settings, by_any_name
 from .spellings import PRECISION_SPELLINGS
-from .staging import Liveness, Strategy
+from .staging import Liveness, PipelineSchedule, Strategy
 
 __all__ = ["GROUPS", "MODEL_TABLE", "FrozenOptionsError", "Options", "declarations", "default_options", "near_names",
            "read_options_file", "renamed", "with_defaults"]
@@ -257,6 +257,9 @@ class Options(Settings):
         "same_as_ipu", Choice(("same_as_ipu", "auto_increment")), "execution", "where blocks, and no stages, are given: a stage for each IPU, or for "
         "each block")
     auto_round_num_ipus: bool = _option(False, Flag(), "execution", "reserve the next power of two where a model wants another number of IPUs")
+    pipeline_schedule: PipelineSchedule = _option(
+        "grouped", Choice(("grouped", "1f1b")), "execution", "how pipelined training goes: a forward and a backward pass of each IPU in every cycle "
+        "(grouped), or one of the two in turn, which keeps half as many micro-batches waiting (1f1b)")
     pipeline_recompute: bool = _option(
         True, Flag(), "execution", "pipelined training keeps what enters a stage and computes the rest again for its backward pass")
     tensors_liveness: Liveness = _option(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Strategy = Literal["none", "pipelined", "sharded", "serial_phased", "parallel_phased"]
+PipelineSchedule = Literal["grouped", "1f1b"]
 Liveness = Literal["always_live", "off_chip_after_fwd", "off_chip_after_fwd_no_overlap", "off_chip_after_each_phase"]
 
 
@@ -13,7 +14,8 @@ class Staging:
     """What the marks on a program's nodes (`Origin.stage`) mean.
 
     ipus: of each stage of the forward pass, in their order. recompute: the forward stages but the last run again for the backward pass, from
-    what enters them. liveness, separate_backward: of phases (`strategy.phased`). phases: the phase that each stage is in; () without phases.
+    what enters them. pipeline_schedule: the order of a pipeline's runs (`strategy.pipelined`). liveness: of phases (`strategy.phased`).
+    separate_backward: the last stage's backward pass is a place of its own. phases: the phase that each stage is in; () without phases.
     """
 
     strategy: Strategy
@@ -22,6 +24,7 @@ class Staging:
     liveness: Liveness = "always_live"
     separate_backward: bool = False
     phases: tuple[int, ...] = ()
+    pipeline_schedule: PipelineSchedule = "grouped"
 
     @property
     def forward(self) -> int:

@@ -72,7 +72,8 @@ OF_SCALING = {"growth_factor": ("dynamic",), "backoff_factor": ("dynamic",), "gr
 
 SEVERAL = ("pipelined", "sharded", "serial_phased", "parallel_phased")
 OF_STRATEGY = {"stages": SEVERAL, "pipeline_splits": SEVERAL, "auto_pipeline": SEVERAL, "auto_stage": ("pipelined", "sharded"),
-               "auto_round_num_ipus": SEVERAL, "pipeline_recompute": ("pipelined",), "tensors_liveness": ("serial_phased", "parallel_phased"),
+               "auto_round_num_ipus": SEVERAL, "pipeline_recompute": ("pipelined",), "pipeline_schedule": ("pipelined",),
+               "tensors_liveness": ("serial_phased", "parallel_phased"),
                "separate_backward_phase": ("serial_phased", "parallel_phased")}
 """What counts with these strategies only."""
 OF_REPLICAS = ("input_group_size", "input_group_type", "broadcast_buffers", "replica_grouping")

@@ -78,8 +78,10 @@ class Plan:
 
     def bound_once(self, part: str, ahead: int) -> int:
         """What tells apart the runs of a part whose rows need addresses of their own. A stage's arena is its own and what it reads lies in stashes,
-        whose addresses follow the micro-batches."""
-        return ahead if self.program.caller is None else self.arena_of(part, ahead)
+        whose addresses follow the micro-batches; replicas may have states of their own."""
+        if self.program.caller is None:
+            return ahead
+        return self.arena_of(part, ahead) or (ahead % self.program.batching.replicas if self.program.own else 0)
 
     def leaves(self) -> list[Leaf]:
         """Every distinct leaf the plan calls, in order of first use."""

@@ -73,7 +73,7 @@ class Arenas:
         """What the state of a place is called that the run's replica has."""
         name: str = place.region[1]
         own = self.plan.program.own
-        return own[name][ahead] if name in own else name
+        return own[name][ahead % len(own[name])] if name in own else name
 
     def _state(self, place: Place, ahead: int) -> int | Moving:
         name = self._whose(place, ahead)

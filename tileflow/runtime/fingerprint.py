@@ -22,7 +22,7 @@ FREE = frozenset({
     "activations_off_chip", "weights_off_chip", "optimizer_off_chip", "accumulators_off_chip", "min_elements_off_chip",
     "epochs", "loss", "loss_scaling", "schedule", "warmup", "schedule_epochs", "schedule_gamma", "schedule_power", "schedule_end",
     "dims", "tie", "untie", "anchored_tensors", "strategy", "stages", "pipeline_splits", "auto_pipeline", "auto_stage", "auto_round_num_ipus",
-    "pipeline_recompute", "tensors_liveness", "separate_backward_phase",
+    "pipeline_recompute", "pipeline_schedule", "tensors_liveness", "separate_backward_phase",
     "num_workers", "persistent_workers", "data_loader_mode", "rebatched_worker_size",
     "data", "data_format", "inputs", "label", "validation_split", "scale", "mean", "std"}) | OPTIONS
 """Options that need not be the same: the numbers do not follow from those in the first lines, and what follows from the others, the

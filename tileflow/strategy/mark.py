@@ -16,7 +16,7 @@ from ..graph import Graph, Node, Value
 from ..graph.hints import Annotation
 from ..passes.checkpoint import LISTED, beginnings
 from ..program import Batching
-from ..staging import Liveness, Staging, Strategy
+from ..staging import Liveness, PipelineSchedule, Staging, Strategy
 from . import rules
 from .balance import balanced
 from .cost import cycles
@@ -49,6 +49,7 @@ class Marking:
     recompute: bool = True
     liveness: Liveness = "always_live"
     separate_backward: bool = False
+    pipeline_schedule: PipelineSchedule = "grouped"
     bytes_per_ipu: int | None = None
 
     @classmethod
@@ -57,7 +58,8 @@ class Marking:
         if options.strategy == "none":
             return None
         return cls(options.strategy, *parsed(options.stages), options.pipeline_splits, options.auto_pipeline, options.auto_stage,
-                   options.auto_round_num_ipus, options.pipeline_recompute, options.tensors_liveness, options.separate_backward_phase, bytes_per_ipu)
+                   options.auto_round_num_ipus, options.pipeline_recompute, options.tensors_liveness, options.separate_backward_phase,
+                   options.pipeline_schedule, bytes_per_ipu)
 
     def mark(self, graph: Graph, batching: Batching, training: bool) -> Staging | None:
         """Mark the forward nodes of a graph and say what the marks mean; None, and no marks, where one IPU does all.
@@ -77,8 +79,9 @@ class Marking:
             stages, ipus = _merged(stages, ipus)
         if len(ipus) < 2 or (not phased and len(set(ipus)) < 2):
             return None
-        separate = self.separate_backward or self.liveness != "always_live"
-        staging = Staging(self.strategy, tuple(ipus), self.recompute and pipelined and training, self.liveness, separate, phases)
+        separate = self.separate_backward or self.liveness != "always_live" or self.pipeline_schedule == "1f1b"
+        staging = Staging(self.strategy, tuple(ipus), self.recompute and pipelined and training, self.liveness, separate, phases,
+                          self.pipeline_schedule)
         rules.ipus_for(ipus, rounded=self.rounded)
         rules.check_flow(graph, stages)
         rules.check_shared(graph, stages, staging)

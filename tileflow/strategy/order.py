@@ -1,6 +1,7 @@
 """What schedules of staged programs share: the names of a step's parts, and the updates around it."""
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..program import Batching
@@ -12,7 +13,8 @@ class Parts:
     """The parts of a micro-step in their order: names of the stages, of what folds each one's contributions (None: nothing), IPUs.
 
     phases: the number of each one's phase; off_chip: tensors leave the chip between phases whose numbers are far enough apart. reads: the places
-    whose results each reads.
+    whose results each reads. interval: cycles of a pipeline from one micro-batch to the next. replicas: those that have states of
+    their own; a turn has a micro-batch of each.
     """
 
     stages: tuple[str, ...]
@@ -21,6 +23,8 @@ class Parts:
     phases: tuple[int, ...] = ()
     off_chip: bool = False
     reads: tuple[frozenset[int], ...] = ()
+    interval: int = 1
+    replicas: int = 1
 
     def run(self, place: int, ahead: int = 0) -> Run:
         """A stage runs."""
@@ -30,6 +34,11 @@ class Parts:
         """What a stage gave is folded."""
         name = self.folds[place]
         return () if name is None else (Fold(name, ahead, self.ipus[place]),)
+
+    def in_order(self, micro_batches: int, body: Callable[[int], Sequence[Step]]) -> Steps:
+        """Micro-batch after micro-batch: each is `body`, of what is ahead of the counter."""
+        steps = tuple(step for ahead in range(self.replicas) for step in body(ahead))
+        return Repeat(micro_batches // self.replicas, steps, "micro-batch", self.replicas),
 
 
 def updates(parts: Parts, micro_batches: Steps, batching: Batching, training: bool) -> Steps:

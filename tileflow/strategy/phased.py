@@ -5,10 +5,11 @@ one: two phases' tensors are then on the chip together. Liveness modes are numbe
 """
 from __future__ import annotations
 
+import functools
 import itertools
 
 from ..program import Batching
-from ..schedule import Repeat, Run, Step, Steps, Stream, Wave
+from ..schedule import Run, Step, Steps, Stream, Wave
 from ..staging import Liveness, Staging
 from .order import Parts, per_update, updates
 
@@ -41,6 +42,10 @@ def numbers(staging: Staging, training: bool) -> tuple[int, ...]:
 
 def build(parts: Parts, batching: Batching, training: bool) -> Steps:
     """The schedule of a call: all phases of a micro-batch, then its folds. Stages of one phase that do not need each other are side by side."""
+    return updates(parts, parts.in_order(per_update(batching, training), functools.partial(_micro_batch, parts)), batching, training)
+
+
+def _micro_batch(parts: Parts, ahead: int) -> Steps:
     groups = [list(found) for _, found in itertools.groupby(range(len(parts.stages)), key=lambda p: parts.phases[p])]
     steps: list[Step] = []
     for j, places in enumerate(groups):
@@ -49,12 +54,11 @@ def build(parts: Parts, batching: Batching, training: bool) -> Steps:
         if j and not before:
             steps += _streams(parts, places, True)
         for i, together in enumerate(_together(parts, places)):
-            runs: tuple[Run | Stream, ...] = (*(parts.run(p) for p in together), *(beside if i == 0 else ()))
-            steps.append(Wave(runs) if len(runs) > 1 else parts.run(together[0]))
+            runs: tuple[Run | Stream, ...] = (*(parts.run(p, ahead) for p in together), *(beside if i == 0 else ()))
+            steps.append(Wave(runs) if len(runs) > 1 else parts.run(together[0], ahead))
         if j + 1 < len(groups) and not after:
             steps += _streams(parts, places, False)
-    steps += [f for p in range(len(parts.stages)) for f in parts.fold(p)]
-    return updates(parts, (Repeat(per_update(batching, training), tuple(steps), "micro-batch"),), batching, training)
+    return (*steps, *(f for p in range(len(parts.stages)) for f in parts.fold(p, ahead)))
 
 
 def _beside(parts: Parts, groups: list[list[int]], j: int) -> bool:

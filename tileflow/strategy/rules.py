@@ -24,6 +24,11 @@ def check_depth(staging: Staging, batching: Batching, training: bool) -> None:
     """OptionError where a pipeline has fewer micro-batches than stages."""
     forward = counted_stages(staging.ipus)
     stages = 2 * forward - 1
+    if training and staging.pipeline_schedule == "1f1b":
+        if batching.gradient_accumulation < forward:
+            raise OptionError(f"gradient_accumulation must be greater than or equal to the number of pipeline stages ({forward}) with the "
+                              f"pipeline_schedule 1f1b; it is {batching.gradient_accumulation}.")
+        return
     if training and batching.gradient_accumulation < stages:
         raise OptionError(f"gradient_accumulation must be greater than or equal to the number of pipeline stages ({stages}) when using "
                           f"PipelinedExecution. Please note that a model with {forward} pipeline stages will have an additional {forward - 1} "
