@@ -12,10 +12,11 @@ import pytest
 from tile_programs import CATEGORIES, handmade
 
 from tileflow import report
+from tileflow.cli import main
 from tileflow.errors import ReportError
 from tileflow.options import declarations
+from tileflow.report import compare, gantt, insights, palette, svg, text, trace
 from tileflow.report import format as f
-from tileflow.report import svg, text, trace
 from tileflow.tiles.chip import CHIPS
 
 POINTS = [
@@ -177,57 +178,148 @@ def test_frontier():
 
 
 class Page(HTMLParser):
-    """Checks that tags nest, and keeps the texts."""
+    """Checks that tags nest, and keeps the data of the page."""
 
-    VOID = ("meta", "input", "br")
+    VOID = ("meta",)
 
     def __init__(self, content: str) -> None:
         super().__init__()
         self.open: list[str] = []
         self.tags: list[str] = []
-        self.texts: list[str] = []
+        self.named: list[str] = []
+        self.data: dict = {}
         self.feed(content)
         assert not self.open
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
-        assert not any(name in ("src", "href", "srcset") for name, _ in attrs)
+        self.named += [name for name, _ in attrs]
         if tag not in self.VOID:
             self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append(tag)
+        self.is_data = ("id", "data") in attrs
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        self.texts.append(data)
+        if self.open and self.open[-1] == "script" and self.is_data:
+            self.data = json.loads(data)
 
 
 def test_the_page_stands_alone_and_nests(built):
     content = report.page.render(built)
     page = Page(content)
-    assert page.tags.count("svg") == 6
-    for word in ("link", "iframe", "img", "object", "embed"):
-        assert word not in page.tags
-    assert not re.search(r"https?://|@import|url\(", content)
-    assert "fits in tile memory" in page.texts
-    assert page.tags.count("tr") > len(built["steps"])
-
-
-def test_a_long_program_is_cut_to_the_slowest_operators(built, monkeypatch):
-    monkeypatch.setattr(report.page, "ROWS", 2)
-    page = Page(report.page.render(built))
-    assert any("The 2 with most cycles of 6; report.json has all." in words for words in page.texts)
+    assert not {"link", "iframe", "img", "object", "embed", "base", "form"} & set(page.tags)
+    assert not {"src", "href", "srcset", "style"} & set(page.named)
+    assert not any(name.startswith("on") for name in page.named)
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|@import|url\(|innerHTML|insertAdjacentHTML|document\.write|eval\(", content)
+    shown, = page.data["reports"]
+    assert shown["fits"] is True
+    assert len(shown["steps"]["name"]) == len(built["steps"])
+    assert [shown["texts"][n] for n in shown["steps"]["name"]] == [s["name"] for s in built["steps"]]
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', content)[1]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
 
 
 def test_names_cannot_break_the_page(built):
-    evil = change(built, ("model",), "<script>alert(1)</script>")
-    evil["steps"][0]["name"] = '"><img src=x onerror=alert(1)>'
+    evil = change(built, ("model",), "</script><script>alert(1)</script><!--")
+    evil["steps"][0]["name"] = '"><img src=x onerror=alert(1)></script>'
     page = Page(report.page.render(evil))
-    assert page.tags.count("script") == 1
+    assert page.tags.count("script") == 2
     assert "img" not in page.tags
+    assert page.data["reports"][0]["model"] == evil["model"]
+    assert evil["steps"][0]["name"] in page.data["reports"][0]["texts"]
+
+
+def test_categories_phases_and_roles_are_data(built):
+    """What nobody has heard of yet is drawn like the rest, in a colour of its own."""
+    new = copy.deepcopy(built)
+    new["memory"]["kinds"].append({"name": "stashes", "always_live": False})
+    new["memory"]["categories"]["stashes"] = [7] * 1472
+    new["totals"]["phases"]["warp"] = 5
+    for s in new["steps"]:
+        s["phases"]["warp"] = 5
+        s["role"] = "dreaming"
+    report.validate(new, "it")
+    shown = Page(report.page.render(new)).data["reports"][0]
+    assert shown["memory"]["kinds"][-1]["name"] == "stashes"
+    assert re.fullmatch("#[0-9a-f]{6}", shown["memory"]["kinds"][-1]["colour"])
+    assert shown["phases"][-1]["name"] == "warp"
+    assert {k["name"] for k in shown["chart"]["kinds"]} == {"dreaming", "update"}
+    text.render(new)
+
+
+def test_colours_are_of_a_name():
+    assert palette.colour("exchange") != palette.colour("exchange", "memory")
+    assert palette.colour("stashes") == palette.colour("stashes") != palette.colour("stash")
+
+
+def test_a_tall_stack_of_repeats_is_drawn_in_few_bars(built, monkeypatch):
+    """A schedule may be of any length: what is drawn is bounded, and its cycles are right."""
+    monkeypatch.setattr(gantt, "MOST", 100)
+    inner = [{"kind": "run", "part": "micro", "ahead": 0, "ipu": 0}]
+    for times in (50, 50, 50):
+        inner = [{"kind": "repeat", "times": times, "steps": inner, "counts": "micro-batch", "by": 1}]
+    chart = gantt.Chart(change(built, ("schedule",), inner))
+    assert len(chart.bars) < 300
+    assert chart.clock == 125_000 * sum(s["cycles"] for s in built["steps"] if s["part"] == "micro") == sum(b.cycles for b in chart.bars)
+
+
+def test_insights_name_what_is_most(built):
+    found = {section["title"]: section for section in insights.sections(built)}
+    slowest = max(built["steps"], key=lambda s: s["cycles_per_update"])
+    assert found["Slowest operators"]["rows"][0]["cells"][0] == slowest["name"]
+    assert found["Slowest operators"]["rows"][0]["goto"] == ["operators", {"step": slowest["index"]}]
+    assert found["Fullest tiles"]["rows"][0]["cells"][0] == "0"
+    assert "What was tried" not in found                      # nothing was: a suggestion has been run, or is absent
+    tried = {"name": "recompute", "fits": True, "bytes": 5, "cycles": 7, "slower": 1.25, "ipus": 1, "sentence": "Tried."}
+    assert insights.sections(change(built, ("levers",), [tried]))[-1]["rows"][0]["cells"] == ["recompute", "fits", "5", "1.25 ×", "1"]
+
+
+def test_why_a_plan_was_chosen():
+    step = {"bound_bytes": 5000, "fits": True, "choice": {"of": 7, "faster": [90, 6000], "leaner": [120, 4000]}}
+    assert f.why(step) == ("The fastest within 5,000 bytes of temporaries a tile of 7 plans worth having. The next faster one takes 90 cycles and "
+                           "6,000 bytes. The next leaner one takes 120 cycles and 4,000 bytes.")
+    assert f.why({**step, "fits": False}).startswith("No plan keeps 5,000 bytes of temporaries a tile; this is the one of 7 that takes least.")
+    assert f.why({**step, "choice": {"of": 1, "faster": None, "leaner": None}}) == "No other plan has fewer cycles or takes fewer bytes."
+    assert f.why({**step, "choice": None}).startswith("Its plan follows")
+
+
+def test_comparison(built):
+    other = change(built, ("totals", "cycles"), built["totals"]["cycles"] // 2)
+    other["steps"][4]["cycles_per_update"] += 7_000_000
+    other["steps"][2]["cycles_per_update"] -= 5
+    other["steps"][1]["name"] = "another"
+    other["options"]["available_memory_proportion"] = 0.25
+    found = compare.compare(built, other, ("old", "new"))
+    assert [row[0] for row in found["operators"]][:2] == [built["steps"][4]["name"], "another"]
+    assert found["operators"][0][3] - found["operators"][0][2] == 7_000_000
+    before, after = (r["steps"][2]["cycles_per_update"] for r in (built, other))
+    assert found["operators"][-1] == [built["steps"][2]["name"], "forward", before, after]
+    assert found["options"] == [["available_memory_proportion", "0.6", "0.25"]]
+    shown = compare.render(found)
+    assert "A: old\nB: new" in shown
+    assert "+7,000,000" in shown
+    assert "-50.0 %" in shown
+    page = Page(report.page.render_both(built, other, found))
+    assert page.data["comparison"]["names"] == ["old", "new"]
+    assert len(page.data["reports"]) == 2
+    same = compare.compare(built, built)
+    assert not same["operators"]
+    assert not same["options"]
+    assert "Operators that differ, cycles of an update: none" in compare.render(same)
+
+
+def test_compare_command(built, tmp_path, capsys):
+    other = change(built, ("totals", "cycles"), 5)
+    report.write(built, tmp_path / "x" / "out")
+    report.write(other, tmp_path / "y" / "out")
+    assert main(["report", str(tmp_path / "x" / "out"), str(tmp_path / "y" / "out"), "--render"]) == 0
+    printed = capsys.readouterr().out
+    assert f"A: {tmp_path}/x/out" in printed
+    assert "compare.html: open it in a browser" in printed
+    assert Page((tmp_path / "y" / "out" / "compare.html").read_text()).data["comparison"]
 
 
 def test_a_program_that_does_not_fit():
@@ -235,9 +327,9 @@ def test_a_program_that_does_not_fit():
     assert big["out_of_memory"] == {"message": "Tile 0 needs 900,000 bytes.", "tile": 0, "demand": 900_000}
     assert not big["memory"]["fits"]
     assert "OUT OF TILE MEMORY" in text.render(big)
-    page = Page(report.page.render(big))
-    assert "out of tile memory" in page.texts
-    assert "Tile 0 needs 900,000 bytes." in page.texts
+    shown, = Page(report.page.render(big)).data["reports"]
+    assert shown["fits"] is False
+    assert shown["error"] == "Tile 0 needs 900,000 bytes."
 
 
 def test_trace(built, made):

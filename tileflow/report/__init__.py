@@ -1,12 +1,22 @@
-"""Reports of the tile machine: report.json, and text, page and trace made from it."""
+"""Reports of the tile machine: report.json, and text, page, trace and comparisons made from it."""
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import ReportError
-from . import page, text, trace
+from . import compare, page, text, trace
 from .json import FILE, SCHEMA_VERSION, Report, build, load, to_text, validate
+
+
+def write_both(a: Report, b: Report, names: tuple[str, str], folder: str | os.PathLike[str]) -> Path:
+    """Write compare.html, a page of two reports and what differs between them, into a folder; returns the file.
+
+    Raises:
+        ReportError: it cannot be written.
+    """
+    return _write(Path(folder), {page.COMPARISON: page.render_both(a, b, compare.compare(a, b, names))}) / page.COMPARISON
 
 
 def write(report: Report, folder: str | os.PathLike[str]) -> Path:
@@ -15,10 +25,14 @@ def write(report: Report, folder: str | os.PathLike[str]) -> Path:
     Raises:
         ReportError: it cannot be made or written to.
     """
-    where = Path(folder)
+    return _write(Path(folder), {FILE: to_text(report), page.FILE: page.render(report), trace.FILE: trace.to_text(report)})
+
+
+def _write(where: Path, files: Mapping[str, str]) -> Path:
+    """Write files so that each is there whole or not at all."""
     try:
         where.mkdir(parents=True, exist_ok=True)
-        for name, content in ((FILE, to_text(report)), (page.FILE, page.render(report)), (trace.FILE, trace.to_text(report))):
+        for name, content in files.items():
             part = where / f".{name}.part"
             part.write_text(content, encoding="utf-8")
             part.replace(where / name)
@@ -27,4 +41,4 @@ def write(report: Report, folder: str | os.PathLike[str]) -> Path:
     return where
 
 
-__all__ = ["FILE", "SCHEMA_VERSION", "Report", "build", "load", "page", "text", "trace", "validate", "write"]
+__all__ = ["FILE", "SCHEMA_VERSION", "Report", "build", "compare", "load", "page", "text", "trace", "validate", "write", "write_both"]

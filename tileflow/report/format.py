@@ -16,6 +16,11 @@ GROUPS = {
 
 
 WORDS = {"activations": "a micro-batch's activations", "weights": "weights", "optimizer": "optimizer state", "accumulators": "gradient accumulators"}
+LIMIT_WORDS = {
+    "compute": "vertices at work", "exchange": "data on their way between tiles", "sync": "too little work for so many tiles",
+    "transform": "rearranging on the tile", "reduce": "adding partial sums", "memory": "the bound on temporaries ruled a faster plan out",
+    "grain": "too few pieces for the tiles",
+}
 
 
 def count(n: float) -> str:
@@ -59,6 +64,29 @@ def partition(step: Mapping[str, Any]) -> str:
     parallel = " ".join(f"{axis}/{parts}" for axis, parts in step["splits"].items() if parts > 1)
     serial = " ".join(f"{axis}/{parts}" for axis, parts in step["serial"].items() if parts > 1)
     return " ".join(filter(None, (parallel, f"serial {serial}" if serial else ""))) or "whole"
+
+
+def why(step: Mapping[str, Any]) -> str:
+    """Why an operator has the plan that it has, in a sentence."""
+    choice, bound = step["choice"], step["bound_bytes"]
+    within = "" if bound is None else f" within {count(bound)} bytes of temporaries a tile"
+    if choice is None:
+        return "Its plan follows from where its operands lie, from operators planned with it, or from a file of plans."
+    if not step["fits"]:
+        said = f"No plan keeps{within.removeprefix(' within') or ' the bound'}; this is the one of {count(choice['of'])} that takes least."
+    elif choice["of"] == 1:
+        return "No other plan has fewer cycles or takes fewer bytes."
+    else:
+        said = f"The fastest{within} of {count(choice['of'])} plans worth having."
+    for name, words in (("faster", "The next faster one takes"), ("leaner", "The next leaner one takes")):
+        if choice[name]:
+            said += f" {words} {count(choice[name][0])} cycles and {count(choice[name][1])} bytes."
+    return said
+
+
+def shape(extents: Sequence[int]) -> str:
+    """64 × 3 × 7 × 7; a scalar has none."""
+    return " × ".join(map(str, extents)) or "scalar"
 
 
 def clip(text: str, width: int) -> str:
@@ -136,8 +164,8 @@ def limits(report: Mapping[str, Any]) -> list[str]:
         said.append(f"The host decides the time: its streams take {count(host)} cycles beside the {count(cycles)} of the tiles.")
     kept = report["host"].get("streaming_memory_bytes", {})
     for group, nbytes in kept.items():
-        said.append(f"Streaming memory holds {size(nbytes)} of {WORDS[group]}." if nbytes else
-                    f"Nothing of {WORDS[group]} is kept in streaming memory: there is none, or none that has a reason to leave the tiles.")
+        said.append(f"Streaming memory holds {size(nbytes)} of {WORDS.get(group, group)}." if nbytes else
+                    f"Nothing of {WORDS.get(group, group)} is kept in streaming memory: there is none, or none that has a reason to leave the tiles.")
     if streaming:
         said.append(f"Streaming memory takes {count(streaming)} of the exchange cycles ({percent(streaming / max(1, cycles))} of all).")
     return said

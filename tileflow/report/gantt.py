@@ -1,26 +1,25 @@
-"""Who works when: the schedule of an update as bars of IPUs over cycles, as text and as a picture, and what keeps IPUs from working."""
+"""Who works when: the schedule of an update as bars of IPUs over cycles, as text, and what keeps IPUs from working."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..schedule import Atomic, Fold, Refresh, Repeat, Run, Step, Steps, Stream, Wave, busy, exchanged, from_data, key, rounds
+from ..schedule import Atomic, Fold, Refresh, Repeat, Run, Step, Steps, Stream, Wave, busy, elapsed, exchanged, from_data, key, rounds, visits
 from . import format as f
-from . import svg
 from .json import Report
 
-KINDS = {"forward": "compute", "recompute": "transform", "backward": "optimizer", "fold": "reduce", "update": "buffers", "exchange": "exchange",
-         "replicas": "weights", "stream": "temporaries", "more": "sync"}
-"""What an IPU does, and the class of its colour. replicas: what it does together with its like of other replicas. stream: tensors pass to or
-from streaming memory. more: turns of a long pipeline that are not drawn one by one."""
 MARKS = {"forward": "F", "recompute": "r", "backward": "B", "fold": "+", "update": "u", "exchange": "x", "replicas": "a", "stream": "s", "more": "~"}
+"""What an IPU does, and its letter; other roles have their initial. replicas: what it does together with its like of other replicas. stream: tensors
+pass to or from streaming memory. more: turns of a long pipeline that are not drawn one by one."""
 TURNS = 64
 """Of a Repeat that are drawn."""
+MOST = 20_000
+"""Bars, after which Repeats are drawn as one bar each."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What an IPU does for some cycles. micro_batch: of the update; None: of no one."""
+    """What an IPU does for some cycles. micro_batch: of the update; None: of no one. first, last: the steps that it does; -1: none."""
 
     ipu: int
     kind: str
@@ -28,6 +27,19 @@ class Bar:
     micro_batch: int | None
     start: int
     cycles: int
+    first: int = -1
+    last: int = -1
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What an IPU does of a part without a break: steps `first` to `last`."""
+
+    ipu: int
+    kind: str
+    cycles: int
+    first: int
+    last: int
 
 
 class Chart:
@@ -35,13 +47,13 @@ class Chart:
 
     def __init__(self, report: Report) -> None:
         self.pieces = _pieces(report)
-        self.cycles = {part: sum(n for _, _, n in found) for part, found in self.pieces.items()}
+        self.cycles = {part: sum(piece.cycles for piece in found) for part, found in self.pieces.items()}
         self.cycles |= {s["stream"]: s["cycles"] for s in report["streaming"]}
         self.crossing = {c["part"]: c["cycles"] for c in report["crossing"]}
         self.waits = f.waits(report)
         self.together = {(c["part"], c["when"]): f"{c['kind']} over {report['replicas']['count']} replicas" for c in report["collectives"]}
-        self.ipus = [i["number"] for i in report["ipus"]]
-        self.clock = 0
+        self.ipus = [i["number"] for i in report["ipus"]] or [0]
+        self.clock = self.drawn = 0
         self.bars = list(self._steps(from_data(report["schedule"]), 0, None))
 
     def _steps(self, steps: Steps, micro: int, counts: str | None) -> Iterator[Bar]:
@@ -55,13 +67,18 @@ class Chart:
                 yield from self._steps(step.steps, micro, counts)
 
     def _repeat(self, repeat: Repeat, micro: int) -> Iterator[Bar]:
-        for turn in range(min(repeat.times, TURNS)):
-            began = self.clock
-            yield from self._steps(repeat.steps, micro + turn * repeat.by, repeat.counts)
-            if turn == TURNS - 1 and repeat.times > TURNS:
-                rest = (repeat.times - TURNS) * (self.clock - began)
-                yield from (Bar(i, "more", f"{repeat.times - TURNS} turns more", None, self.clock, rest) for i in self.ipus)
+        for turn in range(repeat.times):
+            if turn == TURNS or self.drawn > MOST:
+                rest = (repeat.times - turn) * self._turn(repeat)
+                yield from (Bar(i, "more", f"{repeat.times - turn} turns more", None, self.clock, rest) for i in self.ipus)
                 self.clock += rest
+                return
+            yield from self._steps(repeat.steps, micro + turn * repeat.by, repeat.counts)
+
+    def _turn(self, repeat: Repeat) -> int:
+        """Cycles of one turn, with what replicas do together in it."""
+        together = sum(v.times * self.waits.get((v.step.part, when), 0) for v in visits(repeat.steps) if v.alone for when in ("before", "after"))
+        return elapsed(repeat.steps, self.cycles, self.crossing) + together
 
     def _round(self, steps: Sequence[Step], micro: int, counts: str | None) -> Iterator[Bar]:
         yield from self._replicas(steps, "before")
@@ -75,10 +92,12 @@ class Chart:
                     if cycles:
                         yield Bar(leaf.ipu, "stream", key(leaf), micro if counts == "micro-batch" else None, begun, cycles)
                     continue
-                for ipu, kind, cycles in self.pieces.get(leaf.part, ()):
+                for piece in self.pieces.get(leaf.part, ()):
                     begun = at.setdefault(leaf.ipu, self.clock)
-                    yield Bar(ipu, kind, leaf.part, micro + leaf.ahead if counts == "micro-batch" else None, begun, cycles)
-                    at[leaf.ipu] = begun + cycles
+                    yield Bar(piece.ipu, piece.kind, leaf.part, micro + leaf.ahead if counts == "micro-batch" else None, begun, piece.cycles,
+                              piece.first, piece.last)
+                    self.drawn += 1
+                    at[leaf.ipu] = begun + piece.cycles
         self.clock += max(busy(tuple(steps), self.cycles).values(), default=0)
         crossing = exchanged(tuple(steps), self.crossing)
         if crossing:
@@ -95,16 +114,17 @@ class Chart:
                 self.clock += cycles
 
 
-def _pieces(report: Report) -> dict[str, list[tuple[int, str, int]]]:
-    """Of each part: IPU, kind and cycles of what it does, one after the other."""
-    found: dict[str, list[tuple[int, str, int]]] = {}
+def _pieces(report: Report) -> dict[str, list[Piece]]:
+    """Of each part: what IPUs do one after the other."""
+    found: dict[str, list[Piece]] = {}
     for s in report["steps"]:
         part = found.setdefault(s["part"], [])
         kind = "fold" if s["part"].startswith("fold") else "update" if s["part"] in ("update", "prologue") else s["role"]
-        if part and part[-1][:2] == (s["ipu"], kind):
-            part[-1] = (s["ipu"], kind, part[-1][2] + s["cycles"])
+        before = part[-1] if part else None
+        if before is not None and (before.ipu, before.kind, before.last) == (s["ipu"], kind, s["index"] - 1):
+            part[-1] = replace(before, cycles=before.cycles + s["cycles"], last=s["index"])
         elif s["cycles"]:
-            part.append((s["ipu"], kind, s["cycles"]))
+            part.append(Piece(s["ipu"], kind, s["cycles"], s["index"], s["index"]))
     return found
 
 
@@ -120,7 +140,7 @@ def to_text(report: Report, width: int = 96) -> str:
                 _fill(cells, b, total)
         row = "".join(_mark(cell, total / width) for cell in cells)
         lines.append(f"  IPU {ipu['number']:<3}│{row}│ {f.percent(ipu['utilisation'])}")
-    said = ", ".join(f"{mark} {kind}" for kind, mark in MARKS.items() if any(b.kind == kind for b in chart.bars))
+    said = ", ".join(f"{mark_of(kind)} {kind}" for kind in kinds(chart))
     rows = [f"  IPU {i['number']}: {f.count(i['worst'])} bytes on the fullest tile, {f.count(i['always_live'])} always; "
             f"{f.count(i['stashed'])} wait in stashes; {f.count(i['sent'])} go to other IPUs an update" +
             (f"; {f.count(i['streamed'])} pass to and from streaming memory" if i["streamed"] else "") for i in report["ipus"]]
@@ -141,25 +161,17 @@ def _fill(cells: list[dict[str, float]], b: Bar, total: int) -> None:
 def _mark(cell: dict[str, float], whole: float) -> str:
     idle = whole - sum(cell.values())
     kind, most = max(cell.items(), key=lambda item: item[1], default=("", 0.0))
-    return MARKS[kind] if most > idle else "."
+    return mark_of(kind) if most > idle else "."
 
 
-def picture(report: Report) -> str:
-    """The chart as SVG, with a legend."""
-    chart = Chart(report)
-    frame = svg.Frame(height=svg.TOP + svg.BOTTOM + 34 * len(report["ipus"]), x1=max(1, chart.clock))
-    parts = []
-    for row, ipu in enumerate(report["ipus"]):
-        y = svg.TOP + 34 * row
-        parts.append(svg.text(svg.LEFT - 8, y + 18, f"IPU {ipu['number']}", "tick end"))
-        for b in (b for b in chart.bars if b.ipu == ipu["number"]):
-            of = "" if b.micro_batch is None else f", micro-batch {b.micro_batch}"
-            x = frame.x(b.start)
-            parts.append(svg.rect(x, y, frame.x(b.start + b.cycles) - x, 26, KINDS[b.kind], f"{b.part}: {b.kind}{of}, {f.count(b.cycles)} cycles"))
-    for v in svg.ticks(0, chart.clock, 8):
-        parts.append(svg.text(frame.x(v), frame.height - svg.BOTTOM + 16, f.short(v), "tick mid"))
-    used = [k for k in KINDS if any(b.kind == k for b in chart.bars)]
-    return frame.svg(parts, "what each IPU does over the cycles of an update") + svg.legend([(KINDS[k], k) for k in used])
+def mark_of(kind: str) -> str:
+    """The letter of what an IPU does."""
+    return MARKS.get(kind) or kind[:1] or "?"
+
+
+def kinds(chart: Chart) -> list[str]:
+    """What the IPUs of a chart do, those with a letter of their own first."""
+    return sorted({b.kind for b in chart.bars}, key=lambda kind: ([*MARKS, kind].index(kind), kind))
 
 
 def advice(report: Report) -> list[str]:

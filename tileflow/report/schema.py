@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).with_name("report.schema.json")
-KEYWORDS = {"type", "properties", "required", "additionalProperties", "items", "anyOf", "const", "minimum", "$ref"}
+KEYWORDS = {"type", "properties", "required", "additionalProperties", "items", "anyOf", "const", "minimum", "minItems", "$ref"}
 """What the checker checks."""
 WORDS = {"$schema", "title", "description", "$defs"}
 """What says nothing about a value."""
@@ -56,6 +56,9 @@ def compiled(rule: Mapping[str, Any], defs: Mapping[str, Any]) -> Check:
         checks.append(lambda value: None if value == rule["const"] else f" is {value!r}, not {rule['const']!r}")
     if "minimum" in rule:
         checks.append(lambda value: None if value >= rule["minimum"] else f" is {value}, less than {rule['minimum']}")
+    if "minItems" in rule:
+        least = rule["minItems"]
+        checks.append(lambda value: None if value is None or len(value) >= least else f" has {len(value)} elements, less than {least}")
     if "properties" in rule or "required" in rule or "additionalProperties" in rule:
         checks.append(_table(rule, defs))
     if "items" in rule:

@@ -64,7 +64,7 @@ def best(tensors: Sequence[Tensor]) -> tuple[int, int]:
 
 def render(tensors: Sequence[Tensor], title: str) -> str:
     """The page of one update's tensors."""
-    css = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    css = Path(__file__).with_name("statistics.css").read_text(encoding="utf-8")
     gradients, weights = ([t for t in tensors if t.kind == kind] for kind in ("gradient", "weight"))
     sections = [_choice(gradients), _strips(gradients, "Gradients", True), _strips(weights, "Weights", False), _table(tensors)]
     update = max((t.update for t in tensors), default=0)

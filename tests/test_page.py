@@ -1,0 +1,411 @@
+"""The page in a real browser, headless: filters, sorting, picking, comparison, keyboard; nothing is logged, nothing asked for from elsewhere."""
+from __future__ import annotations
+
+import copy
+import json
+
+import browser as chromium
+import numpy as np
+import pytest
+
+import tileflow
+from tileflow import nn, report
+
+if chromium.found() is None:
+    pytest.skip("needs a browser: apt-get install chromium (or CHROMIUM=its path)", allow_module_level=True)
+
+EVIL = "</script><img src=x onerror=document.title='hacked'><b>fat"
+ROW = ".big tr[data-row]"
+
+
+class Net(nn.Module):
+    def __init__(self):
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.a, self.b = nn.Linear(8 * 64, 96), nn.Linear(96, 10)
+
+    def forward(self, x):
+        with nn.Block("first", ipu_id=0):
+            x = self.conv(x).relu()
+        with nn.Block("second", ipu_id=1):
+            return self.b(self.a(x.flatten(1)).relu())
+
+
+def compiled(**options):
+    machine = {"name": "small", "base": "gc200", "tiles": 96}
+    return tileflow.compile(Net(), inputs=[(4, 3, 8, 8)], training=True, machine=machine, loss="cross_entropy", **options).report
+
+
+@pytest.fixture(scope="module")
+def one():
+    """The report of a program on one IPU, with names that would like to be more than texts."""
+    found = compiled(optimizer="adam")
+    found["steps"][3]["name"] = EVIL
+    found["steps"][3]["sources"] = [EVIL]
+    found["variables"][2]["name"] = EVIL
+    found["variables"][2]["layer"] = EVIL
+    found["model"] = f"net {EVIL}"
+    return report.validate(found, "it")
+
+
+@pytest.fixture(scope="module")
+def several():
+    return compiled(strategy="pipelined", gradient_accumulation=6)
+
+
+@pytest.fixture(scope="module")
+def shown():
+    with chromium.Browser() as running:
+        yield running
+
+
+def opened(shown, folder, *reports, **how):
+    """A tab with the page of a report, or of two."""
+    file = folder / "page.html"
+    if len(reports) == 1:
+        file.write_text(report.page.render(*reports), encoding="utf-8")
+    else:
+        file.write_text(report.page.render_both(*reports, report.compare.compare(*reports, ("left", "right"))), encoding="utf-8")
+    return shown.open(file, **how)
+
+
+def quiet(page):
+    """Nothing was logged or thrown, and nothing asked for."""
+    assert page.said == []
+    assert page.asked == []
+
+
+def rows(page, grid=0):
+    """Texts of the rows that exist of a table, in order."""
+    return page(f"[...document.querySelectorAll('[role=tabpanel]:not([hidden]) .big')][{grid}].querySelectorAll('tr[data-row]').values()"
+                ".map(r => [...r.cells].map(c => c.textContent)).toArray()")
+
+
+def column(page, name, grid=0):
+    heads = page(f"[...document.querySelectorAll('[role=tabpanel]:not([hidden]) .big')][{grid}].querySelectorAll('th').values()"
+                 ".map(h => h.textContent).toArray()")
+    return [row[heads.index(name)] for row in rows(page, grid)]
+
+
+def tab(page, name):
+    page.click(f"#tab-{name}")
+    page.frame()
+
+
+def text(page, selector):
+    return page(f"document.querySelector({json.dumps('[role=tabpanel]:not([hidden]) ' + selector)}).innerText")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_view_opens(shown, one, several, tmp_path, dark):
+    for found in (one, several):
+        page = opened(shown, tmp_path, found, dark=dark)
+        names = page("[...document.querySelectorAll('[role=tab]')].map(t => t.textContent)")
+        assert names == ["Summary", "Insights", "Memory", "Liveness", "Variables", "Program", "Operators", "Execution"]
+        for name in names:
+            tab(page, name.lower())
+            assert page("[...document.querySelectorAll('[role=tabpanel]')].filter(p => !p.hidden).map(p => p.id)") == [f"panel-{name.lower()}"]
+            assert page("document.querySelector('[role=tabpanel]:not([hidden])').innerText.length") > 100
+            assert page("[...document.querySelectorAll('svg path, svg rect')].every(e => !/NaN|Infinity|undefined/.test(e.outerHTML))")
+            assert page("document.documentElement.scrollWidth") <= 1440, f"{name} is wider than the window"
+        quiet(page)
+
+
+def test_names_are_texts(shown, one, tmp_path):
+    page = opened(shown, tmp_path, one)
+    assert EVIL in page("document.querySelector('h1').textContent")
+    for name in ("operators", "variables", "memory", "liveness", "program", "execution", "insights"):
+        tab(page, name)
+    assert page("document.querySelectorAll('main img, main b b').length") == 0
+    assert page("document.title") == f"net {EVIL}, training"
+    quiet(page)
+
+
+def test_a_page_may_not_run_what_was_put_into_it(shown, one, tmp_path):
+    """The policy stops a script that somebody has added, and anything from elsewhere."""
+    file = tmp_path / "page.html"
+    added = "<script>document.title = 'hacked'</script><img src='https://example.org/x.png'>"
+    file.write_text(report.page.render(one).replace("<main>", "<main>" + added), encoding="utf-8")
+    page = shown.open(file)
+    assert page("document.title") == f"net {EVIL}, training"
+    assert any("Content Security Policy" in line for line in page.said)
+
+
+def test_operators_are_filtered_and_sorted(shown, one, tmp_path):
+    page = opened(shown, tmp_path, one)
+    tab(page, "operators")
+    most = sorted(one["steps"], key=lambda s: (-s["cycles_per_update"], s["index"]))
+    assert column(page, "operator")[:8] == [s["name"] for s in most[:8]]
+    page.click("input[aria-label='Filter operators']")
+    page.type("weight backward")
+    words = {s["index"]: f"{s['name']} {s['sources']} {s['limit']} {s['vertex']} {s['role']}".lower() for s in most}
+    wanted = [s for s in most if "weight" in words[s["index"]] and "backward" in words[s["index"]]]
+    assert column(page, "operator") == [s["name"] for s in wanted][:len(rows(page))]
+    assert f"{len(wanted)} of {len(most)} rows" in text(page, ".found")
+    page("(f => { f.value = ''; f.dispatchEvent(new Event('input')); })(document.querySelector(\"input[aria-label='Filter operators']\"))")
+    page("(f => { f.value = 'update'; f.dispatchEvent(new Event('change')); })(document.querySelector(\"select[aria-label='all roles']\"))")
+    assert set(column(page, "role")) == {"update"}
+    page("(f => { f.value = ''; f.dispatchEvent(new Event('change')); })(document.querySelector(\"select[aria-label='all roles']\"))")
+    head = "#panel-operators th:nth-child(1) button"
+    page.click(head)
+    assert column(page, "operator")[:5] == sorted(s["name"] for s in most)[:5]
+    assert page("document.querySelector('#panel-operators th').ariaSort") == "ascending"
+    page.click(head)
+    assert column(page, "operator")[:5] == sorted((s["name"] for s in most), reverse=True)[:5]
+    quiet(page)
+
+
+def test_an_operator_says_why_it_has_its_plan(shown, one, tmp_path):
+    page = opened(shown, tmp_path, one)
+    tab(page, "operators")
+    step = max((s for s in one["steps"] if s["choice"]), key=lambda s: s["cycles_per_update"])
+    page.click(f"{ROW}[data-row='{step['index']}']")
+    detail = text(page, "div > .card:last-child")
+    assert report.format.why(step) in detail
+    for n in step["inputs"]:
+        assert one["variables"][n]["name"] in detail
+    page("[...document.querySelectorAll('#panel-operators .card:last-child .link')].find(b => b.textContent.startsWith('What is live')).click()")
+    page.frame()
+    assert f"Step {step['index']}\n" in text(page, ".detail")
+    quiet(page)
+
+
+def test_variables_are_filtered_and_picked(shown, one, tmp_path):
+    page = opened(shown, tmp_path, one)
+    tab(page, "variables")
+    most = sorted(range(len(one["variables"])), key=lambda i: (-one["variables"][i]["bytes"], i))
+    assert column(page, "variable")[:6] == [one["variables"][i]["name"] for i in most[:6]]
+    page("(f => { f.value = 'optimizer'; f.dispatchEvent(new Event('change')); })(document.querySelector(\"select[aria-label='all kinds']\"))")
+    assert set(column(page, "kind")) == {"optimizer"}
+    page.click("input[aria-label='Filter variables']")
+    page.type("a.weight")
+    assert all("a.weight" in name for name in column(page, "variable"))
+    page.click(ROW)
+    weight = next(v for v in one["variables"] if v["kind"] == "optimizer" and "a.weight" in v["name"])
+    assert f"{weight['bytes']:,} bytes on {weight['tiles']} tiles" in text(page, "div > .card:last-child")
+    quiet(page)
+
+
+def holdings(found, tile):
+    """What lies on a tile at its fullest step, by name."""
+    step = found["memory"]["peak_step"][tile]
+    held = {}
+    for v in found["variables"]:
+        spread = np.array(found["spreads"][v["spread"]]).reshape(-1, 2)
+        nbytes = int(np.repeat(spread[:, 1], spread[:, 0])[tile]) * v["element_bytes"]
+        live = v["birth"] is None or (v["birth"] <= step <= v["death"] and not (v["heir"] is not None and v["death"] == step))
+        if live and nbytes:
+            held[v["name"]] = held.get(v["name"], 0) + nbytes
+    return held
+
+
+def test_a_tile_is_picked_by_mouse_keys_and_number(shown, one, tmp_path):
+    page = opened(shown, tmp_path, one)
+    tab(page, "memory")
+    assert page("document.querySelector('#panel-memory input[type=number]').value") == str(one["memory"]["worst_tile"])
+    page.click("#panel-memory svg[role=slider]", at=(0.6, 0.6))
+    tile = int(page("document.querySelector('#panel-memory input[type=number]').value"))
+    assert 40 < tile < 70
+    page.key("ArrowRight", "ArrowRight", "ArrowLeft")
+    assert page("document.activeElement.getAttribute('aria-valuenow')") == str(tile + 1)
+    for t in (tile + 1, 0, 95):
+        page(f"(f => {{ f.value = {t}; f.dispatchEvent(new Event('change')); }})(document.querySelector('#panel-memory input[type=number]'))")
+        page.frame()
+        assert f"Tile {t}\n\n{one['memory']['peak'][t]:,} of {one['memory']['bytes_per_tile']:,} bytes" in text(page, ".detail")
+        held = holdings(one, t)
+        named = dict(zip(column(page, "variable"), column(page, "bytes here"), strict=True))
+        assert named
+        assert all(int(n.replace(",", "")) == held[name] for name, n in named.items() if name != EVIL)
+    quiet(page)
+
+
+def test_what_is_always_live_can_be_left_out(shown, several, tmp_path):
+    page = opened(shown, tmp_path, several)
+    tab(page, "memory")
+    layers = page("[...document.querySelectorAll('#panel-memory .legend span')].map(s => s.textContent)")
+    assert layers == [k["name"] for k in several["memory"]["kinds"]]
+    page.click("#panel-memory input[type=checkbox]")
+    layers = page("[...document.querySelectorAll('#panel-memory .legend span')].map(s => s.textContent)")
+    assert layers == [k["name"] for k in several["memory"]["kinds"] if not k["always_live"]]
+    page("(f => { f.value = '0'; f.dispatchEvent(new Event('change')); })(document.querySelector(\"#panel-memory select[aria-label='IPU']\"))")
+    page.frame()
+    assert f"Tile {several['ipus'][0]['memory']['worst_tile']}\n\n{several['ipus'][0]['worst']:,} of" in text(page, ".detail")
+    quiet(page)
+
+
+def test_a_step_says_what_is_live(shown, several, tmp_path):
+    page = opened(shown, tmp_path, several)
+    tab(page, "liveness")
+    page.click("#panel-liveness svg[role=slider]", at=(0.5, 0.6))
+    page.key("Home")
+    assert page("document.activeElement.getAttribute('aria-valuenow')") == "0"
+    page.key("ArrowRight", "End", "ArrowLeft")
+    ipu = next(i for i in several["ipus"] if i["worst"] == max(j["worst"] for j in several["ipus"]))
+    mine = [s["index"] for s in several["steps"] if s["ipu"] == ipu["number"]]
+    step = mine[-2]
+    assert f"Step {step}\n" in text(page, ".detail")
+    here = [v for v in several["variables"] if v["ipu"] == ipu["number"] and v["birth"] is not None and v["birth"] <= step <= v["death"]
+            and not (v["heir"] is not None and v["death"] == step)]
+    assert f"{len(here)} rows" in text(page, ".found")
+    total = sum(values[step] for values in ipu["memory"]["steps"]["categories"].values())
+    assert f"all\t{total:,}" in text(page, ".detail")
+    quiet(page)
+
+
+def test_views_tables_and_trees_by_keyboard(shown, several, tmp_path):
+    page = opened(shown, tmp_path, several)
+    page.key("Tab")
+    assert page("document.activeElement.id") == "tab-summary"
+    assert page("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.key("ArrowRight", "ArrowRight")
+    assert page("document.activeElement.id") == "tab-memory"
+    page.key("End", "ArrowLeft")
+    assert page("location.hash") == "#operators"
+    page("document.querySelector('#panel-operators .big').focus()")
+    page.key("End", "Home", "PageDown", "ArrowUp", "Enter")
+    chosen = page("document.querySelector('#panel-operators tr[aria-selected=true]').dataset.row")
+    assert several["steps"][int(chosen)]["name"] in text(page, "div > .card:last-child")
+    assert page("document.activeElement.getAttribute('aria-activedescendant')") == page("document.querySelector('tr[aria-selected=true]').id")
+    tab(page, "program")
+    page("document.querySelector('[role=treeitem][tabindex=\"0\"]').focus()")
+    page.key("End", "Home")
+    while page("document.activeElement.ariaExpanded") != "false":
+        before = page("document.activeElement.innerText")
+        page.key("ArrowDown")
+        assert page("document.activeElement.innerText") != before
+    page.key("ArrowRight")
+    assert page("document.activeElement.ariaExpanded") == "true"
+    page.key("ArrowRight")
+    assert page("document.activeElement.ariaLevel") == "3"
+    page.key("ArrowLeft", "ArrowLeft")
+    assert page("document.activeElement.ariaExpanded") == "false"
+    quiet(page)
+
+
+def test_the_tree_has_the_cycles_of_the_schedule(shown, several, tmp_path):
+    page = opened(shown, tmp_path, several)
+    tab(page, "program")
+    numbers = page("[...document.querySelectorAll('.tree > li > .row .number')].map(n => n.textContent)")
+    assert sum(int(n.replace(",", "").removesuffix(" cycles")) for n in numbers if n) == several["totals"]["cycles"]
+
+
+def test_the_trace_is_zoomed_and_moved(shown, several, tmp_path):
+    page = opened(shown, tmp_path, several)
+    tab(page, "execution")
+    total = several["totals"]["cycles"]
+
+    def span():
+        low, high = (int(n.replace(",", "")) for n in text(page, ".choices p").removeprefix("Cycles ").split(" of ")[0].split(" to "))
+        return low, high
+    assert span() == (0, total)
+    assert page("[...document.querySelectorAll('.trace .tick')].map(t => t.textContent).filter(t => t.startsWith('IPU'))") == ["IPU 0", "IPU 1"]
+    roles = {"forward", "backward", "fold", "update"}
+    assert roles <= set(page("[...document.querySelectorAll('#panel-execution .legend span')].map(s => s.textContent)"))
+    page.click("#panel-execution .trace", at=(0.5, 0.98))
+    page.key("+", "+", "+", "ArrowRight")
+    low, high = span()
+    assert 0 < low < high < total
+    page.key("0")
+    box = page("(b => [b.x, b.y, b.width, b.height])(document.querySelector('.trace').getBoundingClientRect())")
+    for _ in range(12):
+        page.mouse(box[0] + box[2] * 0.4, box[1] + 20, "wheel", -100)
+    low, high = span()
+    assert high - low < total / 10
+    operators = page("[...document.querySelectorAll('.trace .block rect')].filter(r => r.getAttribute('fill') === 'var(--op)').length")
+    assert operators > 3
+    page("[...document.querySelectorAll('.trace .block rect')].find(r => r.getAttribute('fill') === 'var(--op)')"
+         ".dispatchEvent(new MouseEvent('click', {bubbles: true}))")
+    assert "cycles" in text(page, "div > .card")
+    page.key("0")
+    quiet(page)
+
+
+def test_two_reports_side_by_side(shown, one, tmp_path):
+    other = copy.deepcopy(one)
+    other["steps"][5]["cycles_per_update"] += 5_000_000
+    other["steps"][9]["cycles_per_update"] += 77
+    other["variables"][4]["bytes"] += 1000
+    other["model"] = "changed"
+    page = opened(shown, tmp_path, one, other)
+    assert page("document.querySelector('[role=tab]').textContent") == "Comparison"
+    assert column(page, "operator") == [one["steps"][5]["name"], one["steps"][9]["name"]]
+    assert column(page, "change") == ["+5,000,000", "+77"]
+    assert column(page, "variable", 1) == [one["variables"][4]["name"]]
+    page.click("#panel-comparison input[type=search]")
+    page.type("no such thing")
+    assert rows(page) == []
+    page("document.querySelectorAll('#head input[type=radio]')[1].click()")
+    page.frame()
+    assert page("document.querySelector('h1').textContent") == "changed, training"
+    for name in page("[...document.querySelectorAll('[role=tab]')].map(t => t.textContent.toLowerCase())"):
+        tab(page, name)
+    quiet(page)
+
+
+def test_links_open_what_they_name(shown, one, tmp_path):
+    page = opened(shown, tmp_path, one)
+    tab(page, "insights")
+    for title, panel in (("Slowest operators", "operators"), ("Fullest tiles", "memory"), ("Largest variables", "variables"),
+                         ("What limits", "operators")):
+        page(f"document.querySelector('#tab-insights').click(); [...document.querySelectorAll('#panel-insights .card')]"
+             f".find(c => c.querySelector('h2').textContent === '{title}').querySelector('.link').click()")
+        assert page("location.hash") == f"#{panel}"
+    quiet(page)
+
+
+def test_print_shows_all_views(shown, one, tmp_path):
+    page = opened(shown, tmp_path, one)
+    filled = "[...document.querySelectorAll('[role=tabpanel]')].filter(p => p.childElementCount).length"
+    page(f"addEventListener('afterprint', () => {{ window.printed = {filled}; }})")
+    page.send("Page.printToPDF")
+    page.until("window.printed === 8")
+    assert page("[...document.querySelectorAll('[role=tabpanel]')].filter(p => !p.hidden).length") == 1
+    quiet(page)
+
+
+def test_a_narrow_window(shown, several, tmp_path):
+    page = opened(shown, tmp_path, several, width=420, height=800)
+    for name in page("[...document.querySelectorAll('[role=tab]')].map(t => t.textContent.toLowerCase())"):
+        tab(page, name)
+        assert page("document.documentElement.scrollWidth") <= 420, name
+    quiet(page)
+
+
+def long(found, operators):
+    """A report of so many operators: those of a real one again and again."""
+    big = copy.deepcopy(found)
+    times = operators // len(found["steps"])
+    n, variables = len(found["steps"]), len(found["variables"])
+    big["steps"] = [{**s, "index": i * n + s["index"], "name": f"{s['name']} of layer {i}", "inputs": [k + i * variables for k in s["inputs"]],
+                     "outputs": [k + i * variables for k in s["outputs"]]} for i in range(times) for s in found["steps"]]
+    big["variables"] = [{**v, "name": f"{v['name']} of layer {i}", "birth": v["birth"] if v["birth"] is None else v["birth"] + i * n,
+                         "death": v["death"] if v["death"] is None else v["death"] + i * n, "heir": v["heir"] if v["heir"] is None else
+                         v["heir"] + i * variables} for i in range(times) for v in found["variables"]]
+    over = big["memory"]["steps"]
+    over["fullest"] = over["fullest"] * times
+    over["categories"] = {name: values * times for name, values in over["categories"].items()}
+    return report.validate(big, "it")
+
+
+@pytest.mark.exhaustive
+def test_fifty_thousand_operators_open_in_two_seconds(shown, one, tmp_path):
+    """Of the browser's own time, so that a busy machine changes nothing; and each view on its own."""
+    page = opened(shown, tmp_path, long(one, 50_000))
+
+    def seconds():
+        return next(m["value"] for m in page.send("Performance.getMetrics")["metrics"] if m["name"] == "TaskDuration")
+    page.send("Performance.enable")
+    page.send("Page.reload")
+    page.until("document.readyState === 'complete' && document.querySelectorAll('[role=tab]').length === 8")
+    page.frame()
+    assert seconds() < 2
+    for name in ("insights", "memory", "liveness", "variables", "program", "operators", "execution"):
+        before = seconds()
+        tab(page, name)
+        assert seconds() - before < 2, name
+    tab(page, "operators")
+    assert page("document.querySelectorAll('#panel-operators tr[data-row]').length") < 80
+    before = seconds()
+    page.click("input[aria-label='Filter operators']")
+    page.type("layer 77")
+    assert seconds() - before < 1
+    quiet(page)

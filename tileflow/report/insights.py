@@ -1,0 +1,106 @@
+"""What stands out in a report: tables of the most of something, each row with the place in the page that shows it, and the levers that were tried."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from . import format as f
+from .json import Report
+
+ROWS = 10
+Section = dict[str, Any]
+"""title, text, columns, rows; a row has its cells, a `goto` (a tab of the page and what to show there; None: nothing) and a `share` (0 to 1)."""
+
+
+def sections(report: Report) -> list[Section]:
+    """All of them; those of which the report says nothing are left out."""
+    found = [_limits(report), _operators(report), _tiles(report), _largest(report), _always(report), _peak(report), _levers(report)]
+    return [section for section in found if section["rows"]]
+
+
+def section(title: str, text: str, columns: Sequence[str], rows: Sequence[Section]) -> Section:
+    """A table with a title and a sentence."""
+    return {"title": title, "text": text, "columns": list(columns), "rows": list(rows)}
+
+
+def row(cells: Sequence[Any], share: float, goto: Sequence[Any] | None = None) -> Section:
+    """A row. share: of what the table divides, drawn as a bar."""
+    return {"cells": [str(c) for c in cells], "share": round(share, 4), "goto": None if goto is None else list(goto)}
+
+
+def _limits(report: Report) -> Section:
+    """Cycles by what decides them."""
+    total = max(1, sum(s["cycles_per_update"] for s in report["steps"]))
+    cycles: dict[str, int] = {}
+    count: dict[str, int] = {}
+    for s in report["steps"]:
+        cycles[s["limit"]] = cycles.get(s["limit"], 0) + s["cycles_per_update"]
+        count[s["limit"]] = count.get(s["limit"], 0) + 1
+    rows = [row((name, f.LIMIT_WORDS.get(name, ""), f.count(count[name]), f.count(n), f.percent(n / total)), n / total, ("operators", {"text": name}))
+            for name, n in sorted(cycles.items(), key=lambda item: (-item[1], item[0])) if n]
+    said = " ".join(["Every operator's cycles are decided by one thing; these are all cycles by that.", *f.limits(report)])
+    return section("What limits", said, ("limit", "what it means", "operators", "cycles", "share"), rows)
+
+
+def _operators(report: Report) -> Section:
+    total = max(1, sum(s["cycles_per_update"] for s in report["steps"]))
+    most = sorted(report["steps"], key=lambda s: (-s["cycles_per_update"], s["index"]))[:ROWS]
+    rows = [row((s["name"], s["role"], s["limit"], f.count(s["cycles_per_update"]), f.percent(s["cycles_per_update"] / total)),
+                s["cycles_per_update"] / total, ("operators", {"step": s["index"]})) for s in most if s["cycles_per_update"]]
+    return section("Slowest operators", "Cycles of an update.", ("operator", "role", "limit", "cycles", "share"), rows)
+
+
+def _tiles(report: Report) -> Section:
+    """The fullest tiles of all IPUs."""
+    bound = max(1, report["memory"]["bytes_per_tile"])
+    several = [(i["number"], i["memory"]) for i in report["ipus"] if i["memory"]] or [(None, report["memory"])]
+    found = [(memory["peak"][t], ipu, t, memory) for ipu, memory in several for t in range(len(memory["peak"]))]
+    found.sort(key=lambda item: (-item[0], item[1] or 0, item[2]))
+    rows = []
+    for peak, ipu, t, memory in found[:ROWS]:
+        step = memory["peak_step"][t]
+        when = report["steps"][step]["name"] if 0 <= step < len(report["steps"]) else "always"
+        most = max(memory["categories"], key=lambda name, t=t, memory=memory: memory["categories"][name][t])  # type: ignore[misc]
+        rows.append(row((t if ipu is None else f"IPU {ipu}, {t}", when, f"{most} {f.size(memory['categories'][most][t])}", f.size(peak),
+                         f.percent(peak / bound)), peak / bound, ("memory", {"tile": t, "ipu": -1 if ipu is None else ipu})))
+    m = report["memory"]
+    said = (f"The fullest tile needs {f.count(m['worst'])} of {f.count(m['bytes_per_tile'])} bytes, the mean tile {f.count(m['mean'])}"
+            f"{': memory is uneven, so one tile decides whether the program fits' if m['worst'] > 1.5 * max(1, m['mean']) else ''}.")
+    return section("Fullest tiles", said, ("tile", "when", "most of it", "bytes", "of the tile"), rows)
+
+
+def _largest(report: Report) -> Section:
+    return _variables(report, "Largest variables", "On all tiles together.", report["variables"])
+
+
+def _always(report: Report) -> Section:
+    always = [v for v in report["variables"] if v["birth"] is None]
+    return _variables(report, "Largest always live", "Memory that nothing else may use at any time.", always)
+
+
+def _variables(report: Report, title: str, said: str, variables: Sequence[Mapping[str, Any]]) -> Section:
+    number = {id(v): i for i, v in enumerate(report["variables"])}
+    total = max(1, report["chip"]["ipus"] * report["chip"]["tiles"] * report["memory"]["bytes_per_tile"])
+    most = sorted(variables, key=lambda v: (-v["bytes"], number[id(v)]))[:ROWS]
+    rows = [row((v["name"], v["kind"], f"{f.shape(v['shape'])} {v['dtype']}", f.count(v["tiles"]), f.size(v["bytes"]), f.percent(v["bytes"] / total)),
+                v["bytes"] / total, ("variables", {"variable": number[id(v)]})) for v in most if v["bytes"]]
+    return section(title, said, ("variable", "kind", "shape", "tiles", "bytes", "of all memory"), rows)
+
+
+def _peak(report: Report) -> Section:
+    """What the fullest tile holds, by category."""
+    m = report["memory"]
+    worst, bound = m["worst_tile"], max(1, m["bytes_per_tile"])
+    held = sorted(((values[worst], name) for name, values in m["categories"].items()), key=lambda item: (-item[0], item[1]))
+    rows = [row((name, f.GROUPS.get(name, ""), f.count(n), f.percent(n / bound)), n / bound, ("memory", {"tile": worst, "ipu": -1}))
+            for n, name in held if n]
+    return section("What the fullest tile holds", f"Tile {worst}, when it is fullest.", ("category", "", "bytes", "of the tile"), rows)
+
+
+def _levers(report: Report) -> Section:
+    """Only what was run and priced."""
+    bound = max(1, report["memory"]["bytes_per_tile"])
+    rows = [row((lever["name"], "fits" if lever["fits"] else "does not fit", f.count(lever["bytes"]), f"{lever['slower']:.3g} ×", lever["ipus"]),
+                lever["bytes"] / bound) for lever in report["levers"]]
+    said = "Each of these was planned again as a whole; bytes on the fullest tile, cycles over those of the program as it is."
+    return section("What was tried", said, ("change", "", "bytes", "cycles", "IPUs"), rows)
