@@ -14,7 +14,7 @@ import tileflow
 from tileflow import nn
 from tileflow.errors import OptionError
 from tileflow.program import Batching
-from tileflow.report import gantt
+from tileflow.report import gantt, pagedata
 from tileflow.schedule import Fold, Repeat, Run, Stream, Wave, depths, elapsed, from_data, in_one_memory, key, period, to_data, unrolled, visits
 from tileflow.staging import Staging
 from tileflow.strategy import phased, pipelined
@@ -691,7 +691,10 @@ def test_a_picture_of_the_schedule(tmp_path: Path):
     text = found.to_text()
     assert "IPU 3  │" in text
     assert "Filling and draining the pipeline costs" in text
-    assert "micro-batch 8" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    drawn = pagedata.data(found.report)["chart"]
+    assert drawn["cycles"] == chart.clock
+    assert sorted(zip(drawn["ipu"], drawn["start"], drawn["length"], strict=True)) == sorted((b.ipu, b.start, b.cycles) for b in chart.bars)
+    assert 8 in drawn["micro"]
     trace = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
     clock = found.report["chip"]["clock_hz"] / 1e6
     for ipu in found.report["ipus"]:
