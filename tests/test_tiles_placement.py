@@ -1,13 +1,26 @@
 """Where tensors live on the tiles is a decision: what lies on few tiles is spread where that pays."""
 from __future__ import annotations
 
-import pytest
-from tile_models import alone
+import functools
 
+import numpy as np
+import pytest
+from evaluate import run_kernel
+from tile_models import alone, build
+
+import tileflow.nn as nn
 import tileflow.ops  # noqa: F401   (registers the operators)
-from tileflow.graph import OPS, TensorType
+from tileflow.exact import Tiles, check
+from tileflow.graph import OPS, TensorType, type_of
+from tileflow.nn.tensor import Tensor
+from tileflow.optim import AdamW
+from tileflow.program import Program
 from tileflow.tiles.chip import chip
+from tileflow.tiles.lookup import Kept, plan_lookup
 from tileflow.tiles.machine import analyze
+from tileflow.tiles.plan import TileOptions
+
+rng = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize(("op", "attributes"), [
@@ -19,3 +32,79 @@ def test_moves_along_a_whole_axis_use_the_tiles_that_all_elements_fill(op: str, 
     step = next(s for s in made.steps if s.node.op.name == op)
     assert step.plan.tiles >= 512
     assert made.peak.max() <= 3 * made.peak.mean()
+
+
+# ---- tables
+
+
+class Words(nn.Module):
+    """A table of words, a layer and a classifier over [batch, words]."""
+
+    def __init__(self, words: int, width: int) -> None:
+        self.table, self.hidden, self.out = nn.Embedding(words, width), nn.Linear(width, width), nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:                    # type: ignore[override]
+        return self.out(self.hidden(self.table(x)).relu().mean(1))
+
+
+@functools.cache
+def words(training: bool = True) -> Program:
+    """The table is nearly all of the network: 20,000 words of 64 numbers."""
+    return build(Words(20_000, 64), (8, 64), training, optimizer=AdamW(lr=1e-3), dtype="int64")
+
+
+@pytest.mark.parametrize("machine", ["gc2", "gc200"])
+@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
+def test_a_table_and_its_moments_are_spread_whatever_the_proportion(machine: str, training: bool) -> None:
+    """No tile holds more beyond its share of the table than a sixteenth of it and what the proportion allows; a lower one needs no more memory."""
+    target = chip(machine)
+    peaks = []
+    for proportion in (0.6, 0.2, 0.05, 0.02, 0.01):
+        made = analyze(words(training), target, TileOptions(available_memory_proportion=proportion), {})
+        tables = [s for s in made.memory_schedule.storages if s.shape == (20_000, 64) and s.always_live and s.mapping is not None]
+        assert len(tables) == (3 if training else 1)
+        even = 20_000 * 64 * 4 * len(tables) / target.tiles
+        held = sum(int(s.mapping.bytes_per_tile(4).max()) for s in tables if s.mapping is not None)
+        assert held <= 1.0625 * even + target.bound(proportion) + 4, proportion
+        peaks.append(int(made.peak.max()))
+    assert all(after <= 1.05 * before for i, after in enumerate(peaks) for before in peaks[:i])
+
+
+def test_steps_of_the_update_are_priced_with_the_place_of_a_table() -> None:
+    """By columns the lookup itself is quicker; with the update of a table on so few tiles it is not. A table that nobody updates may lie so."""
+    target = chip("gc200")
+    work = OPS["Gather"]().work((TensorType("float32", (30_000, 768)), TensorType("int64", (64,))), (TensorType("float32", (64, 768)),))
+    alone_, updated = plan_lookup(work, target), plan_lookup(work, target, None, Kept(12, 50.0))      # type: ignore[arg-type]
+    assert alone_.tiles < updated.tiles >= 1300
+    assert alone_.phases.total < updated.phases.total
+    narrow = plan_lookup(work, target, 20_000, Kept(12))              # type: ignore[arg-type]
+    assert narrow.notes["rows"] * -(-768 // (narrow.splits["b"])) * 12 <= 1.0625 * 30_000 * 768 * 12 / target.tiles + 20_000
+
+
+@pytest.mark.parametrize(("op", "attributes", "shapes"), [
+    ("Gather", {}, ((300, 24), (5, 37))), ("Gather", {"axis": 1}, ((6, 300), (37,))), ("GatherGrad", {"shape": (300, 24)}, ((5, 37, 24), (5, 37)))])
+def test_lookups_one_after_the_other_need_less_and_give_the_same(op: str, attributes: dict[str, object], shapes: tuple[tuple[int, ...], ...]) -> None:
+    """Temporaries are within any bound that holds one lookup, and the tiles compute what the whole operator does."""
+    made = OPS[op](**attributes)
+    arrays = [rng.standard_normal(shapes[0]).astype(np.float32), rng.integers(0, 300, shapes[1])]
+    wanted = run_kernel(made, *arrays)
+    work = made.work([type_of(a) for a in arrays], [type_of(y) for y in wanted])
+    target, serial, cycles = chip("gc200").variant(tiles=8), 0, 0
+    for bound in (None, 4000, 1000, 300):
+        plan = plan_lookup(work, target, bound, Kept(12))             # type: ignore[arg-type]
+        assert plan.fits, bound
+        assert bound is None or plan.temp_bytes <= bound
+        assert plan.phases.total >= cycles
+        serial, cycles = serial + len(plan.serial), plan.phases.total
+        found = Tiles(8, 1 << 16).run(made, plan, arrays)
+        np.testing.assert_allclose(found[0], wanted[0], atol=1e-5)
+    assert serial, "no plan was serial"
+
+
+def test_the_planned_words_are_computed() -> None:
+    """A whole program with its table cut by rows, in several steps."""
+    program = build(Words(400, 16), (4, 64), optimizer=AdamW(lr=1e-3), dtype="int64")
+    made = analyze(program, chip("gc200").variant(tiles=16), TileOptions(available_memory_proportion=0.002), {})
+    assert any(s.plan.vertex in ("gather", "scatter") and s.plan.serial for s in made.steps)
+    report = check(made)
+    assert report.ok, report.to_text()

@@ -8,9 +8,11 @@ from typing import Any
 from ..graph import Node
 from ..work import Contraction, Gather, Scatter, Work
 from .chip import Chip
+from .lookup import plan_lookup
 from .multiconv import plan_multi
 from .plan import OpPlan, Phases, TileOptions, node_name, step_names
 from .planner import PlanCache, bound_for, by_name, plan_layer, plan_work
+from .resident import Residents
 from .schedule import Entry, Schedule
 from .spread import plan_spread, worker_cycles
 
@@ -24,6 +26,7 @@ class Chooser:
         self.chip, self.options, self.cache = chip, options, cache
         self.ipus = ipus or {}
         self.made, self.works = made, works
+        self.kept = Residents(made, works, chip)
         self.names = step_names([e.node for e in made.entries]) if options.pinned else {}
         self.fixed: dict[Node, OpPlan] = {}
         """Plans that were made together with others."""
@@ -39,11 +42,20 @@ class Chooser:
             return self._in_pieces(node, work)
         if isinstance(work, Contraction):
             return self._contraction(node, work)
-        bound = self.bound(node) if isinstance(work, (Gather, Scatter)) else None
-        key = "own plan", type(work), work, tuple(work.notes.items()), self.chip.key, bound
+        if isinstance(work, Gather | Scatter):
+            return self._lookup(node, work)
+        key = "own plan", type(work), work, self.chip.key
         plan = self.cache.get(key)
         if plan is None:
-            plan = self.cache[key] = plan_spread(work, self.chip, bound)
+            plan = self.cache[key] = plan_spread(work, self.chip)
+        return plan
+
+    def _lookup(self, node: Node, work: Gather | Scatter) -> OpPlan:
+        bound, kept = self.bound(node), self.kept.where(node, work)
+        key = "lookup", type(work), work, tuple(work.notes.items()), self.chip.key, bound, kept
+        plan = self.cache.get(key)
+        if plan is None:
+            plan = self.cache[key] = plan_lookup(work, self.chip, bound, kept)
         return plan
 
     def bound(self, node: Node) -> int:

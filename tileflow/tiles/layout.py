@@ -10,11 +10,12 @@ import numpy as np
 from ..graph import Node, Value
 from ..work import Contraction, Gather, Map, Move, Operand, Reduce, Scatter, Work
 from .chip import ITEMSIZE, Chip
+from .lookup import ROWS
 from .mapping import Mapping, linear, owned, slab
 from .plan import OpPlan, Phases
 from .schedule import Schedule, Storage
 from .sending import resident_elements, sent_elements
-from .spread import ROWS, aligned, brought, copy_cycles, exchange_cycles, map_along, reduce_along
+from .spread import aligned, brought, copy_cycles, exchange_cycles, map_along, reduce_along
 
 SMALL_PIECE = 8
 """Pieces of fewer bytes arrive in whole words and are put together on the tile afterwards."""

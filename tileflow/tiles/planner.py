@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 
 from ..errors import OptionError
-from ..work import Contraction, Work
+from ..work import Contraction, Gather, Scatter, Work
 from .candidates import grid, variants
 from .chip import Chip
 from .contraction import Canonical, canonical, elements
 from .cost import Costs, Variant, evaluate
+from .lookup import plan_lookup
 from .partition import COSTS, Frontier, build_plan, frontier, mark, partials_type
 from .pins import check_pin, pinned_plan, plan_to_dict
 from .plan import OpPlan, TileOptions
+from .spread import plan_spread
 from .vertex import itemsize
 
 PlanCache = MutableMapping[Any, Any]
@@ -56,11 +58,10 @@ def plan_work(work: Work, chip: Chip, bound_bytes: int | None, options: TileOpti
         if pin is not None:
             return pinned_plan(canonical(work, options.precision), chip, bound_bytes, pin, options.precision, where)
         return contraction_frontier(work, chip, options.precision, cache).best(bound_bytes)
-    from .spread import plan_spread
     key = "spread", type(work), work, tuple(sorted(work.notes.items())), chip.key, bound_bytes
     plan = cache.get(key)
     if plan is None:
-        plan = cache[key] = plan_spread(work, chip, bound_bytes)
+        plan = cache[key] = plan_lookup(work, chip, bound_bytes) if isinstance(work, Gather | Scatter) else plan_spread(work, chip, bound_bytes)
     if pin is not None:
         _check_spread_pin(pin, plan, where)
     return plan

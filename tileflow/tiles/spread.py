@@ -1,4 +1,4 @@
-"""Plans for everything but contractions: element-wise maps, reductions and normalisations, gathers, scatters, moves.
+"""Plans for element-wise maps, reductions and normalisations, moves; and what plans of lookups (lookup.py) share with them.
 
 Cycle formulas are PopLibs' (popops cycle estimators, Reduction, DynamicSlice): per tile a fixed part and a loop of its workers
 over natural vectors of 8 bytes. Barriers precede exchanges; a step that finds all it needs on its tiles has none.
@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping as Dict
 from collections.abc import Sequence
 
-from ..work import Axis, Gather, Move, Operand, Reduce, Scatter, Window, Work
+from ..work import Axis, Move, Operand, Reduce, Window, Work
 from .chip import ITEMSIZE, Chip, device_dtype
 from .mapping import MIN_BYTES_PER_TILE, Mapping, axis_step
 from .plan import OpPlan, Phases, TileOptions, Vertex
@@ -52,7 +52,7 @@ Splits = Dict[str, int]
 
 
 def plan_spread(work: Work, chip: Chip, bound_bytes: int | None = None, options: TileOptions | None = None) -> OpPlan:
-    """The plan of a Map, Reduce, Gather, Scatter or Move on all tiles of a chip.
+    """The plan of a Map, Reduce or Move on all tiles of a chip.
 
     Args:
         bound_bytes: what temporaries may take on a tile; None: anything.
@@ -64,12 +64,8 @@ def plan_spread(work: Work, chip: Chip, bound_bytes: int | None = None, options:
         return OpPlan({}, "none", Phases(), 0, bound_bytes=bound_bytes)
     if isinstance(work, Reduce):
         plans = _reduce_plans(work, chip)
-    elif isinstance(work, Gather):
-        plans = _gather_plans(work, chip)
-    elif isinstance(work, Scatter):
-        plans = _scatter_plans(work, chip)
     else:
-        splits = even_splits(work, chip, _itemsize(work.outputs[0]))
+        splits = even_splits(work, chip, item_bytes(work.outputs[0]))
         plans = [move_at(work, chip, splits) if isinstance(work, Move) else map_at(work, chip, splits)]
     return choose(plans, bound_bytes)
 
@@ -98,7 +94,7 @@ def choose(plans: Sequence[OpPlan], bound_bytes: int | None) -> OpPlan:
 
 # ---- partitions ---------------------------------------------------------------------------------------------------------
 
-def _itemsize(operand: Operand) -> int:
+def item_bytes(operand: Operand) -> int:
     return ITEMSIZE[device_dtype(operand.dtype)]
 
 
@@ -106,12 +102,12 @@ def even_splits(work: Work, chip: Chip, itemsize: int) -> Splits:
     """Parallel axes cut for the smallest worst tile: whole vectors along the last axis, at least 128 bytes a tile."""
     axes = [a for a in work.axes if a.kind == "parallel"]
     budget = min(chip.tiles, max(1, -(-work.points * itemsize // MIN_BYTES_PER_TILE)))
-    grains = _grains(axes, itemsize)
+    grains = vector_grains(axes, itemsize)
     parts = balanced(tuple(a.size for a in axes), tuple(grains.get(a.name, 1) for a in axes), budget)
     return {a.name: p for a, p in zip(axes, parts, strict=True) if p > 1}
 
 
-def _grains(axes: Sequence[Axis], itemsize: int) -> dict[str, int]:
+def vector_grains(axes: Sequence[Axis], itemsize: int) -> dict[str, int]:
     """A natural vector along the last axis."""
     width = max(1, VECTOR_BYTES // itemsize)
     return {axes[-1].name: width} if axes and axes[-1].size >= width > 1 else {}
@@ -201,7 +197,7 @@ def received(work: Work, splits: Splits, extent: Dict[str, int]) -> int:
         if operand is None or aligned(operand, splits):
             continue
         halo = _halo(work, operand, extent, splits)
-        total += (operand_elements(operand, extent) if halo is None else halo) * _itemsize(operand)
+        total += (operand_elements(operand, extent) if halo is None else halo) * item_bytes(operand)
     return total
 
 
@@ -240,7 +236,7 @@ def limit_of(phases: Phases) -> str:
     return "exchange" if worst == "transform" else worst
 
 
-def _made(work: Work, splits: Splits, vertex: Vertex, phases: Phases, temp: int, exchanged: int, tiles: int | None = None,
+def plan_of(work: Work, splits: Splits, vertex: Vertex, phases: Phases, temp: int, exchanged: int, tiles: int | None = None,
           **more: object) -> OpPlan:
     tiles = math.prod(splits.values()) if tiles is None else tiles
     code = VERTEX_CODE[vertex] + CONTROL_CODE + 4 * -(-exchanged // BYTES_PER_EXCHANGE_INSTRUCTION)
@@ -250,24 +246,24 @@ def _made(work: Work, splits: Splits, vertex: Vertex, phases: Phases, temp: int,
 
 def map_at(work: Work, chip: Chip, splits: Splits, layout: Mapping | None = None, grains: Splits | None = None) -> OpPlan:
     """An element-wise plan with given splits; or on the tiles of `layout`, where an input lives."""
-    itemsize = max(_itemsize(o) for o in work.outputs)
-    grains = grains if grains is not None else {a: g for a, g in _grains(work.axes, itemsize).items() if a in splits}
+    itemsize = max(item_bytes(o) for o in work.outputs)
+    grains = grains if grains is not None else {a: g for a, g in vector_grains(work.axes, itemsize).items() if a in splits}
     extent = extents(work, splits, grains)
     elements = math.prod(extent.values()) if layout is None else layout.worst
-    sent = sum(min(operand_elements(o, extent), elements) * _itemsize(o) for o in work.inputs if o and not aligned(o, splits))
+    sent = sum(min(operand_elements(o, extent), elements) * item_bytes(o) for o in work.inputs if o and not aligned(o, splits))
     phases = Phases(worker_cycles(work, elements, itemsize, chip), exchange_cycles(sent, chip), chip.sync_cycles * (sent > 0))
     start = layout.start if layout else 0
     tiles = math.prod(splits.values()) if layout is None else layout.tiles_used
-    return _made(work, splits, "map", phases, sent, sent, tiles, grains=grains, layout=layout, start_tile=start)
+    return plan_of(work, splits, "map", phases, sent, sent, tiles, grains=grains, layout=layout, start_tile=start)
 
 
 def move_at(work: Work, chip: Chip, splits: Splits) -> OpPlan:
     """A rearrangement: every output byte is received and put in place."""
-    itemsize = _itemsize(work.outputs[0])
-    grains = {a: g for a, g in _grains(work.axes, itemsize).items() if a in splits}
+    itemsize = item_bytes(work.outputs[0])
+    grains = {a: g for a, g in vector_grains(work.axes, itemsize).items() if a in splits}
     nbytes = math.prod(extents(work, splits, grains).values()) * itemsize
     phases = Phases(exchange=exchange_cycles(nbytes, chip), sync=chip.sync_cycles, transform=copy_cycles(nbytes, chip))
-    return _made(work, splits, "move", phases, nbytes, nbytes, grains=grains)
+    return plan_of(work, splits, "move", phases, nbytes, nbytes, grains=grains)
 
 
 # ---- reductions ---------------------------------------------------------------------------------------------------------
@@ -279,7 +275,7 @@ def stages(depth: int) -> int:
 
 def reduce_at(work: Work, chip: Chip, splits: Splits, grains: Splits | None = None, start_tile: int = 0) -> OpPlan:
     """A reduction with given splits: partial results on each tile, combined in stages, and handed back where outputs need them."""
-    itemsize = max(_itemsize(o) for o in (*work.inputs, *work.outputs) if o is not None)
+    itemsize = max(item_bytes(o) for o in (*work.inputs, *work.outputs) if o is not None)
     grains = grains or {}
     extent = extents(work, splits, grains)
     compute = worker_cycles(work, math.prod(extent.values()), itemsize, chip, fixed=32)
@@ -294,7 +290,7 @@ def reduce_at(work: Work, chip: Chip, splits: Splits, grains: Splits | None = No
     exchanges = (sent > 0) + rounds + (back > 0)
     phases = Phases(compute, exchange_cycles(sent + gathered + returned, chip), chip.sync_cycles * exchanges, 0, adding)
     temp = sent + (2 * partial * 4 if rounds else 0) + returned
-    return _made(work, splits, "reduce", phases, temp, sent + gathered + returned, grains=grains, reduce_stages=rounds, start_tile=start_tile,
+    return plan_of(work, splits, "reduce", phases, temp, sent + gathered + returned, grains=grains, reduce_stages=rounds, start_tile=start_tile,
                  gathered=phases.exchange - exchange_cycles(sent, chip))
 
 
@@ -327,14 +323,14 @@ def _partials(work: Work, splits: Splits, extent: Dict[str, int]) -> tuple[int, 
 
 def _reduce_plans(work: Work, chip: Chip) -> list[OpPlan]:
     """Parallel axes first, and every power of two of the tiles left for the reduced ones."""
-    itemsize = max(_itemsize(o) for o in (*work.inputs, *work.outputs) if o is not None)
+    itemsize = max(item_bytes(o) for o in (*work.inputs, *work.outputs) if o is not None)
     parallel = [a for a in work.axes if a.kind == "parallel"]
     reduced = [a for a in work.axes if a.kind == "reduce"]
     most = min(chip.tiles, max(1, -(-work.points * itemsize // MIN_BYTES_PER_TILE)))
-    grains = _grains(work.axes, itemsize)
+    grains = vector_grains(work.axes, itemsize)
     plans, seen, depth = [], set(), 1
     while depth <= most:
-        splits = _cut(parallel, grains, most // depth) | _cut(reduced, grains, depth)
+        splits = cut_evenly(parallel, grains, most // depth) | cut_evenly(reduced, grains, depth)
         key = tuple(splits.items())
         if key not in seen:
             seen.add(key)
@@ -343,105 +339,9 @@ def _reduce_plans(work: Work, chip: Chip) -> list[OpPlan]:
     return plans
 
 
-def _cut(axes: Sequence[Axis], grains: Splits, budget: int) -> dict[str, int]:
+def cut_evenly(axes: Sequence[Axis], grains: Splits, budget: int) -> dict[str, int]:
     parts = balanced(tuple(a.size for a in axes), tuple(grains.get(a.name, 1) for a in axes), budget)
     return {a.name: p for a, p in zip(axes, parts, strict=True) if p > 1}
-
-
-# ---- rows by index ------------------------------------------------------------------------------------------------------
-
-ROWS = "rows"
-"""The indexed dimension of a table: an axis of the plan, its size in `Work.notes`."""
-
-
-def _table_axes(work: Work) -> tuple[list[Axis], list[Axis]]:
-    """Axes of the looked-up positions, and of what is beside or within a row."""
-    index = work.inputs[1]
-    assert index is not None
-    positions = {d for d in index.dims if isinstance(d, str)}
-    return [a for a in work.axes if a.name in positions], [a for a in work.axes if a.name not in positions]
-
-
-def _table_splits(work: Work, chip: Chip) -> list[tuple[dict[str, int], int, int, int]]:
-    """Partitions (splits; rows, lookups and row elements on the worst tile) over rows, positions and the row's own axes."""
-    positions, row = _table_axes(work)
-    table = work.outputs[0] if isinstance(work, Scatter) else work.inputs[0]
-    assert table is not None
-    height = work.notes.get(ROWS, 1)
-    grains = _grains(work.axes, _itemsize(table))
-    found, seen = [], set()
-    for by_row in _powers(min(height, chip.tiles)):
-        for by_position in _powers(chip.tiles // by_row):
-            across = _cut(row, grains, chip.tiles // by_row // by_position)
-            splits = ({ROWS: by_row} if by_row > 1 else {}) | _cut(positions, grains, by_position) | across
-            key = tuple(splits.items())
-            if key in seen:
-                continue
-            seen.add(key)
-            extent = extents(work, splits, grains)
-            found.append((splits, -(-height // by_row), math.prod(extent[a.name] for a in positions), math.prod(extent[a.name] for a in row)))
-    return found
-
-
-def _powers(most: int) -> list[int]:
-    """1, 2, 4 … and `most` itself."""
-    return sorted({1 << i for i in range(max(1, most).bit_length())} | {max(1, most)})
-
-
-def _gather_plans(work: Work, chip: Chip) -> list[OpPlan]:
-    """Each tile looks up all its positions in its rows; a second stage selects among tiles that split the rows."""
-    item, plans = _itemsize(work.outputs[0]), []
-    for splits, height, lookups, width in _table_splits(work, chip):
-        depth = splits.get(ROWS, 1)
-        tiles = math.prod(splits.values())
-        across = math.prod(p for a, p in splits.items() if a in {x.name for x in _table_axes(work)[0]})
-        each = -(-lookups // chip.workers)
-        hits = -(-each // depth)
-        vectors = -(-width * item // chip.vector_bytes)
-        compute = chip.workers * (30 + hits * (19 + vectors * 2) + (each - hits) * 8)
-        slices = lookups * width * item
-        sent = lookups * 4 + (height * width * item if across > 1 else 0)
-        adding, rounds = 0, stages(depth)
-        if depth > 1:
-            loops = -(-lookups * width // (depth * 4))
-            adding = chip.workers * (32 + -(-loops // chip.workers) * (3 * depth + 8))
-        gathered = slices if depth > 1 else 0
-        sync = chip.sync_cycles * (1 + (depth > 1))
-        phases = Phases(compute, exchange_cycles(sent + gathered, chip), sync, 0, adding)
-        plans.append(_made(work, splits, "gather", phases, sent + slices + gathered, sent + gathered, grains=_used(work, splits, item),
-                           reduce_stages=min(1, rounds), notes={ROWS: height, "tiles": tiles},
-                           gathered=phases.exchange - exchange_cycles(sent, chip)))
-    return plans
-
-
-def _used(work: Work, splits: Splits, itemsize: int) -> dict[str, int]:
-    return {a: g for a, g in _grains(work.axes, itemsize).items() if a in splits}
-
-
-def _scatter_plans(work: Work, chip: Chip) -> list[OpPlan]:
-    """Each tile adds the updates of its positions to its rows; tables of tiles that split the positions are added in stages."""
-    item, plans = _itemsize(work.outputs[0]), []
-    names = {a.name for a in _table_axes(work)[0]}
-    for splits, height, updates, width in _table_splits(work, chip):
-        by_row = splits.get(ROWS, 1)
-        depth = math.prod(p for a, p in splits.items() if a in names)
-        hits = -(-updates // (by_row * chip.workers))
-        vectors = -(-width * item // chip.vector_bytes)
-        table = height * width
-        zero = 22 + -(-table * item // chip.vector_bytes)
-        compute = zero + chip.workers * (33 + hits * (11 + (vectors - 1) * 3) + max(0, updates - hits) * 5)
-        sent = updates * (4 + width * item)
-        adding, gathered, rounds = 0, 0, stages(depth)
-        each = math.ceil(depth ** (1 / rounds)) if rounds else 1
-        for _ in range(rounds):
-            gathered += table * 4
-            loops = -(-table // (4 * each))
-            adding += chip.workers * (32 + -(-loops // chip.workers) * (3 * each + 8))
-        phases = Phases(compute, exchange_cycles(sent + gathered, chip), chip.sync_cycles * (1 + rounds), 0, adding)
-        temp = sent + (2 * table * 4 if depth > 1 else 0)
-        plans.append(_made(work, splits, "scatter", phases, temp, sent + gathered, grains=_used(work, splits, item),
-                           reduce_stages=rounds, notes={ROWS: height}, gathered=phases.exchange - exchange_cycles(sent, chip)))
-    return plans
 
 
 # ---- where an input already lives ---------------------------------------------------------------------------------------
@@ -478,7 +378,7 @@ def map_along(work: Work, chip: Chip, operand: Operand, layout: Mapping) -> OpPl
     exact = splits_along(work, operand, layout)
     if exact is not None:
         return map_at(work, chip, exact[0], layout, exact[1])
-    return map_at(work, chip, even_splits(work, chip, _itemsize(work.outputs[0])), layout)
+    return map_at(work, chip, even_splits(work, chip, item_bytes(work.outputs[0])), layout)
 
 
 def reduce_along(work: Work, chip: Chip, operand: Operand, layout: Mapping) -> OpPlan | None:

@@ -1,0 +1,48 @@
+"""What lies where a lookup's table does, and what runs there: read off the schedule, before anything has a place."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..graph import Node
+from ..work import Gather, Map, Scatter, Work
+from .chip import Chip
+from .lookup import NOTHING, Kept
+from .schedule import Entry, Schedule, Storage
+from .spread import item_bytes, worker_cycles
+
+MANY = 1 << 20
+"""Elements, over which what a vertex takes once does not count."""
+
+
+class Residents:
+    """Of a schedule. A weight's place is that of its optimizer states, and the update's element-wise steps run there; the gradient of a table
+    has a place of its own, in which element-wise steps read it."""
+
+    def __init__(self, made: Schedule, works: Sequence[Work], chip: Chip) -> None:
+        self.made, self.works, self.chip = made, works, chip
+        self._parts: dict[Node, str] = {}
+
+    def where(self, node: Node, work: Gather | Scatter) -> Kept:
+        """What lies where the table of a Gather or Scatter does. Tensors whose place is not the lookup's to decide are nothing."""
+        value = node.outputs[0] if isinstance(work, Scatter) else node.inputs[0]
+        if value is None:
+            return NOTHING
+        table = self.made.of[value]
+        if isinstance(work, Scatter):
+            return Kept(table.itemsize, sum(self._cycles(e, w, node) for e, w in self._maps(table) if value in e.node.operands))
+        if table.kind == "weights":
+            beside = [s for s in self.made.storages if s.state is not None and (s.state.owner or s.name) == table.name and s.shape == table.shape]
+            updates = ((e, w) for e, w in self._maps(table) if e.node.origin.role == "update" and self.made.layer(e.node) == table.layer)
+            return Kept(sum(s.itemsize for s in beside), sum(self._cycles(e, w, node) for e, w in updates))
+        return Kept(table.itemsize) if table.always_live else NOTHING
+
+    def _maps(self, table: Storage) -> Iterator[tuple[Entry, Work]]:
+        """Element-wise steps over tensors of the table's shape."""
+        return ((e, w) for e, w in zip(self.made.entries, self.works, strict=True) if isinstance(w, Map) and e.node.outputs[0].shape == table.shape)
+
+    def _cycles(self, entry: Entry, work: Work, node: Node) -> float:
+        """Per element on a tile, for as often as `node` runs once."""
+        if not self._parts:
+            self._parts = {e.node: e.part for e in self.made.entries}
+        often = self.made.repeats[entry.part] / max(1, self.made.repeats[self._parts[node]])
+        return often * worker_cycles(work, MANY, max(item_bytes(o) for o in work.outputs), self.chip) / MANY
