@@ -315,7 +315,7 @@ class _Instances(Op):
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])
         n, channels, inner = _channels(x)
-        if not x.size:
+        if not n * channels or (not x.size and len(outputs) == 1):            # statistics of nothing are there, and are not numbers
             return []
         full, many = (x.size,), (n * channels,)
         calls: list[Call] = []
