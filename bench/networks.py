@@ -1,4 +1,4 @@
-"""Networks of the tile machine's benchmarks, built with tileflow.nn: ResNet-18 and -50, BERT-mini and -Base.
+"""Networks of the tile machine's benchmarks, built with tileflow.nn: ResNet-18 and -50, BERT-mini and -Base, ViT-base.
 
     program = resnet_program(50, micro_batch=20, gradient_accumulation=6)        # planned, not run: takes no memory for weights
 """
@@ -16,8 +16,10 @@ from tileflow.graph import Builder, TensorType, Value
 from tileflow.nn import Tensor
 from tileflow.nn.init import kaiming_normal, normal
 from tileflow.nn.module import record
+from tileflow.nn.tensor import cat
 from tileflow.optim import Optimizer
 from tileflow.program import Batching, Program
+from tileflow.strategy.mark import Marking
 
 VOCABULARY, POSITIONS, SEGMENTS = 30522, 512, 2
 """Of BERT (Devlin et al., 2019), uncased."""
@@ -144,11 +146,61 @@ def pretraining_loss(b: Builder, outputs: Sequence[Value]) -> Value:
     return b.Add(*(v[0] if isinstance(v, tuple) else v for v in losses))
 
 
+# ---- vision transformers (Dosovitskiy et al., 2021), normalisation before each block ----------------------------------------
+
+class ViTLayer(nn.Module):
+    """Self-attention and a two-layer network with GELU, each of what is normalised, added to what was."""
+
+    def __init__(self, hidden: int, heads: int) -> None:
+        self.norm1, self.attention = nn.LayerNorm(hidden), nn.MultiheadAttention(hidden, heads)
+        self.norm2, self.wide, self.narrow = nn.LayerNorm(hidden), nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+        self.activation = nn.GELU()
+
+    def forward(self, x: Tensor) -> Tensor:                    # type: ignore[override]
+        y = self.norm1(x)
+        x = x + self.attention(y, y, y)
+        out: Tensor = x + self.narrow(self.activation(self.wide(self.norm2(x))))
+        return out
+
+
+class ViT(nn.Module):
+    """ViT with patches of 16x16: images [N, 3, image, image] -> scores [N, classes], from a token of its own before the patches."""
+
+    def __init__(self, layers: int, hidden: int, heads: int, classes: int, image: int = 224, patch: int = 16) -> None:
+        self.patches = nn.Conv2d(3, hidden, patch, patch)
+        self.token = nn.Parameter(normal((1, 1, hidden), 0.02))
+        self.positions = nn.Parameter(normal((1, 1 + (image // patch) ** 2, hidden), 0.02))
+        self.layers = [ViTLayer(hidden, heads) for _ in range(layers)]
+        self.norm, self.head = nn.LayerNorm(hidden), nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor) -> Tensor:                    # type: ignore[override]
+        y = self.patches(x)
+        rows, hidden = y.shape[0], y.shape[1]
+        y = y.reshape(rows, hidden, -1).transpose(1, 2)
+        y = cat([self.token.expand(rows, 1, hidden), y], 1) + self.positions
+        for layer in self.layers:
+            y = layer(y)
+        first = self.norm(y).apply("Slice", starts=(0,), ends=(1,), axes=(1,), steps=(1,)).reshape(rows, hidden)
+        return self.head(first)
+
+
+VIT_SIZES = {"base": (12, 768, 12), "mini": (2, 32, 2)}
+"""Layers, hidden size and heads."""
+
+
 # ---- programs ---------------------------------------------------------------------------------------------------------------
 
-def training_program(net: nn.Module, inputs: Sequence[tuple[str, TensorType]], loss: Any, optimizer: Optimizer, batching: Batching) -> Program:
-    """The training Program of a network for inputs of these types."""
-    return compiler.training(record(net, inputs, training=True, dtype="float32"), loss, optimizer, batching).program
+Stages = Sequence[tuple[nn.Module, int]]
+"""The layers with which a stage begins, and its IPU; what comes before the first is stage 0, on IPU 0."""
+
+
+def training_program(net: nn.Module, inputs: Sequence[tuple[str, TensorType]], loss: Any, optimizer: Optimizer, batching: Batching,
+                     stages: Stages = ()) -> Program:
+    """The training Program of a network for inputs of these types; with stages, marked for a pipeline that recomputes."""
+    for layer, ipu in stages:
+        nn.begin_block(layer, ipu_id=ipu)
+    marking = Marking("pipelined", auto_stage="auto_increment") if stages else None
+    return compiler.training(record(net, inputs, training=True, dtype="float32"), loss, optimizer, batching, marking=marking).program
 
 
 def resnet_program(layers: int, micro_batch: int, gradient_accumulation: int = 1, image: int = 224, optimizer: Optimizer | None = None) -> Program:
@@ -162,39 +214,30 @@ def resnet_program(layers: int, micro_batch: int, gradient_accumulation: int = 1
 
 
 def bert_program(size: str, micro_batch: int, gradient_accumulation: int = 1, sequence: int = 128, masked: int = 20,
-                 dropout: float = 0.1, layers: int | None = None, optimizer: Optimizer | None = None) -> Program:
-    """Pre-training of a BERT with AdamW; weights take no memory. `layers` overrides the number of encoder layers."""
+                 dropout: float = 0.1, layers: int | None = None, optimizer: Optimizer | None = None, cuts: Sequence[int] = ()) -> Program:
+    """Pre-training of a BERT with AdamW; weights take no memory. `layers` overrides the number of encoder layers. `cuts`: in a pipeline, the encoder
+    layers with which IPU 1, 2 ... begin; embeddings, heads and what is before are on IPU 0."""
     count, hidden, heads = BERT_SIZES[size]
     with nn.skip_init():
         net = Bert(count if layers is None else layers, hidden, heads, masked, dropout=dropout)
     numbers = TensorType("int64", (micro_batch, sequence))
     inputs = [(name, numbers) for name in ("tokens", "positions", "segments")]
     return training_program(net, [*inputs, ("visible", numbers.with_dtype("float32"))], pretraining_loss,
-                            optimizer or tileflow.optim.AdamW(lr=6e-3, weight_decay=0.01), Batching(micro_batch, gradient_accumulation))
+                            optimizer or tileflow.optim.AdamW(lr=6e-3, weight_decay=0.01), Batching(micro_batch, gradient_accumulation),
+                            [*((net.layers[layer], 1 + i) for i, layer in enumerate(cuts)), (net.transform, 0)] if cuts else [])
 
 
-class Encoder(nn.Module):
-    """Encoder layers alone, as a pipeline stage holds them: x [N, S, hidden] and visible [N, S] to the sum of the result."""
-
-    def __init__(self, layers: int, hidden: int, heads: int, dropout: float) -> None:
-        self.layers = [EncoderLayer(hidden, heads, dropout) for _ in range(layers)]
-
-    def forward(self, x: Tensor, visible: Tensor) -> Tensor:   # type: ignore[override]
-        mask = ((1.0 - visible) * MASKED).reshape(visible.shape[0], 1, 1, visible.shape[1])
-        for layer in self.layers:
-            x = layer(x, mask)
-        return x.sum()
-
-
-def encoder_program(size: str, layers: int, micro_batch: int, gradient_accumulation: int = 1, sequence: int = 128, dropout: float = 0.1) -> Program:
-    """Training of some encoder layers of a BERT; weights take no memory."""
+def vit_program(size: str, micro_batch: int, gradient_accumulation: int = 1, classes: int = 1000, image: int = 224,
+                optimizer: Optimizer | None = None, cuts: Sequence[int] = ()) -> Program:
+    """Training of a ViT, cross entropy; weights take no memory. `cuts`: in a pipeline, the layers with which IPU 1, 2 ... begin; the patches'
+    embedding is on the first IPU, the head on the last."""
     from tileflow.loss import find
-    _, hidden, heads = BERT_SIZES[size]
+    count, hidden, heads = VIT_SIZES[size]
     with nn.skip_init():
-        net = Encoder(layers, hidden, heads, dropout)
-    inputs = [("x", TensorType("float32", (micro_batch, sequence, hidden))), ("visible", TensorType("float32", (micro_batch, sequence)))]
-    return training_program(net, inputs, find("identity"), tileflow.optim.AdamW(lr=6e-3, weight_decay=0.01),
-                            Batching(micro_batch, gradient_accumulation))
+        net = ViT(count, hidden, heads, classes, image)
+    return training_program(net, [("image", TensorType("float32", (micro_batch, 3, image, image)))], find("cross_entropy"),
+                            optimizer or tileflow.optim.AdamW(lr=2e-4, weight_decay=0.01), Batching(micro_batch, gradient_accumulation),
+                            [(net.layers[layer], 1 + i) for i, layer in enumerate(cuts)])
 
 
 def matmul_program(m: int, n: int, k: int) -> Program:

@@ -63,6 +63,7 @@ class Chart:
                 yield from self._round(together, micro, counts)
             elif isinstance(step, Repeat):
                 yield from self._repeat(step, micro)
+                micro += step.times * step.by if step.counts == "micro-batch" else 0
             elif isinstance(step, Atomic):
                 yield from self._steps(step.steps, micro, counts)
 

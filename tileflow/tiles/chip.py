@@ -49,6 +49,11 @@ class MatrixUnit:
         return self.k_grain * self.units / self.macs_per_cycle
 
 
+_SURROUNDINGS = ("name", "clock_hz", "link_sync_cycles", "link_bytes_per_second", "host_bytes_per_second", "streaming_bytes_per_second",
+                 "reserved_bytes")
+"""Constants that count once plans are made."""
+
+
 @dataclass(frozen=True)
 class Chip:
     """One IPU and its surroundings. Bandwidths are per IPU and in bytes per second, cycles are tile clock cycles.
@@ -102,8 +107,8 @@ class Chip:
 
     @functools.cached_property
     def key(self) -> tuple[Any, ...]:
-        """All that decides a plan, hashable."""
-        plain = tuple(getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("matrix", "sources"))
+        """All that decides a plan, hashable: chips that differ in their clock and surroundings only have the same plans."""
+        plain = tuple(getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("matrix", "sources", *_SURROUNDINGS))
         return (*plain, *((k, v.macs_per_cycle, v.units, v.k_grain) for k, v in self.matrix.items()))
 
     @property
