@@ -16,6 +16,7 @@ class Staging:
     ipus: of each stage of the forward pass, in their order. recompute: the forward stages but the last run again for the backward pass, from
     what enters them. pipeline_schedule: the order of a pipeline's runs (`strategy.pipelined`). liveness: of phases (`strategy.phased`).
     separate_backward: the last stage's backward pass is a place of its own. phases: the phase that each stage is in; () without phases.
+    automatic: stages were found, not given.
     """
 
     strategy: Strategy
@@ -25,6 +26,7 @@ class Staging:
     separate_backward: bool = False
     phases: tuple[int, ...] = ()
     pipeline_schedule: PipelineSchedule = "grouped"
+    automatic: bool = False
 
     @property
     def forward(self) -> int:

@@ -194,8 +194,10 @@ def advice(report: Report) -> list[str]:
                      f"{count} would make that {f.percent(twice)}.")
     least = min(report["ipus"], key=lambda i: i["busy"])
     if busiest["busy"] > 1.25 * least["busy"]:
+        automatic = report["staging"] is not None and report["staging"]["automatic"]
+        option = "pipeline_splits; these were found from estimates" if automatic else "pipeline_splits, auto_pipeline"
         found.append(f"IPU {busiest['number']} works {busiest['busy'] / max(1, least['busy']):.2g} times as long as IPU {least['number']}: stages of "
-                     "more equal length would let them wait less for each other (pipeline_splits, auto_pipeline).")
+                     f"more equal length would let them wait less for each other ({option}).")
     return found
 
 

@@ -64,6 +64,7 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
                    "steps": facts.over_steps(tiled.measured)},
         "schedule": to_data(period(tiled.program.schedule)),
         "ipus": [_ipu(i, tiled.cycles_per_update) for i in tiled.ipus],
+        "staging": _staging(tiled),
         "crossing": [] if tiled.links is None else [{"part": part, "cycles": n} for part, n in tiled.links.cycles.items()],
         "streaming": [] if tiled.away is None else
         [{"stream": name, "bytes": n, "cycles": tiled.away.cycles[name]} for name, n in tiled.away.bytes.items()],
@@ -98,6 +99,14 @@ def _host(tiled: TileProgram) -> dict[str, Any]:
 def _ipu(ipu: Ipu, cycles: int) -> dict[str, Any]:
     return {"number": ipu.number, "worst": ipu.worst, "always_live": always_live(ipu), "busy": ipu.busy, "utilisation": ipu.busy / max(1, cycles),
             "stashed": ipu.stashed, "sent": ipu.sent, "streamed": ipu.streamed, "memory": facts.memory(ipu.memory)}
+
+
+def _staging(tiled: TileProgram) -> dict[str, Any] | None:
+    staging = tiled.program.staging
+    if staging is None:
+        return None
+    schedule = staging.pipeline_schedule if staging.strategy == "pipelined" else staging.liveness if staging.phases else ""
+    return {"strategy": staging.strategy, "schedule": schedule, "automatic": staging.automatic}
 
 
 def _phases(phases: Phases) -> dict[str, int]:

@@ -29,6 +29,7 @@ def _from_3(report: dict[str, Any]) -> dict[str, Any]:
     replicas = {"count": 1, "ipus": ipus_of_one, "all": ipus_of_one, "reserved": ipus_of_one}
     ipus = [{**ipu, "memory": None, "streamed": 0} for ipu in report["ipus"]]
     steps = [{**s, "inputs": [], "outputs": [], "utilisation": 0.0, "choice": None} for s in report["steps"]]
-    told = {"notes": [note], "replicas": replicas, "collectives": [], "streaming": [], "options": {"per_ipu": {}, **report["options"]}}
+    options = {"per_ipu": {}, **report["options"]}
+    told = {"notes": [note], "replicas": replicas, "collectives": [], "streaming": [], "staging": None, "options": options}
     return {**report, "schema_version": 4, **told, "memory": {**memory, **new}, "ipus": ipus, "steps": steps, "variables": [], "spreads": [],
             "levers": []}

@@ -4,11 +4,9 @@ Set before autograd, which hands the mark of a node to its gradient's. Nothing c
 """
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from math import inf
 from typing import TYPE_CHECKING
 
 from ..errors import OptionError
@@ -17,17 +15,13 @@ from ..graph.hints import Annotation
 from ..passes.checkpoint import LISTED, beginnings
 from ..program import Batching
 from ..staging import Liveness, PipelineSchedule, Staging, Strategy
-from . import rules
-from .balance import balanced
-from .cost import cycles
+from . import automatic, rules
 from .stages import BESIDE, Stage, default_ipus, parsed
 
 if TYPE_CHECKING:
     from ..options import Options
 
 PHASED = ("serial_phased", "parallel_phased")
-STATES = 4.0
-"""Bytes that training holds for each byte of a weight: itself, its accumulator, two moments."""
 Found = tuple[dict[Node, int], list[int]]
 """The stage of each forward node, and the IPU of each stage."""
 
@@ -69,7 +63,7 @@ class Marking:
         """
         pipelined, phased = self.strategy == "pipelined", self.strategy in PHASED
         self._check()
-        stages, ipus = self._stages(graph, training)
+        stages, ipus = self._stages(graph, batching, training)
         phases: tuple[int, ...] = ()
         if phased:
             phases = self.phases if self._named else tuple(range(len(ipus)))
@@ -81,7 +75,7 @@ class Marking:
             return None
         separate = self.separate_backward or self.liveness != "always_live" or self.pipeline_schedule == "1f1b"
         staging = Staging(self.strategy, tuple(ipus), self.recompute and pipelined and training, self.liveness, separate, phases,
-                          self.pipeline_schedule)
+                          self.pipeline_schedule, self.auto_pipeline is not None)
         rules.ipus_for(ipus, rounded=self.rounded)
         rules.check_flow(graph, stages)
         rules.check_shared(graph, stages, staging)
@@ -104,7 +98,7 @@ class Marking:
         if self.strategy not in PHASED and len(set(self.phases)) < len(self.phases):
             raise OptionError(f"Option stages: stages side by side ({BESIDE}) are those of one phase, and {self.strategy} execution has no phases.")
 
-    def _stages(self, graph: Graph, training: bool) -> Found:
+    def _stages(self, graph: Graph, batching: Batching, training: bool) -> Found:
         nodes = [n for n in graph.nodes if n.origin.role == "forward"]
         if self._named:
             default = default_ipus(self.strategy, self.phases)
@@ -115,8 +109,12 @@ class Marking:
             found, ipus = _split(graph, nodes, self.splits)
         else:
             assert self.auto_pipeline is not None
-            found, ipus = _automatic(graph, nodes, self.auto_pipeline, self.recompute and training, self.bytes_per_ipu,
-                                     STATES if training else 1.0)
+            chain = automatic.Chain(graph, [n for n in nodes if not _is_of_loss(n)], [n for n in nodes if _is_of_loss(n)])
+            begin, ipus = chain.cut(self.auto_pipeline, automatic.Wanted(
+                training, self.recompute and self.strategy == "pipelined", self.pipeline_schedule if self.strategy == "pipelined" else None,
+                batching.per_update if training else batching.micro_batches, self.bytes_per_ipu))
+            places = {id(n): i for i, n in enumerate(nodes)}
+            found = _begun_at(graph, nodes, [places[id(n)] for n in begin])
         return found, default_ipus(self.strategy, range(len(ipus))) if self.strategy in PHASED else ipus
 
 
@@ -264,71 +262,3 @@ def _by_ipu(noted: Noted) -> Numbered:
     if missing:
         raise OptionError(f"The set of pipeline stages for all Ops contains {count - len(missing)} stages, but stage {missing[0]} is missing")
     return place, list(range(count))
-
-
-def _automatic(graph: Graph, nodes: Sequence[Node], count: int, again: bool, bound: int | None, states: float) -> Found:
-    """Stages of about equal length, each with its weights (times `states`) within the bound. A weight that several nodes read keeps all between them
-    in one stage, or, where it is read at both ends, the end returns to the first IPU, if that is faster."""
-    entered, chain = set(graph.inputs), []
-    for node in nodes:
-        if not _is_of_loss(node) and any(v in entered for v in node.operands):
-            entered.update(node.outputs)
-            chain.append(node)
-    costs, readers = [cycles(node) for node in chain], _readers(graph, chain)
-    if costs:
-        costs[-1] += sum(cycles(node) for node in nodes if _is_of_loss(node))
-    found: list[tuple[float, list[int], list[int]]] = []
-    failed = None
-    for end in dict.fromkeys((len(chain), _tail(readers, len(chain)))):
-        returns = end < len(chain)
-        factors = [3.0 + (again and (k < count - 1 or returns)) for k in range(count)]
-        nbytes, breaks = _held(readers, end)
-        first = 3.0 * sum(costs[end:])
-        try:
-            begin = balanced(costs[:end], count, factors=factors, memory=nbytes, held=[states] * count, bound=inf if bound is None else bound,
-                             breaks=breaks, first=first)
-        except ValueError as error:
-            failed = failed or error
-            continue
-        lengths = [f * sum(costs[b:e]) for f, b, e in zip(factors, begin, [*begin[1:], end], strict=True)]
-        lengths[0] += first
-        found.append((max(lengths), [*begin[1:], *([end] if returns else [])], [*range(count), *([0] if returns else [])]))
-    if not found:
-        raise OptionError(f"Option auto_pipeline: {failed}.")
-    _, begin, ipus = min(found, key=lambda item: item[0])
-    places = {id(n): i for i, n in enumerate(nodes)}
-    return _begun_at(graph, nodes, [places[id(chain[i])] for i in begin]), ipus
-
-
-def _tail(readers: Mapping[Value, Sequence[int]], count: int) -> int:
-    """Where the end of a chain begins that reads weights of its beginning again, across more than half of it; the chain's length where none does."""
-    far = [b for places in readers.values() for a, b in itertools.pairwise(places) if 2 * (b - a) > count]
-    return min(far, default=count)
-
-
-def _readers(graph: Graph, chain: Sequence[Node]) -> dict[Value, list[int]]:
-    """The places in a chain that read each weight, be it turned before."""
-    weights = [s.input for s in graph.states if s.kind in ("parameter", "buffer")]
-    sources: dict[Value, set[Value]] = {v: {v} for v in weights}
-    inside = set(chain)
-    for node in graph.nodes:
-        found = set() if node in inside else {w for v in node.operands for w in sources.get(v, ())}
-        for v in node.outputs if found else ():
-            sources[v] = found
-    readers: dict[Value, list[int]] = {}
-    for i, node in enumerate(chain):
-        for w in {w for v in node.operands for w in sources.get(v, ())}:
-            readers.setdefault(w, []).append(i)
-    return readers
-
-
-def _held(readers: Mapping[Value, Sequence[int]], end: int) -> tuple[list[float], list[bool]]:
-    """Of a chain up to `end`: bytes of the weights that each node is the first to read (the first node has those that are only read later), and
-    whether a stage may begin at it."""
-    nbytes, breaks = [0.0] * end, [True] * end
-    for weight, every in readers.items():
-        places = [i for i in every if i < end]
-        nbytes[places[0] if places else 0] += weight.type.nbytes
-        for i in range(places[0] + 1, places[-1] + 1) if places else ():
-            breaks[i] = False
-    return nbytes, breaks
