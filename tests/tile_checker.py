@@ -345,7 +345,7 @@ def _memory(tiled: TileProgram, brought: list[Array]) -> Iterator[str]:
     named: set[str] = set()
     for graph in program.graphs:
         for s in graph.states:
-            if s.name not in named and not of[s.input].off_chip and not s.start:
+            if s.name not in named and not of[s.input].off_chip and not of[s.input].share and not s.start:
                 named.add(s.name)
                 always += _bytes(tiled, s.input)
     live: dict[Value, Array] = {v: _bytes(tiled, v) for v in program.inputs if v in last and rooted(v) is v}

@@ -12,6 +12,7 @@ from tileflow.program import Batching, Program
 from tileflow.tiles.chip import CHIPS
 from tileflow.tiles.machine import Transfer
 from tileflow.tiles.plan import OpPlan, Phases, TileOptions, TileStep
+from tileflow.tiles.sharding import Shares
 
 CATEGORIES = {"weights": 5000, "optimizer": 4000, "buffers": 100, "constants": 50, "code": 9000, "activations": 60000, "temporaries": 30000,
               "exchange": 8000}
@@ -56,7 +57,8 @@ def handmade(layers: int = 3, tiles: int = 1472, scale: float = 1.0, chip: str =
     seconds = cycles / machine.clock_hz
     streams = [Transfer("x", True, 4096, 171, 4), Transfer("relu.2", False, 4096, 171, 4)]
     return SimpleNamespace(
-        transfers=streams, host_cycles=8 * 171, streaming_cycles=0, off_chip={}, ipus=[], links=None, away=None, measured=None,
+        transfers=streams, host_cycles=8 * 171, streaming_cycles=0, off_chip={}, shares=Shares(), gather_cycles=0,
+        ipus=[], links=None, away=None, measured=None,
         tried=[], collectives=[],
         memory_schedule=SimpleNamespace(of={}), peak_step=np.full(tiles, -1),
         program=made, chip=machine, options=TileOptions(per_op={"layer0*": 0.1}, serialized={"layer1*": ("output_channels", 2)}), steps=steps,

@@ -59,6 +59,8 @@ _NOT_NEGATIVE = Number(Range(least=0))
 _ACCUM = Choice(("float32", "float16", "bfloat16"))
 TENSOR_GROUPS = ("activations", "weights", "optimizer", "accumulators")
 """What tensors are told apart as where an option says where they are kept."""
+SHARDED_GROUPS = ("weights", "optimizer")
+"""Of these those that replicas may share out."""
 
 
 @dataclass(kw_only=True, repr=False)
@@ -292,6 +294,13 @@ class Options(Settings):
         "strategies", optional=True)
     min_elements_off_chip: int | Mapping[str, int] = _option(
         2, Counts(TENSOR_GROUPS), "machine", "tensors of fewer elements stay on the tiles: one number, or numbers by group of tensors")
+    optimizer_sharded: bool = _option(
+        False, Flag(), "machine", "each replica keeps a share of the optimizer state, updates its share of the weights, and all put the weights "
+        "together")
+    weights_sharded: bool = _option(
+        False, Flag(), "machine", "each replica keeps a share of the weights, too, and all put them together before each pass that uses them")
+    min_elements_sharded: int | Mapping[str, int] = _option(
+        8192, Counts(SHARDED_GROUPS), "machine", "tensors of fewer elements are whole on every replica: one number, or numbers by group of tensors")
     recompute: bool = _option(
         False, Flag(), "machine", "run parts of the forward pass again before the backward pass instead of keeping their results on the tiles",
         common=True)

@@ -15,7 +15,7 @@ from . import report as reports
 from .compiler import Compilation
 from .environment import check_environment
 from .errors import OptionError, OutOfTileMemoryError, ReportError
-from .options import TENSOR_GROUPS, Options
+from .options import SHARDED_GROUPS, TENSOR_GROUPS, Options
 from .reading import read_text
 from .report import Report
 from .state import build
@@ -64,7 +64,11 @@ class TileCompilation(Compilation):
 
         Raises:
             TileMemoryError: a part does not fit a tile.
+            OptionError: replicas share out states.
         """
+        if self.tiled.shares.elements:
+            raise OptionError("tile_exact runs one replica's program on data of its own, and what replicas share out (optimizer_sharded) is not "
+                              "there as a whole; leave it out.")
         check_environment()
         from . import exact
         return build(lambda: exact.check(self.tiled, seed))          # it makes kernels and runs them in this thread
@@ -91,6 +95,9 @@ def tile_options(options: Options) -> TileOptions:
     if options.machine_precision != "32.32" and options.precision not in ("32", "64"):
         raise OptionError(f"Option machine_precision {options.machine_precision} takes float16 for every float32 tensor of a program, and precision "
                           f"{options.precision} gives the program 16-bit types of its own, which are what counts; leave one of them out.")
+    if options.weights_sharded and not options.optimizer_sharded:
+        raise OptionError("Option weights_sharded needs optimizer_sharded: a weight and its optimizer state are updated together, so they are "
+                          "shared out alike.")
     given = options.available_memory_proportion
     by_name = dict(given) if isinstance(given, Mapping) else {"*": given}
     default = by_name.pop("*", DEFAULT_PROPORTION)
@@ -101,7 +108,9 @@ def tile_options(options: Options) -> TileOptions:
     return TileOptions(available_memory_proportion=default, per_op=by_name, per_ipu=per_ipu, precision=options.machine_precision,
                        program=options.precision, serialized=options.serial_splits,
                        pinned=read_plans(options.tile_plans) if options.tile_plans else {},
-                       joint_plans=options.joint_plans, recompute=options.recompute, replicas=options.replication_factor, **_locations(options))
+                       joint_plans=options.joint_plans, recompute=options.recompute, replicas=options.replication_factor,
+                       weights_sharded=options.weights_sharded, optimizer_sharded=options.optimizer_sharded,
+                       min_elements_sharded=_by_group(options.min_elements_sharded, SHARDED_GROUPS), **_locations(options))
 
 
 def _locations(options: Options) -> dict[str, Any]:
@@ -113,8 +122,12 @@ def _locations(options: Options) -> dict[str, Any]:
     for group in TENSOR_GROUPS:
         said = getattr(options, f"{group}_off_chip")
         found[f"{group}_off_chip"] = by_default[group] if said is None else said
-    least = options.min_elements_off_chip
-    return {**found, "min_elements_off_chip": dict(least) if isinstance(least, Mapping) else dict.fromkeys(TENSOR_GROUPS, least)}
+    return {**found, "min_elements_off_chip": _by_group(options.min_elements_off_chip, TENSOR_GROUPS)}
+
+
+def _by_group(given: int | Mapping[str, int], groups: Iterable[str]) -> dict[str, int]:
+    """Numbers by group of tensors; where a table says nothing of a group, the reference's own holds."""
+    return dict(given) if isinstance(given, Mapping) else dict.fromkeys(groups, given)
 
 
 def _check_ipus(named: Iterable[str], ipus: Sequence[int]) -> None:

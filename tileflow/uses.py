@@ -58,7 +58,8 @@ OF_OPTION: dict[str, tuple[str, ...]] = {
 }
 """Options that other verbs use than the rest of their group."""
 FOR_TRAINING = ("training", "optimizer")
-OPTIONS_FOR_TRAINING = ("gradient_accumulation", "joint_plans", "optimizer_off_chip", "accumulators_off_chip", "recompute")
+OPTIONS_FOR_TRAINING = ("gradient_accumulation", "joint_plans", "optimizer_off_chip", "accumulators_off_chip", "recompute",
+                        "optimizer_sharded", "weights_sharded", "min_elements_sharded")
 """Groups, and options of other groups, that count with training=True (--training) only, where a verb has that choice."""
 OF_COMMAND = {"infer": ("out", "progress", "loss", "ignore_index", "class_axis", "metrics"), "tune": ("out", "progress"),
               "explore": ("out", "progress"), "compile": ("seed",)}
@@ -76,7 +77,8 @@ OF_STRATEGY = {"stages": SEVERAL, "pipeline_splits": SEVERAL, "auto_pipeline": S
                "tensors_liveness": ("serial_phased", "parallel_phased"),
                "separate_backward_phase": ("serial_phased", "parallel_phased")}
 """What counts with these strategies only."""
-OF_REPLICAS = ("input_group_size", "input_group_type", "broadcast_buffers", "replica_grouping")
+OF_REPLICAS = ("input_group_size", "input_group_type", "broadcast_buffers", "replica_grouping", "optimizer_sharded", "weights_sharded",
+               "min_elements_sharded")
 """What counts with several replicas only."""
 
 OF_FILES = ("dims", "tie", "untie", "keep_training_mode", "num_classes")
@@ -153,6 +155,8 @@ def _no_effect(verb: str, declaration: Declaration, options: Options, training: 
                "machine, for recompute."
     if name in OF_REPLICAS and options.resume is False and options.replication_factor == 1:
         return "has no effect without replicas; it is for a replication_factor above 1."
+    if name == "min_elements_sharded" and not options.optimizer_sharded:
+        return "has no effect where nothing is shared out; it is for optimizer_sharded."
     if name == "input_group_type" and options.input_group_size == 1:
         return "has no effect without groups; it is for an input_group_size above 1."
     if name == "output_return_period" and options.output_mode != "every_n":

@@ -147,6 +147,13 @@ def _location(group: str) -> Take:
             options[f"{group}_off_chip"] = not on_chip
         if least is not None:
             options["min_elements_off_chip"] = {group: least}
+        sharded, least = found.pop("useReplicatedTensorSharding", None), found.pop("minElementsForReplicatedTensorSharding", None)
+        if group not in ("weights", "optimizer") and (sharded or least is not None):
+            raise OptionError(f"TensorLocationSettings().useReplicatedTensorSharding: {SHARDED}")
+        if sharded is not None and group in ("weights", "optimizer"):
+            options[f"{group}_sharded"] = sharded
+        if least is not None:
+            options["min_elements_sharded"] = {group: least}
         if found:
             raise OptionError(f"TensorLocationSettings().{next(iter(found))}: {LOCATIONS}")
         return options
@@ -154,11 +161,13 @@ def _location(group: str) -> Take:
 
 
 def _located(name: str, group: str, what: str) -> Entry:
+    sharded = (f"{group}_sharded", "min_elements_sharded") if group in ("weights", "optimizer") else ()
     return Entry(f"TensorLocations.{name}", f"`poptorch.TensorLocationSettings().useOnChipStorage(False)` keeps {what} in streaming memory "
-                 "(`docs/tiles.md`).", (f"{group}_off_chip", "min_elements_off_chip"), _location(group))
+                 "(`docs/tiles.md`).", (f"{group}_off_chip", "min_elements_off_chip", *sharded), _location(group))
 
 
-LOCATIONS = "sharding over replicas and I/O tiles are not part of the tile machine's model; leave it out."
+LOCATIONS = "I/O tiles are not part of the tile machine's model; leave it out."
+SHARDED = "replicas share out weights and optimizer state, not activations or accumulators; leave it out."
 
 
 def _recomputation(value: Any) -> Mapping[str, Any]:
@@ -273,8 +282,10 @@ SETTINGS = (
     Entry("TensorLocationSettings.useOnChipStorage", "Stands within setOptimizerLocation and the others; None leaves it as it is.",
           ("activations_off_chip", "weights_off_chip", "optimizer_off_chip", "accumulators_off_chip")),
     Entry("TensorLocationSettings.minElementsForOffChip", "Stands within setOptimizerLocation and the others.", ("min_elements_off_chip",)),
-    _none("TensorLocationSettings.minElementsForReplicatedTensorSharding", LOCATIONS),
-    _none("TensorLocationSettings.useReplicatedTensorSharding", LOCATIONS),
+    Entry("TensorLocationSettings.minElementsForReplicatedTensorSharding", "Stands within setWeightLocation and setOptimizerLocation.",
+          ("min_elements_sharded",)),
+    Entry("TensorLocationSettings.useReplicatedTensorSharding", f"Stands within setWeightLocation and setOptimizerLocation: {SHARDED}",
+          ("weights_sharded", "optimizer_sharded")),
     _none("TensorLocationSettings.useIOTilesToLoad", LOCATIONS),
     _none("TensorLocationSettings.useIOTilesToStore", LOCATIONS),
 )

@@ -55,6 +55,22 @@ class Variables:
         return list(dict.fromkeys(n for n in found if n is not None))
 
 
+def notes(tiled: TileProgram) -> list[str]:
+    """Sentences on what replicas share out among them."""
+    shares, said = tiled.shares, []
+    if tiled.options.optimizer_sharded and not shares.elements:
+        said.append("No tensor is shared out over the replicas: none has as many elements as min_elements_sharded says, or updates need them whole.")
+    if shares.elements:
+        states = [s for s in tiled.memory_schedule.storages if s.state is not None and s.state.kind == "optimizer"]
+        moments = [s for s in states if s.state is not None and s.state.owner in shares.elements]
+        weights = f", and of {len(shares.weights):,} of these weights" if shares.weights else ""
+        said.append(f"Each of the {shares.replicas} replicas keeps a share of the optimizer state of {len(shares.elements):,} weights "
+                    f"({sum(s.nbytes for s in moments):,} bytes){weights}.")
+    if tiled.gather_cycles:
+        said.append(f"Putting shared weights together takes {tiled.gather_cycles:,} of the exchange cycles of an update.")
+    return said
+
+
 def memories(tiled: TileProgram) -> list[tuple[int, Memory]]:
     """The memory of each IPU, and its number."""
     if tiled.ipus:

@@ -52,7 +52,8 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
     worst = {"worst_tile": tiled.worst_tile, "worst": tiled.peak.max(initial=0), "mean": tiled.peak.mean() if tiled.peak.size else 0.0,
              "always_live": tiled.always_live, "peak": tiled.peak, "peak_step": tiled.peak_step, "categories": dict(tiled.categories)}
     report = {
-        "schema_version": SCHEMA_VERSION, "made_by": f"tileflow {VERSION}", "model": model, "training": tiled.program.training, "notes": [],
+        "schema_version": SCHEMA_VERSION, "made_by": f"tileflow {VERSION}", "model": model, "training": tiled.program.training,
+        "notes": facts.notes(tiled),
         "batching": {"micro_batch": batching.micro_batch, "gradient_accumulation": batching.gradient_accumulation,
                      "device_iterations": batching.device_iterations, "samples_per_update": samples_per_update(tiled)},
         "replicas": counts(tiled.ipus, tiled.options.replicas), "collectives": list(tiled.collectives),

@@ -40,7 +40,8 @@ def group_of(storage: Storage) -> str | None:
     return "activations" if storage.kind == "activations" else None
 
 
-def offload(program: Program, made: Schedule, groups: Mapping[str, OffChip], together: Together | None = None) -> None:
+def offload(program: Program, made: Schedule, groups: Mapping[str, OffChip], together: Together | None = None,
+            shares: Mapping[str, int] | None = None) -> None:
     """Let the tensors of some groups be on the tiles only around the steps that use them.
 
     A tensor comes once for each pass (forward or backward) of each part that uses it, before the first step, and goes after the last. It goes back
@@ -49,14 +50,15 @@ def offload(program: Program, made: Schedule, groups: Mapping[str, OffChip], tog
     Args:
         groups: which groups; what is in no group, and what is streamed to the host, stays.
         together: parts between which activations stay on the tiles.
+        shares: weights, by name, of which each replica keeps so many elements: the whole comes as from streaming memory.
     """
-    if groups:
-        _Offload(program, made, groups, together or (lambda one, other: False)).run()
+    if groups or shares:
+        _Offload(program, made, groups, together or (lambda one, other: False), shares or {}).run()
 
 
 class _Offload:
-    def __init__(self, program: Program, made: Schedule, groups: Mapping[str, OffChip], together: Together) -> None:
-        self.program, self.made, self.groups, self.together = program, made, groups, together
+    def __init__(self, program: Program, made: Schedule, groups: Mapping[str, OffChip], together: Together, shares: Mapping[str, int]) -> None:
+        self.program, self.made, self.groups, self.together, self.shares = program, made, groups, together, shares
         self.ipus = {v.step.part: v.step.ipu for v in order.visits(program.schedule)}
         self.uses: dict[Storage, list[int]] = {}
         self.reads: set[tuple[Storage, int]] = set()
@@ -88,9 +90,13 @@ class _Offload:
     def run(self) -> None:
         for storage in self.made.storages:
             group = group_of(storage)
-            if group is not None and group in self.groups and self.groups[group].takes(storage):
+            leaves = group is not None and group in self.groups and self.groups[group].takes(storage)
+            if group == "weights":
+                storage.share = self.shares.get(storage.name, 0)
+            if leaves or storage.share:
                 if storage.state is not None:
                     self._state(storage)
+                    storage.off_chip = leaves
                 elif storage not in self.made.outputs and storage not in self.looped:
                     self._activation(storage)
 
@@ -115,7 +121,7 @@ class _Offload:
     def _state(self, storage: Storage) -> None:
         stays = self._stays(storage)
         inside = [[i for i in self.uses[storage] if first <= i <= last] for first, last in stays]
-        storage.off_chip, storage.stays = True, tuple(stays)
+        storage.stays = tuple(stays)
         storage.birth, storage.death = (stays[0][0], stays[-1][1]) if stays else (0, 0)
         storage.loads = tuple(first for (first, _), steps in zip(stays, inside, strict=True) if any((storage, i) in self.reads for i in steps))
         storage.stores = tuple(last for (_, last), steps in zip(stays, inside, strict=True) if any((storage, i) in self.writes for i in steps))

@@ -20,7 +20,7 @@ from .choose import Chooser
 from .ipus import Ipu, Links, Placed, Places, Streaming, worst_of
 from .layout import NOTHING, Layouts, Rearrangement
 from .levers import find_levers
-from .links import waits
+from .links import collective, waits
 from .locations import GROUPS, OFF_CHIP_FROM, OffChip, offload
 from .memory import Memory, measure
 from .order import weight_by_weight
@@ -28,6 +28,7 @@ from .plan import OpPlan, Phases, TileOptions, TileStep, node_name
 from .planner import PlanCache, by_name
 from .recompute import recomputed
 from .schedule import Entry, Storage, entries_of, schedule
+from .sharding import SHARDED_FROM, Shares, shared_out
 from .spread import on_device
 from .streaming import streaming_cycles
 from .tiled import Contributor, TileProgram, Transfer
@@ -46,8 +47,18 @@ def analyze(program: Program, chip: Chip, options: TileOptions | None = None, ca
     program = _in_parts(program)
     if options.recompute or (program.staging is not None and program.staging.recompute):
         program = recomputed(program)
-    program = weight_by_weight(staged(program))
-    return _Analysis(program, chip, options, _SHARED if cache is None else cache).run()
+    whole = staged(program)
+    program, shares = _shared_out(whole, options)
+    return _Analysis(weight_by_weight(program), chip, options, _SHARED if cache is None else cache, shares, whole).run()
+
+
+def _shared_out(program: Program, options: TileOptions) -> tuple[Program, Shares]:
+    """The program as one of the replicas runs it, where they keep shares of states."""
+    if not options.optimizer_sharded:
+        return program, Shares(options.replicas)
+    least = options.min_elements_sharded
+    of_weights = least.get("weights", SHARDED_FROM) if options.weights_sharded else None
+    return shared_out(program, options.replicas, least.get("optimizer", SHARDED_FROM), of_weights)
 
 
 def _in_parts(program: Program) -> Program:
@@ -62,17 +73,19 @@ def _in_parts(program: Program) -> Program:
 class _Analysis:
     """One run of analyze()."""
 
-    def __init__(self, program: Program, chip: Chip, options: TileOptions, cache: PlanCache) -> None:
-        self.program, self.chip, self.options, self.cache = program, chip, options, cache
+    def __init__(self, program: Program, chip: Chip, options: TileOptions, cache: PlanCache, shares: Shares, whole: Program) -> None:
+        """whole: the program as it was before its states were shared out."""
+        self.program, self.chip, self.options, self.cache, self.shares, self.whole = program, chip, options, cache, shares, whole
         self.entries: list[Entry] = entries_of(program)
         self.works = [self.work(e.node) for e in self.entries]
         self.made = schedule(program, self.works, options.precision)
         offload(program, self.made, {g: OffChip(options.min_elements_off_chip.get(g, OFF_CHIP_FROM)) for g in GROUPS
-                                     if getattr(options, f"{g}_off_chip")})
+                                     if getattr(options, f"{g}_off_chip")}, shares={name: shares.elements[name] for name in shares.weights})
         self.layouts = Layouts(self.made, chip)
+        self._lay_shares()
         self.places = Places(program, self.made)
         self.chooser = Chooser(self.made, self.works, chip, options, cache, self.places.of_node)
-        self.collectives = self.places.collectives(chip, options.replicas)
+        self.collectives = self.places.collectives(chip, shares)
         self.infeasible: list[str] = []
 
     def work(self, node: Node) -> Work:
@@ -91,10 +104,10 @@ class _Analysis:
 
     def run(self) -> TileProgram:
         steps, rearranged = [], []
-        fetched = self._fetches()
+        fetched, gathered = self._fetches(), self._gathers()
         for i, (entry, work) in enumerate(zip(self.entries, self.works, strict=True)):
             plan, extra = self.place(entry.node, work)
-            phases = plan.phases + extra.phases + Phases(exchange=fetched.get(i, 0))
+            phases = plan.phases + extra.phases + Phases(exchange=fetched.get(i, 0) + gathered.get(i, 0))
             if not plan.fits:
                 self.infeasible.append(f"{node_name(entry.node)}: no plan keeps its temporaries within {plan.bound_bytes:,} bytes a tile; the "
                                        f"least-memory plan takes {plan.temp_bytes:,}.")
@@ -104,7 +117,7 @@ class _Analysis:
             if storage.mapping is None:
                 storage.mapping = self.layouts.linear(storage)
         self._count(steps)
-        self.streaming = sum(n * steps[i].times * steps[i].repeats for i, n in fetched.items())
+        self.streaming, self.gathering = (sum(n * steps[i].times * steps[i].repeats for i, n in found.items()) for found in (fetched, gathered))
         if self.program.caller is None:
             return self._result(steps, measure(self.made, steps, rearranged, self.chip), rearranged, self._cycles(steps, {}, {}), [])
         placed = Placed(self.places, steps, self.chip)
@@ -155,13 +168,31 @@ class _Analysis:
             return plan.phases.total + extra.phases.total, plan.temp_bytes + extra.nbytes
         return min((along, own), key=cost)
 
+    def _lay_shares(self) -> None:
+        """What an update is given of one weight as shares lies alike, so that nothing travels within it."""
+        for values in self.shares.alike.values():
+            mapping = self.layouts.linear(self.made.of[values[0]]) if values else None
+            for value in values:
+                self.made.of[value].mapping = mapping
+
     def _fetches(self) -> dict[int, int]:
         """Cycles by step in which tensors of streaming memory come before it and go after it."""
         nbytes: dict[int, int] = {}
         for storage in self.made.storages:
-            for i in (*storage.loads, *storage.stores):
-                nbytes[i] = nbytes.get(i, 0) + storage.nbytes
+            if storage.off_chip:
+                moved = storage.share * storage.itemsize or storage.nbytes
+                for i in (*storage.loads, *storage.stores):
+                    nbytes[i] = nbytes.get(i, 0) + moved
         return {i: streaming_cycles(n, self.chip) for i, n in nbytes.items()}
+
+    def _gathers(self) -> dict[int, int]:
+        """Cycles by step in which replicas put weights together of which each has a share."""
+        nbytes: dict[int, int] = {}
+        for storage in self.made.storages:
+            for i in storage.loads if storage.share else ():
+                nbytes[i] = nbytes.get(i, 0) + storage.share * self.shares.replicas * storage.itemsize
+        ipus = len(self.places.numbers)
+        return {i: collective("all-gather", n, self.shares.replicas, self.chip, ipus=ipus).cycles for i, n in nbytes.items()}
 
     # ---- totals ---------------------------------------------------------------------------------------------------------
 
@@ -200,7 +231,8 @@ class _Analysis:
                            phases, cycles, seconds, samples / seconds, flops * replicas / seconds / 1e12,
                            flops / seconds / peak_flops / max(1, len(ipus)), worst, fits,
                            self.infeasible, transfers, self.streaming, memory.peak_step, self.made, rearranged, find_levers,
-                           functools.partial(analyze, self.program, self.chip), ipus, links, away, memory, self.collectives)
+                           functools.partial(analyze, self.whole, self.chip), ipus, links, away, memory, self.collectives, self.shares,
+                           self.gathering)
 
 
 def _once(steps: list[TileStep]) -> dict[str, int]:

@@ -110,6 +110,7 @@ class TileOptions:
     pinned: pattern of a node's own name (`step_names`) or of a source -> plan as exported JSON; used instead of a search.
     activations_off_chip, weights_off_chip, optimizer_off_chip, accumulators_off_chip: a group of tensors is kept in streaming memory
         (`tiles.locations`). min_elements_off_chip: by group, how many elements a tensor has at least that leaves the chip.
+    weights_sharded, optimizer_sharded: each replica keeps a share of them (`tiles.sharding`). min_elements_sharded: of tensors that are shared out.
     """
 
     available_memory_proportion: float = 0.6
@@ -125,6 +126,9 @@ class TileOptions:
     optimizer_off_chip: bool = False
     accumulators_off_chip: bool = False
     min_elements_off_chip: Mapping[str, int] = field(default_factory=dict)
+    weights_sharded: bool = False
+    optimizer_sharded: bool = False
+    min_elements_sharded: Mapping[str, int] = field(default_factory=dict)
     recompute: bool = False
     replicas: int = 1
 

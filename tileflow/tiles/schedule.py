@@ -36,6 +36,8 @@ class Storage:
     state: State | None = None
     off_chip: bool = False
     """Kept in streaming memory, and on the tiles during `stays` only."""
+    share: int = 0
+    """Of a weight of which each replica keeps a share: its elements. The whole is there during `stays` only."""
     stays: tuple[tuple[int, int], ...] = ()
     """First and last step of each stay on the tiles."""
     loads: tuple[int, ...] = ()
@@ -64,7 +66,7 @@ class Storage:
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:
         """First and last steps in which it is on the tiles, where it is not always there."""
-        return self.stays if self.off_chip else ((self.birth, self.death),)
+        return self.stays if self.off_chip or self.share else ((self.birth, self.death),)
 
 
 @dataclass(frozen=True)

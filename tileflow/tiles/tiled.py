@@ -18,6 +18,7 @@ from .locations import GROUPS, group_of
 from .memory import Memory, holdings
 from .plan import Phases, TileOptions, TileStep
 from .schedule import Schedule
+from .sharding import Shares
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,10 @@ class TileProgram:
     """What memory was counted from: the tensors, and by category what the worst tile of each step holds."""
     collectives: list[Collective] = field(default_factory=list)
     """What replicas do together, per update."""
+    shares: Shares = field(default_factory=Shares)
+    """What replicas share out among them."""
+    gather_cycles: int = 0
+    """Per update, in which replicas put weights together of which each has a share: exchange of the steps before which they do."""
     _levers: list[Lever] | None = field(default=None, repr=False)
 
     @property
@@ -129,7 +134,7 @@ class TileProgram:
         """Bytes that are kept in streaming memory, by group of tensors; a group that is to leave the chip and has nothing that can, with 0."""
         found = {group: 0 for group in GROUPS if getattr(self.options, f"{group}_off_chip")}
         for storage in self.memory_schedule.storages:
-            if storage.off_chip:
+            if storage.off_chip and not storage.share:
                 found[str(group_of(storage))] += storage.nbytes
         return found
 
