@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..work import Window
-from .chip import Chip
+from .chip import ITEMSIZE, Chip
 from .contraction import Canonical, slides
 from .cost import Variant
 from .vertex import SLIC_CHANNELS
@@ -74,8 +74,7 @@ def variants(c: Canonical, chip: Chip, partials: str) -> list[Variant]:
         if total["k"] == 1:
             found.append(Variant("outer", swap, False, partials))
         if total["group"] > 1:
-            narrow = total["m" if swap else "n"]
-            if narrow <= 4:
+            if takes_depth_wise(c, swap):
                 found.append(Variant("vmac", swap, folds == "always", partials, ()))
             if takes_small_groups(c, chip, swap, partials):
                 found.append(Variant("slic", swap, False, partials, ()))
@@ -87,6 +86,11 @@ def takes_small_groups(c: Canonical, chip: Chip, swap: bool, partials: str) -> b
     narrow = math.prod(c.sizes[a] for a in c.role("m" if swap else "n"))
     return (c.first.dtype == "float16" and chip.unit("float16", partials) is not None and bool(c.taps and c.role("group"))
             and max(narrow, _channels(c)) <= SLIC_CHANNELS)
+
+
+def takes_depth_wise(c: Canonical, swap: bool) -> bool:
+    """Whether the vertex over groups has this contraction: 16 bits, groups of one channel that is made (PopLibs, getConvVertexVMACCandidates)."""
+    return ITEMSIZE[c.first.dtype] == 2 and bool(c.role("group")) and math.prod(c.sizes[a] for a in c.role("m" if swap else "n")) == 1
 
 
 def _channels(c: Canonical) -> int:

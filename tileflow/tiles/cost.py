@@ -264,21 +264,20 @@ def _vertex_cycles(chip: Chip, c: Canonical, v: Variant, p: _Part) -> Array:
     """Cycles of the vertices of one serial step; a second output (the sum of the second operand) is another pass over it."""
     stream = c.second if v.swap else c.first
     k, taps = (p.k * p.taps, np.ones_like(p.taps)) if v.expand else (p.k, p.taps)
+    inner = p.e[c.taps[-1]] if c.taps and not v.expand else np.ones_like(taps)
     runs = np.ones_like(p.rows) if v.expand else _runs(c, p.e, stream, p.rows)
+    unit = chip.unit(stream.dtype, v.partials)
     if v.kind == "amp":
-        unit = chip.unit(stream.dtype, v.partials)
         assert unit is not None
-        cycles = vertex.amp(chip, unit, vertex.itemsize(stream.dtype), p.rows, runs, p.n, k, taps, p.groups)
+        cycles = vertex.amp(chip, unit, vertex.itemsize(stream.dtype), v.partials, p.rows, runs, p.n, k, inner, taps / inner, p.groups)
     elif v.kind == "hmac":
         cycles = vertex.hmac(chip, stream.dtype, p.rows, p.n, k, taps, p.groups)
     elif v.kind == "outer":
         cycles = vertex.outer(chip, stream.dtype, p.rows, p.n, p.groups)
     elif v.kind == "vmac":
-        cycles = vertex.vmac(chip, stream.dtype, p.rows, p.n, k, taps, p.groups)
+        cycles = vertex.vmac(chip, stream.dtype, p.rows, p.n, k * inner, taps / inner, p.groups)
     else:
         assert v.kind == "slic", v.kind
-        inner = p.e[c.taps[-1]] if c.taps else np.ones_like(taps)
-        unit = chip.unit(stream.dtype, v.partials)
         assert unit is not None
         cycles = vertex.slic(chip, unit, p.rows, runs, p.n, k, inner, taps / inner, p.groups)
     if c.extra_out:

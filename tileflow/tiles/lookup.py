@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..work import Axis, Gather, Scatter, Work
+from . import vertex
 from .chip import Chip
 from .mapping import axis_step
 from .plan import OpPlan, Phases
@@ -153,14 +154,12 @@ def _gather(work: Work, chip: Chip, cut: _Cut) -> OpPlan:
     item, depth = item_bytes(work.outputs[0]), cut.splits.get(ROWS, 1)
     each = -(-cut.lookups // chip.workers)
     hits = -(-each // depth)
-    vectors = -(-cut.width * item // chip.vector_bytes)
-    compute = chip.workers * (30 + hits * (19 + vectors * 2) + (each - hits) * 8)
+    compute = vertex.lookup(chip, item, hits, each - hits, cut.width)
     slices = cut.lookups * cut.width * item
     table = cut.rows * cut.width * item if cut.across > 1 else 0
     adding, gathered = 0, 0
     if depth > 1:
-        loops, gathered = -(-cut.lookups * cut.width // (depth * 4)), slices
-        adding = chip.workers * (32 + -(-loops // chip.workers) * (3 * depth + 8))
+        adding, gathered = int(vertex.reduction(chip, "float32", -(-cut.lookups * cut.width // depth), depth)), slices
     received = table + cut.steps * cut.lookups * 4
     exchange = exchange_cycles(received + cut.steps * gathered, chip)
     phases = Phases(cut.steps * compute, exchange, cut.steps * chip.sync_cycles * (1 + (depth > 1)), 0, cut.steps * adding)
@@ -173,17 +172,15 @@ def _scatter(work: Work, chip: Chip, cut: _Cut) -> OpPlan:
     """Each tile adds the updates of its positions to its rows; tables of tiles that split the positions are added in stages."""
     item, by_row, depth = item_bytes(work.outputs[0]), cut.splits.get(ROWS, 1), cut.across
     hits = -(-cut.lookups // (by_row * chip.workers))
-    vectors = -(-cut.width * item // chip.vector_bytes)
     table = cut.rows * cut.width
     zero = 22 + -(-table * item // chip.vector_bytes)
-    compute = zero + cut.steps * chip.workers * (33 + hits * (11 + (vectors - 1) * 3) + max(0, cut.lookups - hits) * 5)
+    compute = zero + cut.steps * vertex.add_rows(chip, item, hits, max(0, cut.lookups - hits), cut.width)
     sent = cut.lookups * (4 + cut.width * item)
     adding, gathered, rounds = 0, 0, stages(depth)
     each = math.ceil(depth ** (1 / rounds)) if rounds else 1
     for _ in range(rounds):
         gathered += table * 4
-        loops = -(-table // (4 * each))
-        adding += chip.workers * (32 + -(-loops // chip.workers) * (3 * each + 8))
+        adding += int(vertex.reduction(chip, "float32", -(-table // each), each))
     received = cut.steps * sent
     exchange = exchange_cycles(received + gathered, chip)
     phases = Phases(compute, exchange, chip.sync_cycles * (cut.steps + rounds), 0, adding)

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 
 from ..errors import OptionError
-from .candidates import takes_small_groups
+from .candidates import takes_depth_wise, takes_small_groups
 from .chip import Chip
 from .contraction import Canonical, step
 from .cost import Variant, evaluate
@@ -109,8 +109,8 @@ def _check_vertex(c: Canonical, chip: Chip, v: Variant, where: str) -> None:
         raise _fail(where, f"has vertex 'amp', but chip {chip.name} has no matrix unit for {dtype} with {v.partials} partials")
     if v.kind == "outer" and any(sizes[a] != 1 for a in c.role("k")):
         raise _fail(where, "has vertex 'outer', which needs summed axes of size 1")
-    if v.kind == "vmac" and not c.role("group"):
-        raise _fail(where, "has vertex 'vmac', which needs groups")
+    if v.kind == "vmac" and not takes_depth_wise(c, v.swap):
+        raise _fail(where, "has vertex 'vmac', which needs 16 bits and groups that make one channel each")
     if v.kind == "slic" and (v.expand or not takes_small_groups(c, chip, v.swap, v.partials)):
         raise _fail(where, f"has vertex 'slic', which needs float16, groups of at most {SLIC_CHANNELS} channels, kernel taps that are not "
                     f"folded into them, and a matrix unit for float16 with {v.partials} partials")

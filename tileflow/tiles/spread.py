@@ -21,6 +21,7 @@ from ..work import Axis, Move, Operand, Reduce, Window, Work
 from .chip import ITEMSIZE, Chip, device_dtype
 from .mapping import MIN_BYTES_PER_TILE, Mapping, axis_step
 from .plan import OpPlan, Phases, TileOptions, Vertex
+from .vertex import reduction
 
 VECTOR_BYTES = 8
 """The data path: a natural vector is 2 float32 or 4 float16 elements."""
@@ -284,8 +285,7 @@ def reduce_at(work: Work, chip: Chip, splits: Splits, grains: Splits | None = No
     rounds, adding = stages(depth), 0
     width = math.ceil(depth ** (1 / rounds)) if rounds else 1
     for _ in range(rounds):
-        loops = -(-partial // (4 * width))
-        adding += chip.workers * (32 + -(-loops // chip.workers) * (3 * width + 8))
+        adding += int(reduction(chip, "float32", -(-partial // width), width))
     gathered, returned = rounds * partial * 4, back * 4
     exchanges = (sent > 0) + rounds + (back > 0)
     phases = Phases(compute, exchange_cycles(sent + gathered + returned, chip), chip.sync_cycles * exchanges, 0, adding)
