@@ -7,9 +7,12 @@ import json
 import browser as chromium
 import numpy as np
 import pytest
+import report_pictures
+from peers import needs
 
 import tileflow
 from tileflow import nn, report
+from tileflow.report import older
 
 if chromium.found() is None:
     pytest.skip("needs a browser: apt-get install chromium (or CHROMIUM=its path)", allow_module_level=True)
@@ -93,6 +96,37 @@ def tab(page, name):
 
 def text(page, selector):
     return page(f"document.querySelector({json.dumps('[role=tabpanel]:not([hidden]) ' + selector)}).innerText")
+
+
+def others(one):
+    """Reports that are not like most: replicas, inference, an old version, a search, no operator at all, everything in streaming memory."""
+    yield compiled(replication_factor=4, gradient_accumulation=2)
+    yield compiled(strategy="serial_phased", stages=("first", "second"), tensors_liveness="off_chip_after_each_phase")
+    yield tileflow.compile(Net(), inputs=[(4, 3, 8, 8)], machine="gc200").report
+    old = {**copy.deepcopy(one), "schema_version": 3}
+    for name in ("kinds", "peak_step", "steps"):
+        del old["memory"][name]
+    yield report.validate(older.upgraded(old), "it")
+    points = [{"label": f"{p:g}", "kind": "sweep", "proportion": p, "per_op": {}, "cycles": round(1e6 / (p + 0.1)), "bytes": round(4e5 * (1 + p)),
+               "fits": p < 0.6, "best": p == 0.4} for p in (0.1, 0.2, 0.4, 0.8)]
+    yield {**one, "frontier": points}
+    empty = {**copy.deepcopy(one), "steps": [], "variables": []}
+    memory = empty["memory"]
+    memory["peak_step"], memory["steps"] = [-1] * 96, {"fullest": [], "categories": {}}
+    yield report.validate(empty, "it")
+    yield {**one, "out_of_memory": {"message": "Out of tile memory: tile 3 needs more."}, "infeasible": ["much"],
+           "levers": [{"name": "recompute", "fits": True, "bytes": 5, "cycles": 7, "slower": 1.25, "ipus": 1, "sentence": "Tried."}]}
+
+
+def test_reports_that_are_not_like_most(shown, one, tmp_path):
+    for found in others(one):
+        page = opened(shown, tmp_path, found)
+        for name in page("[...document.querySelectorAll('[role=tab]')].map(t => t.textContent.toLowerCase())"):
+            tab(page, name)
+            shapes = "[...document.querySelectorAll('svg path, svg rect, svg circle')]"
+            assert page(shapes + ".every(e => !/NaN|Infinity|undefined/.test(e.outerHTML))"), name
+            assert not page("/NaN|Infinity|undefined|null|\\[object/.test(document.querySelector('main').innerText)"), name
+        quiet(page)
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -409,3 +443,19 @@ def test_fifty_thousand_operators_open_in_two_seconds(shown, one, tmp_path):
     page.type("layer 77")
     assert seconds() - before < 1
     quiet(page)
+
+
+def test_the_pictures_of_the_docs_are_taken(one, several, tmp_path):
+    """`python tests/report_pictures.py` takes those of a larger network; none is empty, and no two are alike."""
+    Image = needs("PIL.Image")
+    taken = report_pictures.take(report_pictures.write([one, several, one], tmp_path), tmp_path, height=700)
+    assert {f.name for f in taken} == {f"{name}.png" for name in report_pictures.PICTURES}
+    assert len({f.read_bytes() for f in taken}) == len(taken)
+    for file in taken:
+        before = file.stat().st_size
+        report_pictures.small(file)
+        with Image.open(file) as picture:
+            assert picture.size == (1320, 700)
+            assert len(picture.convert("RGB").getcolors(1 << 20)) > 20
+        assert file.stat().st_size < before
+        assert (report_pictures.DOCS / file.name).stat().st_size < 120_000

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..schedule import elapsed, from_data
 from . import format as f
-from . import gantt, insights
+from . import gantt, insights, trace
 from .json import Report
 from .palette import colour
 
@@ -128,7 +128,9 @@ def _chart(report: Report, texts: Texts) -> dict[str, Any]:
         "cycles": chart.clock, "ipus": chart.ipus, "kinds": [{"name": n, "colour": colour(n)} for n in names],
         "ipu": [b.ipu for b in bars], "kind": [number[b.kind] for b in bars], "part": [texts.number(b.part) for b in bars],
         "micro": [-1 if b.micro_batch is None else b.micro_batch for b in bars], "start": [b.start for b in bars], "length": [b.cycles for b in bars],
-        "first": [b.first for b in bars], "last": [b.last for b in bars], "advice": gantt.advice(report) if report["ipus"] else []}
+        "first": [b.first for b in bars], "last": [b.last for b in bars],
+        "host": [[texts.number(name), start, cycles] for name, start, cycles in trace.streams(report)],
+        "advice": gantt.advice(report) if report["ipus"] else []}
 
 
 def _ipus(report: Report) -> list[list[Any]]:

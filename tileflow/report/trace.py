@@ -5,6 +5,7 @@ microseconds on the chip. IPUs that a schedule does not tell apart do the same i
 """
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -57,6 +58,13 @@ def _update(report: Report, ipu: int) -> Iterator[Event]:
     if not any(isinstance(step, Repeat) for step in steps):
         yield from drawing.clock.host(0)
     yield from drawing.steps(steps)
+
+
+def streams(report: Report, most: int = 4000) -> list[tuple[str, int, int]]:
+    """What passes between host and chip in an update: name, first cycle and cycles of each transfer, at most so many."""
+    rate = report["chip"]["clock_hz"] / 1e6
+    found = (e for e in _update(report, 0) if e["ph"] == "X" and e["tid"] == ROWS["host I/O"])
+    return [(e["name"], round(e["ts"] * rate), e["args"]["cycles"]) for e in itertools.islice(found, most)]
 
 
 class _Drawing:
@@ -135,16 +143,19 @@ class _Clock:
     def __init__(self, report: Report, ipu: int) -> None:
         self.report, self.ipu, self.cycle, self.host_cycle = report, ipu, 0, 0
         self.microseconds = 1e6 / report["chip"]["clock_hz"]
+        memory = next((i["memory"] for i in report["ipus"] if i["number"] == ipu and i["memory"]), None)
+        self.bytes = [] if memory is None else [sum(held) for held in zip(*memory["steps"]["categories"].values(), strict=True)]
 
     def event(self, row: str, name: str, cycles: float, args: dict[str, Any]) -> Event:
-        return {"ph": "X", "pid": self.ipu, "tid": ROWS[row], "name": name, "ts": round(self.cycle * self.microseconds, 6),
+        return {"ph": "X", "pid": self.ipu, "tid": ROWS[row], "name": name, "cat": row, "ts": round(self.cycle * self.microseconds, 6),
                 "dur": round(cycles * self.microseconds, 6), "args": args}
 
     def step(self, s: dict[str, Any]) -> Iterator[Event]:
         """The supersteps of one operator."""
         yield {"ph": "C", "pid": self.ipu, "name": "bytes on the worst tile", "ts": round(self.cycle * self.microseconds, 6),
-               "args": {"bytes": s["tile_bytes"]}}
-        for phase, row in ORDER:
+               "args": {"bytes": self.bytes[s["index"]] if self.bytes else s["tile_bytes"]}}
+        others = [(phase, "compute") for phase in s["phases"] if phase not in dict(ORDER)]
+        for phase, row in (*ORDER, *others):
             cycles = s["phases"][phase]
             if cycles:
                 yield self.event(row, s["name"], cycles, {"phase": phase, "cycles": cycles, "partition": f.partition(s), "tiles": s["tiles"],

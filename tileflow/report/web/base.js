@@ -36,7 +36,7 @@ const largest = values => { let most = 0; for (const v of values) if (v > most) 
 
 const dot = colour => h("i", { class: "dot", style: { background: colour } });
 const card = (title, words, ...inner) => h("section", { class: "card" }, title && h("h2", {}, title), words && h("p", { class: "soft" }, words), inner);
-const legend = items => h("div", { class: "legend" }, items.map(([colour, words]) => h("span", {}, dot(colour), words)));
+const legend = items => h("div", { class: "legend" }, items.map(([colour, words]) => h("span", {}, colour && dot(colour), words)));
 function plain(columns, rows, left = 1) {
   const cell = (tag, value, i) => h(tag, { class: i < left ? "l" : null, scope: tag === "th" ? "col" : null }, value);
   return h("div", { class: "scroll" }, h("table", { class: "plain" }, h("thead", {}, h("tr", {}, columns.map((c, i) => cell("th", c, i)))),

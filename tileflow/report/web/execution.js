@@ -1,8 +1,8 @@
 // Who works when: the schedule of an update as bars, an IPU a band. Wheel and keys zoom, dragging pans; near enough, the operators of a run and their phases come out.
 
 VIEWS.Execution = panel => {
-  const r = the(), c = r.chart, v = r.steps, whole = Math.max(1, c.cycles);
-  const RUN = 26, OP = 20, PHASE = 10, BAND = RUN + OP + PHASE + 18, HEAD = 8, height = HEAD + BAND * c.ipus.length + 34;
+  const r = the(), c = r.chart, v = r.steps, whole = Math.max(1, c.cycles, ...c.host.map(([, start, cycles]) => start + cycles));
+  const RUN = 26, OP = 20, PHASE = 10, BAND = RUN + OP + PHASE + 18, HEAD = 8, HOST = c.host.length ? RUN + 8 : 0, height = HEAD + BAND * c.ipus.length + HOST + 34;
   let from = 0, to = whole, width = 1100, picked = -1;
   const range = c.ipus.map(ipu => [c.ipu.indexOf(ipu), c.ipu.lastIndexOf(ipu)]);
   const seen = h("p", { class: "soft", role: "status" }), detail = h("div", {});
@@ -15,7 +15,7 @@ VIEWS.Execution = panel => {
   function block(a, b, y, tall, colour, words, lines, act) {
     const [left, right] = clip(a, b);
     if (right - left < 0.15) return null;
-    const wide = right - left, room = Math.floor((wide - 8) / 6.6);
+    const wide = right - left, room = Math.floor((wide - 8) / 7.7);
     return s("g", { class: "block", on: { mousemove: event => showTip(event, lines), click: act } }, s("rect", { x: left, y, width: Math.max(0.4, wide - (wide > 3 ? 0.8 : 0)), height: tall, fill: colour }),
       room >= 4 && tall > 14 ? s("text", { class: "in", x: left + 4, y: y + tall / 2 + 4 }, words.length > room ? words.slice(0, room - 1) + "…" : words) : null);
   }
@@ -40,6 +40,16 @@ VIEWS.Execution = panel => {
         if (right - left > 12 && c.first[k] >= 0) budget = inner(found, k, y, budget);
       }
     });
+    if (HOST) {
+      const y = HEAD + BAND * c.ipus.length;
+      let end = -1;
+      found.push(s("rect", { class: "band", x: LEFT, y, width: width - LEFT - RIGHT, height: RUN }), s("text", { class: "tick", x: LEFT - 8, y: y + 18, "text-anchor": "end" }, "host I/O"));
+      for (const [name, start, cycles] of c.host) {
+        if (start + cycles < from || start > to || (x(start + cycles) - Math.max(LEFT, x(start)) < 0.6 && x(start) < end)) continue;
+        end = x(start) + 0.6;
+        found.push(block(start, start + cycles, y, RUN, "var(--host)", texts(name), [texts(name), `${count(cycles)} cycles from ${count(start)}, beside the steps`], null));
+      }
+    }
     seen.textContent = `Cycles ${count(from)} to ${count(to)} of ${count(whole)}.`;
     return [xs.map(t => [s("line", { class: "grid", x1: x(t), x2: x(t), y1: HEAD, y2: height - 34 }), s("text", { class: "tick", x: x(t), y: height - 16, "text-anchor": "middle" }, short(t))]), found];
   }
@@ -99,6 +109,6 @@ VIEWS.Execution = panel => {
   const rows = r.ipus.map(([name, share, ...rest]) => [name, percent(share), ...rest.map(count)]);
   panel.append(card("Execution", ["One " + r.unit + " over time. Zoom with the wheel or + and −, drag or use the arrows to move; a run opens into its operators, and these into their phases. 0 shows all.", ...c.advice].join(" "),
     h("div", { class: "choices" }, button("+", "zoom in", () => zoom(0.5)), button("−", "zoom out", () => zoom(2)), button("←", "earlier", () => pan(-0.3)), button("→", "later", () => pan(0.3)), button("All", "show all", () => zoomTo(0, whole)), seen),
-    chart.element, legend([...c.kinds.map(k => [k.colour, k.name]), ...r.phases.map(p => [p.colour, "phase: " + p.name])])),
+    chart.element, legend([["", "Runs:"], ...c.kinds.map(k => [k.colour, k.name])]), legend([["", "Phases:"], ...r.phases.map(p => [p.colour, p.name])])),
   detail, rows.length ? card("IPUs", null, h("div", { class: "scroll" }, plain(["", "working", "cycles", "bytes, fullest tile", "always live", "stashed, all tiles", `sent an ${r.unit}`, `streamed an ${r.unit}`], rows))) : "");
 };

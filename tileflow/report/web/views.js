@@ -113,9 +113,9 @@ VIEWS.Memory = panel => {
     const rows = m.kinds.map((k, c) => [[dot(k.colour), k.name], count(one.categories[c][t]), percent(one.categories[c][t] / m.bound)]);
     rows.push([[dot("transparent"), "free"], count(Math.max(0, m.bound - one.peak[t])), percent(Math.max(0, 1 - one.peak[t] / m.bound))]);
     const grid = bigTable({ label: `variables on tile ${t}`, count: held.length, start: [2, -1], height: 420, words: k => texts(v.name[held[k][0]]),
-      columns: [{ name: "variable", width: 300, left: true, value: k => texts(v.name[held[k][0]]), show: k => variableLink(held[k][0]), title: k => texts(v.name[held[k][0]]) },
+      columns: [{ name: "variable", width: 260, left: true, value: k => texts(v.name[held[k][0]]), show: k => variableLink(held[k][0]), title: k => texts(v.name[held[k][0]]) },
         { name: "kind", width: 110, left: true, value: k => texts(v.kind[held[k][0]]) },
-        { name: "bytes here", width: 110, value: k => held[k][1], show: k => count(held[k][1]) },
+        { name: "bytes here", width: 122, value: k => held[k][1], show: k => count(held[k][1]) },
         { name: "on all tiles", width: 110, value: k => v.bytes[held[k][0]], show: k => size(v.bytes[held[k][0]]) },
         { name: "there", width: 160, left: true, value: k => v.birth[held[k][0]], show: k => lifetime(v, held[k][0]) }] });
     detail.replaceChildren(
@@ -157,9 +157,9 @@ VIEWS.Liveness = panel => {
     const rows = m.kinds.map((k, c) => [[dot(k.colour), k.name], count(one.over[c][i]), percent(one.over[c][i] / m.bound)]);
     rows.push(["all", count(sum(one.over.map(o => o[i]))), percent(sum(one.over.map(o => o[i])) / m.bound)]);
     const grid = bigTable({ label: "variables live at this step", count: held.length, start: [2, -1], height: 420, words: k => texts(v.name[held[k][0]]),
-      columns: [{ name: "variable", width: 290, left: true, value: k => texts(v.name[held[k][0]]), show: k => variableLink(held[k][0]), title: k => texts(v.name[held[k][0]]) },
+      columns: [{ name: "variable", width: 260, left: true, value: k => texts(v.name[held[k][0]]), show: k => variableLink(held[k][0]), title: k => texts(v.name[held[k][0]]) },
         { name: "kind", width: 105, left: true, value: k => texts(v.kind[held[k][0]]) },
-        { name: "on that tile", width: 115, value: k => held[k][1], show: k => count(held[k][1]) },
+        { name: "on that tile", width: 125, value: k => held[k][1], show: k => count(held[k][1]) },
         { name: "on all tiles", width: 115, value: k => v.bytes[held[k][0]], show: k => size(v.bytes[held[k][0]]) },
         { name: "there", width: 160, left: true, value: k => v.birth[held[k][0]], show: k => lifetime(v, held[k][0]) }] });
     detail.replaceChildren(card(`Step ${count(i)}`, null, h("p", {}, stepLink(i)),
