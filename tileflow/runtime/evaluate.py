@@ -94,6 +94,11 @@ class Evaluator:
         mean = total / weight if weight else math.nan
         return {"loss": None if math.isnan(mean) else mean, **collector.values()}
 
+    def close(self) -> None:
+        """End worker processes that read data; the next measurement starts others."""
+        if self._loader is not None:
+            self._loader.terminate()
+
     def _loader_of(self, data: Dataset, evaluation: EvaluationModel) -> DataLoader:
         """The rows in their order; worker processes are kept from one measurement to the next."""
         if self._loader is None or self._loader.dataset is not data:

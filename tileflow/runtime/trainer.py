@@ -158,6 +158,9 @@ class Trainer:
                 elif self.session.updates:
                     error.add_note(self._save_failed())
                 raise
+            finally:
+                self.loader.terminate()
+                self.evaluator.close()
             path = self.save()
         if self._stop.is_set() and self.epoch < self.options.epochs:
             raise Interrupted(f"Stopped after {self.session.updates} updates; saved {path}. Go on with {self._go_on()}.")
