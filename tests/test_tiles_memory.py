@@ -15,7 +15,6 @@ from tileflow.tiles.chip import chip
 from tileflow.tiles.machine import TileProgram, analyze
 from tileflow.tiles.memory import holdings, tiles_of
 from tileflow.tiles.plan import OpPlan, Phases, TileOptions
-from tileflow.tiles.shard import over_two_ipus
 from tileflow.work import Map
 
 SMALL = chip("gc200").variant(name="small", tiles=16)
@@ -157,13 +156,3 @@ def test_holdings_are_what_lives_at_a_step() -> None:
     assert all({"w0", "w1", "w2"} <= found for found in names)
     assert "x" in names[0]
     assert "x" not in names[1]
-
-
-def test_two_ipus_share_the_layers() -> None:
-    tiled = analyze(products(8), SMALL)
-    cut = over_two_ipus(tiled)
-    assert cut is not None
-    assert cut.layer in ("p3", "p4", "p5")
-    assert max(cut.worst) < tiled.peak.max()
-    assert cut.cycles > tiled.cycles_per_update
-    assert over_two_ipus(analyze(products(1), SMALL)) is None

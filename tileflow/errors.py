@@ -1,6 +1,9 @@
 """The error tree. Every message says what is wrong, where (node, layer, ONNX operator), with which values, and how to mend it."""
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from .text import one_line
 
 LONGEST = 20_000
@@ -69,12 +72,23 @@ class OutOfTileMemoryError(TileflowError, MemoryError):
     levers: sentences on what was tried and measured.
     """
 
-    def __init__(self, tile: int, demand: int, bound: int, contributors: list[tuple[str, int, dict[str, int]]], levers: list[str]) -> None:
+    def __init__(self, tile: int, demand: int, bound: int, contributors: list[tuple[str, int, dict[str, int]]], levers: list[str],
+                 remedies: Sequence[Mapping[str, Any]] = ()) -> None:
+        self._remedies = list(remedies)
         self.tile, self.demand, self.bound, self.contributors, self.levers = tile, demand, bound, contributors, levers
         most = "; ".join(f"{layer} {nbytes:,} ({', '.join(f'{k} {n:,}' for k, n in kinds.items())})" for layer, nbytes, kinds in contributors)
         tried = " ".join(levers) if levers else "Nothing that was tried makes it fit."
         super().__init__(f"Out of tile memory: tile {tile} needs {demand:,} bytes and has {bound:,}, {demand - bound:,} too many. "
                          f"The most of it, by layer: {most}. {tried}")
+
+    @property
+    def remedies(self) -> list[Mapping[str, Any]]:
+        """Options of a run, by name, with which it fits: what was tried, cheapest first."""
+        return self._remedies
+
+    @remedies.setter
+    def remedies(self, found: Sequence[Mapping[str, Any]]) -> None:
+        self._remedies = list(found)
 
 
 class OutOfMemoryError(TileflowError, MemoryError):

@@ -6,7 +6,7 @@ import glob
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from . import report as reports
 from .compiler import Compilation
 from .environment import check_environment
-from .errors import OptionError, OutOfTileMemoryError, ReportError
+from .errors import OptionError, OutOfTileMemoryError, ReportError, TileflowError
 from .options import SHARDED_GROUPS, TENSOR_GROUPS, Options
 from .reading import read_text
 from .report import Report
@@ -25,7 +25,9 @@ from .tiles.chip import Chip, chip
 from .tiles.machine import TileProgram, analyze
 from .tiles.plan import TileOptions, step_names
 from .tiles.planner import export_plans, import_plans
+from .tiles.tiled import Changes
 from .tiles.tune import EVALUATIONS, PROPORTIONS, Point, Progress, Tuning, tune_available_memory
+from .uses import OF_MACHINE_ALONE
 from .work import Contraction
 
 if TYPE_CHECKING:
@@ -173,14 +175,22 @@ def write_plans(tiled: TileProgram, path: str | os.PathLike[str]) -> None:
         raise ReportError(f"Cannot write the plans to {path} ({error.strerror or error}).") from None
 
 
+Maker = Callable[[Options], Compilation]
+"""Compiles the same model with other options."""
+
+
 def compile_tiles(compilation: Compilation, options: Options, *, model: str = "", folder: str | os.PathLike[str] | None = None,
-                  allow_out_of_memory: bool = False) -> TileCompilation:
+                  allow_out_of_memory: bool = False, made: Maker | None = None) -> TileCompilation:
     """Analyse a compiled program on the options' chip and write the report.
+
+    made: compiles the model again, to try what would make it fit.
 
     Raises:
         OutOfTileMemoryError: the program does not fit, unless allowed; the report is written first.
     """
-    return _finished(compilation, analyzed(compilation, options), model, folder, None, allow_out_of_memory)
+    tiled = analyzed(compilation, options)
+    tiled.again = _Again(compilation, options, made)
+    return _finished(compilation, tiled, model, folder, None, allow_out_of_memory)
 
 
 def analyzed(compilation: Compilation, options: Options) -> TileProgram:
@@ -189,6 +199,24 @@ def analyzed(compilation: Compilation, options: Options) -> TileProgram:
     tiled = analyze(compilation.program, machine(options), tile_options(options))
     _check_patterns(tiled, options)
     return tiled
+
+
+@dataclass
+class _Again:
+    """The same model on the same chip with some options changed; None where that cannot be done."""
+
+    compilation: Compilation
+    options: Options
+    made: Maker | None
+
+    def __call__(self, changes: Changes) -> TileProgram | None:
+        try:
+            wanted = self.options.clone(**changes)
+            if all(name in OF_MACHINE_ALONE for name in changes):
+                return analyzed(self.compilation, wanted)
+            return None if self.made is None else analyzed(self.made(wanted), wanted)
+        except TileflowError:                                             # such stages, or such a micro-batch, there cannot be
+            return None
 
 
 def _check_patterns(tiled: TileProgram, options: Options) -> None:
@@ -245,8 +273,11 @@ class TuneResult:
 
 
 def tune(compilation: Compilation, options: Options, *, model: str = "", folder: str | os.PathLike[str] | None = None,
-         proportions: Sequence[float] = PROPORTIONS, evaluations: int = EVALUATIONS, progress: Progress | None = None) -> TuneResult:
+         proportions: Sequence[float] = PROPORTIONS, evaluations: int = EVALUATIONS, progress: Progress | None = None,
+         made: Maker | None = None) -> TuneResult:
     """Search for the proportions that make a compiled program fastest on the options' chip, and write the report with the frontier.
+
+    made: compiles the model again, to try what would make it fit where no proportion does.
 
     Raises:
         OptionError: evaluations is not a whole number of at least 0.
@@ -259,5 +290,9 @@ def tune(compilation: Compilation, options: Options, *, model: str = "", folder:
     tuning: Tuning = tune_available_memory(compilation.program, machine(options), base, proportions=proportions, evaluations=evaluations,
                                            progress=progress)
     _check_patterns(tuning.tiled, options)
-    finished = _finished(compilation, tuning.tiled, model, folder, tuning.to_dicts(), False)
-    return TuneResult(options.clone(available_memory_proportion=tuning.proportions), tuning.points, tuning.best, finished)
+    chosen = options.clone(available_memory_proportion=tuning.proportions)
+    tuning.tiled.again = _Again(compilation, chosen, made)
+    finished = _finished(compilation, tuning.tiled, model, folder, tuning.to_dicts(), True)
+    if finished.error is not None:                                        # what was tried besides was tried with these
+        finished.error.remedies = [{"available_memory_proportion": tuning.proportions, **changes} for changes in finished.error.remedies]
+    return TuneResult(chosen, tuning.points, tuning.best, finished.require_fit())

@@ -77,6 +77,9 @@ OF_STRATEGY = {"stages": SEVERAL, "pipeline_splits": SEVERAL, "auto_pipeline": S
                "tensors_liveness": ("serial_phased", "parallel_phased"),
                "separate_backward_phase": ("serial_phased", "parallel_phased")}
 """What counts with these strategies only."""
+OF_MACHINE_ALONE = ("machine", "machine_precision", "available_memory_proportion", "joint_plans", "recompute", "tile_plans", "min_elements_off_chip",
+                    "activations_off_chip", "weights_off_chip", "optimizer_off_chip", "accumulators_off_chip")
+"""Of which a compiled program knows nothing: what differs in no more shares it."""
 OF_REPLICAS = ("input_group_size", "input_group_type", "broadcast_buffers", "replica_grouping", "optimizer_sharded", "weights_sharded",
                "min_elements_sharded")
 """What counts with several replicas only."""

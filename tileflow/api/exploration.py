@@ -146,11 +146,10 @@ class _Run:
 
 def _measured(setting: Setting, tiled: TileProgram) -> Point:
     """The point of an analysed program."""
-    replicas = tiled.options.replicas
     return Point(setting.values, setting.training, FITS if tiled.fits else OUT_OF_MEMORY, "" if tiled.fits else _memory(tiled),
                  float(tiled.samples_per_second), int(tiled.peak[tiled.worst_tile]), int(tiled.chip.usable_bytes), int(tiled.cycles_per_update),
-                 tiled.cycles_per_update / max(1, replicas * tiled.program.rows_per_period), float(tiled.tflops), float(tiled.peak_fraction),
-                 counts(tiled.ipus, replicas)["all"], setting.options)
+                 tiled.cycles_per_sample, float(tiled.tflops), float(tiled.peak_fraction), counts(tiled.ipus, tiled.options.replicas)["all"],
+                 setting.options)
 
 
 def _memory(tiled: TileProgram) -> str:

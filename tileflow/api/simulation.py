@@ -59,7 +59,8 @@ def compile(model: Modelish, options: Options | None = None, *, training: bool =
     if chosen.machine is None or stop_after is not None:
         return found
     from .. import simulate
-    return simulate.compile_tiles(found, chosen, model=model_name(model), folder=report, allow_out_of_memory=allow_out_of_memory)
+    return simulate.compile_tiles(found, chosen, model=model_name(model), folder=report, allow_out_of_memory=allow_out_of_memory,
+                                  made=_maker(model, found, training, inputs))
 
 
 def tune_available_memory(model: Modelish, options: Options | None = None, *, training: bool = False, inputs: Sequence[Any] | None = None,
@@ -90,13 +91,15 @@ def tune_available_memory(model: Modelish, options: Options | None = None, *, tr
         raise OptionError("tune searches for the available_memory_proportion of all operators, so it cannot be given; "
                           "operators named by a pattern, as in conv*=0.1, keep theirs.")
     found = compiled(model, chosen, training, inputs, None)
-    return simulate.tune(found, chosen, model=model_name(model), folder=report, evaluations=evaluations, progress=progress)
+    return simulate.tune(found, chosen, model=model_name(model), folder=report, evaluations=evaluations, progress=progress,
+                         made=_maker(model, found, training, inputs))
 
 
 def compiled(model: Modelish, chosen: Options, training: bool, inputs: Sequence[Any] | None, stop_after: str | None) -> compiler.Compilation:
     """A model as a Program, by options that are checked."""
     graph, precision = _graph(model, chosen, training, inputs), Precision.of(chosen)
-    batching = Batching(chosen.micro_batch_size, chosen.gradient_accumulation, chosen.device_iterations)
+    shape = graph.inputs[0].type.shape if isinstance(model, Module) and not chosen.given("micro_batch_size") and graph.inputs else ()
+    batching = Batching(shape[0] if shape else chosen.micro_batch_size, chosen.gradient_accumulation, chosen.device_iterations)
     marking = Marking.of(chosen, None if chosen.machine is None else bytes_per_ipu(chosen))
     if not training:
         return compiler.inference(graph, batching, stop_after, chosen.serial_splits, precision=precision, marking=marking)
@@ -104,6 +107,23 @@ def compiled(model: Modelish, chosen: Options, training: bool, inputs: Sequence[
     return compiler.training(graph, find(loss, chosen), from_options(chosen), batching, reduction=chosen.accumulation_reduction,
                              mean_reduction=chosen.mean_reduction_strategy, scaling=Scaling.of(chosen), stop_after=stop_after,
                              serialized=chosen.serial_splits, precision=precision, kept=chosen.recomputation_checkpoints, marking=marking)
+
+
+def _maker(model: Modelish, found: compiler.Compilation, training: bool, inputs: Sequence[Any] | None) -> Callable[[Options], compiler.Compilation]:
+    """Compiles the same model with other options; a network of layers with inputs of as many rows as its micro-batch then has."""
+    def made(wanted: Options) -> compiler.Compilation:
+        rows, before = wanted.micro_batch_size, found.program.batching.micro_batch
+        changed = wanted.given("micro_batch_size") and rows != before
+        return compiled(model, wanted, training, inputs if inputs is None or not changed else [_rows(given, before, rows) for given in inputs], None)
+    return made
+
+
+def _rows(given: Any, before: int, rows: int) -> Any:
+    """An input of fewer rows; OptionError where its first size is not that of the micro-batch."""
+    shape = given if isinstance(given, tuple) else np.shape(given)
+    if not shape or shape[0] != before or rows > before:
+        raise OptionError(f"An input of the shape {shape} has no {rows} rows of a micro-batch of {before}.")
+    return (rows, *shape[1:]) if isinstance(given, tuple) else np.asarray(given)[:rows]
 
 
 def bytes_per_ipu(chosen: Options) -> int:

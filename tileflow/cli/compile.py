@@ -4,9 +4,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..errors import OptionError
+from ..errors import OptionError, OutOfTileMemoryError
 from ..options import Options
 from ..terminal import say
+from . import suggest
 from .arguments import add_model, add_options, add_simulation, model_path, options_of, say_where
 from .exit import OK, USER_ERROR
 
@@ -40,7 +41,11 @@ def run(chosen: argparse.Namespace) -> int:
     result: Any = api.compile(path, options, training=chosen.training, report=chosen.report, allow_out_of_memory=True)
     say(result.to_text(chosen.verbose))
     say_where(result.folder)
-    result.require_fit()
+    try:
+        result.require_fit()
+    except OutOfTileMemoryError as error:
+        suggest.say_fitting(error, chosen.model, chosen.training, options)
+        raise
     return _tile_exact(result, options) if chosen.tile_exact else OK
 
 

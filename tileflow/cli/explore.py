@@ -10,7 +10,7 @@ from ..errors import OptionError
 from ..kinds import Flag
 from ..options import Options, declarations
 from ..terminal import say
-from ..uses import check_use, for_training, used_by
+from ..uses import check_use
 from . import suggest
 from .arguments import BOTH, Several, add_model, add_options, model_path, options_of
 from .exit import INTERNAL_ERROR, OK, USER_ERROR
@@ -53,7 +53,7 @@ def run(chosen: argparse.Namespace) -> int:
     say(found.to_text())
     say(f"\nThe table and the picture are in {out}: explore.csv, explore.json, explore.svg.")
     if found.best is not None:
-        words = suggest.flags(found.best.options, _named_by(found.best.training))
+        words = suggest.flags(found.best.options, suggest.names_of_compile(found.best.training))
         if words is not None:
             training = ["--training"] if found.best.training else []
             say(f"Try next:\n  {suggest.command('compile', chosen.model, *training, *words, '--report', 'report')}")
@@ -92,8 +92,3 @@ def _numbers(flag: str, text: str) -> list[int]:
         return [int(word) for word in text.split(",")]
     except ValueError:
         raise OptionError(f"{flag} must be whole numbers of at least 1, joined by commas, not {text!r}.") from None
-
-
-def _named_by(training: bool) -> list[str]:
-    """The options that say what was compiled, for `compile`."""
-    return [d.name for d in used_by("compile") if (training or not for_training(d)) and d.name != "seed"]

@@ -5,8 +5,9 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
+from ..errors import OutOfTileMemoryError
 from ..options import Options, declarations
-from ..uses import used_by
+from ..uses import for_training, used_by
 
 IN_THE_FILE = ("scale", "mean", "std")
 """What a trained file knows by itself."""
@@ -38,6 +39,26 @@ def flags(options: Options, names: Iterable[str]) -> list[str] | None:
             return None
         words += [f"{declaration.flag}={text}"] if text.startswith("-") else [declaration.flag, text]
     return words
+
+
+def fitting(error: OutOfTileMemoryError, model: str | Path, training: bool, options: Options) -> list[str]:
+    """The commands that compile what did not fit so that it does, cheapest first; what has no form as flags is left out."""
+    found = [flags(options.clone(**changes), names_of_compile(training)) for changes in error.remedies]
+    return [command("compile", model, *(["--training"] if training else []), *words) for words in found if words is not None]
+
+
+def say_fitting(error: OutOfTileMemoryError, model: str | Path, training: bool, options: Options) -> None:
+    """Note what to try next at an error of a program that does not fit."""
+    lines = fitting(error, model, training, options)
+    if lines:
+        error.add_note("Try next:")
+    for line in lines:
+        error.add_note(f"  {line}")
+
+
+def names_of_compile(training: bool) -> list[str]:
+    """The options that say what is compiled."""
+    return [d.name for d in used_by("compile") if (training or not for_training(d)) and d.name != "seed"]
 
 
 def infer(folder: Path, options: Options) -> str:

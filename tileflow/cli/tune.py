@@ -5,11 +5,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..errors import OptionError
+from ..errors import OptionError, OutOfTileMemoryError
 from ..terminal import say
+from . import suggest
 from .arguments import add_model, add_options, add_simulation, model_path, options_of, say_where
 from .exit import OK
-from .suggest import command
 
 TUNED = "tuned.toml"
 
@@ -36,11 +36,14 @@ def run(chosen: argparse.Namespace) -> int:
     try:
         found = api.tune_available_memory(path, options, training=chosen.training, report=chosen.report, evaluations=chosen.evaluations,
                                           progress=bar)
+    except OutOfTileMemoryError as error:
+        suggest.say_fitting(error, chosen.model, chosen.training, options)
+        raise
     finally:
         bar.close()
     found.save(out)
     say(found.compilation.to_text(chosen.verbose))
     say_where(found.compilation.folder)
-    line = command("compile", chosen.model, *(["--training"] if chosen.training else []), "--options", str(out))
+    line = suggest.command("compile", chosen.model, *(["--training"] if chosen.training else []), "--options", str(out))
     say(f"The settings are in {out}. Try next:\n  {line}")
     return OK

@@ -12,14 +12,11 @@ from ..errors import OptionError
 from ..kinds import Choice, Range
 from ..kinds import Integer as Whole
 from ..options import Options, declarations
-from ..uses import check_use, for_training
+from ..uses import OF_MACHINE_ALONE, check_use, for_training
 
 AXES = ("training", "machine", "replication_factor", "ipus", "micro_batch_size", "gradient_accumulation", "precision", "available_memory_proportion",
         "recompute", "optimizer_off_chip")
 """What may have several values, in the order of tables: options, whether the model is trained, and on how many IPUs it runs."""
-OF_MACHINE_ALONE = ("machine", "machine_precision", "available_memory_proportion", "joint_plans", "recompute", "tile_plans", "min_elements_off_chip",
-                    "activations_off_chip", "weights_off_chip", "optimizer_off_chip", "accumulators_off_chip")
-"""Options of which the compiled program knows nothing: settings that differ in no more share it."""
 MOST = 10_000
 """Settings of an exploration."""
 CALLS = 8

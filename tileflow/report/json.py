@@ -55,7 +55,7 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
         "schema_version": SCHEMA_VERSION, "made_by": f"tileflow {VERSION}", "model": model, "training": tiled.program.training,
         "notes": facts.notes(tiled),
         "batching": {"micro_batch": batching.micro_batch, "gradient_accumulation": batching.gradient_accumulation,
-                     "device_iterations": batching.device_iterations, "samples_per_update": samples_per_update(tiled)},
+                     "device_iterations": batching.device_iterations, "samples_per_update": tiled.samples_per_update},
         "replicas": counts(tiled.ipus, tiled.options.replicas), "collectives": list(tiled.collectives),
         "chip": _chip(tiled), "host": _host(tiled), "options": _plain(tiled.options),
         "totals": {"cycles": tiled.cycles_per_update, "seconds": tiled.seconds_per_update, "samples_per_second": tiled.samples_per_second,
@@ -77,11 +77,6 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
         "frontier": None if frontier is None else list(frontier),
     }
     return validate(_plain(report), "the report")
-
-
-def samples_per_update(tiled: TileProgram) -> int:
-    """Samples of one weight update of all replicas; inference has none, so there it is one micro-batch of each."""
-    return tiled.program.rows_per_period * tiled.options.replicas
 
 
 def _chip(tiled: TileProgram) -> dict[str, Any]:
@@ -139,7 +134,8 @@ def _utilisation(step: TileStep, flops: float, chip: Chip) -> float:
 
 
 def _lever(lever: Lever) -> dict[str, Any]:
-    return {"name": lever.name, "fits": lever.fits, "bytes": lever.bytes, "cycles": lever.cycles, "slower": lever.slower, "ipus": lever.ipus,
+    return {"name": lever.name, "fits": lever.fits, "bytes": lever.bytes, "cycles": lever.cycles, "slower": lever.slower,
+            "changes": _plain(lever.changes), "ipus": lever.ipus,
             "sentence": lever.sentence}
 
 

@@ -1,87 +1,189 @@
-"""What would make a program fit that does not: each lever is pulled, the program analysed again, and its price measured."""
+"""What would make a program fit that does not: each lever is pulled, the program analysed again, and its price measured.
+
+A lever is a change of options of a run, by their names, so that what is suggested can be done.
+"""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+import dataclasses
+import glob
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from ..work import Contraction
+from .ipus import counts
+from .locations import GROUPS, group_of
 from .plan import TileOptions, TileStep
 from .schedule import layer_of
-from .shard import over_two_ipus
-from .tiled import Lever, TileProgram
+from .tiled import Changes, Lever, TileProgram
 
 PROPORTIONS = (0.4, 0.3, 0.2, 0.15, 0.1, 0.05, 0.02, 0.0)
 FACTORS = (2, 4, 8, 16)
+IPUS = (2, 4, 8, 16)
+HALVED = {"16-mixed": "16-true", "bf16-mixed": "bf16-true"}
+"""Precisions of a program of which weights and optimizer state can have 16 bits as well."""
+OF_OPTION = {"machine_precision": "precision", "serialized_matmul": "serialized"}
+"""Options of a run that the tile machine's options call otherwise."""
+
+
+def changed(options: TileOptions, changes: Changes) -> TileOptions | None:
+    """The tile machine's options with a run's options changed; None where a change is of the program itself."""
+    fields = {f.name for f in dataclasses.fields(TileOptions)}
+    found: dict[str, Any] = {OF_OPTION.get(name, name): value for name, value in changes.items()}
+    if not found.keys() <= fields:
+        return None
+    if "serialized" in found:
+        found["serialized"] = {pattern: (mode, int(factor)) for pattern, (mode, _, factor) in
+                               ((p, text.partition(":")) for p, text in found["serialized"].items())}
+    if "available_memory_proportion" in found:
+        found |= {"per_op": {}, "per_ipu": {}}
+    return dataclasses.replace(options, **found)
 
 
 def find_levers(tiled: TileProgram) -> list[Lever]:
-    """Levers in order of use: those that make the program fit first, cheapest first; then those that come closest. What saves
-    nothing is left out.
+    """Levers in order of use: those that make the program fit first, those that take the fewest cycles of all their IPUs per sample first; then
+    those that come closest. What saves nothing is left out.
     """
-    tried = list(_attempts(tiled))
-    if not any(lever.fits for lever in tried):
-        tried += _together(tiled, [lever for lever in tried if lever.bytes < tiled.peak.max() and lever.ipus == 1])
-    helpful = [lever for lever in tried if lever.bytes < tiled.peak.max()]
-    return sorted(helpful, key=lambda lever: (not lever.fits, lever.cycles if lever.fits else lever.bytes, lever.name))
+    pulled = _Levers(tiled)
+    tried = list(pulled.attempts())
+    helpful = [lever for lever in tried if lever.bytes < pulled.bytes]
+    if not any(lever.fits for lever in helpful):
+        helpful += [lever for lever in pulled.together(helpful) if lever.bytes < pulled.bytes]
+    return sorted(helpful, key=lambda lever: (not lever.fits, lever.slower * lever.ipus if lever.fits else lever.bytes, lever.name))
 
 
-def _attempts(tiled: TileProgram) -> Iterator[Lever]:
-    options = tiled.options
-    yield from _lower_proportion(tiled)
-    if tiled.program.training and not options.recompute and tiled.program.caller is None:
-        yield _measured(tiled, "recompute", replace(options, recompute=True))
-    if not options.optimizer_off_chip and any(s.kind == "optimizer" for s in tiled.memory_schedule.storages):
-        yield _measured(tiled, "optimizer_off_chip", replace(options, optimizer_off_chip=True))
-    yield from _in_pieces(tiled)
-    yield from _on_two_ipus(tiled)
+class _Levers:
+    """What can be tried on a program."""
 
+    def __init__(self, tiled: TileProgram) -> None:
+        self.tiled, self.options, self.program = tiled, tiled.options, tiled.program
+        self.bytes = int(tiled.peak.max(initial=0))
 
-def _lower_proportion(tiled: TileProgram) -> Iterator[Lever]:
-    """The highest proportion that fits, by bisection; where none does, the one of the two lowest that needs less."""
-    lower = sorted((p for p in PROPORTIONS if p < tiled.options.available_memory_proportion), reverse=True)
+    def attempts(self) -> Iterator[Lever]:
+        yield from self.lower_proportion()
+        training, staging = self.program.training, self.program.staging
+        if training and not self.options.recompute and (staging is None or not staging.recompute):
+            yield from self.measured("recompute", {"recompute": True})
+        yield from self.off_chip()
+        yield from self.fewer_bits()
+        yield from self.in_pieces()
+        yield from self.smaller_micro_batch()
+        yield from self.more_ipus({})
 
-    def attempt(p: float) -> Lever:
-        return _measured(tiled, f"available_memory_proportion {p:g}", replace(tiled.options, available_memory_proportion=p, per_op={}, per_ipu={}))
+    def measured(self, name: str, changes: Changes) -> Iterator[Lever]:
+        """A lever, unless it cannot be pulled."""
+        found = self.tiled.again(changes)
+        if found is not None:
+            yield Lever(name, dict(changes), found.fits, int(found.peak[found.worst_tile]), found.cycles_per_update, found.cycles_per_sample,
+                        found.cycles_per_sample / max(1e-9, self.tiled.cycles_per_sample), counts(found.ipus, found.options.replicas)["all"])
 
-    lowest = min((attempt(p) for p in lower[-2:]), key=lambda lever: lever.bytes, default=None)
-    if lowest is None or not lowest.fits:
-        yield from [] if lowest is None else [lowest]
-        return
-    low, high, best = 0, lower.index(lowest.options.available_memory_proportion), lowest
-    while low < high:
-        middle = (low + high) // 2
-        found = attempt(lower[middle])
-        low, high, best = (low, middle, found) if found.fits else (middle + 1, high, best)
-    yield best
+    def mildest(self, choices: Sequence[tuple[str, Changes]]) -> Iterator[Lever]:
+        """Of changes each of which saves more than the one before, the first that makes it fit, by bisection; else the last."""
+        best = next(self.measured(*choices[-1]), None) if choices else None
+        if best is None:
+            return
+        low, high = 0, len(choices) - 1
+        while best.fits and low < high:
+            middle = (low + high) // 2
+            found = next(self.measured(*choices[middle]), None)
+            if found is not None and found.fits:
+                high, best = middle, found
+            else:
+                low = middle + 1
+        yield best
 
+    def lower_proportion(self) -> Iterator[Lever]:
+        """The highest proportion that fits; where none does, the one of the two lowest that needs less."""
+        lower = sorted((p for p in PROPORTIONS if p < self.options.available_memory_proportion), reverse=True)
+        choices: list[tuple[str, Changes]] = [(f"available_memory_proportion {p:g}", {"available_memory_proportion": p}) for p in lower]
+        lowest = min((lever for choice in choices[-2:] for lever in self.measured(*choice)), key=lambda lever: lever.bytes, default=None)
+        if lowest is not None and lowest.fits:
+            yield from self.mildest([c for c in choices if c[1]["available_memory_proportion"] >= lowest.changes["available_memory_proportion"]])
+        elif lowest is not None:
+            yield lowest
 
-def _in_pieces(tiled: TileProgram) -> Iterator[Lever]:
-    """The product with the most temporaries in pieces: the fewest that fit, else as many as there are."""
-    step = _widest_product(tiled)
-    if step is None:
-        return
-    layer, last = layer_of(step.node), None
-    for factor in (f for f in FACTORS if _divides(step, f)):
-        last = _measured(tiled, f"serialized_matmul {layer} in {factor} pieces of its output channels",
-                         replace(tiled.options, serialized={**tiled.options.serialized, layer: ("output_channels", factor)}))
-        if last.fits:
-            break
-    if last is not None:
-        yield last
+    def off_chip(self) -> Iterator[Lever]:
+        """Each group of tensors in streaming memory."""
+        held = {group_of(s) for s in self.tiled.memory_schedule.storages}
+        for group in GROUPS:
+            if group in held and not getattr(self.options, f"{group}_off_chip"):
+                yield from self.measured(f"{group}_off_chip", {f"{group}_off_chip": True})
 
+    def fewer_bits(self) -> Iterator[Lever]:
+        """float16 for float32: simulated for a program of 32 bits, really for one of mixed precision."""
+        if self.options.program == "32" and self.options.precision != "16.16":
+            yield from self.measured("machine_precision 16.16", {"machine_precision": "16.16"})
+        elif (halved := HALVED.get(self.options.program)) is not None:
+            yield from self.measured(f"precision {halved}", {"precision": halved})
 
-def _together(tiled: TileProgram, levers: list[Lever]) -> Iterator[Lever]:
-    """All that help at once, on one IPU."""
-    if len(levers) < 2:
-        return
-    changes = {name: value for lever in levers for name, value in vars(lever.options).items() if value != getattr(tiled.options, name)}
-    yield _measured(tiled, " and ".join(lever.name for lever in levers), replace(tiled.options, **changes))
+    def in_pieces(self) -> Iterator[Lever]:
+        """The product with the most temporaries in pieces: the fewest that fit, else as many as there are."""
+        step = _widest_product(self.tiled)
+        if step is None:
+            return
+        layer = layer_of(step.node)
+        before = {pattern: f"{mode}:{factor}" for pattern, (mode, factor) in self.options.serialized.items()}
+        last = None
+        for factor in (f for f in FACTORS if _divides(step, f)):
+            name = f"serialized_matmul {layer} in {factor} pieces of its output channels"
+            last = next(self.measured(name, {"serialized_matmul": {glob.escape(layer): f"output_channels:{factor}", **before}}), last)
+            if last is not None and last.fits:
+                break
+        if last is not None:
+            yield last
 
+    def smaller_micro_batch(self) -> Iterator[Lever]:
+        """Micro-batches of half the rows, and so on, and as many more for an update."""
+        batching = self.program.batching
+        choices: list[tuple[str, Changes]] = []
+        rows, times = batching.micro_batch, 1
+        while rows % 2 == 0:
+            rows, times = rows // 2, times * 2
+            changes: dict[str, Any] = {"micro_batch_size": rows}
+            name = f"micro_batch_size {rows}"
+            if self.program.training:
+                changes["gradient_accumulation"] = batching.gradient_accumulation * times
+                name += f" with gradient_accumulation {changes['gradient_accumulation']}"
+            choices.append((name, changes))
+        yield from self.mildest(choices)
 
-def _measured(tiled: TileProgram, name: str, options: TileOptions) -> Lever:
-    found = tiled.again(options)
-    return Lever(name, options, found.fits, int(found.peak[found.worst_tile]), found.cycles_per_update,
-                 found.cycles_per_update / max(1, tiled.cycles_per_update))
+    def more_ipus(self, besides: Changes) -> Iterator[Lever]:
+        """Automatic stages on the fewest IPUs that fit, else on the most that can be: in a pipeline where an update has enough micro-batches to fill
+        it, else one after the other. A program whose stages somebody chose is left alone."""
+        staging, batching = self.program.staging, self.program.batching
+        if staging is not None and staging.strategy not in ("pipelined", "sharded"):
+            return
+        have = 1 if staging is None else len({*staging.ipus})
+        last = None
+        for count in (n for n in IPUS if n > have):
+            accumulation = besides.get("gradient_accumulation", batching.gradient_accumulation)
+            filled = accumulation >= 2 * count - 1 if self.program.training else batching.device_iterations >= count
+            strategy = "pipelined" if filled else "sharded"
+            found = next(self.measured(f"{count} IPUs, {strategy}", {**besides, "strategy": strategy, "auto_pipeline": count}), None)
+            if found is None:
+                break
+            last = found
+            if last.fits:
+                break
+        if last is not None:
+            yield last
+
+    def together(self, levers: Sequence[Lever]) -> Iterator[Lever]:
+        """All that help at once, first on as many IPUs as the program has, then on more."""
+        have = counts(self.tiled.ipus, self.options.replicas)["all"]
+        here = [lever for lever in levers if lever.ipus == have]
+        if not here:
+            return
+        changes: dict[str, Any] = {}
+        for lever in here:
+            changes |= lever.changes
+        name = " and ".join(lever.name for lever in here)
+        if len(here) > 1:
+            all_of_them = next(self.measured(name, changes), None)
+            if all_of_them is not None:
+                yield all_of_them
+                if all_of_them.fits:
+                    return
+        yield from (dataclasses.replace(lever, name=f"{name} and {lever.name}") for lever in self.more_ipus(changes))
 
 
 def _widest_product(tiled: TileProgram) -> TileStep | None:
@@ -105,12 +207,3 @@ def _serial(op: object, step: TileStep) -> tuple[int, int]:
     assert isinstance(work, Contraction)
     (axis, pieces), = work.serial
     return next(a.size for a in work.axes if a.name == axis), pieces
-
-
-def _on_two_ipus(tiled: TileProgram) -> Iterator[Lever]:
-    """One more IPU: the layers cut in two."""
-    cut = over_two_ipus(tiled) if not tiled.ipus else None
-    if cut is not None:
-        fits = cut.bytes <= tiled.chip.usable_bytes
-        slower = cut.cycles / max(1, tiled.cycles_per_update)
-        yield Lever(f"one more IPU, from layer {cut.layer} on", tiled.options, fits, cut.bytes, cut.cycles, slower, 2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping as Dict
+from typing import Any
 
 from .. import schedule as order
 from ..graph import Graph, Node, with_inside
@@ -19,7 +20,7 @@ from .chip import Chip, device_dtype
 from .choose import Chooser
 from .ipus import Ipu, Links, Placed, Places, Streaming, worst_of
 from .layout import NOTHING, Layouts, Rearrangement
-from .levers import find_levers
+from .levers import changed, find_levers
 from .links import collective, waits
 from .locations import GROUPS, OFF_CHIP_FROM, OffChip, offload
 from .memory import Memory, measure
@@ -231,8 +232,14 @@ class _Analysis:
                            phases, cycles, seconds, samples / seconds, flops * replicas / seconds / 1e12,
                            flops / seconds / peak_flops / max(1, len(ipus)), worst, fits,
                            self.infeasible, transfers, self.streaming, memory.peak_step, self.made, rearranged, find_levers,
-                           functools.partial(analyze, self.whole, self.chip), ipus, links, away, memory, self.collectives, self.shares,
+                           functools.partial(_again, self.whole, self.chip, self.options), ipus, links, away, memory, self.collectives, self.shares,
                            self.gathering)
+
+
+def _again(program: Program, chip: Chip, options: TileOptions, changes: Dict[str, Any]) -> TileProgram | None:
+    """The program with other options of the tile machine; None where a change is of the program itself."""
+    wanted = changed(options, changes)
+    return None if wanted is None else analyze(program, chip, wanted)
 
 
 def _once(steps: list[TileStep]) -> dict[str, int]:

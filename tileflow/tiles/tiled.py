@@ -20,23 +20,31 @@ from .plan import Phases, TileOptions, TileStep
 from .schedule import Schedule
 from .sharding import Shares
 
+Changes = Dict[str, Any]
+"""Options of a run, by name, and what they become."""
+
 
 @dataclass(frozen=True)
 class Lever:
-    """One thing that was tried. `slower`: cycles per update over those of the program as it is, as a factor; `bytes`: the worst tile's."""
+    """One thing that was tried.
+
+    changes: the options of a run, by name, with which it is done. bytes: the worst tile's. cycles: per update. slower: cycles per sample over those
+    of the program as it is, as a factor. ipus: how many it takes in all.
+    """
 
     name: str
-    options: TileOptions
+    changes: Changes
     fits: bool
     bytes: int
     cycles: int
+    cycles_per_sample: float
     slower: float
     ipus: int = 1
 
     @property
     def sentence(self) -> str:
         """What was tried and what came of it."""
-        price = f"{abs(self.slower - 1):.1%} {'more' if self.slower >= 1 else 'fewer'} cycles"
+        price = f"{abs(self.slower - 1):.1%} {'more' if self.slower >= 1 else 'fewer'} cycles per sample"
         result = "it fits" if self.fits else "it still does not fit"
         return f"Tried {self.name}: {result}, with {self.bytes:,} bytes on the worst tile and {price}."
 
@@ -102,8 +110,8 @@ class TileProgram:
     rearranged: list[int]
     find: Callable[[TileProgram], list[Lever]] = field(repr=False)
     """What looks for levers."""
-    again: Callable[[TileOptions], TileProgram] = field(repr=False)
-    """The same program on the same chip with other options."""
+    again: Callable[[Changes], TileProgram | None] = field(repr=False)
+    """The same on the same chip with some options changed; None where that cannot be done."""
     ipus: list[Ipu] = field(default_factory=list)
     """Of a program in stages: each IPU; memory above is the worst one's."""
     links: Links | None = None
@@ -123,6 +131,16 @@ class TileProgram:
     def flops(self) -> float:
         """Useful FLOPs per weight update."""
         return sum(s.flops for s in self.steps)
+
+    @property
+    def samples_per_update(self) -> int:
+        """Samples of one weight update of all replicas; inference has none, so there it is one micro-batch of each."""
+        return self.program.rows_per_period * self.options.replicas
+
+    @property
+    def cycles_per_sample(self) -> float:
+        """Cycles of an update over its samples."""
+        return self.cycles_per_update / max(1, self.samples_per_update)
 
     @property
     def host_cycles(self) -> int:
@@ -182,4 +200,4 @@ class TileProgram:
         contributors = self.contributors()[:5]
         levers = [lever for lever in self.levers() if lever.fits][:3] or self.levers()[:3]
         raise OutOfTileMemoryError(self.worst_tile, demand, bound, [(c.layer, c.nbytes, dict(c.categories)) for c in contributors],
-                                   [lever.sentence for lever in levers])
+                                   [lever.sentence for lever in levers], [lever.changes for lever in levers if lever.fits])

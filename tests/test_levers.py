@@ -1,0 +1,160 @@
+"""Levers of a model that does not fit: each is what compile says of the options that it names, cheapest first, and the commands printed work."""
+from __future__ import annotations
+
+import functools
+import shlex
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tileflow
+from tileflow import cli, nn
+from tileflow.errors import OutOfTileMemoryError
+from tileflow.options import Options
+from tileflow.tiles.chip import chip
+
+FOLDER = tempfile.TemporaryDirectory()
+MODEL = str(Path(FOLDER.name) / "net.onnx")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _model() -> None:
+    """A small network, quickly compiled."""
+    net = nn.Sequential(nn.Linear(48, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 10))
+    tileflow.save_onnx(net, MODEL, np.zeros((2, 48), np.float32))
+
+
+def narrow(share: float, tiles: int = 8, **given: Any) -> dict[str, Any]:
+    """A chip whose tiles have a share of what a model needs."""
+    roomy: Any = tileflow.compile(MODEL, machine={"name": "roomy", "base": "gc200", "tiles": tiles}, **given)
+    return {"name": "narrow", "base": "gc200", "tiles": tiles, "bytes_per_tile": int(share * roomy.tiled.peak.max())}
+
+
+def compiled(model: Any = MODEL, **given: Any) -> Any:
+    return tileflow.compile(model, allow_out_of_memory=True, **given)
+
+
+GIVEN = {
+    "training": {"training": True, "micro_batch_size": 16, "gradient_accumulation": 4},
+    "inference": {"micro_batch_size": 24},
+    "16 bits": {"training": True, "micro_batch_size": 6, "gradient_accumulation": 2, "precision": "16-mixed"},
+    "in stages": {"training": True, "micro_batch_size": 8, "gradient_accumulation": 16, "strategy": "pipelined", "auto_pipeline": 2},
+}
+
+
+@functools.cache
+def too_large(name: str) -> tuple[dict[str, Any], Any]:
+    """What was given and what came of it."""
+    given = {**GIVEN[name], "machine": narrow(0.8, **GIVEN[name])}
+    return given, compiled(**given)
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_each_lever_is_what_compile_says_of_its_options(name):
+    given, found = too_large(name)
+    tiled, levers = found.tiled, found.tiled.levers()
+    assert not tiled.fits
+    assert levers
+    for lever in levers:
+        alone = compiled(**{**given, **lever.changes}).tiled
+        assert (int(alone.peak.max()), alone.cycles_per_update, alone.fits) == (lever.bytes, lever.cycles, lever.fits), lever.name
+        assert lever.cycles_per_sample == alone.cycles_per_update / alone.samples_per_update
+        assert lever.slower == pytest.approx(lever.cycles_per_sample / (tiled.cycles_per_update / tiled.samples_per_update))
+        assert lever.bytes < tiled.peak.max()
+        if given.get("training"):
+            assert alone.samples_per_update == tiled.samples_per_update, "an update stays what it was"
+    fitting = [lever for lever in levers if lever.fits]
+    assert levers[:len(fitting)] == fitting
+    prices = [lever.slower * lever.ipus for lever in fitting]
+    assert prices == sorted(prices)
+    sizes = [lever.bytes for lever in levers[len(fitting):]]
+    assert sizes == sorted(sizes)
+    assert found.error.remedies == [lever.changes for lever in fitting[:3]]
+    for lever in fitting[:3]:
+        assert lever.sentence in str(found.error)
+        assert f"it fits, with {lever.bytes:,} bytes on the worst tile" in lever.sentence
+
+
+def names(levers: list[Any]) -> set[str]:
+    return {name for lever in levers for name in lever.changes}
+
+
+def test_what_a_person_would_try_is_tried():
+    assert names(too_large("training")[1].tiled.levers()) >= {"machine_precision", "micro_batch_size", "strategy", "optimizer_off_chip"}
+    assert names(too_large("inference")[1].tiled.levers()) >= {"machine_precision", "micro_batch_size", "strategy"}
+    assert "machine_precision" not in names(too_large("16 bits")[1].tiled.levers()), "the program's own types count"
+    staged = too_large("in stages")[1].tiled.levers()
+    assert {lever.changes["auto_pipeline"] for lever in staged if "auto_pipeline" in lever.changes} <= {4, 8, 16}
+    assert "recompute" not in names(staged), "a pipeline computes again by itself"
+
+
+def test_a_pipeline_needs_micro_batches_to_fill_it():
+    found = set()
+    for accumulation, share in ((1, 0.8), (3, 0.9)):
+        given = {"training": True, "micro_batch_size": 4, "gradient_accumulation": accumulation}
+        for lever in compiled(**given, machine=narrow(share, **given)).tiled.levers():
+            if "strategy" in lever.changes:
+                found.add(lever.changes["strategy"])
+                filled = lever.changes.get("gradient_accumulation", accumulation) >= 2 * lever.changes["auto_pipeline"] - 1
+                assert lever.changes["strategy"] == ("pipelined" if filled else "sharded")
+                assert lever.ipus == lever.changes["auto_pipeline"]
+    assert found == {"pipelined", "sharded"}
+
+
+def test_where_nothing_is_enough_all_is_tried_together():
+    given = dict(GIVEN["training"])
+    found = compiled(**given, machine=narrow(0.35, **given))
+    first = found.tiled.levers()[0]
+    assert len(first.changes) > 2
+    assert " and " in first.name
+    alone = compiled(**{**given, "machine": found.tiled.chip, **first.changes}).tiled
+    assert (int(alone.peak.max()), alone.fits) == (first.bytes, first.fits)
+
+
+def test_a_network_of_layers_has_fewer_rows():
+    net = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 10))
+    roomy: Any = tileflow.compile(net, inputs=[(64, 64)], machine="gc200", training=True)
+    assert roomy.tiled.samples_per_update == 64, "a micro-batch is what was given"
+    small = chip("gc200").variant(name="small", tiles=1472, bytes_per_tile=int(0.9 * roomy.tiled.peak.max()))
+    for inputs in ([(64, 64)], [np.zeros((64, 64), np.float32)]):
+        found: Any = tileflow.compile(net, inputs=inputs, machine=small, training=True, allow_out_of_memory=True)
+        fewer = [lever for lever in found.tiled.levers() if "micro_batch_size" in lever.changes]
+        for lever in fewer:
+            rows = lever.changes["micro_batch_size"]
+            alone: Any = tileflow.compile(net, inputs=[(rows, 64)], machine=small, training=True, allow_out_of_memory=True, **lever.changes)
+            assert (int(alone.tiled.peak.max()), alone.tiled.cycles_per_update) == (lever.bytes, lever.cycles)
+        assert fewer
+
+
+@pytest.mark.parametrize(("command", "more"), [("compile", []), ("tune", ["--evaluations", "2"])])
+def test_the_commands_that_are_suggested_work(command, more, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    given = dict(GIVEN["training"])
+    machine = narrow(0.45, **given)
+    Path("my chip.toml").write_text("".join(f"{k} = {v!r}\n" for k, v in machine.items()))
+    words = [command, MODEL, "--training", "--micro-batch-size", "16", "--gradient-accumulation", "4", "--machine", "my chip.toml",
+             "--learning-rate", "0.01", *more]
+    assert cli.main(words) == 2
+    err = capsys.readouterr().err
+    assert "Out of tile memory" in err
+    lines = err.split("Try next:\n")[1].splitlines()
+    assert 1 <= len(lines) <= 3
+    assert "more" in err or "fewer" in err
+    for line in lines:
+        assert cli.main(shlex.split(line)[1:]) == 0, line
+        assert "OUT OF TILE MEMORY" not in capsys.readouterr().out
+
+
+def test_the_error_of_a_function_names_options():
+    given = dict(GIVEN["training"])
+    machine = narrow(0.5, **given)
+    with pytest.raises(OutOfTileMemoryError) as caught:
+        tileflow.compile(MODEL, machine=machine, **given)
+    training = given.pop("training")
+    options = Options(**given, machine=machine)
+    for changes in caught.value.remedies:
+        fixed: Any = tileflow.compile(MODEL, options.clone(**changes), training=training)
+        assert fixed.fits
