@@ -19,7 +19,7 @@ EPILOG = None
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="a folder with a report.json, or the file")
-    parser.add_argument("other", metavar="OTHER", nargs="?", help="a second one: print what differs, most first")
+    parser.add_argument("other", metavar="OTHER", nargs="?", default=None, help="a second one: print what differs, most first")
     parser.add_argument("--render", action="store_true", default=False,
                         help="make page.html and trace.json anew; of two reports compare.html, a page with both, in the folder of the second")
     parser.add_argument("--verbose", action="store_true", default=False, help="list every operator; of two reports all that differs")
