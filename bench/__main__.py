@@ -17,14 +17,15 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from . import arena, busy, compare, hardware, importing, limits, loading, planning, precision, real, rows, startup, table, tile_choices
+from . import again, arena, busy, compare, hardware, importing, limits, loading, planning, precision, real, rows, startup, table, tile_choices
 from .cases import cases, words
 from .pairs import Peaks, Settings, measure
 from .report import HEAD, Result, line, to_json
 from .verdict import summary
 
 OTHERS: dict[str, Callable[[int | None, int], Iterable[Any]]] = {"startup": startup.run, "hardware": hardware.run, "planning": planning.run,
-                                                                 "limits": limits.run, "arena": arena.run, "rows": rows.run,
+                                                                 "limits": limits.run, "arena": arena.run, "again": again.run,
+                                                                 "rows": rows.run,
                                                                  "loading": loading.run, "importing": importing.run}
 """Cases without a peer."""
 VERBS = {"busy": busy.main, "compare": compare.main, "models": real.main, "precision": precision.main, "table": table.main,

@@ -71,6 +71,10 @@ class Network(Problem):
         name = evaluator.input_names[0]
         return np.asarray(evaluator.run(None, {name: x.astype(np.float64) if x.dtype.kind == "f" else x})[0])
 
+    def training(self, threads: int, again: Sequence[str] = ()) -> Any:
+        """Our training model; `again`: names of what is computed again in the backward pass."""
+        return _model(self, threads, 0.1, self.updates, again)
+
     def ours(self, threads: int) -> Runner:
         from tileflow.errors import TileflowError
         try:
@@ -113,10 +117,13 @@ def planned(problem: Network, threads: int) -> Any:
     return make_plan(model.program_for(*problem.data(problem.rows)), threads)
 
 
-def _model(problem: Network, threads: int, dropout: float, updates: int) -> Any:
+def _model(problem: Network, threads: int, dropout: float, updates: int, again: Sequence[str] = ()) -> Any:
     import tileflow
     from tileflow.importers.onnx import wrap_model
-    settings = dict(threads=threads, gradient_accumulation=problem.accumulation, device_iterations=updates, precision=problem.precision)
+    settings: dict[str, Any] = {"threads": threads, "gradient_accumulation": problem.accumulation, "device_iterations": updates,
+                                "precision": problem.precision}
+    if again:
+        settings["gradient_checkpointing"] = tuple(again)
     if problem.network == "mnist":
         return tileflow.training_model(wrap_model(tutorial_cnn(initial_weights(0))), optimizer=tileflow.optim.AdamW(lr=1e-3), **settings)
     net = our_network(problem.network, dropout)
