@@ -118,6 +118,7 @@ def others(one):
            "levers": [{"name": "recompute", "fits": True, "bytes": 5, "cycles": 7, "slower": 1.25, "ipus": 1, "sentence": "Tried."}]}
 
 
+@pytest.mark.exhaustive
 def test_reports_that_are_not_like_most(shown, one, tmp_path):
     for found in others(one):
         page = opened(shown, tmp_path, found)
@@ -445,6 +446,7 @@ def test_fifty_thousand_operators_open_in_two_seconds(shown, one, tmp_path):
     quiet(page)
 
 
+@pytest.mark.exhaustive
 def test_the_pictures_of_the_docs_are_taken(one, several, tmp_path):
     """`python tests/report_pictures.py` takes those of a larger network; none is empty, and no two are alike."""
     Image = needs("PIL.Image")

@@ -18,7 +18,8 @@ from .pagedata import data
 
 FILE, COMPARISON = "page.html", "compare.html"
 WEB = Path(__file__).with_name("web")
-SCRIPTS = ("base.js", "table.js", "plot.js", "views.js", "program.js", "execution.js", "compare.js", "main.js")
+SCRIPTS = ("base", "table", "plot", "summary", "insights", "memory", "liveness", "variables", "program", "operators", "execution", "compare", "main")
+"""Parts of the script, in the order in which they build on each other."""
 
 
 NO_SCRIPT = "This page draws itself by a script, which this browser does not run; tileflow report prints the same as text."
@@ -37,7 +38,7 @@ def render_both(a: Report, b: Report, comparison: Comparison) -> str:
 
 def _page(title: str, content: dict[str, Any], report: Report) -> str:
     style = "\n" + (WEB / "page.css").read_text(encoding="utf-8")
-    script = "\n(() => {\n\"use strict\";\n" + "\n".join((WEB / name).read_text(encoding="utf-8") for name in SCRIPTS) + "})();\n"
+    script = "\n(() => {\n\"use strict\";\n" + "\n".join((WEB / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS) + "})();\n"
     policy = f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; base-uri 'none'; form-action 'none'"
     return (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
             f'<meta name="viewport" content="width=device-width,initial-scale=1"><meta name="color-scheme" content="light dark">'

@@ -25,50 +25,112 @@ const count = n => Math.round(n).toLocaleString("en-US");
 const percent = share => (100 * share).toFixed(1) + " %";
 function scaled(n, base, units, digits) {
   let i = 0;
-  while (Math.abs(n) >= base && i < units.length - 1) { n /= base; i++; }
+  while (Math.abs(n) >= base && i < units.length - 1) {
+    n /= base;
+    i++;
+  }
   return (i ? digits(n) : String(Math.round(n * 100) / 100)) + units[i];
 }
 const short = n => scaled(n, 1000, ["", " k", " M", " G", " T", " P"], v => String(Number(v.toPrecision(3))));
 const size = n => scaled(n, 1024, [" B", " KiB", " MiB", " GiB", " TiB"], v => v.toFixed(1));
 const axisSize = n => size(n).replace(".0 ", " ");
 const sum = values => values.reduce((a, b) => a + b, 0);
-const largest = values => { let most = 0; for (const v of values) if (v > most) most = v; return most; };
+const largest = values => {
+  let most = 0;
+  for (const v of values) if (v > most) most = v;
+  return most;
+};
 
 const dot = colour => h("i", { class: "dot", style: { background: colour } });
-const card = (title, words, ...inner) => h("section", { class: "card" }, title && h("h2", {}, title), words && h("p", { class: "soft" }, words), inner);
-const legend = items => h("div", { class: "legend" }, items.map(([colour, words]) => h("span", {}, colour && dot(colour), words)));
+const card = (title, words, ...inner) =>
+  h("section", { class: "card" }, title && h("h2", {}, title), words && h("p", { class: "soft" }, words), inner);
+const legend = items =>
+  h(
+    "div",
+    { class: "legend" },
+    items.map(([colour, words]) => h("span", {}, colour && dot(colour), words)),
+  );
 function plain(columns, rows, left = 1) {
   const cell = (tag, value, i) => h(tag, { class: i < left ? "l" : null, scope: tag === "th" ? "col" : null }, value);
-  return h("div", { class: "scroll" }, h("table", { class: "plain" }, h("thead", {}, h("tr", {}, columns.map((c, i) => cell("th", c, i)))),
-    h("tbody", {}, rows.map(row => h("tr", {}, row.map((c, i) => cell("td", c, i)))))));
+  return h(
+    "div",
+    { class: "scroll" },
+    h(
+      "table",
+      { class: "plain" },
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          columns.map((c, i) => cell("th", c, i)),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        rows.map(row =>
+          h(
+            "tr",
+            {},
+            row.map((c, i) => cell("td", c, i)),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 // One bar of [colour, share, words]; the words are a tooltip and are read out.
 function bar(pieces, cls = "bar") {
-  return h("span", { class: cls, role: "img", "aria-label": pieces.filter(p => p[1] > 0).map(p => p[2]).join(", ") },
-    pieces.filter(p => p[1] > 0).map(([colour, share, words]) => h("i", { title: words, style: { background: colour, width: 100 * share + "%" } })));
+  return h(
+    "span",
+    {
+      class: cls,
+      role: "img",
+      "aria-label": pieces
+        .filter(p => p[1] > 0)
+        .map(p => p[2])
+        .join(", "),
+    },
+    pieces
+      .filter(p => p[1] > 0)
+      .map(([colour, share, words]) => h("i", { title: words, style: { background: colour, width: 100 * share + "%" } })),
+  );
 }
 
 const tip = h("div", { id: "tip", hidden: true });
 function showTip(event, lines) {
   tip.replaceChildren(...lines.map((line, i) => h(i ? "div" : "b", {}, line)));
   tip.hidden = false;
-  const box = tip.getBoundingClientRect(), x = event.clientX + 14, y = event.clientY + 14;
+  const box = tip.getBoundingClientRect(),
+    x = event.clientX + 14,
+    y = event.clientY + 14;
   tip.style.left = Math.max(4, x + box.width > innerWidth ? event.clientX - box.width - 12 : x) + "px";
   tip.style.top = Math.max(4, y + box.height > innerHeight ? event.clientY - box.height - 12 : y) + "px";
 }
-const hideTip = () => { tip.hidden = true; };
+const hideTip = () => {
+  tip.hidden = true;
+};
 const status = h("div", { class: "unseen", role: "status", "aria-live": "polite" });
-const say = words => { status.textContent = words; };
+const say = words => {
+  status.textContent = words;
+};
 
 // Elements per tile of a variable, as an array of bytes.
 function perTile(variables, spreads, number) {
-  const runs = spreads[variables.spread[number]], each = variables.each[number], found = [];
+  const runs = spreads[variables.spread[number]],
+    each = variables.each[number],
+    found = [];
   for (let i = 0; i < runs.length; i += 2) for (let k = 0; k < runs[i]; k++) found.push(runs[i + 1] * each);
   return found;
 }
 function onTile(variables, spreads, number, tile) {
   const runs = spreads[variables.spread[number]];
-  for (let i = 0, at = 0; i < runs.length; i += 2) { at += runs[i]; if (tile < at) return runs[i + 1] * variables.each[number]; }
+  for (let i = 0, at = 0; i < runs.length; i += 2) {
+    at += runs[i];
+    if (tile < at) return runs[i + 1] * variables.each[number];
+  }
   return 0;
 }
 // Whether a step is in one of the stays: first and last steps, again and again.
@@ -78,15 +140,26 @@ function there(stays, step) {
 }
 // The variables that count on an IPU at a step; -1: those that are always there. One that hands its memory on at a step does not count in it.
 function liveAt(ipu, step) {
-  const v = the().variables, found = [];
+  const v = the().variables,
+    found = [];
   for (let i = 0; i < v.name.length; i++) {
     if (ipu >= 0 && v.ipu[i] !== ipu) continue;
     if (v.birth[i] < 0 || (there(v.stays[i], step) && !(v.heir[i] >= 0 && v.death[i] === step))) found.push(i);
   }
   return found;
 }
-const lifetime = (v, i) => v.birth[i] < 0 ? "always" : v.stays[i].length > 2 ? `steps ${v.stays[i].map(count).reduce((a, n, k) => a + (k % 2 ? " to " : ", ") + n)}` : v.birth[i] === v.death[i] ? `step ${count(v.birth[i])}` : `steps ${count(v.birth[i])} to ${count(v.death[i])}`;
-const stepName = i => i < 0 ? "always" : texts(the().steps.name[i]);
+const lifetime = (v, i) =>
+  v.birth[i] < 0
+    ? "always"
+    : v.stays[i].length > 2
+      ? `steps ${v.stays[i].map(count).reduce((a, n, k) => a + (k % 2 ? " to " : ", ") + n)}`
+      : v.birth[i] === v.death[i]
+        ? `step ${count(v.birth[i])}`
+        : `steps ${count(v.birth[i])} to ${count(v.death[i])}`;
+const stepName = i => (i < 0 ? "always" : texts(the().steps.name[i]));
 const link = (words, act) => h("button", { class: "link", type: "button", on: { click: act } }, words);
-const stepLink = i => i < 0 ? "always" : link(stepName(i), () => go("operators", { step: i }));
+const stepLink = i => (i < 0 ? "always" : link(stepName(i), () => go("operators", { step: i })));
 const variableLink = i => link(texts(the().variables.name[i]), () => go("variables", { variable: i }));
+
+// The views by name, each a function that fills its panel from the report that is chosen.
+const VIEWS = {};
