@@ -8,6 +8,13 @@ import pytest
 
 pytest_plugins = ["pytester"]
 HERE = Path(__file__).parent
+ONE_WORKER = ["-p", "xdist", "-n", "1"]
+
+
+@pytest.fixture(autouse=True)
+def lean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs within a test bring no plugin that they do not name: each would import all of them anew."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
 def test_every_peer_says_how_to_get_it() -> None:
@@ -26,7 +33,7 @@ def test_last_skipped(pytester: pytest.Pytester) -> None:
                '@pytest.mark.skipif(not ready, reason="needs the file ready")\ndef test_one(): pass\ndef test_two(): pass\n',
         test_b='import pathlib, pytest\nif not pathlib.Path("ready").exists():\n    pytest.skip("needs the file ready", allow_module_level=True)\n'
                'def test_three(): pass\ndef test_four(): pass\n')
-    for workers in ([], ["-n", "1"]):
+    for workers in ([], ONE_WORKER):
         first = pytester.runpytest(*workers)
         first.assert_outcomes(passed=1, skipped=2)
         first.stdout.fnmatch_lines(["skipped 2: needs the file ready", "*--last-skipped*"])
@@ -48,14 +55,14 @@ def test_exhaustive_tests_run_when_they_are_asked_for(pytester: pytest.Pytester)
     (pytester.path / "ready").touch()
     pytester.runpytest("--last-skipped").assert_outcomes(passed=1, deselected=3)
     (pytester.path / "ready").unlink()
-    pytester.runpytest("-n", "1").assert_outcomes(passed=1, skipped=1)
+    pytester.runpytest(*ONE_WORKER).assert_outcomes(passed=1, skipped=1)
     (pytester.path / "ready").touch()
     pytester.runpytest("--last-skipped", "--exhaustive").assert_outcomes(passed=3, deselected=1)
     pytester.runpytest("--exhaustive").assert_outcomes(passed=4)
     pytester.runpytest("test_a.py::test_two").assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "1"]])
+@pytest.mark.parametrize("workers", [[], ONE_WORKER], ids=["alone", "worker"])
 def test_a_test_that_hangs_ends(pytester: pytest.Pytester, workers: list[str]) -> None:
     """The limit of `pyproject.toml`, which nobody has waited for: the place is printed, and with several processes the others' tests run."""
     assert float(pytester._request.config.getini("faulthandler_timeout"))
