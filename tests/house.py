@@ -48,10 +48,19 @@ def _walked(node: ast.AST, types: bool) -> Iterator[ast.AST]:
             yield from _walked(child, types)
 
 
-def imported_names(path: Path, types: bool = True) -> Iterator[tuple[str, str]]:
+def imported_names(path: Path, types: bool = True) -> Iterable[tuple[str, str]]:
     """(module, name) of what a file imports; name is "" for a module as such. `types`: for type checkers as well."""
+    return _imported_names(tree(path), path, types)
+
+
+@cache
+def _imported_names(top: ast.Module, path: Path, types: bool) -> tuple[tuple[str, str], ...]:
+    return tuple(_found_names(top, path, types))
+
+
+def _found_names(top: ast.Module, path: Path, types: bool) -> Iterator[tuple[str, str]]:
     package = module_of(path) if path.name == "__init__.py" else module_of(path).rpartition(".")[0]
-    for node in _walked(tree(path), types):
+    for node in _walked(top, types):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import house
@@ -18,6 +19,12 @@ PRODUCT = files()
 FAST_MATH = {"nsz", "arcp", "contract", "afn", "reassoc"}
 LONGEST = 600
 """Lines of a file."""
+
+
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All of a file's syntax tree: many tests go through it."""
+    return tuple(ast.walk(tree(path)))
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -143,7 +150,7 @@ def test_no_operator_is_named(part: str):
     """Asking for a class or comparing a name of an operator is how a pass begins to know one."""
     assert tileflow.ops
     for path in files_of(part):
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Compare):
                 constants = [c.value for c in ast.walk(node) if isinstance(c, ast.Constant)]
                 assert not [c for c in constants if isinstance(c, str) and c in OPS], f"{path.name}:{node.lineno}"
@@ -156,7 +163,7 @@ def test_kernels_have_one_signature_and_the_cpu_is_handed_down():
     """Who asks for the CPU in the middle of the street compiles for another one than the rest; the plan's maker asks, once."""
     kernels = 0
     for path in files_of("graph", "ops", "host", "lower", "passes"):
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef) and node.name == "kernel" and node.args.args[0].arg == "self":
                 kernels += 1
                 assert [a.arg for a in node.args.args] == ["self", "inputs", "outputs", "cpu"], f"{path.name}:{node.lineno}"
@@ -175,7 +182,7 @@ def test_a_cpu_path_is_asked_what_it_can_do_never_its_name():
     for path in files_of("kernels", "ops", "lower", "runtime", "exact", "doctor"):
         if path.parent.name == "isa":
             continue
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             asked = [node.left, *node.comparators] if isinstance(node, ast.Compare) else node.keys if isinstance(node, ast.Dict) else ()
             found = [a.value for a in asked if isinstance(a, ast.Constant) and a.value in PATHS]
             assert not found, f"{path.name}:{node.lineno} asks for the path {found[0]!r}"
@@ -198,7 +205,7 @@ def decorators(node: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
 def compiled_bodies() -> Iterator[tuple[Path, ast.FunctionDef]]:
     """Functions of the kernels that machine code is made of."""
     for path in files_of("kernels"):
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef) and {n for n, _ in decorators(node)} & {"leaf", "generic", "njit", "register_jitable"}:
                 yield path, node
 
@@ -217,7 +224,7 @@ def test_fast_math_is_an_explicit_set():
     names = {t.id: n.value for p in files_of("kernels") for n in tree(p).body if isinstance(n, ast.Assign) for t in n.targets
              if isinstance(t, ast.Name)}
     for path in PRODUCT:
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.keyword) and node.arg == "fastmath":
                 value = names.get(node.value.id, node.value) if isinstance(node.value, ast.Name) else node.value
                 words = {c.value for c in ast.walk(value) if isinstance(c, ast.Constant)}
@@ -241,7 +248,7 @@ def test_no_foreign_text_is_run_and_nothing_is_pickled():
     for path in PRODUCT:
         allowed = {"pickle"} if module_of(path) == BETWEEN_OWN_PROCESSES else set()
         assert not {n.split(".")[0] for n in imports(path)} & {"pickle", "marshal", "shelve", "dill", "cloudpickle"} - allowed, path
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec", "__import__"):
                 assert node.func.id == "exec", f"{path.name}:{node.lineno}"
                 assert part_of(module_of(path)) == "kernels", f"{path.name}:{node.lineno}"
@@ -272,7 +279,7 @@ def test_nobody_prints_or_configures_logging():
     for path in PRODUCT:
         if part_of(module_of(path)) == "data":
             continue
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id != "print", f"{path.name}:{node.lineno}"
         assert "logging" not in {n.split(".")[0] for n in imports(path)}, path
