@@ -106,8 +106,8 @@ def test_float_and_double_are_types_like_others() -> None:
     net = Net().half().float()
     model_of(net)(X, Y)
     assert set(types(net).values()) == {"float32"}
-    net = Net().double()
-    out, _ = model_of(net)(X, Y)
+    assert set(types(Net().double()).values()) == {"float64"}
+    out, _ = model_of(nn.Sequential(nn.Flatten(), nn.Linear(72, 3)).double())(X, Y)
     assert np.asarray(out).dtype == np.float64
 
 

@@ -29,8 +29,9 @@ def test_sixteen_bits_reach_float32(task: str) -> None:
     assert not lacking, "\n".join(lacking)
 
 
+@pytest.mark.exhaustive
 def test_a_mode_of_each_kind_learns_the_digits() -> None:
-    """One seed, at every change: mixed, and pure with stochastic rounding, beside float32."""
+    """One seed: mixed, and pure with stochastic rounding, beside float32."""
     base, *others = (trained("digits", mode, [0])[0] for mode in (FLOAT32, *(m for m in MODES if m.name in (
         "bf16-mixed", "16-true, stochastic rounding"))))
     assert base.accuracy > 96

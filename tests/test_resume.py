@@ -132,7 +132,7 @@ def command(folder: Path, checkpoint_every: int = 10) -> list[str]:
     return ["-m", "tileflow", "train", str(MODEL), "--out", str(folder), "--epochs", "1000000", f"--checkpoint-every={checkpoint_every}", *flags]
 
 
-@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("asked", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)])
 def test_ctrl_c_in_a_terminal(tmp_path: Path, uninterrupted: Callable[[int], bytes], asked: signal.Signals):
     """SIGTERM, by which process managers ask, ends a run as Ctrl-C does."""
     process = started(command(tmp_path), (tmp_path / CHECKPOINT).exists)
