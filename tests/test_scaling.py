@@ -141,7 +141,8 @@ OPTIMIZERS = [
 
 
 @pytest.mark.parametrize(("optimizer", "precision"), [
-    (pytest.param if precision == "32" or (i, precision) == (3, "16-true") else paths.rare)(optimizer, precision, id=f"{type(optimizer).__name__}{i}-{precision}")
+    (pytest.param if precision == "32" or (i, precision) == (3, "16-true") else paths.rare)(
+        optimizer, precision, id=f"{type(optimizer).__name__}{i}-{precision}")
     for i, optimizer in enumerate(OPTIMIZERS) for precision in ("32", "16-true", "bf16-mixed")])
 def test_every_optimizer_skips_whole(optimizer: optim.Optimizer, precision: str):
     """Zero, huge and bad gradients: states stay finite, a bad update leaves all of them, and the next good one goes on as if it had not been."""
