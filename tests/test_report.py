@@ -272,6 +272,10 @@ def test_insights_name_what_is_most(built):
     assert found["Slowest operators"]["rows"][0]["cells"][0] == slowest["name"]
     assert found["Slowest operators"]["rows"][0]["goto"] == ["operators", {"step": slowest["index"]}]
     assert found["Fullest tiles"]["rows"][0]["cells"][0] == "0"
+    layers = {}
+    for s in built["steps"]:
+        layers[s["sources"][0]] = layers.get(s["sources"][0], 0) + s["cycles_per_update"]
+    assert [r["cells"][0] for r in found["Slowest layers"]["rows"]] == sorted(layers, key=lambda name: (-layers[name], name))
     assert "What was tried" not in found                      # nothing was: a suggestion has been run, or is absent
     tried = {"name": "recompute", "fits": True, "bytes": 5, "cycles": 7, "slower": 1.25, "ipus": 1, "sentence": "Tried."}
     assert insights.sections(change(built, ("levers",), [tried]))[-1]["rows"][0]["cells"] == ["recompute", "fits", "5", "1.25 ×", "1"]
@@ -309,6 +313,17 @@ def test_comparison(built):
     assert not same["operators"]
     assert not same["options"]
     assert "Operators that differ, cycles of an update: none" in compare.render(same)
+
+
+def test_report_command(built, tmp_path, capsys):
+    report.write(built, tmp_path)
+    for name in ("page.html", "trace.json"):
+        (tmp_path / name).unlink()
+    assert main(["report", str(tmp_path)]) == 0
+    assert "net.onnx, training" in capsys.readouterr().out
+    assert [f.name for f in tmp_path.iterdir()] == ["report.json"]
+    assert main(["report", str(tmp_path / "report.json"), "--render", "--verbose"]) == 0
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["page.html", "report.json", "trace.json"]
 
 
 def test_compare_command(built, tmp_path, capsys):

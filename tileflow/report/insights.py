@@ -14,7 +14,8 @@ Section = dict[str, Any]
 
 def sections(report: Report) -> list[Section]:
     """All of them; those of which the report says nothing are left out."""
-    found = [_limits(report), _operators(report), _tiles(report), _largest(report), _always(report), _peak(report), _levers(report)]
+    found = [_limits(report), _operators(report), _layers(report), _code(report), _tiles(report), _largest(report), _always(report), _peak(report),
+             _levers(report)]
     return [section for section in found if section["rows"]]
 
 
@@ -48,6 +49,34 @@ def _operators(report: Report) -> Section:
     rows = [row((s["name"], s["role"], s["limit"], f.count(s["cycles_per_update"]), f.percent(s["cycles_per_update"] / total)),
                 s["cycles_per_update"] / total, ("operators", {"step": s["index"]})) for s in most if s["cycles_per_update"]]
     return section("Slowest operators", "Cycles of an update.", ("operator", "role", "limit", "cycles", "share"), rows)
+
+
+def _layers(report: Report) -> Section:
+    """Cycles of an update by the layer that operators came from, all passes together."""
+    total = max(1, sum(s["cycles_per_update"] for s in report["steps"]))
+    cycles: dict[str, dict[str, int]] = {}
+    for s in report["steps"]:
+        of_role = cycles.setdefault(s["sources"][0] if s["sources"] else s["op"], {})
+        of_role[s["role"]] = of_role.get(s["role"], 0) + s["cycles_per_update"]
+    most = sorted(cycles.items(), key=lambda item: (-sum(item[1].values()), item[0]))[:ROWS]
+    rows = [row((name, ", ".join(f"{role} {f.short(n)}" for role, n in of_role.items() if n), f.count(sum(of_role.values())),
+                 f.percent(sum(of_role.values()) / total)), sum(of_role.values()) / total, ("operators", {"text": name}))
+            for name, of_role in most if sum(of_role.values())]
+    return section("Slowest layers", "Cycles of an update, of all operators that came from a layer or node of the model.",
+                   ("layer", "of these", "cycles", "share"), rows)
+
+
+def _code(report: Report) -> Section:
+    """Operators with most code. Operators that do the same work by the same plan share theirs."""
+    bound = max(1, report["memory"]["bytes_per_tile"])
+    first: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    for s in report["steps"]:
+        first.setdefault((s["op"], s["vertex"], f.partition(s), s["start_tile"], s["code_bytes"], s["flops"]), s)
+    most = sorted(first.values(), key=lambda s: (-s["code_bytes"], s["index"]))[:ROWS]
+    rows = [row((s["name"], s["role"], s["vertex"], f.count(s["code_bytes"]), f.percent(s["code_bytes"] / bound)), s["code_bytes"] / bound,
+                ("operators", {"step": s["index"]})) for s in most if s["code_bytes"]]
+    return section("Most code", "Bytes on a tile; operators that do the same by the same plan share them and are here once.",
+                   ("operator", "role", "vertex", "bytes", "of the tile"), rows)
 
 
 def _tiles(report: Report) -> Section:
@@ -100,7 +129,8 @@ def _peak(report: Report) -> Section:
 def _levers(report: Report) -> Section:
     """Only what was run and priced."""
     bound = max(1, report["memory"]["bytes_per_tile"])
-    rows = [row((lever["name"], "fits" if lever["fits"] else "does not fit", f.count(lever["bytes"]), f"{lever['slower']:.3g} ×", lever["ipus"]),
+    rows = [row((lever["name"], "fits" if lever["fits"] else "does not fit", f.count(lever["bytes"]), f"{lever['slower']:.4g} ×", lever["ipus"]),
                 lever["bytes"] / bound) for lever in report["levers"]]
-    said = "Each of these was planned again as a whole; bytes on the fullest tile, cycles over those of the program as it is."
+    said = ("Each of these was planned again as a whole, as compile would do it; bytes on the fullest tile, cycles per sample over those of the "
+            "program as it is.")
     return section("What was tried", said, ("change", "", "bytes", "cycles", "IPUs"), rows)

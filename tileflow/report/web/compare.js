@@ -64,6 +64,17 @@ VIEWS.Comparison = panel => {
       ]),
     ),
   );
+  panel.append(
+    card(
+      "Liveness",
+      "Bytes on the fullest tile while each operator runs, over the cycles of each part once.",
+      overTime(REPORTS, ["var(--a)", "var(--b)"]),
+      legend([
+        ["var(--a)", "A: " + c.names[0]],
+        ["var(--b)", "B: " + c.names[1]],
+      ]),
+    ),
+  );
   const differences = (title, words, rows, unit, roles) => {
     const value = n => (n === null ? "none" : count(n)),
       delta = i => (rows[i][3] || 0) - (rows[i][2] || 0);
@@ -94,3 +105,48 @@ VIEWS.Comparison = panel => {
     differences("Variables that differ", "Bytes on all tiles; variables are matched by their names.", c.variables, "variable"),
   );
 };
+
+// Bytes on the fullest tile of each report over its cycles, as curves.
+function overTime(reports, colours) {
+  const curves = reports.map(r => {
+    const one = r.memory.ipus[r.memory.first];
+    const points = [];
+    let at = 0;
+    one.fullest.forEach((_, i) => {
+      if (one.number >= 0 && r.steps.ipu[i] !== one.number) return;
+      points.push([at, at + r.steps.cycles[i], sum(one.over.map(values => values[i]))]);
+      at += r.steps.cycles[i];
+    });
+    return points;
+  });
+  const end = Math.max(1, ...curves.map(points => (points.length ? points[points.length - 1][1] : 0)));
+  const bound = Math.max(...reports.map(r => r.memory.bound));
+  const top = topOf(
+    bound,
+    curves.map(points => largest(points.map(p => p[2]))),
+  );
+  const height = 260;
+  return drawing("bytes on the fullest tile over the cycles, of A and B", height, width => {
+    const x = v => LEFT + (v / end) * (width - LEFT - RIGHT);
+    const y = v => height - BOTTOM - (v / (top || 1)) * (height - TOP - BOTTOM);
+    const path = points => {
+      let text = "";
+      let left = -1;
+      let most = 0;
+      for (const [from, to, bytes] of points) {
+        most = Math.max(most, bytes);
+        if (x(to) - left < 0.7 && left >= 0) continue;
+        text += `${text ? "L" : "M"}${x(from).toFixed(1)},${y(most).toFixed(1)}H${x(to).toFixed(1)}`;
+        left = x(to);
+        most = 0;
+      }
+      return text;
+    };
+    const marks = [ticks(0, end, width / 140).map(v => [v, short(v)]), ticks(0, top, 4, true).map(v => [v, axisSize(v)])];
+    return [
+      axes(width, height, x, y, ...marks, "cycles, each part once"),
+      curves.map((points, i) => points.length > 0 && s("path", { class: "curve", stroke: colours[i], d: path(points) })),
+      bound <= top && s("line", { class: "bound", x1: LEFT, x2: width - RIGHT, y1: y(bound), y2: y(bound) }),
+    ];
+  }).element;
+}
