@@ -315,6 +315,15 @@ def test_comparison(built):
     assert "Operators that differ, cycles of an update: none" in compare.render(same)
 
 
+def test_variables_are_matched_though_they_are_numbered_otherwise(built):
+    """An operator more renames all tensors after it; weights keep their names."""
+    def of(*rows):
+        return {**built, "variables": [{**VARIABLE, "name": name, "layer": "fc", "birth": birth, "bytes": n} for name, birth, n in rows]}
+    before, after = of(("w", None, 8), ("relu.7", 3, 40), ("conv", 2, 5)), of(("w", None, 9), ("relu.9", 4, 44), ("conv.1", 2, 5), ("v", None, 1))
+    found = compare.compare(before, after)
+    assert found["variables"] == [["fc: relu", "weights", 40, 44], ["v", "weights", None, 1], ["w", "weights", 8, 9]]
+
+
 def test_report_command(built, tmp_path, capsys):
     report.write(built, tmp_path)
     for name in ("page.html", "trace.json"):

@@ -1,6 +1,7 @@
 """Two reports side by side: what differs, most first, as data for the page and as text."""
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from .text import table
 
 Comparison = dict[str, Any]
 SHOWN = 20
+_NUMBER = re.compile(r"\.\d+$")
 
 
 def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Comparison:
@@ -22,7 +24,7 @@ def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Compar
     return {"title": f"{names[0]} and {names[1]}", "names": list(names), "totals": _totals(a, b), "options": _options(a, b),
             "phases": _both(a["totals"]["phases"], b["totals"]["phases"]), "categories": _both(_worst(a), _worst(b)),
             "operators": _differences(*(_sums((s["name"], s["role"], s["cycles_per_update"]) for s in r["steps"]) for r in (a, b))),
-            "variables": _differences(*(_sums((v["name"], v["kind"], v["bytes"]) for v in r["variables"]) for r in (a, b)))}
+            "variables": _differences(*(_sums((_name(v), v["kind"], v["bytes"]) for v in r["variables"]) for r in (a, b)))}
 
 
 def _totals(a: Report, b: Report) -> list[list[Any]]:
@@ -54,6 +56,12 @@ def _options(a: Report, b: Report) -> list[list[str]]:
                 "model": r["model"], **{k: v for k, v in r["batching"].items() if k != "samples_per_update"}, **r["options"]}
     x, y = flat(a), flat(b)
     return [[name, str(x.get(name, "")), str(y.get(name, ""))] for name in dict.fromkeys((*x, *y)) if x.get(name) != y.get(name)]
+
+
+def _name(variable: Mapping[str, Any]) -> str:
+    """What a variable is matched by. States have names of the model; other tensors are numbered as they are made, so that one operator more would
+    rename all: they go by their layer and what made them."""
+    return variable["name"] if variable["birth"] is None else f"{variable['layer']}: {_NUMBER.sub('', variable['name'])}"
 
 
 def _sums(rows: Iterable[tuple[str, str, int]]) -> dict[tuple[str, str], int]:

@@ -102,7 +102,12 @@ VIEWS.Comparison = panel => {
   };
   panel.append(
     differences("Operators that differ", "Cycles of an update; operators are matched by their names.", c.operators, "operator"),
-    differences("Variables that differ", "Bytes on all tiles; variables are matched by their names.", c.variables, "variable"),
+    differences(
+      "Variables that differ",
+      "Bytes on all tiles; weights and states are matched by their names, other tensors by their layer and what makes them.",
+      c.variables,
+      "variable",
+    ),
   );
 };
 
