@@ -4,9 +4,12 @@ from __future__ import annotations
 import functools
 
 import numpy as np
+import paths
 import pytest
 from evaluate import run_kernel
+from test_tile_checker import CHIPS
 from tile_models import alone, build
+from tile_zoo import ZOO
 
 import tileflow.nn as nn
 import tileflow.ops  # noqa: F401   (registers the operators)
@@ -15,12 +18,14 @@ from tileflow.graph import OPS, TensorType, type_of
 from tileflow.nn.tensor import Tensor
 from tileflow.optim import AdamW
 from tileflow.program import Program
-from tileflow.tiles.chip import chip
+from tileflow.tiles.chip import Chip, chip
 from tileflow.tiles.lookup import Kept, plan_lookup
 from tileflow.tiles.machine import analyze
 from tileflow.tiles.plan import TileOptions
 
 rng = np.random.default_rng(0)
+SAMPLE = {("words training", "gc2"), ("lenet training", "gc200"), ("instance norm training", "mine"), ("transformer inference", "gc2")}
+"""Of networks and chips, for every change."""
 
 
 @pytest.mark.parametrize(("op", "attributes"), [
@@ -32,6 +37,51 @@ def test_moves_along_a_whole_axis_use_the_tiles_that_all_elements_fill(op: str, 
     step = next(s for s in made.steps if s.node.op.name == op)
     assert step.plan.tiles >= 512
     assert made.peak.max() <= 3 * made.peak.mean()
+
+
+def test_element_wise_work_leaves_few_tiles_where_that_pays() -> None:
+    """A running sum along all of a row is on two tiles; what follows it is not, and the tiles compute it so. Short rows stay."""
+    class Sums(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:                    # type: ignore[override]
+            return x.apply("CumSum", axis=1).tanh().exp()
+
+    for size, spread in ((20_000, True), (200, False)):
+        made = analyze(build(Sums(), (2, size), False), chip("gc200"))
+        tiles = [s.plan.tiles for s in made.steps if s.plan.vertex != "none"]
+        assert tiles[0] == 2
+        assert (min(tiles[1:]) > 300) is spread
+        assert check(made).ok
+
+
+# ---- every operator
+
+
+def rises(name: str, machine: Chip, precision: str) -> list[float]:
+    """By how much the fullest tile holds more with each lower proportion than with any higher one."""
+    peaks: list[int] = []
+    found = []
+    for proportion in (0.6, 0.4, 0.2, 0.1, 0.05):
+        peaks.append(int(analyze(ZOO[name](), machine, TileOptions(available_memory_proportion=proportion, precision=precision)).peak.max()))
+        found.append(max(peaks[-1] / p for p in peaks))
+    return found
+
+
+@pytest.mark.parametrize(("name", "machine"), [
+    pytest.param(name, m, marks=() if (name, m.name) in SAMPLE else paths.exhaustive, id=f"{name}-{m.name}") for name in ZOO for m in CHIPS])
+def test_a_lower_proportion_never_needs_more_memory(name: str, machine: Chip) -> None:
+    """Down to 0.05; below that code may outgrow what it saves."""
+    for precision in ("32.32", "16.16"):
+        assert max(rises(name, machine, precision)) <= 1.05, precision
+
+
+def test_reductions_respect_the_proportion() -> None:
+    """A normalisation brings its scale to every tile that has rows: with fewer temporaries it is cut so that each needs less of it."""
+    def network() -> Program:
+        return build(nn.Sequential(nn.LayerNorm((4096,)), nn.Softmax(1)), (64, 4096), False)
+    made = {p: analyze(network(), chip("gc200"), TileOptions(available_memory_proportion=p)) for p in (0.6, 0.001)}
+    for proportion, found in made.items():
+        for step in found.steps:
+            assert step.plan.temp_bytes <= chip("gc200").bound(proportion), (proportion, step.node.op.name, step.plan.temp_bytes)
 
 
 # ---- tables

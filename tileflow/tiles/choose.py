@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..graph import Node
-from ..work import Contraction, Gather, Scatter, Work
+from ..work import Contraction, Gather, Reduce, Scatter, Work
 from .chip import Chip
 from .lookup import plan_lookup
 from .multiconv import plan_multi
@@ -48,7 +48,18 @@ class Chooser:
         plan = self.cache.get(key)
         if plan is None:
             plan = self.cache[key] = plan_spread(work, self.chip)
-        return plan
+        return self._within(node, work, plan) if isinstance(work, Reduce) else plan
+
+    def _within(self, node: Node, work: Reduce, plan: OpPlan) -> OpPlan:
+        """A reduction's plan, or one whose temporaries are within its bound."""
+        bound = self.bound(node)
+        if plan.temp_bytes <= bound:
+            return dataclasses.replace(plan, bound_bytes=bound)
+        key = "own plan", type(work), work, self.chip.key, bound
+        found = self.cache.get(key)
+        if found is None:
+            found = self.cache[key] = plan_spread(work, self.chip, bound)
+        return found
 
     def _lookup(self, node: Node, work: Gather | Scatter) -> OpPlan:
         bound, kept = self.bound(node), self.kept.where(node, work)

@@ -15,10 +15,12 @@ from .mapping import Mapping, linear, owned, slab
 from .plan import OpPlan, Phases
 from .schedule import Schedule, Storage
 from .sending import resident_elements, sent_elements
-from .spread import aligned, brought, copy_cycles, exchange_cycles, map_along, reduce_along
+from .spread import aligned, brought, copy_cycles, exchange_cycles, map_along, reduce_along, splits_along
 
 SMALL_PIECE = 8
 """Pieces of fewer bytes arrive in whole words and are put together on the tile afterwards."""
+CROWDED = 2
+"""Times an even share on the fullest tile."""
 STEPS_BACK = 3
 """How many operators before a state's new value to look for where it comes from."""
 
@@ -128,7 +130,16 @@ class Layouts:
         if best is None:
             return None
         operand, layout = best
+        if isinstance(work, Map) and any(a.kind == "whole" for a in work.axes) and splits_along(work, operand, layout) is None:
+            return None                                          # it cannot be where an axis is cut that it needs whole
         return self._map_along(work, operand, layout) if isinstance(work, Map) else reduce_along(work, self.chip, operand, layout)
+
+    def crowded(self, node: Node, plan: OpPlan) -> bool:
+        """Whether an element-wise operator would run on so few tiles that bringing its input to more may pay. What replaces a state stays with it."""
+        layout, chip = plan.layout, self.chip
+        if layout is None or layout.worst <= chip.sync_cycles or layout.worst * chip.tiles <= CROWDED * layout.size:
+            return False
+        return self._result_place(node) is None
 
     def _map_along(self, work: Work, operand: Operand, layout: Mapping) -> OpPlan:
         """`map_along`, remembered. Operands of an element-wise operator that have its whole space name the same axes."""

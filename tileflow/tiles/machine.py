@@ -157,16 +157,19 @@ class _Analysis:
         return plan, extra
 
     def _plan(self, node: Node, work: Work) -> OpPlan:
+        """Where an input lies, or as is best without regard to that, whichever takes fewer cycles with what must be brought; element-wise operators
+        stay where their input lies, unless that is few tiles."""
         along = self.layouts.follow(node, work)
-        if along is not None and not isinstance(work, Reduce):
+        if along is not None and not isinstance(work, Reduce) and not self.layouts.crowded(node, along):
             return along
         own = self.chooser.plan(node, work)
         if along is None:
             return own
 
-        def cost(plan: OpPlan) -> tuple[int, int]:
+        def cost(plan: OpPlan) -> tuple[bool, int, int]:
             extra = self.layouts.arrange(node, work, plan, settle=False)
-            return plan.phases.total + extra.phases.total, plan.temp_bytes + extra.nbytes
+            beyond = own.bound_bytes is not None and plan.temp_bytes > own.bound_bytes
+            return beyond, plan.phases.total + extra.phases.total, plan.temp_bytes + extra.nbytes
         return min((along, own), key=cost)
 
     def _lay_shares(self) -> None:

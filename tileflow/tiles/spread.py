@@ -103,7 +103,7 @@ def even_splits(work: Work, chip: Chip, itemsize: int) -> Splits:
     """Parallel axes cut for the smallest worst tile: whole vectors along the last axis, at least 128 bytes a tile."""
     axes = [a for a in work.axes if a.kind == "parallel"]
     budget = min(chip.tiles, max(1, -(-work.points * itemsize // MIN_BYTES_PER_TILE)))
-    grains = vector_grains(axes, itemsize)
+    grains = vector_grains(work.axes, itemsize)
     parts = balanced(tuple(a.size for a in axes), tuple(grains.get(a.name, 1) for a in axes), budget)
     return {a.name: p for a, p in zip(axes, parts, strict=True) if p > 1}
 
