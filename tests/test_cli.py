@@ -26,7 +26,7 @@ SAMPLES = {
     "trainable": ("c", ("c",)), "gradient_checkpointing": ("layer*", ("layer*",)), "tie": ("d*", ("d*",)), "untie": ("e", ("e",)),
     "inputs": ("u, v", ("u", "v")), "dims": ("batch=4,seq=8", {"batch": 4, "seq": 8}),
     "available_memory_proportion": ("conv*=0.1,*=0.3", {"conv*": 0.1, "*": 0.3}),
-    "min_elements_off_chip": ("weights=8", {"weights": 8}), "recomputation_checkpoints": ("layer*", ("layer*",)),
+    "min_elements_off_chip": ("weights=8", {"weights": 8}), "min_elements_sharded": ("4", 4), "recomputation_checkpoints": ("layer*", ("layer*",)),
     "replica_grouping": ("fc*=consecutive:2", {"fc*": "consecutive:2"}),
     "serialized_matmul": ("fc1=output_channels:4", {"fc1": "output_channels:4"}),
     "autocast": ("/head/*=fp32,Conv=off", {"/head/*": "fp32", "Conv": "off"}),
@@ -63,6 +63,9 @@ PARTNERS |= {"schedule_epochs": ["--schedule", "plateau"], "schedule_gamma": ["-
 PARTNERS |= {name: ["--automatic-loss-scaling", kinds[0]] for name, kinds in OF_SCALING.items()}
 PARTNERS |= {name: ["--strategy", kinds[0]] for name, kinds in OF_STRATEGY.items()}
 PARTNERS["broadcast_buffers"] = PARTNERS["replica_grouping"] = ["--replication-factor", "2"]
+PARTNERS["input_group_size"] = ["--replication-factor", "3"]
+PARTNERS |= {name: ["--replication-factor", "2", "--optimizer-sharded"] for name in ("weights_sharded", "min_elements_sharded")}
+PARTNERS["optimizer_sharded"] = ["--replication-factor", "2"]
 """What else has to be said for an option to have an effect."""
 
 
@@ -81,7 +84,7 @@ def test_every_option_has_its_flag_where_it_has_an_effect(name):
             partners += ["--gradient-checkpointing", "layer*"] if command == "train" else ["--recompute", "--machine=gc200"]
         if command in ("compile", "tune", "explore", "inspect") and for_training(declaration):
             partners.append("--training")
-        of_machine = name == "replication_factor" or (declaration.group == "machine" and name != "machine")
+        of_machine = name in ("replication_factor", "input_group_size", "replica_grouping") or (declaration.group == "machine" and name != "machine")
         if of_machine and command not in ("train", "infer"):
             partners.append("--machine=gc200")
         if type(declaration.kind).__name__ == "Flag":

@@ -180,6 +180,20 @@ def test_all_ipus_together_are_a_power_of_two() -> None:
         tileflow.compile(Net(), inputs=[(8, 20)], replication_factor=4)
 
 
+def test_groups_of_replicas_add_up_what_they_share() -> None:
+    """Weights of a group go round its replicas only, a replica's own not at all; rows that several get count once."""
+    whole = compiled(**PIPELINED, replication_factor=4).tiled
+    found = compiled(**PIPELINED, replication_factor=4, input_group_size=2, replica_grouping={"b.*": "orthogonal:2", "c.*": "no_grouping"})
+    assert [(c["ipu"], c["replicas"]) for c in found.report["collectives"]] == [(0, 4), (1, 2), (3, 4)]
+    pair = collective("all-reduce", next(c.bytes for c in whole.collectives if c.ipu == 1), 2, GC200, ipus=4, ipu=1)
+    assert found.tiled.collectives[1] == pair
+    assert found.report["batching"]["samples_per_update"] == 2 * 8 * 8
+    assert found.tiled.samples_per_second == pytest.approx(2 * 8 * 8 / found.tiled.seconds_per_update)
+    assert "over 2 groups of 2 replicas of IPU 1" in found.to_text()
+    with pytest.raises(OptionError, match="fits no parameter"):
+        compiled(replication_factor=4, replica_grouping={"x*": "no_grouping"})
+
+
 # ---- proportions by IPU
 
 def test_every_ipu_has_its_proportion() -> None:

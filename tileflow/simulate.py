@@ -17,6 +17,7 @@ from .environment import check_environment
 from .errors import OptionError, OutOfTileMemoryError, ReportError, TileflowError
 from .options import SHARDED_GROUPS, TENSOR_GROUPS, Options
 from .reading import read_text
+from .replicas import Grouping, grouped
 from .report import Report
 from .state import build
 from .strategy.rules import ipus_for
@@ -112,7 +113,14 @@ def tile_options(options: Options) -> TileOptions:
                        pinned=read_plans(options.tile_plans) if options.tile_plans else {},
                        joint_plans=options.joint_plans, recompute=options.recompute, replicas=options.replication_factor,
                        weights_sharded=options.weights_sharded, optimizer_sharded=options.optimizer_sharded,
-                       min_elements_sharded=_by_group(options.min_elements_sharded, SHARDED_GROUPS), **_locations(options))
+                       min_elements_sharded=_by_group(options.min_elements_sharded, SHARDED_GROUPS),
+                       same_rows=options.input_group_size, shared_by=_shared_by(options), **_locations(options))
+
+
+def _shared_by(options: Options) -> dict[str, int]:
+    """How many replicas share a parameter, by name pattern."""
+    every = {"all": options.replication_factor, "no_grouping": 1}
+    return {name: every.get(kind, size) for name, (kind, size, _) in options.groupings.items()}
 
 
 def _locations(options: Options) -> dict[str, Any]:
@@ -146,6 +154,11 @@ def _check_machine(compilation: Compilation, options: Options) -> None:
     staging = compilation.program.staging
     ipus = (0,) if staging is None else staging.ipus
     ipus_for(ipus, options.replication_factor, options.auto_round_num_ipus)
+    if options.replica_grouping and (options.weights_sharded or options.optimizer_sharded):
+        raise OptionError("Option replica_grouping: weights that not all replicas share cannot be shared out over all of them (weights_sharded, "
+                          "optimizer_sharded); leave one of the two out.")
+    grouped(compilation.program.micro.parameters, {name: Grouping(*found) for name, found in options.groupings.items()},  # type: ignore[arg-type]
+            options.replication_factor)
     given = options.available_memory_proportion
     _check_ipus([name for name in given if _IPU.fullmatch(name)] if isinstance(given, Mapping) else [], ipus)
 

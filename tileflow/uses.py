@@ -31,8 +31,8 @@ OF_OPTION: dict[str, tuple[str, ...]] = {
     "micro_batch_size": (*COMMANDS, *MODELS),
     "gradient_accumulation": (*TRAINING, "inference_model"),          # where it must be 1, and that is said
     "replication_factor": (*RUNS, *SIMULATED),
-    "input_group_size": MODELS, "input_group_type": MODELS, "broadcast_buffers": ("train", "training_model"),
-    "replica_grouping": ("train", *MODELS),
+    "input_group_size": (*MODELS, *SIMULATED), "input_group_type": MODELS, "broadcast_buffers": ("train", "training_model"),
+    "replica_grouping": ("train", *MODELS, *SIMULATED),
     "output_mode": MODELS, "output_return_period": MODELS,
     "epochs": ("train",),
     "loss": (*TRAINING, "infer"), "ignore_index": (*TRAINING, "infer"), "class_axis": (*TRAINING, "infer"),          # what the labels are
@@ -59,7 +59,7 @@ OF_OPTION: dict[str, tuple[str, ...]] = {
 """Options that other verbs use than the rest of their group."""
 FOR_TRAINING = ("training", "optimizer")
 OPTIONS_FOR_TRAINING = ("gradient_accumulation", "joint_plans", "optimizer_off_chip", "accumulators_off_chip", "recompute",
-                        "optimizer_sharded", "weights_sharded", "min_elements_sharded")
+                        "optimizer_sharded", "weights_sharded", "min_elements_sharded", "replica_grouping")
 """Groups, and options of other groups, that count with training=True (--training) only, where a verb has that choice."""
 OF_COMMAND = {"infer": ("out", "progress", "loss", "ignore_index", "class_axis", "metrics"), "tune": ("out", "progress"),
               "explore": ("out", "progress"), "compile": ("seed",)}
@@ -136,7 +136,7 @@ def _no_effect(verb: str, declaration: Declaration, options: Options, training: 
     if not command and name in OF_COMMAND.get(verb, ()):
         return f"has no effect on the function {verb}, which returns its results; it is for {_and([v for v in verbs if v not in OF_COMMAND])} " \
                "and the command line."
-    of_machine = declaration.group == "machine" or name == "replication_factor"
+    of_machine = declaration.group == "machine" or name in ("replication_factor", "input_group_size", "replica_grouping")
     if verb == "compile" and options.machine is None and of_machine and name != "serialized_matmul":
         machine = "--machine gc200" if command else "machine='gc200'"
         return f"is about the tile machine; name one, for example {machine}, or leave it out."

@@ -127,10 +127,16 @@ def together(report: Mapping[str, Any]) -> list[str]:
     for c in report["collectives"]:
         methods = " and ".join(dict.fromkeys(c["methods"])) or "nothing to do"
         where = f" of IPU {c['ipu']}" if each > 1 else ""
-        found.append(f"{c['kind'].capitalize()} of {count(c['bytes'])} bytes over the {replicas['count']} replicas{where} "
+        found.append(f"{c['kind'].capitalize()} of {count(c['bytes'])} bytes over {_sharing(c, replicas)}{where} "
                      f"{c['when']} the {c['part']}: {count(c['steps'])} steps round the ring ({methods}), {count(c['sent'])} bytes from each to its "
                      f"neighbours, {count(c['cycles'])} cycles ({percent(c['cycles'] / max(1, report['totals']['cycles']))} of all).")
     return found
+
+
+def _sharing(collective: Mapping[str, Any], replicas: Mapping[str, Any]) -> str:
+    """Who does something together."""
+    count, all_ = collective["replicas"], replicas["count"]
+    return f"the {count} replicas" if count == all_ else f"{all_ // count} groups of {count} replicas"
 
 
 def waits(report: Mapping[str, Any]) -> dict[tuple[str, str], int]:

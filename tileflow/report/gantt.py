@@ -51,7 +51,7 @@ class Chart:
         self.cycles |= {s["stream"]: s["cycles"] for s in report["streaming"]}
         self.crossing = {c["part"]: c["cycles"] for c in report["crossing"]}
         self.waits = f.waits(report)
-        self.together = {(c["part"], c["when"]): f"{c['kind']} over {report['replicas']['count']} replicas" for c in report["collectives"]}
+        self.together = {(c["part"], c["when"]): f"{c['kind']} over {c['replicas']} replicas" for c in report["collectives"]}
         self.ipus = [i["number"] for i in report["ipus"]] or [0]
         self.clock = self.drawn = 0
         self.bars = list(self._steps(from_data(report["schedule"]), 0, None))

@@ -21,6 +21,7 @@ from .chip import ITEMSIZE, Chip
 from .links import Collective, Kind, collective, crossing_cycles
 from .memory import Memory, measure
 from .plan import OpPlan, Phases, TileStep
+from .planner import by_name
 from .schedule import Entry, Schedule, Storage, layer_of
 from .sharding import Shares
 from .streaming import streaming_cycles
@@ -98,31 +99,34 @@ class Places:
         names = (*entry.node.origin.sources, layer_of(entry.node), *(v.name for v in entry.node.outputs))
         return next((self.owner[n] for n in names if n in self.owner), 0)
 
-    def summed(self, shares: Shares) -> dict[int, dict[tuple[Kind, str], int]]:
-        """Bytes of what replicas bring together for an update, by IPU, by what is done and by element type: of each trained weight what its
-        micro-batches are added up in, or, where an update is one micro-batch, its gradient, which is as large as the weight; and weights of which
-        each replica has updated its share."""
+    def summed(self, shares: Shares, shared_by: Mapping[str, int]) -> dict[int, dict[tuple[Kind, str, int], int]]:
+        """Bytes of what replicas bring together for an update, by IPU, by what is done, by element type and by how many do it: of each trained
+        weight what its micro-batches are added up in, or, where an update is one micro-batch, its gradient, which is as large as the weight; and
+        weights of which each replica has updated its share."""
         sums = {s.owner: s for s in self.program.accumulators()}
-        found: dict[int, dict[tuple[Kind, str], int]] = {ipu: {} for ipu in self.numbers}
+        found: dict[int, dict[tuple[Kind, str, int], int]] = {ipu: {} for ipu in self.numbers}
         for parameter in self.program.parts["update"].parameters:
             name = parameter.owner or parameter.name
             weight, held = self.made.of[parameter.input], self.made.of[sums.get(name, parameter).input]
             own = found[self.owner.get(name, self.numbers[0])]
             kind: Kind = "reduce-scatter" if name in shares.elements else "all-reduce"
             elements = shares.padded(name) if name in shares.elements else math.prod(held.shape)
-            own[kind, held.dtype] = own.get((kind, held.dtype), 0) + elements * held.itemsize
+            together = by_name(shared_by, (name,), shares.replicas)
+            own[kind, held.dtype, together] = own.get((kind, held.dtype, together), 0) + elements * held.itemsize
             if name in shares.elements and name not in shares.weights:
-                own["all-gather", weight.dtype] = own.get(("all-gather", weight.dtype), 0) + elements * weight.itemsize
+                key: tuple[Kind, str, int] = "all-gather", weight.dtype, together
+                own[key] = own.get(key, 0) + elements * weight.itemsize
         return found
 
-    def collectives(self, chip: Chip, shares: Shares) -> list[Collective]:
+    def collectives(self, chip: Chip, shares: Shares, shared_by: Mapping[str, int]) -> list[Collective]:
         """What replicas do together for an update: the sum of the gradients, or of each one's share, before weights are changed, and the weights of
-        which each has a share after it. Tensors of one type go as one; sums over shares (norms) are added up, too."""
+        which each has a share after it. Tensors of one type that as many replicas share (`shared_by`, by pattern of the weight's name)
+        go as one; sums over shares (norms) are added up, too."""
         if shares.replicas < 2 or not self.program.training:
             return []
         each = len(self.numbers)
-        found = [collective(kind, nbytes, shares.replicas, chip, dtype=dtype, ipus=each, ipu=ipu, when="after" if kind == "all-gather" else "before")
-                 for ipu, of_type in self.summed(shares).items() for (kind, dtype), nbytes in of_type.items()]
+        found = [collective(kind, nbytes, many, chip, dtype=dtype, ipus=each, ipu=ipu, when="after" if kind == "all-gather" else "before")
+                 for ipu, of_type in self.summed(shares, shared_by).items() for (kind, dtype, many), nbytes in of_type.items() if many > 1]
         if shares.norms:
             found += [collective("all-reduce", shares.norms * ITEMSIZE["float32"], shares.replicas, chip, ipus=each, ipu=ipu) for ipu in self.numbers]
         return found

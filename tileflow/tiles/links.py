@@ -34,11 +34,13 @@ REDUCE_SCATTER = ((2, 1_245_184), (4, 4_980_736), (8, 39_845_888))
 class Collective:
     """What an IPU of every replica does together with its like.
 
-    ipu: its number in a replica. part, when: the part of the program before or after which it happens. methods: of its one or two halves.
-    bytes: of the tensors on each IPU. sent: bytes that each IPU gives to its neighbours. steps: rounds of exchange. cycles: of all.
+    replicas: how many do it with each other. ipu: its number in a replica. part, when: the part of the program before or after which it happens.
+    methods: of its one or two halves. bytes: of the tensors on each IPU. sent: bytes that each IPU gives to its neighbours. steps: rounds of
+    exchange. cycles: of all.
     """
 
     kind: Kind
+    replicas: int
     ipu: int
     part: str
     when: When
@@ -65,7 +67,7 @@ def collective(kind: Kind, nbytes: int, replicas: int, chip: Chip, *, dtype: str
     """
     halves: tuple[Kind, ...] = ("reduce-scatter", "all-gather") if kind == "all-reduce" else (kind,)
     if replicas < 2 or not nbytes:
-        return Collective(kind, ipu, part, when, (), nbytes, 0, 0, 0)
+        return Collective(kind, replicas, ipu, part, when, (), nbytes, 0, 0, 0)
     methods = tuple(_method(half, nbytes, replicas, ipus) for half in halves)
     sent = steps = cycles = 0
     for half, method in zip(halves, methods, strict=True):
@@ -76,7 +78,7 @@ def collective(kind: Kind, nbytes: int, replicas: int, chip: Chip, *, dtype: str
         steps += rounds
         sent += fragment * (2 * rounds if method == "both ways" else replicas - 1)
         cycles += rounds * (crossing_cycles(fragment, chip) + added)
-    return Collective(kind, ipu, part, when, methods, nbytes, sent, steps, cycles)
+    return Collective(kind, replicas, ipu, part, when, methods, nbytes, sent, steps, cycles)
 
 
 def _method(half: Kind, nbytes: int, replicas: int, ipus: int) -> Method:

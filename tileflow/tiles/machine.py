@@ -86,7 +86,7 @@ class _Analysis:
         self._lay_shares()
         self.places = Places(program, self.made)
         self.chooser = Chooser(self.made, self.works, chip, options, cache, self.places.of_node)
-        self.collectives = self.places.collectives(chip, shares)
+        self.collectives = self.places.collectives(chip, shares, options.shared_by)
         self.infeasible: list[str] = []
 
     def work(self, node: Node) -> Work:
@@ -222,7 +222,7 @@ class _Analysis:
         host = sum(t.cycles * t.repeats for t in transfers)
         seconds = max(cycles, host, 1) / self.chip.clock_hz
         replicas = self.options.replicas
-        samples = self.program.rows_per_period * replicas
+        samples = self.program.rows_per_period * replicas // self.options.same_rows
         flops = sum(s.flops for s in steps)
         worst = int(memory.peak.argmax())
         fits = bool(memory.peak[worst] <= self.chip.usable_bytes)

@@ -106,7 +106,8 @@ class TileOptions:
     precision: "32.32" (the program's types, float32 partials), "16.32" (float16 in place of float32, float32 partials), "16.16".
     program: the precision that the program was compiled with, for reports.
     serialized: node-name pattern -> (mode, factor) of serialized matmuls.
-    replicas: copies of the program on IPUs of their own, which add up their gradients before an update.
+    replicas: copies of the program on IPUs of their own, which add up their gradients before an update; `same_rows` of them get the same rows.
+    shared_by: how many replicas share a parameter, by pattern of its name; those that no pattern names are shared by all.
     pinned: pattern of a node's own name (`step_names`) or of a source -> plan as exported JSON; used instead of a search.
     activations_off_chip, weights_off_chip, optimizer_off_chip, accumulators_off_chip: a group of tensors is kept in streaming memory
         (`tiles.locations`). min_elements_off_chip: by group, how many elements a tensor has at least that leaves the chip.
@@ -131,6 +132,8 @@ class TileOptions:
     min_elements_sharded: Mapping[str, int] = field(default_factory=dict)
     recompute: bool = False
     replicas: int = 1
+    same_rows: int = 1
+    shared_by: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass

@@ -134,8 +134,9 @@ class TileProgram:
 
     @property
     def samples_per_update(self) -> int:
-        """Samples of one weight update of all replicas; inference has none, so there it is one micro-batch of each."""
-        return self.program.rows_per_period * self.options.replicas
+        """Samples of one weight update of all replicas, those that several get counted once; inference has no updates, so there it is one
+        micro-batch of each."""
+        return self.program.rows_per_period * self.options.replicas // self.options.same_rows
 
     @property
     def cycles_per_sample(self) -> float:
