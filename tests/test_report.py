@@ -331,7 +331,9 @@ def test_report_command(built, tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 0
     assert "net.onnx, training" in capsys.readouterr().out
     assert [f.name for f in tmp_path.iterdir()] == ["report.json"]
+    report.write({**built, "out_of_memory": {"message": "Tile 0 needs 900,000 bytes."}}, tmp_path)
     assert main(["report", str(tmp_path / "report.json"), "--render", "--verbose"]) == 0
+    assert "Tile 0 needs 900,000 bytes." in capsys.readouterr().out
     assert sorted(f.name for f in tmp_path.iterdir()) == ["page.html", "report.json", "trace.json"]
 
 

@@ -167,6 +167,21 @@ def test_the_page_of_the_fields_is_current():
     assert report_fields.page() == report_fields.PAGE.read_text(encoding="utf-8")
 
 
+def test_the_script_of_the_guide(built, tmp_path, monkeypatch, capsys):
+    """It adds up to what the fullest tile holds, of a program on one IPU."""
+    if built["ipus"]:
+        return
+    code = report_fields.PAGE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    report.write(built, tmp_path / "out")
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    printed = sum(int(line.split()[-2]) for line in capsys.readouterr().out.splitlines())
+    tile, categories = built["memory"]["worst_tile"], built["memory"]["categories"]
+    running = sum(categories[name][tile] for name in ("code", "temporaries", "exchange"))
+    assert printed + running == built["memory"]["worst"]
+    assert printed == sum(held_bytes[tile] for held_bytes in held(built, 0, built["memory"]["peak_step"][tile]).values())
+
+
 def version_3(built):
     """What the version before this one wrote of the same program."""
     old = {k: v for k, v in copy.deepcopy(built).items() if k not in ("variables", "spreads", "levers", "notes")}

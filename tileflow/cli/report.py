@@ -32,6 +32,8 @@ def run(chosen: argparse.Namespace) -> int:
     if chosen.other is not None:
         return _compare(chosen, found)
     say(report.text.render(found, chosen.verbose))
+    if found["out_of_memory"]:
+        say(f"\n{found['out_of_memory']['message']}")
     if chosen.render:
         say_where(report.write(found, _folder(chosen.folder)))
     return OK
