@@ -4,6 +4,7 @@
     python -m bench models DIR [--profile]             # ONNX files of a folder, against ONNX Runtime and OpenVINO
     python -m bench busy --models DIR                  # beside other processes and under quotas
     python -m bench importing                          # from ONNX files to plans
+    python -m bench strategies                         # a pipeline beside one IPU, two replicas beside one
     python -m bench compare before.json after.json     # two files of --json
     python -m bench tile-choices --write docs/precision.md
     python -m bench precision --write docs/precision.md          # accuracy and loss of training in 16 bits against float32
@@ -17,7 +18,24 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from . import again, arena, busy, compare, hardware, importing, limits, loading, planning, precision, real, rows, startup, table, tile_choices
+from . import (
+    again,
+    arena,
+    busy,
+    compare,
+    hardware,
+    importing,
+    limits,
+    loading,
+    planning,
+    precision,
+    real,
+    rows,
+    startup,
+    strategies,
+    table,
+    tile_choices,
+)
 from .cases import cases, words
 from .pairs import Peaks, Settings, measure
 from .report import HEAD, Result, line, to_json
@@ -26,7 +44,8 @@ from .verdict import summary
 OTHERS: dict[str, Callable[[int | None, int], Iterable[Any]]] = {"startup": startup.run, "hardware": hardware.run, "planning": planning.run,
                                                                  "limits": limits.run, "arena": arena.run, "again": again.run,
                                                                  "rows": rows.run,
-                                                                 "loading": loading.run, "importing": importing.run}
+                                                                 "loading": loading.run, "importing": importing.run,
+                                                                 "strategies": strategies.run}
 """Cases without a peer."""
 VERBS = {"busy": busy.main, "compare": compare.main, "models": real.main, "precision": precision.main, "table": table.main,
          "tile-choices": tile_choices.main}

@@ -13,6 +13,7 @@ import pytest
 import tileflow
 from tileflow import nn
 from tileflow.errors import OptionError
+from tileflow.kernels.elementwise.loops import EmittedLeaf
 from tileflow.program import Batching
 from tileflow.report import gantt, pagedata
 from tileflow.schedule import Fold, Repeat, Run, Stream, Wave, depths, elapsed, from_data, in_one_memory, key, period, to_data, unrolled, visits
@@ -132,6 +133,31 @@ EXHAUSTIVE = [("digits", ("second",)), ("digits", ("second", "hidden", "last")),
               ("bert", ("layers.1", "layers.2", "layers.3"))]
 
 
+SPLITS = ("blocks.2", "blocks.4", "blocks.6")
+PAIRWISE: list[dict[str, Any]] = [
+    {"strategy": "pipelined", "pipeline_splits": ("blocks.2",), "threads": 2},
+    {"strategy": "pipelined", "pipeline_splits": SPLITS, "threads": 1, "pipeline_schedule": "1f1b"},
+    {"strategy": "pipelined", "pipeline_splits": SPLITS, "threads": 5, "pipeline_recompute": False},
+    {"strategy": "pipelined", "auto_pipeline": 4, "threads": 2, "pipeline_schedule": "1f1b", "pipeline_recompute": False,
+     "auto_round_num_ipus": True},
+    {"strategy": "sharded", "pipeline_splits": SPLITS, "threads": 5},
+    {"strategy": "serial_phased", "pipeline_splits": SPLITS, "threads": 1, "tensors_liveness": "off_chip_after_fwd"},
+    {"strategy": "serial_phased", "pipeline_splits": ("blocks.2",), "threads": 5, "tensors_liveness": "off_chip_after_each_phase"},
+    {"strategy": "parallel_phased", "pipeline_splits": SPLITS, "threads": 2, "tensors_liveness": "off_chip_after_fwd"},
+    {"strategy": "parallel_phased", "pipeline_splits": ("blocks.2",), "threads": 1, "separate_backward_phase": True}]
+
+
+@pytest.mark.exhaustive
+def test_twenty_updates_of_a_resnet_18_give_the_bits_of_one_ipu():
+    """Images of 32 x 32; two and four stages, schedules, recomputation, phases and threads, pairwise."""
+    from bench.networks import ResNet
+    rng = np.random.default_rng(2)
+    x, y = rng.standard_normal((4 * 14, 3, 32, 32)).astype(np.float32), rng.integers(0, 5, 4 * 14)
+    whole = trained(ResNet(18), x, y, calls=10)
+    for options in PAIRWISE:
+        same(whole, trained(ResNet(18), x, y, calls=10, **options))
+
+
 MORE: dict[str, tuple[dict[str, Any], ...]] = {
     "pipelined": ({}, {"pipeline_recompute": False}, {"pipeline_schedule": "1f1b"}, {"pipeline_schedule": "1f1b", "pipeline_recompute": False}),
     "sharded": ({},),
@@ -155,19 +181,27 @@ def test_twenty_updates_of_two_and_four_stages_give_the_bits_of_one_ipu(network:
             same(whole, run(strategy=strategy, pipeline_splits=splits, threads=threads, **more))
 
 
-def test_stages_run_the_kernels_of_the_whole_step():
-    """Kernels, layouts and rules are chosen before the cut: attention stays fused, forward and backward."""
+@pytest.mark.parametrize("network", ["cnn", "bert"])
+def test_stages_run_the_kernels_of_the_whole_step(network: str, alone: tuple[dict[str, np.ndarray], list[Any], Any]):
+    """Kernels, layouts and rules are chosen before the cut: the set of leaves is that of the plan without stages (attention stays fused, forward and
+    backward). What is computed again is fused anew, so that an elementwise leaf may be another."""
     rng = np.random.default_rng(1)
-    x, y = rng.integers(0, 20, (2 * 6, 8)), rng.integers(0, 5, 2 * 6)
-    whole = trained(Encoder(), x, y, gradient_accumulation=3, calls=1)
-    cut = trained(Encoder(), x, y, gradient_accumulation=3, calls=1, strategy="pipelined", pipeline_splits=("layers.1",))
-    same(whole, cut)
-
-    def attention(found: Any) -> set[str]:
-        names = {leaf.name for leaf in found[2].engine.plan.leaves()}
-        return {name for name in names if "attention" in name}
-    assert attention(whole)
-    assert attention(whole) == attention(cut)
+    x, y = images() if network == "cnn" else (rng.integers(0, 20, (2 * 14, 8)), rng.integers(0, 5, 2 * 14))
+    whole = alone if network == "cnn" else trained(Encoder(), x, y, calls=1)
+    leaves = set(whole[2].engine.plan.leaves())
+    if network == "bert":
+        assert {leaf.name for leaf in leaves if "attention" in leaf.name}
+    for name in ("kept", "1f1b", "sharded", "parallel"):
+        options = {**STRATEGIES[name], "pipeline_recompute": False} if name == "1f1b" else STRATEGIES[name]
+        if network == "bert":
+            options = {**{k: v for k, v in options.items() if k != "stages"}, "pipeline_splits": ("layers.1",)}
+        found = trained(Cnn() if network == "cnn" else Encoder(), x, y, calls=1, **options)
+        assert set(found[2].engine.plan.leaves()) == leaves, name
+    again = {**options, "strategy": "pipelined"}
+    again = {k: v for k, v in again.items() if not k.startswith(("tensors", "separate"))}
+    more = set(trained(Cnn() if network == "cnn" else Encoder(), x, y, calls=1, **again)[2].engine.plan.leaves())
+    assert leaves <= more
+    assert {type(leaf) for leaf in more - leaves} <= {EmittedLeaf}
 
 
 def test_a_recomputed_stage_keeps_what_enters_it_only():

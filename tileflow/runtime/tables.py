@@ -218,16 +218,21 @@ class Tables:
         return self._groups[part, self.plan.bound_once(part, ahead)]
 
     def _wave(self, wave: Wave) -> None:
-        """Each run is a task; shorter waves are the first tasks of longer ones."""
-        runs = tuple(run for run in wave.runs if isinstance(run, Run))
+        """Each run is a task, the longest first; shorter waves are the first tasks of longer ones. Rows of a part with one arena may be shared out
+        among workers that have no task left: there is scratch for each."""
+        runs = tuple(sorted((run for run in wave.runs if isinstance(run, Run)), key=self._cost, reverse=True))
         tasks = next((tasks for known, tasks in self._waves if known[:len(runs)] == runs), None)
         if tasks is None:
             tasks = [self.table.task() for _ in runs]
             self._waves.append((runs, tasks))
             for task, run in zip(tasks, runs, strict=True):
-                self._add(task, self.group(run.part, run.ahead), run, parallel=False)
+                self._add(task, self.group(run.part, run.ahead), run, parallel=self.plan.in_flight[run.part] == 1)
         self.table.main.spawn(tasks[:len(runs)])
         self.table.main.wait()
+
+    def _cost(self, run: Run) -> float:
+        """What a run takes, estimated."""
+        return sum(row.cost for row in self.plan.parts[run.part].every_row())
 
     def _repeat(self, repeat: Repeat) -> None:
         outer, self._counter = self._counter, repeat.counts
