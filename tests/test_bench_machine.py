@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tileflow
-from bench import hardware, networks
+from bench import hardware, networks, planning
 from bench.hardware import LINES
 from tileflow import nn
 from tileflow.graph import TensorType
@@ -164,3 +164,13 @@ def test_chips_that_differ_in_their_surroundings_share_plans() -> None:
     assert len(together) == before
     analyze(program, chip("gc2"), cache=together)
     assert len(together) > before
+
+
+def test_planning_is_timed_in_a_process_of_its_own(tmp_path: Any) -> None:
+    found = planning.fresh("small", "small_cnn()", (1e9, 1e9, 0.0), 1, str(tmp_path))
+    assert 0 < found.build < found.imports
+    assert found.plan > 0
+    assert found.to_text().count(": met") == 2
+    assert found.to_text().count(": missed") == 1
+    with pytest.raises(RuntimeError, match="NameError"):
+        planning.fresh("small", "nothing()", (1, 1, 1), 1, str(tmp_path))
