@@ -1,6 +1,7 @@
 """Tuning: the sweep and the search on a machine whose best setting is known, the options file, and real runs of the command line."""
 from __future__ import annotations
 
+import dataclasses
 import io
 import itertools
 import json
@@ -54,7 +55,7 @@ class Machine:
             steps.append(TileStep(i, "micro", node, work, plan, plan.phases, 2))
             liveness.append(self.live[layer] + temp)
         peak = np.full(chip.tiles, max(liveness))
-        return SimpleNamespace(steps=steps, liveness=np.array(liveness), peak=peak, chip=chip, fits=max(liveness) <= chip.bytes_per_tile,
+        return SimpleNamespace(ipus=[], steps=steps, liveness=np.array(liveness), peak=peak, chip=chip, fits=max(liveness) <= chip.bytes_per_tile,
                                cycles_per_update=sum(s.phases.total * s.repeats for s in steps))
 
     def search(self, **more: Any) -> tune.Tuning:
@@ -305,3 +306,74 @@ def test_proportions_by_ipu():
     assert simulate.tile_options(Options(available_memory_proportion={"IPU0": 0.2, "fc*": 0.1})).available_memory_proportion == 0.2
     with pytest.raises(OptionError, match="names IPU1, but the program runs on one IPU"):
         simulate.tile_options(Options(available_memory_proportion={"IPU1": 0.2}))
+
+
+# ---- several IPUs
+
+STAGED: dict[str, Any] = {"training": True, "micro_batch_size": 8, "gradient_accumulation": 8, "strategy": "pipelined", "auto_pipeline": 2}
+
+
+def tight(share: float, **given: Any) -> dict[str, Any]:
+    """A chip of few tiles, which have a share of what a model of the highest proportion needs."""
+    roomy: Any = tileflow.compile(MODEL, machine={"name": "roomy", "base": "gc200", "tiles": 32, "bytes_per_tile": 10**6}, allow_out_of_memory=True,
+                                  available_memory_proportion=1.0, **given)
+    return {"name": "tight", "base": "gc200", "tiles": 32, "bytes_per_tile": int(share * roomy.tiled.peak.max())}
+
+
+def test_each_ipu_gets_the_proportion_that_is_best_for_it():
+    """As good as the best of all combinations, tried one by one."""
+    machine, grid = tight(0.75, **STAGED), (0.02, 0.1, 0.3)
+    compiled: Any = tileflow.compile(MODEL, machine=machine, allow_out_of_memory=True, **STAGED)
+    options = Options(machine=machine, **{k: v for k, v in STAGED.items() if k != "training"})
+    found = simulate.tune(compiled, options, proportions=grid, evaluations=1)
+    combinations = []
+    for shares in itertools.product(grid, repeat=2):
+        per_ipu = dict(zip(("IPU0", "IPU1"), shares, strict=True))
+        tried = simulate.analyzed(compiled, options.clone(available_memory_proportion={**per_ipu, "*": 0.6}))
+        combinations.append((not tried.fits, tried.cycles_per_update))
+    assert min(combinations) == (False, found.best.cycles)
+    by_ipu = [p for p in found.points if p.per_ipu]
+    assert len(by_ipu) == 1
+    assert by_ipu[0].cycles <= min(p.cycles for p in found.points if p.kind == "sweep" and p.fits)
+    text = found.to_text()
+    for ipu in found.compilation.tiled.ipus:
+        assert f"IPU{ipu.number}" in text
+        assert f"{ipu.worst:,}" in text
+        assert f"{ipu.busy:,}" in text
+
+
+def test_what_is_said_of_an_ipu_stays(tmp_path):
+    machine = tight(0.9, **STAGED)
+    found = tileflow.tune_available_memory(MODEL, machine=machine, evaluations=4, available_memory_proportion={"IPU1": 0.05}, **STAGED)
+    assert found.options.available_memory_proportion["IPU1"] == 0.05
+    assert {p.per_ipu["IPU1"] for p in found.points} == {0.05}
+
+
+def test_tune_on_several_ipus_writes_options_that_work(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    machine = tight(0.75, **STAGED)
+    (tmp_path / "chip.toml").write_text("".join(f"{k} = {v!r}\n" for k, v in machine.items()))
+    words = ["--training", "--micro-batch-size", "8", "--gradient-accumulation", "8", "--strategy", "pipelined", "--auto-pipeline", "2",
+             "--machine", "chip.toml", "--evaluations", "6", "--report", "out"]
+    assert cli.main(["tune", MODEL, *words]) == 0
+    out = capsys.readouterr().out
+    assert "Found for each IPU" in out
+    best = json.loads((tmp_path / "out" / "report.json").read_text())
+    point, = [p for p in best["frontier"] if p["best"]]
+    assert best["totals"]["cycles"] == point["cycles"]
+    command = out.split("Try next:\n")[1].split()
+    assert cli.main([*command[1:], "--report", "again"]) == 0
+    again = json.loads((tmp_path / "again" / "report.json").read_text())
+    assert (again["totals"]["cycles"], again["memory"]["worst"]) == (point["cycles"], point["bytes"])
+    assert [i["worst"] for i in again["ipus"]] == [i["worst"] for i in best["ipus"]]
+
+
+def test_steps_of_one_ipu_are_not_blamed_for_what_another_holds():
+    compiled: Any = tileflow.compile(MODEL, machine=tight(0.75, **STAGED), allow_out_of_memory=True, **STAGED)
+    tiled = compiled.tiled
+    lean, full = sorted(tiled.ipus, key=lambda i: i.worst)
+    assert lean.worst < full.worst
+    blamed = tune.over_bound(dataclasses.replace(tiled, chip=tiled.chip.variant(bytes_per_tile=lean.worst)))
+    assert blamed
+    places = {name: s.ipu for s in tiled.steps if s.node.origin.role == "forward" for name in s.node.origin.sources}
+    assert {places[name] for name in blamed} == {full.number}

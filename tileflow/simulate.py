@@ -18,7 +18,7 @@ from .errors import OptionError, OutOfTileMemoryError, ReportError, TileflowErro
 from .options import SHARDED_GROUPS, TENSOR_GROUPS, Options
 from .reading import read_text
 from .replicas import Grouping, grouped
-from .report import Report
+from .report import Report, format
 from .state import build
 from .strategy.rules import ipus_for
 from .text import one_line
@@ -283,6 +283,21 @@ class TuneResult:
         chip_name = self.compilation.report["chip"]["name"]
         chosen.save(path, one_line(f"Found by tileflow tune for {self.compilation.report['model'] or 'a model'} on {chip_name}: "
                           f"{self.best.cycles:,} cycles, worst tile {self.best.bytes:,} bytes."))
+
+
+    def to_text(self) -> str:
+        """Of a program in stages: each IPU's proportion, the bytes on its fullest tile and how long it works; empty on one IPU."""
+        tiled = self.compilation.tiled
+        if len(tiled.ipus) < 2:
+            return ""
+        shares = {**tiled.options.per_ipu}
+        rows = [(f"IPU{i.number}", f"{shares.get(f'IPU{i.number}', tiled.options.available_memory_proportion):g}", format.count(i.worst),
+                 format.percent(i.worst / tiled.chip.usable_bytes), format.count(i.busy), format.percent(i.busy / max(1, tiled.cycles_per_update)))
+                for i in tiled.ipus]
+        named = len(tiled.options.per_op)
+        more = f"\n  {named} operator{'s' if named > 1 else ''} by name besides" if named else ""
+        header = ("IPU", "proportion", "worst tile", "of tile", "cycles at work", "of update")
+        return f"Found for each IPU\n\n{reports.text.table(header, rows)}{more}"
 
 
 def tune(compilation: Compilation, options: Options, *, model: str = "", folder: str | os.PathLike[str] | None = None,

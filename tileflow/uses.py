@@ -23,7 +23,7 @@ OF_GROUP: dict[str, tuple[str, ...]] = {
     "training": TRAINING,
     "optimizer": TRAINING,
     "data": ("train", "infer"),
-    "execution": ("train", "compile", "explore", *MODELS),
+    "execution": ("train", *SIMULATED, *MODELS),
     "machine": SIMULATED,
     "run": RUNS,
 }

@@ -43,6 +43,8 @@ def run(chosen: argparse.Namespace) -> int:
         bar.close()
     found.save(out)
     say(found.compilation.to_text(chosen.verbose))
+    if each := found.to_text():
+        say(f"\n{each}")
     say_where(found.compilation.folder)
     line = suggest.command("compile", chosen.model, *(["--training"] if chosen.training else []), "--options", str(out))
     say(f"The settings are in {out}. Try next:\n  {line}")

@@ -1,6 +1,7 @@
 """Finding the available-memory proportions that make a program fastest and still let it fit.
 
-First a sweep: one proportion for all operators. Then a search per operator: from the fastest point of the sweep the operators that
+First a sweep: one proportion for all operators. Of a program in stages then each IPU gets the proportion with which it was fastest and fitted:
+what an IPU holds and does follows from its own. Then a search per operator: from the fastest point of the sweep the operators that
 break the bound are lowered until the program fits. In that program, and in the best of the sweep, operators are then raised, many at a
 time where that goes well, as long as it pays. A proportion belongs to a source operator of the model, so its backward passes follow it.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 import glob
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -34,7 +36,7 @@ Move = tuple[str, float]
 
 @dataclass(frozen=True)
 class Point:
-    """One program that was tried: its setting and what it costs. `bytes` is the worst tile's demand."""
+    """One program that was tried: its setting and what it costs. `bytes` is the worst tile's demand; per_ipu: proportions by "IPU0" and so on."""
 
     label: str
     kind: str
@@ -43,6 +45,7 @@ class Point:
     cycles: int
     bytes: int
     fits: bool
+    per_ipu: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def rank(self) -> tuple[Any, ...]:
@@ -51,7 +54,8 @@ class Point:
 
     def to_dict(self, best: bool = False) -> dict[str, Any]:
         """As report.json has it."""
-        return {"label": self.label, "kind": self.kind, "proportion": self.proportion, "per_op": dict(self.per_op), "cycles": self.cycles,
+        return {"label": self.label, "kind": self.kind, "proportion": self.proportion, "per_op": dict(self.per_op),
+                "per_ipu": dict(self.per_ipu), "cycles": self.cycles,
                 "bytes": self.bytes, "fits": self.fits, "best": best}
 
 
@@ -70,8 +74,8 @@ class Tuning:
 
     @property
     def proportions(self) -> dict[str, float]:
-        """The setting as the option available_memory_proportion takes it: by pattern, "*" for the rest."""
-        return {**self.options.per_op, "*": self.options.available_memory_proportion}
+        """The setting as the option available_memory_proportion takes it: by pattern, by IPU, "*" for the rest."""
+        return {**self.options.per_op, **self.options.per_ipu, "*": self.options.available_memory_proportion}
 
 
 def tune_available_memory(program: Program, chip: Chip, options: TileOptions | None = None, *, proportions: Sequence[float] = PROPORTIONS,
@@ -80,12 +84,13 @@ def tune_available_memory(program: Program, chip: Chip, options: TileOptions | N
     """Search for the fastest program that fits the chip.
 
     Args:
-        options: everything but the proportion; operators named in its `per_op` keep their proportion.
+        options: everything but the proportion; operators named in its `per_op`, and IPUs in its `per_ipu`, keep their proportion.
         proportions: shares of tile memory to try, each from 0 to 1.
         evaluations: programs to analyse after the sweep, at most.
     """
     search = _Search(program, chip, options or TileOptions(), tuple(sorted(set(proportions))), evaluations, progress, analyze)
     search.sweep()
+    search.each_ipu()
     swept = min(search.points, key=lambda p: p.rank)
     repaired = search.repair()
     tops = [search.climb(start, together=True) for start in (repaired, swept) if start is not None and start.fits]
@@ -106,6 +111,10 @@ class _Search:
     points: list[Point] = field(default_factory=list)
     own: dict[str, dict[float, int]] = field(default_factory=dict)
     """Cycles per update of each operator at each proportion of the sweep."""
+    of_ipu: dict[int, dict[float, tuple[int, int]]] = field(default_factory=dict)
+    """Of a program in stages: what each IPU computes in an update, and bytes on its fullest tile, at each proportion of the sweep."""
+    places: dict[str, int] = field(default_factory=dict)
+    """The IPU that each operator's forward pass is on."""
     tried: dict[tuple[Any, ...], Point] = field(default_factory=dict)
     best: tuple[Point, TileProgram] | None = None
     fastest: tuple[Point, TileProgram] | None = None
@@ -120,21 +129,45 @@ class _Search:
                 self.fastest = point, tiled
             for name, cycles in cycles_by_operator(tiled).items():
                 self.own.setdefault(name, {})[p] = cycles
+            for ipu in tiled.ipus if len(tiled.ipus) > 1 else ():
+                self.of_ipu.setdefault(ipu.number, {})[p] = (ipu.busy, ipu.worst)
+            for step in tiled.steps if not self.places else ():
+                for name in step.node.origin.sources[:1]:
+                    self.places.setdefault(name, step.ipu)
+
+    def each_ipu(self) -> None:
+        """Each IPU with the proportion of the sweep that was fastest for it, of those with which it fitted; of none the leanest. From the fastest
+        setting on, IPUs that do not fit after all are lowered further."""
+        if not self.of_ipu or not self.left:
+            return
+        bound, chosen = self.chip.usable_bytes, dict[str, float]()
+        for number, by_share in self.of_ipu.items():
+            if f"IPU{number}" not in self.base.per_ipu:
+                chosen[f"IPU{number}"] = min(by_share, key=lambda p: ((0, *by_share[p]) if by_share[p][1] <= bound else (1, *by_share[p][::-1]), p))
+        proportion = max(chosen.values(), default=self.grid[-1])
+        while chosen:
+            point, tiled = self.run(proportion, {}, "search", "each IPU its own", chosen)
+            lower = {} if tiled is None else {f"IPU{i.number}": max((q for q in self.grid if q < chosen[f"IPU{i.number}"]), default=None)
+                                              for i in tiled.ipus if i.worst > bound and f"IPU{i.number}" in chosen}
+            found = {name: p for name, p in lower.items() if p is not None}
+            if point.fits or not found or not self.left:
+                return
+            chosen |= found
 
     def repair(self) -> Point | None:
         """Lower the operators that break the bound, and those that behave like them, step by step from the fastest point of the sweep
         on, until the program fits; None where lowering does not make it fit."""
         assert self.fastest is not None
         point, tiled = self.fastest
-        start, chosen = point.proportion, dict[str, float]()
+        chosen = dict[str, float]()
         while not point.fits and self.left:
             blamed = {tuple(self.own[n].items()) for n in over_bound(tiled) if n in self.own}
-            culprits = [n for n, cycles in self.own.items() if tuple(cycles.items()) in blamed and chosen.get(n, start) > self.grid[0]]
+            culprits = [n for n, cycles in self.own.items() if tuple(cycles.items()) in blamed and chosen.get(n, self.share(point, n)) > self.grid[0]]
             if not culprits:
                 return None
             for name in culprits:
-                chosen[name] = max(q for q in self.grid if q < chosen.get(name, start))
-            point, lowered = self.run(start, chosen, "search", f"{start:g}, {len(chosen)} operators lower")
+                chosen[name] = max(q for q in self.grid if q < chosen.get(name, self.share(point, name)))
+            point, lowered = self.run(point.proportion, chosen, "search", f"{point.proportion:g}, {len(chosen)} operators lower", point.per_ipu)
             if lowered is None:
                 return None
             tiled = lowered
@@ -159,7 +192,7 @@ class _Search:
             return point
         moves = [move for bundle in bundles for move in bundle]
         label = f"{moves[0][0]} {moves[0][1]:g}" if len(moves) == 1 else f"{len(moves)} operators higher"
-        found, _ = self.run(point.proportion, {**self.found(point), **dict(moves)}, "search", label)
+        found, _ = self.run(point.proportion, {**self.found(point), **dict(moves)}, "search", label, point.per_ipu)
         if found.rank < point.rank:
             return found
         if len(bundles) == 1:
@@ -174,7 +207,7 @@ class _Search:
         gains: dict[Any, int] = {}
         settings = self.found(point)
         for name, by_share in self.own.items():
-            share = settings.get(name, point.proportion)
+            share = settings.get(name, self.share(point, name))
             distinct = {cycles: p for p, cycles in sorted(by_share.items(), reverse=True)}
             promised = [(by_share[share] - cycles, -p) for cycles, p in distinct.items() if cycles < by_share[share] and (name, p) not in refused]
             if promised:
@@ -188,24 +221,31 @@ class _Search:
         """The search's own part of a point's proportions, by operator name."""
         return {name: point.per_op[pattern(name)] for name in self.own if pattern(name) in point.per_op and pattern(name) not in self.base.per_op}
 
+    def share(self, point: Point, name: str) -> float:
+        """The proportion that an operator has in a point's program where nothing names it."""
+        per_ipu = {**point.per_ipu, **self.base.per_ipu}
+        return per_ipu.get(f"IPU{self.places.get(name, 0)}", point.proportion)
+
     @property
     def left(self) -> int:
         """Programs that may still be analysed."""
         return len(self.grid) + self.evaluations - len(self.points)
 
-    def options(self, proportion: float, by_name: Mapping[str, float]) -> TileOptions:
+    def options(self, proportion: float, by_name: Mapping[str, float], per_ipu: Mapping[str, float]) -> TileOptions:
         per_op = {**self.base.per_op, **{pattern(n): p for n, p in by_name.items() if pattern(n) not in self.base.per_op}}
-        return replace(self.base, available_memory_proportion=proportion, per_op=per_op)
+        return replace(self.base, available_memory_proportion=proportion, per_op=per_op, per_ipu={**per_ipu, **self.base.per_ipu})
 
-    def run(self, proportion: float, by_name: Mapping[str, float], kind: str, label: str) -> tuple[Point, TileProgram | None]:
+    def run(self, proportion: float, by_name: Mapping[str, float], kind: str, label: str,
+            per_ipu: Mapping[str, float] = MappingProxyType({})) -> tuple[Point, TileProgram | None]:
         """Analyse a setting (once) and remember it; the program is None where the setting was known."""
-        by_name = {n: p for n, p in by_name.items() if p != proportion}
-        key = (proportion, *sorted(by_name.items()))
+        by_name = {n: p for n, p in by_name.items() if per_ipu or p != proportion}
+        key = (proportion, *sorted(by_name.items()), *sorted(per_ipu.items()))
         if key in self.tried:
             return self.tried[key], None
-        options = self.options(proportion, by_name)
+        options = self.options(proportion, by_name, per_ipu)
         tiled = self.analyze(self.program, self.chip, options)
-        point = Point(label, kind, proportion, options.per_op, int(tiled.cycles_per_update), int(np.max(tiled.peak, initial=0)), bool(tiled.fits))
+        point = Point(label, kind, proportion, options.per_op, int(tiled.cycles_per_update), int(np.max(tiled.peak, initial=0)), bool(tiled.fits),
+                      options.per_ipu)
         self.points.append(point)
         self.tried[key] = point
         if self.best is None or point.rank < self.best[0].rank:
@@ -217,7 +257,8 @@ class _Search:
     def result(self) -> Tuning:
         assert self.best is not None
         point, tiled = self.best
-        return Tuning(self.points, point, tiled, replace(self.base, available_memory_proportion=point.proportion, per_op=point.per_op))
+        return Tuning(self.points, point, tiled, replace(self.base, available_memory_proportion=point.proportion, per_op=point.per_op,
+                                                            per_ipu=point.per_ipu))
 
 
 def bounded(step: TileStep) -> bool:
@@ -241,9 +282,10 @@ def over_bound(tiled: TileProgram) -> list[str]:
     """The source operators to blame for steps during which the worst tile holds more than it has: the step's own where a proportion
     has a say in it, else those whose plans its inputs' places follow."""
     ours = {s.node for s in tiled.steps if bounded(s)}
+    of_ipu = {i.number: i.memory.liveness for i in tiled.ipus if len(tiled.ipus) > 1}
     found: dict[str, None] = {}
-    for step, held in zip(tiled.steps, tiled.liveness, strict=True):
-        if held > tiled.chip.usable_bytes:
+    for step in tiled.steps:
+        if of_ipu.get(step.ipu, tiled.liveness)[step.index] > tiled.chip.usable_bytes:
             found.update(dict.fromkeys(_deciding(step.node, ours)))
     return list(found)
 
