@@ -78,6 +78,10 @@ def test_phases_learn_the_same_on_one_ipu_and_on_two(tmp_path: Path):
     one, two = run(tmp_path, "phased.py"), run(tmp_path, "phased.py", "--parallel", "--separate-backward")
     assert figure(one, r"Right: ([\d.]+)%") > 80
     assert re.findall(r"after.*", one) == re.findall(r"after.*", two)
+    streamed = run(tmp_path, "phased.py", "--liveness", "off_chip_after_each_phase")
+    assert re.findall(r"after.*", one) == re.findall(r"after.*", streamed)
+    assert figure(one, r"IPU 0: ([\d,]+) bytes") > figure(streamed, r"IPU 0: ([\d,]+) bytes")
+    assert figure(one, r"always; ([\d,]+) bytes") == 0 < figure(streamed, r"always; ([\d,]+) bytes")
     assert "IPU 1" in two
     assert "IPU 1" not in one
 

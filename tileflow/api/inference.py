@@ -53,7 +53,7 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
         (say or _unheard)(sentence)
     report_foreign(known, dataset)
     run_options = chosen.clone()
-    run_options.gradient_accumulation, run_options.input_group_size, run_options.output_mode = 1, 1, "all"
+    run_options.gradient_accumulation, run_options.input_group_size, run_options.replica_grouping, run_options.output_mode = 1, 1, {}, "all"
     filled = whole and not isinstance(dataset.source, Stream)
     if not filled:
         run_options.on_new_shape = "compile"                      # the last batch may be shorter: where sizes follow from data it is not filled up
