@@ -309,6 +309,9 @@ def test_comparison(built):
     page = Page(report.page.render_both(built, other, found))
     assert page.data["comparison"]["names"] == ["old", "new"]
     assert len(page.data["reports"]) == 2
+    staged = {**built, "staging": {"strategy": "serial_phased", "schedule": "off_chip_after_fwd", "automatic": False}}
+    assert compare.compare(built, staged)["options"] == [["strategy", "none", "serial_phased off_chip_after_fwd"]]
+    assert "serial phased (off chip after fwd)" in text.render(staged)
     same = compare.compare(built, built)
     assert not same["operators"]
     assert not same["options"]

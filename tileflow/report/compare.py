@@ -52,8 +52,10 @@ def _both(a: Mapping[str, int], b: Mapping[str, int]) -> list[list[Any]]:
 def _options(a: Report, b: Report) -> list[list[str]]:
     """Options, batching and machine where they are not the same."""
     def flat(r: Report) -> dict[str, Any]:
-        return {"machine": r["chip"]["name"], "tiles": r["chip"]["tiles"], "bytes_per_tile": r["chip"]["bytes_per_tile"], "training": r["training"],
-                "model": r["model"], **{k: v for k, v in r["batching"].items() if k != "samples_per_update"}, **r["options"]}
+        staging = r["staging"] or {"strategy": "none", "schedule": ""}
+        return {"strategy": f"{staging['strategy']} {staging['schedule']}".strip(), "machine": r["chip"]["name"], "tiles": r["chip"]["tiles"],
+                "bytes_per_tile": r["chip"]["bytes_per_tile"], "training": r["training"], "model": r["model"],
+                **{k: v for k, v in r["batching"].items() if k != "samples_per_update"}, **r["options"]}
     x, y = flat(a), flat(b)
     return [[name, str(x.get(name, "")), str(y.get(name, ""))] for name in dict.fromkeys((*x, *y)) if x.get(name) != y.get(name)]
 

@@ -154,6 +154,9 @@ def options_line(report: Mapping[str, Any]) -> str:
     parts = [f"micro-batch {b['micro_batch']}"]
     if b["gradient_accumulation"] > 1:
         parts.append(f"gradient accumulation {b['gradient_accumulation']}")
+    if report["staging"] is not None:
+        schedule = report["staging"]["schedule"]
+        parts.append(f"{report['staging']['strategy']} ({schedule})".replace(" ()", "").replace("_", " "))
     program = o.get("program", "32")
     parts += [f"precision {o['precision'] if program == '32' else program}", f"available memory proportion {o['available_memory_proportion']:g}"]
     parts += [f"{name} {share:g}" for name, share in o["per_ipu"].items()]
