@@ -6,7 +6,8 @@ tensor, and with which halo: a convolution reads input rows `oh * stride + kh * 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -52,13 +53,15 @@ class Operand:
 
 @dataclass(frozen=True)
 class Work:
-    """Base: the index space, the operands in and out, FLOPs per point of the space."""
+    """Base: the index space, the operands in and out, FLOPs per point of the space; of what is computed element by element the scalar functions
+    by name, the element type each computes in, and how often for one point (empty: arithmetic, or nothing that has a name)."""
 
     axes: tuple[Axis, ...] = ()
     inputs: tuple[Operand | None, ...] = ()
     outputs: tuple[Operand, ...] = ()
     flops_per_point: float = 0.0
     notes: dict[str, int] = field(default_factory=dict, compare=False)
+    functions: tuple[tuple[str, str, int], ...] = field(default=(), kw_only=True)
 
     @property
     def points(self) -> int:
@@ -115,6 +118,11 @@ class Scatter(Work):
 @dataclass(frozen=True)
 class Move(Work):
     """Data in another order or shape; no arithmetic."""
+
+
+def counted(names: Iterable[str], dtype: str) -> tuple[tuple[str, str, int], ...]:
+    """`Work.functions` of functions that all compute in one type; a name as often as it is applied."""
+    return tuple((name, dtype, n) for name, n in sorted(Counter(names).items()))
 
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

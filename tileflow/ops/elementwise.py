@@ -14,11 +14,12 @@ from ..graph import FLOATS, Builder, Op, TensorType, Value, broadcast_shapes, op
 from ..graph.op import Types
 from ..graph.sample import Sample, sample
 from ..kernels.elementwise import expr as scalar
-from ..kernels.elementwise.expr import Expr, Var, cast, derivative, flops, is_zero, plus, substitute, times
+from ..kernels.elementwise.expr import Expr, Var, cast, derivative, is_zero, plus, substitute, times
 from ..kernels.elementwise.loops import elementwise_call
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
 from ..work import Work, map_work
+from .functions import applications, functions
 from .shape import sum_to, zeros
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -110,9 +111,11 @@ class Elementwise(Op):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         shapes = [None if t is None else t.shape for t in inputs]
-        work = map_work(shapes, outputs[0].shape, outputs[0].dtype, flops(*self.expressions(inputs)))
+        counts = functions(*self.expressions(inputs))
+        work = map_work(shapes, outputs[0].shape, outputs[0].dtype, applications(counts))
         ins = tuple(dataclasses.replace(o, dtype=t.dtype) for o, t in zip(work.inputs, inputs, strict=True) if o is not None and t is not None)
-        return dataclasses.replace(work, inputs=ins, outputs=tuple(dataclasses.replace(work.outputs[0], dtype=t.dtype) for t in outputs))
+        return dataclasses.replace(work, inputs=ins, outputs=tuple(dataclasses.replace(work.outputs[0], dtype=t.dtype) for t in outputs),
+                                   functions=counts)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         if outputs[0].size == 0:

@@ -14,7 +14,6 @@ from ..graph.sample import Sample, sample
 from ..graph.types import FLOATS, TensorType
 from ..kernels.elementwise.expr import Const, Expr, Var, abs_, exp, log, log1p, maximum, sigmoid, sign, where
 from ..kernels.elementwise.expr import evaluate as evaluate_expr
-from ..kernels.elementwise.expr import flops as flops_of
 from ..kernels.elementwise.loops import elementwise_call
 from ..kernels.loss import Labels
 from ..kernels.machine.call import Call, In, Out
@@ -22,8 +21,9 @@ from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import copy_call
 from ..kernels.reduce import reduce_calls
 from ..kernels.rows import row_calls
-from ..work import LETTERS, Axis, Operand, Reduce, Work
+from ..work import LETTERS, Axis, Operand, Reduce, Work, counted
 from .elementwise import apply
+from .functions import applications, functions
 from .places import INDICES
 from .shape import Shape, present
 from .softmax import log_softmax, softmax
@@ -54,12 +54,13 @@ def reduce_loss(b: Builder, each: Value, reduction: str) -> Value:
     return (b.ReduceMean if reduction == "mean" else b.ReduceSum)(each, keepdims=0)
 
 
-def _loss_work(shape: Shape, dtypes: Sequence[str], reduction: str, flops: float) -> Work:
+def _loss_work(shape: Shape, dtypes: Sequence[str], reduction: str, flops: float, error: Expr | None = None) -> Work:
     """Every element read once; reduced to a scalar unless `reduction` is none."""
     names = tuple(LETTERS[:len(shape)])
     kind = "parallel" if reduction == "none" else "reduce"
     return Reduce(tuple(Axis(a, n, kind) for a, n in zip(names, shape, strict=True)), tuple(Operand(names, t) for t in dtypes),
-                  (Operand(names if reduction == "none" else (), dtypes[0]),), flops, combine="add" if reduction == "sum" else "")
+                  (Operand(names if reduction == "none" else (), dtypes[0]),), flops, combine="add" if reduction == "sum" else "",
+                  functions=() if error is None else functions(error))
 
 
 # ---- losses with integer labels ------------------------------------------------------------------------------------------
@@ -72,6 +73,8 @@ class _WithLabels(Op):
     ignore_index: int | None = None
 
     leaf: ClassVar[str]
+    functions: ClassVar[Sequence[str]] = ()
+    """The scalar functions of a score."""
 
     def check(self, scores: TensorType, labels: TensorType, weights: TensorType | None) -> None:
         """Raise an error that names what does not fit."""
@@ -132,7 +135,7 @@ class _WithLabels(Op):
         weights = (Operand((None,), x.dtype),) if len(inputs) > 2 and inputs[2] is not None else ()
         return Reduce(axes, (Operand(names, x.dtype), Operand(per_row, present(inputs[1]).dtype), *weights),
                       (Operand(per_row if self.reduction == "none" else (), x.dtype),
-                       *(Operand(names, x.dtype) for _ in outputs[1:])), 4.0)
+                       *(Operand(names, x.dtype) for _ in outputs[1:])), 4.0, functions=counted(self.functions, x.dtype))
 
 
 @dataclass(frozen=True, repr=False)
@@ -192,7 +195,7 @@ class SoftmaxCrossEntropyLoss(_LabelLoss):
 
     log_prob: int = 0
 
-    leaf = "cross_entropy"
+    leaf, functions = "cross_entropy", ("maximum", "sub", "exp", "add")
 
     @classmethod
     def samples(cls) -> list[Sample]:
@@ -301,7 +304,7 @@ class _LabelGrad(_WithLabels):
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         forward = super().work(inputs[1:], outputs)
         return Reduce(forward.axes, (Operand(forward.outputs[0].dims, present(inputs[0]).dtype), *forward.inputs),
-                      (present(forward.inputs[0]),), 5.0)
+                      (present(forward.inputs[0]),), 5.0, functions=forward.functions)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         return self.labels(inputs, 1).gradient(self.leaf, self.reduction) if outputs[0].size else []
@@ -311,7 +314,7 @@ class _LabelGrad(_WithLabels):
 class SoftmaxCrossEntropyLossGrad(_LabelGrad):
     """(softmax(scores) - onehot(label)) times weight and gradient of the loss."""
 
-    leaf = "cross_entropy"
+    leaf, functions = "cross_entropy", ("maximum", "sub", "exp", "add", "sub", "mul")
 
     @classmethod
     def samples(cls) -> list[Sample]:
@@ -400,7 +403,8 @@ class _Elementwise(Op):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
-        return _loss_work(x.shape, (x.dtype, x.dtype), self.reduction, flops_of(self.error(Var(0, x.dtype), Var(1, x.dtype))) + 1)
+        error = self.error(Var(0, x.dtype), Var(1, x.dtype))
+        return _loss_work(x.shape, (x.dtype, x.dtype), self.reduction, applications(functions(error)) + 1, error)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])

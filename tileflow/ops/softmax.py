@@ -13,7 +13,7 @@ from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
 from ..kernels.machine.call import Call
 from ..kernels.rows import row_calls
-from ..work import LETTERS, Axis, Operand, Reduce, Work
+from ..work import LETTERS, Axis, Operand, Reduce, Work, counted
 from .shape import normal_axis, present
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ class _AlongAxis(Op):
     leaf: ClassVar[str]
     arity: ClassVar[int] = 1
     flops: ClassVar[float] = 5.0
+    functions: ClassVar[Sequence[str]] = ()
+    """The scalar functions of an element."""
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
@@ -64,7 +66,7 @@ class _AlongAxis(Op):
         axis, names = normal_axis(self.axis, x.rank), LETTERS[:x.rank]
         space = tuple(Axis(a, n, "reduce" if i == axis else "parallel") for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
         operand = Operand(tuple(names), x.dtype)
-        return Reduce(space, (operand,) * len(inputs), (operand,), self.flops)
+        return Reduce(space, (operand,) * len(inputs), (operand,), self.flops, functions=counted(self.functions, x.dtype))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         y = outputs[0]
@@ -75,7 +77,7 @@ class _AlongAxis(Op):
 class Softmax(_AlongAxis):
     """exp(x) / sum(exp(x)) along `axis` (the meaning of ONNX opset 13 and later). A row with NaN or +inf becomes NaN."""
 
-    leaf = "softmax"
+    leaf, functions = "softmax", ("maximum", "sub", "exp", "add", "mul")
 
     @classmethod
     def samples(cls) -> list[Sample]:
@@ -97,7 +99,7 @@ class Softmax(_AlongAxis):
 class LogSoftmax(_AlongAxis):
     """x - log(sum(exp(x))) along `axis` (the meaning of ONNX opset 13 and later). A row with NaN or +inf becomes NaN."""
 
-    leaf = "log_softmax"
+    leaf, functions = "log_softmax", ("maximum", "sub", "exp", "add", "sub")
 
     @classmethod
     def samples(cls) -> list[Sample]:
@@ -119,7 +121,7 @@ class LogSoftmax(_AlongAxis):
 class SoftmaxGrad(_AlongAxis):
     """(g, y) to (g - sum(g * y)) * y: the gradient through y = softmax(x)."""
 
-    leaf, arity = "softmax_grad", 2
+    leaf, arity, functions = "softmax_grad", 2, ("mul", "add", "sub", "mul")
 
     @classmethod
     def samples(cls) -> list[Sample]:
@@ -150,7 +152,7 @@ class SoftmaxGrad(_AlongAxis):
 class LogSoftmaxGrad(_AlongAxis):
     """(g, y) to g - sum(g) * exp(y): the gradient through y = log_softmax(x)."""
 
-    leaf, arity = "log_softmax_grad", 2
+    leaf, arity, functions = "log_softmax_grad", 2, ("add", "exp", "mul", "sub")
 
     @classmethod
     def samples(cls) -> list[Sample]:

@@ -94,7 +94,7 @@ def code(steps: Sequence[TileStep], chip: Chip) -> np.ndarray:
 def vertex_code(work: Work, plan: OpPlan) -> list[tuple[tuple[object, ...], int]]:
     """The vertices among a plan's code: what makes two of them the same, and their bytes."""
     if plan.vertex in VERTEX_CODE:
-        return [((plan.vertex, work.flops_per_point, work.outputs[0].dtype), VERTEX_CODE[plan.vertex])]
+        return [((plan.vertex, work.functions or work.flops_per_point, work.outputs[0].dtype), VERTEX_CODE[plan.vertex])]
     found: list[tuple[tuple[object, ...], int]] = [((plan.vertex, work.outputs[0].dtype, plan.partials), CONTRACTION_CODE.get(plan.vertex, 0))]
     if plan.reduce_stages:
         found.append((("add partials", plan.partials), CONTRACTION_CODE["reduce"]))

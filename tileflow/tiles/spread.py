@@ -19,28 +19,13 @@ from collections.abc import Sequence
 
 from ..work import Axis, Move, Operand, Reduce, Window, Work
 from .chip import ITEMSIZE, Chip, device_dtype
+from .functions import vector_cycles
 from .mapping import MIN_BYTES_PER_TILE, Mapping, axis_step
 from .plan import OpPlan, Phases, TileOptions, Vertex
 from .vertex import reduction
 
 VECTOR_BYTES = 8
 """The data path: a natural vector is 2 float32 or 4 float16 elements."""
-
-ELEMENT_CYCLES: dict[float, tuple[int, int]] = {
-    0: (1, 1),          # copy, cast, select
-    1: (1, 1),          # add, multiply, compare
-    2: (3, 3),          # maximum, relu
-    4: (10, 21),        # divide, square root
-    12: (6, 4),         # exp
-    18: (12, 5),        # log, sigmoid
-    20: (12, 4),        # tanh
-    28: (44, 64),       # erf
-    30: (4600, 100),    # sine, cosine
-    60: (312, 312),     # power
-    600: (10200, 10200),    # tangent and the inverse functions
-}
-"""FLOPs per element (as the operators declare them for one function) -> cycles of one worker per vector of (float32, float16);
-from PopLibs' popopsCycleEstimators. A sum of several operations that hits no entry takes a cycle a FLOP."""
 
 VERTEX_CODE = {"map": 320, "reduce": 640, "move": 256, "gather": 480, "scatter": 560}
 """Bytes of a vertex's code on a tile: our estimate."""
@@ -80,7 +65,10 @@ def on_device(work: Work, precision: str) -> Work:
         return operand if dtype == operand.dtype else dataclasses.replace(operand, dtype=dtype)
     inputs = tuple(typed(o) for o in work.inputs)
     outputs = tuple(typed(o) for o in work.outputs)
-    return work if inputs == work.inputs and outputs == work.outputs else dataclasses.replace(work, inputs=inputs, outputs=outputs)  # type: ignore
+    functions = tuple((name, device_dtype(dtype, precision), n) for name, dtype, n in work.functions)
+    if (inputs, outputs, functions) == (work.inputs, work.outputs, work.functions):
+        return work
+    return dataclasses.replace(work, inputs=inputs, outputs=outputs, functions=functions)          # type: ignore[arg-type]
 
 
 def choose(plans: Sequence[OpPlan], bound_bytes: int | None) -> OpPlan:
@@ -209,15 +197,9 @@ def worker_cycles(work: Work, elements: int, itemsize: int, chip: Chip, fixed: i
     if not elements:
         return 0
     operands = sum(o is not None for o in work.inputs) + len(work.outputs)
-    each = max(element_cycles(work.flops_per_point, itemsize), operands)      # arithmetic and memory pipelines issue together
+    each = vector_cycles(work.functions, work.flops_per_point, itemsize, operands)
     vectors = -(-elements * itemsize // chip.vector_bytes)
-    return chip.workers * (fixed + -(-vectors // chip.workers) * each) + chip.launch_cycles
-
-
-def element_cycles(flops: float, itemsize: int) -> int:
-    """Cycles of one worker per natural vector."""
-    known = ELEMENT_CYCLES.get(flops)
-    return known[itemsize < 4] if known else math.ceil(flops)
+    return chip.workers * (fixed + math.ceil(-(-vectors // chip.workers) * each)) + chip.launch_cycles
 
 
 def exchange_cycles(nbytes: int, chip: Chip) -> int:
