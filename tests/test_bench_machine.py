@@ -132,7 +132,7 @@ def test_a_line_is_what_the_machine_says_of_all_replicas_and_stages() -> None:
     low, high = made.sensitivity["clock_hz"]
     assert 0.9 <= low < 1 < high <= 1.1
     text = made.to_text()
-    for words in ("all-reduce", "fill and drain", "crossing", "IPU 1", "sync_cycles: at 0.9 +"):
+    for words in ("between replicas", "fill and drain", "crossing", "IPU 1", "sync_cycles: at 0.9 +"):
         assert words in text
 
 
