@@ -12,9 +12,11 @@ import pytest
 
 import tileflow
 from tileflow import cli, nn
+from tileflow.api import simulation
 from tileflow.errors import OutOfTileMemoryError
 from tileflow.options import Options
 from tileflow.tiles.chip import chip
+from tileflow.uses import OF_MACHINE_ALONE
 
 FOLDER = tempfile.TemporaryDirectory()
 MODEL = str(Path(FOLDER.name) / "net.onnx")
@@ -158,3 +160,21 @@ def test_the_error_of_a_function_names_options():
     for changes in caught.value.remedies:
         fixed: Any = tileflow.compile(MODEL, options.clone(**changes), training=training)
         assert fixed.fits
+
+
+OTHERWISE = {"machine": "bow", "machine_precision": "16.16", "available_memory_proportion": 0.1, "joint_plans": False, "recompute": True,
+             "min_elements_off_chip": 7, "activations_off_chip": True, "weights_off_chip": True, "optimizer_off_chip": True,
+             "accumulators_off_chip": True}
+
+
+def test_what_shares_a_program_has_the_same_program():
+    """Options that only the tile machine reads: were one to change the program, levers and explorations would be wrong without a word."""
+    given = {"machine": "gc200", "micro_batch_size": 4, "gradient_accumulation": 2}
+
+    def program(**more: Any) -> str:
+        return str(simulation.compiled(MODEL, Options(**{**given, **more}), True, None, None).program.to_text())
+    assert {*OTHERWISE} == {*OF_MACHINE_ALONE} - {"tile_plans"}, "a file of plans is read by the tile machine"
+    before = program()
+    assert before != program(micro_batch_size=5)
+    for name, value in OTHERWISE.items():
+        assert program(**{name: value}) == before, name
