@@ -2,15 +2,23 @@
 from __future__ import annotations
 
 import functools
+import io
+import warnings
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
+from peers import needs
 from tile_models import build
 
+import tileflow
 import tileflow.nn as nn
 from tileflow.exact import check
 from tileflow.nn.tensor import Tensor
+from tileflow.program import Program
 from tileflow.tiles.chip import chip
 from tileflow.tiles.machine import TileProgram, analyze
 from tileflow.tiles.plan import TileOptions
@@ -90,3 +98,63 @@ def test_tiles_compute_the_planned_split(norm: str, precision: str) -> None:
     assert any(s.plan.reduce_stages and "InstanceNormalization" in s.node.op.name for s in made.steps) or norm == "written"
     report = check(made)
     assert report.ok, report.to_text()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("precision", ["32.32", "16.16"])
+@pytest.mark.parametrize("how", ["torchscript", "dynamo"])
+def test_resnet_50_with_groups_as_exporters_write_it(how: str, precision: str) -> None:
+    """Groups of channels, 32 of them, in place of batches, in the files of both exporters of PyTorch."""
+    found, batches = resnet("group", how, precision), resnet("batch", "torchscript", precision)
+    assert sum(s.node.op.name.startswith("InstanceNormalization") for s in found.steps) == 53
+    assert found.cycles_per_update <= 1.3 * batches.cycles_per_update
+    assert found.peak.max() <= 1.2 * batches.peak.max()          # normalised values are kept, too, for the gradients of their scales
+
+
+@functools.cache
+def resnet(norm: str, how: str, precision: str) -> TileProgram:
+    return analyze(exported(norm, how), chip("gc200"), TileOptions(precision=precision))
+
+
+@functools.cache
+def exported(norm: str, how: str) -> Program:
+    """The training program of PyTorch's ResNet-50 in the file of one of its exporters, two images a micro-batch."""
+    torch = needs("torch")
+    net = torch_resnet(torch.nn.BatchNorm2d if norm == "batch" else lambda c: torch.nn.GroupNorm(32, c)).train()
+    file, image = io.BytesIO(), torch.zeros(2, 3, 224, 224)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if how == "torchscript":
+            torch.onnx.export(net, (image,), file, dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False)
+        else:
+            needs("onnxscript")
+            torch.onnx.export(net, (image,), file, dynamo=True, external_data=False, verbose=False, optimize=False)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "resnet.onnx"
+        path.write_bytes(file.getvalue())
+        made = tileflow.compile(path, training=True, machine="gc200", micro_batch_size=2, allow_out_of_memory=True)
+    assert made.tiled is not None
+    return made.tiled.program
+
+
+def torch_resnet(norm: Callable[[int], Any]) -> Any:
+    """ResNet-50 (He et al., 2016; stride in the 3x3 convolution) with a norm of one's choice."""
+    nn_ = needs("torch").nn
+
+    class Bottleneck(nn_.Module):                              # type: ignore[name-defined,misc]
+        def __init__(self, inputs: int, middle: int, stride: int) -> None:
+            super().__init__()
+            outputs, conv = 4 * middle, functools.partial(nn_.Conv2d, bias=False)
+            self.body = nn_.Sequential(conv(inputs, middle, 1), norm(middle), nn_.ReLU(), conv(middle, middle, 3, stride, 1), norm(middle),
+                                       nn_.ReLU(), conv(middle, outputs, 1), norm(outputs))
+            self.short = nn_.Sequential(conv(inputs, outputs, 1, stride), norm(outputs)) if stride > 1 or inputs != outputs else nn_.Identity()
+
+        def forward(self, x: Any) -> Any:
+            return nn_.functional.relu(self.body(x) + self.short(x))
+
+    layers, width = [nn_.Conv2d(3, 64, 7, 2, 3, bias=False), norm(64), nn_.ReLU(), nn_.MaxPool2d(3, 2, 1)], 64
+    for stage, count in enumerate((3, 4, 6, 3)):
+        for i in range(count):
+            layers.append(Bottleneck(width, 64 << stage, 2 if stage and not i else 1))
+            width = 256 << stage
+    return nn_.Sequential(*layers, nn_.AdaptiveAvgPool2d(1), nn_.Flatten(), nn_.Linear(width, 1000))

@@ -13,12 +13,13 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..work import Axis, Gather, Scatter, Work
 from . import vertex
 from .chip import Chip
 from .mapping import axis_step
-from .plan import OpPlan, Phases
+from .plan import OpPlan, Phases, Vertex
 from .spread import Splits, cut_evenly, exchange_cycles, item_bytes, plan_of, stages, vector_grains
 
 ROWS = "rows"
@@ -60,9 +61,26 @@ class _Cut:
         return math.prod(self.serial.values())
 
     @property
+    def tiles(self) -> int:
+        return math.prod(self.splits.values())
+
+    @property
     def held(self) -> int:
         """Elements of the table on the fullest tile."""
         return -(-self.rows * self.width // self.across)
+
+
+class _Price(NamedTuple):
+    """Of a partition. received, gathered: bytes of operands and of partial results, all steps together; temp: bytes on a tile; others: cycles."""
+
+    cycles: int
+    compute: int
+    sync: int
+    adding: int
+    received: int
+    gathered: int
+    temp: int
+    stages: int
 
 
 def plan_lookup(work: Gather | Scatter, chip: Chip, bound_bytes: int | None = None, kept: Kept = NOTHING) -> OpPlan:
@@ -80,20 +98,26 @@ def plan_lookup(work: Gather | Scatter, chip: Chip, bound_bytes: int | None = No
     price = _scatter if isinstance(work, Scatter) else _gather
     even = -(-work.notes.get(ROWS, 1) * math.prod(a.size for a in _table_axes(work)[1]) // chip.tiles)
     most = math.inf if bound_bytes is None else bound_bytes
-    found: list[tuple[OpPlan, float, float]] = []
+    found: list[tuple[_Price, float, float, _Cut]] = []
     for cut in _cuts(work, chip):
         uneven = kept.nbytes * max(0.0, cut.held - (1 + EVEN_ENOUGH) * even)
         for c in _slower(work, cut):
-            plan = price(work, chip, c)
-            if plan.temp_bytes + uneven <= most or (uneven > most >= plan.temp_bytes):
+            made = price(work, chip, c)
+            if made.temp + uneven <= most or (uneven > most >= made.temp):
                 break
-        found.append((plan, plan.phases.total + kept.cycles * cut.held, uneven))
-    within = [f for f in found if f[0].temp_bytes + f[2] <= most]
+        found.append((made, made.cycles + kept.cycles * cut.held, uneven, c))
+    within = [f for f in found if f[0].temp + f[2] <= most]
     if within:
-        best = min(within, key=lambda f: (f[1], f[2], f[0].temp_bytes, f[0].tiles))[0]
+        best, _, _, cut = min(within, key=lambda f: (f[1], f[2], f[0].temp, f[3].tiles))
     else:
-        best = min(found, key=lambda f: (f[0].temp_bytes > most and f[0].temp_bytes, f[2], f[1], f[0].tiles))[0]
-    return dataclasses.replace(best, bound_bytes=bound_bytes, fits=best.temp_bytes <= most)
+        best, _, _, cut = min(found, key=lambda f: (f[0].temp > most and f[0].temp, f[2], f[1], f[3].tiles))
+    kind: Vertex = "scatter" if isinstance(work, Scatter) else "gather"
+    exchange = exchange_cycles(best.received + best.gathered, chip)
+    phases = Phases(best.compute, exchange, best.sync, 0, best.adding)
+    grains = {a: g for a, g in cut.grains.items() if a in cut.splits}
+    return plan_of(work, cut.splits, kind, phases, best.temp, best.received + best.gathered, grains=grains, serial=cut.serial,
+                   reduce_stages=best.stages, notes={ROWS: cut.rows}, gathered=exchange - exchange_cycles(best.received, chip),
+                   bound_bytes=bound_bytes, fits=best.temp <= most)
 
 
 def _table_axes(work: Work) -> tuple[list[Axis], list[Axis]]:
@@ -149,7 +173,7 @@ def _powers(most: int) -> list[int]:
     return sorted({1 << i for i in range(max(1, most).bit_length())} | {max(1, most)})
 
 
-def _gather(work: Work, chip: Chip, cut: _Cut) -> OpPlan:
+def _gather(work: Work, chip: Chip, cut: _Cut) -> _Price:
     """Each tile looks up all its positions in its rows; a second stage selects among tiles that split the rows."""
     item, depth = item_bytes(work.outputs[0]), cut.splits.get(ROWS, 1)
     each = -(-cut.lookups // chip.workers)
@@ -160,15 +184,14 @@ def _gather(work: Work, chip: Chip, cut: _Cut) -> OpPlan:
     adding, gathered = 0, 0
     if depth > 1:
         adding, gathered = int(vertex.reduction(chip, "float32", -(-cut.lookups * cut.width // depth), depth)), slices
-    received = table + cut.steps * cut.lookups * 4
-    exchange = exchange_cycles(received + cut.steps * gathered, chip)
-    phases = Phases(cut.steps * compute, exchange, cut.steps * chip.sync_cycles * (1 + (depth > 1)), 0, cut.steps * adding)
-    temp = table + cut.lookups * 4 + (slices + gathered if depth > 1 else 0)
-    return plan_of(work, cut.splits, "gather", phases, temp, received + cut.steps * gathered, grains=_used(cut), serial=cut.serial,
-                   reduce_stages=min(1, stages(depth)), notes={ROWS: cut.rows}, gathered=exchange - exchange_cycles(received, chip))
+    received, gathered = table + cut.steps * cut.lookups * 4, cut.steps * gathered
+    compute, adding, sync = cut.steps * compute, cut.steps * adding, cut.steps * chip.sync_cycles * (1 + (depth > 1))
+    temp = table + cut.lookups * 4 + (2 * slices if depth > 1 else 0)
+    cycles = compute + adding + sync + exchange_cycles(received + gathered, chip)
+    return _Price(cycles, compute, sync, adding, received, gathered, temp, min(1, stages(depth)))
 
 
-def _scatter(work: Work, chip: Chip, cut: _Cut) -> OpPlan:
+def _scatter(work: Work, chip: Chip, cut: _Cut) -> _Price:
     """Each tile adds the updates of its positions to its rows; tables of tiles that split the positions are added in stages."""
     item, by_row, depth = item_bytes(work.outputs[0]), cut.splits.get(ROWS, 1), cut.across
     hits = -(-cut.lookups // (by_row * chip.workers))
@@ -181,15 +204,9 @@ def _scatter(work: Work, chip: Chip, cut: _Cut) -> OpPlan:
     for _ in range(rounds):
         gathered += table * 4
         adding += int(vertex.reduction(chip, "float32", -(-table // each), each))
-    received = cut.steps * sent
-    exchange = exchange_cycles(received + gathered, chip)
-    phases = Phases(compute, exchange, chip.sync_cycles * (cut.steps + rounds), 0, adding)
-    return plan_of(work, cut.splits, "scatter", phases, sent + (2 * table * 4 if depth > 1 else 0), received + gathered, grains=_used(cut),
-                   serial=cut.serial, reduce_stages=rounds, notes={ROWS: cut.rows}, gathered=exchange - exchange_cycles(received, chip))
-
-
-def _used(cut: _Cut) -> dict[str, int]:
-    return {a: g for a, g in cut.grains.items() if a in cut.splits}
+    received, sync = cut.steps * sent, chip.sync_cycles * (cut.steps + rounds)
+    cycles = compute + adding + sync + exchange_cycles(received + gathered, chip)
+    return _Price(cycles, compute, sync, adding, received, gathered, sent + (2 * table * 4 if depth > 1 else 0), rounds)
 
 
 __all__: Sequence[str] = ["NOTHING", "ROWS", "Kept", "plan_lookup"]

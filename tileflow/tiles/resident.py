@@ -1,7 +1,7 @@
 """What lies where a lookup's table does, and what runs there: read off the schedule, before anything has a place."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from ..graph import Node
 from ..work import Gather, Map, Scatter, Work
@@ -21,9 +21,13 @@ class Residents:
     def __init__(self, made: Schedule, works: Sequence[Work], chip: Chip) -> None:
         self.made, self.works, self.chip = made, works, chip
         self._parts: dict[Node, str] = {}
+        self._by_shape: dict[tuple[int, ...], list[tuple[Entry, Work]]] = {}
+        """Element-wise steps by the shape of their result."""
 
     def where(self, node: Node, work: Gather | Scatter) -> Kept:
         """What lies where the table of a Gather or Scatter does. Tensors whose place is not the lookup's to decide are nothing."""
+        if not self._parts:
+            self._read()
         value = node.outputs[0] if isinstance(work, Scatter) else node.inputs[0]
         if value is None:
             return NOTHING
@@ -36,13 +40,17 @@ class Residents:
             return Kept(sum(s.itemsize for s in beside), sum(self._cycles(e, w, node) for e, w in updates))
         return Kept(table.itemsize) if table.always_live else NOTHING
 
-    def _maps(self, table: Storage) -> Iterator[tuple[Entry, Work]]:
+    def _read(self) -> None:
+        for entry, work in zip(self.made.entries, self.works, strict=True):
+            self._parts[entry.node] = entry.part
+            if isinstance(work, Map):
+                self._by_shape.setdefault(entry.node.outputs[0].shape, []).append((entry, work))
+
+    def _maps(self, table: Storage) -> Sequence[tuple[Entry, Work]]:
         """Element-wise steps over tensors of the table's shape."""
-        return ((e, w) for e, w in zip(self.made.entries, self.works, strict=True) if isinstance(w, Map) and e.node.outputs[0].shape == table.shape)
+        return self._by_shape.get(table.shape, ())
 
     def _cycles(self, entry: Entry, work: Work, node: Node) -> float:
         """Per element on a tile, for as often as `node` runs once."""
-        if not self._parts:
-            self._parts = {e.node: e.part for e in self.made.entries}
         often = self.made.repeats[entry.part] / max(1, self.made.repeats[self._parts[node]])
         return often * worker_cycles(work, MANY, max(item_bytes(o) for o in work.outputs), self.chip) / MANY
