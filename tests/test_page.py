@@ -376,6 +376,16 @@ def test_two_reports_side_by_side(shown, one, tmp_path):
     quiet(page)
 
 
+def test_the_point_that_tuning_took_is_seen(shown, one, tmp_path):
+    """Others may lie on the same place; it is drawn over them."""
+    point = {"kind": "sweep", "proportion": 0.1, "per_op": {}, "cycles": 1000, "bytes": 400_000, "fits": True}
+    points = [{**point, "label": "taken", "best": True}, {**point, "label": "the same", "best": False},
+              {**point, "label": "slower", "cycles": 3000, "bytes": 300_000, "best": False}]
+    page = opened(shown, tmp_path, {**one, "frontier": points})
+    assert page("[...document.querySelectorAll('circle')].map(c => c.getAttribute('class'))") == ["point", "point", "best"]
+    quiet(page)
+
+
 def test_links_open_what_they_name(shown, one, tmp_path):
     page = opened(shown, tmp_path, one)
     tab(page, "insights")

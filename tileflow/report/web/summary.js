@@ -156,13 +156,15 @@ function frontier(r) {
         ),
         bound >= x0 && bound <= x1 && s("line", { class: "bound", x1: x(bound), x2: x(bound), y1: TOP, y2: 340 - BOTTOM }),
         s("path", { class: "front", d: line }),
-        points.map(p =>
-          s(
-            "circle",
-            { class: p.best ? "best" : p.fits ? "point" : "point no", cx: x(p.bytes), cy: y(p.cycles), r: p.best ? 6.5 : 4.5 },
-            s("title", {}, `${p.label}: ${count(p.cycles)} cycles, ${count(p.bytes)} bytes${p.fits ? "" : ", does not fit"}`),
+        [...points]
+          .sort((p, q) => p.best - q.best)
+          .map(p =>
+            s(
+              "circle",
+              { class: p.best ? "best" : p.fits ? "point" : "point no", cx: x(p.bytes), cy: y(p.cycles), r: p.best ? 6.5 : 4.5 },
+              s("title", {}, `${p.label}: ${count(p.cycles)} cycles, ${count(p.bytes)} bytes${p.fits ? "" : ", does not fit"}`),
+            ),
           ),
-        ),
       ];
     }).element,
   );
