@@ -73,6 +73,7 @@ def test_every_printed_command_runs(words: list[str], tmp_path: Path, monkeypatc
     assert cli.main(shlex.split(again[0], comments=True)[1:]) == 0
 
 
+@pytest.mark.exhaustive
 def test_a_shell_runs_them(tmp_path: Path):
     """Really as they are printed, the comment included."""
     iris(tmp_path)
