@@ -54,6 +54,7 @@ VALUES = {
     "Precision.autocastPolicy": (Made((Call("poptorch.autocasting.Policy", ([],), {"fp32": ["Softmax"]}),)),),
     "Training.accumulationAndReplicationReductionType": (Word("poptorch.ReductionType.Sum"),),
     "Training.setMeanAccumulationAndReplicationReductionStrategy": (Word("poptorch.MeanReductionStrategy.Running"),),
+    "TensorLocations.numIOTiles": (64,),
     **{f"TensorLocations.set{group}Location": (Made((Call("poptorch.TensorLocationSettings"), Call("useOnChipStorage", (False,)),
                                                      Call("minElementsForOffChip", (4,)))),)
        for group in ("Activation", "Weight", "Optimizer", "Accumulator")},

@@ -57,8 +57,8 @@ def test_a_replica_keeps_its_share_of_the_optimizer_state(replicas: int) -> None
     whole, shared = tiled(program, replicas), tiled(program, replicas, optimizer_sharded=True, min_elements_sharded=ALL)
     assert states(whole, "optimizer") == 2 * 4 * sum(SIZES)
     assert states(shared, "optimizer") == 2 * 4 * sum(share(n, replicas) for n in SIZES)
-    freed = whole.always_live.sum() - shared.always_live.sum()
-    assert abs(freed - (states(whole, "optimizer") - states(shared, "optimizer"))) < 16 * 600, "but for code"
+    freed = whole.categories["optimizer"].sum() - shared.categories["optimizer"].sum()
+    assert freed == states(whole, "optimizer") - states(shared, "optimizer")
     padded = 4 * sum(replicas * share(n, replicas) for n in SIZES)
     assert [(c.kind, c.bytes, c.when) for c in shared.collectives] == [("reduce-scatter", padded, "before"), ("all-gather", padded, "after")]
     for c in shared.collectives:
@@ -183,7 +183,7 @@ def test_stages_of_replicas_share_out_and_analyses_may_be_repeated() -> None:
         (kind, ipu) for kind in ("all-gather", "reduce-scatter") for ipu in (1, 2, 3)]
     most = [max(i.memory.categories["optimizer"].sum() for i in found.tiled.ipus) for found in (shared, whole)]
     assert most[0] < most[1]
-    again = shared.tiled.again(shared.tiled.options)
+    again = shared.tiled.again({})
     assert again.cycles_per_update == shared.tiled.cycles_per_update
     assert again.shares.elements == shared.tiled.shares.elements
     assert "Each of the 2 replicas keeps a share of the optimizer state" in shared.to_text()

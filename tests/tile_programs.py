@@ -10,6 +10,7 @@ import tileflow.ops  # noqa: F401   (registers the operators)
 from tileflow.graph import Builder, Graph, Origin, TensorType
 from tileflow.program import Batching, Program
 from tileflow.tiles.chip import CHIPS
+from tileflow.tiles.io import HostIO
 from tileflow.tiles.machine import Transfer
 from tileflow.tiles.plan import OpPlan, Phases, TileOptions, TileStep
 from tileflow.tiles.sharding import Shares
@@ -57,7 +58,7 @@ def handmade(layers: int = 3, tiles: int = 1472, scale: float = 1.0, chip: str =
     seconds = cycles / machine.clock_hz
     streams = [Transfer("x", True, 4096, 171, 4), Transfer("relu.2", False, 4096, 171, 4)]
     return SimpleNamespace(
-        transfers=streams, host_cycles=8 * 171, streaming_cycles=0, off_chip={}, shares=Shares(), gather_cycles=0,
+        transfers=streams, host_cycles=8 * 171, streaming_cycles=0, off_chip={}, shares=Shares(), gather_cycles=0, io=HostIO(0, 8 * 171, (1.0, 1.0)),
         ipus=[], links=None, away=None, measured=None,
         tried=[], collectives=[], samples_per_update=made.rows_per_period,
         memory_schedule=SimpleNamespace(of={}), peak_step=np.full(tiles, -1),

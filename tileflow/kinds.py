@@ -86,6 +86,23 @@ class Integer(Kind):
 
 
 @dataclass(frozen=True)
+class IoTiles(Kind):
+    """How many tiles are set aside for I/O: none, or as many as the reference takes."""
+
+    expected = "0, or an even number between 32 and 192"
+    metavar = "N"
+
+    def check(self, value: Any) -> int:
+        number = Integer().check(value)
+        if number and (number % 2 or not 32 <= number <= 192):
+            raise ValueError
+        return number
+
+    def parse(self, text: str) -> Any:
+        return int(text)
+
+
+@dataclass(frozen=True)
 class OneOf(Kind):
     """One of a few whole numbers."""
 
@@ -438,14 +455,17 @@ class Table(Kind):
     noun: str
     words: tuple[str, ...]
     example: str
+    names: tuple[str, ...] = ()
+    """The only names; none: any."""
     metavar = "NAME=WORD,NAME=WORD"
 
     @property
     def expected(self) -> str:
-        return f"a table of {self.noun} and one of {', '.join(self.words)}, such as {self.example}"
+        names = f" ({', '.join(self.names)})" if self.names else ""
+        return f"a table of {self.noun}{names} and one of {', '.join(self.words)}, such as {self.example}"
 
     def check(self, value: Any) -> Mapping[str, str]:
-        if not isinstance(value, Mapping):
+        if not isinstance(value, Mapping) or (self.names and not set(value) <= set(self.names)):
             raise ValueError
         return _by_pattern(value, Choice(self.words).check)
 

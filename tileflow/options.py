@@ -27,6 +27,7 @@ from .kinds import (
     Groupings,
     Integer,
     Integers,
+    IoTiles,
     Machine,
     Names,
     Number,
@@ -61,6 +62,7 @@ TENSOR_GROUPS = ("activations", "weights", "optimizer", "accumulators")
 """What tensors are told apart as where an option says where they are kept."""
 SHARDED_GROUPS = ("weights", "optimizer")
 """Of these those that replicas may share out."""
+OVERLAPS = ("no_overlap", "accumulation_loop", "device_iteration_loop")
 
 
 @dataclass(kw_only=True, repr=False)
@@ -280,6 +282,17 @@ class Options(Settings):
         "and of their partial sums; with a precision of 16 bits the program's own types count")
     serialized_matmul: Mapping[str, str] = _option(
         {}, SerialSplits(), "machine", "matmuls, by name pattern, to do in pieces one after the other", aliases=("serialised_matmul",))
+    num_io_tiles: int = _option(
+        0, IoTiles(), "machine", "tiles of each IPU that compute nothing and pass on what comes from the host and streaming memory, so that it can "
+        "come while the others compute; 0, or an even number from 32 to 192")
+    overlap_inputs: Mapping[str, str] = _option(
+        {}, Table("inputs by name pattern", OVERLAPS, '{"*" = "accumulation_loop"}'), "machine",
+        "inputs that come through I/O tiles while the others compute: all but two of an update's micro-batches, or of those of all device iterations")
+    overlap_outputs: Mapping[str, str] = _option(
+        {}, Table("outputs by name pattern", OVERLAPS, '{"*" = "accumulation_loop"}'), "machine", "outputs that go so")
+    io_tiles_for: Mapping[str, str] = _option(
+        {}, Table("groups of tensors", ("load", "store", "both"), '{weights = "load"}', TENSOR_GROUPS), "machine",
+        "groups of tensors that I/O tiles load from streaming memory, or store there, while the others compute")
     joint_plans: bool = _option(True, Flag(), "machine", "plan a layer's forward and backward passes together where that is cheaper")
     activations_off_chip: bool | None = _option(
         None, Flag(), "machine", "keep activations in streaming memory between the forward and the backward pass, and between phases; else "

@@ -101,6 +101,7 @@ def tile_options(options: Options) -> TileOptions:
     if options.weights_sharded and not options.optimizer_sharded:
         raise OptionError("Option weights_sharded needs optimizer_sharded: a weight and its optimizer state are updated together, so they are "
                           "shared out alike.")
+    _check_io(options)
     given = options.available_memory_proportion
     by_name = dict(given) if isinstance(given, Mapping) else {"*": given}
     default = by_name.pop("*", DEFAULT_PROPORTION)
@@ -113,6 +114,8 @@ def tile_options(options: Options) -> TileOptions:
                        pinned=read_plans(options.tile_plans) if options.tile_plans else {},
                        joint_plans=options.joint_plans, recompute=options.recompute, replicas=options.replication_factor,
                        weights_sharded=options.weights_sharded, optimizer_sharded=options.optimizer_sharded,
+                       num_io_tiles=options.num_io_tiles, io_tiles_for=dict(options.io_tiles_for),
+                       overlap_inputs=dict(options.overlap_inputs), overlap_outputs=dict(options.overlap_outputs),
                        min_elements_sharded=_by_group(options.min_elements_sharded, SHARDED_GROUPS),
                        same_rows=options.input_group_size, shared_by=_shared_by(options), **_locations(options))
 
@@ -133,6 +136,22 @@ def _locations(options: Options) -> dict[str, Any]:
         said = getattr(options, f"{group}_off_chip")
         found[f"{group}_off_chip"] = by_default[group] if said is None else said
     return {**found, "min_elements_off_chip": _by_group(options.min_elements_off_chip, TENSOR_GROUPS)}
+
+
+def _check_io(options: Options) -> None:
+    """OptionError where something is to pass through I/O tiles and cannot."""
+    named = [name for name in ("overlap_inputs", "overlap_outputs") if {*getattr(options, name).values()} - {"no_overlap"}]
+    if not options.num_io_tiles and (named or options.io_tiles_for):
+        raise OptionError(f"Option {[*named, 'io_tiles_for'][0]}: No IO tiles allocated. You must allocate at least 32 IO tiles using num_io_tiles.")
+    if named and options.strategy == "pipelined":
+        raise OptionError(f"Option {named[0]}: Overlapped IO is not supported with the strategy pipelined. If you are using only one IPU, please "
+                          "leave the strategy out or switch to sharded.")
+    for group in options.io_tiles_for:
+        if not _locations(options)[f"{group}_off_chip"]:
+            raise OptionError(f"Option io_tiles_for: {group} are kept on the tiles, so there is nothing to load or store; add {group}_off_chip.")
+    chip_tiles = machine(options).tiles if options.machine is not None else 0
+    if options.num_io_tiles and options.num_io_tiles >= chip_tiles:
+        raise OptionError(f"Option num_io_tiles: {options.num_io_tiles} tiles are to be set aside for I/O, and the chip has {chip_tiles}.")
 
 
 def _by_group(given: int | Mapping[str, int], groups: Iterable[str]) -> dict[str, int]:
@@ -240,6 +259,11 @@ def _check_patterns(tiled: TileProgram, options: Options) -> None:
     for pattern in named if isinstance(named, Mapping) else ():
         if pattern in tiled.options.per_op and not fnmatch.filter(sources, pattern):
             raise OptionError(f"available_memory_proportion: {pattern!r} matches no operator; the operators are {', '.join(sources) or 'none'}.")
+    for option, to_chip, what in (("overlap_inputs", True, "a tensor input to"), ("overlap_outputs", False, "an output of")):
+        names = [t.name for t in tiled.transfers if t.to_chip == to_chip]
+        for pattern in getattr(tiled.options, option):
+            if not fnmatch.filter(names, pattern):
+                raise OptionError(f"Option {option}: {pattern!r} is not {what} the model; these are {', '.join(names) or 'none'}.")
     pins = tiled.options.pinned
     if pins and not any(fnmatch.filter([*own.values(), *sources], pattern) for pattern in pins):
         raise OptionError(f"Plans file {options.tile_plans}: none of its plans is for an operator of this program; "

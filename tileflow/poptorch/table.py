@@ -154,8 +154,9 @@ def _location(group: str) -> Take:
             options[f"{group}_sharded"] = sharded
         if least is not None:
             options["min_elements_sharded"] = {group: least}
-        if found:
-            raise OptionError(f"TensorLocationSettings().{next(iter(found))}: {LOCATIONS}")
+        does = [word for name, word in (("useIOTilesToLoad", "load"), ("useIOTilesToStore", "store")) if found.get(name)]
+        if does:
+            options["io_tiles_for"] = {group: "both" if len(does) == 2 else does[0]}
         return options
     return take
 
@@ -163,10 +164,9 @@ def _location(group: str) -> Take:
 def _located(name: str, group: str, what: str) -> Entry:
     sharded = (f"{group}_sharded", "min_elements_sharded") if group in ("weights", "optimizer") else ()
     return Entry(f"TensorLocations.{name}", f"`poptorch.TensorLocationSettings().useOnChipStorage(False)` keeps {what} in streaming memory "
-                 "(`docs/tiles.md`).", (f"{group}_off_chip", "min_elements_off_chip", *sharded), _location(group))
+                 "(`docs/tiles.md`).", (f"{group}_off_chip", "min_elements_off_chip", *sharded, "io_tiles_for"), _location(group))
 
 
-LOCATIONS = "I/O tiles are not part of the tile machine's model; leave it out."
 SHARDED = "replicas share out weights and optimizer state, not activations or accumulators; leave it out."
 
 
@@ -271,7 +271,7 @@ TRAINING = (
 )
 
 TENSOR_LOCATIONS = (
-    _none("TensorLocations.numIOTiles", LOCATIONS),
+    _is("TensorLocations.numIOTiles", "num_io_tiles", "Tiles that compute nothing (`docs/tiles.md`)."),
     _located("setActivationLocation", "activations", "what waits for the backward pass or a later phase"),
     _located("setWeightLocation", "weights", "weights"),
     _located("setOptimizerLocation", "optimizer", "optimizer state"),
@@ -286,8 +286,8 @@ SETTINGS = (
           ("min_elements_sharded",)),
     Entry("TensorLocationSettings.useReplicatedTensorSharding", f"Stands within setWeightLocation and setOptimizerLocation: {SHARDED}",
           ("weights_sharded", "optimizer_sharded")),
-    _none("TensorLocationSettings.useIOTilesToLoad", LOCATIONS),
-    _none("TensorLocationSettings.useIOTilesToStore", LOCATIONS),
+    Entry("TensorLocationSettings.useIOTilesToLoad", "Stands within setWeightLocation and the others.", ("io_tiles_for",)),
+    Entry("TensorLocationSettings.useIOTilesToStore", "Stands within setWeightLocation and the others.", ("io_tiles_for",)),
 )
 
 JIT = (_none("Jit.traceModel", "nothing is traced: the graph is read from the ONNX file, or recorded from the layers once. Leave it out."),)
@@ -378,6 +378,7 @@ MODELS = (
     _none("set_available_memory", "`nn.set_available_memory`, or the option available_memory_proportion by name."),
     _none("MultiConv", "`nn.MultiConv`."),
     _none("recomputationCheckpoint", "`nn.recomputation_checkpoint`, or the option recomputation_checkpoints by name of layers or nodes."),
+    _none("set_overlap_for_input, set_overlap_for_output", "the options overlap_inputs and overlap_outputs, by name."),
     _none("ipu_print_tensor", "the option anchored_tensors; statistics writes norms of gradients and weights."),
     _none("autocasting.autocast, autocasting.Policy", "`tileflow.autocast`, `tileflow.Policy` (`docs/half.md`)."),
     _none("for_loop, cond", "`Loop`, `Scan` and `If` of ONNX files, with gradients (`docs/control-flow.md`)."),

@@ -169,8 +169,14 @@ def limits(report: Mapping[str, Any]) -> list[str]:
     """Sentences on what besides the tiles decides the time."""
     host, streaming, cycles = report["host"]["cycles_per_update"], report["host"]["streaming_memory_cycles"], report["totals"]["cycles"]
     said = []
+    waits, io = report["host"].get("waits", 0), report["host"].get("io_tiles", {"number": 0, "bytes": 0})
     if host > cycles:
-        said.append(f"The host decides the time: its streams take {count(host)} cycles beside the {count(cycles)} of the tiles.")
+        said.append(f"The host decides the time: its streams take {count(host)} cycles and the tiles' work {count(cycles)}.")
+    if waits * 20 > cycles or io["number"]:
+        said.append(f"The tiles wait {count(waits)} cycles for the host, {percent(waits / max(1, cycles + waits))} of the time" +
+                    ("." if io["number"] else "; num_io_tiles with overlap_inputs lets streams pass while they compute."))
+    if io["number"]:
+        said.append(f"{io['number']} tiles are set aside for I/O and hold {count(io['bytes'])} bytes each of what passes.")
     kept = report["host"].get("streaming_memory_bytes", {})
     for group, nbytes in kept.items():
         said.append(f"Streaming memory holds {size(nbytes)} of {WORDS.get(group, group)}." if nbytes else

@@ -87,8 +87,10 @@ def _chip(tiled: TileProgram) -> dict[str, Any]:
 
 
 def _host(tiled: TileProgram) -> dict[str, Any]:
-    streams = [{"name": t.name, "to_chip": t.to_chip, "bytes": t.nbytes, "cycles": t.cycles, "repeats": t.repeats} for t in tiled.transfers]
-    return {"streams": streams, "cycles_per_update": tiled.host_cycles, "streaming_memory_cycles": tiled.streaming_cycles,
+    streams = [{"name": t.name, "to_chip": t.to_chip, "bytes": t.nbytes, "cycles": t.cycles, "repeats": t.repeats,
+                "overlaps": share} for t, share in zip(tiled.transfers, tiled.io.shares, strict=True)]
+    return {"streams": streams, "cycles_per_update": tiled.host_cycles, "waits": tiled.io.waits,
+            "io_tiles": {"number": tiled.options.num_io_tiles, "bytes": tiled.io.tile_bytes}, "streaming_memory_cycles": tiled.streaming_cycles,
             "streaming_memory_bytes": tiled.off_chip}
 
 

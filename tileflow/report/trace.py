@@ -173,7 +173,8 @@ class _Clock:
         self.cycle += cycles
 
     def host(self, micro_batch: int) -> Iterator[Event]:
-        """A micro-batch's inputs come in and its outputs go out, one after the other, beside the compute steps."""
+        """A micro-batch's inputs come in and its outputs go out, one after the other: on one IPU the tiles wait for what does not overlap, in a
+        pipeline each cycle's streams are drawn beside it."""
         self.host_cycle = max(self.host_cycle, self.cycle)
         for stream in self.report["host"]["streams"]:
             if stream["cycles"]:
@@ -181,3 +182,5 @@ class _Clock:
                 args = {"cycles": stream["cycles"], "bytes": stream["bytes"]}
                 yield {**self.event("host I/O", name, stream["cycles"], args), "ts": round(self.host_cycle * self.microseconds, 6)}
                 self.host_cycle += stream["cycles"]
+                if not stream.get("overlaps", 1) and not self.report["ipus"]:
+                    self.cycle = self.host_cycle

@@ -21,6 +21,7 @@ FREE = frozenset({
     "machine", "available_memory_proportion", "machine_precision", "joint_plans", "recompute", "tile_plans",
     "activations_off_chip", "weights_off_chip", "optimizer_off_chip", "accumulators_off_chip", "min_elements_off_chip",
     "weights_sharded", "optimizer_sharded", "min_elements_sharded",
+    "num_io_tiles", "overlap_inputs", "overlap_outputs", "io_tiles_for",
     "epochs", "loss", "loss_scaling", "schedule", "warmup", "schedule_epochs", "schedule_gamma", "schedule_power", "schedule_end",
     "dims", "tie", "untie", "anchored_tensors", "strategy", "stages", "pipeline_splits", "auto_pipeline", "auto_stage", "auto_round_num_ipus",
     "pipeline_recompute", "pipeline_schedule", "tensors_liveness", "separate_backward_phase",

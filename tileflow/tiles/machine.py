@@ -1,10 +1,11 @@
 """analyze(): a Program on a chip. Every operator planned, every tensor placed, cycles and bytes per tile added up.
 
-Cycles are bulk-synchronous: per operator the worst tile decides each phase, and operators follow one another. Streams to and from the
-host run beside the compute steps, double buffered; the slower of the two decides the time.
+Cycles are bulk-synchronous: per operator the worst tile decides each phase, and operators follow one another. The tiles wait for streams to and from
+the host, unless I/O tiles let them pass meanwhile (`tiles.io`).
 """
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping as Dict
@@ -18,11 +19,12 @@ from ..strategy.cut import staged
 from ..work import Contraction, Reduce, Work
 from .chip import Chip, device_dtype
 from .choose import Chooser
+from .io import Transfer, buffers, computing, hand_over, host_io
 from .ipus import Ipu, Links, Placed, Places, Streaming, worst_of
 from .layout import NOTHING, Layouts, Rearrangement
 from .levers import changed, find_levers
 from .links import collective, waits
-from .locations import GROUPS, OFF_CHIP_FROM, OffChip, offload
+from .locations import GROUPS, OFF_CHIP_FROM, OffChip, group_of, offload
 from .memory import Memory, measure
 from .order import weight_by_weight
 from .plan import OpPlan, Phases, TileOptions, TileStep, node_name
@@ -32,7 +34,7 @@ from .schedule import Entry, Storage, entries_of, schedule
 from .sharding import SHARDED_FROM, Shares, shared_out
 from .spread import on_device
 from .streaming import streaming_cycles
-from .tiled import Contributor, TileProgram, Transfer
+from .tiled import Contributor, TileProgram
 from .turns import counted
 
 _SHARED: PlanCache = {}
@@ -76,7 +78,8 @@ class _Analysis:
 
     def __init__(self, program: Program, chip: Chip, options: TileOptions, cache: PlanCache, shares: Shares, whole: Program) -> None:
         """whole: the program as it was before its states were shared out."""
-        self.program, self.chip, self.options, self.cache, self.shares, self.whole = program, chip, options, cache, shares, whole
+        self.program, self.options, self.cache, self.shares, self.whole, self.machine = program, options, cache, shares, whole, chip
+        self.chip = chip = computing(chip, options.num_io_tiles)
         self.entries: list[Entry] = entries_of(program)
         self.works = [self.work(e.node) for e in self.entries]
         self.made = schedule(program, self.works, options.precision)
@@ -106,6 +109,7 @@ class _Analysis:
     def run(self) -> TileProgram:
         steps, rearranged = [], []
         fetched, gathered = self._fetches(), self._gathers()
+        beside = self._beside()
         for i, (entry, work) in enumerate(zip(self.entries, self.works, strict=True)):
             plan, extra = self.place(entry.node, work)
             phases = plan.phases + extra.phases + Phases(exchange=fetched.get(i, 0) + gathered.get(i, 0))
@@ -119,6 +123,8 @@ class _Analysis:
                 storage.mapping = self.layouts.linear(storage)
         self._count(steps)
         self.streaming, self.gathering = (sum(n * steps[i].times * steps[i].repeats for i, n in found.items()) for found in (fetched, gathered))
+        self._wait_for(beside, fetched, steps)
+        self.buffered = buffers([max(beside.values(), default=0)], self.options.num_io_tiles)
         if self.program.caller is None:
             return self._result(steps, measure(self.made, steps, rearranged, self.chip), rearranged, self._cycles(steps, {}, {}), [])
         placed = Placed(self.places, steps, self.chip)
@@ -185,9 +191,41 @@ class _Analysis:
         for storage in self.made.storages:
             if storage.off_chip:
                 moved = storage.share * storage.itemsize or storage.nbytes
-                for i in (*storage.loads, *storage.stores):
+                for i in self._moves(storage, by_io_tiles=False):
                     nbytes[i] = nbytes.get(i, 0) + moved
         return {i: streaming_cycles(n, self.chip) for i, n in nbytes.items()}
+
+    def _moves(self, storage: Storage, by_io_tiles: bool) -> tuple[int, ...]:
+        """The steps at which a tensor comes or goes by what I/O tiles do, or without them."""
+        does = self.options.io_tiles_for.get(str(group_of(storage)), "") if self.options.num_io_tiles else ""
+        loads = storage.loads if (does in ("load", "both")) == by_io_tiles else ()
+        stores = storage.stores if (does in ("store", "both")) == by_io_tiles else ()
+        return *loads, *stores
+
+    def _beside(self) -> dict[int, int]:
+        """Bytes by step that I/O tiles bring from streaming memory, or take there, while the others compute."""
+        nbytes: dict[int, int] = {}
+        for storage in self.made.storages:
+            for i in self._moves(storage, by_io_tiles=True) if storage.off_chip else ():
+                nbytes[i] = nbytes.get(i, 0) + (storage.share * storage.itemsize or storage.nbytes)
+        return nbytes
+
+    def _wait_for(self, beside: dict[int, int], fetched: dict[int, int], steps: list[TileStep]) -> None:
+        """Let steps take what I/O tiles hand to them, and the last of each part what these need longer than the part does anything else than
+        waiting for streaming memory itself."""
+        last = {step.part: step for step in steps}
+        slower: dict[str, int] = {}
+        for i, nbytes in beside.items():
+            step = steps[i]
+            cycles = streaming_cycles(nbytes, self.chip) * step.times
+            self.streaming += cycles * step.repeats
+            slower[step.part] = slower.get(step.part, 0) + cycles
+            step.phases = step.phases + Phases(exchange=hand_over(nbytes, self.options.num_io_tiles, self.chip) * step.times)
+        once = _once(steps)
+        for i, cycles in fetched.items():
+            once[steps[i].part] -= cycles * steps[i].times
+        for part, cycles in slower.items():
+            last[part].phases = last[part].phases + Phases(exchange=max(0, cycles - once[part]))
 
     def _gathers(self) -> dict[int, int]:
         """Cycles by step in which replicas put weights together of which each has a share."""
@@ -204,7 +242,8 @@ class _Analysis:
         def stream(storage: Storage, to_chip: bool) -> Transfer:
             nbytes = math.prod(storage.shape) * storage.itemsize
             cycles = math.ceil(nbytes / self.chip.host_bytes_per_second * self.chip.clock_hz)
-            return Transfer(storage.name, to_chip, nbytes, cycles, self.made.repeats[self.made.streamed[storage]])
+            last_only = self.program.training and not to_chip                     # training returns its last micro-batch's outputs
+            return Transfer(storage.name, to_chip, nbytes, cycles, 1 if last_only else self.made.repeats[self.made.streamed[storage]])
         return [stream(s, True) for s in self.made.inputs] + [stream(s, False) for s in self.made.outputs]
 
     def _cycles(self, steps: list[TileStep], crossing: Dict[str, int], streams: Dict[str, int]) -> int:
@@ -219,8 +258,10 @@ class _Analysis:
                 links: Links | None = None, away: Streaming | None = None) -> TileProgram:
         phases = functools.reduce(Phases.__add__, (s.phases.times(s.repeats) for s in steps), Phases())
         transfers = self._transfers()
-        host = sum(t.cycles * t.repeats for t in transfers)
-        seconds = max(cycles, host, 1) / self.chip.clock_hz
+        modes = self.options.overlap_inputs, self.options.overlap_outputs
+        io = host_io(transfers, cycles, self.program.batching, self.program.training, modes, self.options.num_io_tiles, self.chip)
+        io = dataclasses.replace(io, tile_bytes=io.tile_bytes + self.buffered)
+        seconds = max(cycles + io.waits, 1) / self.chip.clock_hz
         replicas = self.options.replicas
         samples = self.program.rows_per_period * replicas // self.options.same_rows
         flops = sum(s.flops for s in steps)
@@ -229,14 +270,19 @@ class _Analysis:
         if not fits:
             where = f"Tile {worst} of IPU {worst_of(ipus).number}" if ipus else f"Tile {worst}"
             self.infeasible.append(f"{where} needs {int(memory.peak[worst]):,} bytes and has {self.chip.usable_bytes:,}.")
+        if io.tile_bytes > self.chip.usable_bytes:
+            fits = False
+            self.infeasible.append(f"Each of the {self.options.num_io_tiles} I/O tiles needs {io.tile_bytes:,} bytes for what passes through it and "
+                                   f"has {self.chip.usable_bytes:,}; set aside more of them (num_io_tiles).")
         halves = any(isinstance(w, Contraction) and w.inputs[0] is not None and w.inputs[0].dtype == "float16" for w in self.works)
-        peak_flops = self.chip.peak_flops("float16" if halves else device_dtype("float32", self.options.precision))
+        peak_flops = self.machine.peak_flops("float16" if halves else device_dtype("float32", self.options.precision))
         return TileProgram(self.program, self.chip, self.options, steps, memory.always_live, memory.peak, memory.categories, memory.liveness,
                            phases, cycles, seconds, samples / seconds, flops * replicas / seconds / 1e12,
                            flops / seconds / peak_flops / max(1, len(ipus)), worst, fits,
                            self.infeasible, transfers, self.streaming, memory.peak_step, self.made, rearranged, find_levers,
-                           functools.partial(_again, self.whole, self.chip, self.options), ipus, links, away, memory, self.collectives, self.shares,
-                           self.gathering)
+                           functools.partial(_again, self.whole, self.machine, self.options), ipus, links, away, memory, self.collectives,
+                           self.shares,
+                           self.gathering, io)
 
 
 def _again(program: Program, chip: Chip, options: TileOptions, changes: Dict[str, Any]) -> TileProgram | None:

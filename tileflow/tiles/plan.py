@@ -112,6 +112,8 @@ class TileOptions:
     activations_off_chip, weights_off_chip, optimizer_off_chip, accumulators_off_chip: a group of tensors is kept in streaming memory
         (`tiles.locations`). min_elements_off_chip: by group, how many elements a tensor has at least that leaves the chip.
     weights_sharded, optimizer_sharded: each replica keeps a share of them (`tiles.sharding`). min_elements_sharded: of tensors that are shared out.
+    num_io_tiles: tiles that compute nothing (`tiles.io`). io_tiles_for: group of tensors -> load, store or both: what of their streaming they do.
+    overlap_inputs, overlap_outputs: name pattern of what the host sends and gets -> the loop in which it passes beside the steps.
     """
 
     available_memory_proportion: float = 0.6
@@ -130,6 +132,10 @@ class TileOptions:
     weights_sharded: bool = False
     optimizer_sharded: bool = False
     min_elements_sharded: Mapping[str, int] = field(default_factory=dict)
+    num_io_tiles: int = 0
+    io_tiles_for: Mapping[str, str] = field(default_factory=dict)
+    overlap_inputs: Mapping[str, str] = field(default_factory=dict)
+    overlap_outputs: Mapping[str, str] = field(default_factory=dict)
     recompute: bool = False
     replicas: int = 1
     same_rows: int = 1

@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import OutOfTileMemoryError
 from ..program import Program
 from .chip import Chip
+from .io import HostIO, Transfer
 from .ipus import Ipu, Links, Streaming, worst_of
 from .links import Collective
 from .locations import GROUPS, group_of
@@ -50,17 +51,6 @@ class Lever:
 
 
 @dataclass(frozen=True)
-class Transfer:
-    """One stream between host and chip. `repeats` per weight update."""
-
-    name: str
-    to_chip: bool
-    nbytes: int
-    cycles: int
-    repeats: int
-
-
-@dataclass(frozen=True)
 class Contributor:
     """What a layer holds on the worst tile when that is fullest: bytes by category."""
 
@@ -80,9 +70,9 @@ class TileProgram:
     liveness: bytes on the worst tile during each step, everything included; int64[steps].
     infeasible: sentences on what does not fit: operators over their bound, the program over the tile.
     rearranged: per step the bytes that bring its inputs where it wants them, on the worst tile.
-    transfers: host streams; they run beside the steps and are not part of `phases`.
+    transfers: host streams, which are not part of `phases`.
     cycles_per_update: of all replicas, as they work side by side; all but samples_per_second and tflops is of one of them.
-    seconds_per_update: the slower of the steps and the host's streams.
+    seconds_per_update: of the steps and of what tiles wait for the host's streams.
     tflops: useful 1e12 FLOP/s of all replicas; peak_fraction: of the chips' peak for the program's precision.
     """
 
@@ -125,6 +115,8 @@ class TileProgram:
     """What replicas share out among them."""
     gather_cycles: int = 0
     """Per update, in which replicas put weights together of which each has a share: exchange of the steps before which they do."""
+    io: HostIO = field(default_factory=HostIO)
+    """What streams of the host take; `chip` is that of the tiles that compute."""
     _levers: list[Lever] | None = field(default=None, repr=False)
 
     @property
