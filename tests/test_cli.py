@@ -28,6 +28,8 @@ SAMPLES = {
     "available_memory_proportion": ("conv*=0.1,*=0.3", {"conv*": 0.1, "*": 0.3}),
     "min_elements_off_chip": ("weights=8", {"weights": 8}), "min_elements_sharded": ("4", 4), "recomputation_checkpoints": ("layer*", ("layer*",)),
     "replica_grouping": ("fc*=consecutive:2", {"fc*": "consecutive:2"}),
+    "num_io_tiles": ("64", 64), "overlap_inputs": ("x*=accumulation_loop", {"x*": "accumulation_loop"}),
+    "overlap_outputs": ("*=device_iteration_loop", {"*": "device_iteration_loop"}), "io_tiles_for": ("weights=both", {"weights": "both"}),
     "serialized_matmul": ("fc1=output_channels:4", {"fc1": "output_channels:4"}),
     "autocast": ("/head/*=fp32,Conv=off", {"/head/*": "fp32", "Conv": "off"}),
     "no_decay": ("auto,x*", ("auto", "x*")), "max_weight_norm": ("inf", float("inf")),
