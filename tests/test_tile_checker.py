@@ -3,15 +3,18 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import paths
 import pytest
+from operators import examples
 from tile_checker import violations
 from tile_zoo import ZOO
 
-from tileflow.program import Program
+from tileflow.graph import Builder, Graph, Op, TensorType
+from tileflow.program import Batching, Program
 from tileflow.tiles.chip import Chip, MatrixUnit, chip
 from tileflow.tiles.limits import square_matmul
 from tileflow.tiles.machine import TileProgram, analyze
@@ -48,6 +51,25 @@ def cases() -> list[Any]:
 @pytest.mark.parametrize(("name", "machine", "proportion"), cases())
 def test_nothing_is_better_than_it_can_be(name: str, machine: Chip, proportion: float) -> None:
     assert violations(analysed(name, machine, proportion)) == []
+
+
+def alone(op: Op, types: Sequence[TensorType | None]) -> Program:
+    """A program of one operator."""
+    graph = Graph()
+    b = Builder(graph)
+    inputs = [None if t is None else b.input(f"x{i}", t) for i, t in enumerate(types)]
+    graph.outputs = list(b.emit(op, *inputs))
+    return Program.of(graph, Batching(1))
+
+
+@pytest.mark.parametrize("tiles", [16, pytest.param(100, marks=paths.exhaustive)])
+def test_no_operator_alone_is_better_than_it_can_be(tiles: int) -> None:
+    """Also those of which every part of the work needs whole dimensions of an operand: images of regions, tables, rows of attention."""
+    few, found = chip("gc200").variant(name="few", tiles=tiles), {}
+    for op, types in examples():
+        found[f"{op} {types}"] = violations(analyze(alone(op, types), few, TileOptions()))
+    assert len(found) > 100
+    assert {name: sentences for name, sentences in found.items() if sentences} == {}
 
 
 def test_every_precision_is_looked_at_on_every_chip() -> None:

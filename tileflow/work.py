@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,14 @@ class Window:
 
 @dataclass(frozen=True)
 class Operand:
-    """How a tensor is indexed: per dimension an axis name, a Window, or None (the whole dimension is needed)."""
+    """How a tensor is indexed: per dimension an axis name, a Window, or None (the whole dimension is needed).
+
+    whole: elements of the None dimensions together, where somebody has filled them in (`sized`).
+    """
 
     dims: tuple[str | Window | None, ...]
     dtype: str = "float32"
+    whole: int = 1
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,22 @@ class Scatter(Work):
 @dataclass(frozen=True)
 class Move(Work):
     """Data in another order or shape; no arithmetic."""
+
+
+def sized(work: Work, inputs: Sequence[tuple[int, ...] | None], outputs: Sequence[tuple[int, ...]]) -> Work:
+    """The work of operands of these shapes, each knowing how many elements its None dimensions have: every part of the work needs, or writes, them
+    all. Lookups name theirs (`Gather`); in contractions they have one."""
+    if not isinstance(work, (Map, Reduce)):
+        return work
+
+    def filled(operand: Operand | None, shape: tuple[int, ...] | None) -> Operand | None:
+        if operand is None or shape is None or len(operand.dims) != len(shape):
+            return operand
+        whole = math.prod(n for dim, n in zip(operand.dims, shape, strict=True) if dim is None)
+        return operand if whole == operand.whole else replace(operand, whole=whole)
+    found = (tuple(map(filled, work.inputs, (*inputs, *[None] * (len(work.inputs) - len(inputs))))),
+             tuple(map(filled, work.outputs, (*outputs, *[None] * (len(work.outputs) - len(outputs))))))
+    return work if found == (work.inputs, work.outputs) else replace(work, inputs=found[0], outputs=found[1])      # type: ignore[arg-type]
 
 
 def counted(names: Iterable[str], dtype: str) -> tuple[tuple[str, str, int], ...]:

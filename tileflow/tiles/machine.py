@@ -16,7 +16,7 @@ from ..graph import Graph, Node, with_inside
 from ..graph.composite import declares, expanded, trimmed
 from ..program import Program
 from ..strategy.cut import staged
-from ..work import Contraction, Reduce, Work
+from ..work import Contraction, Reduce, Work, sized
 from .chip import Chip, device_dtype
 from .choose import Chooser
 from .io import Transfer, buffers, computing, hand_over, host_io
@@ -103,7 +103,8 @@ class _Analysis:
         key = "work", op, inputs, outputs, self.options.precision
         found = self.cache.get(key)
         if found is None:
-            found = self.cache[key] = on_device(op.work(inputs, outputs), self.options.precision)
+            work = sized(op.work(inputs, outputs), [None if t is None else t.shape for t in inputs], [t.shape for t in outputs])
+            found = self.cache[key] = on_device(work, self.options.precision)
         return found
 
     def run(self) -> TileProgram:

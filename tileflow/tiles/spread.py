@@ -139,20 +139,20 @@ def extents(work: Work, splits: Splits, grains: Splits) -> dict[str, int]:
     return {a.name: min(a.size, axis_step(a.size, splits.get(a.name, 1), grains.get(a.name, 1))) for a in work.axes}
 
 
-def operand_elements(operand: Operand, extent: Dict[str, int], whole: int = 1) -> int:
-    """Elements of an operand on the worst tile; `whole` stands for dimensions that no axis names."""
-    total = 1
+def operand_elements(operand: Operand, extent: Dict[str, int]) -> int:
+    """Elements of an operand on the worst tile."""
+    total = operand.whole
     for dim in operand.dims:
         if isinstance(dim, Window):
             total *= (extent.get(dim.out, 1) - 1) * dim.stride + (extent.get(dim.tap, 1) - 1) * dim.dilation + 1
         else:
-            total *= whole if dim is None or dim not in extent else extent[dim]
+            total *= 1 if dim is None or dim not in extent else extent[dim]
     return total
 
 
 def aligned(operand: Operand, splits: Splits) -> bool:
     """Whether each element is needed on one tile only. Scalars count as such: every tile keeps them."""
-    if all(d is None for d in operand.dims):
+    if operand.whole == 1 and all(d is None for d in operand.dims):
         return True
     named = {d for d in operand.dims if isinstance(d, str)}
     return all(parts == 1 or axis in named for axis, parts in splits.items())
@@ -163,7 +163,7 @@ def _halo(work: Work, operand: Operand, extent: Dict[str, int], splits: Splits) 
     named = {d for d in operand.dims if isinstance(d, str)} | {n for d in operand.dims if isinstance(d, Window) for n in (d.out, d.tap)}
     if not any(isinstance(d, Window) for d in operand.dims) or any(p > 1 and a not in named for a, p in splits.items()):
         return None
-    own = 1
+    own = operand.whole
     for dim in operand.dims:
         if isinstance(dim, Window):
             own *= extent[dim.out] * dim.stride
@@ -233,7 +233,8 @@ def map_at(work: Work, chip: Chip, splits: Splits, layout: Mapping | None = None
     grains = grains if grains is not None else {a: g for a, g in vector_grains(work.axes, itemsize).items() if a in splits}
     extent = extents(work, splits, grains)
     elements = math.prod(extent.values()) if layout is None else layout.worst
-    sent = sum(min(operand_elements(o, extent), elements) * item_bytes(o) for o in work.inputs if o and not aligned(o, splits))
+    sent = sum(min(operand_elements(o, extent), elements if o.whole == 1 else o.whole * elements) * item_bytes(o)
+               for o in work.inputs if o and not aligned(o, splits))
     phases = Phases(worker_cycles(work, elements, itemsize, chip), exchange_cycles(sent, chip), chip.sync_cycles * (sent > 0))
     start = layout.start if layout else 0
     tiles = math.prod(splits.values()) if layout is None else layout.tiles_used
