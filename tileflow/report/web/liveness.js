@@ -64,27 +64,7 @@ VIEWS.Liveness = panel => {
       .map(n => [n, onTile(v, r.spreads, n, tile)]);
     const rows = m.kinds.map((k, c) => [[dot(k.colour), k.name], count(one.over[c][i]), percent(one.over[c][i] / m.bound)]);
     rows.push(["all", count(sum(one.over.map(o => o[i]))), percent(sum(one.over.map(o => o[i])) / m.bound)]);
-    const grid = bigTable({
-      label: "variables live at this step",
-      count: held.length,
-      start: [2, -1],
-      height: 420,
-      words: k => texts(v.name[held[k][0]]),
-      columns: [
-        {
-          name: "variable",
-          width: 260,
-          left: true,
-          value: k => texts(v.name[held[k][0]]),
-          show: k => variableLink(held[k][0]),
-          title: k => texts(v.name[held[k][0]]),
-        },
-        { name: "kind", width: 105, left: true, value: k => texts(v.kind[held[k][0]]) },
-        { name: "on that tile", width: 125, value: k => held[k][1], show: k => count(held[k][1]) },
-        { name: "on all tiles", width: 115, value: k => v.bytes[held[k][0]], show: k => size(v.bytes[held[k][0]]) },
-        { name: "there", width: 160, left: true, value: k => v.birth[held[k][0]], show: k => lifetime(v, held[k][0]) },
-      ],
-    });
+    const grid = variablesOn("variables live at this step", held, "on that tile");
     detail.replaceChildren(
       card(
         `Step ${count(i)}`,

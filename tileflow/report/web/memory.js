@@ -91,27 +91,7 @@ VIEWS.Memory = panel => {
       : [];
     const rows = m.kinds.map((k, c) => [[dot(k.colour), k.name], count(one.categories[c][t]), percent(one.categories[c][t] / m.bound)]);
     rows.push([[dot("transparent"), "free"], count(Math.max(0, m.bound - one.peak[t])), percent(Math.max(0, 1 - one.peak[t] / m.bound))]);
-    const grid = bigTable({
-      label: `variables on tile ${t}`,
-      count: held.length,
-      start: [2, -1],
-      height: 420,
-      words: k => texts(v.name[held[k][0]]),
-      columns: [
-        {
-          name: "variable",
-          width: 260,
-          left: true,
-          value: k => texts(v.name[held[k][0]]),
-          show: k => variableLink(held[k][0]),
-          title: k => texts(v.name[held[k][0]]),
-        },
-        { name: "kind", width: 110, left: true, value: k => texts(v.kind[held[k][0]]) },
-        { name: "bytes here", width: 122, value: k => held[k][1], show: k => count(held[k][1]) },
-        { name: "on all tiles", width: 110, value: k => v.bytes[held[k][0]], show: k => size(v.bytes[held[k][0]]) },
-        { name: "there", width: 160, left: true, value: k => v.birth[held[k][0]], show: k => lifetime(v, held[k][0]) },
-      ],
-    });
+    const grid = variablesOn(`variables on tile ${t}`, held, "bytes here");
     detail.replaceChildren(
       card(
         `Tile ${t}`,

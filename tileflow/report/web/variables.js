@@ -1,5 +1,31 @@
 // Every tensor in tile memory, and where the one that is picked lies.
 
+/* Variables with their bytes on a tile: `held` are pairs of number and bytes, `here` is that column's name. */
+function variablesOn(label, held, here) {
+  const v = the().variables;
+  return bigTable({
+    label,
+    count: held.length,
+    start: [2, -1],
+    height: 420,
+    words: k => texts(v.name[held[k][0]]),
+    columns: [
+      {
+        name: "variable",
+        width: 260,
+        left: true,
+        value: k => texts(v.name[held[k][0]]),
+        show: k => variableLink(held[k][0]),
+        title: k => texts(v.name[held[k][0]]),
+      },
+      { name: "kind", width: 105, left: true, value: k => texts(v.kind[held[k][0]]) },
+      { name: here, width: 125, value: k => held[k][1], show: k => count(held[k][1]) },
+      { name: "on all tiles", width: 115, value: k => v.bytes[held[k][0]], show: k => size(v.bytes[held[k][0]]) },
+      { name: "there", width: 160, left: true, value: k => v.birth[held[k][0]], show: k => lifetime(v, held[k][0]) },
+    ],
+  });
+}
+
 VIEWS.Variables = panel => {
   const r = the(),
     v = r.variables,
