@@ -36,7 +36,7 @@ def _totals(a: Report, b: Report) -> list[list[Any]]:
         ("bytes on the mean tile", lambda r: r["memory"]["mean"], f.count, 1),
         ("always live, fullest tile", lambda r: max(r["memory"]["always_live"], default=0), f.count, 1),
         ("operators", lambda r: len(r["steps"]), f.count, 0), ("samples of an update", lambda r: r["batching"]["samples_per_update"], f.count, 0),
-        ("IPUs", lambda r: r["chip"]["ipus"], f.count, 0)]
+        ("IPUs", lambda r: r["replicas"]["all"], f.count, 0)]
     return [[label, of(a), of(b), [words(of(a)), words(of(b))], worse] for label, of, words, worse in found]
 
 
