@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +10,10 @@ import paths
 import pytest
 from operators import examples
 from tile_checker import violations
+from tile_models import alone
 from tile_zoo import ZOO
 
-from tileflow.graph import Builder, Graph, Op, TensorType
-from tileflow.program import Batching, Program
+from tileflow.program import Program
 from tileflow.tiles.chip import Chip, MatrixUnit, chip
 from tileflow.tiles.limits import square_matmul
 from tileflow.tiles.machine import TileProgram, analyze
@@ -51,15 +50,6 @@ def cases() -> list[Any]:
 @pytest.mark.parametrize(("name", "machine", "proportion"), cases())
 def test_nothing_is_better_than_it_can_be(name: str, machine: Chip, proportion: float) -> None:
     assert violations(analysed(name, machine, proportion)) == []
-
-
-def alone(op: Op, types: Sequence[TensorType | None]) -> Program:
-    """A program of one operator."""
-    graph = Graph()
-    b = Builder(graph)
-    inputs = [None if t is None else b.input(f"x{i}", t) for i, t in enumerate(types)]
-    graph.outputs = list(b.emit(op, *inputs))
-    return Program.of(graph, Batching(1))
 
 
 @pytest.mark.parametrize("tiles", [16, pytest.param(100, marks=paths.exhaustive)])
