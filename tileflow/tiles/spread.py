@@ -151,8 +151,9 @@ def operand_elements(operand: Operand, extent: Dict[str, int]) -> int:
 
 
 def aligned(operand: Operand, splits: Splits) -> bool:
-    """Whether each element is needed on one tile only. Scalars count as such: every tile keeps them."""
-    if operand.whole == 1 and all(d is None for d in operand.dims):
+    """Whether each element is needed on one tile only. What no axis names counts as such: every tile keeps it, or the machine brings it to each,
+    however the work is cut (so it tells no plan from another)."""
+    if all(d is None for d in operand.dims):
         return True
     named = {d for d in operand.dims if isinstance(d, str)}
     return all(parts == 1 or axis in named for axis, parts in splits.items())
