@@ -109,8 +109,8 @@ class _Analysis:
 
     def run(self) -> TileProgram:
         steps, rearranged = [], []
-        fetched, gathered = self._fetches(), self._gathers()
-        beside = self._beside()
+        fetched = {i: streaming_cycles(n, self.chip) for i, n in self._moved(by_io_tiles=False).items()}
+        gathered, beside = self._gathers(), self._moved(by_io_tiles=True)
         for i, (entry, work) in enumerate(zip(self.entries, self.works, strict=True)):
             plan, extra = self.place(entry.node, work)
             phases = plan.phases + extra.phases + Phases(exchange=fetched.get(i, 0) + gathered.get(i, 0))
@@ -186,15 +186,14 @@ class _Analysis:
             for value in values:
                 self.made.of[value].mapping = mapping
 
-    def _fetches(self) -> dict[int, int]:
-        """Cycles by step in which tensors of streaming memory come before it and go after it."""
+    def _moved(self, by_io_tiles: bool) -> dict[int, int]:
+        """Bytes by step that come from streaming memory before it and go there after it: those that I/O tiles move while the others compute, or those
+        that the tiles wait for."""
         nbytes: dict[int, int] = {}
         for storage in self.made.storages:
-            if storage.off_chip:
-                moved = storage.share * storage.itemsize or storage.nbytes
-                for i in self._moves(storage, by_io_tiles=False):
-                    nbytes[i] = nbytes.get(i, 0) + moved
-        return {i: streaming_cycles(n, self.chip) for i, n in nbytes.items()}
+            for i in self._moves(storage, by_io_tiles) if storage.off_chip else ():
+                nbytes[i] = nbytes.get(i, 0) + (storage.share * storage.itemsize or storage.nbytes)
+        return nbytes
 
     def _moves(self, storage: Storage, by_io_tiles: bool) -> tuple[int, ...]:
         """The steps at which a tensor comes or goes by what I/O tiles do, or without them."""
@@ -202,14 +201,6 @@ class _Analysis:
         loads = storage.loads if (does in ("load", "both")) == by_io_tiles else ()
         stores = storage.stores if (does in ("store", "both")) == by_io_tiles else ()
         return *loads, *stores
-
-    def _beside(self) -> dict[int, int]:
-        """Bytes by step that I/O tiles bring from streaming memory, or take there, while the others compute."""
-        nbytes: dict[int, int] = {}
-        for storage in self.made.storages:
-            for i in self._moves(storage, by_io_tiles=True) if storage.off_chip else ():
-                nbytes[i] = nbytes.get(i, 0) + (storage.share * storage.itemsize or storage.nbytes)
-        return nbytes
 
     def _wait_for(self, beside: dict[int, int], fetched: dict[int, int], steps: list[TileStep]) -> None:
         """Let steps take what I/O tiles hand to them, and the last of each part what these need longer than the part does anything else than

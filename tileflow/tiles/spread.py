@@ -234,8 +234,7 @@ def map_at(work: Work, chip: Chip, splits: Splits, layout: Mapping | None = None
     grains = grains if grains is not None else {a: g for a, g in vector_grains(work.axes, itemsize).items() if a in splits}
     extent = extents(work, splits, grains)
     elements = math.prod(extent.values()) if layout is None else layout.worst
-    sent = sum(min(operand_elements(o, extent), elements if o.whole == 1 else o.whole * elements) * item_bytes(o)
-               for o in work.inputs if o and not aligned(o, splits))
+    sent = sum(min(operand_elements(o, extent), o.whole * elements) * item_bytes(o) for o in work.inputs if o and not aligned(o, splits))
     phases = Phases(worker_cycles(work, elements, itemsize, chip), exchange_cycles(sent, chip), chip.sync_cycles * (sent > 0))
     start = layout.start if layout else 0
     tiles = math.prod(splits.values()) if layout is None else layout.tiles_used
