@@ -77,6 +77,9 @@ OF_STRATEGY = {"stages": SEVERAL, "pipeline_splits": SEVERAL, "auto_pipeline": S
                "tensors_liveness": ("serial_phased", "parallel_phased"),
                "separate_backward_phase": ("serial_phased", "parallel_phased")}
 """What counts with these strategies only."""
+AXES = ("training", "machine", "replication_factor", "ipus", "micro_batch_size", "gradient_accumulation", "precision", "available_memory_proportion",
+        "recompute", "optimizer_off_chip")
+"""What may have several values in an exploration, in the order of tables: options, whether the model is trained, and on how many IPUs it runs."""
 OF_MACHINE_ALONE = ("machine", "machine_precision", "available_memory_proportion", "joint_plans", "recompute", "tile_plans", "min_elements_off_chip",
                     "activations_off_chip", "weights_off_chip", "optimizer_off_chip", "accumulators_off_chip")
 """Of which a compiled program knows nothing: what differs in no more shares it."""

@@ -10,13 +10,14 @@ from .. import compiler
 from ..errors import OptionError, TileflowError
 from ..exploration import Exploration, ExplorationInterrupted, Point
 from ..exploration.found import made
-from ..exploration.grid import AXES, Setting, check_effects, program_key, settings
+from ..exploration.grid import Setting, check_effects, program_key, settings
 from ..exploration.point import FAILED, FITS, OUT_OF_MEMORY
 from ..nn import Module
 from ..options import Options, renamed, with_defaults
 from ..text import one_line
 from ..tiles.ipus import counts
 from ..tiles.tiled import TileProgram
+from ..uses import AXES
 from .models import Modelish, load, model_name
 from .simulation import DEFAULT_MACHINE, bytes_per_ipu, compiled
 

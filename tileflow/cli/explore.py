@@ -10,16 +10,12 @@ from ..errors import OptionError
 from ..kinds import Flag
 from ..options import Options, declarations
 from ..terminal import say
-from ..uses import check_use
+from ..uses import AXES, check_use
 from . import suggest
 from .arguments import BOTH, Several, add_model, add_options, model_path, options_of
 from .exit import INTERNAL_ERROR, OK, USER_ERROR
 
 FOLDER = "explored"
-AXES = ("machine", "replication_factor", "micro_batch_size", "gradient_accumulation", "precision", "available_memory_proportion", "recompute",
-        "optimizer_off_chip")
-"""Options that take several values here."""
-
 HELP = "compile an ONNX model for several machines and settings, without running it, and compare throughput and memory"
 EPILOG = (f"Flags of several values compare every combination. The table goes to the terminal, and with a picture to --out, by default {FOLDER}/. "
           "example: tileflow explore model.onnx --training --machines gc200,bow,mine.toml --micro-batch-size 1,2,4,8 --precision 16.16,32.32")
@@ -67,7 +63,7 @@ def _axes(chosen: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"training": chosen.training}
     if chosen.ipus is not None:
         found["ipus"] = _numbers("--ipus", chosen.ipus)
-    for name in AXES:
+    for name in (n for n in AXES if n in declarations()):
         text = getattr(chosen, name, None)
         if text is None:
             continue

@@ -12,11 +12,8 @@ from ..errors import OptionError
 from ..kinds import Choice, Range
 from ..kinds import Integer as Whole
 from ..options import Options, declarations
-from ..uses import OF_MACHINE_ALONE, check_use, for_training
+from ..uses import AXES, OF_MACHINE_ALONE, check_use, for_training
 
-AXES = ("training", "machine", "replication_factor", "ipus", "micro_batch_size", "gradient_accumulation", "precision", "available_memory_proportion",
-        "recompute", "optimizer_off_chip")
-"""What may have several values, in the order of tables: options, whether the model is trained, and on how many IPUs it runs."""
 MOST = 10_000
 """Settings of an exploration."""
 CALLS = 8
