@@ -13,11 +13,11 @@ from typing import Any
 import tileflow
 from tileflow import schedule as order
 from tileflow.program import Program
-from tileflow.tiles.chip import Chip, chip
-from tileflow.tiles.links import waits
+from tileflow.tiles.hardware.chip import Chip, chip
 from tileflow.tiles.machine import TileProgram, analyze
-from tileflow.tiles.plan import TileOptions
-from tileflow.tiles.planner import PlanCache
+from tileflow.tiles.plans.plan import TileOptions
+from tileflow.tiles.plans.planner import PlanCache
+from tileflow.tiles.system.links import waits
 
 from .networks import bert_program, matmul_program, resnet_program, vit_program
 

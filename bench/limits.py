@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tileflow.tiles.chip import chip
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.limits import PRECISIONS, largest_square_matmul
 
 CHIPS = ("gc2", "gc200", "bow", "c600")

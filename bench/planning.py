@@ -17,10 +17,10 @@ import tileflow
 from tileflow import nn
 from tileflow.graph import TensorType
 from tileflow.program import Batching, Program
-from tileflow.tiles.chip import chip
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
-from tileflow.tiles.plan import TileOptions
-from tileflow.tiles.planner import PlanCache
+from tileflow.tiles.plans.plan import TileOptions
+from tileflow.tiles.plans.planner import PlanCache
 
 from .networks import bert_program, resnet_program, training_program
 

@@ -12,9 +12,9 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 from tile_models import PROGRAMS  # noqa: E402
 
-from tileflow.tiles.chip import chip  # noqa: E402
+from tileflow.tiles.hardware.chip import chip  # noqa: E402
 from tileflow.tiles.machine import TileProgram, analyze  # noqa: E402
-from tileflow.tiles.plan import TileOptions  # noqa: E402
+from tileflow.tiles.plans.plan import TileOptions  # noqa: E402
 
 FILE = Path(__file__).with_name("golden_tiles.json")
 SMALL = chip("gc200").variant(name="small", tiles=16)

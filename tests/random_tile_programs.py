@@ -17,8 +17,8 @@ from tileflow.graph import Builder
 from tileflow.nn.tensor import Tensor
 from tileflow.optim import SGD, Adam, Optimizer
 from tileflow.program import Batching, Program
-from tileflow.tiles.chip import CHIPS, Chip, MatrixUnit
-from tileflow.tiles.plan import TileOptions
+from tileflow.tiles.hardware.chip import CHIPS, Chip, MatrixUnit
+from tileflow.tiles.plans.plan import TileOptions
 
 Rng = np.random.Generator
 Drawn = tuple[Program, Chip, TileOptions, dict[str, Array]]

@@ -96,6 +96,19 @@ def test_arrows_that_may_exist(part: str):
     assert not found, f"{part} must not import these"
 
 
+FLOORS_OF_TILES = ["hardware", "plans", "program", "placing", "system"]
+"""The folders of the tile machine, each built on those before it; what lies beside them (`analyze`, levers, tuning) stands on all."""
+
+
+@pytest.mark.parametrize("folder", FLOORS_OF_TILES)
+def test_folders_of_the_tile_machine_import_downwards(folder: str):
+    below = FLOORS_OF_TILES[:FLOORS_OF_TILES.index(folder) + 1]
+    inside = [p for p in files_of("tiles") if p.parent.name == folder]
+    assert inside, f"there is no tiles/{folder}"
+    found = {(p.name, name) for p in inside for name in imports(p) if name.startswith("tileflow.tiles.") and name.split(".")[2] not in below}
+    assert not found, f"tiles/{folder} must not import these"
+
+
 KNOT = ["tileflow.graph.builder", "tileflow.graph.graph", "tileflow.graph.op"]
 """The one circle, and for type checkers only: an operator's declaration says what its methods are handed, graphs are made of operators."""
 

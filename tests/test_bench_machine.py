@@ -13,9 +13,9 @@ from tileflow import nn
 from tileflow.graph import TensorType
 from tileflow.loss import find
 from tileflow.program import Batching, Program
-from tileflow.tiles.chip import chip
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
-from tileflow.tiles.plan import TileOptions
+from tileflow.tiles.plans.plan import TileOptions
 from tileflow.work import Contraction
 
 

@@ -33,7 +33,7 @@ from tileflow.passes.fold import fold
 from tileflow.program import Batching
 from tileflow.runtime.executable import Host, make_engine
 from tileflow.state import Session
-from tileflow.tiles.chip import chip
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 
 Array = np.ndarray

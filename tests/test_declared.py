@@ -24,7 +24,7 @@ from tileflow.graph import OPS, Builder, Graph, Op, TensorType, type_of
 from tileflow.graph.composite import declares
 from tileflow.importers.onnx import import_graph, wrap_model
 from tileflow.importers.onnx.site import field_types
-from tileflow.tiles.chip import chip
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 
 SPECIAL = (np.nan, np.inf, -np.inf)

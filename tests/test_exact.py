@@ -21,10 +21,10 @@ from tileflow.graph import Node, Op, type_of
 from tileflow.ops.reduce import ReduceSum
 from tileflow.program import Program
 from tileflow.runtime.training_model import TrainingModel
-from tileflow.tiles.chip import chip
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
-from tileflow.tiles.plan import OpPlan, Phases, TileOptions
-from tileflow.tiles.planner import plan_work
+from tileflow.tiles.plans.plan import OpPlan, Phases, TileOptions
+from tileflow.tiles.plans.planner import plan_work
 from tileflow.work import Contraction, Reduce, Window, Work
 
 Array = np.ndarray

@@ -16,10 +16,10 @@ import tileflow
 from tileflow.errors import OptionError
 from tileflow.optim import Adam
 from tileflow.program import Batching
-from tileflow.tiles.chip import chip
-from tileflow.tiles.io import Transfer, host_io
+from tileflow.tiles.hardware.chip import chip
+from tileflow.tiles.hardware.io import Transfer, host_io
 from tileflow.tiles.machine import analyze
-from tileflow.tiles.plan import TileOptions
+from tileflow.tiles.plans.plan import TileOptions
 
 GC200 = chip("gc200")
 ALL = {"*": "accumulation_loop"}

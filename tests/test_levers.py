@@ -15,7 +15,7 @@ from tileflow import cli, nn
 from tileflow.api import simulation
 from tileflow.errors import OutOfTileMemoryError
 from tileflow.options import Options
-from tileflow.tiles.chip import chip
+from tileflow.tiles.hardware.chip import chip
 from tileflow.uses import OF_MACHINE_ALONE
 
 FOLDER = tempfile.TemporaryDirectory()

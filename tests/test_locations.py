@@ -14,12 +14,12 @@ from tileflow.errors import OptionError
 from tileflow.optim import SGD, Adam
 from tileflow.program import Program
 from tileflow.strategy.stages import SerialPhasedExecution
-from tileflow.tiles.chip import chip
-from tileflow.tiles.locations import GROUPS, OffChip, group_of
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import TileProgram, analyze
-from tileflow.tiles.plan import TileOptions
-from tileflow.tiles.schedule import Storage
-from tileflow.tiles.streaming import streaming_cycles
+from tileflow.tiles.plans.plan import TileOptions
+from tileflow.tiles.program.schedule import Storage
+from tileflow.tiles.system.locations import GROUPS, OffChip, group_of
+from tileflow.tiles.system.streaming import streaming_cycles
 
 SMALL = chip("gc200").variant(name="small", tiles=16)
 

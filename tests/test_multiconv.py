@@ -19,9 +19,9 @@ from tileflow.loss import find
 from tileflow.lower.plan import make_plan
 from tileflow.nn.module import record
 from tileflow.program import Batching
-from tileflow.tiles.chip import chip
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import TileProgram, analyze
-from tileflow.tiles.plan import TileOptions
+from tileflow.tiles.plans.plan import TileOptions
 
 
 class Net(nn.Module):

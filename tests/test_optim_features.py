@@ -18,7 +18,7 @@ from tileflow import exact, nn, optim
 from tileflow.errors import OptionError, TrainingError
 from tileflow.optim.schedules import linear
 from tileflow.options import Options
-from tileflow.tiles.chip import chip
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 
 W, UPDATES = drawn(), 20

@@ -13,7 +13,7 @@ from optim_harness import feed, trainer
 
 from tileflow import cli, optim
 from tileflow.options import Options
-from tileflow.tiles.chip import chip
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 
 PAGE = (Path(__file__).parent.parent / "docs" / "optimizers.md").read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from tileflow.options import read_options_file
 from tileflow.reading import open_regular, read_text
 from tileflow.runtime.checkpoint import load_tensors
 from tileflow.runtime.data import open_data
-from tileflow.tiles.chip import Chip
+from tileflow.tiles.hardware.chip import Chip
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes: a POSIX system makes it run")
 

@@ -17,7 +17,7 @@ from tileflow.errors import ReportError
 from tileflow.options import declarations
 from tileflow.report import compare, gantt, insights, palette, svg, text, trace
 from tileflow.report import format as f
-from tileflow.tiles.chip import CHIPS
+from tileflow.tiles.hardware.chip import CHIPS
 
 POINTS = [
     {"label": "0.1", "kind": "sweep", "proportion": 0.1, "per_op": {}, "cycles": 2000, "bytes": 300_000, "fits": True, "best": False},

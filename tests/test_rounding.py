@@ -18,7 +18,7 @@ from tileflow.kernels.elementwise.rounding import joined, stochastic
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.random import philox, position_bits
 from tileflow.ops.cast import Cast, CastAway, Joined, Remainder, StochasticCast
-from tileflow.tiles.chip import chip
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 
 Array = np.ndarray

@@ -18,9 +18,9 @@ from tileflow.errors import OptionError, TrainingError
 from tileflow.optim.scaling import LOSS_SCALE
 from tileflow.options import declarations
 from tileflow.progress import epoch_line
-from tileflow.tiles.chip import chip
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
-from tileflow.tiles.plan import TileOptions
+from tileflow.tiles.plans.plan import TileOptions
 from tileflow.uses import OF_SCALING
 
 RNG = np.random.default_rng(0)

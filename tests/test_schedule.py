@@ -45,7 +45,7 @@ from tileflow.schedule import (
     widest,
 )
 from tileflow.state import Session
-from tileflow.tiles.chip import chip
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 
 BATCHINGS = [(micro_batches, updates) for micro_batches in (1, 2, 3, 4, 7) for updates in (None, 1, 2, 3)]

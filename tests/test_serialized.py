@@ -18,9 +18,9 @@ from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import In, Out, Work
 from tileflow.ops.matmul import MODES
 from tileflow.program import Batching, Program
-from tileflow.tiles.chip import chip
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
-from tileflow.tiles.plan import TileOptions
+from tileflow.tiles.plans.plan import TileOptions
 from tileflow.work import Contraction
 
 CHANNELS = ("input_channels", "output_channels")

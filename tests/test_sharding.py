@@ -16,12 +16,12 @@ from tileflow.errors import OptionError
 from tileflow.graph import Graph, TensorType, verify
 from tileflow.optim import LAMB, SGD, Adam, AdamW, Optimizer
 from tileflow.program import Program
-from tileflow.tiles.chip import chip
-from tileflow.tiles.links import collective
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import TileProgram, analyze
-from tileflow.tiles.plan import TileOptions
-from tileflow.tiles.sharding import SHARDED_FROM, Piece, share, shared_out
-from tileflow.tiles.streaming import streaming_cycles
+from tileflow.tiles.plans.plan import TileOptions
+from tileflow.tiles.system.links import collective
+from tileflow.tiles.system.sharding import SHARDED_FROM, Piece, share, shared_out
+from tileflow.tiles.system.streaming import streaming_cycles
 
 SMALL = chip("gc200").variant(name="small", tiles=16)
 ALL = {"optimizer": 1, "weights": 1}

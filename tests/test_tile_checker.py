@@ -14,10 +14,10 @@ from tile_models import alone
 from tile_zoo import ZOO
 
 from tileflow.program import Program
-from tileflow.tiles.chip import Chip, MatrixUnit, chip
+from tileflow.tiles.hardware.chip import Chip, MatrixUnit, chip
 from tileflow.tiles.limits import square_matmul
 from tileflow.tiles.machine import TileProgram, analyze
-from tileflow.tiles.plan import TileOptions
+from tileflow.tiles.plans.plan import TileOptions
 
 MINE = chip("gc200").variant(name="mine", tiles=100, tiles_per_bus=4, exchange_bytes_per_cycle=6.0, vector_bytes=16, workers=4,
                              bytes_per_tile=1 << 20,

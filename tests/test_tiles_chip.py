@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tileflow.errors import OptionError
-from tileflow.tiles.chip import CHIPS, Chip, MatrixUnit, chip, device_dtype
-from tileflow.tiles.exchange import exchange_cycles
+from tileflow.tiles.hardware.chip import CHIPS, Chip, MatrixUnit, chip, device_dtype
+from tileflow.tiles.hardware.exchange import exchange_cycles
 
 FILE = """
 name = "mine"

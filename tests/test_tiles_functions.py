@@ -10,11 +10,11 @@ import tileflow.ops  # noqa: F401   (registers the operators)
 from tileflow.graph import OPS, TensorType
 from tileflow.kernels.elementwise.expr import OPERATIONS
 from tileflow.ops.functions import CASTS
-from tileflow.tiles.chip import chip
-from tileflow.tiles.functions import FLOATS, vector_cycles
+from tileflow.tiles.hardware.chip import chip
+from tileflow.tiles.hardware.functions import FLOATS, vector_cycles
 from tileflow.tiles.machine import analyze
-from tileflow.tiles.plan import TileOptions
-from tileflow.tiles.spread import on_device, worker_cycles
+from tileflow.tiles.plans.plan import TileOptions
+from tileflow.tiles.plans.spread import on_device, worker_cycles
 from tileflow.work import Work
 
 ONE = chip("gc200").variant(name="one", tiles=1)
@@ -97,7 +97,7 @@ def test_analysed_operators_take_them(precision: str) -> None:
 
 
 def test_code_is_shared_by_equal_functions_only() -> None:
-    from tileflow.tiles.memory import vertex_code
+    from tileflow.tiles.placing.memory import vertex_code
     tanh, again, log = (analyze(alone(OPS[name](), (TensorType("float32", (64, n)),)), ONE).steps[0]
                         for name, n in (("Tanh", 40), ("Tanh", 8), ("Log", 8)))
     assert vertex_code(tanh.work, tanh.plan)[0][0] == vertex_code(again.work, again.plan)[0][0]

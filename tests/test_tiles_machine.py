@@ -22,13 +22,13 @@ from tileflow.exact.boxes import parts_of
 from tileflow.graph import Op, verify
 from tileflow.optim import Adam
 from tileflow.program import Program
-from tileflow.tiles.chip import chip
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.levers import changed
 from tileflow.tiles.limits import bisect, largest_square_matmul, square_matmul
 from tileflow.tiles.machine import TileProgram, analyze
-from tileflow.tiles.plan import Phases, TileOptions
-from tileflow.tiles.recompute import recomputed
-from tileflow.tiles.streaming import streaming_cycles
+from tileflow.tiles.plans.plan import Phases, TileOptions
+from tileflow.tiles.program.recompute import recomputed
+from tileflow.tiles.system.streaming import streaming_cycles
 from tileflow.work import Gather, Scatter
 
 GC200, SMALL = chip("gc200"), chip("gc200").variant(name="small", tiles=16)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import tileflow.ops  # noqa: F401   (registers the operators)
 from tileflow.exact.boxes import parts_of, region, slices
-from tileflow.tiles.chip import chip
-from tileflow.tiles.mapping import Cut, Mapping, axis_step, linear, owned, slab
-from tileflow.tiles.plan import OpPlan, Phases
-from tileflow.tiles.spread import plan_spread
+from tileflow.tiles.hardware.chip import chip
+from tileflow.tiles.plans.mapping import Cut, Mapping, axis_step, linear, owned, slab
+from tileflow.tiles.plans.plan import OpPlan, Phases
+from tileflow.tiles.plans.spread import plan_spread
 from tileflow.work import Axis, Operand, Reduce, Window, Work, map_work
 
 

@@ -11,10 +11,10 @@ from tile_models import PROGRAMS, Mixer, build, lenet, mlp
 from tileflow.graph import Builder, Graph, Origin, State, TensorType, Value
 from tileflow.optim import SGD, Adam
 from tileflow.program import Batching, Program
-from tileflow.tiles.chip import chip
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import TileProgram, analyze
-from tileflow.tiles.memory import holdings, tiles_of
-from tileflow.tiles.plan import OpPlan, Phases, TileOptions
+from tileflow.tiles.placing.memory import holdings, tiles_of
+from tileflow.tiles.plans.plan import OpPlan, Phases, TileOptions
 from tileflow.work import Map
 
 SMALL = chip("gc200").variant(name="small", tiles=16)

@@ -19,9 +19,9 @@ import tileflow.nn as nn
 from tileflow.exact import check
 from tileflow.nn.tensor import Tensor
 from tileflow.program import Program
-from tileflow.tiles.chip import chip
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import TileProgram, analyze
-from tileflow.tiles.plan import TileOptions
+from tileflow.tiles.plans.plan import TileOptions
 
 CHANNELS = 64
 

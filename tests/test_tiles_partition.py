@@ -13,14 +13,14 @@ from tileflow.errors import OptionError
 from tileflow.graph.types import TensorType
 from tileflow.ops import conv as conv_ops
 from tileflow.ops.matmul import Gemm, MatMul
-from tileflow.tiles.chip import Chip, MatrixUnit, chip
-from tileflow.tiles.contraction import canonical, elements, intervals, step
-from tileflow.tiles.cost import evaluate, reduction_rounds
-from tileflow.tiles.multiconv import plan_multi
-from tileflow.tiles.partition import explore, frontier_indices, partials_type
-from tileflow.tiles.pins import plan_to_dict
-from tileflow.tiles.plan import TileOptions
-from tileflow.tiles.planner import export_plans, import_plans, plan_frontier, plan_layer, plan_work
+from tileflow.tiles.hardware.chip import Chip, MatrixUnit, chip
+from tileflow.tiles.plans.contraction import canonical, elements, intervals, step
+from tileflow.tiles.plans.cost import evaluate, reduction_rounds
+from tileflow.tiles.plans.multiconv import plan_multi
+from tileflow.tiles.plans.partition import explore, frontier_indices, partials_type
+from tileflow.tiles.plans.pins import plan_to_dict
+from tileflow.tiles.plans.plan import TileOptions
+from tileflow.tiles.plans.planner import export_plans, import_plans, plan_frontier, plan_layer, plan_work
 from tileflow.work import Axis, Contraction, Operand, Window
 
 SMALL = chip("gc200").variant(tiles=64)

@@ -18,10 +18,10 @@ from tileflow.graph import OPS, TensorType, type_of
 from tileflow.nn.tensor import Tensor
 from tileflow.optim import AdamW
 from tileflow.program import Program
-from tileflow.tiles.chip import Chip, chip
-from tileflow.tiles.lookup import Kept, plan_lookup
+from tileflow.tiles.hardware.chip import Chip, chip
 from tileflow.tiles.machine import analyze
-from tileflow.tiles.plan import TileOptions
+from tileflow.tiles.plans.lookup import Kept, plan_lookup
+from tileflow.tiles.plans.plan import TileOptions
 
 rng = np.random.default_rng(0)
 SAMPLE = {("words training", "gc2"), ("lenet training", "gc200"), ("instance norm training", "mine"), ("transformer inference", "gc2")}

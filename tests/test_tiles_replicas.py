@@ -14,8 +14,8 @@ import tileflow
 from tileflow import nn, report
 from tileflow.errors import OptionError
 from tileflow.report import gantt
-from tileflow.tiles.chip import CHIPS, chip
-from tileflow.tiles.links import collective, crossing_cycles, waits
+from tileflow.tiles.hardware.chip import CHIPS, chip
+from tileflow.tiles.system.links import collective, crossing_cycles, waits
 
 GC200 = CHIPS["gc200"]
 

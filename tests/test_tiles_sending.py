@@ -11,11 +11,11 @@ from tile_models import build
 import tileflow.nn as nn
 from tileflow.exact.boxes import parts_of
 from tileflow.graph import OPS, TensorType
-from tileflow.tiles.chip import chip
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
-from tileflow.tiles.mapping import Cut, Mapping, linear, owned
-from tileflow.tiles.plan import OpPlan, Phases
-from tileflow.tiles.sending import sent_elements
+from tileflow.tiles.placing.sending import sent_elements
+from tileflow.tiles.plans.mapping import Cut, Mapping, linear, owned
+from tileflow.tiles.plans.plan import OpPlan, Phases
 from tileflow.work import Axis, Operand, Window, Work
 
 TILES = 24
@@ -123,7 +123,7 @@ def test_a_concentrated_tensor_takes_as_long_as_its_tiles_send(monkeypatch: pyte
     def on_two(made: Any, storage: Any) -> Mapping:
         return Mapping((Cut(size, size // 2, ((2, 1),)),), machine.tiles) if math.prod(storage.shape) == size else linear(
             math.prod(storage.shape), storage.itemsize, machine.tiles)
-    monkeypatch.setattr("tileflow.tiles.layout.Layouts.linear", on_two)
+    monkeypatch.setattr("tileflow.tiles.placing.layout.Layouts.linear", on_two)
     narrow = analyze(program, machine)
     conv, = (s for s in narrow.steps if s.node.op.name == "Conv")
     before, = (s for s in spread.steps if s.node.op.name == "Conv")

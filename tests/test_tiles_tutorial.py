@@ -15,10 +15,10 @@ from tileflow.schedule import busy, elapsed, period, times
 from tileflow.strategy import pipelined
 from tileflow.strategy.order import Parts
 from tileflow.strategy.stages import PipelinedExecution, Stage
-from tileflow.tiles.chip import chip
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
-from tileflow.tiles.memory import ALWAYS_LIVE
-from tileflow.tiles.plan import TileOptions
+from tileflow.tiles.placing.memory import ALWAYS_LIVE
+from tileflow.tiles.plans.plan import TileOptions
 
 PLACES, STEPS = 7, 10
 """Of four stages; micro-batches of an update."""

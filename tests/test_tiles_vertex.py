@@ -9,10 +9,10 @@ from tile_models import alone
 
 import tileflow.ops  # noqa: F401   (registers the operators)
 from tileflow.graph import OPS, TensorType
-from tileflow.tiles import vertex
-from tileflow.tiles.chip import ITEMSIZE, Chip, MatrixUnit, chip
+from tileflow.tiles.hardware import vertex
+from tileflow.tiles.hardware.chip import ITEMSIZE, Chip, MatrixUnit, chip
 from tileflow.tiles.machine import analyze
-from tileflow.tiles.plan import TileOptions
+from tileflow.tiles.plans.plan import TileOptions
 
 GC2, GC200 = chip("gc2"), chip("gc200")
 

@@ -22,8 +22,8 @@ from tileflow.errors import DataError, OptionError, OutOfTileMemoryError
 from tileflow.options import Options
 from tileflow.progress import TuneBar
 from tileflow.tiles import tune
-from tileflow.tiles.chip import CHIPS
-from tileflow.tiles.plan import OpPlan, Phases, TileOptions, TileStep
+from tileflow.tiles.hardware.chip import CHIPS
+from tileflow.tiles.plans.plan import OpPlan, Phases, TileOptions, TileStep
 from tileflow.work import Contraction
 
 MODEL = "digits_cnn.onnx"

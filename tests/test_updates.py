@@ -21,7 +21,7 @@ from tileflow.optim.transform import Chain, Transform
 from tileflow.room import room
 from tileflow.runtime.binding import bind
 from tileflow.runtime.checkpoint import load_tensors, save_tensors
-from tileflow.tiles.chip import chip
+from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 
 Array = np.ndarray

@@ -25,9 +25,9 @@ import numpy as np
 
 from tileflow.exact.boxes import ROWS, cut
 from tileflow.graph import Value
-from tileflow.tiles.chip import ITEMSIZE, device_dtype
+from tileflow.tiles.hardware.chip import ITEMSIZE, device_dtype
 from tileflow.tiles.machine import TileProgram
-from tileflow.tiles.plan import TileStep
+from tileflow.tiles.plans.plan import TileStep
 from tileflow.work import Axis, Contraction, Gather, Map, Move, Operand, Reduce, Scatter, Window, Work
 
 Array = np.ndarray

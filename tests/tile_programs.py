@@ -9,11 +9,11 @@ import numpy as np
 import tileflow.ops  # noqa: F401   (registers the operators)
 from tileflow.graph import Builder, Graph, Origin, TensorType
 from tileflow.program import Batching, Program
-from tileflow.tiles.chip import CHIPS
-from tileflow.tiles.io import HostIO
+from tileflow.tiles.hardware.chip import CHIPS
+from tileflow.tiles.hardware.io import HostIO
 from tileflow.tiles.machine import Transfer
-from tileflow.tiles.plan import OpPlan, Phases, TileOptions, TileStep
-from tileflow.tiles.sharding import Shares
+from tileflow.tiles.plans.plan import OpPlan, Phases, TileOptions, TileStep
+from tileflow.tiles.system.sharding import Shares
 
 CATEGORIES = {"weights": 5000, "optimizer": 4000, "buffers": 100, "constants": 50, "code": 9000, "activations": 60000, "temporaries": 30000,
               "exchange": 8000}

@@ -243,7 +243,7 @@ class Text(Kind):
 
 @dataclass(frozen=True)
 class Machine(Kind):
-    """The name or file of a chip, a `tileflow.tiles.chip.Chip`, or a table of one's constants. What it means is checked where it is used."""
+    """The name or file of a chip, a `tileflow.tiles.hardware.chip.Chip`, or a table of one's constants. What it means is checked where it is used."""
 
     expected = "the name of a chip, a .toml file, a Chip or a table of its constants"
     metavar = "CHIP"

@@ -22,10 +22,10 @@ from .report import Report, format
 from .state import build
 from .strategy.rules import ipus_for
 from .text import one_line
-from .tiles.chip import Chip, chip
+from .tiles.hardware.chip import Chip, chip
 from .tiles.machine import TileProgram, analyze
-from .tiles.plan import TileOptions, step_names
-from .tiles.planner import export_plans, import_plans
+from .tiles.plans.plan import TileOptions, step_names
+from .tiles.plans.planner import export_plans, import_plans
 from .tiles.tiled import Changes
 from .tiles.tune import EVALUATIONS, PROPORTIONS, Point, Progress, Tuning, tune_available_memory
 from .uses import OF_MACHINE_ALONE

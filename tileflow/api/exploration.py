@@ -15,7 +15,7 @@ from ..exploration.point import FAILED, FITS, OUT_OF_MEMORY
 from ..nn import Module
 from ..options import Options, renamed, with_defaults
 from ..text import one_line
-from ..tiles.ipus import counts
+from ..tiles.system.ipus import counts
 from ..tiles.tiled import TileProgram
 from ..uses import AXES
 from .models import Modelish, load, model_name

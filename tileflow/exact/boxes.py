@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..tiles.plan import OpPlan
+from ..tiles.plans.plan import OpPlan
 from ..work import Axis, Gather, Operand, Scatter, Window, Work
 
 Range = tuple[int, int]

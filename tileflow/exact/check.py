@@ -10,7 +10,7 @@ import numpy as np
 
 from ..graph import Graph, Node, State, Value
 from ..program import Program
-from ..tiles.plan import OpPlan, node_name
+from ..tiles.plans.plan import OpPlan, node_name
 from ..work import Contraction, Gather, Map, Move, Operand, Reduce, Scatter, Window, Work
 from .program import execute
 from .tiles import Tiles, Traffic, work_of

@@ -11,7 +11,7 @@ from ..errors import DataError
 from ..graph import Graph, Node, Regional, Value
 from ..program import Program
 from ..schedule import Begin, Commit, Fold, Moment, Run, folded, per, unrolled
-from ..tiles.plan import OpPlan, Phases, node_name
+from ..tiles.plans.plan import OpPlan, Phases, node_name
 from .tiles import Tiles, Traffic
 from .vertex import Streams
 

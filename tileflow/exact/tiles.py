@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import DataError
 from ..graph import Builder, Graph, Node, Op, TensorType, Value, type_of
 from ..kernels.dtypes import BITS
-from ..tiles.plan import OpPlan
+from ..tiles.plans.plan import OpPlan
 from ..work import Contraction, Gather, Operand, Reduce, Scatter, Work
 from . import contraction
 from .arena import Arena

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..tiles.memory import ALWAYS_LIVE, Memory, category
-from ..tiles.schedule import Storage
+from ..tiles.placing.memory import ALWAYS_LIVE, Memory, category
+from ..tiles.program.schedule import Storage
 
 if TYPE_CHECKING:
     from ..tiles.machine import TileProgram

@@ -17,8 +17,8 @@ from ..errors import ReportError
 from ..reading import read_text
 from ..schedule import period, to_data
 from ..text import one_line
-from ..tiles.ipus import Ipu, always_live, counts
-from ..tiles.plan import step_names
+from ..tiles.plans.plan import step_names
+from ..tiles.system.ipus import Ipu, always_live, counts
 from ..version import VERSION
 from . import facts
 from .consistent import first_wrong
@@ -26,9 +26,9 @@ from .older import OLDEST, upgraded
 from .schema import checker
 
 if TYPE_CHECKING:
-    from ..tiles.chip import Chip
+    from ..tiles.hardware.chip import Chip
     from ..tiles.machine import TileProgram
-    from ..tiles.plan import Phases, TileStep
+    from ..tiles.plans.plan import Phases, TileStep
     from ..tiles.tiled import Lever
 
 SCHEMA_VERSION = 4

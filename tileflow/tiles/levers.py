@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..work import Contraction
-from .ipus import counts
-from .locations import GROUPS, group_of
-from .plan import TileOptions, TileStep
-from .schedule import layer_of
+from .plans.plan import TileOptions, TileStep
+from .program.schedule import layer_of
+from .system.ipus import counts
+from .system.locations import GROUPS, group_of
 from .tiled import Changes, Lever, TileProgram
 
 PROPORTIONS = (0.4, 0.3, 0.2, 0.15, 0.1, 0.05, 0.02, 0.0)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from ..graph import Builder, Graph, Origin, TensorType
 from ..program import Batching, Program
-from .chip import Chip
+from .hardware.chip import Chip
 from .machine import TileProgram, analyze
-from .plan import TileOptions
+from .plans.plan import TileOptions
 
 PRECISIONS = {"float32": "32.32", "float16": "16.16"}
 

@@ -17,25 +17,25 @@ from ..graph.composite import declares, expanded, trimmed
 from ..program import Program
 from ..strategy.cut import staged
 from ..work import Contraction, Reduce, Work, sized
-from .chip import Chip, device_dtype
-from .choose import Chooser
-from .io import Transfer, buffers, computing, hand_over, host_io
-from .ipus import Ipu, Links, Placed, Places, Streaming, worst_of
-from .layout import NOTHING, Layouts, Rearrangement
+from .hardware.chip import Chip, device_dtype
+from .hardware.io import Transfer, buffers, computing, hand_over, host_io
 from .levers import changed, find_levers
-from .links import collective, waits
-from .locations import GROUPS, OFF_CHIP_FROM, OffChip, group_of, offload
-from .memory import Memory, measure
-from .order import weight_by_weight
-from .plan import OpPlan, Phases, TileOptions, TileStep, node_name
-from .planner import PlanCache, by_name
-from .recompute import recomputed
-from .schedule import Entry, Storage, entries_of, schedule
-from .sharding import SHARDED_FROM, Shares, shared_out
-from .spread import on_device
-from .streaming import streaming_cycles
+from .placing.choose import Chooser
+from .placing.layout import NOTHING, Layouts, Rearrangement
+from .placing.memory import Memory, measure
+from .plans.plan import OpPlan, Phases, TileOptions, TileStep, node_name
+from .plans.planner import PlanCache, by_name
+from .plans.spread import on_device
+from .program.order import weight_by_weight
+from .program.recompute import recomputed
+from .program.schedule import Entry, Storage, entries_of, schedule
+from .program.turns import counted
+from .system.ipus import Ipu, Links, Placed, Places, Streaming, worst_of
+from .system.links import collective, waits
+from .system.locations import GROUPS, OFF_CHIP_FROM, OffChip, group_of, offload
+from .system.sharding import SHARDED_FROM, Shares, shared_out
+from .system.streaming import streaming_cycles
 from .tiled import Contributor, TileProgram
-from .turns import counted
 
 _SHARED: PlanCache = {}
 """Plans and works already made in this process: analyses of one program (a sweep, the levers of an error) share nearly all."""

@@ -11,15 +11,15 @@ import numpy as np
 
 from ..errors import OutOfTileMemoryError
 from ..program import Program
-from .chip import Chip
-from .io import HostIO, Transfer
-from .ipus import Ipu, Links, Streaming, worst_of
-from .links import Collective
-from .locations import GROUPS, group_of
-from .memory import Memory, holdings
-from .plan import Phases, TileOptions, TileStep
-from .schedule import Schedule
-from .sharding import Shares
+from .hardware.chip import Chip
+from .hardware.io import HostIO, Transfer
+from .placing.memory import Memory, holdings
+from .plans.plan import Phases, TileOptions, TileStep
+from .program.schedule import Schedule
+from .system.ipus import Ipu, Links, Streaming, worst_of
+from .system.links import Collective
+from .system.locations import GROUPS, group_of
+from .system.sharding import Shares
 
 Changes = Dict[str, Any]
 """Options of a run, by name, and what they become."""

@@ -18,9 +18,9 @@ import numpy as np
 from ..graph import Node
 from ..program import Program
 from ..work import Contraction, Gather, Scatter
-from .chip import Chip
+from .hardware.chip import Chip
 from .machine import TileProgram, analyze
-from .plan import TileOptions, TileStep
+from .plans.plan import TileOptions, TileStep
 
 PROPORTIONS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 EVALUATIONS = 96

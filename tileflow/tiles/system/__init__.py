@@ -1,0 +1,1 @@
+"""Beyond one chip: several IPUs and their links, replicas, streaming memory."""
