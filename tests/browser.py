@@ -103,17 +103,17 @@ class Browser:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def open(self, path: Path, width: int = 1440, height: int = 1000, dark: bool = False) -> Page:
-        """A tab of its own with a file."""
+    def open(self, path: Path | str, width: int = 1440, height: int = 1000, dark: bool = False) -> Page:
+        """A tab of its own with a file, or with what is at an address."""
         return Page(self, path, width, height, dark)
 
 
 class Page:
     """A tab."""
 
-    def __init__(self, browser: Browser, path: Path, width: int, height: int, dark: bool) -> None:
+    def __init__(self, browser: Browser, path: Path | str, width: int, height: int, dark: bool) -> None:
         self.browser = browser
-        self.address = path.resolve().as_uri()
+        self.address = path if isinstance(path, str) else path.resolve().as_uri()
         target = browser.send("Target.createTarget", url="about:blank")["targetId"]
         self.session = browser.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):

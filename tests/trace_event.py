@@ -75,12 +75,13 @@ def _metadata(event: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _nesting(events: list[Mapping[str, Any]]) -> Iterator[str]:
-    """Complete events of a thread lie side by side or in each other; viewers count in whole nanoseconds and drop what overlaps."""
+    """Complete events of a thread lie side by side or in each other; Perfetto's rounds to whole nanoseconds and drops what overlaps
+    then (`tests/test_trace_viewers.py`)."""
     threads: dict[tuple[int, int], list[tuple[int, int, str]]] = {}
     for event in events:
         if event["ph"] == "X":
-            begin = math.floor(event["ts"] * 1000)
-            threads.setdefault((event["pid"], event["tid"]), []).append((begin, begin + math.floor(event["dur"] * 1000), event["name"]))
+            begin = round(event["ts"] * 1000)
+            threads.setdefault((event["pid"], event["tid"]), []).append((begin, begin + round(event["dur"] * 1000), event["name"]))
     for (pid, tid), found in threads.items():
         found.sort(key=lambda one: (one[0], -one[1]))
         around: list[int] = []

@@ -1,7 +1,8 @@
 """trace.json: one weight update on the simulated machine in Chrome's trace format, which Perfetto (ui.perfetto.dev) opens.
 
 One process per IPU, one row each for compute, sync, exchange and host I/O, and a counter of the bytes on the worst tile. Times are
-microseconds on the chip. IPUs that a schedule does not tell apart do the same in step, so their rows are alike; of replicas one is drawn.
+microseconds on the chip, to whole nanoseconds: Perfetto rounds to these, and drops a slice that then begins before its neighbour ends. IPUs that a
+schedule does not tell apart do the same in step, so their rows are alike; of replicas one is drawn.
 """
 from __future__ import annotations
 
@@ -62,9 +63,8 @@ def _update(report: Report, ipu: int) -> Iterator[Event]:
 
 def streams(report: Report, most: int = 4000) -> list[tuple[str, int, int]]:
     """What passes between host and chip in an update: name, first cycle and cycles of each transfer, at most so many."""
-    rate = report["chip"]["clock_hz"] / 1e6
     found = (e for e in _update(report, 0) if e["ph"] == "X" and e["tid"] == ROWS["host I/O"])
-    return [(e["name"], round(e["ts"] * rate), e["args"]["cycles"]) for e in itertools.islice(found, most)]
+    return [(e["name"], e["args"]["begins"], e["args"]["cycles"]) for e in itertools.islice(found, most)]
 
 
 class _Drawing:
@@ -142,34 +142,39 @@ class _Clock:
 
     def __init__(self, report: Report, ipu: int) -> None:
         self.report, self.ipu, self.cycle, self.host_cycle = report, ipu, 0, 0
-        self.microseconds = 1e6 / report["chip"]["clock_hz"]
+        self.nanoseconds = 1e9 / report["chip"]["clock_hz"]
         memory = next((i["memory"] for i in report["ipus"] if i["number"] == ipu and i["memory"]), None)
         self.bytes = [] if memory is None else [sum(held) for held in zip(*memory["steps"]["categories"].values(), strict=True)]
 
-    def event(self, row: str, name: str, cycles: float, args: dict[str, Any]) -> Event:
-        return {"ph": "X", "pid": self.ipu, "tid": ROWS[row], "name": name, "cat": row, "ts": round(self.cycle * self.microseconds, 6),
-                "dur": round(cycles * self.microseconds, 6), "args": args}
+    def time(self, cycle: int) -> int:
+        """The nanosecond of a cycle."""
+        return round(cycle * self.nanoseconds)
+
+    def event(self, row: str, name: str, begins: int, cycles: int, args: dict[str, Any]) -> Event:
+        start, end = self.time(begins), self.time(begins + cycles)
+        return {"ph": "X", "pid": self.ipu, "tid": ROWS[row], "name": name, "cat": row, "ts": start / 1000, "dur": (end - start) / 1000, "args": args}
 
     def step(self, s: dict[str, Any]) -> Iterator[Event]:
         """The supersteps of one operator."""
-        yield {"ph": "C", "pid": self.ipu, "name": "bytes on the worst tile", "ts": round(self.cycle * self.microseconds, 6),
+        yield {"ph": "C", "pid": self.ipu, "name": "bytes on the worst tile", "ts": self.time(self.cycle) / 1000,
                "args": {"bytes": self.bytes[s["index"]] if self.bytes else s["tile_bytes"]}}
         others = [(phase, "compute") for phase in s["phases"] if phase not in dict(ORDER)]
         for phase, row in (*ORDER, *others):
             cycles = s["phases"][phase]
             if cycles:
-                yield self.event(row, s["name"], cycles, {"phase": phase, "cycles": cycles, "partition": f.partition(s), "tiles": s["tiles"],
-                                                         "vertex": s["vertex"], "role": s["role"], "limit": s["limit"]})
+                yield self.event(row, s["name"], self.cycle, cycles, {"phase": phase, "cycles": cycles, "partition": f.partition(s),
+                                                                      "tiles": s["tiles"], "vertex": s["vertex"], "role": s["role"],
+                                                                      "limit": s["limit"]})
                 self.cycle += cycles
 
     def between(self, name: str, cycles: int) -> Iterator[Event]:
         """What stages hand to other IPUs, or replicas add up, crosses the links; what leaves the chip passes to streaming memory."""
-        yield self.event("exchange", name, cycles, {"cycles": cycles})
+        yield self.event("exchange", name, self.cycle, cycles, {"cycles": cycles})
         self.cycle += cycles
 
     def bar(self, name: str, cycles: int) -> Iterator[Event]:
         """Many steps as one bar."""
-        yield self.event("compute", name, cycles, {"cycles": cycles})
+        yield self.event("compute", name, self.cycle, cycles, {"cycles": cycles})
         self.cycle += cycles
 
     def host(self, micro_batch: int) -> Iterator[Event]:
@@ -179,8 +184,8 @@ class _Clock:
         for stream in self.report["host"]["streams"]:
             if stream["cycles"]:
                 name = f"{stream['name']} {'in' if stream['to_chip'] else 'out'}, micro-batch {micro_batch}"
-                args = {"cycles": stream["cycles"], "bytes": stream["bytes"]}
-                yield {**self.event("host I/O", name, stream["cycles"], args), "ts": round(self.host_cycle * self.microseconds, 6)}
+                args = {"cycles": stream["cycles"], "bytes": stream["bytes"], "begins": self.host_cycle}
+                yield self.event("host I/O", name, self.host_cycle, stream["cycles"], args)
                 self.host_cycle += stream["cycles"]
                 if not stream.get("overlaps", 1) and not self.report["ipus"]:
                     self.cycle = self.host_cycle
