@@ -136,6 +136,47 @@ def test_weights_in_four_and_rows_in_two(orthogonal_rows: bool):
     np.testing.assert_allclose(found.transpose(1, 0, 2).reshape(40, 56), whole, atol=1e-6)
 
 
+STAGES: dict[str, dict[str, Any]] = {
+    "pipelined": {"strategy": "pipelined", "pipeline_splits": ("1", "5"), "gradient_accumulation": 6},
+    "kept": {"strategy": "pipelined", "pipeline_splits": ("5",), "pipeline_recompute": False},
+    "1f1b": {"strategy": "pipelined", "pipeline_splits": ("5",), "pipeline_schedule": "1f1b"},
+    "sharded": {"strategy": "sharded", "pipeline_splits": ("1", "5")},
+    "serial": {"strategy": "serial_phased", "pipeline_splits": ("1", "5"), "tensors_liveness": "off_chip_after_each_phase"},
+    "parallel": {"strategy": "parallel_phased", "pipeline_splits": ("1", "5"), "separate_backward_phase": True}}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_in_stages_groups_are_what_they_are_on_one_ipu(name: str):
+    """Weights, what is made of them once per update, moments, statistics, outputs: of replicas with weights of their own and of groups that share
+    some. So groups of one are separate runs in stages, too."""
+    stages: dict[str, Any] = {"auto_round_num_ipus": True, **STAGES[name]}
+    rows = A * R * 4 if "gradient_accumulation" not in stages else 6 * R * 2
+    x, y = X[:rows], Y[:rows]
+    for grouping in ({"*": "no_grouping"}, {LINEAR: "orthogonal:2", "0.*": "no_grouping"}):
+        one = {"replication_factor": R, "replica_grouping": grouping, "broadcast_buffers": len(grouping) > 1,
+               "gradient_accumulation": stages.get("gradient_accumulation", A)}
+        alone, wanted = trained(network(), x, y, **one)
+        found, results = trained(network(), x, y, threads=2, **{**one, **stages})
+        assert [part for part in found.engine.plan.parts if part.startswith("stage")], "the program is really cut"
+        assert found.engine.plan.in_flight["prologue"] == R
+        for read in ("state_dict", "replica_state_dict", "optimizer_state_dict"):
+            same(getattr(alone, read)(), getattr(found, read)())
+        for a, b in zip(wanted, results, strict=True):
+            for p, q in zip(a, b, strict=True):
+                np.testing.assert_array_equal(p, q)
+
+
+def test_inference_in_stages_by_replicas():
+    net, grouping = network(), {"0.*": "no_grouping", "5.*": "consecutive:2"}
+    trained(net, replication_factor=R, replica_grouping=grouping)
+    one = tileflow.inference_model(net, replication_factor=R, device_iterations=3, replica_grouping=grouping)
+    for strategy in ("pipelined", "sharded"):
+        several = tileflow.inference_model(net, replication_factor=R, device_iterations=3, replica_grouping=grouping, strategy=strategy,
+                                           pipeline_splits=("5",))
+        np.testing.assert_array_equal(one(X), several(X))
+    assert not np.array_equal(several.state_dict(0)["5.weight"], several.state_dict(2)["5.weight"])
+
+
 # ---- what is read and set
 
 
@@ -204,8 +245,7 @@ def test_what_cannot_be_set(tensors: dict[str, Any], sentence: str):
     ({"replica_grouping": {"6.*": "no_grouping"}}, r"the pattern '6\.\*' fits no parameter; they are 0\.weight, 0\.bias"),
     ({"max_grad_norm": 1.0}, "max_grad_norm would have another norm for each replica"),
     ({"mean_reduction_strategy": "running"}, "a running mean of gradients is over the micro-batches of all replicas"),
-    ({"accum_type": "float16"}, "float16 accumulators take running by themselves"),
-    ({"strategy": "sharded", "pipeline_splits": ("5",)}, r"replicas with weights of their own \(replica_grouping\) run on one IPU each")])
+    ({"accum_type": "float16"}, "float16 accumulators take running by themselves")])
 def test_what_is_refused(options: dict[str, Any], sentence: str):
     with pytest.raises(OptionError, match=sentence):
         tileflow.training_model(network(), **{"replication_factor": R, "replica_grouping": {"5.*": "consecutive:2"}, **options}).compile(X[:4], Y[:4])

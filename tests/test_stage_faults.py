@@ -1,5 +1,5 @@
-"""What ends a run in stages: an error of a data set, a killed worker, Ctrl-C while the pipeline drains. Each time the run ends after a whole update,
-its last checkpoint is sound, and no process is left."""
+"""What ends a run in stages: an error of a data set, a killed worker, Ctrl-C while the pipeline drains or between two phases. Each time, whatever the
+strategy, the run ends after a whole update, its last checkpoint is sound, and no process is left."""
 from __future__ import annotations
 
 import os
@@ -20,7 +20,9 @@ from tileflow.schedule import Repeat, period
 
 STAGES: list[dict[str, Any]] = [{"strategy": "pipelined", "pipeline_splits": ("1", "2")},
                                 {"strategy": "pipelined", "pipeline_splits": ("1", "2"), "pipeline_schedule": "1f1b"},
-                                {"strategy": "serial_phased", "pipeline_splits": ("1", "2"), "tensors_liveness": "off_chip_after_each_phase"}]
+                                {"strategy": "serial_phased", "pipeline_splits": ("1", "2"), "tensors_liveness": "off_chip_after_each_phase"},
+                                {"strategy": "sharded", "pipeline_splits": ("1", "2")},
+                                {"strategy": "parallel_phased", "pipeline_splits": ("1", "2"), "separate_backward_phase": True}]
 ACCUMULATION = 5
 
 
@@ -75,7 +77,7 @@ def _command(pid: int) -> str:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are counted in /proc")
-@pytest.mark.parametrize(("stages", "workers"), [(STAGES[0], 0), (STAGES[0], 2), (STAGES[1], 0), (STAGES[2], 0)])
+@pytest.mark.parametrize(("stages", "workers"), [(STAGES[0], 2), *((stages, 0) for stages in STAGES)])
 def test_an_error_of_a_data_set_ends_the_run(tmp_path: Path, wanted: dict[str, np.ndarray], stages: dict[str, Any], workers: int):
     """Row 13 is of the second update: one update is done, and saved."""
     before = children()
@@ -86,27 +88,30 @@ def test_an_error_of_a_data_set_ends_the_run(tmp_path: Path, wanted: dict[str, n
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are counted in /proc")
-def test_a_killed_worker_ends_the_run(tmp_path: Path, wanted: dict[str, np.ndarray]):
+@pytest.mark.parametrize("stages", [STAGES[0], *(pytest.param(stages, marks=pytest.mark.exhaustive) for stages in STAGES[1:])])
+def test_a_killed_worker_ends_the_run(tmp_path: Path, wanted: dict[str, np.ndarray], stages: dict[str, Any]):
     before = children()
     with pytest.raises(DataError, match="ended with exit code 7"):
-        run(row_sets.Dying(), tmp_path / "run", num_workers=2, **STAGES[0])
+        run(row_sets.Dying(), tmp_path / "run", num_workers=2, **stages)
     none_is_left(before)
-    goes_on(tmp_path / "run", wanted, STAGES[0])
+    goes_on(tmp_path / "run", wanted, stages)
 
 
-@pytest.mark.parametrize("stages", STAGES[:2])
-def test_ctrl_c_while_the_pipeline_drains(tmp_path: Path, wanted: dict[str, np.ndarray], stages: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
-    """A signal is sent in the drain of the third update: nothing of that update is done, and two are saved."""
+@pytest.mark.parametrize("stages", STAGES)
+def test_ctrl_c_within_an_update(tmp_path: Path, wanted: dict[str, np.ndarray], stages: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    """A signal is sent in the third update, while its pipeline drains or, elsewhere, while its second micro-batches run: nothing of that update is
+    done, and two are saved."""
     seen: list[int] = []
     real = engine.Engine.drive
 
     def watched(self: engine.Engine, stop: Any = None) -> bool:
         main = next(r for r in period(self.program.schedule) if isinstance(r, Repeat) and r.by == 1)
-        assert 0 < main.times < ACCUMULATION
+        at = main.times if "pipelined" in stages.values() else 1
+        assert 0 < at < ACCUMULATION
 
         def probe() -> bool:
             done = int(self._words[engine.UPDATE]) + self.session.updates
-            if done == 2 and int(self._words[engine.MICRO]) == main.times and not seen:          # all turns of the main part are done
+            if done == 2 and at <= int(self._words[engine.MICRO]) < ACCUMULATION and not seen:          # all turns of the main part are done
                 seen.append(done)
                 os.kill(os.getpid(), signal.SIGINT)
             return stop() if stop is not None else False

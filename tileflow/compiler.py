@@ -209,9 +209,6 @@ def _stages(marking: Marking | None) -> list[Step]:
 def _replicas(batching: Batching, broadcast_buffers: bool, grouping: Mapping[str, Grouping]) -> list[Step]:
     def step(p: Program) -> None:
         own = own_states(p.graphs, grouped(_parameters(p), grouping, batching.replicas), batching.replicas, not broadcast_buffers)
-        if own and grouping and p.staging is not None:
-            raise OptionError(f"Option strategy {p.staging.strategy}: replicas with weights of their own (replica_grouping) run on one IPU each; "
-                              "leave one of the two out.")
         p.tell_apart(own)
     return [("replicas", step)] if batching.replicas > 1 and (grouping or not broadcast_buffers) else []
 

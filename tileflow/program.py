@@ -103,8 +103,13 @@ class Program:
     def tell_apart(self, own: Mapping[str, tuple[str, ...]]) -> None:
         """Let replicas have these states of their own (`own`)."""
         if own:
-            weights = any(s.name in own for graph in self.graphs for s in graph.parameters)
-            self.own, self.schedule = dict(own), schedule.with_replicas(self.schedule, self.batching.replicas, weights)
+            self.own = dict(own)
+            self.schedule = schedule.with_replicas(self.schedule, self.batching.replicas, self.own_weights)
+
+    @property
+    def own_weights(self) -> bool:
+        """Whether weights are among the states of which not all replicas have the same."""
+        return any(s.name in self.own for graph in self.graphs for s in graph.parameters)
 
     # ---- what a caller gives and gets
 

@@ -33,7 +33,8 @@ def staged(program: Program) -> Program:
     reads = tuple(frozenset(made[source] for v in graph.inputs if (source := cut.links.get(v)) in made) for graph in steps.values())
     parts = Parts(tuple(steps), tuple(names.get(i) for i in range(count)), tuple(staging.ipu(i) for i in range(count)),
                   phased.numbers(staging, program.training), staging.liveness != "always_live", reads,
-                  pipelined.INTERVALS[staging.pipeline_schedule], program.batching.replicas if program.own else 1)
+                  pipelined.INTERVALS[staging.pipeline_schedule], program.batching.replicas if program.own else 1,
+                  program.own_weights)
     begun = made.get(program.loss, count - 1) if program.loss is not None else 0
     caller = Caller(tuple(program.inputs), tuple(program.outputs), frozenset(name for i, name in names.items() if i < begun))
     others = {name: graph for name, graph in program.parts.items() if name not in ("micro", "fold")}

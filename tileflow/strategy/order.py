@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..program import Batching
-from ..schedule import Atomic, Begin, Commit, Fold, Refresh, Repeat, Run, Step, Steps
+from ..schedule import Atomic, Begin, Commit, Fold, Refresh, Repeat, Run, Step, Steps, Wave
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Parts:
 
     phases: the number of each one's phase; off_chip: tensors leave the chip between phases whose numbers are far enough apart. reads: the places
     whose results each reads. interval: cycles of a pipeline from one micro-batch to the next. replicas: those that have states of
-    their own; a turn has a micro-batch of each.
+    their own; a turn has a micro-batch of each. own_weights: weights are among these states.
     """
 
     stages: tuple[str, ...]
@@ -25,6 +25,11 @@ class Parts:
     reads: tuple[frozenset[int], ...] = ()
     interval: int = 1
     replicas: int = 1
+    own_weights: bool = False
+
+    def prologue(self) -> Run | Wave:
+        """What depends on weights only: once for each replica that has weights of its own."""
+        return Wave(tuple(Run("prologue", ahead) for ahead in range(self.replicas))) if self.own_weights else Run("prologue")
 
     def run(self, place: int, ahead: int = 0) -> Run:
         """A stage runs."""
@@ -44,10 +49,10 @@ class Parts:
 def updates(parts: Parts, micro_batches: Steps, batching: Batching, training: bool) -> Steps:
     """A call whose micro-batches (of an update, or of the call where nothing is trained) are these steps."""
     if not training:
-        return Refresh((Run("prologue"),)), *micro_batches
+        return Refresh((parts.prologue(),)), *micro_batches
     ipus = sorted({*parts.ipus})
     ends = Atomic((Run("update"), *(Commit(i) for i in ipus)))
-    steps: tuple[Step, ...] = (*(Begin(i) for i in ipus), Run("prologue"), *micro_batches, ends)
+    steps: tuple[Step, ...] = (*(Begin(i) for i in ipus), parts.prologue(), *micro_batches, ends)
     return Repeat(batching.device_iterations, steps, "update"),
 
 
