@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from tileflow.kernels.machine import share
-from tileflow.kernels.machine.share import COUNT, COUNTS, LOOK, LOOKS, PATIENCE, Share
+from tileflow.kernels.machine import boards, share
+from tileflow.kernels.machine.pool import Pool
+from tileflow.kernels.machine.share import COUNT, COUNTS, DOUBT, LOOK, LOOKS, PATIENCE, REST, Share
 
 pytestmark = pytest.mark.skipif(not Share.possible(), reason="needs /proc/thread-self/schedstat: Linux makes it run")
 
@@ -31,6 +32,7 @@ class Machine:
                 pass
         monkeypatch.setattr(share, "_Times", Times)
         monkeypatch.setattr(share.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(share.os, "cpu_count", lambda: 1 << 20)          # only some of the machine's processors may be used
         self.share = Share(lambda: 64)
         for i in range(helpers):
             self.share.watch(i)
@@ -111,12 +113,16 @@ def test_what_the_system_says_of_this_thread():
     assert os.path.exists("/proc/thread-self/schedstat")
 
 
+SLICE = 2 * LOOK
+"""Seconds between two calls that are long, or between slices of one."""
+
+
 class Counted(Machine):
     """A machine of two processors that says how many threads want to run, and of which all may be used."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(monkeypatch, 1)
-        self.running = 2
+        self.running, self.awake = 2, 2
 
         class Runnable:
             def count(_self) -> int:
@@ -126,12 +132,12 @@ class Counted(Machine):
                 pass
         monkeypatch.setattr(share, "_Runnable", Runnable)
         monkeypatch.setattr(share.os, "cpu_count", lambda: 2)
-        self.share._processors = lambda: 2
+        self.share._processors, self.share._awake = lambda: 2, lambda: self.awake
 
-    def counts(self, count: int) -> int:
-        """The workers allowed after so many counts, too few for a look."""
+    def counts(self, count: int, seconds: float = 1.1 * COUNT) -> int:
+        """The workers allowed after so many counts."""
         for _ in range(count):
-            self.now += 1.1 * COUNT
+            self.now += seconds
             found = self.share.allowed(2)
         return found
 
@@ -140,10 +146,21 @@ def test_two_others_that_want_to_run_are_seen_within_milliseconds(monkeypatch: p
     machine = Counted(monkeypatch)
     assert machine.counts(20) == 2
     machine.running = 4
-    assert machine.counts(COUNTS - 1) == 2             # for a moment: that is no reason
+    assert machine.counts(COUNTS // 2) == 2             # for a moment: that is no reason
     assert machine.counts(1) == 1
-    machine.running = 1                                   # we are alone again
-    assert machine.allowed(LOOKS + 3, 2) == 2
+    assert machine.counts(100) == 1
+    machine.running, machine.awake = 1, 1                 # we are alone again
+    assert machine.counts(COUNTS // 2) == 1
+    assert machine.counts(1) == 2
+
+
+def test_after_a_rest_the_first_count_decides(monkeypatch: pytest.MonkeyPatch):
+    """The helper is asleep then: what else wants to run are others."""
+    machine = Counted(monkeypatch)
+    for running, allowed in ((3, 1), (1, 2), (2, 2), (9, 1), (1, 2)):
+        machine.running, machine.awake = running, 1
+        assert machine.counts(1, 2 * REST) == allowed
+        assert machine.counts(1) == allowed
 
 
 def test_one_other_and_a_moment_are_no_reason_to_run_fewer(monkeypatch: pytest.MonkeyPatch):
@@ -152,9 +169,48 @@ def test_one_other_and_a_moment_are_no_reason_to_run_fewer(monkeypatch: pytest.M
     assert machine.counts(50) == 2
     for _ in range(10):
         machine.running = 9
-        assert machine.counts(COUNTS - 1) == 2
+        assert machine.counts(COUNTS // 2) == 2
         machine.running = 2
-        assert machine.counts(1) == 2
+        assert machine.counts(COUNTS - COUNTS // 2) == 2
+
+
+def test_where_nobody_else_wants_to_run_threads_wait_for_their_own(monkeypatch: pytest.MonkeyPatch):
+    """A helper that was woken on the caller's processor waits for it, call after call, although another is free."""
+    machine = Counted(monkeypatch)
+    machine.got = [0.5, 0.5]
+    assert machine.counts(100, SLICE) == 2
+    machine.running = 3
+    assert machine.counts(LOOKS, SLICE) == 1                  # beside somebody they say that it is not worth it
+    machine.running = 2
+    assert machine.counts(1, SLICE) == 2
+
+
+def test_others_that_give_way_are_found_out(monkeypatch: pytest.MonkeyPatch):
+    """The caller meets nobody although others are many: a second worker is tried, and stays where it gets a core. Else that is tried ever later."""
+    machine = Counted(monkeypatch)
+    machine.running, machine.awake = 3, 1
+    assert machine.counts(int(0.9 * DOUBT[0] / SLICE), SLICE) == 1
+    assert machine.counts(int(0.2 * DOUBT[0] / SLICE), SLICE) == 2
+    assert machine.counts(500, SLICE) == 2                             # of lower priority
+    machine.got = [0.5, 0.5]
+    assert machine.counts(LOOKS, SLICE) == 1                       # no longer
+    machine.got = [1.0, 0.1]
+    tried = []
+    for i in range(1500):
+        tried += [i] * (machine.counts(1, SLICE) == 2)
+    starts = [b for a, b in itertools.pairwise([-9, *tried]) if b > a + 1]
+    rests = [b - a for a, b in itertools.pairwise(starts)]
+    assert len(tried) <= len(starts) * (LOOKS + 1)
+    assert len(rests) >= 2
+    assert all(b > 1.8 * a for a, b in itertools.pairwise(rests))
+
+
+def test_a_system_that_does_not_count_says_nothing(monkeypatch: pytest.MonkeyPatch):
+    machine = Counted(monkeypatch)
+    machine.running = 0
+    assert machine.counts(50) == 2
+    machine.got = [0.5, 0.5]
+    assert machine.counts(LOOKS, SLICE) == 1                       # what threads got does
 
 
 def test_the_machines_count_says_nothing_of_processors_that_may_not_be_used(monkeypatch: pytest.MonkeyPatch):
@@ -162,3 +218,19 @@ def test_the_machines_count_says_nothing_of_processors_that_may_not_be_used(monk
     monkeypatch.setattr(share.os, "cpu_count", lambda: 64)
     machine.running = 50
     assert machine.counts(50) == 2
+
+
+def test_a_pool_knows_how_many_of_its_threads_are_awake():
+    pool = Pool()
+    try:
+        assert pool._awake() == 1
+        pool.start(3)
+        until = time.monotonic() + 10
+        while pool.memory[boards.SLEEPERS // 8] < 2 and time.monotonic() < until:
+            time.sleep(0.001)
+        assert pool._awake() == 1                                     # the caller
+        pool.take(1)
+        pool.take(1)
+        assert pool._awake() == 2                                     # two callers
+    finally:
+        pool.close()

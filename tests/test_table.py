@@ -116,6 +116,7 @@ def three() -> Iterator[Pool]:
 
 def pool_of(workers: int, futex: bool = True) -> Iterator[Pool]:
     made = Pool(processors=lambda: workers, futex=futex and atomics.FUTEX != 0)
+    made._share.watched = False                                   # helpers shall come whatever else runs on this machine
     yield made
     made.close()
 

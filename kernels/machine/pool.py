@@ -100,7 +100,7 @@ class Pool:
             libc.pthread_cond_init(ctypes.c_void_p(self.address + boards.CONDITION), None)
         self.helpers: list[threading.Thread] = []
         self.closed = False
-        self._share = Share(processors or usable)
+        self._share = Share(processors or usable, self._awake)
         self._lock = threading.Lock()
         self._taken: list[tuple[int, int]] = []
 
@@ -124,6 +124,10 @@ class Pool:
         if workers == 1 or self.closed:
             return 1
         return min(self._share.allowed(workers), len(self.helpers) + 1)
+
+    def _awake(self) -> int:
+        """How many threads run jobs or look for some: helpers and callers, less those asleep."""
+        return max(1, len(self.helpers) + max(1, len(self._taken)) - int(self.memory[boards.SLEEPERS // 8]))
 
     def take(self, count: int) -> int | None:
         """Index of the first of so many adjacent boards that nobody else uses; None where there are none left."""

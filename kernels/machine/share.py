@@ -1,8 +1,10 @@
 """How many workers are worth running now: on a machine that others use too, more threads than cores to be had are worse than fewer.
 
 A thread that is not run in the middle of a chunk holds up its row, and two threads that share a core are slower than one. What others leave is
-seen from within: Linux counts for each thread how long it ran and how long it waited to be run, and how many threads want to run now, which
-says the same sooner where all processors may be used. Nothing that is computed depends on the answer.
+seen from within, in two ways. Linux says how many threads want to run at this moment: less our own those are the others, known at the first call
+after a rest and a few milliseconds after they come or go. That says something where all processors may be used, and takes all threads for equals.
+It also counts for each thread how long it ran and how long it waited to be run: that is known later, but is true in a container and beside threads
+of lower priority, too. Nothing that is computed depends on the answer.
 """
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import contextlib
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 LOOK = 0.01
@@ -27,10 +30,16 @@ LOOKS = 3
 """Looks in a row at which workers got too little: a woken thread may share a core with its waker for some milliseconds although another is free."""
 COUNT = 0.001
 """Seconds between two counts of the machine's threads that want to run, at least."""
-COUNTS = 3
-"""Counts in a row that leave workers too little: what others do for a moment is no reason."""
+COUNTS = 5
+"""The others are the median of so many counts: what they do for a moment is no reason."""
+REST = 0.01
+"""Seconds after which earlier counts say nothing any more: the next one decides alone."""
 PATIENCE = (0.1, 1.6)
 """Seconds with fewer workers before more are tried again: at first, and at most; twice as many each time that was too early."""
+DOUBT = (1.0, 64.0)
+"""The same where the count of others alone forbids more workers, and the caller meets nobody: others may be there that give way."""
+EVERY = 1 << 30
+"""No limit."""
 
 
 class _Times:
@@ -78,16 +87,20 @@ class _Caller(threading.local):
 class Share:
     """Of one pool."""
 
-    def __init__(self, processors: Callable[[], int]) -> None:
-        """`processors`: how many threads may run at once, apart from what others do."""
-        self._processors, self._usable, self._asked = processors, 1, -ASK
-        self._most = 1 << 30                                     # what others leave
+    def __init__(self, processors: Callable[[], int], awake: Callable[[], int] = lambda: 1) -> None:
+        """`processors`: how many threads may run at once, apart from what others do; `awake`: how many of ours are not asleep."""
+        self._processors, self._usable, self._asked, self._whole = processors, 1, -ASK, False
+        self._most = EVERY                                       # what others leave, by what our threads got
         self._until, self._patience, self._raised = 0.0, PATIENCE[0], 0.0
         self._looked, self._short, self._alone = 0.0, 0, 0
         self._caller = _Caller()
         self._helpers: list[_Times] = []
         self._runnable: _Runnable | None = None
-        self._counted, self._crowded = 0.0, 0
+        self._awake = awake
+        self._counted, self._counts = 0.0, deque[int](maxlen=COUNTS)
+        self._others: int | None = None                          # by the counts; None: they say nothing
+        self._since: float | None = None                         # when they became too many
+        self._doubting, self._doubt = False, DOUBT[0]            # whether more workers run although they are
         self._lock = threading.Lock()
         self.watched = self.possible()
 
@@ -106,37 +119,51 @@ class Share:
         now = time.monotonic()
         if now - self._asked >= ASK:
             self._asked, self._usable = now, self._processors()
+            self._whole = self._usable == os.cpu_count()
         if self.watched and now - self._counted >= COUNT and self._lock.acquire(blocking=False):
             try:
-                self._count(now, min(workers, self._usable, self._most))
+                self._count(now, workers)
                 if now - self._looked >= LOOK * (1 + len(self._helpers) / 8):
-                    self._look(now)
+                    self._look(now, workers)
             except (OSError, ValueError, IndexError):            # the system does not say after all
-                self.watched, self._most = False, 1 << 30
+                self.watched, self._most, self._others = False, EVERY, None
             finally:
                 self._lock.release()
-        return max(1, min(workers, self._usable, self._most))
+        return self._limited(workers)
+
+    def _limited(self, workers: int) -> int:
+        """How many of `workers` others leave, as far as is known."""
+        workers = max(1, min(workers, self._usable, self._most))
+        return workers if self._doubting else self._left(workers)
+
+    def _left(self, workers: int) -> int:
+        """How many of `workers` are worth it beside as many others as were counted, all of them equals."""
+        if not self._others:
+            return workers
+        return min(workers, _worth(workers * min(1.0, self._usable / (self._others + workers))))
 
     def _count(self, now: float, workers: int) -> None:
-        """Fewer workers at once where so many other threads want to run that they will get too little: what they get is known much later.
-
-        The count is the whole machine's, so it says something only where all of its processors may be used. Helpers may be asleep: others are
-        at least as many as are left without them.
-        """
+        """Count the threads that want to run, less our own that are awake. They are the whole machine's: where all of it may be used."""
+        if now - self._counted > REST:
+            self._counts.clear()
         self._counted = now
-        if workers < 2 or self._usable != os.cpu_count():
-            self._crowded = 0
-            return
         if self._runnable is None:
             self._runnable = _Runnable()
-        others = max(0, self._runnable.count() - min(workers, 1 + len(self._helpers)))
-        worth = _worth(workers * min(1.0, self._usable / (others + workers)))
-        self._crowded = self._crowded + 1 if worth < workers else 0
-        if self._crowded >= COUNTS:
-            self._crowded = self._short = self._alone = 0
-            self._most, self._until = worth, now + COUNTS * LOOK
+        running = self._runnable.count() if self._whole else 0
+        if running < 1:                                          # or the system does not count: we run
+            self._others = self._since = None
+            return
+        self._counts.append(max(0, running - self._awake()))
+        self._others = sorted(self._counts)[(len(self._counts) - 1) // 2]
+        workers = min(workers, self._usable)
+        if self._left(workers) == workers:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        if not any(self._counts):                                # whatever threads waited for is gone, or was another of ours
+            self._most, self._short = EVERY, 0
 
-    def _look(self, now: float) -> None:
+    def _look(self, now: float, workers: int) -> None:
         """Fewer workers where they got less than that many cores; more after a while in which the caller had to wait for nobody."""
         caller, before, self._looked = self._caller, self._looked, now
         if caller.times is None:
@@ -145,21 +172,35 @@ class Share:
         if caller.looked != before:                              # other callers looked in the meantime
             own = None
         caller.looked = now
-        shares = [1.0 if got is None else got for got in (own, *(helper.got() for helper in self._helpers[:self._most - 1]))]
+        helpers = self._helpers[:self._limited(workers) - 1]
+        shares = [1.0 if got is None else got for got in (own, *(helper.got() for helper in helpers))]
         worth = _worth(sum(shares))
         self._short = self._short + 1 if worth < len(shares) else 0
         if own is not None:
             self._alone = self._alone + 1 if own > ALONE else 0
         if self._short >= LOOKS:
             self._short = self._alone = 0
-            if now - self._raised < 2 * self._patience:          # it was tried too early
-                self._patience = min(2 * self._patience, PATIENCE[1])
-            self._most, self._until = worth, now + self._patience
-        elif self._most <= len(self._helpers) and now > self._until:
-            if self._alone >= LOOKS:
-                self._most, self._raised = self._most + 1, now
+            self._fewer(now, worth)
+        elif self._alone >= LOOKS and self._limited(workers) < min(workers, self._usable, 1 + len(self._helpers)):
+            self._more(now)
         elif now - self._raised > 4 * self._patience:
             self._patience = max(PATIENCE[0], self._patience / 2)
+
+    def _fewer(self, now: float, worth: int) -> None:
+        if self._doubting:                                       # the others that were counted do not give way
+            self._doubting, self._since, self._doubt = False, None, min(2 * self._doubt, DOUBT[1])
+            return
+        if now - self._raised < 2 * self._patience:              # it was tried too early
+            self._patience = min(2 * self._patience, PATIENCE[1])
+        self._most, self._until = worth, now + self._patience
+
+    def _more(self, now: float) -> None:
+        """Try more workers, if it is time."""
+        if self._most <= len(self._helpers):
+            if now > self._until:
+                self._most, self._raised = self._most + 1, now
+        elif not self._doubting and self._since is not None and now - self._since > self._doubt:
+            self._doubting = True
 
     def close(self) -> None:
         for helper in self._helpers:
