@@ -14,7 +14,7 @@ import pytest
 import tileflow
 from tileflow import cli, doctor, progress
 from tileflow.errors import Interrupted, ModelError, OptionError, TrainingError
-from tileflow.kernels.machine.limits import Room
+from tileflow.kernels.machine.limits import Group, Room
 from tileflow.options import Options, declarations
 from tileflow.runtime.history import Epoch
 from tileflow.spellings import OF_OPTIMIZER
@@ -363,7 +363,7 @@ def test_the_doctor_names_problems_first(monkeypatch, tmp_path, capsys):
     blocked = tmp_path / "file"
     blocked.write_bytes(b"")
     monkeypatch.setenv("TILEFLOW_CACHE_DIR", str(blocked))
-    monkeypatch.setattr("tileflow.kernels.machine.limits.Processors.quota", lambda self: 1.0)
+    monkeypatch.setattr("tileflow.kernels.machine.limits.Processors.tightest", lambda self: (1.0, Group(tmp_path, False, "/a/b")))
     monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", 2)
     monkeypatch.setenv("NUMBA_NUM_THREADS", "2")
     monkeypatch.setattr("tileflow.kernels.machine.limits.memory", lambda: Room(1000, "a test"))
@@ -373,7 +373,7 @@ def test_the_doctor_names_problems_first(monkeypatch, tmp_path, capsys):
     assert text.startswith("Problem: 2 threads (NUMBA_NUM_THREADS) would share the 1 processors this container may use.\n"
                            "  Mend it: unset NUMBA_NUM_THREADS, or set it or the option threads to 1.")
     assert "2 by default (NUMBA_NUM_THREADS)" in text
-    assert "the control group allows 1 of their time" in text
+    assert "the control group /a/b (version 1) allows 1 of their time" in text
     assert "cannot be written (Not a directory), so every start compiles anew" in text
     assert "only 1 KB of memory" in text
     assert run("doctor") == 0

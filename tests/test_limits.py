@@ -122,6 +122,7 @@ def test_quotas_of_version_2(tmp_path: Path, text: str, share: float | None):
     assert limits.quota(tmp_path) == share
     machine.group("a", cpu__max="20000 10000")
     assert limits.quota(tmp_path) == 2.0
+    assert limits.Processors(tmp_path).tightest() == (2.0, limits.Group(tmp_path / "sys/fs/cgroup/a", True, "/a"))
 
 
 def test_quotas_of_version_1(tmp_path: Path):
@@ -131,6 +132,7 @@ def test_quotas_of_version_1(tmp_path: Path):
     assert limits.quota(tmp_path) is None
     machine.group("cpu,cpuacct/a", cpu__cfs_quota_us=150000)
     assert limits.quota(tmp_path) == 1.5
+    assert limits.Processors(tmp_path).tightest() == (1.5, limits.Group(tmp_path / "sys/fs/cgroup/cpu,cpuacct/a", False, "/a"))
 
 
 def test_the_number_of_workers_follows_the_quota(monkeypatch: pytest.MonkeyPatch):

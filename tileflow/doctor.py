@@ -109,16 +109,17 @@ def _threads(found: Examination) -> None:
     import numba
     config: Any = numba.config
     here = limits.Processors()
-    quota, together, usable, cores = here.quota(), here.count(), here.usable(), os.cpu_count() or 1
+    tightest, together, usable, cores = here.tightest(), here.count(), here.usable(), os.cpu_count() or 1
     most, told = config.NUMBA_NUM_THREADS, "NUMBA_NUM_THREADS" in os.environ
     workers = most if told else min(most, together)
     found.facts += [
         ("processors", f"{cores}, of which this process may use {usable}{'' if usable == cores else ' (affinity)'}; "
-                       + ("no quota" if quota is None else f"the control group allows {quota:g} of their time")),
+                       + ("no quota" if tightest is None else f"the control group {tightest[1].name} (version {2 if tightest[1].v2 else 1}) allows "
+                                                                   f"{tightest[0]:g} of their time")),
         ("workers", f"{workers} by default{' (NUMBA_NUM_THREADS)' if told else ''}: the caller's thread and {workers - 1} of the process's own pool, "
                     + ("fewer while others use the cores" if share.Share.possible() else "as many whatever else runs"))]
-    if told and quota is not None and together < most:
-        found.problems.append(Problem(f"{most} threads (NUMBA_NUM_THREADS) would share the {quota:g} processors this container may use.",
+    if told and tightest is not None and together < most:
+        found.problems.append(Problem(f"{most} threads (NUMBA_NUM_THREADS) would share the {tightest[0]:g} processors this container may use.",
                                       f"unset NUMBA_NUM_THREADS, or set it or the option threads to {together}."))
     if config.DISABLE_JIT:
         found.problems.append(Problem("NUMBA_DISABLE_JIT is set, so no kernel can be compiled.", "unset NUMBA_DISABLE_JIT.", broken=True))

@@ -66,12 +66,17 @@ class Processors:
     def __init__(self, root: Path = ROOT) -> None:
         self._root, self._own, self._groups = root, "?", list[Group]()
 
-    def quota(self) -> float | None:
-        """Processors' time per time that the control groups allow; None without a limit."""
+    def tightest(self) -> tuple[float, Group] | None:
+        """The processors' time per time that the control groups allow, and which of them allows no more; None without a limit."""
         own = _text(self._root / "proc/self/cgroup")
         if own != self._own:
             self._own, self._groups = own, list(groups(self._root, "cpu"))
-        return min((share for group in self._groups if (share := group.share()) is not None), default=None)
+        return min(((share, group) for group in self._groups if (share := group.share()) is not None), key=lambda found: found[0], default=None)
+
+    def quota(self) -> float | None:
+        """Processors' time per time that the control groups allow; None without a limit."""
+        found = self.tightest()
+        return None if found is None else found[0]
 
     def usable(self) -> int:
         """The processors this process may use."""
