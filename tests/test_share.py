@@ -118,9 +118,9 @@ SLICE = 2 * LOOK
 
 
 class Counted(Machine):
-    """A machine of two processors that says how many threads want to run, and of which all may be used."""
+    """A machine that says how many threads want to run, and of which all may be used."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, processors: int = 2) -> None:
         super().__init__(monkeypatch, 1)
         self.running, self.awake = 2, 2
 
@@ -131,8 +131,8 @@ class Counted(Machine):
             def close(_self) -> None:
                 pass
         monkeypatch.setattr(share, "_Runnable", Runnable)
-        monkeypatch.setattr(share.os, "cpu_count", lambda: 2)
-        self.share._processors, self.share._awake = lambda: 2, lambda: self.awake
+        monkeypatch.setattr(share.os, "cpu_count", lambda: processors)
+        self.share._processors, self.share._awake = lambda: processors, lambda: self.awake
 
     def counts(self, count: int, seconds: float = 1.1 * COUNT) -> int:
         """The workers allowed after so many counts."""
@@ -157,15 +157,14 @@ def test_two_others_that_want_to_run_are_seen_within_milliseconds(monkeypatch: p
 def test_after_a_rest_the_first_count_decides(monkeypatch: pytest.MonkeyPatch):
     """The helper is asleep then: what else wants to run are others."""
     machine = Counted(monkeypatch)
-    for running, allowed in ((3, 1), (1, 2), (2, 2), (9, 1), (1, 2)):
+    for running, allowed in ((3, 1), (1, 2), (2, 1), (9, 1), (1, 2)):
         machine.running, machine.awake = running, 1
         assert machine.counts(1, 2 * REST) == allowed
         assert machine.counts(1) == allowed
 
 
-def test_one_other_and_a_moment_are_no_reason_to_run_fewer(monkeypatch: pytest.MonkeyPatch):
+def test_a_moment_is_no_reason_to_run_fewer(monkeypatch: pytest.MonkeyPatch):
     machine = Counted(monkeypatch)
-    machine.running = 3
     assert machine.counts(50) == 2
     for _ in range(10):
         machine.running = 9
@@ -174,13 +173,20 @@ def test_one_other_and_a_moment_are_no_reason_to_run_fewer(monkeypatch: pytest.M
         assert machine.counts(COUNTS - COUNTS // 2) == 2
 
 
+@pytest.mark.parametrize(("processors", "others", "allowed"), [(2, 1, 1), (3, 1, 2), (8, 1, 2), (8, 5, 2), (4, 4, 1)])
+def test_workers_have_processors_about_to_themselves(monkeypatch: pytest.MonkeyPatch, processors: int, others: int, allowed: int):
+    machine = Counted(monkeypatch, processors)
+    machine.running = 2 + others
+    assert machine.counts(50) == allowed
+
+
 def test_where_nobody_else_wants_to_run_threads_wait_for_their_own(monkeypatch: pytest.MonkeyPatch):
     """A helper that was woken on the caller's processor waits for it, call after call, although another is free."""
-    machine = Counted(monkeypatch)
+    machine = Counted(monkeypatch, 4)
     machine.got = [0.5, 0.5]
     assert machine.counts(100, SLICE) == 2
     machine.running = 3
-    assert machine.counts(LOOKS, SLICE) == 1                  # beside somebody they say that it is not worth it
+    assert machine.counts(LOOKS, SLICE) == 1                          # beside somebody they say that it is not worth it
     machine.running = 2
     assert machine.counts(1, SLICE) == 2
 
@@ -194,7 +200,7 @@ def test_others_that_give_way_are_found_out(monkeypatch: pytest.MonkeyPatch):
     assert machine.counts(500, SLICE) == 2                             # of lower priority
     machine.got = [0.5, 0.5]
     assert machine.counts(LOOKS, SLICE) == 1                       # no longer
-    machine.got = [1.0, 0.1]
+    machine.got = [1.0, 0.5]
     tried = []
     for i in range(1500):
         tried += [i] * (machine.counts(1, SLICE) == 2)

@@ -22,8 +22,11 @@ ASK = 0.1
 SEEN = 500_000
 """Nanoseconds for which a thread must have wanted to run to say anything."""
 ENOUGH = 0.2
-"""A further worker is worth it where all together get so much more of a core. One busy process beside two threads on two cores leaves each two
-thirds, and they are faster than one; two leave each half, and they are slower."""
+"""A further worker is withdrawn where all together get less than so much more of a core by it: two threads that get half a core each are slower
+than one. (Beside nobody threads wait at times, too.)"""
+FAIR = 0.6
+"""The same where others are known to be there. One busy process beside two threads on two cores leaves each two thirds, or one all of its core
+and the other half: measured, they were 1.02 to 1.08 times as slow as one, which meets nobody."""
 ALONE = 0.9
 """The share of a core from which on the caller meets nobody, so that another worker may be tried."""
 LOOKS = 3
@@ -140,7 +143,7 @@ class Share:
         """How many of `workers` are worth it beside as many others as were counted, all of them equals."""
         if not self._others:
             return workers
-        return min(workers, _worth(workers * min(1.0, self._usable / (self._others + workers))))
+        return min(workers, _worth(workers * min(1.0, self._usable / (self._others + workers)), FAIR))
 
     def _count(self, now: float, workers: int) -> None:
         """Count the threads that want to run, less our own that are awake. They are the whole machine's: where all of it may be used."""
@@ -174,7 +177,7 @@ class Share:
         caller.looked = now
         helpers = self._helpers[:self._limited(workers) - 1]
         shares = [1.0 if got is None else got for got in (own, *(helper.got() for helper in helpers))]
-        worth = _worth(sum(shares))
+        worth = _worth(sum(shares), FAIR if self._doubting else ENOUGH)
         self._short = self._short + 1 if worth < len(shares) else 0
         if own is not None:
             self._alone = self._alone + 1 if own > ALONE else 0
@@ -210,6 +213,6 @@ class Share:
         self._helpers, self._runnable = [], None
 
 
-def _worth(cores: float) -> int:
-    """How many workers are worth it where all together get so many cores."""
-    return max(1, int(cores + 1 - ENOUGH))
+def _worth(cores: float, enough: float) -> int:
+    """How many workers are worth it where all together get so many cores, and each is to bring `enough` of one."""
+    return max(1, int(cores + 1 - enough))
