@@ -1,4 +1,4 @@
-"""Inner functions: compiled code that only leaves call.
+"""Inner functions: compiled code that only leaves call, and the function that becomes a leaf.
 
 Numba compiles a function that another one calls as if Python would call it too: with two wrappers and machine code of its
 own. A leaf needs neither; it takes the callee's code in before its own is made.
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from numba import _dynfunc
-from numba.core import codegen, compiler, compiler_machinery, typed_passes
+from numba.core import codegen, compiler, compiler_machinery, typed_passes, untyped_passes
 from numba.extending import register_jitable as _register_jitable
 
 
@@ -39,13 +39,53 @@ class _Lowering(typed_passes.NativeLowering):
         return True
 
 
+class _Moved:
+    """Puts a function's code where it is called. Numba's own worker copies it twice before, block by block and each with all variables of the
+    function, which took up to a third of a large kernel's compilation; but nobody else has the code that was read for this."""
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+
+    def inline_function(self, caller: Any, block: Any, i: int, function: Any, types: Any = None) -> Any:
+        code = self._worker.run_untyped_passes(function)
+        blocks = list(code.blocks.values())
+        for b in blocks:
+            b.__deepcopy__ = lambda _memo, itself=b: itself
+        made = self._worker.inline_ir(caller, block, i, code, function.__code__.co_freevars, types)
+        for b in blocks:
+            del b.__deepcopy__
+        return made
+
+
+@compiler_machinery.register_pass(mutates_CFG=True, analysis_only=False)
+class _Inlining(untyped_passes.InlineInlinables):
+    """Numba's pass that inlines, without copies."""
+
+    _name = "moving_inlining"
+
+    def _do_work(self, state: Any, work_list: Any, block: Any, i: int, expr: Any, worker: Any) -> Any:
+        return super()._do_work(state, work_list, block, i, expr, _Moved(worker))
+
+
+def _with(passes: dict[type, type], pipelines: list[Any]) -> list[Any]:
+    """Numba's one pipeline with passes of ours in place of its own."""
+    [pipeline] = pipelines
+    pipeline.passes = [(passes.get(step, step), text) for step, text in pipeline.passes]
+    pipeline._finalized = False
+    pipeline.finalize()
+    return [pipeline]
+
+
 class _Compiler(compiler.Compiler):
     def define_pipelines(self) -> list[Any]:
-        [pipeline] = super().define_pipelines()
-        pipeline.passes = [(_Lowering if step is typed_passes.NativeLowering else step, text) for step, text in pipeline.passes]
-        pipeline._finalized = False
-        pipeline.finalize()
-        return [pipeline]
+        return _with({typed_passes.NativeLowering: _Lowering}, super().define_pipelines())
+
+
+class Outermost(compiler.Compiler):
+    """What compiles a function that takes another one in (`inline="always"`)."""
+
+    def define_pipelines(self) -> list[Any]:
+        return _with({untyped_passes.InlineInlinables: _Inlining}, super().define_pipelines())
 
 
 def register_jitable(function: Any = None, **options: Any) -> Any:

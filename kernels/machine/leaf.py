@@ -36,7 +36,7 @@ from numba.np.numpy_support import from_dtype
 
 from ..dtypes import ELEMENTS
 from ..isa import cpu
-from . import stored
+from . import inner, stored
 
 WORD = ir.IntType(64)
 ENTRY = "int64(intp,intp,intp,intp)"
@@ -236,7 +236,7 @@ class Leaf:
     def compile(self) -> None:
         """Compile, or read from the cache; nothing when done before."""
         if not self.load():
-            entry: Any = CFunc(self._entry(), normalize_signature(ENTRY), locals={}, options=dict(self.options))
+            entry: Any = CFunc(self._entry(), normalize_signature(ENTRY), locals={}, options=dict(self.options), pipeline_class=inner.Outermost)
             self._code = stored.keep(self._stored, self.name, entry._compile_uncached())
 
     def _entry(self) -> Callable[[int, int, int, int], int]:
