@@ -4,6 +4,9 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 TESTS := $(RUN) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
+# Tests start hundreds of processes, and each would compile all of tileflow's Python anew where none of it may be kept.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check lint bench doctor wheel clean help
 
 demo: $(VENV)/ready            ## train a small CNN from an ONNX file on real handwritten digits
