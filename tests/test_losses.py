@@ -272,7 +272,7 @@ def test_measuring_uses_every_row_once(loss: str, rows: int, tmp_path: Any):
     if loss == "own":
         model = tileflow.training_model(net, loss=given, micro_batch_size=16, **EXACT)
         model.compile(x[:16], y[:16])
-        found = Evaluator(model, model.options).measure(Dataset.of({"x": x[:rows]}, y[:rows]))
+        found = Evaluator(model).measure(Dataset.of({"x": x[:rows]}, y[:rows]))
     else:
         result = tileflow.train(net, data=(x, y), loss=loss, epochs=0, micro_batch_size=16, out=str(tmp_path), **EXACT)
         found = result.evaluate((x[:rows], y[:rows]))

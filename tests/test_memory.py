@@ -199,9 +199,8 @@ def test_a_table_is_read_where_there_is_room(tmp_path: Path, room: Any):
 
 
 def test_what_metrics_keep_is_counted(room: Any):
-    options = tileflow.Options(micro_batch_size=1000)
-    model = tileflow.training_model(Dense(4), options)
-    measure = Evaluator(model, options)
+    model = tileflow.training_model(Dense(4), micro_batch_size=1000)
+    measure = Evaluator(model)
     measure.metrics = ("auc",)
     data = Dataset.of({"x": np.zeros((400_000, 8), np.float32)}, np.arange(400_000) % 2)
     model.compile(*data.gather(np.arange(1000)))

@@ -311,7 +311,7 @@ def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimiz
     folder = run_folder(options.out, options.resume)
     choice = task.fit.choice
     training = TrainingModel(source, loop_options, optimizer, choice.loss, reporter.compiling)
-    return Trainer(training, sets.train, sets.test, loop_options, folder, reporter, reason=choice.reason)
+    return Trainer(training, sets.train, sets.test, folder, reporter, reason=choice.reason)
 
 
 def _kept_model(options: Options, kept: Recorded | None, reporter: Reporter) -> Path:

@@ -63,8 +63,8 @@ class EvaluationModel(LossModel):
 class Evaluator:
     """Measures what a TrainingModel has learned, without changing anything. Programs are kept between calls."""
 
-    def __init__(self, model: TrainingModel, options: Options, progress: Progress | None = None, stop: Callable[[], bool] | None = None) -> None:
-        self.model, self.options, self.progress, self.stop = model, options, progress, stop
+    def __init__(self, model: TrainingModel, progress: Progress | None = None, stop: Callable[[], bool] | None = None) -> None:
+        self.model, self.progress, self.stop = model, progress, stop
         self.metrics: tuple[str | Function, ...] = ()
         self._evaluation: EvaluationModel | None = None
         self._loader: DataLoader | None = None
@@ -108,15 +108,15 @@ class Evaluator:
 
     def _ready(self, data: Dataset) -> EvaluationModel:
         if self._evaluation is None:
-            self._evaluation = self._make(max(1, min(MOST_MICRO_BATCHES, len(data) // self.options.micro_batch_size)), data)
+            self._evaluation = self._make(max(1, min(MOST_MICRO_BATCHES, len(data) // self.model.options.micro_batch_size)), data)
             if not self._evaluation.by_rows:
                 self._evaluation = self._make(1, data)
         return self._evaluation
 
     def _make(self, micro_batches: int, data: Dataset) -> EvaluationModel:
-        options = self.options.clone(device_iterations=micro_batches, max_batches=None)
+        options = self.model.options.clone(device_iterations=micro_batches, max_batches=None)
         made = EvaluationModel(self.model.source, options, self.model.loss, self.progress)
         made.stop = self.stop
-        example: Any = data.gather(np.zeros(micro_batches * self.options.micro_batch_size, np.int64))
+        example: Any = data.gather(np.zeros(micro_batches * options.micro_batch_size, np.int64))
         made.compile(*example)
         return made

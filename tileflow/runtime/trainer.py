@@ -76,7 +76,6 @@ class Trainer:
     model: TrainingModel
     train: Dataset
     test: Dataset | None
-    options: Options
     folder: Path
     reporter: Reporter
     has_command: bool = False
@@ -98,7 +97,12 @@ class Trainer:
         self.loader.stop = self._stop.is_set
         every = self.options.statistics
         self.statistics = None if every is None else Log(self.folder, every, f"Gradients and weights of {self.folder.name}")
-        self.evaluator = Evaluator(self.model, self.options, self.reporter.compiling, lambda: self._stop.is_set())
+        self.evaluator = Evaluator(self.model, self.reporter.compiling, lambda: self._stop.is_set())
+
+    @property
+    def options(self) -> Options:
+        """Those of the model."""
+        return self.model.options
 
     @property
     def session(self) -> Any:
