@@ -497,6 +497,19 @@ def test_helpers_come_after_a_rest(futex: bool):
         assert came > 0
 
 
+def test_a_table_with_nothing_to_share_starts_no_helpers():
+    """Small models: a call takes as long with several workers as with one."""
+    for parallel, units, helpers in ((False, 200, 0), (True, 1, 0), (True, 200, 2)):
+        for made in pool_of(3):
+            rows = Rows()
+            y = np.full(units, -1, np.int64)
+            rows.add(rows.table.main, linger, 1000, y, n=units, parallel=parallel)
+            rows.table.seal()
+            assert run(rows.table, 3, pool=made) is True
+            assert y.min() >= 0
+            assert len(made.helpers) == helpers
+
+
 def test_start_and_close_again_and_again():
     for i in range(150):
         made = Pool(processors=lambda: 3, futex=i % 3 != 0 and atomics.FUTEX != 0)

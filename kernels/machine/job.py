@@ -29,7 +29,7 @@ def run(table: Table, workers: int = 1, *, slice_ns: int = SLICE_NS, stop: Calla
     pool = pool or pools.current()
     count = len(table.tasks)
     at = None
-    if workers > 1:
+    if workers > 1 and table.shared:
         pool.start(workers)
         at = pool.take(count)
     if at is None:

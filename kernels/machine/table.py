@@ -172,6 +172,8 @@ class Table:
         self._arrays: list[np.ndarray] = []
         self.descriptors = np.zeros((0, TASK_WORDS), np.int64)
         self.address = 0
+        self.shared = True
+        """Whether there is work for more than one worker: rows in chunks, or tasks."""
         self.boards: Any = None
         """Boards of its own, for running on one worker (`pool.Boards`)."""
         self.main = self.task()
@@ -191,6 +193,7 @@ class Table:
         self._arrays = [np.array(t.rows, np.int64).reshape(-1, ROW_WORDS) for t in self.tasks]
         self.descriptors = np.array([(a.ctypes.data, len(a)) for a in self._arrays], np.int64).reshape(-1, TASK_WORDS)
         self.address = int(self.descriptors.ctypes.data)
+        self.shared = len(self.tasks) > 1 or any(row[0] == LEAF and row[4] < row[3] for row in self.main.rows)
 
     def failure(self, boards: np.ndarray) -> Failure:
         """What a job that failed failed of, read from its boards [tasks, words]: of a task's failures its own, then that of the first it spawned."""
