@@ -47,8 +47,9 @@ LOADS = ("idle", "1", "2", "4", "quota-1.0", "quota-0.5")
 SLOWDOWN = 1.05
 TURN = 0.2
 """Seconds of a turn on one idle thread: many time slices."""
-QUOTA_TURN = 0.5
-"""The same under a quota, which ends a turn somewhere in a period: so many periods that this changes little."""
+QUOTA_TURN = 1.5
+"""The same under a quota, which ends a turn some whole periods after it began: of half a processor that takes thirty, and one more or less changes
+little."""
 RUNS = 15
 """A thread beside two others on two processors has one to itself, or not, for longer than a turn: turns differ by half, medians of few by a tenth."""
 PERIOD = 0.1
