@@ -73,15 +73,16 @@ def test_softcap(path: str) -> None:
 
 @pytest.mark.parametrize(("path", "dtype", "softcap"),
                          [*(paths.on(path, "float16", 1.5) for path in cpu.available()), paths.on(cpu.available()[-1], "bfloat16", 0.0)])
-def test_half(path: str, dtype: str, softcap: float) -> None:
-    """16-bit memory: what is summed is float32, so that one rounding is all that is lost."""
+@pytest.mark.parametrize("case", [0, paths.rare(1), paths.rare(2)])
+def test_half(path: str, dtype: str, softcap: float, case: int) -> None:
+    """16-bit memory: what is summed is float32, so that one rounding is all that is lost. Each way in which arrays lie is compiled by itself."""
+    sizes, inside, masked = (((1, 4, 2, QUERIES + 3, KEYS + 17, 16, 12), NONE, (1, 4, QUERIES + 3, KEYS + 17)),
+                             ((2, 2, 1, 31, 5, 5, 9), (True, False, True, True), (2, 1, 1, 5)), ((2, 1, 1, 3, 7, 8, 8), (True,) * 4, None))[case]
     kind, spacing = (np.dtype(ml_dtypes.bfloat16), 2.0 ** -7) if dtype == "bfloat16" else (np.dtype(dtype), 2.0 ** -10)
     with cpu.forced(path):
-        for sizes, inside, masked in (((1, 4, 2, QUERIES + 3, KEYS + 17, 16, 12), NONE, (1, 4, QUERIES + 3, KEYS + 17)),
-                                      ((2, 2, 1, 31, 5, 5, 9), (True, False, True, True), (2, 1, 1, 5)), ((2, 1, 1, 3, 7, 8, 8), (True,) * 4, None)):
-            mask = None if masked is None else rng.standard_normal(masked).astype("float32" if len(set(masked)) > 2 and masked[2] == 1 else kind)
-            arrays = [a.astype(kind) for a in operands(*sizes, inside)]
-            check(FusedAttention(scale=sizes[5] ** -0.5, softcap=softcap, reach=None if masked else 1, inside=inside), *arrays, mask, 5e-6, spacing)
+        mask = None if masked is None else rng.standard_normal(masked).astype("float32" if len(set(masked)) > 2 and masked[2] == 1 else kind)
+        arrays = [a.astype(kind) for a in operands(*sizes, inside)]
+        check(FusedAttention(scale=sizes[5] ** -0.5, softcap=softcap, reach=None if masked else 1, inside=inside), *arrays, mask, 5e-6, spacing)
 
 
 def test_half_against_torch() -> None:

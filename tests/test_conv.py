@@ -53,12 +53,14 @@ def gradients_of(op: Conv, x: tuple[int, ...], w: tuple[int, ...], biased: bool 
 
 EVERYWHERE = ("strides", "primes")
 """Cases that every path runs: compiling is what these tests spend their time on."""
+SELDOM = ("all ones", "kernel as large as the image", "line in place", "channels in blocks, last block of filters overlaps")
+"""Cases that compile register blocks of their own and take the ways of others."""
 DOUBLE = ("primes", "strides")
 """Cases in float64."""
 
 
-@pytest.mark.parametrize(("path", "name"), [paths.on(path, name) for path in cpu.available() for name in CASES
-                                            if path == paths.FASTEST or name in EVERYWHERE])
+@pytest.mark.parametrize(("path", "name"), [paths.rare(path, name) if name in SELDOM else paths.on(path, name) for path in cpu.available()
+                                            for name in CASES if path == paths.FASTEST or name in EVERYWHERE])
 def test_kernels(path: str, name: str) -> None:
     x_shape, w_shape, attributes = CASES[name]
     op = Conv(**attributes)

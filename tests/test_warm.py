@@ -111,6 +111,7 @@ def test_what_lives_is_set_apart_while_kernels_are_compiled() -> None:
     import gc
 
     from tileflow.graph.collector import set_apart
+    gc.unfreeze()                                                 # as `conftest` has set the tests apart
     assert not gc.get_freeze_count()
     with contextlib.suppress(ValueError), set_apart():
         assert gc.get_freeze_count()
@@ -119,3 +120,4 @@ def test_what_lives_is_set_apart_while_kernels_are_compiled() -> None:
         assert gc.get_freeze_count()
         raise ValueError("a kernel that cannot be compiled")
     assert not gc.get_freeze_count()
+    gc.freeze()
