@@ -108,9 +108,12 @@ class Bert(nn.Module):
     Inputs: token, position and segment numbers [N, S] (the `masked` tokens to predict come first), visible [N, S] (1 or 0).
     Outputs: scores of the vocabulary for the first `masked` tokens [N * masked, vocabulary] through the token table, and
     scores of "is the next sentence" [N, 2].
+
+    checkpoints: what each encoder layer gives is kept where the rest of a stage is computed again.
     """
 
     def __init__(self, layers: int, hidden: int, heads: int, masked: int = 20, vocabulary: int = VOCABULARY, dropout: float = 0.1) -> None:
+        self.checkpoints = False
         self.tokens, self.positions = nn.Embedding(vocabulary, hidden), nn.Embedding(POSITIONS, hidden)
         self.segments = nn.Embedding(SEGMENTS, hidden)
         for table in (self.tokens, self.positions, self.segments):
@@ -127,6 +130,8 @@ class Bert(nn.Module):
         mask = ((1.0 - visible) * MASKED).reshape(visible.shape[0], 1, 1, visible.shape[1])
         for layer in self.layers:
             x = layer(x, mask)
+            if self.checkpoints:
+                nn.recomputation_checkpoint(x)
         hidden = x.shape[2]
         chosen = x.apply("Slice", starts=(0,), ends=(self.masked,), axes=(1,), steps=(1,)).reshape(-1, hidden)
         chosen = self.transform_norm(self.activation(self.transform(chosen)))
@@ -164,7 +169,10 @@ class ViTLayer(nn.Module):
 
 
 class ViT(nn.Module):
-    """ViT with patches of 16x16: images [N, 3, image, image] -> scores [N, classes], from a token of its own before the patches."""
+    """ViT with patches of 16x16: images [N, 3, image, image] -> scores [N, classes], from a token of its own before the patches.
+
+    checkpoints: what each layer gives is kept where the rest of a stage is computed again.
+    """
 
     def __init__(self, layers: int, hidden: int, heads: int, classes: int, image: int = 224, patch: int = 16) -> None:
         self.patches = nn.Conv2d(3, hidden, patch, patch)
@@ -172,6 +180,7 @@ class ViT(nn.Module):
         self.positions = nn.Parameter(normal((1, 1 + (image // patch) ** 2, hidden), 0.02))
         self.layers = [ViTLayer(hidden, heads) for _ in range(layers)]
         self.norm, self.head = nn.LayerNorm(hidden), nn.Linear(hidden, classes)
+        self.checkpoints = False
 
     def forward(self, x: Tensor) -> Tensor:                    # type: ignore[override]
         y = self.patches(x)
@@ -180,6 +189,8 @@ class ViT(nn.Module):
         y = cat([self.token.expand(rows, 1, hidden), y], 1) + self.positions
         for layer in self.layers:
             y = layer(y)
+            if self.checkpoints:
+                nn.recomputation_checkpoint(y)
         first = self.norm(y).apply("Slice", starts=(0,), ends=(1,), axes=(1,), steps=(1,)).reshape(rows, hidden)
         return self.head(first)
 
@@ -214,12 +225,14 @@ def resnet_program(layers: int, micro_batch: int, gradient_accumulation: int = 1
 
 
 def bert_program(size: str, micro_batch: int, gradient_accumulation: int = 1, sequence: int = 128, masked: int = 20,
-                 dropout: float = 0.1, layers: int | None = None, optimizer: Optimizer | None = None, cuts: Sequence[int] = ()) -> Program:
+                 dropout: float = 0.1, layers: int | None = None, optimizer: Optimizer | None = None, cuts: Sequence[int] = (),
+                 checkpoints: bool = False) -> Program:
     """Pre-training of a BERT with AdamW; weights take no memory. `layers` overrides the number of encoder layers. `cuts`: in a pipeline, the encoder
-    layers with which IPU 1, 2 ... begin; embeddings, heads and what is before are on IPU 0."""
+    layers with which IPU 1, 2 ... begin; embeddings, heads and what is before are on IPU 0. `checkpoints`: kept behind each encoder layer."""
     count, hidden, heads = BERT_SIZES[size]
     with nn.skip_init():
         net = Bert(count if layers is None else layers, hidden, heads, masked, dropout=dropout)
+    net.checkpoints = checkpoints
     numbers = TensorType("int64", (micro_batch, sequence))
     inputs = [(name, numbers) for name in ("tokens", "positions", "segments")]
     return training_program(net, [*inputs, ("visible", numbers.with_dtype("float32"))], pretraining_loss,
@@ -228,13 +241,14 @@ def bert_program(size: str, micro_batch: int, gradient_accumulation: int = 1, se
 
 
 def vit_program(size: str, micro_batch: int, gradient_accumulation: int = 1, classes: int = 1000, image: int = 224,
-                optimizer: Optimizer | None = None, cuts: Sequence[int] = ()) -> Program:
+                optimizer: Optimizer | None = None, cuts: Sequence[int] = (), checkpoints: bool = False) -> Program:
     """Training of a ViT, cross entropy; weights take no memory. `cuts`: in a pipeline, the layers with which IPU 1, 2 ... begin; the patches'
-    embedding is on the first IPU, the head on the last."""
+    embedding is on the first IPU, the head on the last. `checkpoints`: kept behind each layer."""
     from tileflow.loss import find
     count, hidden, heads = VIT_SIZES[size]
     with nn.skip_init():
         net = ViT(count, hidden, heads, classes, image)
+    net.checkpoints = checkpoints
     return training_program(net, [("image", TensorType("float32", (micro_batch, 3, image, image)))], find("cross_entropy"),
                             optimizer or tileflow.optim.AdamW(lr=2e-4, weight_decay=0.01), Batching(micro_batch, gradient_accumulation),
                             [(net.layers[layer], 1 + i) for i, layer in enumerate(cuts)])
