@@ -221,7 +221,8 @@ VIT_TUTORIAL = {**VIT, "classes": 15, "optimizer": "AdamW", "replicas": 1, "micr
                 "available memory proportion": 0.3, "recomputation": "each stage but the last from what enters it and what each layer gives",
                 "off-chip": "optimizer state", "loss": "cross entropy (of many labels there)",
                 "after": "ipu_config.json of Graphcore/vit-base-ipu (huggingface.co), which the tutorial names"}
-VIT_16 = {**VIT, "recomputation": "each stage but the last from what enters it", "classes": 1000, "optimizer": "momentum SGD", "replicas": 4, "micro-batch": 17, "gradient accumulation": 32, "global batch": 2176,
+VIT_16 = {**VIT, "recomputation": "each stage but the last from what enters it",
+          "classes": 1000, "optimizer": "momentum SGD", "replicas": 4, "micro-batch": 17, "gradient accumulation": 32, "global batch": 2176,
           "available memory proportion": 0.3, "generation": "not said; GC200 is taken, the Pod16 of the time"}
 
 

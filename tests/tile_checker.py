@@ -7,6 +7,7 @@ chip's rates and the order of the steps; and counts element by element:
   bus reads the same or nothing;
 - **send**: a tile must send what it owns and another reads, each element once however many listen;
 - **partial results**: of D tiles that hold partials of the same results, D - 1 must be sent on, however the D share that;
+- **steps** (recurrent layers): at each product the states of all other units must come, or partial sums of all units go on to theirs;
 - **compute**: products at the matrix unit's peak, or a vector a cycle; other work no faster than results are stored, a vector a cycle, or operands
   loaded, two a cycle; partial results are added no faster than two vectors a cycle;
 - **memory**: a tile holds its part of every tensor that was made and will be read, and what it receives for the step (of one serial step).
@@ -28,7 +29,7 @@ from tileflow.graph import Value
 from tileflow.tiles.hardware.chip import ITEMSIZE, device_dtype
 from tileflow.tiles.machine import TileProgram
 from tileflow.tiles.plans.plan import TileStep
-from tileflow.work import Axis, Contraction, Gather, Map, Move, Operand, Reduce, Scatter, Window, Work
+from tileflow.work import Axis, Contraction, Gather, Map, Move, Operand, Reduce, Scatter, Stepwise, Window, Work
 
 Array = np.ndarray
 LARGEST = 1 << 22
@@ -103,7 +104,25 @@ class Checker:
         added = self._partials()
         found.partials = added / rate
         found.compute = self._compute() + added / (2 * self.chip.vector_bytes)
+        if isinstance(self.work, Stepwise):
+            found.partials, found.compute = self._steps(self.work)
         return found
+
+    def _steps(self, work: Stepwise) -> tuple[float, float]:
+        """Cycles of exchange and of computing that all steps take at least: of the fullest tile, whose units are as many as any one's."""
+        chip, dtype = self.chip, work.outputs[0].dtype
+        own = {name: int(self._points(self.axes[name]).sum(1).max()) for name in "dbn"}
+        size, parts = {a.name: a.size for a in work.axes}, self._filled("n")
+        times, lines = size["t"] * len(work.products), own["d"] * own["b"]
+        rates = [u.macs_per_cycle for types, u in chip.matrix.items() if types.split(".")[0] == dtype]
+        compute = size["t"] * lines * own["n"] * size["k"] * size["g"] / max([*rates, chip.vector_bytes / ITEMSIZE[dtype]])
+        if parts == 1:
+            return 0.0, compute
+        if work.added:
+            sent = lines * size["n"] * (parts - 1) / parts * ITEMSIZE[self.plan.partials]
+            return times * sent / chip.exchange_bytes_per_cycle, compute + times * sent / (2 * chip.vector_bytes)
+        rate = chip.exchange_bytes_per_cycle * chip.tiles_per_bus
+        return times * lines * (size["n"] - own["n"]) * ITEMSIZE[dtype] / rate, compute
 
     def _itemsize(self, value: Value) -> int:
         return self.tiled.memory_schedule.of[value].itemsize

@@ -34,6 +34,10 @@ class Window:
     dilation: int = 1
     pad: int = 0
 
+    def nested(self, sizes: Mapping[str, int]) -> bool:
+        """Whether each element belongs to one pair of indices, such as those of a group and of a channel in it."""
+        return self.stride == sizes.get(self.tap) and self.dilation == 1 and not self.pad
+
     def range(self, box: Mapping[str, tuple[int, int]], size: int) -> tuple[int, int]:
         """The elements of a dimension of `size` that the points of `box` (a range per axis) meet, padding left out."""
         (first, last), (tap, final) = box[self.out], box[self.tap]
@@ -122,6 +126,27 @@ class Scatter(Work):
 @dataclass(frozen=True)
 class Move(Work):
     """Data in another order or shape; no arithmetic."""
+
+
+@dataclass(frozen=True)
+class Stepwise(Work):
+    """Steps one after the other, each of which needs what the one before made of all units: recurrent layers and their gradients.
+
+    Axes: "d" directions, "b" rows and "n" units are parallel, but units of one row need each other's results at each step; "t" the steps, "g" the
+    vectors of a unit that weights [d, g * n, k] make, and "k" the units as they are read, are whole. Others name vectors of other operands.
+
+    products: for each product of a step, of how many of the vectors g. added: a product gives partial sums for all units (a gradient); else it gives
+        a unit's own vectors from the state of all. `functions` and `elementwise` (operations): of all vectors of one unit in one step.
+    """
+
+    flops_per_point: float = 2.0
+    products: tuple[int, ...] = (1,)
+    added: bool = False
+    elementwise: float = 0.0
+
+    @property
+    def points(self) -> int:
+        return math.prod(a.size for a in self.axes if a.name in ("d", "t", "b", "g", "n", "k"))
 
 
 def sized(work: Work, inputs: Sequence[tuple[int, ...] | None], outputs: Sequence[tuple[int, ...]]) -> Work:

@@ -10,12 +10,13 @@ from ..errors import DataError
 from ..graph import Builder, Graph, Node, Op, TensorType, Value, type_of
 from ..kernels.dtypes import BITS
 from ..tiles.plans.plan import OpPlan
-from ..work import Contraction, Gather, Operand, Reduce, Scatter, Work
+from ..work import Contraction, Gather, Operand, Reduce, Scatter, Stepwise, Work
 from . import contraction
 from .arena import Arena
 from .boxes import ROWS, Box, Part, Region, dense, extent, parts_of, region, slices, table_axis
 from .contraction import Slice
 from .reduction import COMBINE, Contribution, Reducer, Sheet, in_type
+from .stepwise import stepwise
 from .vertex import Streams, Vertex, types_of
 
 Array = np.ndarray
@@ -72,6 +73,8 @@ class Tiles:
         reduced = [a.name for a in work.axes if a.kind == "reduce" and max(plan.splits.get(a.name, 1), plan.serial.get(a.name, 1)) > 1]
         if reduced and isinstance(work, Reduce) and not work.combine:
             return self._partial_results(op, plan, inputs, len(results))
+        if isinstance(work, Stepwise):
+            return stepwise(self, op, work, plan, inputs, results)
         job = _Contract(self, op, work, plan, inputs, results) if isinstance(work, Contraction) else _Job(self, op, work, plan, inputs, results)
         return job.outputs()
 

@@ -1,7 +1,7 @@
 """The steps of recurrent layers, without the product of their inputs, and their gradients: what RNN, GRU and LSTM are made of."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,9 +16,11 @@ from ..kernels.machine.call import Call, Const, In, Out
 from ..kernels.machine.call import Work as Scratch
 from ..kernels.recurrent.forward import forward_leaf, scratch_elements
 from ..kernels.recurrent.panels import Layout, padded, panel_width, panels_leaf
+from ..kernels.recurrent.rows import RowPass
 from ..kernels.recurrent.steps import Steps, most_rows, row_blocks
-from ..work import Axis, Operand, Reduce, Work
+from ..work import Axis, Operand, Stepwise, Window, Work
 from .cells import GATES, Activation, Cell, activations
+from .functions import applications, functions
 from .shape import present
 
 if TYPE_CHECKING:
@@ -118,18 +120,31 @@ class Recurrent(Op):
         product = 2.0 * GATES[self.kind] * s.hidden * max(s.batch / cpu.rates.products, 1 / 16.0)
         return units * (product + s.batch * 0.28 * flops / cpu.lanes(4)) + 100.0 * s.steps
 
-    def described(self, inputs: Types, read: str, outputs: Sequence[TensorType], made: str, x: TensorType, passes: int = 1) -> Work:
-        """Only rows of the batch can be shared out: a step needs all units of the one before. `read` and `made` tell how operands lie: along the
-        steps (x), as outputs (y), as states (s), a number for each row (l), or whole (w)."""
-        s = self.sizes(x)
-        axes = (Axis("b", s.batch), Axis("t", s.steps, "whole"), Axis("n", s.directions * x.shape[3], "whole"), Axis("k", s.hidden, "whole"))
-        lies: dict[str, tuple[str | None, ...]] = {"x": (None, "b", "t", None) if self.layout else (None, "t", "b", None), "l": ("b",),
-                                                   "y": ("b", "t", None, None) if self.layout else ("t", None, "b", None),
-                                                   "s": ("b", None, None) if self.layout else (None, "b", None)}
+    def described(self, inputs: Types, read: str, outputs: Sequence[TensorType], made: str, x: TensorType, passes: Sequence[RowPass],
+                  added: bool = False) -> Work:
+        """Rows of the batch, directions and units are shared out. `read` and `made` tell how operands lie: vectors of units along the steps (x), as
+        outputs (y), as states (s), a number for each row (l), weights of states (r), or vectors of units (v)."""
+        s, cell = self.sizes(x), self.cells()[0]
+        vectors: dict[int, str] = {cell.gates: "g"}
 
-        def operands(types: Types, how: str) -> list[Operand | None]:
-            return [t and Operand(lies.get(k, (None,) * t.rank), t.dtype) for t, k in zip(types, how, strict=False)]
-        return Reduce(axes, tuple(operands(inputs, read)), tuple(o for o in operands(outputs, made) if o), 2.0 * passes)
+        def units(count: int) -> Window:
+            return Window(vectors.setdefault(count, f"g{count}"), "n", s.hidden)
+
+        def operand(t: TensorType, how: str) -> Operand:
+            if how == "x":
+                return Operand(("d", *("bt" if self.layout else "tb"), units(t.shape[3] // s.hidden)), t.dtype)
+            if how in "vr":
+                return Operand(("d", units(t.shape[1] // s.hidden), *(["k"] if how == "r" else [])), t.dtype)
+            lies = {"l": ("b",), "y": ("b", "t", "d", "n") if self.layout else ("t", "d", "b", "n"),
+                    "s": ("b", "d", "n") if self.layout else ("d", "b", "n")}
+            return Operand(lies[how], t.dtype)
+        ins = tuple(None if t is None else operand(t, how) for t, how in zip(inputs, read, strict=False))
+        outs = tuple(operand(t, how) for t, how in zip(outputs, made, strict=True))
+        axes = (Axis("d", s.directions), Axis("b", s.batch), Axis("n", s.hidden), Axis("t", s.steps, "whole"), Axis("k", s.hidden, "whole"),
+                *(Axis(name, count, "whole") for count, name in vectors.items()))
+        counts = functions(*(e for done in passes for e in done.exprs))
+        products = (cell.gates,) if cell.phases == 1 else (1, 2) if added else (2, 1)
+        return Stepwise(axes, ins, outs, functions=counts, products=products, added=added, elementwise=applications(counts))
 
     def groups(self) -> list[tuple[int, int, Cell]]:
         """Directions with the same cell, which are done side by side: the first, how many, the cell."""
@@ -227,21 +242,28 @@ class Recurrence(Recurrent):
         return replace(self, record=False) if self.record and not read[-1] else None
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        lengths, steps = (*inputs, *[None] * 4)[3], present(inputs[0]).shape[2 if self.layout else 1]
+        if lengths is not None and (np.any(lengths < 0) or np.any(lengths > steps)):
+            raise DataError(f"sequence_lens has lengths outside of 0..{steps}, the steps of the input.")
+        return alone(self.turns(0, inputs))
+
+    def turns(self, first: int, inputs: Sequence[np.ndarray | None]) -> Turns:
+        """The steps of some directions (from the `first` on), rows and units, which are all that the inputs have but R's columns: those of all
+        units. Yields what its units give to all others, the states that R multiplies, and gets those of all units; then returns the outputs."""
         x, r, b, lengths, h0, c0, p = (*inputs, *[None] * (7 - len(inputs)))
         x, r = present(x), present(r)
         s = self.sizes(TensorType(x.dtype.name, x.shape))
-        if lengths is not None and (np.any(lengths < 0) or np.any(lengths > s.steps)):
-            raise DataError(f"sequence_lens has lengths outside of 0..{s.steps}, the steps of the input.")
-        cells, n = self.cells(), s.hidden
+        cells, n = self.cells()[first:], s.hidden
         y = np.zeros(self.output(s), x.dtype)
         last = [np.zeros(self.state(s), x.dtype) for _ in range(2)]
         record = np.zeros(self.along(s, cells[0].recorded * n), x.dtype)
-        for d, cell in enumerate(cells):
+        for d, cell in enumerate(cells[:s.directions]):
             h, c = self.states(h0, d, s, x), self.states(c0, d, s, x)
             own, shared = (np.zeros((2, cell.gates * n), x.dtype) if b is None else b[d].reshape(2, -1))
-            for t in self.order(d, s.steps):
+            for t in self.order(first + d, s.steps):
                 on = slice(None) if lengths is None else lengths > t
-                new, kept = STEPS[self.kind](cell, self.rows(x, d, t)[on], r[d], own, shared, h[on], c[on], None if p is None else p[d].reshape(3, n))
+                new, kept = yield from STEPS[self.kind](cell, self.rows(x, d, t)[on], r[d], own, shared, h[on], c[on],
+                                                        None if p is None else p[d].reshape(3, n))
                 h[on], c[on] = new
                 self.output_rows(y, d, t)[on] = new[0]
                 self.rows(record, d, t)[on] = np.concatenate(kept, -1)
@@ -284,7 +306,10 @@ class Recurrence(Recurrent):
         return [dx, dr, db, None, h and dh, c and dc, dp][:len(inputs)]
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        return self.described(inputs, "xwwlssw", outputs, "y" + "s" * (1 + self.is_lstm) + "x", present(inputs[0]))
+        x, types = present(inputs[0]), self.operands(inputs)
+        passes = self.cells()[0].forward(x.dtype, types[2] is not None, types[6] is not None, self.record)
+        return self.described(inputs, "xrvlssv", outputs, "y" + "s" * (1 + self.is_lstm) + "x", x, passes) if self.record else \
+            self.described(inputs, "xrvlssv", outputs, "y" + "s" * (1 + self.is_lstm), x, passes)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         size = self.packed_elements(inputs, cpu)
@@ -329,20 +354,35 @@ class Recurrence(Recurrent):
         return found
 
 
-Step = tuple[tuple[np.ndarray, np.ndarray], list[np.ndarray]]
+Turns = Generator[np.ndarray, np.ndarray, tuple[np.ndarray, ...]]
+"""Steps that yield what other units need of these and get what these need of all, and return the outputs."""
+
+
+def alone(turns: Turns) -> tuple[np.ndarray, ...]:
+    """The outputs where the units are all there are."""
+    try:
+        given = next(turns)
+        while True:
+            given = turns.send(given)
+    except StopIteration as end:
+        found: tuple[np.ndarray, ...] = end.value
+        return found
+
+
+Step = Generator[np.ndarray, np.ndarray, tuple[tuple[np.ndarray, np.ndarray], list[np.ndarray]]]
 """The new states, and the record."""
 
 
 def _rnn(cell: Cell, x: np.ndarray, r: np.ndarray, own: np.ndarray, shared: np.ndarray, h: np.ndarray, c: np.ndarray, p: np.ndarray | None) -> Step:
     f = cell.functions[0]
-    at = x + own + shared + h @ r.T
+    at = x + own + shared + (yield h) @ r.T
     new = apply(f, at)
     return (new, c), [new if f.by_result else at]
 
 
 def _lstm(cell: Cell, x: np.ndarray, r: np.ndarray, own: np.ndarray, shared: np.ndarray, h: np.ndarray, c: np.ndarray, p: np.ndarray | None) -> Step:
     f, g, last = cell.functions
-    at_i, at_o, at_f, at_g = np.split(x + own + shared + h @ r.T, 4, -1)
+    at_i, at_o, at_f, at_g = np.split(x + own + shared + (yield h) @ r.T, 4, -1)
     if p is not None:
         at_i, at_f = at_i + p[0] * c, at_f + p[2] * c
     i, new = apply(f, at_i), apply(g, at_g)
@@ -358,11 +398,12 @@ def _lstm(cell: Cell, x: np.ndarray, r: np.ndarray, own: np.ndarray, shared: np.
 def _gru(cell: Cell, x: np.ndarray, r: np.ndarray, own: np.ndarray, shared: np.ndarray, h: np.ndarray, c: np.ndarray, p: np.ndarray | None) -> Step:
     f, g = cell.functions
     n = h.shape[1]
-    at = (x + own + shared)[:, :2 * n] + h @ r[:2 * n].T
+    every = yield h
+    at = (x + own + shared)[:, :2 * n] + every @ r[:2 * n].T
     gates = apply(f, at)
     z, reset = np.split(gates, 2, -1)
     own, shared = own[2 * n:], shared[2 * n:]
-    share = h @ r[2 * n:].T + shared if cell.reset_after else (reset * h) @ r[2 * n:].T + shared
+    share = (every if cell.reset_after else (yield reset * h)) @ r[2 * n:].T + shared
     at_n = x[:, 2 * n:] + own + (reset * share if cell.reset_after else share)
     new = apply(g, at_n)
     kept = [gates if f.by_result else at, new if g.by_result else at_n]

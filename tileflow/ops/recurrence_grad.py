@@ -1,7 +1,7 @@
 """The gradients of the steps of recurrent layers."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,7 +18,7 @@ from ..kernels.recurrent.panels import Layout, padded, panel_width
 from ..kernels.recurrent.steps import most_rows
 from ..work import Work
 from .cells import GATES, Cell
-from .recurrence import Recurrent, Sizes, apply, panel_calls, result_of, slope
+from .recurrence import Recurrent, Sizes, Turns, alone, apply, panel_calls, result_of, slope
 from .shape import present
 
 if TYPE_CHECKING:
@@ -77,31 +77,36 @@ class RecurrenceGrad(Recurrent):
         s, cell = self.sizes_of(inputs), self.cells()[0]
         x = present(inputs[Y]).with_shape(self.along(s, cell.gates * s.hidden))
         made = "xxs" + "s" * self.is_lstm + "x" * self.extra(inputs) + "x" * cell.reset_after
-        return self.described(inputs, "ysswlsswyx", outputs, made, x)
+        passes = cell.backward(x.dtype, inputs[P] is not None, inputs[GY] is not None)
+        return self.described(inputs, "yssrlssvyx", outputs, made, x, passes, added=True)
 
     # ---- the reference
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        return alone(self.turns(0, inputs))
+
+    def turns(self, first: int, inputs: Sequence[np.ndarray | None]) -> Turns:
+        """The steps of some directions (from the `first` on), rows and units, which are all that the inputs have but R's columns: those of all
+        units. Yields its partial sums for all units, and gets the sums of its own; then returns the outputs."""
         gy, gh, gc, r, lengths, h0, c0, p, y, record = inputs
         y, r, record = present(y), present(r), present(record)
         s = self.sizes_of([None if a is None else TensorType(a.dtype.name, a.shape) for a in inputs])
-        cells, n = self.cells(), s.hidden
+        cells, n = self.cells()[first:], s.hidden
         dx, dq = (np.zeros(self.along(s, cells[0].gates * n), y.dtype) for _ in range(2))
         before, extra = (np.zeros(self.along(s, n), y.dtype) for _ in range(2))
         starts = [np.zeros(self.state(s), y.dtype) for _ in range(2)]
-        for d, cell in enumerate(cells):
+        for d, cell in enumerate(cells[:s.directions]):
             dh, dc = self.states(gh, d, s, y), self.states(gc, d, s, y)
-            order = list(self.order(d, s.steps))
+            order, back = list(self.order(first + d, s.steps)), self.of(first + d, s.steps)
             for t in reversed(order):
                 on = np.ones(s.batch, bool) if lengths is None else lengths > t
-                back = self.of(d, s.steps)
                 edge = np.full(s.batch, t == order[0]) if lengths is None or not back else lengths == t + 1
                 other = min(max(t + 1 if back else t - 1, 0), s.steps - 1)
                 hp = np.where(edge[:, None], self.states(h0, d, s, y), self.output_rows(y, d, other))[on]
                 cp = np.where(edge[:, None], self.states(c0, d, s, y), self.rows(record, d, other)[:, -n:])[on]
                 g = dh[on] if gy is None else dh[on] + self.output_rows(gy, d, t)[on]
                 kept = np.split(self.rows(record, d, t)[on], cell.recorded, -1)
-                new = PULLS[self.kind](cell, g, dc[on], kept, r[d], hp, cp, None if p is None else p[d].reshape(3, n))
+                new = yield from PULLS[self.kind](cell, g, dc[on], kept, r[d], hp, cp, None if p is None else p[d].reshape(3, n))
                 dh[on], dc[on], gates, shares, also = new
                 for target, found in zip((dx, dq, before, extra), (gates, shares, hp, also), strict=True):
                     self.rows(target, d, t)[on] = found
@@ -155,14 +160,14 @@ class RecurrenceGrad(Recurrent):
         return found
 
 
-Pull = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+Pull = Generator[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]
 """Gradients of the states before, of the gates by the input and by the state, and what else the weights' gradients read."""
 
 
 def _rnn(cell: Cell, dh: np.ndarray, dc: np.ndarray, kept: list[np.ndarray], r: np.ndarray, hp: np.ndarray, cp: np.ndarray,
          p: np.ndarray | None) -> Pull:
     d = slope(cell.functions[0], kept[0], dh)
-    return d @ r, dc, d, d, hp
+    return (yield d @ r), dc, d, d, hp
 
 
 def _lstm(cell: Cell, dh: np.ndarray, dc: np.ndarray, kept: list[np.ndarray], r: np.ndarray, hp: np.ndarray, cp: np.ndarray,
@@ -181,7 +186,7 @@ def _lstm(cell: Cell, dh: np.ndarray, dc: np.ndarray, kept: list[np.ndarray], r:
     dc = dc * forget
     if p is not None:
         dc = dc + di * p[0] + df * p[2]
-    return gates @ r, dc, gates, gates, cp
+    return (yield gates @ r), dc, gates, gates, cp
 
 
 def _gru(cell: Cell, dh: np.ndarray, dc: np.ndarray, kept: list[np.ndarray], r: np.ndarray, hp: np.ndarray, cp: np.ndarray,
@@ -193,10 +198,10 @@ def _gru(cell: Cell, dh: np.ndarray, dc: np.ndarray, kept: list[np.ndarray], r: 
     if cell.reset_after:
         dr = slope(f, kept[1], dn * kept[3])
         shares = np.concatenate([dz, dr, dn * reset], -1)
-        return dh * z + shares @ r, dc, np.concatenate([dz, dr, dn], -1), shares, hp
-    share = dn @ r[2 * n:]
+        return dh * z + (yield shares @ r), dc, np.concatenate([dz, dr, dn], -1), shares, hp
+    share = yield dn @ r[2 * n:]
     gates = np.concatenate([dz, slope(f, kept[1], share * hp), dn], -1)
-    return dh * z + share * reset + gates[:, :2 * n] @ r[:2 * n], dc, gates, gates, reset * hp
+    return dh * z + share * reset + (yield gates[:, :2 * n] @ r[:2 * n]), dc, gates, gates, reset * hp
 
 
 PULLS: dict[str, Callable[..., Pull]] = {"RNN": _rnn, "LSTM": _lstm, "GRU": _gru}

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...graph import Node
-from ...work import Contraction, Gather, Reduce, Scatter, Work
+from ...work import Contraction, Gather, Reduce, Scatter, Stepwise, Work
 from ..hardware.chip import Chip
 from ..plans.lookup import plan_lookup
 from ..plans.multiconv import plan_multi
 from ..plans.plan import OpPlan, Phases, TileOptions, node_name, step_names
-from ..plans.planner import PlanCache, bound_for, by_name, plan_layer, plan_work
+from ..plans.planner import PlanCache, bound_for, by_name, plan_layer, plan_steps, plan_work
 from ..plans.spread import plan_spread, worker_cycles
 from ..program.schedule import Entry, Schedule
 from .resident import Residents
@@ -44,6 +44,8 @@ class Chooser:
             return self._contraction(node, work)
         if isinstance(work, Gather | Scatter):
             return self._lookup(node, work)
+        if isinstance(work, Stepwise):
+            return plan_steps(work, self.chip, self.bound(node), self.options_for(node), self.cache)
         key = "own plan", type(work), work, self.chip.key
         plan = self.cache.get(key)
         if plan is None:

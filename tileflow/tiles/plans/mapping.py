@@ -214,7 +214,7 @@ def owned(work: Work, operand: Operand, shape: Sequence[int], plan: OpPlan, tile
     hold partials or copies of it.
 
     A dimension read through a window is cut evenly by the window's outer axis (by both axes, where the window is a pair of
-    nested indices such as group and channel).
+    nested indices such as group and channel; where only the inner axis is cut, in equal parts, each tile has its part for every outer index).
     """
     sizes = {a.name: a.size for a in work.axes}
     strides = tile_strides(plan)
@@ -227,9 +227,11 @@ def owned(work: Work, operand: Operand, shape: Sequence[int], plan: OpPlan, tile
             digits, used = (strides[dim],), used | {dim}
             step = axis_step(size, strides[dim][0], plan.grains.get(dim, 1))
         elif isinstance(dim, Window):
-            nested = dim.stride == sizes.get(dim.tap) and not dim.pad and dim.dilation == 1
+            nested = dim.nested(sizes)
             names = [n for n in ((dim.out, dim.tap) if nested else (dim.out,)) if n in strides and n not in used]
             digits, used = tuple(strides[n] for n in names), used | set(names)
+            if nested and names == [dim.tap] and sizes[dim.out] * sizes[dim.tap] == size and sizes[dim.tap] % strides[dim.tap][0] == 0:
+                digits = ((sizes[dim.out], 0), *digits)
             step = -(-size // math.prod(r for r, _ in digits))
         cuts.append(Cut(size, max(1, step), digits))
     shares = tuple(strides[a] for a, parts in plan.splits.items() if a not in used and parts > 1)
@@ -246,7 +248,8 @@ def slab(work: Work, operand: Operand, shape: Sequence[int], plan: OpPlan) -> tu
     extents = []
     for size, dim in zip(shape, operand.dims, strict=True):
         if isinstance(dim, Window):
-            reach = (extent(dim.out) - 1) * dim.stride + (extent(dim.tap) - 1) * dim.dilation + 1
+            reach = extent(dim.out) * extent(dim.tap) if dim.nested(sizes) else \
+                (extent(dim.out) - 1) * dim.stride + (extent(dim.tap) - 1) * dim.dilation + 1
             extents.append(max(0, min(size, reach)))
         else:
             extents.append(size if dim is None or dim not in sizes else extent(dim))

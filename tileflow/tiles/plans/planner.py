@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import OptionError
-from ...work import Contraction, Gather, Scatter, Work
+from ...work import Contraction, Gather, Scatter, Stepwise, Work
 from ..hardware.chip import Chip
 from ..hardware.vertex import itemsize
 from .candidates import grid, variants
@@ -20,6 +20,7 @@ from .partition import COSTS, Frontier, build_plan, frontier, mark, partials_typ
 from .pins import check_pin, pinned_plan, plan_to_dict
 from .plan import OpPlan, TileOptions
 from .spread import plan_spread
+from .stepwise import plan_stepwise
 
 PlanCache = MutableMapping[Any, Any]
 """Plans already made: any mutable mapping. Contractions keep their whole frontier, so another bound costs no search."""
@@ -60,10 +61,21 @@ def plan_work(work: Work, chip: Chip, bound_bytes: int | None, options: TileOpti
         return contraction_frontier(work, chip, options.precision, cache).best(bound_bytes)
     key = "spread", type(work), work, tuple(sorted(work.notes.items())), chip.key, bound_bytes
     plan = cache.get(key)
+    if plan is None and isinstance(work, Stepwise):
+        return plan_steps(work, chip, bound_bytes, options, cache)
     if plan is None:
         plan = cache[key] = plan_lookup(work, chip, bound_bytes) if isinstance(work, Gather | Scatter) else plan_spread(work, chip, bound_bytes)
     if pin is not None:
         _check_spread_pin(pin, plan, where)
+    return plan
+
+
+def plan_steps(work: Stepwise, chip: Chip, bound_bytes: int | None, options: TileOptions, cache: PlanCache) -> OpPlan:
+    """The plan of steps one after the other."""
+    key = "steps", work, chip.key, bound_bytes, options.precision
+    plan = cache.get(key)
+    if plan is None:
+        plan = cache[key] = plan_stepwise(work, chip, bound_bytes, options.precision)
     return plan
 
 
