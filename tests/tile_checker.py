@@ -194,7 +194,8 @@ class Checker:
         return _spread(self.tiled.memory_schedule.of[value].mapping).reshape(value.shape)
 
     def _whole(self, value: Value, operand: Operand) -> bool:
-        return all(isinstance(d, str) and self.axes[d].size == n for d, n in zip(operand.dims, value.shape, strict=True))
+        """Whether a rearrangement says which elements it reads."""
+        return all(isinstance(d, Window) or (isinstance(d, str) and self.axes[d].size == n) for d, n in zip(operand.dims, value.shape, strict=True))
 
     def _count(self) -> int:
         return math.prod(self.plan.splits.values())

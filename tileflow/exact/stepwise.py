@@ -2,20 +2,32 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..graph import Op, TensorType
 from ..tiles.plans.plan import OpPlan
 from ..work import Operand, Stepwise, Window
-from .boxes import Box, Part, parts_of
-
-if TYPE_CHECKING:
-    from .tiles import Tiles
+from .arena import Arena
+from .boxes import Box, Part, Region, parts_of
 
 Array = np.ndarray
 Turns = Generator[Array, Array, tuple[Array, ...]]
+
+
+class Tiles(Protocol):
+    """What of the tiles (tiles.py) the steps use."""
+
+    tiles: int
+    arena: Arena
+    traffic: Any
+
+    def carried(self, dtype: np.dtype) -> np.dtype: ...
+
+    def bring(self, tile: int, array: Array, where: Region, what: str, held: bool = False) -> Array: ...
+
+    def receive(self, tile: int, nbytes: int) -> None: ...
 
 
 def stepwise(tiles: Tiles, op: Op, work: Stepwise, plan: OpPlan, inputs: Sequence[Array | None], results: Sequence[TensorType]) -> tuple[Array, ...]:

@@ -16,7 +16,7 @@ from ..kernels import move as moves
 from ..kernels.dtypes import BITS
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import Axis, fill_call, strides
-from ..work import LETTERS, Move, Operand, Scatter, Work, map_work
+from ..work import LETTERS, Move, Operand, Scatter, Window, Work, map_work
 from ..work import Axis as WorkAxis
 from ..work import Gather as GatherWork
 from .moving import move
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
     from ..kernels.isa.cpu import Cpu
+
+
+LAST = 2 ** 31 - 1
+"""The end of a slice that goes to the last element."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,11 +110,20 @@ class Slice(_Cut):
                 b.SliceGrad(g, shape=x.shape, starts=self.starts, ends=self.ends, axes=self.axes, steps=self.steps)]
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        y = outputs[0]
-        return map_work([self.uncut(present(inputs[0]).shape)], y.shape, y.dtype, 0.0, Move)
+        """Which elements are read is said by windows of one tap; of an axis that is read backwards all count."""
+        x, y = present(inputs[0]), outputs[0]
+        work = map_work([self.uncut(x.shape)], y.shape, y.dtype, 0.0, Move)
+        (source,), (target,) = work.inputs, work.outputs
+        assert source is not None
+        dims = tuple(Window(str(name), "one", s.step, pad=-s.start) if dim is None and s.step > 0 else dim
+                     for dim, name, s in zip(source.dims, target.dims, self.slices(x.shape), strict=True))
+        return Move((*work.axes, WorkAxis("one", 1, "whole")), (Operand(dims, x.dtype),), work.outputs)
 
     def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
-        return Slice(**self.plain(present(inputs[0]).shape))
+        own = self.plain(present(inputs[0]).shape)
+        ahead = [step > 0 for step in own["steps"]]                      # what is brought begins with the first element read, and ends with the last
+        return Slice(starts=tuple(0 if a else n for a, n in zip(ahead, own["starts"], strict=True)),
+                     ends=tuple(LAST if a else n for a, n in zip(ahead, own["ends"], strict=True)), axes=own["axes"], steps=own["steps"])
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, y = present(inputs[0]), outputs[0]

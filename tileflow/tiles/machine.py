@@ -16,7 +16,7 @@ from ..graph import Graph, Node, with_inside
 from ..graph.composite import declares, expanded, trimmed
 from ..program import Program
 from ..strategy.cut import staged
-from ..work import Contraction, Reduce, Work, sized
+from ..work import Contraction, Map, Work, sized
 from .hardware.chip import Chip, device_dtype
 from .hardware.io import Transfer, buffers, computing, hand_over, host_io
 from .levers import changed, find_levers
@@ -167,7 +167,7 @@ class _Analysis:
         """Where an input lies, or as is best without regard to that, whichever takes fewer cycles with what must be brought; element-wise operators
         stay where their input lies, unless that is few tiles."""
         along = self.layouts.follow(node, work)
-        if along is not None and not isinstance(work, Reduce) and not self.layouts.crowded(node, along):
+        if along is not None and isinstance(work, Map) and not self.layouts.crowded(node, along):
             return along
         own = self.chooser.plan(node, work)
         if along is None:

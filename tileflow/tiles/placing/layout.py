@@ -13,7 +13,7 @@ from ..hardware.chip import ITEMSIZE, Chip
 from ..plans.lookup import ROWS
 from ..plans.mapping import Mapping, linear, owned, slab
 from ..plans.plan import OpPlan, Phases
-from ..plans.spread import aligned, brought, copy_cycles, exchange_cycles, map_along, reduce_along, splits_along
+from ..plans.spread import aligned, brought, copy_cycles, exchange_cycles, map_along, move_along, reduce_along, splits_along
 from ..program.schedule import Schedule, Storage
 from .sending import resident_elements, sent_elements
 
@@ -120,8 +120,10 @@ class Layouts:
 
     def follow(self, node: Node, work: Work) -> OpPlan | None:
         """The plan that leaves an input where it is: always for element-wise operators with an input as large as the output."""
-        if not isinstance(work, (Map, Reduce)) or not work.points:
+        if not isinstance(work, (Map, Reduce, Move)) or not work.points:
             return None
+        if isinstance(work, Move):
+            return self._staying(node, work)
         if isinstance(work, Map):
             target = self._result_place(node)
             if target is not None:
@@ -140,6 +142,15 @@ class Layouts:
         if layout is None or layout.worst <= chip.sync_cycles or layout.worst * chip.tiles <= CROWDED * layout.size:
             return False
         return self._result_place(node) is None
+
+    def _staying(self, node: Node, work: Work) -> OpPlan | None:
+        """The plan of a rearrangement that leaves its largest input on its tiles; None where there is none."""
+        value, operand = max(((v, o) for v, o in zip(node.inputs, work.inputs, strict=False) if v is not None and o is not None),
+                             key=lambda pair: pair[0].type.size, default=(None, None))
+        layout = None if value is None else self.known(value)
+        if value is None or operand is None or layout is None or layout.shape != value.shape or len(operand.dims) != len(value.shape):
+            return None
+        return move_along(work, self.chip, operand, layout)
 
     def _map_along(self, work: Work, operand: Operand, layout: Mapping) -> OpPlan:
         """`map_along`, remembered. Operands of an element-wise operator that have its whole space name the same axes."""
@@ -250,7 +261,7 @@ class Layouts:
             extents = slab(work, operand, value.shape, plan)
             elements = math.prod(extents)
         counted = elements * itemsize
-        if isinstance(work, Move) or (not full and brought(work, operand, plan)):
+        if (isinstance(work, Move) and plan.exchange_bytes) or (not full and brought(work, operand, plan)):
             counted = 0                                              # the plan has counted the bytes, not their pieces
         pieces, run = scattered(layout, extents, value.shape, elements, wanted)
         transform = copy_cycles(elements * itemsize, self.chip) if run * itemsize < SMALL_PIECE and elements > run else 0

@@ -37,12 +37,12 @@ def sent_elements(layout: Mapping, work: Work, operand: Operand, shape: Sequence
 
     Args:
         operand: how `work` indexes the tensor, whose shape is `shape`.
-        produced: elements of all results. A rearrangement may read less than the whole (a slice); which elements a Work does not say, so each
-            tile sends its share of as many.
+        produced: elements of all results. A rearrangement may read less than the whole along dimensions of which its Work does not say which
+            elements; then each tile sends its share of as many.
     """
     if plan.layout is not None and plan.layout.size == math.prod(shape):
         return layout.elements_per_tile() if layout.size != plan.layout.size else _left(layout, _grid_of(plan.layout), [])
-    if isinstance(work, Move) or len(operand.dims) != len(shape):
+    if len(operand.dims) != len(shape) or (isinstance(work, Move) and None in operand.dims):
         return np.ceil(layout.elements_per_tile() * min(1.0, produced / math.prod(shape))).astype(np.int64)
     sizes = {a.name: a.size for a in work.axes}
     hits = [_hits(dim, size, sizes) for dim, size in zip(operand.dims, shape, strict=True)]
@@ -83,7 +83,10 @@ def _named(operand: Operand) -> set[str]:
 
 def _hits(dim: str | Window | None, size: int, sizes: Dict[str, int]) -> Array | None:
     """How many of a dimension's first i elements are read by anybody, int64[size + 1]; None where all are."""
-    if not isinstance(dim, Window) or (sizes[dim.tap] - 1) * dim.dilation + 1 >= dim.stride > 0 or dim.dilation > 1:
+    if not isinstance(dim, Window) or dim.dilation > 1:
+        return None
+    last = (sizes[dim.out] - 1) * dim.stride + sizes[dim.tap] - dim.pad
+    if sizes[dim.tap] >= dim.stride > 0 and dim.pad >= 0 and last >= size:
         return None
     at = (np.arange(sizes[dim.out])[:, None] * dim.stride + np.arange(sizes[dim.tap]) * dim.dilation - dim.pad).reshape(-1)
     read = np.zeros(size, np.int64)

@@ -370,3 +370,15 @@ def reduce_along(work: Work, chip: Chip, operand: Operand, layout: Mapping) -> O
     return None if exact is None else reduce_at(work, chip, exact[0], exact[1], layout.start)
 
 
+def move_along(work: Work, chip: Chip, operand: Operand, layout: Mapping) -> OpPlan | None:
+    """A rearrangement that each tile does with what it holds, so that nothing travels: a transposition, a slice or a part along dimensions that
+    the layout does not cut. None where the layout cuts others, or is no split of the work's axes."""
+    exact = splits_along(work, operand, layout)
+    cuts = zip(layout.cuts, operand.dims, strict=False)
+    if exact is None or any(cut.parts > 1 and not isinstance(dim, str) for cut, dim in cuts):
+        return None
+    splits, grains = exact
+    itemsize = item_bytes(work.outputs[0])
+    extent = extents(work, splits, grains)
+    made = sum(operand_elements(o, extent) for o in work.outputs) if len(work.outputs) > 1 else math.prod(extent.values())
+    return plan_of(work, splits, "move", Phases(transform=copy_cycles(made * itemsize, chip)), 0, 0, grains=grains, start_tile=layout.start)
