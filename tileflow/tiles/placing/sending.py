@@ -3,7 +3,8 @@
 A tile drives its wire with one element at a time, and however many tiles listen, it is sent once. So a tile sends each element that it
 owns and somebody else reads, and keeps those that nobody else reads. Counted are elements, per tile, from two facts: the tensor's
 Mapping (who owns it) and the operator's plan (who reads what). Where both are grids over the same dimensions the count is exact, element by
-element; where a block is shared by several tiles or lies in another shape, all that a tile owns counts as sent, which is at most too much.
+element; where a block is shared by several tiles or lies in another shape, all that a tile owns and anybody reads counts as sent, which is at
+most too much.
 """
 from __future__ import annotations
 
@@ -20,6 +21,8 @@ from ..plans.mapping import Mapping, axis_step, offsets, tile_strides
 from ..plans.plan import OpPlan
 
 Array = np.ndarray
+LARGEST = 1 << 22
+"""Elements: of larger tensors that lie in another shape, each tile sends its share of what is read."""
 Ranges = list[tuple[Array, Array]]
 """Per dimension where a box begins and ends, int64[boxes] each."""
 
@@ -102,11 +105,19 @@ def _between(hits: Array | None, lo: Array, hi: Array) -> Array:
 
 def _read(layout: Mapping, shape: tuple[int, ...], hits: Sequence[Array | None]) -> Array:
     """What each tile owns and somebody reads."""
-    if all(h is None for h in hits) or layout.shape != shape or layout.shares:
+    if all(h is None for h in hits):
         return layout.elements_per_tile()
-    own = _grid_of(layout)
-    assert own is not None, "a layout without shares is a grid"
-    return _summed(own.tile, [_between(h, lo, hi) for h, (lo, hi) in zip(hits, own.ranges, strict=True)], layout.tiles)
+    own = _grid_of(layout) if layout.shape == shape else None
+    if own is not None:
+        return _summed(own.tile, [_between(h, lo, hi) for h, (lo, hi) in zip(hits, own.ranges, strict=True)], layout.tiles)
+    if layout.size > LARGEST:
+        share = math.prod(1.0 if h is None else h[-1] / n for h, n in zip(hits, shape, strict=True))
+        return np.ceil(layout.elements_per_tile() * share).astype(np.int64)
+    read = np.ones((), np.int64)
+    for h, n in zip(hits, shape, strict=True):
+        read = np.multiply.outer(read, np.ones(n, np.int64) if h is None else np.diff(h))
+    before, runs = np.concatenate([[0], np.cumsum(read)]), layout.intervals()
+    return np.bincount(runs[:, 0], weights=before[runs[:, 2]] - before[runs[:, 1]], minlength=layout.tiles).astype(np.int64)
 
 
 def _left(layout: Mapping, readers: Grid | None, hits: Sequence[Array | None], shape: tuple[int, ...] | None = None) -> Array:
