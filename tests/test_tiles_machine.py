@@ -62,7 +62,8 @@ def flops_of_parts(tiled: TileProgram, at: int) -> float:
     axes = {a.name for a in step.work.axes}
     plan = replace(step.plan, splits={a: n for a, n in step.plan.splits.items() if a in axes})
     boxes = [box for part in parts_of(step.work, plan, tiled.chip.tiles) for box in part.boxes]
-    points = sum(math.prod(hi - lo for axis, (lo, hi) in box.items() if axis in axes) for box in boxes)
+    space = {a.name for a in step.work.space}
+    points = sum(math.prod(hi - lo for axis, (lo, hi) in box.items() if axis in space) for box in boxes)
     return points * step.work.flops_per_point
 
 

@@ -72,8 +72,13 @@ class Work:
     functions: tuple[tuple[str, str, int], ...] = field(default=(), kw_only=True)
 
     @property
+    def space(self) -> tuple[Axis, ...]:
+        """The axes whose points are computed."""
+        return self.axes
+
+    @property
     def points(self) -> int:
-        return math.prod(a.size for a in self.axes)
+        return math.prod(a.size for a in self.space)
 
     @property
     def flops(self) -> float:
@@ -145,8 +150,8 @@ class Stepwise(Work):
     elementwise: float = 0.0
 
     @property
-    def points(self) -> int:
-        return math.prod(a.size for a in self.axes if a.name in ("d", "t", "b", "g", "n", "k"))
+    def space(self) -> tuple[Axis, ...]:
+        return tuple(a for a in self.axes if a.name in ("d", "t", "b", "g", "n", "k"))
 
 
 def sized(work: Work, inputs: Sequence[tuple[int, ...] | None], outputs: Sequence[tuple[int, ...]]) -> Work:
