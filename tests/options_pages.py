@@ -30,7 +30,7 @@ one verb uses.
 
 ```python
 a = tileflow.Options(micro_batch_size=32, epochs=3)
-b = a.clone(learning_rate=1e-2)         # a copy that can change; what a model or a run uses is frozen
+b = a.clone(learning_rate=1e-2)         # a copy that can change; what a model or a data loader uses is frozen
 a == b, a.diff(b)                       # False, {{'learning_rate': (0.001, 0.01)}}
 print(b)                                # Options(micro_batch_size=32, epochs=3, learning_rate=0.01): what is not the default
 b.save("run.toml")                      # Options.load("run.toml") == b

@@ -178,3 +178,18 @@ def test_what_shares_a_program_has_the_same_program():
     assert before != program(micro_batch_size=5)
     for name, value in OTHERWISE.items():
         assert program(**{name: value}) == before, name
+
+
+def test_replicas_share_out_what_does_not_fit() -> None:
+    """Of four replicas each keeps a quarter of the moments, then of the weights; as compile says of these options."""
+    net = nn.Sequential(nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 128))
+    given: dict[str, Any] = {"training": True, "inputs": [(4, 128)], "gradient_accumulation": 4, "replication_factor": 4, "optimizer": "adamw"}
+    roomy: Any = tileflow.compile(net, machine={"name": "roomy", "base": "gc200", "tiles": 8}, **given)
+    machine = {"name": "narrow", "base": "gc200", "tiles": 8, "bytes_per_tile": int(0.9 * roomy.tiled.peak.max())}
+    levers = {name: lever for lever in compiled(net, machine=machine, **given).tiled.levers() if "sharded" in (name := lever.name)}
+    assert levers
+    for lever in levers.values():
+        found = compiled(net, machine=machine, **{**given, **lever.changes})
+        assert (lever.fits, lever.bytes, lever.cycles) == (found.fits, int(found.tiled.peak.max()), found.tiled.cycles_per_update)
+    shared = compiled(net, machine=machine, **given, replica_grouping={"0.*": "no_grouping"})
+    assert not [lever for lever in shared.tiled.levers() if "sharded" in lever.name], "weights of groups are not everybody's"

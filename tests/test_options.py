@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tileflow
 from tileflow.api.models import chosen_options
 from tileflow.cli.arguments import options_of
 from tileflow.cli.parser import make_parser
@@ -111,6 +112,16 @@ def test_derived_values():
     assert options.resolved_weight_decay == 0.01
     assert options.clone(optimizer="sgd").resolved_weight_decay == 0.0
     assert options.clone(weight_decay=0.0).resolved_weight_decay == 0.0
+
+
+def test_options_of_a_model_are_frozen():
+    """What is changed after that would have no effect."""
+    net, options = tileflow.nn.Sequential(tileflow.nn.Linear(4, 3)), Options(device_iterations=2)
+    tileflow.inference_model(net, options, output_mode="sum")
+    assert options.output_mode == "default"
+    with pytest.raises(FrozenOptionsError, match="Can't modify frozen Options"):
+        options.device_iterations = 3
+    assert options.clone(device_iterations=3).device_iterations == 3
 
 
 def test_frozen_options_do_not_change():

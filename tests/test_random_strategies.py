@@ -63,6 +63,7 @@ def test_the_tile_machines_report_adds_up(seed: int) -> None:
     assert sum(i.busy for i in tiled.ipus) >= sum(s.phases.total * s.repeats for s in tiled.steps), "every step is some IPU's"
     assert all((i.memory.peak >= i.memory.always_live).all() and (i.memory.always_live >= 0).all() for i in tiled.ipus)
     assert found.to_text()
+    assert len(repr(found)) < 200, "for a prompt"
     assert pagedata.data(json.loads(json.dumps(found.report)))
 
 

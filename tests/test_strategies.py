@@ -277,6 +277,15 @@ def test_inference_in_a_pipeline_gives_the_bits_of_one_ipu():
 # ---- rules and their sentences
 
 
+@pytest.mark.parametrize(("options", "sentence"), [
+    ({"stages": ("a", "b+c+d"), "pipeline_splits": ("hidden",)}, "Options stages and pipeline_splits each say what the stages are; leave all"),
+    ({"pipeline_splits": ("hidden",), "auto_pipeline": 2}, "Options pipeline_splits and auto_pipeline each say what the stages are"),
+    ({"stages": ("a", "b+c+d"), "auto_stage": "auto_increment"}, "Option auto_stage has no effect where stages says what the stages are")])
+def test_stages_are_said_once(options: dict[str, Any], sentence: str):
+    with pytest.raises(OptionError, match=sentence):
+        trained(Cnn(), *images(), strategy="sharded", **options)
+
+
 def test_a_pipeline_wants_as_many_micro_batches_as_stages():
     with pytest.raises(OptionError, match=r"gradient_accumulation must be greater than or equal to the number of pipeline stages \(7\)"):
         trained(Cnn(), *images(), gradient_accumulation=2, **FOUR.to_options())

@@ -32,12 +32,17 @@ Loss = Callable[[Builder, Sequence[Value]], Value]
 """Builds a loss from the model's outputs; makes the inputs it needs (labels) itself and returns the loss."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Compilation:
     """A Program under construction, with what each step took and left behind."""
 
     program: Program
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """One line: graphs, plans and reports of a large model are megabytes."""
+        parts = {name: len(graph.nodes) for name, graph in self.program.parts.items() if graph.nodes}
+        return f"{type(self).__name__}({', '.join(f'{name}: {n} operators' for name, n in parts.items())})"
 
     def to_text(self) -> str:
         """The steps with their times, then the program as it stands."""

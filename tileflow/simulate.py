@@ -38,7 +38,7 @@ DEFAULT_PROPORTION = 0.6
 PLANS = "plans.json"
 
 
-@dataclass
+@dataclass(repr=False)
 class TileCompilation(Compilation):
     """A Program and what the tile machine says about it.
 
@@ -50,6 +50,12 @@ class TileCompilation(Compilation):
     report: Report = field(kw_only=True)
     folder: Path | None = field(default=None, kw_only=True)
     error: OutOfTileMemoryError | None = field(default=None, kw_only=True)
+
+    def __repr__(self) -> str:
+        chip, worst = self.report["chip"], int(self.tiled.peak.max(initial=0))
+        fits = "fits" if self.fits else "does not fit"
+        return f"TileCompilation({len(self.tiled.steps)} operators on {chip['name']}, {fits}, {self.tiled.cycles_per_update:,} cycles, " \
+               f"fullest tile {worst:,} of {self.tiled.chip.usable_bytes:,} bytes)"
 
     @property
     def fits(self) -> bool:

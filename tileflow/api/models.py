@@ -198,6 +198,8 @@ def training_model(model: Modelish, options: Options | None = None, *, optimizer
                       "its weights; for weights of its own give it tileflow.load(...).", stacklevel=2)
     made = TrainingModel(source, chosen, optimizer, given_loss(chosen) if loss is None else loss, chosen_progress(progress))
     made.anchors = chosen.anchored_tensors
+    if options is not None:
+        options.freeze()                          # what is changed now would have no effect on this model
     return made
 
 
@@ -216,4 +218,6 @@ def inference_model(model: Modelish, options: Options | None = None, *, progress
         chosen.gradient_accumulation = 1          # a run's file of options says how it was trained
     made = InferenceModel(shared_source_of(model, chosen), chosen, chosen_progress(progress))
     made.anchors = chosen.anchored_tensors
+    if options is not None:
+        options.freeze()                          # what is changed now would have no effect on this model
     return made

@@ -100,7 +100,8 @@ def _on_ipus(value: Any, base: Options, training: bool) -> dict[str, Any]:
     if count == 1:
         return {"strategy": "none", "auto_pipeline": None, "stages": (), "pipeline_splits": ()}
     calls = {} if base.given("device_iterations") else {"device_iterations": CALLS * count}
-    return {"strategy": base.strategy if base.strategy != "none" else "pipelined", "auto_pipeline": count, **({} if training else calls)}
+    return {"strategy": base.strategy if base.strategy != "none" else "pipelined", "auto_pipeline": count, "stages": (), "pipeline_splits": (),
+            **({} if training else calls)}
 
 
 def _words(name: str) -> tuple[str, ...]:

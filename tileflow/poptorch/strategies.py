@@ -29,7 +29,7 @@ def execution(strategy: Any) -> Mapping[str, Any]:
     if not phased and len(first.args) == 1 and isinstance(first.args[0], Word):
         found: dict[str, Any] = {"strategy": kind, "auto_stage": member("AutoStage", first.args[0])}
     else:
-        stages = [_phase(a) if phased else _stage(a) for a in first.args]
+        stages = [_phase(a) for a in _phases(first.args)] if phased else [_stage(a) for a in first.args]
         if phased and not stages:
             raise OptionError("There is currently no AutoStage for PhasedExecution, please explicitly specify the phases.")
         found = {"strategy": kind, **({"stages": stages} if stages else {})}
@@ -62,6 +62,13 @@ def _stage(made: Any) -> str:
         raise OptionError(f"stages are poptorch.Stage(\"block\", ...).ipu(n) or names of blocks, not {made!r}.")
     blocks = _named(made.calls[0].args)
     return blocks if len(made.calls) == 1 else f"{blocks}@{_number(made.calls[1], 'ipu')}"
+
+
+def _phases(given: Sequence[Any]) -> Sequence[Any]:
+    """The phases: each an argument, or all of them in one list, as the user guide writes them."""
+    if len(given) == 1 and isinstance(given[0], list) and any(isinstance(p, list) or (isinstance(p, Made) and p.kind == "Phase") for p in given[0]):
+        return given[0]
+    return given
 
 
 def _phase(made: Any) -> str:

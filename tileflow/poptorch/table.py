@@ -315,9 +315,10 @@ POPART = (
     _none("_Popart.outlineThreshold", "the tile machine counts the code of equal operators once by itself; leave it out."),
     _none("_Popart.outlineSequenceBreakCost", "the tile machine counts the code of equal operators once by itself; leave it out."),
     _none("_Popart.subgraphCopyingStrategy", "there are no outlined subgraphs to copy for; leave it out."),
+    _none("_Popart.accumulateOuterFragmentSettings.schedule", "the IPUs of a model change their weights one after the other (Serial, PopART's own "
+          "default); leave it out."),
     *(_none(f"_Popart.{name}", SCHEDULER) for name in (
-        "accumulateOuterFragmentSettings.schedule", "accumulateOuterFragmentSettings.excludedVirtualGraphs", "timeLimitScheduler",
-              "swapLimitScheduler",
+        "accumulateOuterFragmentSettings.excludedVirtualGraphs", "timeLimitScheduler", "swapLimitScheduler",
         "decomposeGradSum", "mergeVarUpdate", "mergeVarUpdateMemThreshold", "batchSerializationSettings.factor", "batchSerializationSettings.method",
         "batchSerializationSettings.transformContext", "batchSerializationSettings.batchSchedule")),
     *(_none(f"_Popart.executionPhaseSettings.{name}", "the options strategy, stages and separate_backward_phase say what phases there are.")
@@ -373,6 +374,9 @@ MODELS = (
     _none("BlockFunction", "`nn.block_function`."),
     _none("removeBlocks", "`nn.remove_blocks`."),
     _none("Stage, Phase, AutoStage", "the option stages, or the classes of these names in `tileflow.strategy.stages`."),
+    _none("PipelinedExecution, ShardedExecution, SerialPhasedExecution, ParallelPhasedExecution", "the option strategy, or the classes of these "
+          "names in `tileflow.strategy.stages`."),
+    _none("Liveness", "the option tensors_liveness."),
     _none("identity_loss", "`nn.identity_loss`, or loss = \"identity\"."),
     _none("serializedMatMul", "`nn.serialized_matmul`, or the option serialized_matmul by name."),
     _none("set_available_memory", "`nn.set_available_memory`, or the option available_memory_proportion by name."),

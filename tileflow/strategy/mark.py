@@ -95,6 +95,12 @@ class Marking:
     def _check(self) -> None:
         """OptionError where options do not go together, whatever the graph."""
         rules.check_liveness(self.strategy, self.liveness)
+        wanted = {"stages": self.stages, "pipeline_splits": self.splits, "auto_pipeline": self.auto_pipeline}
+        given = [name for name, value in wanted.items() if value]
+        if len(given) > 1:
+            raise OptionError(f"Options {' and '.join(given)} each say what the stages are; leave all but one of them out.")
+        if given and self.auto_stage == "auto_increment":
+            raise OptionError(f"Option auto_stage has no effect where {given[0]} says what the stages are; leave one of them out.")
         if self.strategy not in PHASED and len(set(self.phases)) < len(self.phases):
             raise OptionError(f"Option stages: stages side by side ({BESIDE}) are those of one phase, and {self.strategy} execution has no phases.")
 

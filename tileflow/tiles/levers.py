@@ -64,6 +64,7 @@ class _Levers:
         if training and not self.options.recompute and (staging is None or not staging.recompute):
             yield from self.measured("recompute", {"recompute": True})
         yield from self.off_chip()
+        yield from self.shared_out()
         yield from self.fewer_bits()
         yield from self.in_pieces()
         yield from self.smaller_micro_batch()
@@ -107,6 +108,14 @@ class _Levers:
         for group in GROUPS:
             if group in held and not getattr(self.options, f"{group}_off_chip"):
                 yield from self.measured(f"{group}_off_chip", {f"{group}_off_chip": True})
+
+    def shared_out(self) -> Iterator[Lever]:
+        """Of several replicas each keeps a share of the optimizer's state, then of the weights, too."""
+        if self.program.training and self.options.replicas > 1 and not self.options.shared_by and not self.options.weights_sharded:
+            choices: list[tuple[str, Changes]] = [
+                ("optimizer_sharded", {"optimizer_sharded": True}),
+                ("optimizer_sharded with weights_sharded", {"optimizer_sharded": True, "weights_sharded": True})]
+            yield from self.mildest(choices[self.options.optimizer_sharded:])
 
     def fewer_bits(self) -> Iterator[Lever]:
         """float16 for float32: simulated for a program of 32 bits, really for one of mixed precision."""
