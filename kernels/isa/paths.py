@@ -90,7 +90,7 @@ _AVX512 = f"{_AVX2} adx avx512f avx512cd avx512vl avx512dq avx512bw"
 _BF16 = f"{_AVX512} avx512vnni avx512bf16"
 _FP16 = f"{_BF16} avx512vbmi avx512vbmi2 avx512bitalg avx512vpopcntdq avx512ifma avx512fp16"
 
-_WIDE = Cpu("avx512", 64, 32, Tile(12, 2, (4, 4)), Rates(80.0, 150.0),          # 24 of 32 registers are sums
+_WIDE = Cpu("avx512", 64, 32, Tile(12, 2, (4, 4)), Rates(80.0, 75.0),           # 24 of 32 registers are sums
             frozenset({"avx512f", "avx512vl", "avx512dq", "avx512bw"}), "skylake-avx512", _AVX512,
             fma=True, f16c=True, masked_moves=True, mask_registers=True, scales=True, integer_bytes=64)
 _BYTES = replace(_WIDE, vnni=True, needs=_WIDE.needs | {"avx512vnni"}, processor="cascadelake", features=f"{_AVX512} avx512vnni")

@@ -8,9 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-import numpy as np
-
-from ..graph import Graph, Node, Region, Regional, State, TensorType, Value
+from ..graph import Graph, Node, Region, Regional, TensorType, Value
 from ..graph.op import Types
 from ..graph.region import captured
 from ..host.form import HostOp, Packed
@@ -18,12 +16,10 @@ from ..host.form import packed as packed_form
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call
 from ..program import Program
-from .through import verified
+from .prologue import SMALL, Prologue, fixed
 
 MOST_BYTES = 1 << 29
 """What the laid-out copies of one program may take together."""
-SMALL = 1 << 21
-"""Bytes of a copy that is kept even where only one run of one node reads it between two updates."""
 
 
 class Pack(HostOp):
@@ -49,44 +45,16 @@ def pack(program: Program, cpu: Cpu) -> Program:
     wanted = _choose(program, cpu)
     if not wanted:
         return program
-    old = program.parts["prologue"]
-    prologue = replace(old, outputs=list(old.outputs), nodes=list(old.nodes), constants=dict(old.constants), states=list(old.states))
-    links = dict(program.links)
-    leaves = _leaves(program.micro)
-    own = {s.input for s in prologue.states}
-    crossings: list[Value] = []
+    prologue = Prologue(program)
     laid: dict[Node, tuple[Packed, Value]] = {}
-    for value, packed, readers in wanted:          # readers of one layout may be other operators: each has a form of its own
-        inside = links.get(value, value)
-        leaf = leaves.get(inside)
-        if isinstance(leaf, State):
-            if inside not in own:
-                own.add(inside)
-                prologue.states.append(replace(leaf, input=inside, output=None))
-        elif leaf is not None:
-            prologue.constants[inside] = leaf
-        node = Node(Pack(packed), [inside], [], readers[0][0].origin)
-        made = Value(f"{value.name}.packed.{len(crossings)}", packed.type, node)
+    for number, (value, packed, readers) in enumerate(wanted):          # readers of one layout may be other operators: each has a form of its own
+        node = Node(Pack(packed), [prologue.reads(value)], [], readers[0][0].origin)
+        made = Value(f"{value.name}.packed.{number}", packed.type, node)
         node.outputs.append(made)
-        prologue.nodes.append(node)
-        prologue.outputs.append(made)
-        crossing = Value(made.name, made.type)
-        links[crossing] = made
-        crossings.append(crossing)
+        prologue.add(node)
+        crossing = prologue.hand(made)
         laid.update({reader: (own_form, crossing) for reader, own_form in readers})
-    nodes = [_packed(node, laid)[0] for node in program.micro.nodes]
-    micro = replace(program.micro, inputs=[*program.micro.inputs, *crossings], nodes=nodes)
-    _drop_unread(micro, prologue, links)
-    return program.with_parts({"micro": verified(micro), "prologue": verified(prologue)}, links=links)
-
-
-def _drop_unread(micro: Graph, prologue: Graph, links: dict[Value, Value]) -> None:
-    """What only packings read need not be kept in its own layout."""
-    read = {v for node in micro.nodes for v in node.operands} | set(micro.results())
-    unread = {v: links.pop(v) for v in micro.inputs if v in links and v not in read}
-    micro.inputs = [v for v in micro.inputs if v not in unread]
-    done = set(unread.values()) - set(links.values())
-    prologue.outputs = [v for v in prologue.outputs if v not in done]
+    return prologue.with_micro([_packed(node, laid)[0] for node in program.micro.nodes])
 
 
 Readers = list[tuple[Node, Packed]]
@@ -95,14 +63,14 @@ Readers = list[tuple[Node, Packed]]
 
 def _choose(program: Program, cpu: Cpu) -> list[tuple[Value, Packed, Readers]]:
     """Operands to lay out, each with the nodes that read it so, within the bounds on memory."""
-    fixed = _fixed(program)
+    unchanging = fixed(program)
     asked: list[tuple[Value, Packed, Readers]] = []
     layouts: dict[Value, list[tuple[Packed, Readers]]] = {}
     for node, outside in _everywhere(program.micro, {}):
         packed = packed_form(node.op, [None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs], cpu)
         value = None if packed is None else node.inputs[packed.index]
         value = None if value is None else outside.get(value, value)
-        if packed is None or value is None or value not in fixed:
+        if packed is None or value is None or value not in unchanging:
             continue
         same = next((readers for p, readers in layouts.get(value, ()) if p.type == packed.type and p.calls == packed.calls), None)
         if same is None:
@@ -118,18 +86,6 @@ def _choose(program: Program, cpu: Cpu) -> list[tuple[Value, Packed, Readers]]:
             kept.append((value, packed, readers))
             total += nbytes
     return kept
-
-
-def _fixed(program: Program) -> set[Value]:
-    """Values of the micro-step that change at an update or a load only."""
-    states = {s.input for s in program.micro.states if s.output is None and s.kind != "scalar"}
-    made = {v for node in program.parts["prologue"].nodes for v in node.outputs}
-    return states | set(program.micro.constants) | {v for v in program.micro.inputs if program.links.get(v) in made}
-
-
-def _leaves(graph: Graph) -> dict[Value, np.ndarray | State]:
-    """The constants and the states of a graph by their values."""
-    return {**{s.input: s for s in graph.states}, **graph.constants}
 
 
 def _everywhere(graph: Graph, outside: Mapping[Value, Value]) -> Iterator[tuple[Node, Mapping[Value, Value]]]:

@@ -30,6 +30,7 @@ from .moves import undo_moves
 from .narrow import narrow
 from .pack import pack
 from .planes import pool_planes
+from .prologue import hoist
 from .record import record
 from .row import Lowered, Place
 from .rows import lower
@@ -103,7 +104,7 @@ def make_plan(program: Program, workers: int, precision: str = "highest", detect
     that makes NaN or an infinity fails (see `lower.anomaly`)."""
     with cpu.precision(precision):
         path = cpu.current()
-        return _choose(staged(with_blocks_again(pack(host_form(program, path), path))), workers, path, detect_anomaly)
+        return _choose(staged(with_blocks_again(pack(hoist(host_form(program, path)), path))), workers, path, detect_anomaly)
 
 
 def _choose(program: Program, workers: int, path: cpu.Cpu, watchful: bool) -> Plan:
