@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import schedule
-from .graph import Graph, State, Value, to_text
+from .graph import Graph, State, TensorType, Value, to_text
 from .replicas import copy_of
 from .schedule import Steps
 from .staging import Staging
@@ -49,12 +49,12 @@ class Batching:
 class Caller:
     """What a caller of a program gives and gets, where the step is cut into stages: inputs and outputs in the order that the whole step has them.
 
-    early: folds that may run before their micro-batch's loss is there.
+    checked: the first fold of a micro-batch that runs after its loss is there, before which the loss is looked at; empty: there is no loss.
     """
 
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
-    early: frozenset[str] = frozenset()
+    checked: str = ""
 
 
 @dataclass
@@ -160,6 +160,16 @@ class Program:
         if self.training and self.loss is not None and self.loss in made:
             found[self.loss] = None
         return list(found)
+
+    def touched(self, part: str) -> dict[Value | str, TensorType]:
+        """The tensors that a part has in common with others or might have: by name its states and what a caller gives it, and what it reads of other
+        parts and leaves for them."""
+        graph = self.parts[part]
+        found: dict[Value | str, TensorType] = {s.name: s.input.type for s in graph.states}
+        for v in graph.inputs:
+            found[self.links.get(v, v.name)] = v.type
+        found.update((v, v.type) for v in self.kept(part))
+        return found
 
     # ---- states
 

@@ -190,19 +190,20 @@ def in_flight(steps: Steps) -> dict[str, int]:
 def in_waves_at_once(steps: Steps) -> dict[str, int]:
     """How many runs of each part are in one wave, at most: 1 for those that are in none."""
     found = dict.fromkeys(parts(steps), 1)
-    for wave in _waves(steps):
+    for wave in waves(steps):
         names = [run.part for run in wave.runs if isinstance(run, Run)]
         for name in names:
             found[name] = max(found[name], names.count(name))
     return found
 
 
-def _waves(steps: Steps) -> Iterator[Wave]:
+def waves(steps: Steps) -> Iterator[Wave]:
+    """Every wave of a schedule, in order."""
     for step in steps:
         if isinstance(step, Wave):
             yield step
         elif isinstance(step, Repeat | Atomic | Refresh):
-            yield from _waves(step.steps)
+            yield from waves(step.steps)
 
 
 def depths(steps: Steps) -> dict[tuple[str, str], int]:

@@ -223,6 +223,7 @@ def ended(pool: int, board: int, me: int) -> int:
             return leave(pool, board, me)
         board = parent                                           # and this board's place in RUNNING is its parent's
         store(board + JOIN, 1)
+        store(board + STEPS, OFTEN)                              # its tasks took their time: the next row looks at the clock
         if load(board + STATUS) == 0 and load(board + FAILED) == NOBODY:
             store(board + PC, load(board + PC) + 1)
             return board

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ..graph import Graph, Value, with_inside
@@ -13,7 +14,7 @@ from ..kernels.machine import limits
 from ..kernels.machine.leaf import Leaf
 from ..program import Program
 from ..room import room
-from ..schedule import Steps, atomic, depths, folded, in_flight, in_one_memory, in_waves, in_waves_at_once, per, period, to_text, widest
+from ..schedule import Fold, Steps, Wave, atomic, depths, folded, in_flight, in_one_memory, in_waves, in_waves_at_once, per, period, to_text, widest
 from ..strategy.cut import staged
 from .again import again
 from .alike import alike
@@ -34,6 +35,7 @@ from .prologue import hoist
 from .record import record
 from .row import Lowered, Place
 from .rows import lower
+from .tasks import Task, beside, tasks, turns
 from .through import through
 from .widen import widen
 
@@ -72,6 +74,41 @@ class Plan:
     def in_flight(self) -> dict[str, int]:
         """How many arenas there are of each part and check."""
         return {**dict.fromkeys(self.lowered, 1), **_flying(self.program, self.schedule)}
+
+    @functools.cached_property
+    def cost(self) -> dict[str, float]:
+        """Nanoseconds that a run of each part takes on one core, estimated."""
+        return {name: sum(row.cost for row in part.every_row()) for name, part in self.parts.items()}
+
+    @functools.cached_property
+    def _turns(self) -> list[str]:
+        """The order of a wave's parts, where one worker does them all."""
+        if self.program.caller is None or self.workers > 1:
+            return []
+        touched = {name: self.program.touched(name) for name in self.parts}
+        return turns(beside(self.schedule), lambda a, b: sum(room(t) for v, t in touched[a].items() if v in touched[b]))
+
+    def tasks(self, wave: Wave, folds: Sequence[Fold]) -> tuple[list[Task], Sequence[Fold]]:
+        """What of a wave and of the folds that follow it is side by side, and the folds that come after it (see `lower.tasks`)."""
+        return tasks(wave, folds, self._turns, self.cost)
+
+    @functools.cached_property
+    def memories(self) -> dict[str, list[tuple[str, int]]]:
+        """By part and check: the name of the memory of each of its arenas. A stage's arena holds nothing when it has run, so stages that never run
+        at the same time have the same memory."""
+        stages = () if self.program.caller is None else per("micro-batch", self.schedule)
+        apart = set() if self.workers == 1 else {*beside(self.schedule)}
+        shared = {name for name in stages if not self.parts[name].kept_bytes} - apart
+        return {name: [("", i) if name in shared else (name, i) for i in range(n)] for name, n in self.in_flight.items()}
+
+    @functools.cached_property
+    def memory(self) -> dict[tuple[str, int], int]:
+        """The bytes of each memory."""
+        found: dict[tuple[str, int], int] = {}
+        for name, memories in self.memories.items():
+            for memory in memories:
+                found[memory] = max(found.get(memory, 0), self.lowered[name].arena_bytes)
+        return found
 
     def arena_of(self, part: str, ahead: int) -> int:
         """Which of its arenas a part's run uses."""
@@ -114,7 +151,8 @@ def _choose(program: Program, workers: int, path: cpu.Cpu, watchful: bool) -> Pl
     if lanes > 1:
         plan = _lower(program, lanes, workers, path, watchful)
         stashed = sum(n * room(v.type) for v, n in plan.stashes.items())
-        if stashed + sum(n * plan.lowered[part].arena_bytes for part, n in plan.in_flight.items() if n > 1) <= LANE_MEMORY_SHARE * _memory():
+        lanes_own = {memory for name, n in plan.in_flight.items() if n > 1 for memory in plan.memories[name]}
+        if stashed + sum(plan.memory[memory] for memory in lanes_own) <= LANE_MEMORY_SHARE * _memory():
             return plan
     return _lower(program, 1, workers, path, watchful)
 
@@ -145,10 +183,11 @@ def _flying(program: Program, steps: Steps) -> dict[str, int]:
     return in_flight(steps) if program.caller is None else in_waves_at_once(steps)
 
 
-def _stashes(program: Program, steps: Steps) -> dict[Value, int]:
-    """The values that stages hand on, with how many micro-batches of each are on their way in these steps."""
+def _stashes(program: Program, steps: Steps) -> tuple[dict[Value, int], dict[Value, Value]]:
+    """The values that stages hand on, with how many micro-batches of each are on their way in these steps; and of each value that is handed on the
+    one in whose stash it lies: one that has its elements lies in the same."""
     if program.caller is None:
-        return {}
+        return {}, {}
     often = {*per("micro-batch", steps)}
     maker = {v: name for name in often for node in program.parts[name].nodes for v in node.outputs}
     deep, found = depths(period(steps)), {v: 1 for name in often for v in program.kept(name)}
@@ -158,15 +197,26 @@ def _stashes(program: Program, steps: Steps) -> dict[Value, int]:
             if source in maker and name in often:
                 found[source] = max(found.get(source, 1), deep[maker[source], name])
     if program.loss is not None and program.loss in maker:
-        checked = (name for name in folded(steps) if name not in program.caller.early)
-        found[program.loss] = max([found.get(program.loss, 1), *(deep[maker[program.loss], name] for name in checked)])
-    return found
+        found[program.loss] = max(found.get(program.loss, 1), deep.get((maker[program.loss], program.caller.checked), 1))
+    same: dict[Value, Value] = {}
+    for name in often:
+        for node in program.parts[name].nodes:
+            viewed = None if node.op.alias is None or len(node.outputs) > 1 else node.inputs[node.op.alias]
+            if viewed is not None:
+                same[node.outputs[0]] = same.get(viewed, viewed)
+    of: dict[Value, Value] = {}
+    own = {v: of.setdefault(same.get(v, v), v) for v in found}
+    deepest: dict[Value, int] = {}
+    for v, n in found.items():
+        deepest[own[v]] = max(deepest.get(own[v], 1), n)
+    return deepest, own
 
 
 def _lower(program: Program, lanes: int, workers: int, path: cpu.Cpu, watchful: bool) -> Plan:
     """Rows of all parts. A lane runs its micro-batch alone; everything else may run over all workers and needs their scratch."""
     steps = in_waves(program.schedule, lanes)
-    folds, guarded, flying, stashes = folded(steps), atomic(steps), _flying(program, steps), _stashes(program, steps)
+    folds, guarded, flying = folded(steps), atomic(steps), _flying(program, steps)
+    stashes, stashed = _stashes(program, steps)
     given = set(program.outputs)
     places: dict[Value, Place] = {}
 
@@ -191,7 +241,7 @@ def _lower(program: Program, lanes: int, workers: int, path: cpu.Cpu, watchful: 
 
     def lowered(graph: Graph, arena: str, keep: list[Value], region: str = "state", threads: int = workers, together: bool = False) -> Lowered:
         direct = {v: Place(("io", v.name)) for v in graph.outputs if v in given}
-        stash = {v: Place(("stash", v)) for v in keep if v in stashes}
+        stash = {v: Place(("stash", stashed[v])) for v in keep if v in stashed}
         wanted, keep = [*keep, *direct], [v for v in keep if v not in stash]
         graph = with_inside(graph, inner)
         if watchful and not together:

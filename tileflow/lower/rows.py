@@ -107,7 +107,7 @@ class _Lowering:
         root = self._root(value)
         if root in made and root not in pinned:
             pinned[root] = place
-        else:
+        elif pinned.get(root) != place:
             copies.append((value, place))
 
     def _write_states(self, states: Sequence[State], pinned: dict[Value, Place], copies: list[tuple[Value, Place]]) -> None:
@@ -137,8 +137,10 @@ class _Lowering:
         end = len(self.rows)
         for v in [*self.graph.results(), *self.keep, *self.stash, *self.direct]:
             last[self._root(v)] = end
+        dying = self._dying(first, last)
+        self._pin_operands(pinned, dying)
         places = dict(pinned)
-        home = self._in_place(pinned, first, last)
+        home = self._in_place(pinned, dying)
         ends: dict[Value, int] = {}
         for v in first:
             ends[home.get(v, v)] = last[v]                 # in the order of making: the last one to live there says how long
@@ -174,21 +176,37 @@ class _Lowering:
             steps.append(steps[-1] + (not self.together or before != after))
         return [*steps, steps[-1] + 1]
 
-    def _in_place(self, pinned: dict[Value, Place], first: dict[Value, int], last: dict[Value, int]) -> dict[Value, Value]:
+    def _dying(self, first: dict[Value, int], last: dict[Value, int]) -> list[list[Value]]:
+        """Of each elementwise row: operands of its result's shape that were made here and that nobody reads afterwards, nor another row meanwhile."""
+        steps = self._steps()
+        at_once: Counter[tuple[Value, int]] = Counter((u, steps[i]) for i, (node, _) in enumerate(self.rows)
+                                                      for u in {self._root(v) for v in node.operands})
+        found: list[list[Value]] = []
+        for i, (node, _) in enumerate(self.rows):
+            read = dict.fromkeys(self._root(v) for v in node.operands if _is_elementwise(node) and v.shape == node.outputs[0].shape)
+            found.append([u for u in read if u in first and last[u] == i and at_once[u, steps[i]] == 1])
+        return found
+
+    def _pin_operands(self, pinned: dict[Value, Place], dying: list[list[Value]]) -> None:
+        """An operand that an elementwise row turns into a stash's value lies in the stash from the start: nobody else looks at its micro-batch's
+        slot before the part has run, and memory that waits for long is fetched once, by the row that takes longer."""
+        often = Counter(pinned.values())
+        for (node, _), operands in zip(reversed(self.rows), reversed(dying), strict=True):
+            place = pinned.get(node.outputs[0]) if operands and len(node.outputs) == 1 else None
+            if place is not None and place.region[0] == "stash" and often[place] == 1:
+                taken = next((u for u in operands if u not in pinned and u.type.itemsize == node.outputs[0].type.itemsize), None)
+                if taken is not None:
+                    pinned[taken] = place
+
+    def _in_place(self, pinned: dict[Value, Place], dying: list[list[Value]]) -> dict[Value, Value]:
         """Results of elementwise rows to the root whose memory they take over: an operand of their shape that nobody reads afterwards.
 
         Memory that was just read needs no second fetch to be written.
         """
         home: dict[Value, Value] = {}
-        steps = self._steps()
-        at_once: Counter[tuple[Value, int]] = Counter((u, steps[i]) for i, (node, _) in enumerate(self.rows)
-                                                      for u in {self._root(v) for v in node.operands})
-        for i, (node, _) in enumerate(self.rows):
-            if not _is_elementwise(node):
-                continue
-            dying = [self._root(v) for v in node.operands if v.shape == node.outputs[0].shape]
-            free = [u for u in dict.fromkeys(dying) if u in first and u not in pinned and last[u] == i and at_once[u, steps[i]] == 1]
-            for v in node.outputs:
+        for (node, _), operands in zip(self.rows, dying, strict=True):
+            free = [u for u in operands if u not in pinned]
+            for v in node.outputs if free else ():
                 taken = next((u for u in free if u.type.itemsize == v.type.itemsize), None)
                 if taken is not None and v not in pinned:
                     free.remove(taken)

@@ -9,7 +9,7 @@ from ..graph import Graph, Value
 from ..kernels.machine.call import Const
 from ..lower.plan import Plan
 from ..lower.row import Place
-from ..room import aligned, room
+from ..room import aligned, padded, room
 from ..state import Session
 from .binding import Moving, Resolve
 
@@ -25,7 +25,8 @@ class Arenas:
         self.tables: dict[Const, np.ndarray] = {}
         """Constants of calls, one copy for all that want the same."""
         self.pending = {s.name: aligned(room(s.input.type)) for s in program.statistics()}
-        self.of = {name: [aligned(plan.lowered[name].arena_bytes) for _ in range(n)] for name, n in plan.in_flight.items()}
+        memories = {memory: aligned(nbytes) for memory, nbytes in plan.memory.items()}
+        self.of = {name: [memories[memory][:padded(plan.lowered[name].arena_bytes)] for memory in own] for name, own in plan.memories.items()}
         """Arenas by the names of parts and checks."""
         self.stashes = {v: aligned(n * room(v.type)) for v, n in plan.stashes.items()}
         """What waits for other parts, a slot for each micro-batch on its way."""

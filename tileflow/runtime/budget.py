@@ -19,7 +19,7 @@ def needs(plan: Plan, session: Session, final: frozenset[str] = frozenset()) -> 
     working = {*per("micro-batch", steps), *atomic(steps)}
     packed = sum(part.arena_bytes for name, part in plan.parts.items() if name not in working)
     return {
-        "activations and gradients": sum(n * plan.lowered[name].arena_bytes for name, n in plan.in_flight.items()) - packed
+        "activations and gradients": sum(plan.memory.values()) - packed
                                     + sum(n * room(v.type) for v, n in plan.stashes.items()),
         "weights and optimizer states": sum(room(s.input.type) for s in program.states.values() if s.name not in session and s.kind != "scalar"),
         "running statistics": sum(room(s.input.type) for s in program.statistics()),

@@ -13,7 +13,8 @@ from ..graph import Node
 from ..kernels.machine.table import PATCH_WORDS, Table, Task, Word
 from ..lower.plan import Plan
 from ..lower.row import Count, Item, Place, Row
-from ..schedule import Atomic, Begin, Commit, Counter, Fold, Refresh, Repeat, Run, Step, Steps, Wave, folded, per, visits
+from ..lower.tasks import Task as Together
+from ..schedule import Atomic, Begin, Commit, Counter, Fold, Refresh, Repeat, Run, Step, Steps, Wave, folded, per, rounds, visits
 from . import upkeep
 from .arenas import Arenas
 from .binding import STREAMS, Blocks, Bound, BoundChoice, BoundCycle, BoundItem, Moving, bind_items, every_bound
@@ -99,7 +100,7 @@ class Tables:
         self.table.keep(self.words)
         self._loops: list[Word] = []
         self._counter: Counter = "micro-batch"            # that of the Repeat around
-        self._waves: list[tuple[tuple[Run, ...], list[Task]]] = []
+        self._waves: list[tuple[list[Together], list[Task]]] = []
         folds = folded(plan.schedule)
         self._often = {name for name in per("micro-batch", plan.schedule) if name not in folds}
         runs = dict.fromkeys((v.step.part, plan.bound_once(v.step.part, v.step.ahead)) for v in visits(plan.schedule))
@@ -133,18 +134,19 @@ class Tables:
     # ---- the interpreter
 
     def _steps(self, steps: Steps) -> None:
-        for step in steps:
-            self._step(step)
+        for together in rounds(steps):
+            if isinstance(together[0], Wave):
+                self._wave(together[0], [step for step in together[1:] if isinstance(step, Fold)])
+                continue
+            for step in together:
+                self._step(step)
 
     def _step(self, step: Step) -> None:
         main = self.table.main
         if isinstance(step, Run):
             self._add(main, self.group(step.part, step.ahead), step)
         elif isinstance(step, Fold):
-            self._alone(upkeep.loss_checks(self.plan, step.part), step)
-            self._add(main, self.group(step.part, step.ahead), step)
-        elif isinstance(step, Wave):
-            self._wave(step)
+            self._fold(main, step)
         elif isinstance(step, Begin):
             self._alone(upkeep.begin(self.plan, step.ipu))
         elif isinstance(step, Commit):
@@ -158,9 +160,13 @@ class Tables:
         else:
             raise AssertionError(f"{step} is nothing that a machine with one memory does")
 
-    def _alone(self, rows: Sequence[Item], step: Run | Fold | None = None, stage: Stage = "step", part: str = "") -> None:
+    def _fold(self, task: Task, fold: Fold) -> None:
+        self._alone(upkeep.loss_checks(self.plan, fold.part), fold, task=task)
+        self._add(task, self.group(fold.part, fold.ahead), fold)
+
+    def _alone(self, rows: Sequence[Item], step: Run | Fold | None = None, stage: Stage = "step", part: str = "", task: Task | None = None) -> None:
         """Rows of the host's own, beside those of a step."""
-        self._add(self.table.main, self._group(rows, part, 0 if step is None else step.ahead), step, stage, part)
+        self._add(task or self.table.main, self._group(rows, part, 0 if step is None else step.ahead), step, stage, part)
 
     def _add(self, task: Task, group: Group, step: Run | Fold | None = None, stage: Stage = "step", part: str | None = None,
              parallel: bool = True) -> None:
@@ -217,36 +223,46 @@ class Tables:
         """The rows of a part in a run of the schedule."""
         return self._groups[part, self.plan.bound_once(part, ahead)]
 
-    def _wave(self, wave: Wave) -> None:
-        """Each run is a task, the longest first; shorter waves are the first tasks of longer ones. Rows of a part with one arena may be shared out
-        among workers that have no task left: there is scratch for each."""
-        runs = tuple(sorted((run for run in wave.runs if isinstance(run, Run)), key=self._cost, reverse=True))
-        tasks = next((tasks for known, tasks in self._waves if known[:len(runs)] == runs), None)
-        if tasks is None:
-            tasks = [self.table.task() for _ in runs]
-            self._waves.append((runs, tasks))
-            for task, run in zip(tasks, runs, strict=True):
-                self._add(task, self.group(run.part, run.ahead), run, parallel=self.plan.in_flight[run.part] == 1)
-        self.table.main.spawn(tasks[:len(runs)])
-        self.table.main.wait()
+    def _wave(self, wave: Wave, folds: Sequence[Fold] = ()) -> None:
+        """Side by side what may be, the longest first; shorter waves are the first tasks of longer ones. Rows of a part with one arena may be shared
+        out among workers that have no task left: there is scratch for each. What one worker does is no task: at the end of a slice every task of a
+        wave may have begun, and stages in one memory must not."""
+        found, rest = self.plan.tasks(wave, folds)
+        if len(found) == 1:
+            self._together(self.table.main, found[0])
+        else:
+            tasks = next((tasks for known, tasks in self._waves if known[:len(found)] == found), None)
+            if tasks is None:
+                tasks = [self.table.task() for _ in found]
+                self._waves.append((found, tasks))
+                for task, steps in zip(tasks, found, strict=True):
+                    self._together(task, steps)
+            self.table.main.spawn(tasks[:len(found)])
+            self.table.main.wait()
+        for fold in rest:
+            self._step(fold)
 
-    def _cost(self, run: Run) -> float:
-        """What a run takes, estimated."""
-        return sum(row.cost for row in self.plan.parts[run.part].every_row())
+    def _together(self, task: Task, steps: Together) -> None:
+        """Steps that follow one another."""
+        for step in steps:
+            if isinstance(step, Run):
+                self._add(task, self.group(step.part, step.ahead), step, parallel=self.plan.in_flight[step.part] == 1)
+            else:
+                self._fold(task, step)
 
     def _repeat(self, repeat: Repeat) -> None:
         outer, self._counter = self._counter, repeat.counts
         main = self.table.main
-        first, last = repeat.steps[:-1], repeat.steps[-1]
+        last = repeat.steps[-1]
 
         def counted() -> None:
             main.advance(self.counters[repeat.counts], repeat.by)
         with self._turns(repeat):
-            self._steps(first)
             if isinstance(last, Atomic):
+                self._steps(repeat.steps[:-1])
                 self._atomic(last, counted)
             else:
-                self._step(last)
+                self._steps(repeat.steps)
                 counted()
         self._counter = outer
 

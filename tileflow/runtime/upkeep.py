@@ -37,9 +37,10 @@ def gradient_checks(plan: Plan, parts: list[str]) -> list[Row]:
 
 
 def loss_checks(plan: Plan, fold: str) -> list[Row]:
-    """What refuses a micro-batch's loss that is not finite, before what it left is folded; a stage may be folded before there is a loss."""
+    """What refuses a micro-batch's loss that is not finite, before what it left is folded; a stage may be folded before there is a loss, and of those
+    that are folded after it the first is enough."""
     loss, caller = plan.program.loss, plan.program.caller
-    if loss is None or plan.program.skips or (caller is not None and fold in caller.early):
+    if loss is None or plan.program.skips or (caller is not None and fold != caller.checked):
         return []
     place = next(part.places[loss] for part in plan.parts.values() if loss in part.places)
     return [Row(finite(loss.type.code), [Operand(place, (1,), loss.type.itemsize)], 1, 1, 1.0, node=loss.producer)]

@@ -35,8 +35,9 @@ def staged(program: Program) -> Program:
                   phased.numbers(staging, program.training), staging.liveness != "always_live", reads,
                   pipelined.INTERVALS[staging.pipeline_schedule], program.batching.replicas if program.own else 1,
                   program.own_weights)
-    begun = made.get(program.loss, count - 1) if program.loss is not None else 0
-    caller = Caller(tuple(program.inputs), tuple(program.outputs), frozenset(name for i, name in names.items() if i < begun))
+    begun = made.get(program.loss, count - 1) if program.loss is not None else count
+    checked = next((names[i] for i in sorted(names) if i >= begun), "")
+    caller = Caller(tuple(program.inputs), tuple(program.outputs), checked)
     others = {name: graph for name, graph in program.parts.items() if name not in ("micro", "fold")}
     order = BUILDERS[staging.strategy](parts, program.batching, program.training)
     return replace(program, parts={**steps, **others, **folds}, schedule=order, links=cut.links, caller=caller)
