@@ -26,6 +26,12 @@ def memory(page: Page) -> None:
     page.click("#panel-memory svg[role=slider]", at=(0.35, 0.6))
 
 
+def addresses(page: Page) -> None:
+    """Where everything lies on the fullest tile: the last card of the view, which is alone in the picture."""
+    page("document.querySelector('#tab-memory').click()")
+    page("(panel => panel.replaceChildren(panel.lastElementChild))(document.querySelector('#panel-memory'))")
+
+
 def liveness(page: Page) -> None:
     page("document.querySelector('#tab-liveness').click()")
 
@@ -48,7 +54,8 @@ def comparison(page: Page) -> None:
 
 
 PICTURES: dict[str, tuple[int, bool, Callable[[Page], None]]] = {
-    "report": (0, False, memory), "report-liveness": (0, False, liveness), "report-operators": (0, False, operators),
+    "report": (0, False, memory), "report-addresses": (0, False, addresses), "report-liveness": (0, False, liveness),
+    "report-operators": (0, False, operators),
     "report-execution": (1, True, execution), "report-comparison": (2, False, comparison)}
 """By name: the page (of a program on one IPU, on several, of two programs), whether in the dark, and what is done there."""
 

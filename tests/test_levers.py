@@ -13,7 +13,7 @@ import pytest
 import tileflow
 from tileflow import cli, nn
 from tileflow.api import simulation
-from tileflow.errors import OutOfTileMemoryError
+from tileflow.errors import OptionError, OutOfTileMemoryError
 from tileflow.options import Options
 from tileflow.tiles.hardware.chip import chip
 from tileflow.uses import OF_MACHINE_ALONE
@@ -78,6 +78,71 @@ def test_each_lever_is_what_compile_says_of_its_options(name):
     for lever in fitting[:3]:
         assert lever.sentence in str(found.error)
         assert f"it fits, with {lever.bytes:,} bytes on the worst tile" in lever.sentence
+
+
+ROOMY = {
+    "training": {"training": True, "micro_batch_size": 4, "gradient_accumulation": 8},
+    "recomputed": {"training": True, "micro_batch_size": 4, "recompute": True, "optimizer": "adam", "optimizer_off_chip": True},
+    "inference": {"micro_batch_size": 6, "device_iterations": 8},
+}
+
+
+@functools.cache
+def fitting(name: str) -> Any:
+    """A program that fits, and what makes it better."""
+    return compiled(**ROOMY[name], machine={"name": "roomy", "base": "gc200", "tiles": 64}, levers=True)
+
+
+@pytest.mark.parametrize("name", ["training", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("recomputed", "inference"))])
+def test_levers_of_a_program_that_fits_are_what_compile_says(name):
+    """Each leaves it fitting and makes it faster or smaller by a hundredth at least; the fastest for its IPUs stands first; an update stays what it
+    was."""
+    found = fitting(name)
+    tiled = found.tiled
+    levers = tiled.levers()
+    assert tiled.fits
+    assert len(levers) > 3
+    for lever in levers:
+        alone = compiled(**{**ROOMY[name], "machine": {"name": "roomy", "base": "gc200", "tiles": 64}, **lever.changes}).tiled
+        assert lever.samples_per_second == alone.samples_per_second
+        assert (lever.bytes, lever.fits) == (int(alone.peak.max()), True)
+        assert alone.samples_per_second > 1.01 * tiled.samples_per_second or lever.bytes < 0.99 * tiled.peak.max(), lever.name
+        if tiled.program.training:
+            assert alone.samples_per_update == tiled.samples_per_update
+    rates = [lever.samples_per_second / lever.ipus for lever in levers]
+    assert rates == sorted(rates, reverse=True)
+    assert found.report["levers_sought"]
+    assert [x["name"] for x in found.report["levers"]] == [lever.name for lever in levers]
+
+
+def test_what_a_person_would_try_of_a_program_that_fits():
+    assert names(fitting("training").tiled.levers()) >= {"machine_precision", "micro_batch_size", "replication_factor", "auto_pipeline"}
+
+
+@pytest.mark.exhaustive
+def test_what_makes_it_smaller_is_undone_where_that_is_faster():
+    assert "optimizer on the chip" in {lever.name for lever in fitting("recomputed").tiled.levers()}
+    assert max(lever.changes["micro_batch_size"] for lever in fitting("inference").tiled.levers() if "micro_batch_size" in lever.changes) > 6
+
+
+def test_a_program_that_fits_tries_nothing_unless_asked():
+    found = compiled(**ROOMY["inference"], machine={"name": "roomy", "base": "gc200", "tiles": 64})
+    assert found.report["levers"] == []
+    assert not found.report["levers_sought"]
+    for given in ({}, {"machine": "gc200", "stop_after": "fold"}):
+        with pytest.raises(OptionError, match="levers are changes of a program on the tile machine"):
+            tileflow.compile(MODEL, levers=True, **given)
+
+
+def test_commands_of_levers_are_printed_and_work(capsys):
+    words = ["compile", MODEL, "--machine", "gc200", "--micro-batch-size", "6"]
+    assert cli.main([*words, "--levers"]) == 0
+    printed = capsys.readouterr().out
+    assert "Levers: changes that make it faster or smaller" in printed
+    first = next(line for line in printed.splitlines() if line.startswith("  tileflow compile"))
+    assert cli.main(shlex.split(first)[1:]) == 0
+    assert cli.main(["compile", MODEL, "--levers"]) == 2
+    assert "--levers is about the tile machine" in capsys.readouterr().err
 
 
 def names(levers: list[Any]) -> set[str]:

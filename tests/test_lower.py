@@ -11,6 +11,7 @@ from evaluate import evaluate, run_kernel
 import tileflow
 import tileflow.ops
 from tileflow import nn, optim
+from tileflow.arena import Arena, Interval
 from tileflow.graph import Builder, Graph, Index, Node, State, TensorType, Value, verify
 from tileflow.host.form import Blockwise, Finish
 from tileflow.kernels.elementwise.expr import Var
@@ -25,7 +26,6 @@ from tileflow.lower.expand import expand
 from tileflow.lower.fuse import Fused, fuse
 from tileflow.lower.groups import MOST_OPERANDS
 from tileflow.lower.layout import Turn
-from tileflow.lower.memory import Arena, Interval
 from tileflow.lower.row import Operand, Place, Row
 from tileflow.lower.rows import lower
 from tileflow.lower.through import through

@@ -106,16 +106,18 @@ def others(one):
     old = {**copy.deepcopy(one), "schema_version": 3}
     for name in ("kinds", "peak_step", "steps"):
         del old["memory"][name]
+    del old["layouts"]
     yield report.validate(older.upgraded(old), "it")
     points = [{"label": f"{p:g}", "kind": "sweep", "proportion": p, "per_op": {}, "cycles": round(1e6 / (p + 0.1)), "bytes": round(4e5 * (1 + p)),
                "fits": p < 0.6, "best": p == 0.4} for p in (0.1, 0.2, 0.4, 0.8)]
     yield {**one, "frontier": points}
-    empty = {**copy.deepcopy(one), "steps": [], "variables": []}
+    empty = {**copy.deepcopy(one), "steps": [], "variables": [], "layouts": []}
     memory = empty["memory"]
     memory["peak_step"], memory["steps"] = [-1] * 96, {"fullest": [], "categories": {}}
     yield report.validate(empty, "it")
     yield {**one, "out_of_memory": {"message": "Out of tile memory: tile 3 needs more."}, "infeasible": ["much"],
-           "levers": [{"name": "recompute", "fits": True, "bytes": 5, "cycles": 7, "slower": 1.25, "ipus": 1, "sentence": "Tried."}]}
+           "levers": [{"name": "recompute", "fits": True, "bytes": 5, "cycles": 7, "slower": 1.25, "samples_per_second": 4.0, "ipus": 1,
+                       "sentence": "Tried."}]}
 
 
 @pytest.mark.exhaustive
@@ -250,6 +252,93 @@ def test_a_tile_is_picked_by_mouse_keys_and_number(shown, one, tmp_path):
         named = dict(zip(column(page, "variable"), column(page, "bytes here"), strict=True))
         assert named
         assert all(int(n.replace(",", "")) == held[name] for name, n in named.items() if name != EVIL)
+    quiet(page)
+
+
+def stacked(found, laid, step):
+    """What lies at the addresses of a tile at a step, with the gaps: (address, bytes)."""
+    rows, end = [], 0
+    for b in laid["blocks"]:
+        if b["first"] is None or b["first"] <= step <= b["last"]:
+            rows += [(end, b["start"] - end)] * (b["start"] > end) + [(b["start"], b["bytes"])]
+            end = b["start"] + b["bytes"]
+    bound = found["memory"]["bytes_per_tile"]
+    return rows + [(end, bound - end)] * (end < bound)
+
+
+def test_addresses_and_gaps_of_a_tile(shown, several, tmp_path):
+    """A step is picked by mouse and keys; the table is what lies there, gaps included; a tile that was not laid out names those that were."""
+    page = opened(shown, tmp_path, several)
+    tab(page, "memory")
+    fullest = max(several["ipus"], key=lambda i: i["worst"])
+    laid = next(x for x in several["layouts"] if x["ipu"] == fullest["number"] and x["tile"] == fullest["memory"]["worst_tile"])
+    lost = laid["extent"] - fullest["worst"]
+    assert f"Laid out, it takes {laid['extent']:,} of" in page("document.querySelector('#panel-memory').innerText")
+    assert f"{lost:,} more than it holds at most" in page("document.querySelector('#panel-memory').innerText")
+    mine = [s["index"] for s in several["steps"] if s["ipu"] == fullest["number"]]
+
+    def table():
+        return [tuple(int(row[i].replace(",", "")) for i in (0, 1)) for row in rows(page, 1)]
+    assert table() == stacked(several, laid, fullest["memory"]["peak_step"][laid["tile"]])[:len(table())]
+    page("document.querySelectorAll('#panel-memory svg[role=slider]')[1].focus()")
+    page.key("Home")
+    assert table() == stacked(several, laid, mine[0])[:len(table())]
+    page.key("End", "ArrowLeft")
+    assert page("document.activeElement.getAttribute('aria-valuenow')") == str(len(mine) - 2)
+    assert table() == stacked(several, laid, mine[-2])[:len(table())]
+    gap = sum(n for (at, n) in stacked(several, laid, mine[-2])[:-1] if not any(b["start"] == at for b in laid["blocks"]))
+    assert f"{gap:,} bytes are gaps" in text(page, ".lost")
+    others = [t for t in range(96) if t not in {x["tile"] for x in several["layouts"] if x["ipu"] == fullest["number"]}]
+    page(f"(f => {{ f.value = {others[-1]}; f.dispatchEvent(new Event('change')); }})(document.querySelector('#panel-memory input[type=number]'))")
+    page.frame()
+    assert "Those of the fullest tiles are laid out" in page("document.querySelector('#panel-memory').innerText")
+    page("[...document.querySelectorAll('#panel-memory .link')].find(b => b.textContent.startsWith('tile ')).click()")
+    page.frame()
+    assert "Laid out, it takes" in page("document.querySelector('#panel-memory').innerText")
+    quiet(page)
+
+
+def test_tiles_side_by_side(shown, one, several, tmp_path):
+    """Tiles are kept by button, by Shift and by Enter; the table has what each holds; any is left out again."""
+    page = opened(shown, tmp_path, one)
+    tab(page, "memory")
+    side = "[...document.querySelectorAll('#panel-memory .card')].find(c => c.querySelector('h2').textContent === 'Tiles side by side')"
+    assert not page(f"!!{side}")
+    first = one["memory"]["worst_tile"]
+    page("[...document.querySelectorAll('#panel-memory button')].find(b => b.textContent === 'Compare this tile').click()")
+    page("document.querySelector('#panel-memory svg[role=slider]').focus()")
+    page.key("End", "ArrowLeft", "Enter", "Enter")
+    assert page("document.activeElement.getAttribute('role')") == "slider"
+    page.key("ArrowLeft", "Enter")
+    picked = [first, 94, 93]
+    heads = page(f"[...{side}.querySelectorAll('.plain th')].map(t => t.textContent)")
+    assert heads == ["category", *(f"tile {t} ×" for t in picked)]
+    cells = page(f"[...{side}.querySelectorAll('.plain tbody tr')].map(r => [...r.cells].map(c => c.textContent))")
+    by_name = {row[0]: row[1:] for row in cells}
+    for kind in one["memory"]["kinds"]:
+        assert by_name[kind["name"]] == [f"{one['memory']['categories'][kind['name']][t]:,}" for t in picked]
+    assert by_name["all"] == [f"{one['memory']['peak'][t]:,}" for t in picked]
+    held = [holdings(one, t) for t in picked]
+    grid = rows(page)
+    assert len(grid) > 3
+    for name, _, apart, *bytes_ in grid:
+        if name != EVIL:
+            wanted = [h.get(name, 0) for h in held]
+            assert [int(n.replace(",", "")) for n in bytes_] == wanted
+            assert int(apart.replace(",", "")) == max(wanted) - min(wanted)
+    page(f"{side}.querySelector('.drop').click()")
+    page.frame()
+    assert page(f"[...{side}.querySelectorAll('.plain th')].map(t => t.textContent)") == ["category", "tile 94 ×", "tile 93 ×"]
+    page("document.querySelectorAll('.drop').forEach(() => document.querySelector('.drop').click())")
+    assert not page(f"!!{side}")
+    quiet(page)
+    page = opened(shown, tmp_path, several)
+    tab(page, "memory")
+    for ipu in (0, 1):
+        page(f"(f => {{ f.value = '{ipu}'; f.dispatchEvent(new Event('change')); }})(document.querySelector(\"select[aria-label='IPU']\"))")
+        page("[...document.querySelectorAll('#panel-memory button')].find(b => b.textContent === 'Compare this tile').click()")
+    names = [f"IPU {i['number']}, tile {i['memory']['worst_tile']} ×" for i in several["ipus"]]
+    assert page(f"[...{side}.querySelectorAll('.plain th')].map(t => t.textContent)") == ["category", *names]
     quiet(page)
 
 
@@ -425,6 +514,9 @@ def long(found, operators):
     big["variables"] = [{**v, "name": f"{v['name']} of layer {i}", "birth": v["birth"] if v["birth"] is None else v["birth"] + i * n,
                          "death": v["death"] if v["death"] is None else v["death"] + i * n, "heir": v["heir"] if v["heir"] is None else
                          v["heir"] + i * variables} for i in range(times) for v in found["variables"]]
+    big["layouts"] = [{**laid, "blocks": [
+        {**b, "first": None if b["first"] is None else b["first"] + i * n, "last": None if b["last"] is None else b["last"] + i * n}
+        for b in laid["blocks"] for i in range(times)]} for laid in big["layouts"][:1]]
     over = big["memory"]["steps"]
     over["fullest"] = over["fullest"] * times
     over["categories"] = {name: values * times for name, values in over["categories"].items()}

@@ -15,7 +15,7 @@ from tileflow import report
 from tileflow.cli import main
 from tileflow.errors import ReportError
 from tileflow.options import declarations
-from tileflow.report import compare, gantt, insights, palette, svg, text, trace
+from tileflow.report import compare, gantt, gaps, insights, palette, svg, text, trace
 from tileflow.report import format as f
 from tileflow.tiles.hardware.chip import CHIPS
 
@@ -88,7 +88,7 @@ def change(value, path, new):
 
 
 @pytest.mark.parametrize(("path", "new", "says"), [
-    (("schema_version",), 2, "has schema_version 2, and this tileflow reads versions 3 to 4"),
+    (("schema_version",), 2, "has schema_version 2, and this tileflow reads versions 3 to 5"),
     (("schema_version",), None, "has schema_version None"),
     (("totals",), None, "totals is missing"),
     (("totals", "cycles"), 1.5, "totals.cycles is a number, not an integer"),
@@ -276,9 +276,34 @@ def test_insights_name_what_is_most(built):
     for s in built["steps"]:
         layers[s["sources"][0]] = layers.get(s["sources"][0], 0) + s["cycles_per_update"]
     assert [r["cells"][0] for r in found["Slowest layers"]["rows"]] == sorted(layers, key=lambda name: (-layers[name], name))
-    assert "What was tried" not in found                      # nothing was: a suggestion has been run, or is absent
-    tried = {"name": "recompute", "fits": True, "bytes": 5, "cycles": 7, "slower": 1.25, "ipus": 1, "sentence": "Tried."}
-    assert insights.sections(change(built, ("levers",), [tried]))[-1]["rows"][0]["cells"] == ["recompute", "fits", "5", "1.25 ×", "1"]
+    alone = insights.sections(change(built, ("levers_sought",), False))[-1]
+    assert (alone["title"], alone["rows"]) == ("What was tried", [])          # nothing was: a suggestion has been run, or is absent
+    assert alone["text"].startswith("Nothing was.")
+    none = insights.sections(change(built, ("levers_sought",), True))[-1]
+    assert none["text"] == "Changes of options were tried, and none makes the program faster or smaller."
+    rate = 1.5 * built["totals"]["samples_per_second"]
+    tried = {"name": "recompute", "fits": True, "bytes": 5, "cycles": 7, "slower": 1.25, "samples_per_second": rate, "ipus": 2, "sentence": "Tried."}
+    shown = change(built, ("levers",), [tried])
+    first = insights.sections(shown)[0]
+    assert first["rows"][0]["cells"] == ["recompute", "fits", f.count(rate), "1.50 ×", "5", "0.0 %", "2"]
+    assert "Levers: changes that make it faster or smaller" in text.render(shown)
+    assert "Levers" not in text.render(built)
+
+
+def test_gaps_are_an_insight(built):
+    """What the layout of the fullest tiles takes beyond what they hold; a tile that holds what it can only without gaps is named."""
+    peak = built["memory"]["peak"][0]
+    laid = {"ipu": 0, "tile": 0, "extent": peak + 24, "blocks": []}
+    built = change(built, ("layouts",), [laid])
+    found = {section["title"]: section for section in insights.sections(built)}["Gaps between variables"]
+    assert found["rows"][0]["cells"][:4] == ["0", f.count(peak), f.count(laid["extent"]), f.count(laid["extent"] - peak)]
+    assert f"takes {f.count(laid['extent'])} bytes" in text.render(built)
+    tight = change(built, ("memory", "bytes_per_tile"), peak)
+    tight["layouts"][0]["extent"] = peak + 8
+    assert "whether the program fits depends on how well it is laid out" in gaps.sentences(tight)[1]
+    tight["layouts"][0]["extent"] = peak
+    assert len(gaps.sentences(tight)) == 1
+    assert gaps.sentences(change(built, ("layouts",), [])) == []
 
 
 def test_why_a_plan_was_chosen():

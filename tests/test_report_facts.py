@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from pathlib import Path
 
@@ -85,6 +86,33 @@ def test_every_byte_of_every_tile_is_accounted_for(built):
             for name, bytes_ in held(built, number, step).items():
                 if name in by_variables:
                     assert bytes_[tile] == memory["steps"]["categories"][name][step], (name, step)
+
+
+def test_addresses_hold_every_byte_that_was_counted(built):
+    """On the fullest tile of each IPU, and on others: at every step as many bytes as variables and what runs take, no two blocks in one place."""
+    several = {i["number"]: i["memory"] for i in built["ipus"]} or {0: built["memory"]}
+    assert {(laid["ipu"], laid["tile"]) for laid in built["layouts"]} >= {(k, memory["worst_tile"]) for k, memory in several.items()}
+    for laid in built["layouts"]:
+        number, tile, memory = laid["ipu"], laid["tile"], several[laid["ipu"]]
+        mine = [s["index"] for s in built["steps"] if not built["ipus"] or s["ipu"] == number]
+        assert max((b["start"] + b["bytes"] for b in laid["blocks"]), default=0) <= laid["extent"]
+        assert memory["peak"][tile] <= laid["extent"] < 1.2 * memory["peak"][tile] + 64
+        assert [b["start"] for b in laid["blocks"]] == sorted(b["start"] for b in laid["blocks"])
+        assert all(b["start"] % 8 == 0 for b in laid["blocks"])
+        most = 0
+        for step in mine:
+            live = [b for b in laid["blocks"] if b["first"] is None or b["first"] <= step <= b["last"]]
+            for below, above in itertools.pairwise(live):
+                assert below["start"] + below["bytes"] <= above["start"], (step, below, above)
+            total = sum(b["bytes"] for b in live)
+            most = max(most, total)
+            of_tensors = {name: int(values[tile]) for name, values in held(built, number, step).items()}
+            for name in of_tensors.keys() - {"code", "temporaries", "exchange"}:
+                assert sum(b["bytes"] for b in live if b["category"] == name) == of_tensors[name], (step, name)
+            if memory["steps"]["fullest"][step] == tile:
+                for name, values in memory["steps"]["categories"].items():
+                    assert sum(b["bytes"] for b in live if b["category"] == name) == values[step], (step, name)
+        assert most == memory["peak"][tile]
 
 
 def test_the_fullest_ipu_is_the_memory_of_all(built):
@@ -184,7 +212,7 @@ def test_the_script_of_the_guide(built, tmp_path, monkeypatch, capsys):
 
 def version_3(built):
     """What the version before this one wrote of the same program."""
-    old = {k: v for k, v in copy.deepcopy(built).items() if k not in ("variables", "spreads", "levers", "notes")}
+    old = {k: v for k, v in copy.deepcopy(built).items() if k not in ("variables", "spreads", "levers", "levers_sought", "layouts", "notes")}
     old["schema_version"] = 3
     for memory in (old["memory"],):
         for name in ("kinds", "peak_step", "steps"):
@@ -200,10 +228,22 @@ def version_3(built):
 def test_version_3_is_read_with_a_sentence(built, tmp_path):
     (tmp_path / "report.json").write_text(json.dumps(version_3(built)))
     found = report.load(tmp_path)
-    assert found["notes"] == ["This report is of version 3: what is on a tile, what is live at a step, variables and utilisations are not in it; "
-                              "compile the model again for these."]
+    assert found["notes"] == ["This report is of version 3: what is on a tile, what is live at a step, variables and utilisations are not in it.",
+                              "This report is of an older version: addresses on tiles are not in it; compile the model again for these."]
     assert found["totals"] == built["totals"]
     assert found["notes"][0] in report.text.render(found)
+    report.write(found, tmp_path / "again")
+    assert report.load(tmp_path / "again") == found
+
+
+def test_version_4_is_read_with_a_sentence(built, tmp_path):
+    old = {k: v for k, v in copy.deepcopy(built).items() if k not in ("levers_sought", "layouts")}
+    lever = {"name": "recompute", "fits": True, "bytes": 5, "cycles": 7, "slower": 2.0, "ipus": 1, "sentence": "Tried."}
+    (tmp_path / "report.json").write_text(json.dumps({**old, "schema_version": 4, "levers": [lever]}))
+    found = report.load(tmp_path)
+    assert found["notes"][-1] == "This report is of an older version: addresses on tiles are not in it; compile the model again for these."
+    assert found["levers"] == [{**lever, "samples_per_second": built["totals"]["samples_per_second"] / 2}]
+    assert found["levers_sought"]
     report.write(found, tmp_path / "again")
     assert report.load(tmp_path / "again") == found
 

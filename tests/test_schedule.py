@@ -288,9 +288,9 @@ def test_a_trace_of_two_ipus() -> None:
     assert sum(e["args"]["cycles"] for e in work[0]) == cycles["prologue"] + 3 * cycles["micro"]
     assert sum(e["args"]["cycles"] for e in work[1]) == 4 * cycles["update"]
     second = 1e6 / built["chip"]["clock_hz"]
-    assert work[1][0]["ts"] == pytest.approx(cycles["prologue"] * second)
+    assert work[1][0]["ts"] == pytest.approx(cycles["prologue"] * second, abs=1e-3)
     last = max(e["ts"] + e["dur"] for e in work[1])
-    assert last == pytest.approx(second * elapsed(from_data(built["schedule"]), cycles), rel=1e-6)
+    assert last == pytest.approx(second * elapsed(from_data(built["schedule"]), cycles), abs=1e-3)
     for events in work:
         for before, after in itertools.pairwise(sorted(events, key=lambda e: e["ts"])):
             assert after["ts"] >= before["ts"] + before["dur"] - 1e-5

@@ -707,13 +707,15 @@ def test_the_last_ipu_stashes_nothing_and_recomputation_stashes_less():
     assert all(i.stashed == 0 for i in tiled(**STRATEGIES["sharded"]).tiled.ipus)
 
 
-def test_advice_does_not_name_what_was_done():
+def test_advice_says_what_waiting_costs_and_suggests_nothing():
+    """What nobody has run and priced is no suggestion."""
     found = [tiled(**STRATEGIES[name]) for name in ("found", "sharded")]
     assert [f.report["staging"] for f in found] == [{"strategy": "pipelined", "schedule": "grouped", "automatic": True},
                                                     {"strategy": "sharded", "schedule": "", "automatic": False}]
     told = [" ".join(gantt.advice(f.report)) for f in found]
-    assert all("stages of more equal length" in text for text in told)
-    assert [("auto_pipeline" in text) for text in told] == [False, True]
+    assert all("times as long as IPU" in text for text in told)
+    assert "Filling and draining the pipeline costs" in told[0]
+    assert not any(option in text for text in told for option in ("auto_pipeline", "pipeline_splits", "gradient_accumulation", "would"))
     assert tiled().report["staging"] is None
 
 
@@ -761,7 +763,7 @@ def test_a_picture_of_the_schedule(tmp_path: Path):
     for ipu in found.report["ipus"]:
         work = [e for e in trace if e["ph"] == "X" and e["pid"] == ipu["number"] and "phase" in e["args"]]
         assert sum(e["args"]["cycles"] for e in work) == ipu["busy"]
-        assert max(e["ts"] + e["dur"] for e in work) * clock <= chart.clock * (1 + 1e-6)
+        assert max(e["ts"] + e["dur"] for e in work) * clock <= chart.clock + 1e-3 * clock, "to a nanosecond"
 
 
 @pytest.mark.parametrize("network", ["resnet50", "bert"])

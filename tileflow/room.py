@@ -11,9 +11,9 @@ BLOCK = 64
 """Elements: tensors that lie side by side begin at multiples of it, whatever their types, so that rows over neighbours of several types are one."""
 
 
-def padded(nbytes: int) -> int:
-    """`nbytes` rounded up to whole lines."""
-    return -(-nbytes // ALIGN) * ALIGN
+def padded(nbytes: int, align: int = ALIGN) -> int:
+    """`nbytes` rounded up to whole lines, or to a multiple of `align`."""
+    return -(-nbytes // align) * align
 
 
 def blocks(count: int) -> int:

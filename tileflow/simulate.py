@@ -218,16 +218,18 @@ Maker = Callable[[Options], Compilation]
 
 
 def compile_tiles(compilation: Compilation, options: Options, *, model: str = "", folder: str | os.PathLike[str] | None = None,
-                  allow_out_of_memory: bool = False, made: Maker | None = None) -> TileCompilation:
+                  allow_out_of_memory: bool = False, made: Maker | None = None, levers: bool = False) -> TileCompilation:
     """Analyse a compiled program on the options' chip and write the report.
 
-    made: compiles the model again, to try what would make it fit.
+    made: compiles the model again, to try what would make it fit. levers: of a program that fits, try what would make it faster or smaller.
 
     Raises:
         OutOfTileMemoryError: the program does not fit, unless allowed; the report is written first.
     """
     tiled = analyzed(compilation, options)
     tiled.again = _Again(compilation, options, made)
+    if levers:
+        tiled.levers()
     return _finished(compilation, tiled, model, folder, None, allow_out_of_memory)
 
 

@@ -30,7 +30,7 @@ DEFAULT_MACHINE = "gc200"
 
 def compile(model: Modelish, options: Options | None = None, *, training: bool = False, inputs: Sequence[Any] | None = None,
             stop_after: str | None = None, report: str | os.PathLike[str] | None = None, allow_out_of_memory: bool = False,
-            **changes: Any) -> compiler.Compilation:
+            levers: bool = False, **changes: Any) -> compiler.Compilation:
     """Compile a model to a Program without running it: `print(tileflow.compile("model.onnx").to_text())`.
 
     With `machine` set the tile machine partitions the program and counts its bytes and cycles; the result is a TileCompilation,
@@ -42,6 +42,7 @@ def compile(model: Modelish, options: Options | None = None, *, training: bool =
         inputs: for a network of layers: its inputs for one micro-batch, as arrays, or as shapes of arrays of `precision`.
         report: folder for report.json, page.html and trace.json.
         allow_out_of_memory: return a program that does not fit the chip instead of raising.
+        levers: of a program that fits, try changes of options that make it faster or smaller; they are in the report, and `tiled.levers()`.
 
     Raises:
         OutOfTileMemoryError: the program does not fit; the report is written first.
@@ -51,6 +52,8 @@ def compile(model: Modelish, options: Options | None = None, *, training: bool =
         raise OptionError("A report is made by the tile machine; name a machine, for example machine='gc200'.")
     if allow_out_of_memory and chosen.machine is None:
         raise OptionError("allow_out_of_memory is about the tile machine; name one, for example machine='gc200', or leave it out.")
+    if levers and (chosen.machine is None or stop_after is not None):
+        raise OptionError("levers are changes of a program on the tile machine; name a machine, and compile it to the end, or leave it out.")
     if chosen.given("machine", files=False) and chosen.machine is not None and stop_after is not None:
         raise OptionError(f"stop_after={stop_after!r} ends the compilation before the tile machine, so machine has no effect; leave one of them out.")
     if report is not None and stop_after is not None:
@@ -60,7 +63,7 @@ def compile(model: Modelish, options: Options | None = None, *, training: bool =
         return found
     from .. import simulate
     return simulate.compile_tiles(found, chosen, model=model_name(model), folder=report, allow_out_of_memory=allow_out_of_memory,
-                                  made=_maker(model, found, training, inputs))
+                                  made=_maker(model, found, training, inputs), levers=levers)
 
 
 def tune_available_memory(model: Modelish, options: Options | None = None, *, training: bool = False, inputs: Sequence[Any] | None = None,

@@ -20,6 +20,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_simulation(parser)
     parser.add_argument("--tile-exact", action="store_true", default=False,
                         help="run the partition tile by tile on random data and compare every operator with the fast path")
+    parser.add_argument("--levers", action="store_true", default=False,
+                        help="try changes of options that make a program that fits faster or smaller, each planned again and priced: takes as "
+                             "long as ten to twenty compilations")
     parser.add_argument("--compare-precisions", action="store_true", default=False,
                         help="a table of what each precision, with each type of accumulators and moments, takes on the machine")
     parser.add_argument("--stop-after", metavar="STEP", default=None, help="stop after this step of the compilation")
@@ -38,7 +41,7 @@ def run(chosen: argparse.Namespace) -> int:
     if options.machine is None or chosen.stop_after is not None:
         say(api.compile(path, options, training=chosen.training, stop_after=chosen.stop_after, report=chosen.report).to_text())
         return OK
-    result: Any = api.compile(path, options, training=chosen.training, report=chosen.report, allow_out_of_memory=True)
+    result: Any = api.compile(path, options, training=chosen.training, report=chosen.report, allow_out_of_memory=True, levers=chosen.levers)
     say(result.to_text(chosen.verbose))
     say_where(result.folder)
     try:
@@ -46,18 +49,21 @@ def run(chosen: argparse.Namespace) -> int:
     except OutOfTileMemoryError as error:
         suggest.say_fitting(error, chosen.model, chosen.training, options)
         raise
+    if chosen.levers:
+        suggest.say_faster(result.tiled, chosen.model, chosen.training, options)
     return _tile_exact(result, options) if chosen.tile_exact else OK
 
 
 def _check_flags(chosen: argparse.Namespace, options: Options) -> None:
     """Refuse flags of this command that would have no effect; OptionError."""
-    for flag, given in (("--tile-exact", chosen.tile_exact), ("--verbose", chosen.verbose), ("--compare-precisions", chosen.compare_precisions)):
+    for flag, given in (("--tile-exact", chosen.tile_exact), ("--verbose", chosen.verbose), ("--levers", chosen.levers),
+                        ("--compare-precisions", chosen.compare_precisions)):
         if given and options.machine is None:
             raise OptionError(f"{flag} is about the tile machine; name one, for example --machine gc200, or leave it out.")
         if given and chosen.stop_after is not None:
             raise OptionError(f"--stop-after {chosen.stop_after} ends the compilation before the tile machine, so {flag} has no effect; "
                               "leave one of them out.")
-    for flag, given in (("--tile-exact", chosen.tile_exact), ("--report", chosen.report), ("--verbose", chosen.verbose)):
+    for flag, given in (("--tile-exact", chosen.tile_exact), ("--report", chosen.report), ("--verbose", chosen.verbose), ("--levers", chosen.levers)):
         if given and chosen.compare_precisions:
             raise OptionError(f"--compare-precisions prints a table of several programs, so {flag} has no effect; leave one of them out.")
     if options.given("seed", files=False) and not chosen.tile_exact:

@@ -2,13 +2,20 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..errors import OutOfTileMemoryError
 from ..options import Options, declarations
+from ..terminal import say
 from ..uses import for_training, used_by
 
+if TYPE_CHECKING:
+    from ..tiles.tiled import TileProgram
+
+MOST = 3
+"""Commands that are suggested."""
 IN_THE_FILE = ("scale", "mean", "std")
 """What a trained file knows by itself."""
 OF_INFER = tuple(d.name for d in used_by("infer") if d.name not in (*IN_THE_FILE, "device_iterations", "gradient_accumulation", "threads", "progress",
@@ -41,15 +48,22 @@ def flags(options: Options, names: Iterable[str]) -> list[str] | None:
     return words
 
 
-def fitting(error: OutOfTileMemoryError, model: str | Path, training: bool, options: Options) -> list[str]:
-    """The commands that compile what did not fit so that it does, cheapest first; what has no form as flags is left out."""
-    found = [flags(options.clone(**changes), names_of_compile(training)) for changes in error.remedies]
+def compiling(remedies: Iterable[Mapping[str, Any]], model: str | Path, training: bool, options: Options) -> list[str]:
+    """The commands that compile a model with each of these changes of options; what has no form as flags is left out."""
+    found = [flags(options.clone(**changes), names_of_compile(training)) for changes in remedies]
     return [command("compile", model, *(["--training"] if training else []), *words) for words in found if words is not None]
+
+
+def say_faster(tiled: TileProgram, model: str | Path, training: bool, options: Options) -> None:
+    """What to try next of a program that fits: the first levers that make it faster."""
+    faster = [lever.changes for lever in tiled.levers() if lever.samples_per_second > tiled.samples_per_second][:MOST]
+    for i, line in enumerate(compiling(faster, model, training, options)):
+        say(f"  {line}" if i else f"\nTry next:\n  {line}")
 
 
 def say_fitting(error: OutOfTileMemoryError, model: str | Path, training: bool, options: Options) -> None:
     """Note what to try next at an error of a program that does not fit."""
-    lines = fitting(error, model, training, options)
+    lines = compiling(error.remedies, model, training, options)
     if lines:
         error.add_note("Try next:")
     for line in lines:

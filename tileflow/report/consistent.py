@@ -25,6 +25,7 @@ def _wrong(report: Mapping[str, Any]) -> Iterator[str]:
         yield from _over_steps(at, memory, kinds, steps)
     yield from _steps(report)
     yield from _variables(report)
+    yield from _layouts(report, kinds)
 
 
 def _tiles(at: str, memory: Mapping[str, Any], kinds: set[str]) -> Iterator[str]:
@@ -73,3 +74,21 @@ def _variables(report: Mapping[str, Any]) -> Iterator[str]:
             yield f"variables[{i}] stays at steps that there are not"
         if not 0 <= v["spread"] < len(report["spreads"]):
             yield f"variables[{i}] has a spread that there is not"
+
+
+def _layouts(report: Mapping[str, Any], kinds: set[str]) -> Iterator[str]:
+    steps, tiles, variables = len(report["steps"]), len(report["memory"]["always_live"]), len(report["variables"])
+    ipus = {ipu["number"] for ipu in report["ipus"]} or {0}
+    for i, laid in enumerate(report["layouts"]):
+        if laid["ipu"] not in ipus or laid["tile"] >= tiles:
+            yield f"layouts[{i}] is of a tile that there is not"
+        for k, block in enumerate(laid["blocks"]):
+            first, last = block["first"], block["last"]
+            if block["variable"] is not None and not 0 <= block["variable"] < variables:
+                yield f"layouts[{i}].blocks[{k}] is of a variable that there is not"
+            if block["category"] not in kinds:
+                yield f"layouts[{i}].blocks[{k}] is of a category that there is not"
+            if block["start"] + block["bytes"] > laid["extent"]:
+                yield f"layouts[{i}].blocks[{k}] ends beyond the extent"
+            if (first is None) != (last is None) or (first is not None and not 0 <= first <= last < max(1, steps)):
+                yield f"layouts[{i}].blocks[{k}] is there at steps that there are not"

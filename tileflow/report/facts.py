@@ -5,11 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..tiles.placing.addresses import Addresses, lay_out
 from ..tiles.placing.memory import ALWAYS_LIVE, Memory, category
 from ..tiles.program.schedule import Storage
 
 if TYPE_CHECKING:
     from ..tiles.machine import TileProgram
+
+MOST_TILES, MOST_BLOCKS = 8, 2000
+"""Of each IPU so many tiles are laid out at most, the fullest first, until there are so many blocks: some 40 us each."""
 
 
 class Variables:
@@ -49,6 +53,10 @@ class Variables:
                 "birth": None if always else storage.birth, "death": None if always else storage.death, "heir": heir, "off_chip": storage.off_chip,
                 "stays": [] if always else [list(span) for span in storage.spans]}
 
+    def number(self, storage: Storage | None, ipu: int) -> int | None:
+        """The variable of a tensor on an IPU; None for none."""
+        return None if storage is None else self._numbers[storage.number, ipu]
+
     def numbers(self, values: Any, ipu: int) -> list[int]:
         """The variables of values on an IPU, each once; what is on none has no number."""
         found = (self._numbers.get((self._of[v].number, ipu)) for v in values if v in self._of)
@@ -76,6 +84,28 @@ def memories(tiled: TileProgram) -> list[tuple[int, Memory]]:
     if tiled.ipus:
         return [(ipu.number, ipu.memory) for ipu in tiled.ipus]
     return [] if tiled.measured is None else [(0, tiled.measured)]
+
+
+def layouts(tiled: TileProgram, variables: Variables) -> list[dict[str, Any]]:
+    """Addresses on the fullest tiles of each IPU; of tiles that hold as many bytes, one."""
+    found = []
+    for ipu, memory in memories(tiled):
+        running = [(s, moved) for s, moved in zip(tiled.steps, tiled.rearranged, strict=True) if not tiled.ipus or s.ipu == ipu]
+        _, first = np.unique(-memory.peak, return_index=True)
+        blocks = 0
+        for tile in first[:MOST_TILES]:
+            laid = lay_out(memory, int(tile), running, tiled.chip)
+            found.append(_layout(laid, ipu, variables))
+            blocks += len(laid.blocks)
+            if blocks > MOST_BLOCKS:
+                break
+    return found
+
+
+def _layout(laid: Addresses, ipu: int, variables: Variables) -> dict[str, Any]:
+    blocks = [{"variable": variables.number(b.storage, ipu), "category": b.category, "start": b.start, "bytes": b.nbytes, "first": b.first,
+               "last": b.last} for b in laid.blocks]
+    return {"ipu": ipu, "tile": laid.tile, "extent": laid.extent, "blocks": blocks}
 
 
 def runs(counts: np.ndarray) -> list[int]:

@@ -173,8 +173,7 @@ def limits(report: Mapping[str, Any]) -> list[str]:
     if host > cycles:
         said.append(f"The host decides the time: its streams take {count(host)} cycles and the tiles' work {count(cycles)}.")
     if waits * 20 > cycles or io["number"]:
-        said.append(f"The tiles wait {count(waits)} cycles for the host, {percent(waits / max(1, cycles + waits))} of the time" +
-                    ("." if io["number"] else "; num_io_tiles with overlap_inputs lets streams pass while they compute."))
+        said.append(f"The tiles wait {count(waits)} cycles for the host, {percent(waits / max(1, cycles + waits))} of the time.")
     if io["number"]:
         said.append(f"{io['number']} tiles are set aside for I/O and hold {count(io['bytes'])} bytes each of what passes.")
     kept = report["host"].get("streaming_memory_bytes", {})

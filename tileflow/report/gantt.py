@@ -176,7 +176,7 @@ def kinds(chart: Chart) -> list[str]:
 
 
 def advice(report: Report) -> list[str]:
-    """Sentences: what the IPUs' waiting costs, and what would shrink it."""
+    """Sentences: what the IPUs' waiting costs."""
     chart = Chart(report)
     repeats = [s for s in _inner(from_data(report["schedule"])) if isinstance(s, Repeat) and s.counts == "micro-batch"]
     mean = sum(i["utilisation"] for i in report["ipus"]) / max(1, len(report["ipus"]))
@@ -188,16 +188,12 @@ def advice(report: Report) -> list[str]:
         ends = sum(r.times * _turn(r, chart) for r in repeats if r is not full)
         count = sum(r.times * r.by for r in repeats)
         extra = ends - (count - full.times) * turn
-        option = "gradient_accumulation" if report["training"] else "device_iterations"
-        share, twice = extra / max(1, chart.clock), extra / max(1, chart.clock + count * turn)
-        found.append(f"Filling and draining the pipeline costs {f.count(extra)} cycles, {f.percent(share)} of all; {option} {2 * count} instead of "
-                     f"{count} would make that {f.percent(twice)}.")
+        share = extra / max(1, chart.clock)
+        found.append(f"Filling and draining the pipeline costs {f.count(extra)} cycles, {f.percent(share)} of all.")
     least = min(report["ipus"], key=lambda i: i["busy"])
     if busiest["busy"] > 1.25 * least["busy"]:
-        automatic = report["staging"] is not None and report["staging"]["automatic"]
-        option = "pipeline_splits; these were found from estimates" if automatic else "pipeline_splits, auto_pipeline"
-        found.append(f"IPU {busiest['number']} works {busiest['busy'] / max(1, least['busy']):.2g} times as long as IPU {least['number']}: stages of "
-                     f"more equal length would let them wait less for each other ({option}).")
+        found.append(f"IPU {busiest['number']} works {busiest['busy'] / max(1, least['busy']):.2g} times as long as IPU {least['number']}, which "
+                     "waits.")
     return found
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import format as f
+from . import gaps
 from .json import Report
 
 ROWS = 10
@@ -13,10 +14,11 @@ Section = dict[str, Any]
 
 
 def sections(report: Report) -> list[Section]:
-    """All of them; those of which the report says nothing are left out."""
+    """All of them, what helps first; those of which the report says nothing are left out."""
     found = [_limits(report), _operators(report), _layers(report), _code(report), _tiles(report), _largest(report), _always(report), _peak(report),
-             _levers(report)]
-    return [section for section in found if section["rows"]]
+             _gaps(report)]
+    tried, shown = _levers(report), [section for section in found if section["rows"]]
+    return [tried, *shown] if tried["rows"] else [*shown, tried]
 
 
 def section(title: str, text: str, columns: Sequence[str], rows: Sequence[Section]) -> Section:
@@ -128,9 +130,30 @@ def _peak(report: Report) -> Section:
 
 def _levers(report: Report) -> Section:
     """Only what was run and priced."""
-    bound = max(1, report["memory"]["bytes_per_tile"])
-    rows = [row((lever["name"], "fits" if lever["fits"] else "does not fit", f.count(lever["bytes"]), f"{lever['slower']:.4g} ×", lever["ipus"]),
+    bound, now = max(1, report["memory"]["bytes_per_tile"]), max(1e-9, report["totals"]["samples_per_second"])
+    rows = [row((lever["name"], "fits" if lever["fits"] else "does not fit", f.count(lever["samples_per_second"]),
+                 f"{lever['samples_per_second'] / now:.2f} ×", f.count(lever["bytes"]), f.percent(lever["bytes"] / bound), f.count(lever["ipus"])),
                 lever["bytes"] / bound) for lever in report["levers"]]
-    said = ("Each of these was planned again as a whole, as compile would do it; bytes on the fullest tile, cycles per sample over those of the "
-            "program as it is.")
-    return section("What was tried", said, ("change", "", "bytes", "cycles", "IPUs"), rows)
+    fits, tried = report["memory"]["fits"], report["levers_sought"]
+    if rows:
+        said = "Each of these was planned again as a whole, as compile would do it. " + (
+            "With all of them it fits; those that are fastest for the IPUs that they take stand first." if fits else
+            "Those with which it fits stand first, the cheapest of them before the others.")
+    elif tried:
+        said = f"Changes of options were tried, and none {'makes the program faster or smaller' if fits else 'takes fewer bytes'}."
+    else:
+        said = "Nothing was. compile --levers tries changes of options that make a program that fits faster or smaller, and prices each."
+    return section("What was tried", said, ("change", "", "samples/s", "of now", "bytes", "of the tile", "IPUs"), rows)
+
+
+def _gaps(report: Report) -> Section:
+    """What no variable may use between others, on the tiles that were laid out."""
+    bound = max(1, report["memory"]["bytes_per_tile"])
+    rows = []
+    for laid in report["layouts"]:
+        peak, lost = gaps.peak(report, laid), gaps.gaps(report, laid)
+        where = laid["tile"] if not report["ipus"] else f"IPU {laid['ipu']}, {laid['tile']}"
+        rows.append(row((where, f.count(peak), f.count(laid["extent"]), f.count(lost), f.percent(lost / bound)), laid["extent"] / bound,
+                        ("memory", {"tile": laid["tile"], "ipu": laid["ipu"] if report["ipus"] else -1})))
+    said = ["Tensors keep their addresses for as long as they live, so bytes between them may be of no use to others.", *gaps.sentences(report)]
+    return section("Gaps between variables", " ".join(said), ("tile", "bytes", "with gaps", "gaps", "of the tile"), rows)

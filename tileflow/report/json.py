@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from ..tiles.plans.plan import Phases, TileStep
     from ..tiles.tiled import Lever
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 FILE = "report.json"
 PHASES = ("compute", "exchange", "sync", "transform", "reduce")
-LINES = ("steps", "variables", "spreads")
+LINES = ("steps", "variables", "spreads", "layouts")
 """Fields whose elements have a line each."""
 Report = dict[str, Any]
 
@@ -70,8 +70,8 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
         "streaming": [] if tiled.away is None else
         [{"stream": name, "bytes": n, "cycles": tiled.away.cycles[name]} for name, n in tiled.away.bytes.items()],
         "steps": [_step(s, names[s.node], int(b), tiled, variables) for s, b in zip(tiled.steps, tiled.liveness, strict=True)],
-        "variables": variables.rows, "spreads": variables.spreads,
-        "levers": [_lever(lever) for lever in tiled.tried],
+        "variables": variables.rows, "spreads": variables.spreads, "layouts": facts.layouts(tiled, variables),
+        "levers_sought": tiled.tried is not None, "levers": [_lever(lever) for lever in tiled.tried or ()],
         "infeasible": [str(x) for x in tiled.infeasible],
         "out_of_memory": None if out_of_memory is None else _error(out_of_memory),
         "frontier": None if frontier is None else list(frontier),
@@ -137,7 +137,7 @@ def _utilisation(step: TileStep, flops: float, chip: Chip) -> float:
 
 def _lever(lever: Lever) -> dict[str, Any]:
     return {"name": lever.name, "fits": lever.fits, "bytes": lever.bytes, "cycles": lever.cycles, "slower": lever.slower,
-            "changes": _plain(lever.changes), "ipus": lever.ipus,
+            "samples_per_second": lever.samples_per_second, "changes": _plain(lever.changes), "ipus": lever.ipus,
             "sentence": lever.sentence}
 
 

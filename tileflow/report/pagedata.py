@@ -46,6 +46,7 @@ def data(report: Report) -> dict[str, Any]:
         "memory": _memory(report),
         "steps": _steps(report, phases, texts), "parts": _parts(report),
         "variables": _variables(report["variables"], texts), "spreads": report["spreads"],
+        "layouts": _layouts(report),
         "kinds": {name: colour(name) for name in dict.fromkeys(v["kind"] for v in report["variables"])},
         "chart": _chart(report, texts), "ipus": _ipus(report), "tree": _tree(report), "insights": insights.sections(report),
         "frontier": report["frontier"] or [], "constants": [[c["name"], _value(c["value"]), c["kind"], c["source"]] for c in constants],
@@ -116,6 +117,16 @@ def _variables(variables: Sequence[Mapping[str, Any]], texts: Texts) -> dict[str
         **{name: [v[field] for v in variables] for name, field in (("ipu", "ipu"), ("bytes", "bytes"), ("largest", "largest"), ("tiles", "tiles"),
                                                                    ("spread", "spread"), ("each", "element_bytes"), ("copies", "copies"))},
         "stays": [[step for stay in v["stays"] for step in stay] for v in variables]}
+
+
+def _layouts(report: Report) -> list[dict[str, Any]]:
+    """Blocks by address, as columns; of no variable, and always there: -1."""
+    kinds = {kind["name"]: i for i, kind in enumerate(report["memory"]["kinds"])}
+    several = any(i["memory"] for i in report["ipus"])
+    return [{"ipu": laid["ipu"] if several else -1, "tile": laid["tile"], "extent": laid["extent"],
+             "kind": [kinds[b["category"]] for b in laid["blocks"]], **{name: [b[name] for b in laid["blocks"]] for name in ("start", "bytes")},
+             **{name: [-1 if b[name] is None else b[name] for b in laid["blocks"]] for name in ("variable", "first", "last")}}
+            for laid in report["layouts"]]
 
 
 def _chart(report: Report, texts: Texts) -> dict[str, Any]:

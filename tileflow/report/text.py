@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import format as f
-from . import gantt
+from . import gantt, gaps
 from .json import PHASES, Report
 
 BAR = 28
@@ -36,6 +36,8 @@ def render(report: Report, every_operator: bool = False) -> str:
         parts.append(_notes(report["infeasible"], every_operator))
     if report["frontier"]:
         parts.append(frontier(report))
+    if report["levers"] and report["memory"]["fits"]:
+        parts.append(levers(report))
     return "\n\n".join(parts)
 
 
@@ -70,6 +72,7 @@ def _memory(report: Report) -> str:
     bins = [b for b in f.histogram(m["peak"], max(bound, m["worst"]), 12)]
     most = max(1, max(n for *_, n in bins))
     lines = [f"  {f.size(lo):>10} to {f.size(hi):<10} {bar(n / most)} {f.count(n):>6} tiles" for lo, hi, n in bins if n]
+    head += "".join(f"\n{sentence}" for sentence in gaps.sentences(report))
     return f"{head}\n\n{table(('category', 'kind', 'worst tile', 'mean', 'largest'), rows, 2)}\n\n" + "\n".join(lines)
 
 
@@ -95,6 +98,15 @@ def _notes(sentences: Sequence[str], every: bool) -> str:
     shown = sentences if every else sentences[:5]
     more = f"\n  and {len(sentences) - len(shown)} more in the report" if len(shown) < len(sentences) else ""
     return "What does not fit (operators marked ! take the plan with least memory):\n" + "\n".join(f"  {s}" for s in shown) + more
+
+
+def levers(report: Report) -> str:
+    """What makes a program that fits faster or smaller."""
+    now, worst = report["totals"]["samples_per_second"], max(1, report["memory"]["worst"])
+    rows = [(x["name"], f.count(x["samples_per_second"]), f"{x['samples_per_second'] / max(1e-9, now):.2f} ×", f.count(x["bytes"]),
+             f"{x['bytes'] / worst:.2f} ×", f.count(x["ipus"])) for x in report["levers"]]
+    return ("Levers: changes that make it faster or smaller, each planned again\n\n"
+            + table(("change", "samples/s", "of now", "worst tile", "of now", "IPUs"), rows))
 
 
 def frontier(report: Report, width: int = 64, height: int = 14) -> str:

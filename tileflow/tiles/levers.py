@@ -1,4 +1,5 @@
-"""What would make a program fit that does not: each lever is pulled, the program analysed again, and its price measured.
+"""What would make a program fit that does not, and one that fits faster or smaller: each lever is pulled, the program analysed again, and its price
+measured.
 
 A lever is a change of options of a run, by their names, so that what is suggested can be done.
 """
@@ -17,10 +18,17 @@ from .system.locations import GROUPS, group_of
 from .tiled import Changes, Lever, TileProgram
 
 PROPORTIONS = (0.4, 0.3, 0.2, 0.15, 0.1, 0.05, 0.02, 0.0)
+HIGHER = (1.0, 0.8)
+LOWER = (0.3, 0.1, 0.05)
+"""Proportions that are tried of a program that fits."""
 FACTORS = (2, 4, 8, 16)
 IPUS = (2, 4, 8, 16)
 HALVED = {"16-mixed": "16-true", "bf16-mixed": "bf16-true"}
 """Precisions of a program of which weights and optimizer state can have 16 bits as well."""
+WORTH = 0.01
+"""Of a program that fits: what saves less of its time or of its bytes is left out."""
+IO_TILES = 32
+MOST_DOUBLINGS = 3
 OF_OPTION = {"machine_precision": "precision", "serialized_matmul": "serialized"}
 """Options of a run that the tile machine's options call otherwise."""
 
@@ -41,9 +49,13 @@ def changed(options: TileOptions, changes: Changes) -> TileOptions | None:
 
 def find_levers(tiled: TileProgram) -> list[Lever]:
     """Levers in order of use: those that make the program fit first, those that take the fewest cycles of all their IPUs per sample first; then
-    those that come closest. What saves nothing is left out.
+    those that come closest. What saves nothing is left out. Of a program that fits, those that make it faster or smaller and leave it fitting.
     """
     pulled = _Levers(tiled)
+    if tiled.fits:
+        useful = [lever for lever in pulled.improvements() if lever.fits and (lever.samples_per_second > (1 + WORTH) * tiled.samples_per_second
+                                                                              or lever.bytes < (1 - WORTH) * pulled.bytes)]
+        return sorted(useful, key=lambda lever: (-lever.samples_per_second / lever.ipus, lever.bytes, lever.name))
     tried = list(pulled.attempts())
     helpful = [lever for lever in tried if lever.bytes < pulled.bytes]
     if not any(lever.fits for lever in helpful):
@@ -70,12 +82,87 @@ class _Levers:
         yield from self.smaller_micro_batch()
         yield from self.more_ipus({})
 
+    def improvements(self) -> Iterator[Lever]:
+        """What can be tried on a program that fits."""
+        batching, staging, given = self.program.batching, self.program.staging, self.options
+        yield from self.other_proportion()
+        yield from self.fewer_bits()
+        recomputing = given.recompute or (staging is not None and staging.recompute)
+        if given.recompute or (self.program.training and not recomputing):
+            yield from self.measured(f"recompute{' no more' if given.recompute else ''}", {"recompute": not given.recompute})
+        for group in GROUPS:
+            if getattr(given, f"{group}_off_chip"):
+                yield from self.measured(f"{group} on the chip", {f"{group}_off_chip": False})
+        yield from self.off_chip()
+        yield from self.larger_micro_batch()
+        if batching.micro_batch % 2 == 0:
+            yield from self.measured(*self.micro_batch(batching.micro_batch // 2))
+        yield from self.overlapped()
+        yield from self.replicated()
+        yield from self.more_ipus({})
+
+    def other_proportion(self) -> Iterator[Lever]:
+        """The fastest of the higher proportions with which it fits, and the lower one with the fewest bytes."""
+        now = self.options.available_memory_proportion
+
+        def tried(proportions: Sequence[float]) -> list[Lever]:
+            return [lever for p in proportions for lever in self.measured(f"available_memory_proportion {p:g}", {"available_memory_proportion": p})
+                    if lever.fits]
+        yield from sorted(tried([p for p in HIGHER if p > now]), key=lambda lever: -lever.samples_per_second)[:1]
+        yield from sorted(tried([p for p in LOWER if p < now]), key=lambda lever: lever.bytes)[:1]
+
+    def micro_batch(self, rows: int) -> tuple[str, Changes]:
+        """Micro-batches of so many rows; an update stays what it was."""
+        batching, changes, name = self.program.batching, {"micro_batch_size": rows}, f"micro_batch_size {rows}"
+        if self.program.training:
+            changes["gradient_accumulation"] = batching.gradient_accumulation * batching.micro_batch // rows
+            name += f" with gradient_accumulation {changes['gradient_accumulation']}"
+        return name, changes
+
+    def larger_micro_batch(self) -> Iterator[Lever]:
+        """Micro-batches of twice the rows, again and again for as long as they fit and are faster: the fastest. An update stays what it was, so in
+        training there must be several."""
+        batching, best = self.program.batching, None
+        rows = batching.micro_batch
+        for _ in range(MOST_DOUBLINGS):
+            rows *= 2
+            if self.program.training and batching.gradient_accumulation * batching.micro_batch % rows:
+                break
+            found = next(self.measured(*self.micro_batch(rows)), None)
+            if found is None or not found.fits or (best is not None and found.samples_per_second <= best.samples_per_second):
+                break
+            best = found
+        if best is not None:
+            yield best
+
+    def overlapped(self) -> Iterator[Lever]:
+        """Inputs that come through I/O tiles while the others compute, where the host is waited for and there are enough micro-batches."""
+        batching, staging = self.program.batching, self.program.staging
+        waits = self.tiled.io.waits / max(1, self.tiled.cycles_per_update)
+        many = {"accumulation_loop": batching.gradient_accumulation * self.program.training, "device_iteration_loop": batching.device_iterations}
+        loop = next((name for name, times in many.items() if times > 2), None)
+        if loop is not None and waits >= WORTH and not self.options.num_io_tiles and (staging is None or staging.strategy != "pipelined"):
+            yield from self.measured(f"{IO_TILES} I/O tiles for inputs", {"num_io_tiles": IO_TILES, "overlap_inputs": {"*": loop}})
+
+    def replicated(self) -> Iterator[Lever]:
+        """Twice the replicas, each with half of an update's micro-batches."""
+        batching, replicas = self.program.batching, 2 * self.options.replicas
+        changes: dict[str, Any] = {"replication_factor": replicas}
+        name = f"{replicas} replicas"
+        if self.program.training:
+            if batching.gradient_accumulation % 2:
+                return
+            changes["gradient_accumulation"] = batching.gradient_accumulation // 2
+            name += f" with gradient_accumulation {changes['gradient_accumulation']}"
+        yield from self.measured(name, changes)
+
     def measured(self, name: str, changes: Changes) -> Iterator[Lever]:
         """A lever, unless it cannot be pulled."""
         found = self.tiled.again(changes)
         if found is not None:
             yield Lever(name, dict(changes), found.fits, int(found.peak[found.worst_tile]), found.cycles_per_update, found.cycles_per_sample,
-                        found.cycles_per_sample / max(1e-9, self.tiled.cycles_per_sample), counts(found.ipus, found.options.replicas)["all"])
+                        found.cycles_per_sample / max(1e-9, self.tiled.cycles_per_sample), found.samples_per_second,
+                        counts(found.ipus, found.options.replicas)["all"])
 
     def mildest(self, choices: Sequence[tuple[str, Changes]]) -> Iterator[Lever]:
         """Of changes each of which saves more than the one before, the first that makes it fit, by bisection; else the last."""
@@ -144,15 +231,10 @@ class _Levers:
         """Micro-batches of half the rows, and so on, and as many more for an update."""
         batching = self.program.batching
         choices: list[tuple[str, Changes]] = []
-        rows, times = batching.micro_batch, 1
+        rows = batching.micro_batch
         while rows % 2 == 0:
-            rows, times = rows // 2, times * 2
-            changes: dict[str, Any] = {"micro_batch_size": rows}
-            name = f"micro_batch_size {rows}"
-            if self.program.training:
-                changes["gradient_accumulation"] = batching.gradient_accumulation * times
-                name += f" with gradient_accumulation {changes['gradient_accumulation']}"
-            choices.append((name, changes))
+            rows //= 2
+            choices.append(self.micro_batch(rows))
         yield from self.mildest(choices)
 
     def more_ipus(self, besides: Changes) -> Iterator[Lever]:

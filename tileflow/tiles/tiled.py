@@ -30,7 +30,7 @@ class Lever:
     """One thing that was tried.
 
     changes: the options of a run, by name, with which it is done. bytes: the worst tile's. cycles: per update. slower: cycles per sample over those
-    of the program as it is, as a factor. ipus: how many it takes in all.
+    of the program as it is, as a factor. samples_per_second: of all replicas, what tiles wait for the host counted. ipus: how many it takes in all.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Lever:
     cycles: int
     cycles_per_sample: float
     slower: float
+    samples_per_second: float
     ipus: int = 1
 
     @property
@@ -171,15 +172,16 @@ class TileProgram:
         return [Contributor(layer, sum(kinds.values()), kinds) for layer, kinds in ranked]
 
     def levers(self) -> list[Lever]:
-        """What would make the program fit, tried and measured, what helps most cheaply first."""
+        """What would make the program fit, tried and measured, what helps most cheaply first. Of a program that fits: what would make it faster or
+        smaller."""
         if self._levers is None:
             self._levers = self.find(self)
         return self._levers
 
     @property
-    def tried(self) -> list[Lever]:
-        """The levers that have been looked for so far."""
-        return self._levers or []
+    def tried(self) -> list[Lever] | None:
+        """The levers, where they have been looked for; None where not."""
+        return self._levers
 
     def require_fit(self) -> TileProgram:
         """This program, where it fits.

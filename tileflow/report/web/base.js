@@ -2,7 +2,7 @@
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const REPORTS = DATA.reports;
-const state = { report: 0, ipu: null, tile: null, step: null, variable: null, text: {} };
+const state = { report: 0, ipu: null, tile: null, tiles: [], step: null, variable: null, text: {} };
 const the = () => REPORTS[state.report];
 const texts = number => the().texts[number];
 

@@ -18,12 +18,7 @@ VIEWS.Liveness = panel => {
   const layers = m.kinds
     .map((k, c) => ({ name: k.name, colour: k.colour, always: k.always, values: mine.map(i => one.over[c][i]) }))
     .filter(l => withAlways || !l.always);
-  const edges = [0];
-  for (const i of mine) edges.push(edges[edges.length - 1] + Math.max(r.steps.cycles[i], 0));
-  if (!edges[mine.length])
-    mine.forEach((_, k) => {
-      edges[k + 1] = k + 1;
-    });
+  const edges = edgesOf(mine);
   const heights = mine.map((_, k) => sum(layers.map(l => l.values[k])));
   if (state.step === null || !mine.includes(state.step)) state.step = mine[heights.indexOf(Math.max(...heights))];
   const zones = [];

@@ -100,7 +100,7 @@ function head() {
   document.getElementById("said").replaceChildren(...r.notes.map(note => h("p", { class: "note" }, note)));
 }
 function choose(i) {
-  Object.assign(state, { report: i, ipu: null, tile: null, step: null, variable: null });
+  Object.assign(state, { report: i, ipu: null, tile: null, tiles: [], step: null, variable: null });
   made.clear();
   head();
   open(state.tab, false);

@@ -43,7 +43,8 @@ VIEWS.Memory = panel => {
     .map((k, c) => ({ name: k.name, colour: k.colour, always: k.always, values: one.categories[c] }))
     .filter(l => withAlways || !l.always);
   const heights = Array.from({ length: tiles }, (_, t) => sum(layers.map(l => l.values[t])));
-  const detail = h("div", { class: "two detail" });
+  const detail = h("div", { class: "two detail" }),
+    below = h("div", {});
   const chart = areas({
     label: "bytes per tile by category: arrows pick a tile",
     n: tiles,
@@ -63,6 +64,10 @@ VIEWS.Memory = panel => {
       state.tile = t;
       field.value = t;
       show();
+    },
+    keep: () => {
+      keepTile(again);
+      panel.querySelector("svg[role=slider]").focus({ preventScroll: true });
     },
   });
   const field = h("input", {
@@ -111,18 +116,20 @@ VIEWS.Memory = panel => {
         v.name.length ? grid.element : null,
       ),
     );
+    below.replaceChildren(...[addressCard(one, t, tile => chart.set(tile))].filter(Boolean));
     say(`Tile ${t}: ${count(one.peak[t])} bytes`);
   }
   panel.append(
     card(
       "Bytes per tile",
-      "Each tile at its fullest moment, by category. Click a tile, or move with the arrow keys.",
+      "Each tile at its fullest moment, by category. Click a tile, or move with the arrow keys; with Shift, or by Enter, it stays to be compared.",
       h(
         "div",
         { class: "choices" },
         choice,
         h("label", { class: "choice" }, "Tile ", field),
         h("button", { type: "button", on: { click: () => chart.set(one.worst_tile) } }, "Fullest tile"),
+        h("button", { type: "button", on: { click: () => keepTile(again) } }, "Compare this tile"),
         switchOf("Include what is always live", withAlways, on => {
           state.memoryAlways = on;
           again();
@@ -131,7 +138,9 @@ VIEWS.Memory = panel => {
       chart.element,
       legend(layers.map(l => [l.colour, l.name])),
     ),
+    ...[tilesCard(again)].filter(Boolean),
     detail,
+    below,
   );
   show();
 };

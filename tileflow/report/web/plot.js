@@ -45,7 +45,8 @@ function drawing(label, height, draw, attributes = {}) {
   return { element: h("div", { class: "drawing" }, picture), picture, again };
 }
 
-// Layers over items 0..n-1. edges: where each item begins and the last ends, on the axis of x. layers: { colour, values }. pick(i): an item was picked.
+// Layers over items 0..n-1. edges: where each item begins and the last ends, on the axis of x. layers: { colour, values }. pick(i): an item was picked;
+// keep(i): it was picked with Shift, or by Enter.
 // describe(i): lines of the tooltip. lines: more curves, { colour, values, dash }.
 function areas({
   label,
@@ -62,6 +63,7 @@ function areas({
   xTicks,
   describe,
   pick,
+  keep,
   chosen,
   zones = [],
 }) {
@@ -173,16 +175,7 @@ function areas({
   function item(event) {
     const box = picture.getBoundingClientRect(),
       px = ((event.clientX - box.left) / box.width) * place.width;
-    const v = place.low + ((px - LEFT) / (place.width - LEFT - RIGHT)) * (place.high - place.low);
-    if (!n || v < place.low || v > place.high) return -1;
-    let a = 0,
-      b = n - 1;
-    while (a < b) {
-      const m = (a + b + 1) >> 1;
-      if (edges[m] <= v) a = m;
-      else b = m - 1;
-    }
-    return a;
+    return itemAt(edges, n, place.low + ((px - LEFT) / (place.width - LEFT - RIGHT)) * (place.high - place.low));
   }
   const set = (i, quiet) => {
     at = i;
@@ -198,27 +191,61 @@ function areas({
   if (pick) {
     picture.addEventListener("click", event => {
       const i = item(event);
-      if (i >= 0) set(i);
+      if (i < 0) return;
+      set(i);
+      if (event.shiftKey && keep) keep(i);
     });
     picture.addEventListener("keydown", event => {
-      const far = Math.max(1, Math.round(n / 20));
-      const next = {
-        ArrowRight: at + 1,
-        ArrowUp: at + 1,
-        ArrowLeft: at - 1,
-        ArrowDown: at - 1,
-        PageUp: at + far,
-        PageDown: at - far,
-        Home: 0,
-        End: n - 1,
-      }[event.key];
-      if (next === undefined || !n) return;
+      const next = steered(event.key, at, n);
+      if (next !== undefined) {
+        set(next);
+        say(describeAll(at));
+      } else if (event.key === "Enter" && keep && at >= 0) keep(at);
+      else return;
       event.preventDefault();
-      set(Math.min(n - 1, Math.max(0, next)));
-      say(describeAll(at));
     });
   }
   return { element: chart.element, set };
+}
+
+// The item that a key leads to from another, of n; undefined for keys that lead nowhere.
+function steered(key, at, n) {
+  if (!n) return undefined;
+  const far = Math.max(1, Math.round(n / 20));
+  const next = {
+    ArrowRight: at + 1,
+    ArrowUp: at + 1,
+    ArrowLeft: at - 1,
+    ArrowDown: at - 1,
+    PageUp: at + far,
+    PageDown: at - far,
+    Home: 0,
+    End: n - 1,
+  }[key];
+  return next === undefined ? undefined : Math.min(n - 1, Math.max(0, next));
+}
+// The item that a place on the axis belongs to; -1 outside.
+function itemAt(edges, n, v) {
+  if (!n || v < edges[0] || v > edges[n]) return -1;
+  let a = 0,
+    b = n - 1;
+  while (a < b) {
+    const m = (a + b + 1) >> 1;
+    if (edges[m] <= v) a = m;
+    else b = m - 1;
+  }
+  return a;
+}
+// Where steps begin on an axis of cycles, and where the last ends; steps that take none are as wide as each other.
+function edgesOf(steps) {
+  const cycles = the().steps.cycles,
+    edges = [0];
+  for (const i of steps) edges.push(edges[edges.length - 1] + Math.max(cycles[i], 0));
+  if (!edges[steps.length])
+    steps.forEach((_, k) => {
+      edges[k + 1] = k + 1;
+    });
+  return edges;
 }
 
 // Where an axis of bytes ends: above the bound, unless all values are so far below it that nothing could be seen.

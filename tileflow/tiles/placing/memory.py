@@ -127,9 +127,8 @@ def measure(made: Schedule, steps: Sequence[TileStep], rearranged: Sequence[int]
                 dead.remove(storage)
         for storage in born:
             live += _bytes(storage)
-        tiles = tiles_of(step.plan, chip)
-        sent = min(step.plan.temp_bytes, step.plan.exchange_bytes)
-        exchange, temporary = tiles * (sent + rearranged[i]), tiles * (step.plan.temp_bytes - sent)
+        tiles, needs = tiles_of(step.plan, chip), brought(step.plan, rearranged[i])
+        exchange, temporary = tiles * needs["exchange"], tiles * needs["temporaries"]
         running = live + exchange + temporary
         total = floor + running
         worst = fullest[i] = int(total.argmax()) if total.size else 0
@@ -144,6 +143,12 @@ def measure(made: Schedule, steps: Sequence[TileStep], rearranged: Sequence[int]
         for storage in dead:
             live -= _bytes(storage)
     return Memory(floor, peak, peak_step, fixed | at_peak, liveness, fullest, at_steps, made.storages, heirs)
+
+
+def brought(plan: OpPlan, rearranged: int) -> dict[str, int]:
+    """Bytes by category that a plan needs on its tiles while it runs, with what rearrangements bring."""
+    sent = min(plan.temp_bytes, plan.exchange_bytes)
+    return {"temporaries": plan.temp_bytes - sent, "exchange": sent + rearranged}
 
 
 def _events(made: Schedule, steps: int) -> tuple[list[list[Storage]], list[list[Storage]]]:
