@@ -47,6 +47,14 @@ def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: i
     return nn.Sequential(*layers, *([activation()] if activation else []))
 
 
+def groups() -> Any:
+    """Group normalisation with and without numbers per channel."""
+    norms = [nn.GroupNorm(4, 8), nn.GroupNorm(1, 8, affine=False), nn.GroupNorm(16, 16)]
+    convolutions = [nn.Conv2d(3, 8, 3, 2, bias=False), nn.Conv2d(8, 8, 3, 2), nn.Conv2d(8, 16, 3, 2, bias=False)]
+    layers = [part for conv, norm in zip(convolutions, norms, strict=True) for part in (conv, norm, nn.ReLU())]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, CLASSES))
+
+
 class SqueezeExcite(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -198,6 +206,7 @@ NETWORKS = {
         "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "dropout": 0.0, "classifier_proj_size": 12, **LABELS},
         "WhisperConfig"), shape=(8, 20)),
     "U-Net": Network(UNet, normalised=True),
+    "Groups": Network(groups),
 }
 EXPORTS = ("torchscript training", "torchscript evaluation", "dynamo training", "dynamo evaluation")
 

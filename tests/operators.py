@@ -116,6 +116,10 @@ def sums(x: TensorType) -> Iterator[Example]:
         yield OPS[name](axis=1), (x,)
     yield OPS["InstanceNormalization"](), (x, per, per)
     yield OPS["InstanceNormalizationTraining"](), (x, per, per)
+    for groups in (1, 2, 4):
+        yield OPS["GroupNormalization"](num_groups=groups), (x, per, per)
+        yield OPS["GroupNormalizationTraining"](num_groups=groups), (x, per, per)
+        yield OPS["GroupNormalizationGrad"](num_groups=groups), (x, x, per, f(x.shape[0], groups), f(x.shape[0], groups))
     yield OPS["LayerNormalization"](), (f(20, 48), f(48), f(48))
     yield OPS["LayerNormalizationGrad"](), (f(20, 48), f(20, 48), f(48), f(20, 1), f(20, 1))
     yield OPS["RMSNormalization"](), (f(20, 48), f(48))

@@ -134,6 +134,12 @@ def sums() -> list[tuple[Op, list[Array | None]]]:
               (OPS["BatchNormalization"](), [x, scale, f(5), f(5), abs(f(5))]),
               (OPS["BatchNormalizationGrad"](), [f(6, 5, 4), x, scale, f(5), abs(f(5))])]
     found += [(OPS[name](), [f(3, 4, 6, 5), f(4), f(4)]) for name in ("InstanceNormalization", "InstanceNormalizationTraining")]
+    image = f(3, 6, 4, 5)
+    for groups in (1, 2, 6):
+        per = {"num_groups": groups}
+        kept = OPS["GroupNormalizationTraining"](**per).reference(image, f(6), f(6))[1:]
+        found += [(OPS[name](**per), [image, f(6), f(6)]) for name in ("GroupNormalization", "GroupNormalizationTraining")]
+        found += [(OPS["GroupNormalizationGrad"](**per), [f(3, 6, 4, 5), image, f(6), *kept])]
     found += [(OPS["ReduceProd"](axes=axes, keepdims=0), [x]) for axes in (None, (0, 2))]
     wide = f(5, 4)
     statistics = OPS["LayerNormalization"](axis=1).reference(x, wide)[1:]

@@ -8,7 +8,8 @@ from peers import needs
 
 from tileflow.errors import ShapeError, TypeMismatchError, UnsupportedError
 from tileflow.graph import Builder, Graph, TensorType
-from tileflow.ops.norm import BatchNormalization, BatchNormalizationGrad, InstanceNormalization, LayerNormalization, LayerNormalizationGrad
+from tileflow.ops.groups import GroupNormalization, GroupNormalizationGrad, GroupNormalizationTraining, InstanceNormalization
+from tileflow.ops.norm import BatchNormalization, BatchNormalizationGrad, LayerNormalization, LayerNormalizationGrad
 
 rng = np.random.default_rng(6)
 Array = np.ndarray
@@ -96,6 +97,69 @@ def test_instance_norm(shape: tuple[int, ...]) -> None:
         check_gradient(InstanceNormalization(), *[a.astype("float64") for a in (x, scale, shift)], rtol=1e-5)
 
 
+GROUPS = [((3, 6, 5, 7), 2), ((2, 8, 3), 8), ((2, 8, 49), 1), ((5, 70), 2), ((2, 96, 1, 1), 3), ((1, 4, 2, 3, 2), 2)]
+
+
+@pytest.mark.parametrize(("shape", "groups"), [*GROUPS, ((0, 4, 3), 2), ((2, 4, 0), 2), ((4, 3), 3)])
+def test_group_norm(shape: tuple[int, ...], groups: int) -> None:
+    for dtype, tolerance in (("float32", 1e-5), ("float64", 1e-12)):
+        x, scale, shift = batch(shape, dtype)[:3]
+        check_kernel(GroupNormalization(num_groups=groups), x, scale, shift, rtol=tolerance, atol=tolerance)
+        _, mean, inverse = check_kernel(GroupNormalizationTraining(num_groups=groups), x, scale, shift, rtol=tolerance, atol=tolerance)
+        g = rng.standard_normal(shape).astype(dtype)
+        if x.size > len(x) * groups:                        # the gradient of one number's own norm is a rounding error
+            check_kernel(GroupNormalizationGrad(num_groups=groups), g, x, scale, mean, inverse, rtol=10 * tolerance, atol=10 * tolerance)
+
+
+@pytest.mark.parametrize(("shape", "groups"), GROUPS)
+def test_group_norm_against_torch(shape: tuple[int, ...], groups: int) -> None:
+    torch = needs("torch")
+    x, scale, shift = batch(shape, offset=50.0)[:3]
+    t = [torch.tensor(a, requires_grad=True) for a in (x, scale, shift)]
+    wanted = torch.nn.functional.group_norm(t[0], groups, t[1], t[2], eps=1e-3)
+    y, mean, inverse = run_kernel(GroupNormalizationTraining(num_groups=groups, epsilon=1e-3), x, scale, shift)
+    np.testing.assert_allclose(y, wanted.detach().numpy(), rtol=1e-4, atol=2e-5)
+    g = rng.standard_normal(shape).astype("float32")
+    wanted.backward(torch.tensor(g))
+    for a, b in zip(run_kernel(GroupNormalizationGrad(num_groups=groups), g, x, scale, mean, inverse), t, strict=True):
+        np.testing.assert_allclose(a, b.grad.numpy(), rtol=1e-4, atol=2e-4)
+
+
+def test_group_norm_is_as_exact_as_torch_far_from_zero() -> None:
+    """Against float64: no more than PyTorch is off."""
+    torch = needs("torch")
+    x, scale, shift = batch((4, 8, 40, 40), offset=3000.0)[:3]
+    wanted = GroupNormalization(num_groups=2).reference(*[a.astype("float64") for a in (x, scale, shift)])[0]
+    ours = np.abs(run_kernel(GroupNormalization(num_groups=2), x, scale, shift)[0] - wanted).max()
+    theirs = np.abs(torch.nn.functional.group_norm(*map(torch.tensor, (x,)), 2, torch.tensor(scale), torch.tensor(shift)).numpy() - wanted).max()
+    assert ours <= max(1.5 * theirs, 1e-3)
+
+
+def test_group_norm_gradients() -> None:
+    for shape, groups in (((2, 4, 2, 3), 2), ((3, 6), 2), ((2, 2, 4), 2)):
+        arrays = batch(shape, "float64")[:3]
+        check_gradient(GroupNormalization(num_groups=groups), *arrays, rtol=1e-5)
+        check_gradient_kernels(GroupNormalization(num_groups=groups), *[a.astype("float32") for a in arrays], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 6), (3, 4)])
+def test_what_is_not_finite_stays_in_its_group(shape: tuple[int, ...]) -> None:
+    x, scale, shift = batch(shape)[:3]
+    x[0, 0], x[1, 3], shift[2] = np.nan, np.inf, np.inf
+    y, mean, inverse = check_kernel(GroupNormalizationTraining(num_groups=2), x, scale, shift, rtol=1e-5, atol=1e-5)
+    assert np.isnan(y[0, :2]).all()
+    assert np.isnan(y[1, 2:]).all()
+    assert np.isinf(y[0, 2]).all()
+    assert np.isfinite(y[0, 3]).all()
+    assert np.isfinite(y[1:, :2]).all()
+    g = rng.standard_normal(shape).astype("float32")
+    dx, dscale, dshift = check_kernel(GroupNormalizationGrad(num_groups=2), g, x, scale, mean, inverse, rtol=1e-4, atol=1e-4)
+    assert np.isnan(dx[0, :2]).all()
+    assert np.isfinite(dx[1:, :2]).all()
+    assert np.isnan(dscale[:2]).all()
+    assert np.isfinite(dshift).all()
+
+
 @pytest.mark.parametrize(("shape", "axis"), [
     ((7, 33), -1), ((2, 3, 4, 5), 2), ((5,), 0), ((3, 1000), 1), ((0, 4), 1), ((3, 0), 1), ((4, 1), -1),
 ])
@@ -134,6 +198,12 @@ def test_errors() -> None:
     x, c = TensorType("float32", (4, 3, 5)), TensorType("float32", (3,))
     with pytest.raises(ShapeError, match=r"scale is float32\[4\]"):
         BatchNormalization().infer(x, TensorType("float32", (4,)), c, c, c)
+    with pytest.raises(ShapeError, match="2 groups do not divide them"):
+        GroupNormalization(num_groups=2).infer(x, c, c)
+    with pytest.raises(ShapeError, match="0 groups do not divide them"):
+        GroupNormalization(num_groups=0).infer(x, c, c)
+    with pytest.raises(TypeMismatchError, match=r"must be float32\[4, 3\]"):
+        GroupNormalizationGrad(num_groups=3).infer(x, x, c, c, c)
     with pytest.raises(ShapeError, match="mean is absent"):
         BatchNormalization().infer(x, c, c, None, c)
     with pytest.raises(ShapeError, match="two dimensions"):

@@ -224,10 +224,10 @@ def compiled(**options: object) -> compiler.Compilation:
 
 def test_steps_are_named_timed_and_stoppable():
     done = compiled()
-    assert list(done.seconds) == ["autocast", "fold", "cse", "loss", "autograd", "simplify", "split"]
+    assert list(done.seconds) == ["gather", "autocast", "fold", "cse", "loss", "autograd", "simplify", "split"]
     assert all(s >= 0 for s in done.seconds.values())
     partly = compiled(stop_after="loss")
-    assert list(partly.seconds) == ["autocast", "fold", "cse", "loss"]
+    assert list(partly.seconds) == ["gather", "autocast", "fold", "cse", "loss"]
     assert not partly.program.parts["update"].nodes
     assert "autograd" in done.to_text()
     with pytest.raises(OptionError, match=r"stop_after='link'.*autograd"):

@@ -59,14 +59,14 @@ def tiled(norm: str, batch: int, size: int, precision: str = "32.32", training: 
     return analyze(build(cnn(norm, size), (batch, 3, size, size), training), chip("gc200"), TileOptions(precision=precision), {})
 
 
-@pytest.mark.parametrize(("batch", "size", "precision", "most"), [
-    (2, 32, "32.32", 1.3), (8, 32, "32.32", 1.3), (2, 64, "32.32", 1.3), (16, 16, "32.32", 1.3), (8, 32, "16.16", 1.3)])
-@pytest.mark.parametrize("norm", ["group", "instance", "layer"])
-def test_training_costs_what_batch_normalisation_does(norm: str, batch: int, size: int, precision: str, most: float) -> None:
-    """At most 1.3 times the cycles, and nearly its memory: no tile holds more than others."""
+@pytest.mark.parametrize(("batch", "size", "precision"), [
+    (2, 32, "32.32"), (8, 32, "32.32"), (2, 64, "32.32"), (16, 16, "32.32"), (8, 32, "16.16"), (2, 32, "16.16"), (2, 64, "16.16")])
+@pytest.mark.parametrize("norm", [n for n in NORMS if n != "batch"])
+def test_training_costs_what_batch_normalisation_does(norm: str, batch: int, size: int, precision: str) -> None:
+    """Nearly its cycles and its memory: no tile holds more than others, and of a layer no more than x and numbers per group are kept."""
     found, batches = tiled(norm, batch, size, precision), tiled("batch", batch, size, precision)
-    assert found.cycles_per_update <= most * batches.cycles_per_update
-    assert found.peak.max() <= 1.25 * batches.peak.max()
+    assert found.cycles_per_update <= 1.1 * batches.cycles_per_update
+    assert found.peak.max() <= 1.1 * batches.peak.max()
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -95,7 +95,7 @@ def test_tiles_compute_the_planned_split(norm: str, precision: str) -> None:
     """Statistics of groups that several tiles hold come together in partials, forward and backward."""
     machine = chip("gc200").variant(tiles=32)
     made = analyze(build(cnn(norm, 32, 8, 1), (1, 3, 32, 32)), machine, TileOptions(precision=precision), {})
-    assert any(s.plan.reduce_stages and "InstanceNormalization" in s.node.op.name for s in made.steps) or norm == "written"
+    assert any(s.plan.reduce_stages and "GroupNormalization" in s.node.op.name for s in made.steps)
     report = check(made)
     assert report.ok, report.to_text()
 
@@ -106,9 +106,9 @@ def test_tiles_compute_the_planned_split(norm: str, precision: str) -> None:
 def test_resnet_50_with_groups_as_exporters_write_it(how: str, precision: str) -> None:
     """Groups of channels, 32 of them, in place of batches, in the files of both exporters of PyTorch."""
     found, batches = resnet("group", how, precision), resnet("batch", "torchscript", precision)
-    assert sum(s.node.op.name.startswith("InstanceNormalization") for s in found.steps) == 53
+    assert [sum(s.node.op.name == f"GroupNormalization{form}" for s in found.steps) for form in ("Training", "Grad")] == [53, 53]
     assert found.cycles_per_update <= 1.3 * batches.cycles_per_update
-    assert found.peak.max() <= 1.2 * batches.peak.max()          # normalised values are kept, too, for the gradients of their scales
+    assert found.peak.max() <= 1.1 * batches.peak.max()
 
 
 @functools.cache

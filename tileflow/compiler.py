@@ -20,6 +20,7 @@ from .passes.casts import shorten_casts
 from .passes.checkpoint import keep_results, mark_checkpoints
 from .passes.cse import cse
 from .passes.fold import fold
+from .passes.gather import gather
 from .passes.partials import require_halves, set_partials
 from .passes.serialize import serialize
 from .passes.split import hoist, split_fold
@@ -95,8 +96,8 @@ def inference(graph: Graph, batching: Batching, stop_after: str | None = None, s
             p.micro.outputs.append(b.Identity(value) if value.producer is None or value in p.micro.outputs else value)
 
     more: list[Step] = [("loss", measure), ("simplify", _simplify)] if measures is not None else []
-    steps: list[Step] = [("autocast", _autocast(precision)), ("fold", _fold), ("cse", _cse), *_serialize(serialized), *more, *_stages(marking),
-                         ("split", _hoist), *_replicas(batching, True, grouping or {})]
+    steps: list[Step] = [("gather", _gather), ("autocast", _autocast(precision)), ("fold", _fold), ("cse", _cse), *_serialize(serialized), *more,
+                         *_stages(marking), ("split", _hoist), *_replicas(batching, True, grouping or {})]
     _anchor(graph, anchors)
     return run_steps(Program.of(graph, batching), steps, stop_after)
 
@@ -166,8 +167,8 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
         averaged = Averaged.of(optimizer, batching.per_update, reduction, mean_reduction, loss_scaling)
         _add_update(p, trained, grads, optimizer, averaged, named or {}, _grouped(p, optimizer, averaged, grouping or {}))
 
-    steps: list[Step] = [("autocast", _autocast(precision)), ("fold", _fold), ("cse", _cse), *_serialize(serialized), ("loss", add_loss),
-                         *_stages(marking), ("autograd", differentiate),
+    steps: list[Step] = [("gather", _gather), ("autocast", _autocast(precision)), ("fold", _fold), ("cse", _cse), *_serialize(serialized),
+                         ("loss", add_loss), *_stages(marking), ("autograd", differentiate),
                          *_rounding(precision), ("simplify", _simplify), *_scaling(scaling), ("split", _split),
                          *_replicas(batching, broadcast_buffers, grouping or {}), *_checkpoints(checkpoints, kept)]
     return run_steps(program, steps, stop_after)
@@ -176,6 +177,10 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
 def _wide(b: Builder, values: Sequence[Value]) -> list[Value]:
     """Values for a loss, which is computed in float32 where a model's outputs have 16 bits."""
     return [b.widened(v) for v in values]
+
+
+def _gather(p: Program) -> None:
+    gather(p.micro)
 
 
 def _autocast(precision: Precision | None) -> Callable[[Program], None]:

@@ -24,7 +24,7 @@ FOLLOW = "follow"
 _PRODUCTS = ("MatMul", "FusedMatMul", "Gemm", "SerializedMatMul", "SerializedGemm")
 DEFAULT: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "fp16": (*_PRODUCTS, "Conv", "ConvTranspose"),
-    "fp32": ("Softmax", "LogSoftmax", "InstanceNormalization", "LayerNormalization", "RMSNormalization",
+    "fp32": ("Softmax", "LogSoftmax", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization",
              "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "MSELoss", "L1Loss", "BCEWithLogitsLoss", "BCELoss", "IdentityLoss",
              "Exp", "Log", "Pow", "Reciprocal", "Softplus", "Sinh", "Cosh", "Tan", "Asin", "Acos", "Asinh", "Acosh", "Atanh",
              "ReduceSum", "ReduceMean", "ReduceProd", "CumSum"),
@@ -41,6 +41,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType({
                     ("ConvTranspose",)),
     **dict.fromkeys(("batch_norm", "BatchNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d"), ("BatchNormalization",)),
     **dict.fromkeys(("instance_norm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"), ("InstanceNormalization",)),
+    **dict.fromkeys(("group_norm", "GroupNorm"), ("GroupNormalization",)),
     **dict.fromkeys(("layer_norm", "LayerNorm"), ("LayerNormalization",)), **dict.fromkeys(("rms_norm", "RMSNorm"), ("RMSNormalization",)),
     "softmax": ("Softmax",), "log_softmax": ("LogSoftmax",),
     **dict.fromkeys(("cross_entropy", "CrossEntropyLoss"), ("SoftmaxCrossEntropyLoss",)),

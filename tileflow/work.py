@@ -48,6 +48,16 @@ class Window:
 
 
 @dataclass(frozen=True)
+class Nested(Window):
+    """A tensor dimension that two axes index together, the inner one `stride` long: index = out * stride + tap. Groups of channels are such."""
+
+
+def indexed_by(dim: str | Window | None) -> tuple[str, ...]:
+    """The axes of which each point has elements of the dimension to itself: those of a window that slides share theirs."""
+    return (dim,) if isinstance(dim, str) else (dim.out, dim.tap) if isinstance(dim, Nested) else ()
+
+
+@dataclass(frozen=True)
 class Operand:
     """How a tensor is indexed: per dimension an axis name, a Window, or None (the whole dimension is needed).
 

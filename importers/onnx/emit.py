@@ -228,6 +228,13 @@ def batch_normalization(asked: Asked) -> Said | None:
     return None
 
 
+@said_as("GroupNormalization")
+def group_normalization(asked: Asked) -> Said | None:
+    if asked.opset < 21:
+        raise UnsupportedError("ONNX has GroupNormalization with a scale for each channel from opset 21 on")
+    return None
+
+
 @said_as("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")
 def reduction(asked: Asked) -> Said | None:
     """No axes are all of them, or none at all, which some opsets cannot say."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from onnx import GraphProto
+import numpy as np
+from onnx import GraphProto, TensorProto
 
 from tileflow.errors import ShapeError
-from tileflow.graph import Value
+from tileflow.graph import TensorType, Value
 from tileflow.graph.types import broadcast_shapes
 from tileflow.ops.quantize import BOUNDS, QuantizeLinear
 from tileflow.ops.shape import normal_axes, normal_axis
@@ -273,3 +274,31 @@ def rms_normalization(site: Site) -> Sequence[Value] | None:
                              f"the input; a scale that differs between rows must be multiplied on its own")
         scale = site.emit("Expand", scale, shape=whole)
     return site.finish("RMSNormalization", x, scale, axis=axis, epsilon=float(site.attrs.get("epsilon", 1e-5)))[:1]
+
+
+@form("GroupNormalization")
+def group_normalization(site: Site) -> Sequence[Value]:
+    """Until opset 21 scale and bias were those of groups. A stash_type other than float32 is the type in which x is normalised."""
+    x, groups = site.value(0), int(site.attrs["num_groups"])
+    epsilon = float(site.attrs["epsilon"])
+    scale, shift = (site.value(i) for i in (1, 2))
+    if site.opset < 21:
+        scale, shift = (_of_channels(site, v, x.shape[1]) for v in (scale, shift))
+    stash = site.dtype(site.attrs.get("stash_type", TensorProto.FLOAT))
+    if stash in ("float32", x.dtype):
+        return site.finish("GroupNormalization", x, scale, shift, num_groups=groups, epsilon=epsilon)
+    ones, zeros = (site.builder.constant(np.full(x.shape[1], n).astype(TensorType(stash, ()).numpy)) for n in (1, 0))
+    y = site.emit("GroupNormalization", site.emit("Cast", x, to=stash), ones, zeros, num_groups=groups, epsilon=epsilon)
+    column = (x.shape[1], *[1] * (x.type.rank - 2))
+    scale, shift = (site.emit("Reshape", v, shape=column, allowzero=1) for v in (scale, shift))
+    return site.finish("Add", site.emit("Mul", site.emit("Cast", y, to=x.dtype), scale), shift)
+
+
+def _of_channels(site: Site, v: Value, channels: int) -> Value:
+    """One number for each group as one for each channel."""
+    groups = int(site.attrs["num_groups"])
+    if v.shape != (groups,) or groups < 1 or channels % groups:
+        raise ShapeError(f"{site.title}: in opset {site.opset} scale and bias have an element for each of the {groups} groups, which divide the "
+                         f"{channels} channels; here is {v.type}. Those of channels are opset 21's.")
+    table = site.emit("Expand", site.emit("Reshape", v, shape=(groups, 1), allowzero=1), shape=(groups, channels // groups))
+    return site.emit("Reshape", table, shape=(channels,), allowzero=1)

@@ -34,8 +34,9 @@ UNROLL = 2                # independent sums of one block: enough for memory, an
 Terms = Callable[[Any, Any], Sequence[Any]]
 
 
-def _add_blocks(e: Emitter, dtype: str, n: Any, totals: Sequence[Any], terms: Terms) -> list[Any]:
-    """`totals` (float64 vectors) plus the sums over n elements of what terms(byte offset, mask) gives, blocks summed in their own type."""
+def add_blocks(e: Emitter, dtype: str, n: Any, totals: Sequence[Any], terms: Terms) -> list[Any]:
+    """`totals` (float64 vectors, `nothing` at first) plus the sums over n elements of what terms(byte offset, mask) gives, blocks summed in their
+    own type."""
     count, zero = len(totals), ir.Constant(Rows(e, dtype, n).kind, None)
 
     def block(start: Any, totals: list[Any]) -> list[Any]:
@@ -58,29 +59,33 @@ def _add_blocks(e: Emitter, dtype: str, n: Any, totals: Sequence[Any], terms: Te
     return e.loop(0, n, BLOCK, totals, block)
 
 
+def nothing(r: Rows) -> Any:
+    """What totals begin as: zeros, float64."""
+    return ir.Constant(ir.VectorType(ir.DoubleType(), r.lanes), None)
+
+
 def _sums(dtype: str, arrays: int, terms: Callable[..., Sequence[Any]], count: int) -> Any:
     """`count` sums over rows x n elements to float64 `out`; terms(Rows, mean, [address ...], byte offset, mask)."""
     def emit(e: Emitter, rows: Any, n: Any, step: Any, numbers: Any, out: Any, *addresses: Any) -> None:
         r = Rows(e, dtype, n)
         mean = r.splat(e.load(numbers, r.element))
-        zero = ir.Constant(ir.VectorType(ir.DoubleType(), r.lanes), None)
 
         def row(_i: Any, state: list[Any]) -> list[Any]:
             at, totals = state[:arrays], state[arrays:]
-            totals = _add_blocks(e, dtype, n, totals, lambda offset, mask: terms(r, mean, at, offset, mask))
+            totals = add_blocks(e, dtype, n, totals, lambda offset, mask: terms(r, mean, at, offset, mask))
             return [*(e.address(a, step) for a in at), *totals]
-        totals = e.loop(0, rows, 1, [*addresses, *[zero] * count], row)[arrays:]
+        totals = e.loop(0, rows, 1, [*addresses, *[nothing(r)] * count], row)[arrays:]
         for k, total in enumerate(totals):
             e.store(r.fold(total, e.b.fadd), e.address(out, 8 * k))
     return emit
 
 
-def _centred(r: Rows, mean: Any, x: Any, offset: Any, mask: Any) -> Any:
+def centred(r: Rows, mean: Any, x: Any, offset: Any, mask: Any) -> Any:
     return r.b.fsub(r.load(x, offset, mask), mean)
 
 
 def _square(r: Rows, mean: Any, at: list[Any], offset: Any, mask: Any) -> list[Any]:
-    d = _centred(r, mean, at[0], offset, mask)
+    d = centred(r, mean, at[0], offset, mask)
     return [r.b.fmul(d, d)]
 
 
@@ -97,12 +102,12 @@ def _row_square(r: Rows, mean: Any, at: list[Any], offset: Any, mask: Any) -> li
 
 def _product(r: Rows, mean: Any, at: list[Any], offset: Any, mask: Any) -> list[Any]:
     g = r.load(at[0], offset, mask)
-    return [g, r.b.fmul(g, _centred(r, mean, at[1], offset, mask))]
+    return [g, r.b.fmul(g, centred(r, mean, at[1], offset, mask))]
 
 
 def _scaled_product(r: Rows, mean: Any, at: list[Any], offset: Any, mask: Any) -> list[Any]:
     h = r.b.fmul(r.load(at[0], offset, mask), r.load(at[2], offset, mask))
-    return [h, r.b.fmul(h, _centred(r, mean, at[1], offset, mask))]
+    return [h, r.b.fmul(h, centred(r, mean, at[1], offset, mask))]
 
 
 def _map(dtype: str, value: Callable[..., Any]) -> Any:
@@ -121,20 +126,20 @@ def _map(dtype: str, value: Callable[..., Any]) -> Any:
 def _normalised(r: Rows, numbers: list[Any], at: list[Any], offset: Any, mask: Any) -> Any:
     """(x - mean) * factor + shift."""
     mean, factor, shift, _ = numbers
-    return r.e.fma(_centred(r, mean, at[0], offset, mask), factor, shift)
+    return r.e.fma(centred(r, mean, at[0], offset, mask), factor, shift)
 
 
 def _affine(r: Rows, numbers: list[Any], at: list[Any], offset: Any, mask: Any) -> Any:
     """(x - mean) * inverse * scale + shift, the last two per column."""
     mean, inverse, *_ = numbers
-    scaled = r.b.fmul(_centred(r, mean, at[0], offset, mask), inverse)
+    scaled = r.b.fmul(centred(r, mean, at[0], offset, mask), inverse)
     return r.e.fma(scaled, r.load(at[1], offset, mask), r.load(at[2], offset, mask))
 
 
 def _pulled(r: Rows, numbers: list[Any], g: Any, x: Any, offset: Any, mask: Any) -> Any:
     """(g - (x - mean) * tilt - level) * factor."""
     mean, factor, tilt, level = numbers
-    tilted = r.e.fma(r.b.fneg(_centred(r, mean, x, offset, mask)), tilt, g)
+    tilted = r.e.fma(r.b.fneg(centred(r, mean, x, offset, mask)), tilt, g)
     return r.b.fmul(r.b.fsub(tilted, level), factor)
 
 
@@ -149,14 +154,14 @@ def _layer_pull(r: Rows, numbers: list[Any], at: list[Any], offset: Any, mask: A
     mean, inverse, *_ = numbers
     g = r.load(at[0], offset, mask)
     h = r.b.fmul(g, r.load(at[2], offset, mask))
-    normal = r.b.fmul(_centred(r, mean, at[1], offset, mask), inverse)
+    normal = r.b.fmul(centred(r, mean, at[1], offset, mask), inverse)
     for share, part in ((r.b.fmul(g, normal), at[3]), (g, at[4])):
         r.store(r.b.fadd(r.load(part, offset, mask), share), part, offset, mask)
     return _pulled(r, numbers, h, at[1], offset, mask)
 
 
 @functools.cache
-def _pass(name: str, dtype: str, path: cpu.Cpu) -> Any:
+def norm_pass(name: str, dtype: str, path: cpu.Cpu) -> Any:
     """Numba-callable; sums: rows, n, step, numbers, out, arrays; maps: rows, n, step, numbers, arrays. `step`: bytes from row to row.
 
     numbers (elements): mean, then for batch_map factor, shift; layer_map inverse; the pulls factor, tilt, level.
@@ -175,7 +180,7 @@ def _pass(name: str, dtype: str, path: cpu.Cpu) -> Any:
 # ---- leaves --------------------------------------------------------------------------------------------------------------------------
 
 def _batch_norm(dtype: str, path: cpu.Cpu) -> Any:
-    size, sums, squares, put = itemsize(dtype), *(_pass(name, dtype, path) for name in ("sum", "squares", "batch_map"))
+    size, sums, squares, put = itemsize(dtype), *(norm_pass(name, dtype, path) for name in ("sum", "squares", "batch_map"))
 
     def batch_norm(x: Any, scale: Any, shift: Any, y: Any, means: Any, variances: Any, inverses: Any, numbers: Any, totals: Any,
                    lo: int, hi: int, n: int, inner: int, epsilon: float) -> None:
@@ -232,7 +237,7 @@ def _batch_norm_flat(x: Any, scale: Any, shift: Any, y: Any, means: Any, varianc
 
 
 def _batch_norm_grad(dtype: str, path: cpu.Cpu) -> Any:
-    size, products, put = itemsize(dtype), *(_pass(name, dtype, path) for name in ("products", "batch_pull"))
+    size, products, put = itemsize(dtype), *(norm_pass(name, dtype, path) for name in ("products", "batch_pull"))
 
     def batch_norm_grad(g: Any, x: Any, scale: Any, means: Any, inverses: Any, dx: Any, dscale: Any, dshift: Any, numbers: Any, totals: Any,
                         lo: int, hi: int, n: int, inner: int) -> None:
@@ -285,7 +290,7 @@ def _inverse_std(variance: Any, y: Any, epsilon: float) -> None:
 
 
 def _layer_norm(dtype: str, path: cpu.Cpu) -> Any:
-    size, sums, squares, put = itemsize(dtype), *(_pass(name, dtype, path) for name in ("sum", "row_squares", "layer_map"))
+    size, sums, squares, put = itemsize(dtype), *(norm_pass(name, dtype, path) for name in ("sum", "row_squares", "layer_map"))
 
     def layer_norm(x: Any, scale: Any, shift: Any, y: Any, means: Any, inverses: Any, numbers: Any, totals: Any, epsilon: float) -> None:
         """Normalise each row by its own mean and variance, then times `scale` plus `shift` per column."""
@@ -303,7 +308,7 @@ def _layer_norm(dtype: str, path: cpu.Cpu) -> Any:
 
 def _layer_norm_grad(dtype: str, path: cpu.Cpu, letters: tuple[str, str, str] = ("", "", "")) -> Any:
     """`letters`: the 16-bit types in which g, x and dx lie, if they do."""
-    products, put = (_pass(name, dtype, path) for name in ("scaled_products", "layer_pull"))
+    products, put = (norm_pass(name, dtype, path) for name in ("scaled_products", "layer_pull"))
     (take_g, _, _), (take_x, _, _), (_, room, give) = (borrowed(dtype, letter) for letter in letters)
 
     def layer_norm_grad(g: Any, x: Any, scale: Any, means: Any, inverses: Any, dx: Any, scales: Any, shifts: Any, numbers: Any, totals: Any,

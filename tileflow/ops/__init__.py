@@ -17,6 +17,7 @@ from . import (
     fold_windows,
     gather_nd,
     grid,
+    groups,
     index,
     integer,
     logic,
@@ -45,6 +46,7 @@ from . import (
     squares,
     top_k,
     trees,
+    written_norms,
 )
 
 __all__ = [
@@ -65,6 +67,7 @@ __all__ = [
     "fold_windows",
     "gather_nd",
     "grid",
+    "groups",
     "index",
     "integer",
     "logic",
@@ -93,4 +96,5 @@ __all__ = [
     "squares",
     "top_k",
     "trees",
+    "written_norms",
 ]

@@ -14,7 +14,7 @@ from ..kernels.conv import PLANAR, PLANAR_WEIGHTS, Problem, choose, choose_weigh
 from ..kernels.conv import Axis as Line
 from ..kernels.machine.call import Call, Out
 from ..kernels.move import fill_call
-from ..work import Axis, Contraction, Operand, Window, Work
+from ..work import Axis, Contraction, Nested, Operand, Window, Work
 from .shape import present
 from .window import Shape, Windows
 from .window import windows as find_windows
@@ -78,7 +78,7 @@ def _work(x: TensorType, w: TensorType, y: TensorType, win: Windows, group: int,
     axes = tuple(Axis(name, size, "reduce" if name in sums else "parallel") for name, size in sizes.items() if name != "g" or group > 1)
 
     def channel(name: str) -> str | Window:
-        return name if group == 1 else Window("g", name, stride=sizes[name])
+        return name if group == 1 else Nested("g", name, stride=sizes[name])
 
     images = tuple(Window(spatial[i], taps[i], win.strides[i], win.dilations[i], win.begin[i]) for i in range(rank))
     operands = {"x": Operand(("n", channel("c"), *images), x.dtype), "w": Operand((channel("o"), "c", *taps), x.dtype),

@@ -1,4 +1,4 @@
-"""Batch, instance and layer normalisation."""
+"""Batch and layer normalisation."""
 from __future__ import annotations
 
 import math
@@ -16,8 +16,7 @@ from ..kernels.elementwise.expr import Var, cast, sqrt
 from ..kernels.elementwise.loops import elementwise_call
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.call import Work as Scratch
-from ..kernels.move import Axis as MoveAxis
-from ..kernels.move import fill_call, move
+from ..kernels.move import fill_call
 from ..kernels.norm.planar import CHANNELS, ROWS, norm_leaf, own_scratch
 from ..kernels.reduce import reduce_calls
 from ..work import LETTERS, Axis, Operand, Reduce, Work
@@ -255,106 +254,6 @@ class BatchNormalizationGrad(Op):
             return [fill_call(Out(i, small), 0, x.shape[1], x.itemsize) for i in (1, 2)]
         arrays: list[In | Out | Scratch] = [In(0, full), In(1, full), *[In(i, small) for i in (2, 3, 4)], Out(0, full), Out(1, small), Out(2, small)]
         return _batch_calls("batch_norm_grad", x, arrays, ())
-
-
-@dataclass(frozen=True, repr=False)
-class _Instances(Op):
-    """Shared by instance normalisation and its form in training: x [N, C, d…], scale and B [C]; statistics of each sample's each channel."""
-
-    roles = ("data", "scale", "bias")
-    epsilon: float = 1e-5
-
-    @classmethod
-    def samples(cls) -> list[Sample]:
-        return [sample((2, 4, 7, 6), (4,), (4,))]
-
-    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        return BatchNormalization(training_mode=1).infer(*types)[:1]
-
-    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
-        x, scale, shift = map(present, inputs)
-        rows, batch = (1, x.shape[0] * x.shape[1], math.prod(x.shape[2:])), BatchNormalization(epsilon=self.epsilon, training_mode=1)
-        y, mean, _, inverse = batch.reference(x.reshape(rows), np.tile(scale, x.shape[0]), np.tile(shift, x.shape[0]))
-        return y.reshape(x.shape), mean.reshape(x.shape[:2]), inverse.reshape(x.shape[:2])
-
-    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
-            outputs: Sequence[Value]) -> Sequence[Value | None]:
-        """As batch normalisation of one sample with N * C channels, from the statistics that the form in training keeps, or computed anew."""
-        if any(g is not None for g in grads[1:]):
-            raise UnsupportedError("The statistics of InstanceNormalization have no gradient; only its first output has.")
-        x, scale = present(inputs[0]), present(inputs[1])
-        if grads[0] is None:
-            return [None, None, None]
-        n, channels, inner = _channels(x.type)
-        rows, table = (1, n * channels, inner), (n, channels)
-        scales = b.Reshape(b.Expand(scale, shape=table), shape=(n * channels,), allowzero=1)
-        kept = outputs[1:] or b.InstanceNormalizationTraining(*inputs, epsilon=self.epsilon)[1:]
-        mean, inverse = (b.Reshape(v, shape=(n * channels,), allowzero=1) for v in kept)
-        dx, dscale, dshift = b.BatchNormalizationGrad(b.Reshape(grads[0], shape=rows, allowzero=1), b.Reshape(x, shape=rows, allowzero=1),
-                                                      scales, mean, inverse)
-        small = [b.ReduceSum(b.Reshape(d, shape=table, allowzero=1), axes=(0,), keepdims=0) for d in (dscale, dshift)]
-        return [b.Reshape(dx, shape=x.shape, allowzero=1), *small]
-
-    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        x = present(inputs[0])
-        return _typed(_work(x, (0, 1), 1, 0, 1, len(outputs) - 1, 6.0, per=((1,), (1,))), inputs, outputs)
-
-    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
-        x, scale, shift = map(present, inputs)
-        axes, column, own = tuple(range(2, x.type.rank)), (1, x.shape[1], *[1] * (x.type.rank - 2)), x.dtype
-        half, table = x.type.is_half, x.shape[:2]
-        x, scale, shift = ((b.cast(v, "float32") for v in (x, scale, shift)) if half else (x, scale, shift))
-        mean = b.ReduceMean(x, axes=axes, noop_with_empty_axes=1)
-        centred = b.Sub(x, mean)
-        var = b.ReduceMean(b.Mul(centred, centred), axes=axes, noop_with_empty_axes=1)
-        inverse = b.Reciprocal(b.Sqrt(b.Add(var, b.scalar(self.epsilon, var))))
-        factor = b.Mul(inverse, b.Reshape(scale, shape=column, allowzero=1))
-        y = b.Add(b.Mul(centred, factor), b.Reshape(shift, shape=column, allowzero=1))
-        return [b.Cast(y, to=own) if half else y, *(b.Reshape(v, shape=table, allowzero=1) for v in (mean, inverse))]
-
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        x = present(inputs[0])
-        n, channels, inner = _channels(x)
-        if not n * channels or (not x.size and len(outputs) == 1):            # statistics of nothing are there, and are not numbers
-            return []
-        full, many = (x.size,), (n * channels,)
-        calls: list[Call] = []
-        for i, name in ((1, "scale"), (2, "shift")):
-            repeated = [MoveAxis(n, 0, channels), MoveAxis(channels, 1, 1)]
-            calls += move(In(i, (channels,)), Scratch(name, many, x.code), repeated, x.itemsize)
-        kept: dict[str, int] = {"mean": 1, "inverse": 2} if len(outputs) > 1 else {}
-        arrays: list[In | Out | Scratch] = [
-            In(0, full), Scratch("scale", many, x.code), Scratch("shift", many, x.code), Out(0, full),
-            *[Out(kept[name], many) if name in kept else Scratch(name, many, x.code) for name in ("mean", "variance", "inverse")]]
-        return [*calls, *_batch_calls("batch_norm", x.with_shape((1, n * channels, inner)), arrays, (self.epsilon,))]
-
-
-@op("InstanceNormalization")
-class InstanceNormalization(_Instances):
-    """scale * (x - mean) / sqrt(variance + epsilon) + B with the statistics of each sample's each channel; x [N, C, d…]."""
-
-    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
-        return super().reference(*inputs)[:1]
-
-    def differentiable(self, inputs: Types, needed: Sequence[bool]) -> Op | None:
-        """Its gradient reads the statistics, which so are not computed twice."""
-        return InstanceNormalizationTraining(epsilon=self.epsilon)
-
-    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
-        return (super().partials(b, inputs) or ())[:1]
-
-
-@op("InstanceNormalizationTraining", onnx=False)
-class InstanceNormalizationTraining(_Instances):
-    """InstanceNormalization that also gives mean and 1 / sqrt(variance + epsilon), [N, C], which its gradient reads."""
-
-    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        x, *_ = super().infer(*types)
-        kept = statistics_of(x).with_shape(x.shape[:2])
-        return x, kept, kept
-
-    def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
-        return self.partials(b, inputs)
 
 
 # ---- layer normalisation -------------------------------------------------------------------------------------------------

@@ -46,10 +46,9 @@ def group_norm(input: Tensor, num_groups: int, weight: Any = None, bias: Any = N
     """Groups of channels of each sample of [N, C, ...] by their own mean and variance (Wu and He, arXiv:1803.08494); weight and bias [C]."""
     if len(input.shape) < 2 or num_groups < 1 or input.shape[1] % num_groups:
         raise ShapeError(f"group_norm: num_groups={num_groups} must divide the channels of {list(input.shape)}.")
-    y = instance_norm(input.reshape(input.shape[0], num_groups, -1), eps=eps).reshape(*input.shape)
-    column = (-1, *[1] * (len(input.shape) - 2))
-    y = y if weight is None else y * input.lift(weight).reshape(*column)
-    return y if bias is None else y + input.lift(bias).reshape(*column)
+    channels = input.shape[1]
+    return input.apply("GroupNormalization", np.ones(channels) if weight is None else weight,
+                       np.zeros(channels) if bias is None else bias, num_groups=num_groups, epsilon=eps)
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:

@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping as Dict
 from collections.abc import Sequence
 
-from ...work import Axis, Move, Operand, Reduce, Window, Work
+from ...work import Axis, Move, Nested, Operand, Reduce, Window, Work, indexed_by
 from ..hardware.chip import ITEMSIZE, Chip, device_dtype
 from ..hardware.functions import vector_cycles
 from ..hardware.vertex import reduction
@@ -143,7 +143,9 @@ def operand_elements(operand: Operand, extent: Dict[str, int]) -> int:
     """Elements of an operand on the worst tile."""
     total = operand.whole
     for dim in operand.dims:
-        if isinstance(dim, Window):
+        if isinstance(dim, Nested):
+            total *= extent.get(dim.out, 1) * extent.get(dim.tap, 1)
+        elif isinstance(dim, Window):
             total *= (extent.get(dim.out, 1) - 1) * dim.stride + (extent.get(dim.tap, 1) - 1) * dim.dilation + 1
         else:
             total *= 1 if dim is None or dim not in extent else extent[dim]
@@ -155,7 +157,7 @@ def aligned(operand: Operand, splits: Splits) -> bool:
     however the work is cut (so it tells no plan from another)."""
     if all(d is None for d in operand.dims):
         return True
-    named = {d for d in operand.dims if isinstance(d, str)}
+    named = {a for d in operand.dims for a in indexed_by(d)}
     return all(parts == 1 or axis in named for axis, parts in splits.items())
 
 
@@ -287,8 +289,8 @@ def _partials(work: Work, splits: Splits, extent: Dict[str, int]) -> tuple[int, 
     reduced = {a.name for a in work.axes if a.kind == "reduce"}
     partial, depth, full = 0, 1, False
     for o in work.outputs:
-        named = {d for d in o.dims if isinstance(d, str)}
-        windows = [d for d in o.dims if isinstance(d, Window)]
+        named = {a for d in o.dims for a in indexed_by(d)}
+        windows = [d for d in o.dims if isinstance(d, Window) and d.out not in named]
         missing = math.prod(p for a, p in splits.items() if a not in named and a not in {w.out for w in windows})
         if missing > 1:
             partial, depth = partial + operand_elements(o, extent), max(depth, missing)
@@ -299,7 +301,7 @@ def _partials(work: Work, splits: Splits, extent: Dict[str, int]) -> tuple[int, 
     tiles = math.prod(p for a, p in splits.items() if a in reduced)
     if tiles == 1 or not full:
         return partial, depth, 0
-    own = sum(operand_elements(o, extent) for o in work.outputs if not {d for d in o.dims if isinstance(d, str)} & reduced)
+    own = sum(operand_elements(o, extent) for o in work.outputs if not {a for d in o.dims for a in indexed_by(d)} & reduced)
     back = own or 2 * math.prod(n for a, n in extent.items() if a not in reduced)
     return max(partial, back), max(depth, tiles), back
 
@@ -339,6 +341,9 @@ def splits_along(work: Work, operand: Operand, layout: Mapping) -> tuple[dict[st
         digits = [d for d in cut.digits if d[0] > 1]
         if not digits:
             continue
+        if isinstance(dim, Nested) and (two := _within(dim, axes[dim.out].size, cut.step, digits)):
+            found += two
+            continue
         name, stride = (dim.out, dim.stride) if isinstance(dim, Window) else (dim, 1)
         if len(digits) > 1 or name is None or axes[name].kind == "whole" or cut.step % stride:
             return None
@@ -354,6 +359,18 @@ def splits_along(work: Work, operand: Operand, layout: Mapping) -> tuple[dict[st
     if not exact or len({name for _, name, _, _ in found}) != len(found):
         return None
     return {name: parts for _, name, parts, _ in found}, grains
+
+
+def _within(dim: Nested, outer: int, step: int, digits: Sequence[tuple[int, int]]) -> list[tuple[int, str, int, int]]:
+    """Tile stride, axis, parts and step of both axes of a dimension that is cut in equal runs within its `outer` groups; empty: it is not."""
+    inner = dim.stride // step
+    if dim.stride % step or inner == 1 or math.prod(parts for parts, _ in digits) != outer * inner:
+        return []
+    if len(digits) == 1:
+        digits = [(outer, digits[0][1] * inner), (inner, digits[0][1])]
+    if [parts for parts, _ in digits] != [outer, inner]:
+        return []
+    return [(at, name, parts, size) for name, (parts, at), size in zip((dim.out, dim.tap), digits, (1, step), strict=True) if parts > 1]
 
 
 def map_along(work: Work, chip: Chip, operand: Operand, layout: Mapping) -> OpPlan:

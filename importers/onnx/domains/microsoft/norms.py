@@ -95,16 +95,12 @@ def group_norm(site: Site) -> Sequence[Value | None]:
     total = x
     if site.attrs["channels_last"]:
         x = site.emit("Transpose", x, perm=(0, 3, 1, 2))
-    batch, channels = x.shape[:2]
+    channels = x.shape[1]
     if groups < 1 or channels % groups:
         raise ShapeError(f"{site.title}: {groups} groups do not divide the {channels} channels of {site.type(0)}")
-    flat = site.emit("Reshape", x, shape=(batch, groups, -1 if x.type.size else 0), allowzero=0 if x.type.size else 1)
-    ones, zeros = (site.builder.constant(np.full(flat.shape[2:], n, x.type.numpy)) for n in (1, 0))
-    normal = site.emit("LayerNormalization", flat, ones, zeros, axis=2, epsilon=float(site.attrs["epsilon"]))
-    y = site.emit("Reshape", normal, shape=x.shape, allowzero=1)
-    for op, i in (("Mul", 1), ("Add", 2)):
-        per_channel = site.value(i) if site.type(i).dtype == x.dtype else site.emit("Cast", site.value(i), to=x.dtype)
-        y = site.emit(op, y, site.emit("Reshape", per_channel, shape=(channels, 1, 1), allowzero=1))
+    own = (x.dtype, "float32") if x.type.is_half else (x.dtype,)
+    scale, shift = (v if v.dtype in own else site.emit("Cast", v, to=x.dtype) for v in (site.value(1), site.value(2)))
+    y = site.emit("GroupNormalization", x, scale, shift, num_groups=groups, epsilon=float(site.attrs["epsilon"]))
     if site.attrs["activation"]:
         y = site.emit("Mul", y, site.emit("Sigmoid", y))
     if site.attrs["channels_last"]:
