@@ -125,10 +125,10 @@ def _finished(index: Index, x: Value, nodes: list[Node], epsilon: float) -> Repl
         return None                                             # it is what it is
     scale = shift = None
     product = index.only_reader(last.outputs[0])
-    if product is not None and isinstance(product.op, Mul) and _asked_alike(product, last) and (scale := _per_channel(index, product, last.outputs[0])) is not None:
+    if product is not None and (scale := _per_channel(index, product, Mul, last)) is not None:
         nodes, last = [*nodes, product], product
     total = index.only_reader(last.outputs[0])
-    if total is not None and isinstance(total.op, Add) and _asked_alike(total, last) and (shift := _per_channel(index, total, last.outputs[0])) is not None:
+    if total is not None and (shift := _per_channel(index, total, Add, last)) is not None:
         nodes, last = [*nodes, total], total
     if not all(_asked_alike(n, last) for n in nodes):
         return None
@@ -148,8 +148,11 @@ def _asked_alike(a: Node, b: Node) -> bool:
     return (first.hints, first.block, first.stage, first.kept) == (second.hints, second.block, second.stage, second.kept)
 
 
-def _per_channel(index: Index, node: Node, normal: Value) -> Value | None:
-    """The other operand of a product or sum, where it is one number for each channel, or a constant number for all."""
+def _per_channel(index: Index, node: Node, kind: type[Op], before: Node) -> Value | None:
+    """The other operand of a product or sum of what `before` makes, where it is one number for each channel, or a constant number for all."""
+    normal = before.outputs[0]
+    if not isinstance(node.op, kind) or not _asked_alike(node, before):
+        return None
     others = [v for v in node.inputs if v is not normal]
     if len(node.inputs) != 2 or len(others) != 1 or others[0] is None or node.outputs[0].shape != normal.shape:
         return None
