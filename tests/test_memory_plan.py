@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tileflow.lower import memory
-from tileflow.lower.memory import Arena, Interval
+from tileflow import arena
+from tileflow.arena import Arena, Interval
 from tileflow.room import padded
 
 
@@ -53,7 +53,7 @@ def overlaps(intervals: Sequence[Interval], offsets: dict[object, int]) -> bool:
 def test_lifetimes_without_order_take_more_memory_not_more_time(monkeypatch: pytest.MonkeyPatch):
     """Where the search would take too long, buffers go on top; what lives together still lies apart."""
     wild = [Interval(i, 64 * (1 + i * 7919 % 5000), i, i + i * 104729 % 300) for i in range(300)]
-    monkeypatch.setattr(memory, "STEPS", 0)
+    monkeypatch.setattr(arena, "STEPS", 0)
     offsets = Arena().place(wild)
     assert not overlaps(wild, offsets)
     monkeypatch.undo()
