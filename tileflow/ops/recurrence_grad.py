@@ -61,6 +61,7 @@ class RecurrenceGrad(Recurrent):
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         s, y, cell = self.sizes_of(types), present(types[Y]), self.cells()[0]
+        assert s.directions == self.directions, f"{y} beside {self.directions} directions"
         assert present(types[RECORD]).shape == self.along(s, cell.recorded * s.hidden), f"{types[RECORD]} beside {y}"
         assert present(types[R]).shape == (s.directions, cell.gates * s.hidden, s.hidden), f"{types[R]} beside {y}"
         assert all(t is None or t.shape == self.state(s) for t in (*types[GH:R], *types[H0:P])), types
