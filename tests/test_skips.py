@@ -78,7 +78,7 @@ def test_a_test_that_hangs_ends(pytester: pytest.Pytester, workers: list[str]) -
 
 
 def test_the_guide_names_the_files_with_exhaustive_tests() -> None:
-    marks = re.compile(r"mark\.exhaustive|^@exhaustive|paths\.(exhaustive|PATHS|on|rare|entry)\b|^from paths import .*\b(exhaustive|PATHS|on|rare|entry)\b", re.M)
+    marks = re.compile(r"mark\.exhaustive|^@exhaustive|(paths\.|^from paths import .*\b)(exhaustive|PATHS|on|rare|entry)\b", re.M)
     marked = {path.name for path in HERE.rglob("test_*.py") if path.name != "test_skips.py" and marks.search(path.read_text())}
     table = (HERE.parent / "CONTRIBUTING.md").read_text().partition("### What runs when")[2].partition("\n## ")[0]
     named = {name for line in table.splitlines() if line.startswith("| `") for name in re.findall(r"\btest_\w+\.py", line.split("|")[1])}
