@@ -391,7 +391,7 @@ def test_bits_do_not_depend_on_threads_or_fusion(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("planar", [False, True])
 def test_normalisation_residual_and_activation_of_inference_join_their_convolution(monkeypatch: pytest.MonkeyPatch, planar: bool) -> None:
-    """Elementwise passes of their own are left for the factors per channel only; the results are torch's."""
+    """Elementwise passes of their own are left for the factors per channel only, which the prologue computes; the results are torch's."""
     torch = needs("torch")
     if planar:
         monkeypatch.setattr("tileflow.lower.plan.arrange", lambda graph, cpu, keep: graph)
@@ -404,7 +404,9 @@ def test_normalisation_residual_and_activation_of_inference_join_their_convoluti
     model = tileflow.inference_model(net)
     found = np.asarray(model(x))
     if not planar:
-        assert [row.n for row in model.engine.plan.micro.rows if row.leaf.name == "elementwise"] == [24, 24]
+        plan = model.engine.plan
+        passes = {part: [row.n for row in plan.parts[part].every_row() if row.leaf.name == "elementwise"] for part in ("prologue", "micro")}
+        assert passes == {"prologue": [24, 24], "micro": []}
     s = {n: torch.tensor(a) for n, a in net.state_dict().items()}
     F = torch.nn.functional
 
