@@ -104,11 +104,17 @@ HEAD = (f"{'':<18} {'load':<10} {'ours 1':>9} {'ours 2':>9} {'2 / 1':>6} {'loss'
 
 # ---- loads ----------------------------------------------------------------------------------------------------------------------
 
+BUSY = """import os, sys
+while os.getppid() == int(sys.argv[1]):
+    for _ in range(1_000_000): pass"""
+"""Busy until it is stopped, or its parent was."""
+
+
 class Neighbours:
     """Busy processes of equal priority, stopped when they are not wanted."""
 
     def __init__(self, most: int) -> None:
-        self._processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(most)]
+        self._processes = [subprocess.Popen([sys.executable, "-c", BUSY, str(os.getpid())]) for _ in range(most)]
         self.run(0)
 
     def run(self, count: int) -> None:

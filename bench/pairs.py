@@ -73,7 +73,7 @@ def turns(first: float, runs: int) -> tuple[int, int]:
 
 def alternate(sides: Sequence[Side], runs: int) -> list[list[float]]:
     """Seconds of one repetition for each side, taken in turns."""
-    first = [min(once, side.seconds(3)) if once < TURN else once for side, once in [(side, side.seconds(1)) for side in sides]]
+    first = [min(once, side.seconds(3)) if once < LONG else once for side, once in [(side, side.seconds(1)) for side in sides]]
     plans = [turns(seconds, runs) for seconds in first]
     count = min(n for _, n in plans)
     times: list[list[float]] = [[] for _ in sides]

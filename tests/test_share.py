@@ -155,12 +155,23 @@ def test_two_others_that_want_to_run_are_seen_within_milliseconds(monkeypatch: p
 
 
 def test_after_a_rest_the_first_count_decides(monkeypatch: pytest.MonkeyPatch):
-    """The helper is asleep then: what else wants to run are others."""
+    """The helper is asleep then: what else wants to run are others, but for the one that may have handed over the work."""
     machine = Counted(monkeypatch)
-    for running, allowed in ((3, 1), (1, 2), (2, 1), (9, 1), (1, 2)):
+    for running, allowed in ((3, 1), (1, 2), (9, 1), (1, 2)):
         machine.running, machine.awake = running, 1
         assert machine.counts(1, 2 * REST) == allowed
         assert machine.counts(1) == allowed
+    machine.running = 2
+    assert machine.counts(1, 2 * REST) == 2
+    assert machine.counts(1) == 1                         # it stays: that was no client
+
+
+@pytest.mark.parametrize(("got", "allowed"), [(0.95, 2), (0.7, 1)])
+def test_beside_one_that_stands_there_at_every_long_call_it_counts_what_it_leaves(monkeypatch: pytest.MonkeyPatch, got: float, allowed: int):
+    """A client that hands over call after call takes next to nothing; a busy process takes its share."""
+    machine = Counted(monkeypatch)
+    machine.running, machine.awake, machine.got = 2, 1, [got, got]
+    assert machine.counts(COUNTS + LOOKS, SLICE) == allowed
 
 
 def test_a_moment_is_no_reason_to_run_fewer(monkeypatch: pytest.MonkeyPatch):

@@ -36,7 +36,11 @@ COUNT = 0.001
 COUNTS = 5
 """The others are the median of so many counts: what they do for a moment is no reason."""
 REST = 0.01
-"""Seconds after which earlier counts say nothing any more: the next one decides alone."""
+"""Seconds after which earlier counts say nothing any more, whether we rested or computed: the next one decides alone, but for one thread."""
+HANDED = 1
+"""Threads that do not count there: whoever handed this call its work and waits for the answer often stands behind us on our own core, to go to sleep
+as soon as it may. (A client of another process was seen at every other request, which then ran on one worker of two and took twice as long. To sleep
+ourselves, so that it can, costs up to 5 ms beside busy processes.) One that stays is seen at the next counts, or by what it leaves our threads."""
 PATIENCE = (0.1, 1.6)
 """Seconds with fewer workers before more are tried again: at first, and at most; twice as many each time that was too early."""
 DOUBT = (1.0, 64.0)
@@ -101,6 +105,7 @@ class Share:
         self._runnable: _Runnable | None = None
         self._awake = awake
         self._counted, self._counts = 0.0, deque[int](maxlen=COUNTS)
+        self._latest = deque([0] * COUNTS, maxlen=COUNTS)        # counts whatever lay between them: one that is there at each is no client
         self._others: int | None = None                          # by the counts; None: they say nothing
         self._since: float | None = None                         # when they became too many
         self._doubting, self._doubt = False, DOUBT[0]            # whether more workers run although they are
@@ -147,17 +152,18 @@ class Share:
 
     def _count(self, now: float, workers: int) -> None:
         """Count the threads that want to run, less our own that are awake. They are the whole machine's: where all of it may be used."""
-        if now - self._counted > REST:
-            self._counts.clear()
-        self._counted = now
+        rested, self._counted = now - self._counted > REST, now
         if self._runnable is None:
             self._runnable = _Runnable()
         running = self._runnable.count() if self._whole else 0
         if running < 1:                                          # or the system does not count: we run
             self._others = self._since = None
             return
+        if rested:
+            self._counts.clear()
         self._counts.append(max(0, running - self._awake()))
-        self._others = sorted(self._counts)[(len(self._counts) - 1) // 2]
+        self._latest.append(self._counts[-1])
+        self._others = max(0, sorted(self._counts)[(len(self._counts) - 1) // 2] - rested * HANDED)
         workers = min(workers, self._usable)
         if self._left(workers) == workers:
             self._since = None
@@ -177,7 +183,7 @@ class Share:
         caller.looked = now
         helpers = self._helpers[:self._limited(workers) - 1]
         shares = [1.0 if got is None else got for got in (own, *(helper.got() for helper in helpers))]
-        worth = _worth(sum(shares), FAIR if self._doubting else ENOUGH)
+        worth = _worth(sum(shares), FAIR if self._doubting or min(self._latest) > 0 else ENOUGH)
         self._short = self._short + 1 if worth < len(shares) else 0
         if own is not None:
             self._alone = self._alone + 1 if own > ALONE else 0
