@@ -17,6 +17,11 @@ def linear(path: Path) -> None:
                        {"w": weight, "b": np.zeros(3, np.float32)}), path)
 
 
+def bytes_in(path: Path) -> None:
+    """x [N, 4], bytes -> the same as numbers."""
+    onnx.save(model_of([node("Cast", ["x"], ["y"], "cast", to=1)], [port("x", ["N", 4], "uint8")], [port("y", ["N", 4])], {}), path)
+
+
 def winners(path: Path) -> None:
     """The class of the largest score comes first, as whole numbers."""
     weight = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
@@ -199,11 +204,13 @@ HOSTILE = "no\x1b[31m\u202esuch\u2066"
 
 FILES: dict[str, Callable[[Path], None]] = {
     "linear.onnx": linear,
+    "bytes.onnx": bytes_in,
     "winners.onnx": winners,
     "flowers.npz": flowers,
     "scaled.onnx": scaled,
     "modes.onnx": in_training_mode,
     "folded.onnx": folded,
+    "five.csv": lambda path: path.write_text("a,b,c,y\n1,2,3,0\n4,5,6,1\n"),
     "bare.npz": lambda path: np.savez(path, x=np.ones((64, 4), np.float32)),
     "rows.npz": lambda path: np.savez(path, x=np.ones((32, 1, 1, 4), np.float32), y=np.arange(32) % 3),
     "giant.onnx": relu_of([2**40, 2**40]),

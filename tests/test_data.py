@@ -345,6 +345,64 @@ def test_inputs_are_found_by_name_then_by_order(tmp_path):
     assert [v.tolist() for v in batch(columns, 2)[:2]] == [[[2.0], [4.0]], [1, 3]]
 
 
+def test_a_name_that_fits_goes_before_the_order():
+    """A mask that stood first went into the tokens' place."""
+    a, b = rows(3, 2), rows(3, 5) * 10
+    model = {"tokens": TensorType("float32", (1, 5)), "mask": TensorType("float32", (1, 2))}
+    mixed = open_data({"mask": a, "x": b, "y": np.arange(3)}).train.adapt_to(model)
+    assert [v.shape[1] for v in batch(mixed, 1)[:2]] == [5, 2]
+    assert mixed.notes[0] == "Other inputs are taken in order: x for tokens."
+    turned = {"x1": TensorType("float32", (1, 2)), "x0": TensorType("float32", (1, 5))}
+    assert [v.shape[1:] for v in batch(open_data((a, b, np.arange(3))).train.adapt_to(turned), 1)][:2] == [(2,), (5,)]
+
+
+@pytest.mark.parametrize(("array", "dtype", "says"), [
+    (np.array([1.0, np.nan]), "float32", "Input x: row 1 of the data holds nan, and what comes of it is no number."),
+    (np.array([1.0, -np.inf], np.float32), "float32", "Input x: row 1 of the data holds -inf, and what comes of it is no number."),
+    (np.array([0.0, 1e300]), "float32", "Input x: row 1 of the data holds 1e+300, which is infinite as a float32."),
+    (np.array([2.0**24, 2.0**24 + 1]), "float32", "Input x: row 1 of the data holds 16777217, which is 16777216 as a float32: above 16,777,216 it "
+     "holds no longer all whole numbers. Subtract a number from such a column, or scale it, before it is fed."),
+    (np.array([1, 2**53 + 1]), "float64", "Input x: row 1 of the data holds 9007199254740993, which is 9007199254740992 as a float64: above "
+     "9,007,199,254,740,992 it holds no longer all whole numbers. Subtract a number from such a column, or scale it, before it is fed."),
+    (np.array([2.0**24, 2.0**24 + 2]), "float32", ""),
+    (np.array([1e9 + 0.5, 1e30]), "float32", ""),
+    (np.array([1e300]), "float64", ""),
+])
+def test_numbers_that_change_on_their_way_are_told(array, dtype, says):
+    wide = np.column_stack([np.zeros(len(array), array.dtype), array])
+    model = {"x": TensorType(dtype, (1, 2))}
+    assert "".join(open_data(wide).train.adapt_to(model).notes) == says
+    later = open_data(np.concatenate([wide[:1], wide])).train.part(np.array([0]))          # rows that are not read
+    assert later.adapt_to(model).notes == ()
+
+
+def test_a_mask_is_not_forgotten():
+    """NumPy's arrays of masked ones have whatever was there."""
+    x = np.ma.masked_equal(rows(3, 2), 4)
+    for spec in ((x, np.arange(3)), {"x": x, "y": np.arange(3)}, (rows(3, 2), np.ma.masked_equal(np.arange(3), 1)), Numbered(x)):
+        with pytest.raises(DataError, match="has masked elements, the first at"):
+            open_data(spec).train.gather(np.arange(3))
+    assert np.array_equal(open_data(np.ma.masked_equal(rows(3, 2), 9)).train.inputs["x"], rows(3, 2))
+
+
+class Numbered:
+    """Rows by number."""
+
+    def __init__(self, x: np.ndarray) -> None:
+        self.x = x
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int) -> tuple[np.ndarray, int]:
+        return self.x[i], i
+
+
+def test_tensors_leave_their_gradients_behind():
+    torch = needs("torch")
+    assert np.array_equal(open_data((torch.ones(3, 2, requires_grad=True), torch.arange(3))).train.inputs["x"], np.ones((3, 2)))
+
+
 @pytest.mark.parametrize(("array", "dtype", "says"), [
     (np.array([0.0, 1.5]), "int64", "row 1 of the data holds 1.5"),
     (np.array([0.0, np.nan]), "int64", "holds nan"),

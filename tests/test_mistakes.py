@@ -95,6 +95,13 @@ COMMANDS = [
         "another folder."),
     Row(5, "inspect linear.onnx --untie w", "Option untie (--untie) counts for training only; add --training, or leave it out."),
     Row(5, "inspect linear.onnx --training --frozen fc.*", "linear.onnx: the pattern 'fc.*' matches no weight; the weights are w, b."),
+    Row(4, "train linear.onnx --data flowers.npz --micro-batch-size 60", "4 of the 64 rows are left out (others each epoch), for they fill no call "
+        "of 60. With drop_last off (--no-drop-last) they are trained, too.", 0),
+    Row(4, "train linear.onnx --data flowers.npz --micro-batch-size 63 --no-shuffle", "1 of the 64 rows is left out (the same each epoch, without "
+        "shuffle), for they fill no call of 63. With drop_last off (--no-drop-last) they are trained, too.", 0),
+    Row(6, "train linear.onnx --data five.csv --inputs a,b,c,y",
+        "Table five.csv: the label would be its last column, y, which is among the inputs; name it with the option label, or leave it out of the "
+        "inputs."),
     Row(6, "train winners.onnx --data flowers.npz",
         "The model's first output, which a loss reads, is best: int64[16], which has no gradient; cut the model so that the output to train comes "
         "first, for example with onnx.utils.extract_model."),
@@ -320,6 +327,12 @@ CALLS = [
     Call(12, lambda: called_within_a_call(), TileflowError,
          "A model is called, or its weights are set, from within a call of its own network (by a progress or stop function, a loss, or forward()); "
          "do that when the call has returned."),
+    Call(6, lambda: tileflow.train("linear.onnx", data=(XY[0], np.full(32, 2)), ignore_index=2), DataError,
+         "Data in memory: every label is 2, the ignore_index, so that there is nothing to learn."),
+    Call(16, lambda: tileflow.inference_model("linear.onnx")(np.full((2, 4), 1e300)), TypeMismatchError,
+         "input 0 holds 1e+300, which is beyond the reach of float32; scale it (options scale, mean and std)."),
+    Call(16, lambda: tileflow.inference_model("bytes.onnx")(np.full((2, 4), 300)), TypeMismatchError,
+         "input 0 holds 300, which is beyond the reach of uint8."),
     Call(0, lambda: tileflow.train("linear.onnx"), DataError, "There is no data to train on; give data=(x, y), a path, or the name digits."),
     Call(0, lambda: tileflow.Options(epohcs=3), OptionError, "There is no option 'epohcs'; did you mean epochs or eps?"),
     Call(0, lambda: tileflow.compile(nn.Linear(4, 3)), DataError,
@@ -330,7 +343,7 @@ CALLS = [
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.point}: {call.says[:50]}")
 def test_what_a_call_says(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("linear.onnx", "flowers.npz"):
+    for name in ("linear.onnx", "bytes.onnx", "flowers.npz"):
         FILES[name](tmp_path / name)
     with pytest.raises(call.error) as caught:
         call.mistake()

@@ -18,7 +18,7 @@ from tileflow import cli
 from tileflow.errors import DataError, ModelError
 from tileflow.graph import TensorType
 from tileflow.importers.onnx import load_model, wrap_model
-from tileflow.runtime.data import Scaling, Statistics, open_data
+from tileflow.runtime.data import Roles, Scaling, Statistics, open_data, open_more
 from tileflow.runtime.preprocessing import Preprocessing
 
 MODEL = Path(tileflow.__file__).parent / "data" / "digits_cnn.onnx"
@@ -82,6 +82,41 @@ def test_tables_are_measured_as_the_images_of_the_training_are(images: Path, tra
     assert mixed.epochs[-1].test_accuracy == trained.epochs[-1].test_accuracy
     with pytest.raises(DataError, match=r"test\.csv have no labels, which the loss cross_entropy needs; name them with the option label"):
         trained.evaluate(str(images / "test.csv"))
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_test_data_are_taken_as_the_training_data_were(header: bool, tmp_path: Path):
+    """The last column of the test table was its label, and columns counted in its own order."""
+    order = [1, 0, 2] if header else [0, 1, 2]
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((64, 2)).round(3)
+    table = np.column_stack([x, x[:, 0] > x[:, 1]])
+    names = np.array(["a", "b", "y"])
+    np.savetxt(tmp_path / "train.csv", table, "%g", ",", header=",".join(names), comments="")
+    np.savetxt(tmp_path / "test.csv", table[:, order], "%g", ",", header=",".join(names[order]) if header else "", comments="")
+    np.savetxt(tmp_path / "moved.csv", table[:, [2, 1, 0]], "%g", ",", header="y,b,a", comments="")
+    np.savetxt(tmp_path / "bare.csv", x, "%g", ",", header="a,b", comments="")
+    np.savetxt(tmp_path / "renamed.csv", table, "%g", ",", header="a,B,y", comments="")
+    options = tileflow.Options()
+    first = open_data(str(tmp_path / "train.csv")).train
+
+    def more(name: str) -> Any:
+        return open_more(str(tmp_path / name), options, first, Roles()).train
+    for name in ("test.csv", "moved.csv"):
+        assert np.array_equal(more(name).inputs["x"], x), name
+        assert np.array_equal(more(name).labels, table[:, 2]), name
+    assert more("bare.csv").labels is None
+    assert more("renamed.csv").notes == (f"Table {tmp_path}/renamed.csv has no column b, as the data that the model was trained on had; its columns "
+                                         "are taken in order.",)
+    assert more("test.csv").notes == ()
+
+
+def test_the_parts_of_a_file_are_taken_alike():
+    """The order of the arrays to measure with is that of those to train with."""
+    a, b, y = np.zeros((4, 1)), np.ones((4, 1)), np.arange(4)
+    data = open_data({"a_train": a, "b_train": b, "y_train": y, "b_test": b, "y_test": y, "a_test": a})
+    assert data.test is not None
+    assert list(data.train.inputs) == list(data.test.inputs) == ["a", "b"]
 
 
 def test_infer_scales_as_the_training_did(images: Path, trained: tileflow.TrainResult):

@@ -18,7 +18,7 @@ from ..metrics.named import Function
 from ..optim import Optimizer
 from ..options import Options
 from ..runtime import synthetic
-from ..runtime.data import Dataset, check_given, open_data
+from ..runtime.data import DataLoader, Dataset, check_given, open_data, open_more
 from ..runtime.history import Epoch
 from ..runtime.labels import Fit, is_hard, look, numbered_as
 from ..runtime.preprocessing import Preprocessing
@@ -34,6 +34,8 @@ from ..text import one_line
 from .inference import measured, preprocessing_of, report_foreign
 from .models import Modelish, by_name, chosen_optimizer, chosen_options, source_of
 
+FEW = 20
+"""One row in so many is left out of an epoch without a word."""
 CALLER = 5
 """Frames between a warning and whoever called `train`."""
 
@@ -246,7 +248,7 @@ def _opened(source: Source, options: Options, data: Any, reporter: Reporter) -> 
     train_set = numbered_as(opened.train, known.classes)
     if train_set.classes is not None and known.classes not in (None, train_set.classes):
         reporter.say("The labels are other classes than those that the model was trained on; they are numbered anew.")
-    test = measured(open_data(options.test_data, options, known.roles)) if options.test_data else opened.test
+    test = measured(open_more(options.test_data, options, train_set, known.roles)) if options.test_data else opened.test
     return _Given(train_set, test, known)
 
 
@@ -294,7 +296,8 @@ def _fitted(given: _Given, task: _Task, reporter: Reporter) -> _Sets:
     test = None if given.test is None else fit(given.test, found.scalings)
     if fit.choice.reason != AS_CHOSEN:
         reporter.say(f"Loss {fit.choice.loss.name}: {fit.choice.reason}.")
-    for note in (*fit.choice.notes, *train_set.notes, *(() if known.scalings else train_set.unscaled_bytes())):
+    said = (*fit.choice.notes, *train_set.notes, *(() if known.scalings else train_set.unscaled_bytes()))
+    for note in (*said, *(note for note in (() if test is None else test.notes) if note not in said)):
         reporter.say(note)
     report_foreign(known, train_set, CALLER)
     if test is not None:
@@ -311,7 +314,19 @@ def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimiz
     folder = run_folder(options.out, options.resume)
     choice = task.fit.choice
     training = TrainingModel(source, loop_options, optimizer, choice.loss, reporter.compiling)
-    return Trainer(training, sets.train, sets.test, folder, reporter, reason=choice.reason)
+    trainer = Trainer(training, sets.train, sets.test, folder, reporter, reason=choice.reason)
+    _say_left_out(trainer.loader, reporter)
+    return trainer
+
+
+def _say_left_out(loader: DataLoader, reporter: Reporter) -> None:
+    """A word where many rows are not trained in an epoch, or some in none."""
+    left, rows = loader.left_out, loader.rows
+    if rows is None or loader.is_stream or not left or (loader.shuffle and left * FEW < rows):
+        return
+    which = "others each epoch" if loader.shuffle else "the same each epoch, without shuffle"
+    reporter.say(f"{left:,} of the {rows:,} rows {'is' if left == 1 else 'are'} left out ({which}), for they fill no call of "
+                 f"{loader.combined_batch_size:,}. With drop_last off (--no-drop-last) they are trained, too.")
 
 
 def _kept_model(options: Options, kept: Recorded | None, reporter: Reporter) -> Path:

@@ -70,7 +70,15 @@ def _part(row: Row, name: Any) -> Any:
 
 
 def array_of(part: Any) -> np.ndarray:
-    """A part of a row, or of a batch, as an array; tensors of PyTorch leave their gradients behind."""
+    """A part of a row, of a batch or of data as an array; tensors of PyTorch leave their gradients behind.
+
+    Raises:
+        DataError: elements are masked, of which an array has whatever was there.
+    """
+    if isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part):
+        first = np.unravel_index(int(np.argmax(np.ma.getmaskarray(part))), part.shape)
+        raise DataError(f"A masked array has masked elements, the first at {list(map(int, first))}; fill them (array.filled(0)), or leave their rows "
+                        "out.")
     return np.asarray(part.detach() if hasattr(part, "detach") else part)
 
 

@@ -126,6 +126,8 @@ def _fitted(loss: Loss, reason: str, outputs: Sequence[Value], labels: Labels | 
         return Choice(loss, reason)
     if not isinstance(loss, ClassLoss) or labels is None:
         return Choice(loss, reason)
+    if loss.ignore_index is not None and math.isnan(labels.low) and labels.finite:
+        raise DataError(f"Data {labels.data}: every label is {loss.ignore_index}, the ignore_index, so that there is nothing to learn.")
     sample, one_hot = labels.sample, None
     if labels.one_hot is not None and math.prod(output.shape[1:]) == math.prod(sample):
         one_hot, last = labels.one_hot, len(sample) - 1

@@ -15,6 +15,7 @@ import numpy as np
 
 from .. import compiler
 from ..errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
+from ..feed.items import array_of
 from ..graph import Graph, TensorType, Value
 from ..importers.onnx import DynamicOperandError, Form
 from ..importers.onnx.hosted import is_plain
@@ -333,7 +334,7 @@ class Model:
     def _arrays(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         if not arrays and self.source.input_count != 0:
             raise DataError("The model needs at least one input array.")
-        return [as_array(a, self.source.input_dtype(i, np.asarray(a)), f"input {i}") for i, a in enumerate(arrays)]
+        return [as_array(a, self.source.input_dtype(i, array_of(a)), f"input {i}") for i, a in enumerate(arrays)]
 
     def _run(self, arrays: Sequence[np.ndarray], first_update: int = 0) -> list[np.ndarray]:
         """A call of the engine, within a turn: all micro-batches of each of its outputs."""
@@ -542,7 +543,7 @@ class InferenceModel(Model):
         ports = self.source.model.inputs
         if len(arrays) != len(ports):
             raise DataError(f"The model takes {len(ports)} inputs ({', '.join(p.name for p in ports)}) and got {len(arrays)} arrays.")
-        given = {port.name: as_datum(a, port) if port.dtype in OTHER_TYPES else as_array(a, self.source.input_dtype(i, np.asarray(a)), f"input {i}")
+        given = {port.name: as_datum(a, port) if port.dtype in OTHER_TYPES else as_array(a, self.source.input_dtype(i, array_of(a)), f"input {i}")
                  for i, (a, port) in enumerate(zip(arrays, ports, strict=True))}
         kinds = {name: TensorType(a.dtype.name, a.shape) for name, a in given.items() if is_plain(a)}
         self._check_kinds(kinds, self._seen)

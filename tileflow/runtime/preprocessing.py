@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from ..errors import ModelError
 from ..importers.onnx import OnnxModel
 from ..text import one_line
-from .data import Dataset, Roles, Scaling, Statistics
+from .data import Dataset, Roles, Scaling, Statistics, roles_of
 
 PREFIX = "tileflow."
 INPUTS, LABEL, CLASSES = PREFIX + "inputs", PREFIX + "label", PREFIX + "classes"
@@ -41,8 +41,7 @@ class Preprocessing:
     def of(cls, opened: Dataset, fitted: Dataset) -> Preprocessing:
         """What training on data leaves in the file: `opened`, and as it is fitted to the model."""
         statistics = fitted.statistics()
-        roles = Roles(opened.columns or tuple(opened.fields), opened.label_name) if opened.label_name is not None else Roles()
-        return cls({name: fitted.fields[name].scaling for name in statistics}, statistics, roles, fitted.classes)
+        return cls({name: fitted.fields[name].scaling for name in statistics}, statistics, roles_of(opened) or Roles(), fitted.classes)
 
     def renamed(self, names: Mapping[str, str]) -> Preprocessing:
         """The same of inputs that are called otherwise."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import compiler
 from ..errors import DataError, OptionError, TypeMismatchError
+from ..feed.items import array_of
 from ..graph import Graph, TensorType, kind_of, type_of
 from ..graph.copy import copied
 from ..graph.digest import digest
@@ -68,7 +69,7 @@ class LossModel(Model):
         if self.loss.takes in ("classes", "numbers") and len(arrays) == count:
             raise DataError(f"The loss {self.loss_name} needs {LABELS} after the model's inputs: call model(x, {LABELS}); "
                             "where forward() computes its loss itself, set loss='identity'.")
-        return [*super()._arrays(arrays[:count]), *(self._label(np.asarray(a)) for a in arrays[count:])]
+        return [*super()._arrays(arrays[:count]), *(self._label(array_of(a)) for a in arrays[count:])]
 
     def _label(self, labels: np.ndarray) -> np.ndarray:
         """Class numbers as int64, targets in the model's precision; for a loss of one's own by what they are."""

@@ -2,6 +2,7 @@
 from .dataset import Dataset, Field
 from .loader import AsynchronousDataAccessor, DataLoader
 from .scaling import Scaling, Statistics
-from .sources import Data, Roles, check_given, open_data
+from .sources import Data, Roles, check_given, open_data, open_more, roles_of
 
-__all__ = ["AsynchronousDataAccessor", "Data", "DataLoader", "Dataset", "Field", "Roles", "Scaling", "Statistics", "check_given", "open_data"]
+__all__ = ["AsynchronousDataAccessor", "Data", "DataLoader", "Dataset", "Field", "Roles", "Scaling", "Statistics", "check_given", "open_data",
+           "open_more", "roles_of"]

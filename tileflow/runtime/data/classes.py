@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError
+from ...feed.items import array_of
 
 CHUNK = 1 << 16
 """Rows looked at together."""
@@ -18,7 +19,7 @@ def numbered(labels: Any, what: str) -> tuple[Any, tuple[str, ...] | None]:
     Raises:
         DataError: bytes that are no text.
     """
-    array = np.asarray(labels) if not isinstance(labels, np.ndarray) else labels
+    array = array_of(labels)
     if array.dtype.kind == "O" and array.size and all(isinstance(x, str) for x in array.flat):
         array = array.astype(np.str_)
     if array.dtype.kind == "T":

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError
-from ...feed.items import Batch, Chosen, Items, Stream
+from ...feed.items import Batch, Chosen, Items, Stream, array_of
 from ...graph.types import TensorType, kind_of
 from ...options import Options
 from .classes import numbered
 from .columns import LOOKED_AT, Column
 from .scaling import Scaling, Statistics, resolve
+from .values import doubts
 
 _CHUNK = 1 << 16          # rows looked at together when values are checked
 SMALLEST_IMAGE = 64
@@ -42,7 +43,9 @@ class Field:
     def of(cls, array: Any, what: str) -> Field:
         """`array` as it is; DataError where it is not an array of numbers with at least one axis."""
         try:
-            found = np.asarray(array)
+            found = array_of(array)
+        except DataError:
+            raise
         except ValueError as error:
             hint = "; inputs and labels together are a tuple (inputs, labels)" if isinstance(array, list) else ""
             raise DataError(f"{what} cannot be made an array ({str(error).split('.')[0]}){hint}.") from None
@@ -87,6 +90,7 @@ class Dataset:
     byte_scale: factor that brings this source's bytes to 0..1.
     notes: sentences about what was adapted, for the user.
     classes: names of the classes in the order of their numbers, where the labels were strings.
+    nameless: the fields' names are ours, for arrays that came in order: they say nothing of a model's inputs.
     """
 
     name: str
@@ -99,6 +103,7 @@ class Dataset:
     notes: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
     source: Items | Stream | None = None
+    nameless: bool = False
 
     def __post_init__(self) -> None:
         if not self.fields:
@@ -249,7 +254,7 @@ class Dataset:
         fields, notes = self._matched(list(inputs))
         for name, wanted in inputs.items():
             fields[name], said = _fit(f"Input {name}", fields[name], wanted, self.byte_scale, options, (known or {}).get(name), scaled=True)
-            notes += said
+            notes += [*said, *doubts(f"Input {name}", fields[name].array, self.rows, fields[name].dtype)]
         target = self.label
         if label is not None and target is not None:
             target, said = _fit("The label", target, label, 1.0, options, None, scaled=False)
@@ -261,17 +266,20 @@ class Dataset:
         return {name: field.sample for name, field in self._matched(names)[0].items()}
 
     def _matched(self, names: Sequence[str]) -> tuple[dict[str, Field], list[str]]:
-        """A field for each model input."""
-        if all(name in self.fields for name in names):
+        """A field for each model input: by name where it has one, the others in order."""
+        taken = [name for name in names if name in self.fields and not self.nameless]
+        if len(taken) == len(names):
             spare = [name for name in self.fields if name not in names]
             return {name: self.fields[name] for name in names}, [f"The model has no input for {', '.join(spare)}."] if spare else []
         if all(name in self.columns for name in names):
             table = next(iter(self.fields.values())).array
             return {name: Field.of(table[:, self.columns.index(name)], f"Column {name}") for name in names}, []
         if len(names) == len(self.fields):
-            pairs = [f"{theirs} for {ours}" for ours, theirs in zip(names, self.fields, strict=True)]
-            return (dict(zip(names, self.fields.values(), strict=True)),
-                    [f"Inputs are taken in order: {', '.join(pairs)}."] if len(names) > 1 else [])
+            rest = iter([name for name in self.fields if name not in taken])
+            pairs = {name: name if name in taken else next(rest) for name in names}
+            others = "Other inputs" if taken else "Inputs"
+            said = ", ".join(f"{theirs} for {ours}" for ours, theirs in pairs.items() if ours not in taken)
+            return {name: self.fields[pair] for name, pair in pairs.items()}, [f"{others} are taken in order: {said}."] if len(names) > 1 else []
         raise DataError(f"The model has inputs {', '.join(names)}; data {self.name} have {', '.join(self.columns or self.fields)}. "
                         "Name the arrays or columns to use with the option inputs.")
 

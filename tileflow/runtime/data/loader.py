@@ -125,6 +125,11 @@ class DataLoader:
         except (TypeError, NotImplementedError, AttributeError):
             return None
 
+    @property
+    def left_out(self) -> int:
+        """Rows of each epoch that fill no batch and are not read."""
+        return (self.rows or 0) % self.combined_batch_size if self.drop_last else 0
+
     def __len__(self) -> int:
         """Batches in a whole epoch (TypeError where the data have no length)."""
         if self.rows is None:

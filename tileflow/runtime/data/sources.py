@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import DataError, OptionError
-from ...feed.items import Items, Stream, is_by_number, is_one_by_one
+from ...feed.items import Items, Stream, array_of, is_by_number, is_one_by_one
 from ...graph.types import kind_of
 from ...options import Options
 from .columns import Head, columns_of
 from .dataset import Dataset, Field
 from .idx import find_idx, is_idx, read_idx
 from .npy import open_npy, open_npz
-from .table import read_table
+from .table import has_names, read_table
 
 LABEL_NAMES = ("y", "label", "labels", "target", "targets")
 BUILT_IN = ("digits",)
@@ -34,6 +34,11 @@ class Roles(NamedTuple):
 
     inputs: tuple[str, ...] = ()
     label: str | None = None
+
+
+def roles_of(opened: Dataset) -> Roles | None:
+    """What the arrays or columns are called that inputs and label were taken from; None where they had no names."""
+    return None if opened.label_name is None else Roles(opened.columns or tuple(opened.fields), opened.label_name)
 
 
 class Data(NamedTuple):
@@ -70,6 +75,18 @@ def open_data(spec: Any, options: Options | None = None, trained: Roles | None =
     data = _open(spec, options, trained or Roles())
     if data.test is None and options.validation_split > 0:
         return Data(*data.train.split(options.validation_split, options.seed), split=True)
+    return data
+
+
+def open_more(spec: Any, options: Options, first: Dataset, trained: Roles) -> Data:
+    """Open data to measure with, which are taken as those to train with were: the same arrays or columns, in the same order.
+
+    Where a table has no names, or stands beside what is no table, its label is where it is by default.
+    """
+    data = open_data(spec, options, roles_of(first) or trained)
+    part = data.train if data.test is None else data.test
+    if part.label is None and part.columns and first.label_name is not None and not (has_names(first.columns) and has_names(part.columns)):
+        return open_data(spec, options)
     return data
 
 
@@ -118,7 +135,7 @@ def _open(spec: Any, options: Options, trained: Roles) -> Data:
 
 
 def _holding(array: Any) -> Callable[[], np.ndarray]:
-    return lambda: np.asarray(array)
+    return lambda: array_of(array)
 
 
 def _of_rows(spec: Any, source: Items | Stream, options: Options, trained: Roles) -> Data:
@@ -151,7 +168,7 @@ def _of_rows(spec: Any, source: Items | Stream, options: Options, trained: Roles
     *first, last = fields.values()
     given = first or [last]
     names = ["x"] if len(given) == 1 else [f"x{i}" for i in range(len(given))]
-    return Data(Dataset(name, dict(zip(names, given, strict=True)), last if first else None, source=source), None)
+    return Data(Dataset(name, dict(zip(names, given, strict=True)), last if first else None, source=source, nameless=True), None)
 
 
 def _open_tuple(spec: tuple[Any, ...]) -> Data:
@@ -165,7 +182,7 @@ def _open_tuple(spec: tuple[Any, ...]) -> Data:
 def _of_tuple(parts: tuple[Any, ...]) -> Dataset:
     inputs = parts[:-1] or parts
     names = ["x"] if len(inputs) == 1 else [f"x{i}" for i in range(len(inputs))]
-    return Dataset.of(dict(zip(names, inputs, strict=True)), parts[-1] if len(parts) > 1 else None)
+    return Dataset.of(dict(zip(names, inputs, strict=True)), parts[-1] if len(parts) > 1 else None, nameless=True)
 
 
 def _built_in(name: str, options: Options) -> Data:
@@ -216,16 +233,23 @@ def _table(path: Path, options: Options, trained: Roles) -> Data:
     names = options.inputs or (trained.inputs if set(trained.inputs) <= set(table.columns) else ())
     chosen = ([_column(table.columns, name, path) for name in names] if names
               else [i for i in range(len(table.columns)) if i != label])
+    if options.inputs and not options.label and label in chosen:
+        raise DataError(f"Table {path}: the label would be its last column, {table.columns[label or 0]}, which is among the inputs; name it with the "
+                        "option label, or leave it out of the inputs.")
+    lost = [] if options.inputs or not has_names(table.columns) else [name for name in trained.inputs if name not in table.columns]
+    notes = () if not lost or not len(chosen) == len(trained.inputs) > 1 else (
+        f"Table {path} has no column {', '.join(lost[:5])}{' ...' if len(lost) > 5 else ''}, as the data that the model was trained on had; its "
+        "columns are taken in order.",)
     if not chosen:
         raise DataError(f"Table {path} has no column but the label {table.columns[label or 0]}.")
     inputs = table.values[:, chosen]
     columns = tuple(table.columns[i] for i in chosen)
     if label is None:
-        return Data(Dataset.of({"x": inputs}, None, str(path), columns=columns), None)
+        return Data(Dataset.of({"x": inputs}, None, str(path), columns=columns, notes=notes), None)
     target = table.values[:, label] if table.words is None else table.words
     if table.words is None and np.all(np.isfinite(target)) and np.array_equal(target, np.trunc(target)):
         target = target.astype(np.int64)
-    return Data(Dataset.of({"x": inputs}, target, str(path), columns=columns, label_name=table.columns[label]), None)
+    return Data(Dataset.of({"x": inputs}, target, str(path), columns=columns, label_name=table.columns[label], notes=notes), None)
 
 
 def _label_column(columns: tuple[str, ...], options: Options, trained: Roles, path: Path) -> int | None:
@@ -253,7 +277,8 @@ def _named(arrays: Arrays, name: str, options: Options, trained: Roles) -> Data:
         raise DataError(f"Data {name} hold no arrays.")
     train = _dataset(arrays, parts.get("train") or next(iter(parts.values())), name, options, trained)
     measured = parts.get("test") or parts.get("val") if "train" in parts else None
-    return Data(train, _dataset(arrays, measured, f"{name} (test)", options, trained) if measured else None)
+    found = roles_of(train) or trained
+    return Data(train, _dataset(arrays, measured, f"{name} (test)", options, found) if measured else None)
 
 
 def _part_of(full: str) -> tuple[str, str]:

@@ -79,6 +79,11 @@ def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None]) ->
     return Table(columns, values, label, words)
 
 
+def has_names(columns: tuple[str, ...]) -> bool:
+    """The columns are those of a table with a header."""
+    return any(not name.isdecimal() for name in columns)
+
+
 def _count_cells(path: Path) -> int:
     """At most how many cells a file has, counted without keeping it."""
     with open_regular(path) as file:
