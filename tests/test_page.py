@@ -291,6 +291,46 @@ def test_addresses_and_gaps_of_a_tile(shown, several, tmp_path):
     others = [t for t in range(96) if t not in {x["tile"] for x in several["layouts"] if x["ipu"] == fullest["number"]}]
     page(f"(f => {{ f.value = {others[-1]}; f.dispatchEvent(new Event('change')); }})(document.querySelector('#panel-memory input[type=number]'))")
     page.frame()
+    assert f"Addresses of tile {others[-1]}" in page("document.querySelector('#panel-memory').innerText")
+    quiet(page)
+
+
+def drawn(page, ipu, tile):
+    """Picks a tile; what it takes, laid out, as the page says it."""
+    if page("!!document.querySelector('#panel-memory select')"):
+        page(f"(s => {{ s.value = {ipu}; s.dispatchEvent(new Event('change')); }})(document.querySelector('#panel-memory select'))")
+    page(f"(f => {{ f.value = {tile}; f.dispatchEvent(new Event('change')); }})(document.querySelector('#panel-memory input[type=number]'))")
+    page.frame()
+    return page("document.querySelector('#panel-memory').innerText").split("Laid out, it takes ")[1].split(" of")[0]
+
+
+def test_the_page_lays_out_any_tile_as_the_report_does(shown, one, several, tmp_path):
+    """Its addresses are those of report.json where that has them, at every step; and those of any other tile hold what the tile holds then."""
+    for found in (one, several, compiled(strategy="serial_phased", stages=("first", "second"), tensors_liveness="off_chip_after_each_phase")):
+        page = opened(shown, tmp_path, found)
+        tab(page, "memory")
+        for laid in found["layouts"]:
+            assert drawn(page, laid["ipu"], laid["tile"]) == f"{laid['extent']:,}"
+            mine = [s["index"] for s in found["steps"] if s["ipu"] == laid["ipu"] or not found["ipus"]]
+            page("document.querySelectorAll('#panel-memory svg[role=slider]')[1].focus()")
+            for k in (0, len(mine) // 3, len(mine) // 2, len(mine) - 1):
+                page.key("Home", *["ArrowRight"] * k)
+                wanted = stacked(found, laid, mine[k])
+                table = [tuple(int(row[i].replace(",", "")) for i in (0, 1)) for row in rows(page, 1)]
+                assert table == wanted[:len(table)]
+        quiet(page)
+
+
+def test_a_report_of_an_older_version_has_addresses_of_its_fullest_tiles(shown, several, tmp_path):
+    old = {**copy.deepcopy(several), "schema_version": 5}
+    for step in old["steps"]:
+        del step["running"]
+    page = opened(shown, tmp_path, report.validate(older.upgraded(old), "it"))
+    tab(page, "memory")
+    fullest = max(several["ipus"], key=lambda i: i["worst"])
+    others = [t for t in range(96) if t not in {x["tile"] for x in several["layouts"] if x["ipu"] == fullest["number"]}]
+    page(f"(f => {{ f.value = {others[-1]}; f.dispatchEvent(new Event('change')); }})(document.querySelector('#panel-memory input[type=number]'))")
+    page.frame()
     assert "Those of the fullest tiles are laid out" in page("document.querySelector('#panel-memory').innerText")
     page("[...document.querySelectorAll('#panel-memory .link')].find(b => b.textContent.startsWith('tile ')).click()")
     page.frame()

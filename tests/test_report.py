@@ -88,7 +88,7 @@ def change(value, path, new):
 
 
 @pytest.mark.parametrize(("path", "new", "says"), [
-    (("schema_version",), 2, "has schema_version 2, and this tileflow reads versions 3 to 5"),
+    (("schema_version",), 2, "has schema_version 2, and this tileflow reads versions 3 to 6"),
     (("schema_version",), None, "has schema_version None"),
     (("totals",), None, "totals is missing"),
     (("totals", "cycles"), 1.5, "totals.cycles is a number, not an integer"),
@@ -107,6 +107,9 @@ def change(value, path, new):
     (("chip", "ipus"), 0, "chip.ipus is 0, less than 1"),
     (("steps", 2, "index"), 7, "steps[2].index is 7"),
     (("steps", 2, "inputs"), [0], "steps[2] names a variable that there is not"),
+    (("steps", 2, "running", "spread"), 900, "steps[2].running has a spread that there is not"),
+    (("steps", 2, "running", "bytes"), {"air": 1}, "steps[2].running is of a category that there is not"),
+    (("steps", 2, "running", "bytes"), {"exchange": -1}, "steps[2].running.bytes.exchange is -1, less than 0"),
     (("memory", "kinds"), [], "memory.categories are not those of memory.kinds"),
     (("memory", "steps", "fullest"), [0], "memory.steps does not have a number for each of the 6 steps"),
     (("schedule",), [{"kind": "dance"}], "schedule[0] is no step"),

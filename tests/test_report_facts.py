@@ -54,9 +54,14 @@ def built(request):
     return report.validate(json.loads(json.dumps(made.report)), "it")
 
 
+def spread(built, number):
+    """A spread as elements per tile."""
+    runs = np.array(built["spreads"][number]).reshape(-1, 2)
+    return np.repeat(runs[:, 1], runs[:, 0])
+
+
 def per_tile(built, variable):
-    spread = np.array(built["spreads"][variable["spread"]]).reshape(-1, 2)
-    return np.repeat(spread[:, 1], spread[:, 0]) * variable["element_bytes"]
+    return spread(built, variable["spread"]) * variable["element_bytes"]
 
 
 def held(built, ipu, step):
@@ -86,6 +91,25 @@ def test_every_byte_of_every_tile_is_accounted_for(built):
             for name, bytes_ in held(built, number, step).items():
                 if name in by_variables:
                     assert bytes_[tile] == memory["steps"]["categories"][name][step], (name, step)
+
+
+def test_what_runs_and_what_is_there_are_the_peak_of_every_tile(built):
+    """From variables, code and `running` alone: what each tile holds at each step, so its fullest moment, and the fullest tile of each step."""
+    ipus = [(i["number"], i["memory"]) for i in built["ipus"]] or [(0, built["memory"])]
+    for number, memory in ipus:
+        code, peak, at = np.array(memory["categories"]["code"]), np.array(memory["always_live"]), np.full(len(memory["peak"]), -1)
+        for s in built["steps"]:
+            if s["ipu"] != number and built["ipus"]:
+                continue
+            on = spread(built, s["running"]["spread"])
+            assert set(on) <= {0, 1}
+            assert on.sum() == s["tiles"]
+            now = code + sum(held(built, number, s["index"]).values()) + on * sum(s["running"]["bytes"].values())
+            assert now[memory["steps"]["fullest"][s["index"]]] == now.max()
+            at[now > peak] = s["index"]
+            peak = np.maximum(peak, now)
+        assert peak.tolist() == memory["peak"]
+        assert at.tolist() == memory["peak_step"]
 
 
 def test_addresses_hold_every_byte_that_was_counted(built):
@@ -220,7 +244,7 @@ def version_3(built):
     for ipu in old["ipus"]:
         del ipu["memory"]
     for s in old["steps"]:
-        for name in ("inputs", "outputs", "utilisation", "choice"):
+        for name in ("inputs", "outputs", "utilisation", "choice", "running"):
             del s[name]
     return old
 
@@ -237,13 +261,31 @@ def test_version_3_is_read_with_a_sentence(built, tmp_path):
 
 
 def test_version_4_is_read_with_a_sentence(built, tmp_path):
-    old = {k: v for k, v in copy.deepcopy(built).items() if k not in ("levers_sought", "layouts")}
+    old = {k: v for k, v in before_running(built).items() if k not in ("levers_sought", "layouts")}
     lever = {"name": "recompute", "fits": True, "bytes": 5, "cycles": 7, "slower": 2.0, "ipus": 1, "sentence": "Tried."}
     (tmp_path / "report.json").write_text(json.dumps({**old, "schema_version": 4, "levers": [lever]}))
     found = report.load(tmp_path)
     assert found["notes"][-1] == "This report is of an older version: addresses on tiles are not in it; compile the model again for these."
     assert found["levers"] == [{**lever, "samples_per_second": built["totals"]["samples_per_second"] / 2}]
     assert found["levers_sought"]
+    report.write(found, tmp_path / "again")
+    assert report.load(tmp_path / "again") == found
+
+
+def before_running(built):
+    """What version 5 wrote of the same program."""
+    old = {**copy.deepcopy(built), "schema_version": 5}
+    for s in old["steps"]:
+        del s["running"]
+    return old
+
+
+def test_version_5_is_read_with_a_sentence(built, tmp_path):
+    (tmp_path / "report.json").write_text(json.dumps(before_running(built)))
+    found = report.load(tmp_path)
+    assert found["notes"][-1] == ("This report is of an older version: addresses are in it of the fullest tiles only; compile the model again for "
+                                  "those of any.")
+    assert found["layouts"] == built["layouts"]
     report.write(found, tmp_path / "again")
     assert report.load(tmp_path / "again") == found
 

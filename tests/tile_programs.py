@@ -60,7 +60,7 @@ def handmade(layers: int = 3, tiles: int = 1472, scale: float = 1.0, chip: str =
     return SimpleNamespace(
         transfers=streams, host_cycles=8 * 171, streaming_cycles=0, off_chip={}, shares=Shares(), gather_cycles=0, io=HostIO(0, 8 * 171, (1.0, 1.0)),
         ipus=[], links=None, away=None, measured=None,
-        tried=[], collectives=[], samples_per_update=made.rows_per_period,
+        tried=[], collectives=[], rearranged=[0] * len(steps), samples_per_update=made.rows_per_period,
         memory_schedule=SimpleNamespace(of={}), peak_step=np.full(tiles, -1),
         program=made, chip=machine, options=TileOptions(per_op={"layer0*": 0.1}, serialized={"layer1*": ("output_channels", 2)}), steps=steps,
         always_live=always, peak=peak, categories=categories, phases=total, cycles_per_update=cycles, seconds_per_update=seconds,

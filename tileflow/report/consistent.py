@@ -23,7 +23,7 @@ def _wrong(report: Mapping[str, Any]) -> Iterator[str]:
     for at, memory in (("memory", report["memory"]), *of_ipus):
         yield from _tiles(at, memory, kinds)
         yield from _over_steps(at, memory, kinds, steps)
-    yield from _steps(report)
+    yield from _steps(report, kinds)
     yield from _variables(report)
     yield from _layouts(report, kinds)
 
@@ -51,13 +51,18 @@ def _over_steps(at: str, memory: Mapping[str, Any], kinds: set[str], steps: int)
         yield f"{at} names steps or tiles that there are not"
 
 
-def _steps(report: Mapping[str, Any]) -> Iterator[str]:
+def _steps(report: Mapping[str, Any], kinds: set[str]) -> Iterator[str]:
     variables = len(report["variables"])
     for i, step in enumerate(report["steps"]):
         if step["index"] != i:
             yield f"steps[{i}].index is {step['index']}"
         if not all(0 <= n < variables for n in (*step["inputs"], *step["outputs"])):
             yield f"steps[{i}] names a variable that there is not"
+        if step["running"] is not None:
+            if not 0 <= step["running"]["spread"] < len(report["spreads"]):
+                yield f"steps[{i}].running has a spread that there is not"
+            if not set(step["running"]["bytes"]) <= kinds:
+                yield f"steps[{i}].running is of a category that there is not"
 
 
 def _variables(report: Mapping[str, Any]) -> Iterator[str]:

@@ -1,15 +1,18 @@
 """What a report says of memory: bytes over tiles and over steps, the variables, and how each lies on the tiles."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..tiles.placing.addresses import Addresses, lay_out
-from ..tiles.placing.memory import ALWAYS_LIVE, Memory, category
+from ..tiles.placing.memory import ALWAYS_LIVE, Memory, brought, category, tiles_of
+from ..tiles.plans.plan import TileStep
 from ..tiles.program.schedule import Storage
 
 if TYPE_CHECKING:
+    from ..tiles.hardware.chip import Chip
     from ..tiles.machine import TileProgram
 
 MOST_TILES, MOST_BLOCKS = 8, 2000
@@ -42,16 +45,27 @@ class Variables:
     def _row(self, storage: Storage, ipu: int, heir: int | None) -> dict[str, Any]:
         mapping = storage.mapping
         assert mapping is not None
-        spread = self._known.get(mapping)
-        if spread is None:
-            spread = self._known[mapping] = len(self.spreads)
-            self.spreads.append(runs(mapping.elements_per_tile()))
+        spread = self._spread(mapping, mapping.elements_per_tile)
         each, always = storage.itemsize * storage.copies, storage.always_live
         return {"name": storage.name, "kind": storage.kind, "category": category(storage), "layer": storage.layer, "shape": list(storage.shape),
                 "dtype": storage.dtype, "ipu": ipu, "bytes": int(mapping.elements_per_tile().sum()) * each, "largest": mapping.worst * each,
                 "tiles": mapping.tiles_used, "spread": spread, "element_bytes": each, "copies": storage.copies,
                 "birth": None if always else storage.birth, "death": None if always else storage.death, "heir": heir, "off_chip": storage.off_chip,
                 "stays": [] if always else [list(span) for span in storage.spans]}
+
+    def _spread(self, key: Any, made: Callable[[], np.ndarray]) -> int:
+        """The number of a spread, made where its key is not known."""
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = len(self.spreads)
+            self.spreads.append(runs(made()))
+        return found
+
+    def running(self, step: TileStep, moved: int, chip: Chip) -> dict[str, Any]:
+        """What a step needs on its tiles while it runs, and which these are. moved: bytes that rearrangements bring to the worst tile."""
+        plan = step.plan
+        key = "on", plan.layout, plan.start_tile, plan.tiles
+        return {"spread": self._spread(key, lambda: tiles_of(plan, chip).astype(np.int64)), "bytes": brought(plan, moved)}
 
     def number(self, storage: Storage | None, ipu: int) -> int | None:
         """The variable of a tensor on an IPU; None for none."""

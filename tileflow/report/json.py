@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..tiles.plans.plan import Phases, TileStep
     from ..tiles.tiled import Lever
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 FILE = "report.json"
 PHASES = ("compute", "exchange", "sync", "transform", "reduce")
 LINES = ("steps", "variables", "spreads", "layouts")
@@ -69,7 +69,8 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
         "crossing": [] if tiled.links is None else [{"part": part, "cycles": n} for part, n in tiled.links.cycles.items()],
         "streaming": [] if tiled.away is None else
         [{"stream": name, "bytes": n, "cycles": tiled.away.cycles[name]} for name, n in tiled.away.bytes.items()],
-        "steps": [_step(s, names[s.node], int(b), tiled, variables) for s, b in zip(tiled.steps, tiled.liveness, strict=True)],
+        "steps": [_step(s, names[s.node], int(b), moved, tiled, variables)
+                  for s, b, moved in zip(tiled.steps, tiled.liveness, tiled.rearranged, strict=True)],
         "variables": variables.rows, "spreads": variables.spreads, "layouts": facts.layouts(tiled, variables),
         "levers_sought": tiled.tried is not None, "levers": [_lever(lever) for lever in tiled.tried or ()],
         "infeasible": [str(x) for x in tiled.infeasible],
@@ -111,7 +112,7 @@ def _phases(phases: Phases) -> dict[str, int]:
     return {name: int(getattr(phases, name)) for name in PHASES}
 
 
-def _step(step: TileStep, name: str, tile_bytes: int, tiled: TileProgram, variables: facts.Variables) -> dict[str, Any]:
+def _step(step: TileStep, name: str, tile_bytes: int, moved: int, tiled: TileProgram, variables: facts.Variables) -> dict[str, Any]:
     plan, origin, node = step.plan, step.node.origin, step.node
     flops = step.work.flops * step.times
     return {
@@ -123,7 +124,7 @@ def _step(step: TileStep, name: str, tile_bytes: int, tiled: TileProgram, variab
         "cycles_per_update": step.phases.total * step.repeats, "flops": flops, "utilisation": _utilisation(step, flops, tiled.chip),
         "temp_bytes": plan.temp_bytes, "bound_bytes": plan.bound_bytes, "exchange_bytes": plan.exchange_bytes, "code_bytes": plan.code_bytes,
         "live_bytes": step.live_bytes, "tile_bytes": tile_bytes, "fits": plan.fits, "limit": plan.limit,
-        "choice": None if plan.choice is None else _plain(plan.choice),
+        "choice": None if plan.choice is None else _plain(plan.choice), "running": variables.running(step, moved, tiled.chip),
     }
 
 

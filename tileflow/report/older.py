@@ -24,6 +24,13 @@ def _version(report: dict[str, Any]) -> int:
     return found if isinstance(found, int) else 0
 
 
+def _from_5(report: dict[str, Any]) -> dict[str, Any]:
+    """What operators need on their tiles while they run, from which addresses on any tile follow, came with version 6."""
+    note = "This report is of an older version: addresses are in it of the fullest tiles only; compile the model again for those of any."
+    steps = [{**s, "running": None} for s in report["steps"]]
+    return {**report, "schema_version": 6, "steps": steps, "notes": [*report["notes"], *([note] if report["layouts"] else [])]}
+
+
 def _from_4(report: dict[str, Any]) -> dict[str, Any]:
     """Addresses, and what throughput levers gave, came with version 5."""
     known = report["totals"]["samples_per_second"]
@@ -47,6 +54,6 @@ def _from_3(report: dict[str, Any]) -> dict[str, Any]:
             "levers": []}
 
 
-UPGRADES = {3: _from_3, 4: _from_4}
+UPGRADES = {3: _from_3, 4: _from_4, 5: _from_5}
 """From each version to the next."""
 NEWEST = 1 + max(UPGRADES)

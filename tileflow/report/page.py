@@ -18,7 +18,7 @@ from .pagedata import data
 
 FILE, COMPARISON = "page.html", "compare.html"
 WEB = Path(__file__).with_name("web")
-SCRIPTS = ("base", "table", "plot", "summary", "insights", "addresses", "tiles", "memory", "liveness", "variables", "program", "operators",
+SCRIPTS = ("base", "table", "plot", "summary", "insights", "arena", "addresses", "tiles", "memory", "liveness", "variables", "program", "operators",
            "execution", "compare", "main")
 """Parts of the script, in the order in which they build on each other."""
 

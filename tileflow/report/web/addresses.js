@@ -1,12 +1,27 @@
 // Where everything lies in the memory of a tile: addresses over the cycles, and a table of what lies there at the step that is picked, gaps included.
 
-// The layout of a tile; undefined where it was not laid out.
-const layoutOf = (one, tile) => the().layouts.find(l => l.ipu === one.number && l.tile === tile);
-
-function addressCard(one, tile, pickTile) {
+function addressCard(one, tile, pickTile, again) {
   const r = the(),
     m = r.memory,
     laid = layoutOf(one, tile);
+  if (!laid && canLayOut())
+    return card(
+      "Addresses",
+      "Of so many operators that takes a moment.",
+      h(
+        "button",
+        {
+          type: "button",
+          on: {
+            click: () => {
+              layoutOf(one, tile, true);
+              again();
+            },
+          },
+        },
+        `Lay out tile ${tile}`,
+      ),
+    );
   if (!laid) {
     const others = r.layouts.filter(l => l.ipu === one.number).map(l => l.tile);
     if (!others.length) return null;
@@ -107,7 +122,8 @@ function addressCard(one, tile, pickTile) {
   function show() {
     const rows = stack(at),
       lost = sum(rows.filter(row => row[2] === -1).map(row => row[1]));
-    const name = k => (rows[k][2] === -1 ? "gap" : rows[k][2] === -2 ? "free above" : words(rows[k][2]));
+    const name = k =>
+      rows[k][2] === -1 ? (rows[k][1] < r.align ? "rounded up" : "gap") : rows[k][2] === -2 ? "free above" : words(rows[k][2]);
     const grid = bigTable({
       label: `addresses at step ${mine[at]}`,
       count: rows.length,

@@ -125,13 +125,24 @@ function perTile(variables, spreads, number) {
   for (let i = 0; i < runs.length; i += 2) for (let k = 0; k < runs[i]; k++) found.push(runs[i + 1] * each);
   return found;
 }
-function onTile(variables, spreads, number, tile) {
-  const runs = spreads[variables.spread[number]];
+function elementsAt(runs, tile) {
   for (let i = 0, at = 0; i < runs.length; i += 2) {
     at += runs[i];
-    if (tile < at) return runs[i + 1] * variables.each[number];
+    if (tile < at) return runs[i + 1];
   }
   return 0;
+}
+const onTile = (variables, spreads, number, tile) => elementsAt(spreads[variables.spread[number]], tile) * variables.each[number];
+// Bytes on one tile of any variable, by its number: each spread is looked at once.
+function onTileOf(tile) {
+  const r = the(),
+    v = r.variables,
+    known = new Map();
+  return number => {
+    const spread = v.spread[number];
+    if (!known.has(spread)) known.set(spread, elementsAt(r.spreads[spread], tile));
+    return known.get(spread) * v.each[number];
+  };
 }
 // Whether a step is in one of the stays: first and last steps, again and again.
 function there(stays, step) {

@@ -116,7 +116,8 @@ VIEWS.Memory = panel => {
         v.name.length ? grid.element : null,
       ),
     );
-    below.replaceChildren(...[addressCard(one, t, tile => chart.set(tile))].filter(Boolean));
+    const lay = () => below.replaceChildren(...[addressCard(one, t, tile => chart.set(tile), lay)].filter(Boolean));
+    lay();
     say(`Tile ${t}: ${count(one.peak[t])} bytes`);
   }
   panel.append(
