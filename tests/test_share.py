@@ -163,6 +163,7 @@ def test_after_a_rest_the_first_count_decides(monkeypatch: pytest.MonkeyPatch):
         assert machine.counts(1) == allowed
     machine.running = 2
     assert machine.counts(1, 2 * REST) == 2
+    assert machine.counts(COUNTS - 2) == 2
     assert machine.counts(1) == 1                         # it stays: that was no client
 
 
@@ -235,6 +236,35 @@ def test_the_machines_count_says_nothing_of_processors_that_may_not_be_used(monk
     monkeypatch.setattr(share.os, "cpu_count", lambda: 64)
     machine.running = 50
     assert machine.counts(50) == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two processors to use")
+def test_sleeping_helpers_are_kept_off_their_callers_processor(monkeypatch: pytest.MonkeyPatch):
+    """Where processors are virtual a woken thread is queued behind its waker, although another processor sleeps."""
+    pool, usable = Pool(spin_ns=0, yield_ns=0), os.sched_getaffinity(0)
+    monkeypatch.setattr(pool._share, "allowed", lambda workers: workers)
+
+    def of_helper(mine: set[int]) -> set[int]:
+        """The helper's processors after a call of a thread that may use `mine`."""
+        end = time.monotonic() + 20
+        while pool._awake() > 1 and time.monotonic() < end:
+            time.sleep(0.001)
+        os.sched_setaffinity(0, mine)
+        try:
+            pool.allowed(2)
+        finally:
+            os.sched_setaffinity(0, usable)
+        return os.sched_getaffinity(pool.helpers[0].native_id or 0)
+    try:
+        pool.start(2)
+        first, second = sorted(usable)[:2]
+        apart = of_helper(usable)
+        assert len(apart) == len(usable) - 1
+        assert of_helper({first}) == apart                              # a caller with one processor has none to leave
+        assert of_helper({first, second}) in ({first}, {second})
+        assert len(of_helper(usable)) == len(usable) - 1                # and it follows what the caller may use
+    finally:
+        pool.close()
 
 
 def test_a_pool_knows_how_many_of_its_threads_are_awake():

@@ -59,6 +59,8 @@ def aligned(nbytes: int) -> np.ndarray:
 
 
 _processors = limits.Processors()
+_processor: Callable[[], int] | None = getattr(ctypes.CDLL(None), "sched_getcpu", None) if hasattr(os, "sched_setaffinity") else None
+"""The number of the processor that this thread runs on; None where threads cannot be kept to some."""
 
 
 def usable() -> int:
@@ -100,6 +102,7 @@ class Pool:
             libc.pthread_cond_init(ctypes.c_void_p(self.address + boards.CONDITION), None)
         self.helpers: list[threading.Thread] = []
         self.closed = False
+        self._off: tuple[int, set[int]] | None = None             # the processor that helpers keep off, of those that the caller may use
         self._share = Share(processors or usable, self._awake)
         self._lock = threading.Lock()
         self._taken: list[tuple[int, int]] = []
@@ -116,6 +119,7 @@ class Pool:
                 except RuntimeError:                              # the system has no more: fewer workers do the same work
                     return
                 self.helpers.append(thread)
+                self._off = None
                 if thread.native_id is not None:
                     self._share.watch(thread.native_id)
 
@@ -123,7 +127,29 @@ class Pool:
         """How many of `workers` may run now."""
         if workers == 1 or self.closed:
             return 1
-        return min(self._share.allowed(workers), len(self.helpers) + 1)
+        found = min(self._share.allowed(workers), len(self.helpers) + 1)
+        if found > 1 and self.memory[boards.SLEEPERS // 8] == len(self.helpers):
+            self._apart()
+        return found
+
+    def _apart(self) -> None:
+        """Keep the helpers, which all sleep, off the processor on which their caller runs now.
+
+        Linux takes a virtual processor that sleeps for one that its host has taken away, and queues a woken thread behind its waker instead: two
+        threads then share one processor of two for up to 10 ms, and a call after a rest takes the time of one. The processors are otherwise those
+        that the caller may use.
+        """
+        if _processor is None:
+            return
+        try:
+            here, usable = _processor(), os.sched_getaffinity(0)
+            if (here, usable) == self._off or usable == {here}:
+                return
+            for number in filter(None, [thread.native_id for thread in self.helpers]):
+                os.sched_setaffinity(number, usable - {here})
+            self._off = here, usable
+        except OSError:                                           # a sandbox may forbid it
+            self._off = None
 
     def _awake(self) -> int:
         """How many threads run jobs or look for some: helpers and callers, less those asleep."""

@@ -38,9 +38,10 @@ COUNTS = 5
 REST = 0.01
 """Seconds after which earlier counts say nothing any more, whether we rested or computed: the next one decides alone, but for one thread."""
 HANDED = 1
-"""Threads that do not count there: whoever handed this call its work and waits for the answer often stands behind us on our own core, to go to sleep
-as soon as it may. (A client of another process was seen at every other request, which then ran on one worker of two and took twice as long. To sleep
-ourselves, so that it can, costs up to 5 ms beside busy processes.) One that stays is seen at the next counts, or by what it leaves our threads."""
+"""Threads that do not count until there are `COUNTS` counts: whoever handed this call its work and waits for the answer often stands behind us on our
+own core for some milliseconds, to go to sleep as soon as it may. (A client of another process was seen at every other request, which then ran on one
+worker of two and took twice as long. To sleep ourselves, so that it can, costs up to 5 ms beside busy processes.) One that stays is seen then, or by
+what it leaves our threads."""
 PATIENCE = (0.1, 1.6)
 """Seconds with fewer workers before more are tried again: at first, and at most; twice as many each time that was too early."""
 DOUBT = (1.0, 64.0)
@@ -163,7 +164,7 @@ class Share:
             self._counts.clear()
         self._counts.append(max(0, running - self._awake()))
         self._latest.append(self._counts[-1])
-        self._others = max(0, sorted(self._counts)[(len(self._counts) - 1) // 2] - rested * HANDED)
+        self._others = max(0, sorted(self._counts)[(len(self._counts) - 1) // 2] - HANDED * (len(self._counts) < COUNTS))
         workers = min(workers, self._usable)
         if self._left(workers) == workers:
             self._since = None
