@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from selection import pytest_addoption, pytest_collection_modifyitems, pytest_configure  # noqa: F401  (pytest finds its hooks here)
+from selection import pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_generate_tests  # noqa: F401  (pytest finds its hooks here)
 
 os.environ.setdefault("NUMBA_NUM_THREADS", str(max(2, os.cpu_count() or 1)))      # two threads are told from one on one core too
 os.environ.pop("TILEFLOW_DEFAULT_OPTIONS", None)                                  # options of whoever runs the tests are no part of them
@@ -21,10 +21,11 @@ def _lowered_graphs_are_verified() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Python's search for circles leaves alone what is there from now on, all tests and modules: compilations start it often, and it took a tenth of
-    the time of tests that compile; this halves it."""
+    """Python's search for circles leaves alone what is there from now on, all tests and modules, and is seldom: compilations start it often, and it
+    took a tenth of the time of tests that compile."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(scope="module")

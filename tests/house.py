@@ -41,11 +41,13 @@ def tree(path: Path) -> ast.Module:
 
 
 def _walked(node: ast.AST, types: bool) -> Iterator[ast.AST]:
-    """All nodes below; without `types` but for what stands for type checkers only."""
-    for child in ast.iter_child_nodes(node):
-        if types or not (isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING"):
-            yield child
-            yield from _walked(child, types)
+    """All nodes below, from the top; without `types` but for what stands for type checkers only."""
+    below = [node]
+    while below:
+        inner = [child for child in ast.iter_child_nodes(below.pop())
+                 if types or not (isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING")]
+        yield from inner
+        below += inner
 
 
 def imported_names(path: Path, types: bool = True) -> Iterable[tuple[str, str]]:

@@ -14,12 +14,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--exhaustive", action="store_true", help="run (with --last-skipped: as well) the tests marked exhaustive")
 
 
+def asked(config: pytest.Config) -> bool:
+    """Whether exhaustive tests run."""
+    return config.getoption("--exhaustive") or any("::" in name for name in config.args)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parameters of exhaustive tests, thousands, make no items where those do not run. One is left where there are no others: it is deselected."""
+    if not asked(metafunc.config):
+        calls = metafunc._calls
+        calls[:] = [call for call in calls if all(mark.name != "exhaustive" for mark in call.marks)] or calls[:1]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is exhaustive, unless it is asked for, by the option or by its name; and what did not skip, where only that is asked for."""
     cache = getattr(config, "cache", None)                                          # there is none with -p no:cacheprovider
     again = config.getoption("--last-skipped") and cache is not None
     skipped = set(cache.get(SKIPPED, [])) if again else set()                       # type: ignore[union-attr]
-    exhaustive = config.getoption("--exhaustive") or any("::" in name for name in config.args)
+
+    exhaustive = asked(config)
 
     def runs(item: pytest.Item) -> bool:
         if item.get_closest_marker("exhaustive"):

@@ -184,7 +184,7 @@ def test_chosen_blocks_give_the_same_bits_for_any_cut(path):
 
 # ---- bytes --------------------------------------------------------------------------------------------------------------
 
-PAIRS = [("uint8", "int8"), ("int8", "int8"), paths.rare("uint8", "uint8"), paths.rare("int8", "uint8")]
+PAIRS = [("uint8", "int8"), paths.rare("int8", "int8"), paths.rare("uint8", "uint8"), paths.rare("int8", "uint8")]
 """Element types of both sides: as quantised files have them, and others."""
 
 
@@ -221,6 +221,7 @@ def test_tiles_of_bytes_saturate_nowhere(byte_path, left, right):
         assert (found == k * (x + 128) * (y - 255)).all()
 
 
+@paths.exhaustive
 def test_tiles_of_bytes_in_batches(byte_path):
     """Of which B is broadcast, and A; and rows of a batch that make one product."""
     a, b = numbers("int8", 2, 2, 19, 70), numbers("uint8", 2, 70, 50)
@@ -230,6 +231,7 @@ def test_tiles_of_bytes_in_batches(byte_path):
     check_kernel(OPS["ByteProduct"](), a, b[0])
 
 
+@paths.exhaustive
 @pytest.mark.skipif(EMULATED, reason="runs more than leaves")
 def test_weights_laid_out_once_serve_tiles_and_vectors(byte_path):
     """What lays weights out does not know the rows; what follows a product is done to blocks of tiles, too: a layer at two batch sizes."""

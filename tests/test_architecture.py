@@ -27,9 +27,10 @@ def nodes(path: Path) -> tuple[ast.AST, ...]:
     return tuple(ast.walk(tree(path)))
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> tuple[str, ...]:
     """Full names of what a file imports, including inside functions and for type checkers: modules, or members of them."""
-    return (f"{module}.{name}" if name else module for module, name in imported_names(path))
+    return tuple(f"{module}.{name}" if name else module for module, name in imported_names(path))
 
 
 def part_of(name: str) -> str:

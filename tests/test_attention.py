@@ -63,7 +63,8 @@ def test_kernels(path: str, sizes: Any, reach: int | None, inside: tuple[bool, b
         check(FusedAttention(scale=sizes[5] ** -0.5, reach=reach, inside=inside), *operands(*sizes, inside), mask)
 
 
-@pytest.mark.parametrize("path", paths.PATHS)
+@paths.exhaustive
+@pytest.mark.parametrize("path", cpu.available())
 def test_softcap(path: str) -> None:
     with cpu.forced(path):
         for sizes, masked in (((1, 4, 2, QUERIES + 3, KEYS + 17, 16, 16), None), ((2, 1, 1, 7, 5, 3, 4), (2, 1, 7, 5))):
@@ -102,6 +103,7 @@ def test_half_against_torch() -> None:
         assert np.abs(np.float64(a) - exact).max() <= 1.1 * np.abs(theirs - exact).max()
 
 
+@paths.exhaustive
 def test_float64() -> None:
     q, k, v, g = operands(2, 2, 1, 19, 140, 6, 3, dtype="float64")
     check(FusedAttention(scale=0.4, reach=100), q, k, v, g, tolerance=1e-12)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from paths import exhaustive
 
 import tileflow
 from tileflow import Options, nn, optim
@@ -356,10 +357,15 @@ def test_only_chosen_weights_are_trained(options: dict[str, Any]):
 
 
 def test_inference_of_a_file():
-    """Rows that do not fill a batch, outputs by name, another precision."""
+    """Rows that do not fill a batch, outputs by name."""
     outputs = tileflow.infer(DIGITS, data=IMAGES, micro_batch_size=3)
     assert list(outputs) == ["logits"]
     np.testing.assert_allclose(outputs["logits"], tileflow.inference_model(DIGITS)(IMAGES), rtol=1e-5, atol=1e-5)
+
+
+@exhaustive
+def test_inference_of_a_file_in_another_precision():
+    outputs = tileflow.infer(DIGITS, data=IMAGES, micro_batch_size=3)
     double = tileflow.inference_model(DIGITS, precision="float64")(IMAGES)
     assert double.dtype == np.float64
     np.testing.assert_allclose(outputs["logits"], double, rtol=1e-4, atol=1e-5)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from paths import exhaustive, rare
 from peers import needs
 
 from bench import __main__ as bench
@@ -117,7 +118,7 @@ def test_pytorchs_side_agrees_with_float64(kind: str, shape: dict[str, Any]) -> 
     assert runner.error() <= tolerance(kind)
 
 
-@pytest.mark.parametrize("side", ["ours", "onnxruntime"])
+@pytest.mark.parametrize("side", [rare("ours"), "onnxruntime"])
 def test_both_sides_of_a_forest_agree_with_float64(side: str) -> None:
     if side != "ours":
         needs(side)
@@ -298,6 +299,7 @@ def test_a_missing_peer_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path:
         Side("torch", 1)
 
 
+@exhaustive
 def test_our_side_alone() -> None:
     """As with a peer that is missing: a time, an error, no ratio."""
     settings = pairs.Settings((1,), runs=1, against=(), only="17x31x61")

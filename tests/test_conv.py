@@ -53,7 +53,8 @@ def gradients_of(op: Conv, x: tuple[int, ...], w: tuple[int, ...], biased: bool 
 
 EVERYWHERE = ("strides", "primes")
 """Cases that every path runs: compiling is what these tests spend their time on."""
-SELDOM = ("all ones", "kernel as large as the image", "line in place", "channels in blocks, last block of filters overlaps")
+SELDOM = ("all ones", "kernel as large as the image", "line in place", "channels in blocks, last block of filters overlaps", "mnist1", "same",
+          "channels in blocks", "line", "line, stride and dilation", "pointwise, stride 2", "stride beyond kernel")
 """Cases that compile register blocks of their own and take the ways of others."""
 DOUBLE = ("primes", "strides")
 """Cases in float64."""

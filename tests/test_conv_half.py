@@ -102,7 +102,7 @@ def runs() -> Iterator[Any]:
         for dtype in NUMPY:
             for name in CASES:
                 if name in QUICK or (dtype == "float16" and everything):
-                    quick = name == QUICK[0] or (dtype == "float16" and not path.amx)
+                    quick = dtype == "float16" and (name == QUICK[0] or not path.amx)
                     yield paths.entry(path, dtype, name, quick=quick and path.tiles != "software")
 
 
@@ -130,6 +130,7 @@ def test_weights_laid_out_beforehand(path: cpu.Cpu, name: str) -> None:
         check_laid_out(op, *arrays)
 
 
+@paths.exhaustive
 def test_epilogues_read_the_rounded_result(path: cpu.Cpu) -> None:
     """The bits of the product and an elementwise pass after it."""
     x, w, bias = last(draw("float16", 2, 19, 6, 7)), draw("float16", 37, 19, 3, 3, seed=1), draw("float16", 37)

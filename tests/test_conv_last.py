@@ -47,6 +47,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 """Shapes are planar, as ONNX has them."""
 EVERYWHERE = ("primes", "strides", "depthwise, stride 2")
 """Cases that every path runs."""
+OFTEN = (*EVERYWHERE, "two filters to a channel", "no image")
 
 
 def last(x: Array) -> Array:
@@ -61,7 +62,7 @@ def forms(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> tuple[ConvChannel
             ConvWeightGradChannelsLast(ConvWeightGrad(kernel_shape=w[2:], biased=True, **shared)))
 
 
-@pytest.mark.parametrize(("path", "name"), [paths.on(path, name) for path in cpu.available() for name in CASES
+@pytest.mark.parametrize(("path", "name"), [(paths.on if name in OFTEN else paths.rare)(path, name) for path in cpu.available() for name in CASES
                                             if path == paths.FASTEST or name in EVERYWHERE])
 def test_kernels(path: str, name: str) -> None:
     x_shape, w_shape, attributes = CASES[name]
@@ -163,8 +164,9 @@ class Afterwards(Blockwise):
         return [*self.op.kernel(inputs, outputs, cpu), finish.epilogue.after(outputs[0].shape, self.op.epilogue)]
 
 
-@pytest.mark.parametrize(("name", "turned"), [("primes", True), paths.rare("primes", False), paths.rare("strides", True), ("strides", False),
-                                              paths.rare("sums in blocks of taps", True), paths.rare("volume", False), ("depthwise", True)])
+@pytest.mark.parametrize(("name", "turned"), [("primes", True), paths.rare("primes", False), paths.rare("strides", True),
+                                              paths.rare("strides", False), paths.rare("sums in blocks of taps", True),
+                                              paths.rare("volume", False), ("depthwise", True)])
 def test_epilogues(name: str, turned: bool) -> None:
     x_shape, w_shape, attributes = CASES[name]
     op = Conv(**attributes)

@@ -29,7 +29,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "pixel": ((2, 3, 1, 1), (3, 3), dict(pads=(1, 1, 1, 1))),
 }
 EVERYWHERE = ("same", "stride 2")
-OFTEN = (*EVERYWHERE, "narrower than a vector", "stride 3, dilation", "bands", "pixel")
+OFTEN = (*EVERYWHERE, "narrower than a vector", "bands", "pixel")
 
 
 def operator(x: tuple[int, ...], attributes: dict[str, Any]) -> Conv:

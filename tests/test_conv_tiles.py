@@ -65,7 +65,7 @@ def leaves(op: Any, *arrays: Array) -> list[str]:
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("name", QUICK if EMULATED else [name if name == QUICK[1] else paths.rare(name) for name in CASES])
+@pytest.mark.parametrize("name", QUICK if EMULATED else [paths.rare(name) for name in CASES])
 def test_kernels(path: cpu.Cpu, name: str) -> None:
     x_shape, w_shape, attributes = CASES[name]
     forward, over_input, over_weights = forms(Conv(**attributes), x_shape, w_shape)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -34,11 +35,14 @@ LONG = ("RNN-1", "GRU-1", "GRU-2", "LSTM-0", "LSTM-2", *(f"{name}-{k}" for name 
         "TopK-1", "TopK-3", "TopK-4", "ConvTranspose-2", "ConvTranspose-3", "ConvTranspose-6", "ConvInteger-3", "Einsum-11")
 """Each compiles kernels of its own for a second or more: cells, forests, sorts, blocks of registers. Of recurrent layers those that are left have
 every operand between them, and every operator has other samples."""
+LONG_ON_TILES = (*LONG, "Recurrence-0", "RecurrenceGrad-0", "RNN-0", "LSTM-1", "Trees-0", "Trees-4", "ByteProduct-0", "TopK-0", "ConvInteger-0",
+                 "LpNormalization-1", "RoiAlignGrad-0", "DeformConv-0", "MaxRoiPool-0")
+"""Those whose parts, each of another size than the whole, are kernels of their own as well; these operators' kernels are computed whole."""
 SMALL = chip("gc200").variant(name="small", tiles=16)
 
 
-def parameters(some: Sequence[Case]) -> Any:
-    return [pytest.param(c, id=c.name, marks=paths.exhaustive if c.name in LONG else ()) for c in some]
+def parameters(some: Sequence[Case], seldom: Sequence[str] = LONG) -> Any:
+    return [pytest.param(c, id=c.name, marks=paths.exhaustive if c.name in seldom else ()) for c in some]
 
 
 every_case = pytest.mark.parametrize("case", parameters(cases()))
@@ -109,43 +113,67 @@ def weighted(case: Case, k: int, arrays: list[Array | None]) -> tuple[Graph, lis
     return graph, inputs, loss, weights
 
 
-def differences(op: Op, k: int, arrays: list[Array | None], i: int, weights: Array) -> Array:
-    """Central differences of that sum by operand i; not a number where the operator is none nearby."""
-    def value() -> float:
-        return float(np.sum(run_reference(op, *arrays)[k] * weights, dtype=np.longdouble))
+def differences(op: Op, arrays: list[Array | None], i: int, weights: dict[int, Array], most: int | None) -> dict[int, Array]:
+    """Central differences by operand i of the sums of outputs k times weights[k], at no more than `most` elements, drawn at random; not a number at
+    the others, and where the operator is none nearby."""
+    def values() -> list[float]:
+        outputs = run_reference(op, *arrays)
+        return [float(np.sum(outputs[k] * w, dtype=np.longdouble)) for k, w in weights.items()]
 
     x = arrays[i]
     assert x is not None
-    found = np.empty_like(x)
-    for at in np.ndindex(x.shape):
+    found = {k: np.full_like(x, np.nan) for k in weights}
+    places = list(np.ndindex(x.shape))
+    if most is not None and len(places) > most:
+        places = [places[n] for n in np.random.default_rng(len(places)).choice(len(places), most, replace=False)]
+    for at in places:
         kept = x[at]
         x[at] = kept + STEP
-        above = value()
+        above = values()
         x[at] = kept - STEP
-        found[at] = (above - value()) / ((kept + STEP) - (kept - STEP))
+        below = values()
+        for k, high, low in zip(weights, above, below, strict=True):
+            found[k][at] = (high - low) / ((kept + STEP) - (kept - STEP))
         x[at] = kept
     return found
 
 
-@pytest.mark.parametrize("case", parameters(gradient_cases()))
-def test_gradients_are_those_of_central_differences(case: Case) -> None:
+def check_gradients(case: Case, most: int | None) -> None:
     """By every float operand, of every float output; where there is no gradient, the operator says why."""
     arrays = case.arrays("float64")
     outputs = case.op.infer(*case.types)
+    feeds = {f"x{j}": a for j, a in enumerate(arrays) if a is not None}
     with np.errstate(all="ignore"):
-        floats = [i for i, a in enumerate(arrays) if a is not None and a.dtype == float]
-        for k, i in [(k, i) for k, t in enumerate(outputs) for i in floats if t.is_float]:
-            graph, inputs, loss, weights = weighted(case, k, arrays)
-            try:
-                graph.outputs = gradients(graph, loss, [inputs[i]])
-            except UnsupportedError as error:
-                if k > 0 or (case.op.no_gradient and case.op.no_gradient in str(error)):
-                    continue
-                raise
-            found = evaluate(graph, {f"x{j}": a for j, a in enumerate(arrays) if a is not None})[graph.outputs[0].name]
-            wanted = differences(case.op, k, arrays, i, weights)
-            defined = np.isfinite(wanted)
-            np.testing.assert_allclose(found[defined], wanted[defined], rtol=2e-5, atol=1e-6, err_msg=f"output {k} by operand {i}")
+        for i in [i for i, a in enumerate(arrays) if a is not None and a.dtype == float]:
+            found, by = {}, {}
+            for k in [k for k, t in enumerate(outputs) if t.is_float]:
+                graph, inputs, loss, weights = weighted(case, k, arrays)
+                try:
+                    graph.outputs = gradients(graph, loss, [inputs[i]])
+                except UnsupportedError as error:
+                    if k > 0 or (case.op.no_gradient and case.op.no_gradient in str(error)):
+                        continue
+                    raise
+                found[k], by[k] = evaluate(graph, feeds)[graph.outputs[0].name], weights
+            for k, wanted in differences(case.op, arrays, i, by, most).items() if by else ():
+                defined = np.isfinite(wanted)
+                np.testing.assert_allclose(found[k][defined], wanted[defined], rtol=2e-5, atol=1e-6, err_msg=f"output {k} by operand {i}")
+
+
+FEW = 12
+"""Elements of an operand that are changed at every change."""
+
+
+@pytest.mark.parametrize("case", parameters(gradient_cases()))
+def test_gradients_are_those_of_central_differences(case: Case) -> None:
+    check_gradients(case, FEW)
+
+
+@paths.exhaustive
+@pytest.mark.parametrize("case", [c for c in gradient_cases() if any(o is not None and math.prod(o.type.shape) > FEW for o in c.operands)],
+                         ids=lambda c: c.name)
+def test_gradients_by_every_element(case: Case) -> None:
+    check_gradients(case, None)
 
 
 def test_what_says_why_it_has_no_gradient_has_none() -> None:
@@ -234,7 +262,7 @@ def test_onnx_means_the_same(case: Case, model: onnx.ModelProto) -> None:
 
 # ---- tiles ----------------------------------------------------------------------------------------------------------------------
 
-@every_case
+@pytest.mark.parametrize("case", parameters(cases(), LONG_ON_TILES))
 def test_tiles_can_execute_the_plan(case: Case) -> None:
     """Tile by tile, from only what the plan brings there."""
     feeds = {f"x{i}": a[None] for i, a in enumerate(case.arrays()) if a is not None}

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from paths import rare
 from peers import needs
 
 import tileflow
@@ -65,13 +66,13 @@ def test_threads_iterations_and_runs_give_the_same_bits(accumulation: int, itera
     assert run(accumulation, iterations, threads=2) == wanted
 
 
-def test_more_threads_than_cores_and_micro_batches_give_the_same_bits():
+@pytest.mark.parametrize(("accumulation", "iterations"), [(3, 4), rare(1, 12)])
+def test_more_threads_than_cores_and_micro_batches_give_the_same_bits(accumulation: int, iterations: int):
     script = "import test_engine, hashlib; print(hashlib.sha256(repr(test_engine.run({}, {}, threads=5)).encode()).hexdigest())"
     environment = {**os.environ, "NUMBA_NUM_THREADS": "5", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
-    for accumulation, iterations in ((3, 4), (1, 12)):
-        done = subprocess.run([sys.executable, "-c", script.format(accumulation, iterations)], env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.strip() == hashlib.sha256(repr(run(accumulation, iterations, threads=1)).encode()).hexdigest()
+    done = subprocess.run([sys.executable, "-c", script.format(accumulation, iterations)], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == hashlib.sha256(repr(run(accumulation, iterations, threads=1)).encode()).hexdigest()
 
 
 def test_short_slices_give_the_same_bits(monkeypatch: pytest.MonkeyPatch):

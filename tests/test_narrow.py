@@ -83,17 +83,26 @@ BOTH = [(name, op, shapes) for name, op, shapes in (
 
 @pytest.mark.parametrize("path", paths.PATHS)
 @pytest.mark.parametrize("dtype", ["float16", paths.rare("bfloat16")])
-def test_kernels_that_matter(path: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "op", "shapes"), [(pytest.param if case[0] in ("rows", "norm back", "sum") else paths.rare)(*case, id=case[0])
+                                                    for case in BOTH])
+def test_kernels_that_matter(path: str, dtype: str, name: str, op: Op, shapes: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that are streamed, and leaves that read 16-bit memory by themselves; every large operand is among them."""
     monkeypatch.setattr(kernels, "SMALL", 64)
     rng = np.random.default_rng(0)
     with cpu.forced(path):
-        for name, op, shapes in BOTH:
-            arrays = [rng.standard_normal(s).astype("float32") for s in shapes]
-            made = check(op, arrays, dtype, 3)
-            assert made is not None, name
-            assert all(i in made.inputs for i, a in enumerate(arrays) if a.size > 70), f"{name}: {made}"
-            assert name.endswith("sum") or name == "sum of rows" or 0 in made.outputs, f"{name}: {made}"
+        arrays = [rng.standard_normal(s).astype("float32") for s in shapes]
+        made = check(op, arrays, dtype, 3)
+        assert made is not None
+        assert all(i in made.inputs for i, a in enumerate(arrays) if a.size > 70), made
+        assert name.endswith("sum") or name == "sum of rows" or 0 in made.outputs, made
+
+
+@pytest.mark.parametrize("path", paths.PATHS)
+@pytest.mark.parametrize("dtype", [paths.rare("float16"), paths.rare("bfloat16")])
+def test_losses_that_matter(path: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "SMALL", 64)
+    rng = np.random.default_rng(0)
+    with cpu.forced(path):
         scores, labels = rng.standard_normal((40, 301)).astype("float32"), rng.integers(0, 301, 40)
         loss, grad = SoftmaxCrossEntropyLoss(), SoftmaxCrossEntropyLossGrad()
         made = check(loss, [scores, labels], dtype)
@@ -107,8 +116,9 @@ def test_kernels_that_matter(path: str, dtype: str, monkeypatch: pytest.MonkeyPa
             run_kernel(made, np.float32(0.5), scores.astype(KINDS[dtype]), labels)
 
 
-@pytest.mark.parametrize("path", paths.PATHS)
-@pytest.mark.parametrize("dtype", ["float16", paths.rare("bfloat16")])
+@paths.exhaustive
+@pytest.mark.parametrize("path", cpu.available())
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_pools_of_channels_last_images(path: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "SMALL", 64)
     rng = np.random.default_rng(1)

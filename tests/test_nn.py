@@ -374,15 +374,30 @@ def test_train_takes_a_loss_of_layers(tmp_path: Any) -> None:
     assert result.history["test_accuracy"][-1] > 0.8
 
 
-@pytest.mark.parametrize("precision", [None, paths.rare("32")], ids=["its own", "32"])
-def test_the_readmes_transformer_learns(precision: str | None) -> None:
-    """The code as it stands there, in its own precision, and its network in float32."""
+def the_readmes_transformer() -> dict[str, Any]:
+    """What the code as it stands there defines."""
     readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
     code = readme[readme.index("class Block(nn.Module):"):]
     code = code[:code.index("```")]
     nn.manual_seed(0)
     names: dict[str, Any] = {"nn": nn, "np": np, "tileflow": tileflow}
     exec(code, names)
+    return names
+
+
+def test_the_readmes_transformer_has_a_program() -> None:
+    """In its own precision, without kernels: every weight is updated, and the products are in bfloat16."""
+    net = the_readmes_transformer()["Transformer"]()
+    program = tileflow.compile(net, inputs=[np.zeros((2, 9), np.int64)], loss="cross_entropy", training=True, precision="bf16-mixed").program
+    assert {s.name for s in program.parts["update"].states if s.kind == "parameter"} == set(net.state_dict())
+    products = [node for node in program.parts["micro"].nodes if node.op.name in ("Gemm", "MatMul", "FusedMatMul")]
+    assert {v.dtype for node in products for v in node.outputs} == {"bfloat16"}
+
+
+@pytest.mark.parametrize("precision", [paths.rare(None), paths.rare("32")], ids=["its own", "32"])
+def test_the_readmes_transformer_learns(precision: str | None) -> None:
+    """The code as it stands there, in its own precision, and its network in float32."""
+    names = the_readmes_transformer()
     text = np.random.default_rng(0).integers(0, 96, 17)[np.arange(600) % 17].astype(np.int64)
     rows = text[np.arange(8)[:, None] + np.arange(65)]
     plain = precision and tileflow.training_model(names["Transformer"](), loss=nn.CrossEntropyLoss(label_smoothing=0.1), precision=precision)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from evaluate import check_gradient, check_gradient_kernels, check_kernel, run_kernel
+from paths import rare
 from peers import needs
 
 from tileflow.errors import ShapeError, TypeMismatchError, UnsupportedError
@@ -27,15 +28,15 @@ SHAPES = [(4, 3, 5, 7), (40, 10), (9, 130), (2, 1, 1000), (1, 3, 1), (3, 5, 1, 1
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, (0, 3), (0, 3, 4), (2, 0, 3)])
-def test_batch_norm(shape: tuple[int, ...]) -> None:
-    for dtype, tolerance in (("float32", 1e-5), ("float64", 1e-12)):
-        arrays = batch(shape, dtype)
-        check_kernel(BatchNormalization(), *arrays, rtol=tolerance, atol=tolerance)
-        train = BatchNormalization(training_mode=1)
-        y, mean, _, inverse = check_kernel(train, *arrays[:3], None, None, rtol=tolerance, atol=tolerance)
-        g = rng.standard_normal(shape).astype(dtype)
-        check_kernel(BatchNormalizationGrad(), g, *arrays[:2], mean, inverse, rtol=10 * tolerance, atol=10 * tolerance)
-        assert y.shape == shape
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), rare("float64", 1e-12)])
+def test_batch_norm(shape: tuple[int, ...], dtype: str, tolerance: float) -> None:
+    arrays = batch(shape, dtype)
+    check_kernel(BatchNormalization(), *arrays, rtol=tolerance, atol=tolerance)
+    train = BatchNormalization(training_mode=1)
+    y, mean, _, inverse = check_kernel(train, *arrays[:3], None, None, rtol=tolerance, atol=tolerance)
+    g = rng.standard_normal(shape).astype(dtype)
+    check_kernel(BatchNormalizationGrad(), g, *arrays[:2], mean, inverse, rtol=10 * tolerance, atol=10 * tolerance)
+    assert y.shape == shape
 
 
 @pytest.mark.parametrize("shape", [(8, 3, 5, 7), (40, 10)])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluate import run_kernel, run_reference
+from paths import exhaustive
 
 import tileflow
 from tileflow import nn
@@ -89,6 +90,7 @@ def classifier() -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 5))
 
 
+@exhaustive
 def test_a_process_that_imports_the_package_alone_has_the_forms() -> None:
     """The long sum of ones, by a compiled model: float32 sums are rounded to infinity at the end, float16's stop before."""
     code = """

@@ -30,8 +30,8 @@ ONLY = {"amx": "compiled_for or products or micro or integer", "fp16": "compiled
 TILES = tuple(f"tileflow.kernels.{name}" for name in ("gemm.tiles.", "conv.tiles.", "conv.tiles_weights.", "conv.tiles_weights.conv_tiles_unturn"))
 """Leaves over the tile unit, which run in its emulator (`test_emulated_tiles`) and not here."""
 TILED = "denormal or tiles_of_bytes or ends_of_the_range or (conv_tiles and cannot_be_split)"
-SMOKE = "compiled_for or micro or primes or pools or normalisation or broadcasting or moves or Softmax"
-"""A leaf or two of every family, for each change."""
+SMOKE = "compiled_for or (micro and f4) or primes or broadcasting or moves or (samples and Softmax-0 and not LogSoftmax)"
+"""A product, convolutions, moves, rows and elementwise work, for each change."""
 emulated = pytest.mark.skipif(not emulator.available(), reason="needs Linux on x86-64, a C compiler and an emulator: pip install bochscpu-python")
 
 

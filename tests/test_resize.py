@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluate import KernelFailed, evaluate, run_kernel
+from paths import exhaustive
 from peers import needs
 
 from tileflow import compiler
@@ -133,6 +134,7 @@ def test_what_does_not_fit_is_said(op: Any, shapes: list[tuple[int, ...]], why: 
         op.infer(*types)
 
 
+@exhaustive
 def test_all_of_them_in_one_compiled_graph() -> None:
     """Forward and backward by the engine, beside the references in float64: parts, tables and all."""
     def build(floats: str) -> tuple[Graph, list[str]]:

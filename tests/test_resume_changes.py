@@ -1,7 +1,8 @@
 """What a resumed run may change: rates, decay, schedule, loss scale and length, aloud; all else that shapes the numbers is refused in a sentence."""
 from __future__ import annotations
 
-import shutil
+import functools
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from tileflow.errors import CheckpointError
 from tileflow.options import declarations
 from tileflow.runtime.fingerprint import FREE
 
-BASE: dict[str, Any] = dict(micro_batch_size=4, gradient_accumulation=2, device_iterations=3, epochs=1, optimizer="lamb", learning_rate=0.01,
-                            precision="bf16-true")
+BASE: dict[str, Any] = dict(micro_batch_size=4, gradient_accumulation=2, device_iterations=3, epochs=1, optimizer="lamb", learning_rate=0.01)
+PURE = ("stochastic_rounding", "master_weights")
+"""Of weights of 16 bits."""
 ALOUD: dict[str, tuple[Any, str]] = {
     "learning_rate": (0.02, "Going on with lr = 0.02 in place of 0.01."),
     "weight_decay": (0.3, "Going on with weight_decay = 0.3 in place of 0.01."),
@@ -35,7 +37,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "accum_type": ("bfloat16", "the optimizer's accum_type = None, this run has bfloat16"),
     "first_order_momentum_accum_type": ("bfloat16", "first_order_momentum_accum_type = None, this run has bfloat16"),
     "second_order_momentum_accum_type": ("bfloat16", "second_order_momentum_accum_type = None, this run has bfloat16"),
-    "precision": ("16-true", "precision = bf16-true, this run has 16-true"),
+    "precision": ("64", "precision = 32, this run has 64"),
     "stochastic_rounding": (True, "stochastic_rounding = False, this run has True"),
     "master_weights": ("remainder", "master_weights = none, this run has remainder"),
     "mean_reduction_strategy": ("running", "mean_reduction_strategy = None, this run has running"),
@@ -50,26 +52,34 @@ def sometimes(names: Any) -> list[Any]:
     return [pytest.param(n, marks=() if n in ALWAYS else pytest.mark.exhaustive) for n in names]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("base")
-    tileflow.train(Net(), data=rows(), out=str(made), **BASE)
-    return made
+@functools.cache
+def before(precision: str) -> dict[str, bytes]:
+    """The files of a run to resume."""
+    with tempfile.TemporaryDirectory() as made:
+        tileflow.train(Net(), data=rows(), out=made, precision=precision, **BASE)
+        return {path.name: path.read_bytes() for path in Path(made).iterdir()}
+
+
+def laid(folder: Path, precision: str) -> None:
+    """Such a run, in a folder of its own."""
+    folder.mkdir()
+    for name, content in before(precision).items():
+        (folder / name).write_bytes(content)
 
 
 @pytest.mark.parametrize("name", sometimes(ALOUD))
-def test_what_may_change_is_said(name: str, folder: Path, tmp_path: Path) -> None:
+def test_what_may_change_is_said(name: str, tmp_path: Path) -> None:
     value, says = ALOUD[name]
-    shutil.copytree(folder, tmp_path / "run")
+    laid(tmp_path / "run", "32")
     said = Said()
     tileflow.train(Net(), data=rows(), out=str(tmp_path / "run"), resume=True, reporter=said, **{name: value})
     assert [s for s in said.sentences if s.startswith("Going on")] == [says]
 
 
 @pytest.mark.parametrize("name", sometimes(REFUSED))
-def test_what_may_not_is_refused(name: str, folder: Path, tmp_path: Path) -> None:
+def test_what_may_not_is_refused(name: str, tmp_path: Path) -> None:
     value, says = REFUSED[name]
-    shutil.copytree(folder, tmp_path / "run")
+    laid(tmp_path / "run", "bf16-true" if name in PURE else "32")
     before = (tmp_path / "run" / "checkpoint.safetensors").read_bytes()
     with pytest.raises(CheckpointError, match=says):
         tileflow.train(Net(), data=rows(), out=str(tmp_path / "run"), resume=True, **{name: value})

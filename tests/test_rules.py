@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from evaluate import evaluate
 from lowered import host_passes, run
+from paths import rare
 
 from tileflow.autograd import gradients
 from tileflow.graph import OPS, Builder, Graph, Node, TensorType, Value
@@ -170,12 +171,13 @@ def elementwise(name: str, number: float, left: bool, whole: bool) -> Made:
     return made
 
 
-def test_an_operator_in_a_pattern_blocks_the_rule_or_keeps_the_values(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("examples", [100, rare(400)])
+def test_an_operator_in_a_pattern_blocks_the_rule_or_keeps_the_values(examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
     hypothesis = pytest.importorskip("hypothesis", reason="pip install hypothesis makes it run")
     st = hypothesis.strategies
     operator = st.builds(elementwise, st.sampled_from([*UNARY, *BINARY, "Clip"]), st.sampled_from(NUMBERS), st.booleans(), st.booleans())
 
-    @hypothesis.settings(max_examples=400, deadline=None, derandomize=True)
+    @hypothesis.settings(max_examples=examples, deadline=None, derandomize=True)
     @hypothesis.given(st.sampled_from([attention, capped, network, broad]), st.booleans(), st.floats(0, 1), st.booleans(), st.integers(0, 1),
                       st.lists(operator, min_size=1, max_size=2), st.sampled_from([layout.TURN, 0.0]))
     def check(build: Any, trained: bool, place: float, forward: bool, readers: int, chain: list[Made], turn: float) -> None:

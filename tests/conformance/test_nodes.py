@@ -15,7 +15,7 @@ import table
 from table import COMMAND, Row
 
 ROWS = table.read()
-SAMPLE = 40
+SAMPLE = 120
 """One case of so many runs at every change."""
 
 
