@@ -153,6 +153,11 @@ def test_string_labels_are_numbered_in_their_order(tmp_path: Path):
         assert data.labels is not None
         assert data.labels.tolist() == [[2], [1], [3], [0]]
     assert Dataset.of({"x": X[:4]}, [1, 2, 3, 4]).classes is None
+    written = Dataset.of({"x": X[:4]}, np.array(["10", "2", "-1", "2"]))          # not in the order of texts
+    assert written.classes is None
+    assert written.labels is not None
+    assert written.labels.tolist() == [10, 2, -1, 2]
+    assert Dataset.of({"x": X[:4]}, np.array(["10", "2", "x", "2"])).classes == ("10", "2", "x")
     np.savez(tmp_path / "d.npz", x=X[:4], y=y)
     assert open_data(tmp_path / "d.npz").train.classes == ("B", "a", "b", "ü")
 
@@ -161,6 +166,8 @@ def test_string_labels_are_numbered_in_their_order(tmp_path: Path):
     ("a,b,kind\n1,2,oak\n3,4,fir\n", {}, ("a", "b"), ["oak", "fir"]),
     ("1,2,oak\n3,4,fir\n", {}, ("0", "1"), ["oak", "fir"]),                              # no header: the first row counts
     ("0,1,kind\n1,2,oak\n3,4,fir\n", {}, ("0", "1"), ["oak", "fir"]),                   # columns with numbers for names
+    ("0,1,2\n1,2,8\n3,4,9\n", {}, ("0", "1"), [8, 9]),                              # as pandas names columns that have no names
+    ("0,1\n2,3\n", {}, ("0",), [1, 3]),
     ("kind;a\n oak;1\n'fir;2\n", {"label": "kind"}, ("a",), ["oak", "'fir"]),
     ("a,kind\n1,7\n2,8\n", {}, ("a",), [7, 8]),
     ("1,oak\n2,7\n", {}, ("1",), [7]),                                                 # a name above a number

@@ -1,6 +1,7 @@
 """Labels as class numbers: strings by their sorted order, one-hot vectors by the place of the one."""
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,12 +10,14 @@ import numpy as np
 from ...errors import DataError
 from ...feed.items import array_of
 
+NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 CHUNK = 1 << 16
 """Rows looked at together."""
 
 
 def numbered(labels: Any, what: str) -> tuple[Any, tuple[str, ...] | None]:
-    """String labels as class numbers and the names of the classes, in sorted order (by code points); other labels as they are.
+    """String labels as class numbers and the names of the classes, in sorted order (by code points); other labels as they are, also whole numbers
+    that are written as strings, of which 10 would come before 2.
 
     Raises:
         DataError: bytes that are no text.
@@ -32,6 +35,8 @@ def numbered(labels: Any, what: str) -> tuple[Any, tuple[str, ...] | None]:
     if array.dtype.kind != "U":
         return labels, None
     names, numbers = np.unique(array, return_inverse=True)
+    if all(NUMBER.fullmatch(name) for name in names.tolist()):
+        return names.astype(np.int64)[numbers].reshape(array.shape), None
     return numbers.reshape(array.shape).astype(np.int64), tuple(str(n) for n in names)
 
 

@@ -240,6 +240,8 @@ def _table(path: Path, options: Options, trained: Roles) -> Data:
     notes = () if not lost or not len(chosen) == len(trained.inputs) > 1 else (
         f"Table {path} has no column {', '.join(lost[:5])}{' ...' if len(lost) > 5 else ''}, as the data that the model was trained on had; its "
         "columns are taken in order.",)
+    if table.counted:
+        notes = (*notes, f"Table {path}: its first line, 0,1,2 and so on, is taken for the names of the columns, not for a row.")
     if not chosen:
         raise DataError(f"Table {path} has no column but the label {table.columns[label or 0]}.")
     inputs = table.values[:, chosen]

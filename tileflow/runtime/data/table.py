@@ -30,18 +30,21 @@ class Table:
     """Column names ("0", "1", ... without a header) and float64 values [rows, columns].
 
     label: the column with the labels. words: the labels where they are words, which values have as NaN.
+    counted: the header is 0,1,2 and so on.
     """
 
     columns: tuple[str, ...]
     values: np.ndarray
     label: int | None
     words: np.ndarray | None = None
+    counted: bool = False
 
 
 def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None]) -> Table:
     """Read a table; `label_of` says which of its columns, by their names, has the labels.
 
-    A first line with any cell that is not a number is the header, unless that cell is a label like those below it. The delimiter is the one
+    A first line with any cell that is not a number is the header, unless that cell is a label like those below it; so is 0,1,2 and so on, which
+    pandas writes over columns without names (of three or more: 0,1 may be a row). The delimiter is the one
     of `,` `;` and tab that is most frequent in the first line. Labels are words where none of them is a number or empty.
 
     Raises:
@@ -56,7 +59,9 @@ def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None]) ->
                 raise DataError(f"Table {path} has a first line of more than {LONGEST_LINE:,} characters; it is no table, or has no rows.")
             delimiter = max(DELIMITERS, key=first.count)
             cells = next(csv.reader([first], delimiter=delimiter), [])
-            header = not all(_is_number(cell) for cell in cells) and not _begins_with_words(cells, file.readline(), delimiter, label_of)
+            counted = len(cells) > 2 and [cell.strip() for cell in cells] == [str(i) for i in range(len(cells))]
+            header = counted or (not all(_is_number(cell) for cell in cells)
+                                 and not _begins_with_words(cells, file.readline(), delimiter, label_of))
             columns = tuple(cell.strip() for cell in cells) if header else tuple(str(i) for i in range(len(cells)))
             values = _fast(file, delimiter, header)
         label = label_of(columns)
@@ -76,7 +81,7 @@ def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None]) ->
     if len(set(columns)) != len(columns):
         twice = next(name for name in columns if columns.count(name) > 1)
         raise DataError(f"Table {path} has two columns {twice!r}; rename one.")
-    return Table(columns, values, label, words)
+    return Table(columns, values, label, words, counted)
 
 
 def has_names(columns: tuple[str, ...]) -> bool:
