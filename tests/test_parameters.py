@@ -255,6 +255,29 @@ def test_parameters_that_the_exporter_lost_are_named() -> None:
 CAUSAL = np.triu(np.full((4, 4), -np.inf, np.float32), 1)
 
 
+@pytest.mark.parametrize("biases", [True, False])
+def test_recurrent_layers_hold_their_parameters_stacked(biases: bool) -> None:
+    """Two layers in two directions, folded: sixteen parameters in six tensors. Ten of them were said to be lost."""
+    kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")[:4 if biases else 2]
+    listed = ", ".join(f"%p_rnn_{kind}_l{layer}{way}" for layer in (0, 1) for way in ("", "_reverse") for kind in kinds)
+    call = f"lstm.input(%x, [%zeros, %zeros], [{listed}], {biases}, 2)"
+    shapes = {"w": (2, 12, 3), "r": (2, 12, 3), "b": (2, 24)}
+    weights = {f"{kind}{layer}": f4(*(shapes[kind] if (kind, layer) != ("w", 1) else (2, 12, 6)))
+               for layer in (0, 1) for kind in ("wrb" if biases else "wr")}
+    made = [called(node("LSTM", [x, *(f"{kind}{layer}" for kind in ("wrb" if biases else "wr"))], [y], f"l{layer}", hidden_size=3,
+                        direction="bidirectional"), "rnn", call) for layer, x, y in ((0, "x", "h"), (1, "t", "g"))]
+    turn = [node("Transpose", ["h"], ["p"], "turn", perm=[0, 2, 1, 3]), node("Reshape", ["p", "six"], ["t"], "join")]
+    shown = node("ReduceSum", ["g", "one"], ["y"], "sum", keepdims=0)
+    proto = by_pytorch([made[0], *turn, made[1], shown], [port("x", [4, 2, 3])], {**weights, "six": np.array([4, 2, 6]), "one": np.array([1])})
+    found = imported(proto, training=True)
+    assert not [w for w in found.warnings if "dropped" in w]
+    assert found.verdicts["w1"].why.startswith("PyTorch's parameter rnn.weight_ih_l1,")
+    assert found.verdicts["r0"].why.startswith("PyTorch's parameter rnn.weight_hh_l0,")
+    lost = by_pytorch([made[0], node("ReduceSum", ["h", "one"], ["y"], "sum", keepdims=0)], [port("x", [4, 2, 3])],
+                      {**{n: w for n, w in weights.items() if n.endswith("0")}, "one": np.array([1])})
+    assert [w for w in imported(lost, training=True).warnings if "dropped" in w], "a layer that is not there"
+
+
 @pytest.mark.parametrize(("op", "name", "value", "kind", "doubtful"), [
     ("Add", "w", f4(4), "parameter", False),                                      # a bias or a scale
     ("Mul", "scale", np.float32(0.5), "constant", False),                         # an attention's scale

@@ -20,6 +20,8 @@ BIAS_FIRST = ("addmm", "baddbmm", "addmv", "addbmm")
 """Calls whose bias is their first argument; all others take it last."""
 LONGEST = 1 << 14
 """Characters of a call that are read."""
+RECURRENT = ("LSTM", "GRU", "RNN")
+"""Operators that read the parameters of a layer, in all its directions, in three tensors: weights of inputs, weights of states, biases."""
 RESULT = ""
 """The operand of a call that is no parameter, buffer or constant of the code: the exporter computed it, or made it up."""
 
@@ -48,6 +50,7 @@ class Placeholders:
         """inputs: names of the graph's inputs, which look like placeholders by accident. nodes: those that have metadata."""
         self.given: dict[Key, str] = {}
         self._inputs = set(inputs)
+        self._stacked: set[str] = set()
         groups: dict[str, list[Use]] = defaultdict(list)
         for use in uses:
             call = call_of(use.node)
@@ -55,7 +58,7 @@ class Placeholders:
                 groups[call].append(use)
         for call, members in groups.items():
             self._match(sorted(members, key=lambda u: (u.place or 0, u.index)), self.arguments(call))
-        found = set(self.given.values())
+        found = {*self.given.values(), *self._stacked}
         calls = {call_of(node) or "": node for node in nodes}
         wanted = {a: node for call, node in calls.items() for a in self.arguments(call) if a.startswith("p_")}
         self.known = frozenset(wanted)
@@ -75,6 +78,7 @@ class Placeholders:
     def _match(self, uses: Sequence[Use], arguments: Sequence[str]) -> None:
         """Give each operand of one call its argument: by name, then trained roles in order, then others in order; numbers and first states
         by name only."""
+        self._match_layers(uses, arguments)
         left = dict.fromkeys(arguments)
         by_name = {a[2:]: a for a in left}
         matched: dict[str, str] = {}
@@ -89,3 +93,17 @@ class Placeholders:
                 left.pop(argument, None)
         for use in uses:
             self.given.setdefault((use.place or 0, use.index), RESULT)
+
+    def _match_layers(self, uses: Sequence[Use], arguments: Sequence[str]) -> None:
+        """A call of recurrent layers lists, for each layer and each direction, two weights and two biases, or the weights alone; the stored tensors
+        hold those of a layer, so that each is given the first that it holds, and the others are not lost."""
+        layers = [use for use in uses if use.node.op_type in RECURRENT and use.index == 1 and use.dims]
+        each, at = 4 if any(len(use.node.input) > 3 and use.node.input[3] for use in layers) else 2, 0
+        if not layers or each * sum(use.dims[0] for use in layers) != len(arguments):
+            return
+        for layer in layers:
+            for use in uses:
+                if use.place == layer.place and 1 <= use.index <= min(each, 3):
+                    self.given[use.place or 0, use.index] = arguments[at + use.index - 1]
+            at += each * layer.dims[0]
+        self._stacked.update(arguments)
