@@ -450,6 +450,14 @@ def test_the_tree_has_the_cycles_of_the_schedule(shown, several, tmp_path):
     tab(page, "program")
     numbers = page("[...document.querySelectorAll('.tree > li > .row .number')].map(n => n.textContent)")
     assert sum(int(n.replace(",", "").removesuffix(" cycles")) for n in numbers if n) == several["totals"]["cycles"]
+    replicas = compiled(replication_factor=4, gradient_accumulation=2)
+    page = opened(shown, tmp_path, replicas)
+    tab(page, "program")
+    lines = page("[...document.querySelectorAll('.tree > li .row')].map(n => [n.closest('li').ariaLevel, n.querySelector('.words').textContent, "
+                 "n.querySelector('.number').textContent])")
+    together = replicas["collectives"][0]
+    assert any(words == f"{together['kind']} over 4 replicas" for _, words, _ in lines)
+    assert sum(int(n.replace(",", "").removesuffix(" cycles")) for level, _, n in lines if level == "1" and n) == replicas["totals"]["cycles"]
 
 
 def test_the_trace_is_zoomed_and_moved(shown, several, tmp_path):

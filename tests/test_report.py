@@ -433,7 +433,7 @@ def test_a_slow_host_and_streaming_memory_are_named(built):
     assert f.limits(built) == []
     slow = change(change(built, ("host", "cycles_per_update"), 10**9), ("host", "streaming_memory_cycles"), 1000)
     assert "The host decides the time: its streams take 1,000,000,000 cycles" in text.render(slow)
-    assert "Streaming memory takes 1,000 of the exchange cycles" in report.page.render(slow)
+    assert "Exchange with streaming memory takes 1,000 cycles" in report.page.render(slow)
 
 
 def test_the_guide_names_every_constant_and_its_kind():

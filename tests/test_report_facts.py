@@ -139,6 +139,18 @@ def test_addresses_hold_every_byte_that_was_counted(built):
         assert most == memory["peak"][tile]
 
 
+def test_shares_of_cycles_are_of_what_all_operators_take(built):
+    """The text says so where that is not what an update takes, and from which IPU the fullest tile is."""
+    shown, cycles = report.text.render(built), built["totals"]["cycles"]
+    operators = sum(s["cycles_per_update"] for s in built["steps"])
+    assert (f"Shares are of the {operators:,} cycles that all operators take; an update takes {cycles:,}: " in shown) == (operators != cycles)
+    most = max(built["steps"], key=lambda s: s["cycles_per_update"])
+    assert f"{most['cycles_per_update']:,}  {report.format.percent(most['cycles_per_update'] / operators)}" in " ".join(shown.split(" " * 3))
+    if built["ipus"]:
+        fullest = max(built["ipus"], key=lambda i: i["worst"])
+        assert f"Worst tile {built['memory']['worst_tile']} of IPU {fullest['number']}: {fullest['worst']:,} of" in shown
+
+
 def test_the_fullest_ipu_is_the_memory_of_all(built):
     over = [sum(values[i] for values in built["memory"]["steps"]["categories"].values()) for i in range(len(built["steps"]))]
     assert over == [s["tile_bytes"] for s in built["steps"]]

@@ -181,8 +181,22 @@ def limits(report: Mapping[str, Any]) -> list[str]:
         said.append(f"Streaming memory holds {size(nbytes)} of {WORDS.get(group, group)}." if nbytes else
                     f"Nothing of {WORDS.get(group, group)} is kept in streaming memory: there is none, or none that has a reason to leave the tiles.")
     if streaming:
-        said.append(f"Streaming memory takes {count(streaming)} of the exchange cycles ({percent(streaming / max(1, cycles))} of all).")
+        said.append(f"Exchange with streaming memory takes {count(streaming)} cycles ({percent(streaming / max(1, cycles))} of all).")
     return said
+
+
+def apart(report: Mapping[str, Any]) -> list[str]:
+    """Why the cycles of all operators are not those of an update, in a sentence; none where they are."""
+    cycles, operators = report["totals"]["cycles"], all_phases(report)
+    if operators == cycles:
+        return []
+    ways = [(len(report["ipus"]) > 1, "IPUs work side by side or wait for one another"), (report["crossing"], "tensors pass from IPU to IPU"),
+            (report["streaming"], "phases load and store what they need in streaming memory"),
+            (report["collectives"], "replicas put together what they share")]
+    said = [words for there, words in ways if there]
+    unit = "an update" if report["training"] else "a micro-batch"
+    why = f": {', '.join(said)}" if said else ""
+    return [f"Shares are of the {count(operators)} cycles that all operators take; {unit} takes {count(cycles)}{why}."]
 
 
 def histogram(values: Sequence[float], top: float, bins: int) -> list[tuple[float, float, int]]:
@@ -192,6 +206,11 @@ def histogram(values: Sequence[float], top: float, bins: int) -> list[tuple[floa
     for v in values:
         counts[min(bins - 1, int(v / width))] += 1
     return [(i * width, (i + 1) * width, n) for i, n in enumerate(counts)]
+
+
+def fullest_ipu(report: Mapping[str, Any]) -> int:
+    """The IPU of several whose memory a report shows first: the one with the fullest tile."""
+    return int(max(report["ipus"], key=lambda ipu: (ipu["worst"], -ipu["number"]))["number"])
 
 
 def all_phases(report: Mapping[str, Any]) -> int:

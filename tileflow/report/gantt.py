@@ -181,7 +181,8 @@ def advice(report: Report) -> list[str]:
     repeats = [s for s in _inner(from_data(report["schedule"])) if isinstance(s, Repeat) and s.counts == "micro-batch"]
     mean = sum(i["utilisation"] for i in report["ipus"]) / max(1, len(report["ipus"]))
     busiest = max(report["ipus"], key=lambda i: (i["busy"], -i["number"]))
-    found = [f"The IPUs work {f.percent(mean)} of the time on average; IPU {busiest['number']} works most, {f.percent(busiest['utilisation'])}."]
+    works = f"IPU {busiest['number']} works {'most, ' if len(report['ipus']) > 1 else ''}{f.percent(busiest['utilisation'])}"
+    found = [f"The IPUs work {f.percent(mean)} of the time on average; {works}." if len(report["ipus"]) > 1 else f"{works} of the time."]
     full = next((r for r in repeats if r.times >= 1 and r.by == 1 and any(isinstance(s, Wave) for s in r.steps)), None)
     if len(repeats) > 1 and full is not None:
         turn = _turn(full, chart)

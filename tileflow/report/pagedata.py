@@ -42,7 +42,7 @@ def data(report: Report) -> dict[str, Any]:
         "fits": m["fits"], "error": report["out_of_memory"] and report["out_of_memory"]["message"], "made_by": report["made_by"],
         "unit": "update" if report["training"] else "micro-batch", "figures": _figures(report),
         "phases": [{"name": p, "words": f.PHASE_WORDS.get(p, ""), "colour": colour(p), "cycles": t["phases"][p]} for p in phases],
-        "all_phases": f.all_phases(report), "cycles": t["cycles"], "limits": [*f.limits(report), *f.together(report)],
+        "all_phases": f.all_phases(report), "cycles": t["cycles"], "limits": [*f.limits(report), *f.together(report), *f.apart(report)],
         "memory": _memory(report),
         "steps": _steps(report, phases, texts), "parts": _parts(report),
         "variables": _variables(report["variables"], texts), "spreads": report["spreads"],
@@ -164,7 +164,13 @@ def _chart(report: Report, texts: Texts) -> dict[str, Any]:
         "micro": [-1 if b.micro_batch is None else b.micro_batch for b in bars], "start": [b.start for b in bars], "length": [b.cycles for b in bars],
         "first": [b.first for b in bars], "last": [b.last for b in bars],
         "host": [[texts.number(name), start, cycles] for name, start, cycles in trace.streams(report)],
-        "advice": gantt.advice(report) if report["ipus"] else []}
+        "advice": [*(gantt.advice(report) if report["ipus"] else []), *_waits(report)]}
+
+
+def _waits(report: Report) -> list[str]:
+    """A sentence on what a chart of cycles does not show."""
+    waits = report["host"].get("waits", 0)
+    return [f"The {f.count(waits)} cycles that tiles wait for the host's streams come on top."] if waits else []
 
 
 def _ipus(report: Report) -> list[list[Any]]:
@@ -179,23 +185,49 @@ def _tree(report: Report) -> list[dict[str, Any]]:
         cycles[s["part"]] = cycles.get(s["part"], 0) + s["cycles"]
     cycles |= {s["stream"]: s["cycles"] for s in report["streaming"]}
     crossing = {c["part"]: c["cycles"] for c in report["crossing"]}
-    return [_branch(step, cycles, crossing) for step in report["schedule"]]
+    ipus: dict[str, set[int]] = {}
+    for s in report["steps"]:
+        ipus.setdefault(s["part"], set()).add(s["ipu"])
+    kinds = {(c["part"], c["when"]): f"{c['kind']} over {c['replicas']} replicas" for c in report["collectives"]}
+    together = {key: {"kind": "replicas", "words": kinds[key], "cycles": n, "notes": "", "steps": []} for key, n in f.waits(report).items()}
+    return _branches(report["schedule"], (cycles, crossing, ipus, together))
 
 
-def _branch(step: Mapping[str, Any], cycles: Mapping[str, int], crossing: Mapping[str, int]) -> dict[str, Any]:
-    kind = step["kind"]
+_Facts = tuple[Mapping[str, int], Mapping[str, int], Mapping[str, set[int]], Mapping[tuple[str, str], dict[str, Any]]]
+"""Cycles of parts, cycles of what crosses after them, the IPUs of each, and what replicas do together before or after it."""
+
+
+def _branches(steps: Iterable[Mapping[str, Any]], facts: _Facts) -> list[dict[str, Any]]:
+    """Steps, with what replicas do together before and after them."""
+    found = []
+    for step in steps:
+        before, after = ([facts[3].get((step.get("part", ""), when))] for when in ("before", "after"))
+        found += [branch for branch in (*before, _branch(step, facts), *after) if branch is not None]
+    return found
+
+
+def _together(branches: Iterable[Mapping[str, Any]]) -> int:
+    """Cycles of one turn of branches that replicas take together, which the schedule does not know."""
+    return sum(b["cycles"] if b["kind"] == "replicas" else b["times"] * _together(b["steps"]) for b in branches)
+
+
+def _branch(step: Mapping[str, Any], facts: _Facts) -> dict[str, Any]:
+    kind, (cycles, crossing, ipus, _) = step["kind"], facts
     words = STEP_WORDS.get(kind, kind)
     if "times" in step:
         words += f" {step['times']:,} ×"
         if step.get("counts"):
             words += f", {step['counts']}es" if str(step["counts"]).endswith("ch") else f", {step['counts']}s"
-    inner = [_branch(s, cycles, crossing) for name in ("steps", "runs") for s in step.get(name, ())]
-    found = {"kind": kind, "words": words, "cycles": elapsed(from_data([step]), cycles, crossing)}
+    inner, times = _branches((s for name in ("steps", "runs") for s in step.get(name, ())), facts), step.get("times", 1)
+    taken = elapsed(from_data([step]), cycles, crossing) + times * _together(inner)
+    found = {"kind": kind, "words": words, "cycles": taken, "times": times}
     if "load" in step:                                   # tensors pass to or from streaming memory: no operator runs
         found["words"] = f"{'load' if step['load'] else 'store'} what {step['part']} {'reads' if step['load'] else 'leaves'}"
     elif "part" in step:
         found["part"] = step["part"]
-    notes = ([f"IPU {step['ipu']}"] if len(cycles) and "ipu" in step else []) + ([f"{step['ahead']} ahead"] if step.get("ahead") else [])
+    on = sorted(ipus.get(step.get("part", ""), ())) or ([step["ipu"]] if "ipu" in step else [])
+    where = [f"IPU{'s' * (len(on) > 1)} {', '.join(map(str, on))}"] if len(cycles) and on else []
+    notes = where + ([f"{step['ahead']} ahead"] if step.get("ahead") else [])
     return {**found, "notes": ", ".join(notes), "steps": inner}
 
 

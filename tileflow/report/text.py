@@ -57,14 +57,15 @@ def _totals(report: Report) -> str:
 def _phases(report: Report) -> str:
     phases, total = report["totals"]["phases"], f.all_phases(report)
     lines = [f"  {name:<10} {bar(phases[name] / total)} {f.percent(phases[name] / total):>7} {f.count(phases[name]):>16}" for name in PHASES]
-    return "Cycles by phase\n" + "\n".join(lines)
+    return "\n".join(["Cycles by phase", *lines, *(f"  {s}" for s in f.apart(report))])
 
 
 def _memory(report: Report) -> str:
     m = report["memory"]
     worst, bound = m["worst_tile"], m["bytes_per_tile"]
     verdict = "fits" if m["fits"] else "OUT OF TILE MEMORY"
-    head = (f"Bytes per tile: {verdict}. Worst tile {worst}: {f.count(m['worst'])} of {f.count(bound)} ({f.percent(m['worst'] / bound)}); "
+    where = f"{worst} of IPU {f.fullest_ipu(report)}" if report["ipus"] else f"{worst}"
+    head = (f"Bytes per tile: {verdict}. Worst tile {where}: {f.count(m['worst'])} of {f.count(bound)} ({f.percent(m['worst'] / bound)}); "
             f"mean {f.count(m['mean'])} ({f.percent(m['mean'] / bound)})")
     rows = []
     for name, tiles in m["categories"].items():
@@ -79,7 +80,7 @@ def _memory(report: Report) -> str:
 def _operators(report: Report, every: bool) -> str:
     steps = sorted(report["steps"], key=lambda s: -s["cycles_per_update"])
     shown = steps if every else steps[:OPERATORS]
-    total = max(1, report["totals"]["cycles"])
+    total = f.all_phases(report)
     rows = [_row(s, total) for s in shown]
     header = ("operator", "role", "partition", "vertex", "tiles", "times", "cycles", "share", *PHASES, "temp bytes", "limit")
     more = f"\n  and {len(steps) - len(shown):,} operators more in the report" if len(shown) < len(steps) else ""

@@ -99,12 +99,12 @@ VIEWS.Execution = panel => {
         found.push(
           block(
             start,
-            start + cycles,
+            Math.max(start + cycles, start + (1.2 * (to - from)) / (width - LEFT - RIGHT)), // short ones are seen, too
             y,
             RUN,
             "var(--host)",
             texts(name),
-            [texts(name), `${count(cycles)} cycles from ${count(start)}, beside the steps`],
+            [texts(name), `${count(cycles)} cycles from ${count(start)}`],
             null,
           ),
         );

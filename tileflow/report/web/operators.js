@@ -5,7 +5,7 @@ VIEWS.Operators = panel => {
     v = r.steps,
     n = v.name.length,
     detail = h("div", {}),
-    total = Math.max(1, sum(v.all));
+    total = r.all_phases;
   const small = i =>
     bar(
       r.phases.map((p, k) => [p.colour, v.phases[k][i] / Math.max(1, v.cycles[i]), `${p.name} ${count(v.phases[k][i])}`]),
@@ -28,7 +28,7 @@ VIEWS.Operators = panel => {
     },
     { name: "limit", width: 85, left: true, value: i => texts(v.limit[i]) },
     { name: "cycles", width: 100, value: i => v.all[i], show: i => count(v.all[i]), help: "of an update" },
-    { name: "share", width: 70, value: i => v.all[i], show: i => percent(v.all[i] / total) },
+    { name: "share", width: 70, value: i => v.all[i], show: i => percent(v.all[i] / total), help: "of the cycles of all operators" },
     {
       name: "phases",
       width: 95,

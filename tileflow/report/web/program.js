@@ -76,7 +76,7 @@ VIEWS.Program = panel => {
   }
   const LONGEST = 400;
   function branch(step, level) {
-    const words = step.part ? `${step.words} ${step.part}` : step.words;
+    const words = !step.part ? step.words : step.part.startsWith(step.words) ? step.part : `${step.words} ${step.part}`;
     const inner = step.steps.length
       ? deeper => step.steps.slice(0, LONGEST).map(one => branch(one, deeper))
       : step.part && parts.has(step.part)

@@ -19,7 +19,8 @@ VIEWS.Summary = panel => {
   const of = p => p.cycles / r.all_phases;
   const phases = card(
     "Where the cycles go",
-    ["Supersteps do not overlap: the fullest tile of each phase decides, and phases add up.", ...r.limits].join(" "),
+    "Supersteps do not overlap: the slowest tile decides each phase, and phases add up.",
+    r.limits.map(sentence => h("p", { class: "soft" }, sentence)),
     bar(
       r.phases.map(p => [p.colour, of(p), `${p.name} ${count(p.cycles)} cycles, ${percent(of(p))}`]),
       "bar tall",
@@ -50,7 +51,7 @@ function slowest(r) {
         r.phases.map((p, k) => [p.colour, (v.phases[k][i] * v.times[i]) / most, `${p.name} ${count(v.phases[k][i] * v.times[i])}`]),
         "bar open",
       ),
-      h("span", { class: "number" }, `${short(v.all[i])}  ${percent(v.all[i] / Math.max(1, r.cycles))}`),
+      h("span", { class: "number" }, `${short(v.all[i])}  ${percent(v.all[i] / r.all_phases)}`),
     ]),
   );
 }
@@ -79,7 +80,7 @@ function memorySummary(r) {
     h(
       "p",
       { class: "soft" },
-      `${where} is the fullest: ${count(one.worst)} of ${count(m.bound)} bytes (${percent(one.worst / m.bound)}); the mean is ${count(one.mean)} (${percent(one.mean / m.bound)}).`,
+      `${where} is the fullest: ${count(one.worst)} of ${count(m.bound)} bytes (${percent(one.worst / m.bound)}); the mean ${one.number < 0 ? "is" : "of that IPU is"} ${count(one.mean)} (${percent(one.mean / m.bound)}).`,
     ),
     h("div", { class: "two" }, plain(["category", "kind", "fullest tile", "mean", "largest"], rows, 2), histogram(one.peak, m.bound)),
   ];

@@ -12,16 +12,23 @@ function variablesOn(label, held, here) {
     columns: [
       {
         name: "variable",
-        width: 260,
+        width: 190,
         left: true,
         value: k => texts(v.name[held[k][0]]),
         show: k => variableLink(held[k][0]),
         title: k => texts(v.name[held[k][0]]),
       },
-      { name: "kind", width: 105, left: true, value: k => texts(v.kind[held[k][0]]) },
-      { name: here, width: 125, value: k => held[k][1], show: k => count(held[k][1]) },
-      { name: "on all tiles", width: 115, value: k => v.bytes[held[k][0]], show: k => size(v.bytes[held[k][0]]) },
-      { name: "there", width: 160, left: true, value: k => v.birth[held[k][0]], show: k => lifetime(v, held[k][0]) },
+      { name: "kind", width: 95, left: true, value: k => texts(v.kind[held[k][0]]) },
+      { name: here, width: 105, value: k => held[k][1], show: k => count(held[k][1]) },
+      { name: "on all tiles", width: 95, value: k => v.bytes[held[k][0]], show: k => size(v.bytes[held[k][0]]) },
+      {
+        name: "there",
+        width: 130,
+        left: true,
+        value: k => v.birth[held[k][0]],
+        show: k => lifetime(v, held[k][0]),
+        title: k => lifetime(v, held[k][0]),
+      },
     ],
   });
 }
@@ -55,7 +62,7 @@ VIEWS.Variables = panel => {
       show: i => (spread(i) ? spread(i).toFixed(2) : ""),
       help: "bytes on its fullest tile over the mean of its tiles: 1 is even",
     },
-    { name: "there", width: 160, left: true, value: i => v.birth[i], show: i => lifetime(v, i) },
+    { name: "there", width: 160, left: true, value: i => v.birth[i], show: i => lifetime(v, i), title: i => lifetime(v, i) },
   ];
   const kinds = [...new Set(v.kind)].map(texts),
     types = [...new Set(v.dtype)].map(texts);
