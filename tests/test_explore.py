@@ -305,6 +305,7 @@ def test_the_command_and_the_one_that_it_suggests(tmp_path, monkeypatch, capsys)
 
 @pytest.mark.parametrize(("words", "says"), [
     (["--micro-batch-size", "1,x"], "Option micro_batch_size (--micro-batch-size) must be a whole number, at least 1, not 'x'."),
+    (["--machines", "gc2,,bow"], "--machines 'gc2,,bow' has an empty value between its commas."),
     (["--micro-batch-size", "1,,2"], "--micro-batch-size '1,,2' has an empty value between its commas."),
     (["--ipus", "1,two"], "--ipus must be whole numbers of at least 1, joined by commas, not '1,two'."),
     (["--training=yes"], "--training is given alone or as --training=both, not with 'yes'; a model goes before it."),

@@ -79,7 +79,8 @@ def _values(declaration: Declaration, text: str) -> Any:
         return declaration.parse(text)
     words = [word.strip() for word in text.split(",")]
     if not all(words):
-        raise OptionError(f"{declaration.flag} {text!r} has an empty value between its commas.")
+        flag = "--machines" if declaration.name == "machine" else declaration.flag
+        raise OptionError(f"{flag} {text!r} has an empty value between its commas.")
     return words if declaration.name in ("machine", "precision") else [declaration.parse(word) for word in words]
 
 

@@ -16,7 +16,7 @@ class Point:
 
     values: of the axes, None where an axis has no effect on it. state: "fits", "out of memory" (the figures are there all the same) or "failed";
     reason: why it does not fit, or what failed.
-    samples_per_second: the slower of the tiles and the host's streams decides. bytes: on the fullest tile; bytes_per_tile: what a tile has.
+    samples_per_second: what the tiles wait for the host's streams is counted. bytes: on the fullest tile; bytes_per_tile: what a tile has.
     cycles: of one weight update (inference: of one micro-batch); cycles_per_sample: those divided by the update's rows, of all replicas.
     tflops: useful 1e12 FLOP/s; peak_fraction: of what the IPUs' matrix units could do. ipus: of all replicas.
     """
