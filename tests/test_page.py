@@ -544,6 +544,7 @@ def test_print_shows_all_views(shown, one, tmp_path):
     quiet(page)
 
 
+@pytest.mark.exhaustive
 def test_a_narrow_window(shown, several, tmp_path):
     page = opened(shown, tmp_path, several, width=420, height=800)
     for name in page("[...document.querySelectorAll('[role=tab]')].map(t => t.textContent.toLowerCase())"):
