@@ -21,11 +21,11 @@ def _lowered_graphs_are_verified() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Python's search for circles leaves alone what is there from now on, all tests and modules, and is seldom: compilations start it often, and it
-    took a tenth of the time of tests that compile."""
+    """Python's search for circles leaves alone what is there from now on, all tests and modules, and looks at young objects seldom: compilations
+    start it often, and it took a tenth of the time of tests that compile. Old ones are looked at as often as ever: models and their memory."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(10_000, 5, 2)
 
 
 @pytest.fixture(scope="module")
