@@ -330,6 +330,8 @@ def test_comparison(built):
     before, after = (r["steps"][2]["cycles_per_update"] for r in (built, other))
     assert found["operators"][-1] == [built["steps"][2]["name"], "forward", before, after]
     assert found["options"] == [["available_memory_proportion", "0.6", "0.25"]]
+    each = next(row for row in found["totals"] if row[0] == "cycles per sample")
+    assert each[1:3] == [r["totals"]["cycles"] / r["batching"]["samples_per_update"] for r in (built, other)]
     shown = compare.render(found)
     assert "A: old\nB: new" in shown
     assert "+7,000,000" in shown
