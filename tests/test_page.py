@@ -500,7 +500,9 @@ def test_two_reports_side_by_side(shown, one, tmp_path):
     page = opened(shown, tmp_path, one, other)
     assert page("document.querySelector('[role=tab]').textContent") == "Comparison"
     assert column(page, "operator") == [one["steps"][5]["name"], one["steps"][9]["name"]]
-    assert column(page, "change") == ["+5,000,000", "+77"]
+    assert column(page, "B − A") == ["+5,000,000", "+77"]
+    before = one["steps"][5]["cycles_per_update"]
+    assert column(page, "change")[0] == f"+{100 * 5_000_000 / before:.1f} %"
     assert column(page, "variable", 1) == [one["variables"][4]["name"]]
     page.click("#panel-comparison input[type=search]")
     page.type("no such thing")

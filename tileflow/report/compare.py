@@ -30,7 +30,8 @@ def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Compar
 def _totals(a: Report, b: Report) -> list[list[Any]]:
     found: list[tuple[str, Callable[[Report], Any], Callable[[Any], str], int]] = [
         ("cycles", lambda r: r["totals"]["cycles"], f.count, 1),
-        ("cycles per sample", lambda r: r["totals"]["cycles"] / max(1, r["batching"]["samples_per_update"]), f.count, 1), ("seconds", lambda r: r["totals"]["seconds"], f.seconds, 1),
+        ("cycles per sample", lambda r: r["totals"]["cycles"] / max(1, r["batching"]["samples_per_update"]), f.count, 1),
+        ("seconds", lambda r: r["totals"]["seconds"], f.seconds, 1),
         ("samples per second", lambda r: r["totals"]["samples_per_second"], f.count, -1),
         ("TFLOP/s", lambda r: r["totals"]["tflops"], "{:.4g}".format, -1),
         ("of peak", lambda r: r["totals"]["peak_fraction"], f.percent, -1), ("bytes on the fullest tile", lambda r: r["memory"]["worst"], f.count, 1),

@@ -31,7 +31,7 @@ VIEWS.Comparison = panel => {
       title,
       null,
       plain(
-        ["", "A", "B", "B − A", ""],
+        ["", "A", "B", "B − A", "change"],
         rows.map(([name, x, y]) => [name, count(x), count(y), tone(y - x), share(x, y)]),
       ),
     );
@@ -89,8 +89,14 @@ VIEWS.Comparison = panel => {
         { name: "kind", width: 120, left: true, value: i => rows[i][1] },
         { name: "A", width: 120, value: i => (rows[i][2] === null ? -1 : rows[i][2]), show: i => value(rows[i][2]) },
         { name: "B", width: 120, value: i => (rows[i][3] === null ? -1 : rows[i][3]), show: i => value(rows[i][3]) },
-        { name: "change", width: 130, value: i => Math.abs(delta(i)), show: i => tone(delta(i)), help: "sorts by how much" },
-        { name: "B − A", width: 120, value: delta, show: i => share(rows[i][2], rows[i][3]), help: "sorts by gain and loss" },
+        { name: "B − A", width: 130, value: i => Math.abs(delta(i)), show: i => tone(delta(i)), help: "sorts by how much" },
+        {
+          name: "change",
+          width: 120,
+          value: i => delta(i) / Math.max(1, rows[i][2] || 0),
+          show: i => share(rows[i][2], rows[i][3]),
+          help: "of A; sorts by gain and loss",
+        },
       ],
     });
     return card(
