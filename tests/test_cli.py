@@ -1,6 +1,7 @@
 """The command line: flags from the options' declarations, sentences and exit codes, progress, the doctor, and whole runs."""
 from __future__ import annotations
 
+import functools
 import io
 import os
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 import tileflow
 from tileflow import cli, doctor, progress
+from tileflow.cli.parser import make_parser
 from tileflow.errors import Interrupted, ModelError, OptionError, TrainingError
 from tileflow.kernels.machine.limits import Group, Room
 from tileflow.options import Options, declarations
@@ -71,8 +73,13 @@ PARTNERS["optimizer_sharded"] = ["--replication-factor", "2"]
 """What else has to be said for an option to have an effect."""
 
 
+ONE_PARSER = functools.cache(make_parser)
+"""To be made for every line that is parsed takes longer than parsing it."""
+
+
 @pytest.mark.parametrize("name", [d.name for d in declarations().values()])
-def test_every_option_has_its_flag_where_it_has_an_effect(name):
+def test_every_option_has_its_flag_where_it_has_an_effect(name, monkeypatch):
+    monkeypatch.setattr("tileflow.cli.parser.make_parser", ONE_PARSER)
     declaration = declarations()[name]
     verbs = verbs_of(declaration)
     assert verbs, "nobody uses it"

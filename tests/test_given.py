@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx_models import model_of, node, port
-from test_architecture import PRODUCT, tree
+from test_architecture import PRODUCT, nodes
 
 import tileflow
 from tileflow import cli, nn
@@ -222,9 +222,10 @@ def test_progress_of_models_may_be_a_bar_or_a_function():
 def messages():
     """(file and line, text) of every text of the product that may be a message: with a space in it, and no docstring."""
     for path in PRODUCT:
-        docs = {id(n.body[0].value) for n in ast.walk(tree(path)) if isinstance(n, (ast.Module, ast.ClassDef, ast.FunctionDef))
+        every = nodes(path)
+        docs = {id(n.body[0].value) for n in every if isinstance(n, (ast.Module, ast.ClassDef, ast.FunctionDef))
                 and n.body and isinstance(n.body[0], ast.Expr)}
-        for n in ast.walk(tree(path)):
+        for n in every:
             if isinstance(n, ast.Constant) and isinstance(n.value, str) and " " in n.value and id(n) not in docs:
                 yield f"{path.name}:{n.lineno}", n.value
 
