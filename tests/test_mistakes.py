@@ -337,6 +337,8 @@ CALLS = [
     Call(0, lambda: tileflow.Options(epohcs=3), OptionError, "There is no option 'epohcs'; did you mean epochs or eps?"),
     Call(0, lambda: tileflow.compile(nn.Linear(4, 3)), DataError,
          "A network of layers does not say what it takes; give inputs, for example inputs=[(16, 784)]."),
+    Call(0, lambda: tileflow.compile(nn.Linear(4, 3), inputs=[((2, 4), "float32")]), DataError,
+         "Input 0 is ((2, 4), 'float32'); give a shape, a tuple of whole numbers from 0 on, or an array of the type that it has."),
 ]
 
 

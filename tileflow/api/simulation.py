@@ -149,6 +149,8 @@ def _graph(model: Modelish, chosen: Options, training: bool, inputs: Sequence[An
     types = []
     for i, given in enumerate(inputs):
         if isinstance(given, tuple):
+            if not all(isinstance(size, int) and size >= 0 for size in given):
+                raise DataError(f"Input {i} is {given!r}; give a shape, a tuple of whole numbers from 0 on, or an array of the type that it has.")
             types.append(TensorType(net.dtype, given))
         else:
             array = np.asarray(given)
