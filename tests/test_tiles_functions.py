@@ -3,13 +3,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from tile_models import alone
 
 import tileflow.ops  # noqa: F401   (registers the operators)
-from tileflow.graph import OPS, TensorType
+from tileflow.graph import OPS, Builder, Graph, TensorType
 from tileflow.kernels.elementwise.expr import OPERATIONS
 from tileflow.ops.functions import CASTS
+from tileflow.program import Batching, Program
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.hardware.functions import FLOATS, vector_cycles
 from tileflow.tiles.machine import analyze
@@ -80,10 +82,47 @@ def test_types_are_those_of_the_tiles() -> None:
     assert on_device(wide, "32.32").functions == (("exp", "float32", 1),)
 
 
-def test_softmax_counts_its_exponentials() -> None:
-    work = work_of("Softmax", axis=1)
-    assert dict((name, n) for name, _, n in work.functions)["exp"] == 1
-    assert vector_cycles(work.functions, work.flops_per_point, 4, 2) == 4 + 6
+ROWS, COLUMN = TensorType("float32", (2, 8, 6, 6)), TensorType("float32", (8,))
+WIDTH = TensorType("float32", (6,))
+
+
+@pytest.mark.parametrize(("name", "attributes", "types", "float32", "float16"), [
+    ("BatchNormalization", {"training_mode": 1}, (ROWS, COLUMN, COLUMN, None, None), 2 + 16, 2 + 5),
+    ("BatchNormalization", {}, (ROWS, COLUMN, COLUMN, COLUMN, COLUMN), 8, 2),
+    ("BatchNormalizationGrad", {}, (ROWS, ROWS, COLUMN, COLUMN, COLUMN), 8 + 5 + 4 + 5 + 8 + 3 + 4, 3 + 5 + 1 + 5 + 2 + 3 + 2),
+    ("GroupNormalization", {"num_groups": 4}, (ROWS, COLUMN, COLUMN), 2 + 4 + 8, 2 + 4 + 2),
+    ("InstanceNormalization", {}, (ROWS, COLUMN, COLUMN), 2 + 4 + 8, 2 + 4 + 2),
+    ("LayerNormalization", {"axis": 3}, (ROWS, WIDTH, WIDTH), 2 + 4 + 8, 2 + 4 + 2),
+    ("RMSNormalization", {"axis": 3}, (ROWS, WIDTH), 1 + 2 + 4, 1 + 2 + 1),
+    ("Softmax", {"axis": 1}, (ROWS,), 1 + 2 + 6 + 1 + 2, 1 + 2 + 4 + 1 + 2),
+    ("SoftmaxGrad", {"axis": 1}, (ROWS, ROWS), 3 + 1 + 2 + 3, 3 + 1 + 2 + 3)])
+def test_operators_of_several_vertices_take_all_of_them(name: str, attributes: dict[str, Any], types: tuple[TensorType | None, ...], float32: float,
+                                                        float16: float) -> None:
+    """poplin/Norms.cpp, popnn/NonLinearity.cpp: each pass over the tensor by the quickest vertex there is. A column of float32 takes four cycles a
+    vector (two an element), of float16 one, or two where it is changed in place; a number a row two, two tensors three, a sum one."""
+    op = OPS[name](**attributes)
+    work = op.work(types, op.infer(*types))
+    found = [vector_cycles(on_device(work, p).functions, work.flops_per_point, size, 0) for p, size in (("32.32", 4), ("16.16", 2))]
+    assert found == [float32, float16]
+
+
+@pytest.mark.parametrize(("exponent", "cycles"), [(2, 3), (2.0, 3), (0.5, 10), (-1.0, 10), (-0.5, 20), (3.0, 3), (2.5, 624)])
+def test_powers_whose_exponent_is_known_are_none(exponent: float, cycles: float) -> None:
+    """popops/ElementWiseInternal.cpp, optimiseBinary: squares, roots and inverses. Of another exponent, or one that comes while it runs, a power."""
+    graph = Graph("power")
+    b = Builder(graph)
+    x = b.input("x", TensorType("float32", (96, 40)))
+    graph.outputs.append(b.Pow(x, b.constant(np.array(exponent, "float32"))))
+    step, = analyze(Program.of(graph, Batching(1)), ONE).steps
+    assert step.plan.phases.compute == 6 * (29 + 320 * cycles) + 11
+    two, = analyze(alone(OPS["Pow"](), (TensorType("float32", (96, 40)), TensorType("float32", ()))), ONE).steps
+    assert two.plan.phases.compute == 6 * (29 + 320 * 624) + 11
+
+
+def test_a_step_of_a_tree_takes_the_same_in_every_place() -> None:
+    """What it takes follows rows, trees and depth: not how much there is to vote for."""
+    assert vector_cycles((("walk", "float32", 50),), 0.0, 4, 2) == 50 * 2 * 8
+    assert vector_cycles((("walk", "float32", 50),), 0.0, 2, 2) == 50 * 4 * 8, "an element after the other: four in 8 bytes of 16 bits"
 
 
 @pytest.mark.parametrize("precision", ["32.32", "16.16"])

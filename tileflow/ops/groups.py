@@ -16,7 +16,7 @@ from ..kernels.machine.call import Call, Out
 from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import fill_call
 from ..kernels.norm.groups import group_norm_calls, group_norm_grad_calls
-from ..work import LETTERS, Axis, Nested, Operand, Reduce, Work
+from ..work import LETTERS, Axis, Nested, Operand, Reduce, Work, counted
 from .norm import BatchNormalization, statistics_of
 from .shape import Shape, present
 
@@ -104,7 +104,8 @@ class _Normalisation(_Groups):
         x, scale, shift = map(present, inputs)
         axes, full, kept = self.space(x)
         small = tuple(Operand((full[1],), t.dtype) for t in (scale, shift))
-        return Reduce(axes, (Operand(full, x.dtype), *small), (Operand(full, x.dtype), *(Operand(kept, t.dtype) for t in outputs[1:])), 6.0)
+        return Reduce(axes, (Operand(full, x.dtype), *small), (Operand(full, x.dtype), *(Operand(kept, t.dtype) for t in outputs[1:])), 6.0,
+                      functions=counted(("group norm",), x.dtype))
 
     def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         x, scale, shift = map(present, inputs)
@@ -244,7 +245,8 @@ class GroupNormalizationGrad(_Groups):
         _, x, scale, mean, inverse = map(present, inputs)
         axes, full, kept = self.space(x)
         large, column = Operand(full, x.dtype), Operand((full[1],), scale.dtype)
-        return Reduce(axes, (large, large, column, *(Operand(kept, t.dtype) for t in (mean, inverse))), (large, column, column), 10.0)
+        return Reduce(axes, (large, large, column, *(Operand(kept, t.dtype) for t in (mean, inverse))), (large, column, column), 10.0,
+                      functions=counted(("group norm grad",), x.dtype))
 
     def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         g, x, scale, mean, inverse = map(present, inputs)

@@ -74,7 +74,7 @@ class _WithLabels(Op):
 
     leaf: ClassVar[str]
     functions: ClassVar[Sequence[str]] = ()
-    """The scalar functions of a score."""
+    """What is done with a score, as planners of tiles call it."""
 
     def check(self, scores: TensorType, labels: TensorType, weights: TensorType | None) -> None:
         """Raise an error that names what does not fit."""
@@ -195,7 +195,7 @@ class SoftmaxCrossEntropyLoss(_LabelLoss):
 
     log_prob: int = 0
 
-    leaf, functions = "cross_entropy", ("maximum", "sub", "exp", "add")
+    leaf, functions = "cross_entropy", ("cross entropy",)
 
     @classmethod
     def samples(cls) -> list[Sample]:
@@ -314,7 +314,7 @@ class _LabelGrad(_WithLabels):
 class SoftmaxCrossEntropyLossGrad(_LabelGrad):
     """(softmax(scores) - onehot(label)) times weight and gradient of the loss."""
 
-    leaf, functions = "cross_entropy", ("maximum", "sub", "exp", "add", "sub", "mul")
+    leaf, functions = "cross_entropy", ("cross entropy grad",)
 
     @classmethod
     def samples(cls) -> list[Sample]:

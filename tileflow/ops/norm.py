@@ -19,7 +19,7 @@ from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import fill_call
 from ..kernels.norm.planar import CHANNELS, ROWS, norm_leaf, own_scratch
 from ..kernels.reduce import reduce_calls
-from ..work import LETTERS, Axis, Operand, Reduce, Work
+from ..work import LETTERS, Axis, Operand, Reduce, Work, counted
 from .shape import Shape, normal_axis, present
 
 if TYPE_CHECKING:
@@ -34,13 +34,16 @@ def check_float(x: TensorType) -> None:
         raise TypeMismatchError(f"the input is {x.dtype}; it must be a float type.")
 
 
-def _work(x: TensorType, kept: Shape, arrays: int, smalls: int, outputs: int, small_outputs: int, flops: float, per: Sequence[Shape] = ()) -> Work:
-    """Statistics over all axes but `kept`: full tensors and tensors over the kept axes, in and out; further inputs lie over the axes `per` names."""
+def _work(x: TensorType, kept: Shape, arrays: int, smalls: int, outputs: int, small_outputs: int, flops: float, name: str,
+          per: Sequence[Shape] = ()) -> Work:
+    """Statistics over all axes but `kept`: full tensors and tensors over the kept axes, in and out; further inputs lie over the axes `per` names.
+    `name`: what is done, as planners of tiles call it."""
     names = tuple(LETTERS[:x.rank])
     axes = tuple(Axis(a, n, "parallel" if i in kept else "reduce") for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
     full, small = Operand(names, x.dtype), Operand(tuple(names[i] for i in kept), x.dtype)
     others = tuple(Operand(tuple(names[i] for i in own), x.dtype) for own in per)
-    return Reduce(axes, (full,) * arrays + (small,) * smalls + others, (full,) * outputs + (small,) * small_outputs, flops)
+    return Reduce(axes, (full,) * arrays + (small,) * smalls + others, (full,) * outputs + (small,) * small_outputs, flops,
+                  functions=counted((name,), x.dtype))
 
 
 def _typed(work: Work, inputs: Types, outputs: Sequence[TensorType]) -> Work:
@@ -168,9 +171,9 @@ class BatchNormalization(Op):
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
         if not self.training_mode:
-            found = _typed(_work(x, (1,), 1, 4, 1, 0, 2.0), inputs, outputs)
-            return Reduce(tuple(Axis(a.name, a.size) for a in found.axes), found.inputs, found.outputs, 2.0)
-        return _typed(_work(x, (1,), 1, len([t for t in inputs[1:] if t]), 1, 3, 6.0), inputs, outputs)
+            found = _typed(_work(x, (1,), 1, 4, 1, 0, 2.0, "scale and shift"), inputs, outputs)
+            return replace(found, axes=tuple(Axis(a.name, a.size) for a in found.axes))
+        return _typed(_work(x, (1,), 1, len([t for t in inputs[1:] if t]), 1, 3, 6.0, "batch norm"), inputs, outputs)
 
     def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         x, scale, shift = map(present, inputs[:3])
@@ -229,7 +232,7 @@ class BatchNormalizationGrad(Op):
         return tuple(a.astype(t) for a, t in zip((pulled * _per_channel(scale * inverse, x.ndim), dscale, dshift), dtypes, strict=True))
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        return _typed(_work(present(inputs[1]), (1,), 2, 3, 1, 2, 8.0), inputs, outputs)
+        return _typed(_work(present(inputs[1]), (1,), 2, 3, 1, 2, 8.0, "batch norm grad"), inputs, outputs)
 
     def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         g, x, scale, mean, inverse = map(present, inputs)
@@ -331,7 +334,8 @@ class LayerNormalization(RowNorm):
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
         axes, full, columns, rows = self.operands(x)
-        return Reduce(axes, (full, *(columns if t else None for t in inputs[1:])), (full, rows, rows), 7.0)
+        return Reduce(axes, (full, *(columns if t else None for t in inputs[1:])), (full, rows, rows), 7.0,
+                      functions=counted(("group norm",), x.dtype))
 
     def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         x, scale = present(inputs[0]), present(inputs[1])
@@ -385,7 +389,8 @@ class LayerNormalizationGrad(RowNorm):
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[1])
         axes, full, columns, rows = self.operands(x)
-        return Reduce(axes, (full, full, columns, rows, rows), (full, columns, columns), 10.0)
+        return Reduce(axes, (full, full, columns, rows, rows), (full, columns, columns), 10.0,
+                      functions=counted(("group norm grad",), x.dtype))
 
     def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         g, x, scale, mean, inverse = map(present, inputs)

@@ -18,7 +18,7 @@ from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import fill_call
 from ..kernels.norm.rms import rms_leaf
 from ..kernels.reduce import reduce_calls
-from ..work import Reduce, Work
+from ..work import Reduce, Work, counted
 from .norm import RowNorm, check_float
 from .shape import normal_axis, present
 
@@ -74,7 +74,7 @@ class RMSNormalization(RowNorm):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         axes, full, columns, rows = self.operands(present(inputs[0]))
-        return Reduce(axes, (full, columns), (full, rows), 4.0)
+        return Reduce(axes, (full, columns), (full, rows), 4.0, functions=counted(("rms norm",), full.dtype))
 
     def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         x, scale = present(inputs[0]), present(inputs[1])
@@ -114,7 +114,7 @@ class RMSNormalizationGrad(RowNorm):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         axes, full, columns, rows = self.operands(present(inputs[1]))
-        return Reduce(axes, (full, full, columns, rows), (full, columns), 8.0)
+        return Reduce(axes, (full, full, columns, rows), (full, columns), 8.0, functions=counted(("rms norm grad",), full.dtype))
 
     def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         g, x, scale, inverse = map(present, inputs)

@@ -51,7 +51,7 @@ class _AlongAxis(Op):
     arity: ClassVar[int] = 1
     flops: ClassVar[float] = 5.0
     functions: ClassVar[Sequence[str]] = ()
-    """The scalar functions of an element."""
+    """What is done with an element, as planners of tiles call it."""
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
@@ -77,7 +77,7 @@ class _AlongAxis(Op):
 class Softmax(_AlongAxis):
     """exp(x) / sum(exp(x)) along `axis` (the meaning of ONNX opset 13 and later). A row with NaN or +inf becomes NaN."""
 
-    leaf, functions = "softmax", ("maximum", "sub", "exp", "add", "mul")
+    leaf, functions = "softmax", ("softmax",)
 
     @classmethod
     def samples(cls) -> list[Sample]:
@@ -99,7 +99,7 @@ class Softmax(_AlongAxis):
 class LogSoftmax(_AlongAxis):
     """x - log(sum(exp(x))) along `axis` (the meaning of ONNX opset 13 and later). A row with NaN or +inf becomes NaN."""
 
-    leaf, functions = "log_softmax", ("maximum", "sub", "exp", "add", "sub")
+    leaf, functions = "log_softmax", ("softmax",)
 
     @classmethod
     def samples(cls) -> list[Sample]:
@@ -121,7 +121,7 @@ class LogSoftmax(_AlongAxis):
 class SoftmaxGrad(_AlongAxis):
     """(g, y) to (g - sum(g * y)) * y: the gradient through y = softmax(x)."""
 
-    leaf, arity, functions = "softmax_grad", 2, ("mul", "add", "sub", "mul")
+    leaf, arity, functions = "softmax_grad", 2, ("softmax grad",)
 
     @classmethod
     def samples(cls) -> list[Sample]:
@@ -152,7 +152,7 @@ class SoftmaxGrad(_AlongAxis):
 class LogSoftmaxGrad(_AlongAxis):
     """(g, y) to g - sum(g) * exp(y): the gradient through y = log_softmax(x)."""
 
-    leaf, arity, functions = "log_softmax_grad", 2, ("add", "exp", "mul", "sub")
+    leaf, arity, functions = "log_softmax_grad", 2, ("log softmax grad",)
 
     @classmethod
     def samples(cls) -> list[Sample]:

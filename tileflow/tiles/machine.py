@@ -18,6 +18,7 @@ from ..program import Program
 from ..strategy.cut import staged
 from ..work import Contraction, Map, Work, sized
 from .hardware.chip import Chip, device_dtype
+from .hardware.functions import raised
 from .hardware.io import Transfer, buffers, computing, hand_over, host_io
 from .levers import changed, find_levers
 from .placing.choose import Chooser
@@ -80,6 +81,8 @@ class _Analysis:
         """whole: the program as it was before its states were shared out."""
         self.program, self.options, self.cache, self.shares, self.whole, self.machine = program, options, cache, shares, whole, chip
         self.chip = chip = computing(chip, options.num_io_tiles)
+        self.known = {v: float(a.item()) for graph in program.graphs for v, a in graph.constants.items() if a.size == 1 and a.dtype.kind in "fiu"}
+        """Numbers that are known before the program runs."""
         self.entries: list[Entry] = entries_of(program)
         self.works = [self.work(e.node) for e in self.entries]
         self.made = schedule(program, self.works, options.precision)
@@ -105,7 +108,9 @@ class _Analysis:
         if found is None:
             work = sized(op.work(inputs, outputs), [None if t is None else t.shape for t in inputs], [t.shape for t in outputs])
             found = self.cache[key] = on_device(work, self.options.precision)
-        return found
+        second = node.inputs[1] if len(node.inputs) == 2 and isinstance(found, Map) else None
+        functions = found.functions if second is None or second not in self.known else raised(found.functions, self.known[second])
+        return found if functions is found.functions else dataclasses.replace(found, functions=functions)
 
     def run(self) -> TileProgram:
         steps, rearranged = [], []

@@ -39,6 +39,35 @@ def _sum(*parts: Cycles) -> Cycles:
     return Cycles(sum(p.float32 for p in parts), sum(p.float16 for p in parts))
 
 
+_ADDED = Cycles(1, 1)                                   # a vector in a reduction: getCyclesEstimateForStridedReduce (popops/reduction)
+_PAIR = Cycles(3, 3)                                    # of two tensors: 1, and 2 of loads and store; getScaledArithmeticSupervisor… is no quicker
+_ROW = Cycles(2, 2)                                     # with one number a row: 1, and 1 of loop; BroadcastVectorOuterCycleEstimate
+_COLUMN = Cycles(4, 1)                                  # with a number a channel: vectorInnerAddCoreCycles_float 2 an element, …_half_multiple_of_8 2
+                                                        # for 8, vectorInnerMulCoreCycles_half_multiple_of_4_pipeline 1 for 4
+_COLUMN_IN_PLACE = Cycles(4, 2)                         # vectorInnerMulCoreCycles_half_multiple_of_4 2 for 4
+
+_SCALED = _sum(_COLUMN, _COLUMN)                        # poplin::normalise: times gamma, and beta in place
+_BY_CHANNEL = _sum(_COLUMN, _COLUMN_IN_PLACE)           # poplin::normWhiten: less the mean, times 1 / deviation in place
+_BY_GROUP = _sum(_ROW, _ROW)                            # of groups and layers: a number a row of the group
+_MOMENTS = _sum(_ADDED, _ADDED)                         # poplin::normStatistics: mean and power
+_SUMS = _sum(_PAIR, _MOMENTS)                           # poplin::normParamGradients: gradient times normal, and the sums of both
+STEPS: dict[str, Cycles] = {
+    "batch norm": _sum(_MOMENTS, _BY_CHANNEL, _SCALED), "group norm": _sum(_MOMENTS, _BY_GROUP, _SCALED),
+    "scale and shift": _SCALED,                         # popnn::bn::batchNormalise with what is known before: one factor and one term
+    # x is made normal again, sums for gamma and beta, times gamma; poplin::normStatisticsGradients: sums, normal times the one, the other added,
+    # both added, times 1 / deviation
+    "batch norm grad": _sum(_BY_CHANNEL, _SUMS, _COLUMN, _SUMS, _COLUMN, _COLUMN, _PAIR, _COLUMN_IN_PLACE),
+    "group norm grad": _sum(_BY_GROUP, _SUMS, _COLUMN, _SUMS, _ROW, _ROW, _PAIR, _ROW),
+    "rms norm": _sum(_ADDED, _ROW, _COLUMN),            # no library has it: of the same vertices
+    "rms norm grad": _sum(_ROW, _PAIR, _ADDED, _COLUMN, _PAIR, _ADDED, _ROW, _PAIR, _ROW),
+    # popnn/NonLinearity.cpp, softmaxImpl: less the largest, exponents, times 1 / sum; softmaxInputGradientImpl: times the gradient, the sum of that,
+    # y times it, one less the other
+    "softmax": _sum(_ADDED, _ROW, _EXP, _ADDED, _ROW), "softmax grad": _sum(_PAIR, _ADDED, _ROW, _PAIR),
+    "log softmax grad": _sum(_EXP, _ADDED, _ROW, _PAIR),
+    "cross entropy": _sum(_ADDED, _ROW, _EXP, _ADDED), "cross entropy grad": _sum(_ADDED, _ROW, _EXP, _ADDED, _ROW, _ROW),
+}
+"""What operators take that a library does by several vertices, each of which goes over the whole tensor: by the quickest of the vertices."""
+
 _INVERSE_HYPERBOLIC = _sum(_LOG, _ROOT, *[_SINGLE] * 3)  # log(x + sqrt(x x + 1)): no table has them
 
 FLOATS: dict[str, Cycles] = {
@@ -60,8 +89,15 @@ FLOATS: dict[str, Cycles] = {
     "pow": Cycles(624, 1300), "fmod": Cycles(133, 300),  # POWER {312, 1}, {325, 1}; REMAINDER {133, 2}, {300, 4}
     **dict.fromkeys(("lt", "le", "gt", "ge", "eq", "ne"), _COMPARED), "isnan": Cycles(1, 1, (7, 7)),        # IS_NAN 3, and 4 of loop
     "where": Cycles(2, 2),                              # two masks
+    "walk": Cycles(2 * 8, 4 * 8),                       # a node of a tree: our estimate (feature's number, feature and threshold loaded, compared,
+                                                        # the result moved, the child's place loaded, a step, a branch), an element after the other
+    **STEPS,
 }
 """Functions of floats. What is not here is arithmetic: a cycle a vector and operation."""
+
+POWERS = {1.0: ("mul",), 2.0: ("mul",), 3.0: ("mul", "mul"), 0.5: ("sqrt",), -0.5: ("sqrt", "div"), -1.0: ("div",)}
+"""Exponents that are known before a program runs, and what is done then in place of a power (popops/ElementWiseInternal.cpp, optimiseBinary; 3 is
+ours: the square times x)."""
 
 INTEGERS: dict[str, float] = {"div": 271, "fmod": 286, "pow": 26, "sqrt": 104}
 """Cycles an element, beyond loads, store and loop, of functions of integers; others one. There are no vectors of them (DIVIDE INT 277,
@@ -70,6 +106,14 @@ BOOLEAN = 1.25
 """Cycles an element of an operator of bools, stored as bytes (LOGICAL_AND {5, 4 elements})."""
 INTEGER_LOOP = 6
 """Cycles an element of loads, store and loop (ADD INT {7, 1 element})."""
+
+
+def raised(counts: tuple[Count, ...], exponent: float) -> tuple[Count, ...]:
+    """The functions of a power whose exponent is known."""
+    if [name for name, dtype, n in counts if n == 1 and is_float(dtype)] != ["pow"] or len(counts) != 1 or exponent not in POWERS:
+        return counts
+    (_, dtype, _), names = counts[0], POWERS[exponent]
+    return tuple((name, dtype, names.count(name)) for name in sorted(set(names)))
 
 
 @functools.lru_cache(4096)
