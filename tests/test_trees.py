@@ -15,6 +15,9 @@ from peers import needs
 from tileflow.errors import ModelError, ShapeError, TileflowError, UnsupportedError
 from tileflow.importers.onnx import load_model
 from tileflow.onnx_backend import Backend
+from tileflow.program import Batching, Program
+from tileflow.tiles.hardware.chip import chip
+from tileflow.tiles.machine import analyze
 
 ML = "ai.onnx.ml"
 FEATURES = 5
@@ -324,3 +327,14 @@ def test_damaged_trees_with_leaves_apart_are_refused(change: dict[str, Any], err
         return
     with pytest.raises(error, match=says):
         imported(model)
+
+
+def test_forests_are_cut_into_few_rows() -> None:
+    """The least that a tile is given follows what it takes: 60 rows of two votes are 480 bytes, and each takes thousands of cycles."""
+    machine = chip("gc200")
+    graph = imported(tree_model("TreeEnsembleRegressor", random_trees(3, 200, MODES, 2), rows=60)).graph
+    step = next(s for s in analyze(Program.of(graph, Batching(60)), machine).steps if s.node.op.name == "Trees")
+    alone = next(s for s in analyze(Program.of(graph, Batching(60)), machine.variant(tiles=1)).steps if s.node.op.name == "Trees")
+    assert step.plan.tiles == 5, "a vector of two rows for each of six workers"
+    assert step.plan.phases.compute < 0.3 * alone.plan.phases.compute
+    assert step.phases.total < alone.phases.total

@@ -81,10 +81,11 @@ class Trees(Op):
         return ((np.where(np.isnan(total), 0, total) if combine is not np.add else total) + base).astype(x.dtype),
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        y, trees = outputs[0], present(inputs[3]).shape[0]
+        """Rows are walked by themselves, each through all trees, whatever there is to vote for."""
+        y, steps = outputs[0], present(inputs[3]).shape[0] * max(1, self.depth)
         tables = [Operand((None,) * t.rank, t.dtype) for t in map(present, inputs[1:])]
-        return Map((Axis("n", y.shape[0]), Axis("t", y.shape[1], "whole")), (Operand(("n", None), present(inputs[0]).dtype), *tables),
-                   (Operand(("n", "t"), y.dtype),), float(trees * self.depth))
+        return Map((Axis("n", y.shape[0]),), (Operand(("n", None), y.dtype), *tables), (Operand(("n", None), y.dtype),), float(steps),
+                   functions=(("walk", y.dtype, steps),))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         given = [present(t) for t in inputs]

@@ -139,7 +139,7 @@ class Layouts:
     def crowded(self, node: Node, plan: OpPlan) -> bool:
         """Whether an element-wise operator would run on so few tiles that bringing its input to more may pay. What replaces a state stays with it."""
         layout, chip = plan.layout, self.chip
-        if layout is None or layout.worst <= chip.sync_cycles or layout.worst * chip.tiles <= CROWDED * layout.size:
+        if layout is None or plan.phases.compute <= chip.sync_cycles or layout.worst * chip.tiles <= CROWDED * layout.size:
             return False
         return self._result_place(node) is None
 

@@ -87,10 +87,19 @@ def item_bytes(operand: Operand) -> int:
     return ITEMSIZE[device_dtype(operand.dtype)]
 
 
+def least_bytes(work: Work, chip: Chip, itemsize: int) -> int:
+    """Bytes of elements of `itemsize` that a tile is given at least: 128, or fewer where computing those takes longer than a barrier, down to a
+    vector for each worker."""
+    operands = sum(o is not None for o in work.inputs) + len(work.outputs)
+    each = vector_cycles(work.functions, work.flops_per_point, itemsize, operands)
+    quick = int(chip.sync_cycles / each) * chip.vector_bytes if each else MIN_BYTES_PER_TILE
+    return max(min(MIN_BYTES_PER_TILE, chip.workers * chip.vector_bytes), min(MIN_BYTES_PER_TILE, quick))
+
+
 def even_splits(work: Work, chip: Chip, itemsize: int) -> Splits:
-    """Parallel axes cut for the smallest worst tile: whole vectors along the last axis, at least 128 bytes a tile."""
+    """Parallel axes cut for the smallest worst tile: whole vectors along the last axis, `least_bytes` a tile."""
     axes = [a for a in work.axes if a.kind == "parallel"]
-    budget = min(chip.tiles, max(1, -(-work.points * itemsize // MIN_BYTES_PER_TILE)))
+    budget = min(chip.tiles, max(1, -(-work.points * itemsize // least_bytes(work, chip, itemsize))))
     grains = vector_grains(work.axes, itemsize)
     parts = balanced(tuple(a.size for a in axes), tuple(grains.get(a.name, 1) for a in axes), budget)
     return {a.name: p for a, p in zip(axes, parts, strict=True) if p > 1}
@@ -311,7 +320,7 @@ def _reduce_plans(work: Work, chip: Chip) -> list[OpPlan]:
     itemsize = max(item_bytes(o) for o in (*work.inputs, *work.outputs) if o is not None)
     parallel = [a for a in work.axes if a.kind == "parallel"]
     reduced = [a for a in work.axes if a.kind == "reduce"]
-    most = min(chip.tiles, max(1, -(-work.points * itemsize // MIN_BYTES_PER_TILE)))
+    most = min(chip.tiles, max(1, -(-work.points * itemsize // least_bytes(work, chip, itemsize))))
     grains = vector_grains(work.axes, itemsize)
     plans, seen, depth = [], set(), 1
     while depth <= most:
