@@ -255,6 +255,22 @@ def test_parameters_that_the_exporter_lost_are_named() -> None:
 CAUSAL = np.triu(np.full((4, 4), -np.inf, np.float32), 1)
 
 
+def test_a_parameter_that_is_cloned_is_one() -> None:
+    """Dropout of a parameter in evaluation is a clone, whose readers know of a result only; DeBERTa's relative positions were not trained."""
+    def proto(stored: str, argument: str = "p_enc_rel_weight") -> ModelProto:
+        made = [called(node("Identity", [stored], ["c"], "node_clone"), "enc.drop", f"clone(%{argument},)"),
+                called(node("Unsqueeze", ["c", "zero"], ["u"], "node_unsqueeze"), "enc", "unsqueeze(%clone, 0)"),
+                called(node("Mul", ["x", "u"], ["y"], "node_mul"), "enc", "mul(%x, %unsqueeze)")]
+        return by_pytorch(made, [port("x", [1, 2, 4])], {stored: f4(2, 4), "zero": np.array([0])})
+    found = imported(proto("enc.rel.weight"), training=True)
+    assert found.verdicts["enc.rel.weight"].kind == "parameter"
+    assert found.warnings == []
+    assert imported(proto("val_3"), training=True).verdicts["val_3"].kind == "constant", "nothing says that this is it"
+    constant = imported(proto("enc.lifted_tensor_0", "c_enc_lifted_tensor_0"), training=True)
+    assert constant.verdicts["enc.lifted_tensor_0"].kind == "constant"
+    assert constant.warnings == []
+
+
 @pytest.mark.parametrize("biases", [True, False])
 def test_recurrent_layers_hold_their_parameters_stacked(biases: bool) -> None:
     """Two layers in two directions, folded: sixteen parameters in six tensors. Ten of them were said to be lost."""

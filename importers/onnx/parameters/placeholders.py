@@ -43,6 +43,7 @@ class Placeholders:
     """What the calls say about the stored operands of the file's nodes.
 
     known: all parameters that calls take. given: (place of the node, operand) -> 'p_…', 'b_…', 'c_…', or RESULT; nothing where there are no metadata.
+    cloned: the parameters, buffers and constants that an Identity reads by their own names, whoever reads what comes of it.
     lost: the parameters that calls take and no node reads, each with a node of such a call: the exporter dropped or folded them.
     """
 
@@ -58,8 +59,10 @@ class Placeholders:
                 groups[call].append(use)
         for call, members in groups.items():
             self._match(sorted(members, key=lambda u: (u.place or 0, u.index)), self.arguments(call))
-        found = {*self.given.values(), *self._stacked}
         calls = {call_of(node) or "": node for node in nodes}
+        self.cloned = frozenset(given for call, node in calls.items() if node.op_type == "Identity" and node.input
+                                for given in self.arguments(call) if given[2:] == flattened(node.input[0]))
+        found = {*self.given.values(), *self._stacked, *self.cloned}
         wanted = {a: node for call, node in calls.items() for a in self.arguments(call) if a.startswith("p_")}
         self.known = frozenset(wanted)
         self.lost = {name: node for name, node in wanted.items() if name not in found}

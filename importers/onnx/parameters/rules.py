@@ -164,14 +164,15 @@ def constant_nodes(f: Facts) -> Verdict | None:
 
 def pytorch_says(f: Facts) -> Verdict | None:
     own = f"p_{flattened(f.name)}"
-    if own in f.given or (not f.given and own in f.ties.evidence.placeholders.known):
+    evidence = f.ties.evidence.placeholders
+    if own in f.given or (f.given <= {RESULT} and own in (evidence.cloned if f.given else evidence.known)):
         return Verdict("parameter", f"PyTorch's parameter, in {f.call}")
     placeholder = next((given for given in f.given if given.startswith("p_")), None)
     if placeholder is not None:
         use = next(use for use in f.uses if f.given_to(use) == placeholder)
         called = from_placeholder(placeholder, f.ties.evidence.scopes.module(use.node) or "", f.name)
         return Verdict("parameter", f"PyTorch's parameter {called}, in {f.call}")
-    if f.given and all(given != RESULT for given in f.given):
+    if (f.given and all(given != RESULT for given in f.given)) or not evidence.cloned.isdisjoint({f"b{own[1:]}", f"c{own[1:]}"}):
         return Verdict("constant", f"PyTorch's buffer or constant in {f.call}")
     return None
 
