@@ -15,7 +15,7 @@ from llvmlite import ir
 
 from .dtypes import BITS
 from .isa import cpu
-from .isa.vector import Emitter, as_intrinsic, word
+from .isa.vector import Emitter, as_intrinsic, lanes_within, word
 from .machine.call import Call, In, Out, Work
 from .machine.inner import register_jitable
 from .machine.leaf import Leaf, generic
@@ -25,6 +25,9 @@ INTS = ("u1", "u2", "u4", "u8")
 OUTER = 7                 # outer axes a leaf takes; with the inner one or two: rank 8 after merging
 PIECE = 16384             # longer rows are cut into pieces of as many elements
 TILE = 16                 # values of the source's contiguous axis that one unit of a transposition takes
+FEW = 8                   # runs up to which they are mixed, or told apart, by shuffles
+LONG = 4096               # elements of a run that one unit of range mixes, at least
+SHUFFLED = 16             # elements of a vector that is shuffled, at most: wider ones of bytes take more instructions than they save
 STRIP = 256               # columns that one unit of a scatter adds
 
 
@@ -157,6 +160,43 @@ def _tile_leaf(itemsize: int, path: cpu.Cpu) -> Leaf:
                 key=f"tile={tile}")
 
 
+def _move_few(size: int, few: int, mixes: bool, shuffled: Any) -> Any:
+    def move_few(x: Any, y: Any, lo: int, hi: int, x_start: int, y_start: int, n: int, apart: int,
+                 n0: int, x0: int, y0: int, n1: int, x1: int, y1: int, n2: int, x2: int, y2: int, n3: int, x3: int, y3: int,
+                 n4: int, x4: int, y4: int, n5: int, x5: int, y5: int, x6: int, y6: int) -> None:
+        """Few runs of n elements that lie `apart` on one side, element by element on the other; a unit is LONG of each, or what is left."""
+        parts = max(1, n // LONG)
+        for unit in range(lo, hi):
+            outer, part = unit // parts, unit % parts
+            at = x_start + _offset(outer, n0, x0, n1, x1, n2, x2, n3, x3, n4, x4, n5, x5, x6)
+            to = y_start + _offset(outer, n0, y0, n1, y1, n2, y2, n3, y3, n4, y4, n5, y5, y6)
+            first = part * LONG
+            count = n - first if part == parts - 1 else LONG
+            at, to = (at + first, to + first * few) if mixes else (at + first * few, to + first)
+            shuffled(count, x.ctypes.data + at * size, y.ctypes.data + to * size, apart * size)
+    return move_few
+
+
+@functools.cache
+def _few_leaf(itemsize: int, few: int, mixes: bool, lanes: int, path: cpu.Cpu) -> Leaf:
+    """The leaf that mixes few runs, or tells them apart: images with a few channels first and last."""
+    bits = BITS[itemsize]
+    kind = ir.VectorType(ir.IntType(8 * itemsize), lanes)
+
+    def emit(e: Emitter, n: Any, x: Any, y: Any, apart: Any) -> None:
+        def vectors(i: Any) -> None:
+            run, mixed = e.times(i, itemsize), e.times(i, few * itemsize)
+            runs = [e.address(x if mixes else y, run, e.times(apart, k)) for k in range(few)]
+            together = [e.address(y if mixes else x, mixed, k * lanes * itemsize) for k in range(few)]
+            parts = [e.load(place, kind) for place in (runs if mixes else together)]
+            for part, place in zip(e.woven(parts) if mixes else e.unwoven(parts), together if mixes else runs, strict=True):
+                e.store(part, place)
+        e.along(n, lanes, vectors)
+    shuffled = as_intrinsic(f"few_{bits}_{few}_{mixes}_{lanes}_{path.name}", "n, x, y, apart", path, emit)
+    return Leaf(_move_few(itemsize, few, mixes, shuffled), f"{bits}[:], {bits}[:], lo, hi, i8, i8, i8, i8, {_AXES}",
+                key=f"{few} {mixes} {lanes} {path.name}")
+
+
 MODES = {"reflect": 0, "edge": 1, "wrap": 2}
 
 
@@ -237,6 +277,8 @@ def move(source: In | Work, target: Out | Work, axes: Sequence[Axis], itemsize: 
     inner, outer = box[-1], box[:-1]
     head: list[int]
     other = next((axis for axis in outer if axis.source == 1), None) if inner.target == 1 and inner.source not in (0, 1) else None
+    if other is not None and (fitting := _few(source, target, inner, other, outer, itemsize, source_start, target_start)) is not None:
+        return [fitting]
     tile = min(TILE, cpu.current().lanes(itemsize))
     if other is not None and inner.n < tile and inner.n < other.n:            # few channels: walked along the longer axis
         outer[outer.index(other)] = inner
@@ -259,6 +301,20 @@ def move(source: In | Work, target: Out | Work, axes: Sequence[Axis], itemsize: 
             return [*calls, *_rows(source, target, outer, inner, itemsize, source_start, target_start)]
         return _rows(source, target, outer, inner, itemsize, source_start, target_start)
     return [_box_call(leaf, source, target, [source_start, target_start, *head], outer, units, grain, cost)]
+
+
+def _few(source: In | Work, target: Out | Work, inner: Axis, other: Axis, outer: list[Axis], itemsize: int, source_start: int,
+         target_start: int) -> Call | None:
+    """The call where one of the two axes is short and those elements lie together on one side; else None."""
+    mixes = inner.n < other.n
+    few, n, apart = (inner.n, other.n, inner.source) if mixes else (other.n, inner.n, other.target)
+    if few > FEW or (other.target if mixes else inner.source) != few:
+        return None
+    path = cpu.current()
+    leaf = _few_leaf(itemsize, few, mixes, min(SHUFFLED, lanes_within(BITS[itemsize], n, path)), path)
+    size = few * n * math.prod(axis.n for axis in outer if axis is not other)
+    return _box_call(leaf, source, target, [source_start, target_start, n, apart], [axis for axis in outer if axis is not other],
+                     max(1, n // LONG), max(1, LONG // (few * min(n, LONG))), size * itemsize * 0.06)
 
 
 def _rows(source: In | Work, target: Out | Work, outer: list[Axis], inner: Axis, itemsize: int, source_start: int,
@@ -299,35 +355,6 @@ def _gather(x: Any, index: Any, y: Any, lo: int, hi: int) -> int:
             for i in range(inner):
                 target[i] = source[i]
     return OK
-
-
-@generic("T[r,:,:], T[r,:,:,:,:]", INTS)
-def repeat(x: Any, y: Any) -> None:
-    """y[o, r, n, t, i] = x[o, n, i] for all r and t; a unit of range is one o."""
-    rows, n, times, inner = y.shape[1], y.shape[2], y.shape[3], y.shape[4]
-    for o in range(y.shape[0]):
-        for r in range(rows):
-            if inner == 1 and times == 2:
-                source, pairs = x[o, :, 0], y[o, r, :, :, 0]
-                for k in range(n):
-                    value = source[k]
-                    pairs[k, 0] = value
-                    pairs[k, 1] = value
-            elif inner == 1 and r > 0:                     # longer runs of one element are spread once, then copied
-                whole, copy = y[o, 0].reshape(n * times), y[o, r].reshape(n * times)
-                for i in range(whole.shape[0]):
-                    copy[i] = whole[i]
-            elif inner == 1:
-                for k in range(n):
-                    value = x[o, k, 0]
-                    for t in range(times):
-                        y[o, 0, k, t, 0] = value
-            else:
-                for k in range(n):
-                    for t in range(times):
-                        source, target = x[o, k], y[o, r, k, t]
-                        for i in range(inner):
-                            target[i] = source[i]
 
 
 def _scatter_add(g: Any, index: Any, y: Any, lo: int, hi: int) -> int:

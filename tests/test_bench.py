@@ -85,6 +85,7 @@ SMALL: list[tuple[str, dict[str, Any]]] = [
     ("conv", dict({"pass": "weight"}, n=2, c=3, o=4, h=7, k=3, dilation=2)),
     ("conv", dict({"pass": "forward"}, n=2, c=12, h=6, k=3, depthwise=True)), ("conv", dict({"pass": "weight"}, n=2, c=12, h=6, k=3, depthwise=True)),
     ("batchnorm", dict({"pass": "forward"}, shape=[3, 2, 4, 5])), ("batchnorm", dict({"pass": "backward"}, shape=[3, 2, 4, 5])),
+    ("upsample", dict({"pass": "training"}, n=2, c=3, h=4, w=5, times=2)), ("upsample", dict({"pass": "training"}, n=2, c=3, o=4, h=4, w=5, times=2)),
     ("maxpool", dict({"pass": "training"}, shape=[2, 3, 7, 7], k=3, stride=2, pad=1)),
     *[("pointwise", dict(function=f, shape=[6, 11])) for f in ("softmax", "log_softmax", "layernorm", "gelu", "sigmoid", "add")],
     ("pointwise", dict(function="transpose", shape=[6, 11], perm=[1, 0])), ("pointwise", dict(function="embedding", shape=[9, 4], rows=5)),

@@ -17,10 +17,11 @@ from .pointwise import BatchNorm, MaxPool, Pointwise
 from .recurrent import Recurrent
 from .trees import Forest
 from .update import UpdateStep
+from .upsample import Upsample
 
 KINDS: dict[str, Any] = {"matmul": MatMul, "conv": Conv, "batchnorm": BatchNorm, "maxpool": MaxPool, "pointwise": Pointwise, "update": UpdateStep,
                          "attention": Attention, "recurrent": Recurrent, "network": Network, "model": Model,
-                         "forest": Forest, "int8 matmul": IntegerMatMul, "int8 conv": IntegerConv}
+                         "forest": Forest, "upsample": Upsample, "int8 matmul": IntegerMatMul, "int8 conv": IntegerConv}
 
 
 def problem(kind: str, shape: Mapping[str, Any]) -> Any:

@@ -1,7 +1,7 @@
 """What a kind of work says about one shape: operands, our graph, the peer's call, the truth in float64, operations and bytes."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -177,6 +177,17 @@ def numbers(seed: str, shape: tuple[int, ...], dtype: str = "float32", scale: fl
 def some(count: int, most: int) -> np.ndarray:
     """At most `most` indices of `count`, spread over all of them, the ends included."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
+
+
+def pulled(b: Builder, start: int, y: Value, g: Value, operands: Sequence[Value]) -> list[Value]:
+    """The gradients of operands through the nodes from number `start` on, which make y, whose gradient is g."""
+    found: dict[Value, Value] = {y: g}
+    for node in reversed(b.graph.nodes[start:]):
+        grads = [found.get(o) for o in node.outputs]
+        for value, gradient in zip(node.inputs, node.op.vjp(b, grads, node.inputs, node.outputs), strict=True):
+            if value is not None and gradient is not None:
+                found[value] = gradient
+    return [found[v] for v in operands]
 
 
 def beside_largest(got: np.ndarray, exact: np.ndarray) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 from tileflow.graph import Builder, Value
 from tileflow.graph.op import OPS
 
-from .base import Problem, beside_largest, numbers, plain
+from .base import Problem, beside_largest, numbers, plain, pulled
 
 GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2)}
 """For each of PyTorch's gates the place of ONNX's: i, o, f, g to i, f, g, o and z, r, n to r, z, n."""
@@ -45,13 +45,7 @@ class Recurrent(Problem):
         start = len(b.graph.nodes)
         y = op.expand(b, operands)
         assert y is not None
-        found: dict[Value, Value] = {y[0]: v["g"]}
-        for node in reversed(b.graph.nodes[start:]):
-            grads = [found.get(o) for o in node.outputs]
-            for value, g in zip(node.inputs, node.op.vjp(b, grads, node.inputs, node.outputs), strict=True):
-                if value is not None and g is not None:
-                    found[value] = g
-        return [y[0], *(found[v] for v in operands)]
+        return [y[0], *pulled(b, start, y[0], v["g"], operands)]
 
     def peer(self, torch: Any, t: Mapping[str, Any]) -> Callable[[], Any]:
         layer = getattr(torch.nn, self.layer)(self.hidden, self.hidden, bidirectional=self.directions == 2)

@@ -80,7 +80,7 @@ PLANAR = (
     Algorithm("pointwise", planar.pointwise.serves, planar.pointwise.cost, planar.pointwise.panels, planar.pointwise.calls),
     Algorithm("framed", planar.framed.serves, planar.framed.cost, planar.framed.panels, planar.framed.calls),
     Algorithm("unfolded", planar.product.serves, planar.product.cost, planar.product.panels, planar.product.calls),
-    Algorithm("blocks", planar.blocks.serves, planar.blocks.cost, lambda *_: None, planar.blocks.calls),
+    Algorithm("blocks", planar.blocks.serves, planar.blocks.cost, planar.blocks.panels, planar.blocks.calls),
     Algorithm("folded", _unlike_blocks(planar.transpose.serves), planar.transpose.cost, planar.transpose.panels, planar.transpose.calls),
     Algorithm("turned", _unlike_blocks(lambda p, dtype, _path: planar.turned.serves(p, dtype)), planar.turned.cost, lambda *_: None, _turned),
 )

@@ -31,6 +31,11 @@ def itemsize(dtype: str) -> int:
     return dtypes.ELEMENTS[dtype].bytes
 
 
+def lanes_within(dtype: str, run: int, path: cpu.Cpu) -> int:
+    """Elements of the longest vector, a power of two, that runs of so many have."""
+    return min(path.lanes(itemsize(dtype)), 1 << (run.bit_length() - 1))
+
+
 def vector(dtype: str, lanes: int) -> ir.VectorType:
     """The type of `lanes` elements of `dtype`."""
     return ir.VectorType(ELEMENTS[dtype], lanes)
@@ -128,6 +133,24 @@ class Emitter:
         """Lanes picked from `x` and `y` laid end to end."""
         return self.b.shuffle_vector(x, y, ir.Constant(ir.VectorType(INT32, len(picks)), list(picks)))
 
+    def picked(self, parts: Sequence[Any], picks: Sequence[int]) -> Any:
+        """Likewise from any number of vectors as long as `picks`: a shuffle for the first two, and one for each beyond."""
+        lanes = len(picks)
+        found = self.shuffle(parts[0], parts[min(1, len(parts) - 1)], [pick if pick < 2 * lanes else 0 for pick in picks])
+        for number, part in enumerate(parts[2:], 2):
+            found = self.shuffle(found, part, [lanes + pick % lanes if pick // lanes == number else k for k, pick in enumerate(picks)])
+        return found
+
+    def woven(self, parts: Sequence[Any]) -> list[Any]:
+        """Vectors x, y, … as the ones that hold x[0], y[0], …, x[1], y[1], … one after the other."""
+        count, lanes = len(parts), parts[0].type.count
+        return [self.picked(parts, [q % count * lanes + q // count for q in range(v * lanes, (v + 1) * lanes)]) for v in range(count)]
+
+    def unwoven(self, parts: Sequence[Any]) -> list[Any]:
+        """The other way round."""
+        count, lanes = len(parts), parts[0].type.count
+        return [self.picked(parts, [k * count + part for k in range(lanes)]) for part in range(count)]
+
     def first(self, count: Any, lanes: int) -> Any:
         """The mask of the first `count` (a word; any sign, any size) lanes."""
         lane = ir.Constant(ir.VectorType(WORD, lanes), list(range(lanes)))
@@ -161,6 +184,14 @@ class Emitter:
         b.branch(head)
         b.position_at_end(after)
         return phis[1:]
+
+    def along(self, n: Any, lanes: int, body: Callable[[Any], Any]) -> None:
+        """body(first element) for vectors that cover n >= `lanes` elements; the last one overlaps the one before it."""
+        end = self.b.sub(n, word(lanes))
+
+        def vector(i: Any, _state: list[Any]) -> None:
+            body(self.minimum(i, end))
+        self.loop(0, n, lanes, [], vector)
 
     @contextmanager
     def when(self, condition: Any) -> Iterator[None]:

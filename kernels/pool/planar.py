@@ -136,6 +136,8 @@ def run(leaf: Leaf, args: tuple[Any, ...], planes: int, ns_per_plane: float) -> 
 
 def average(p: Pool, limits: tuple[int, int, int, int], planes: int, dtype: str) -> list[Call]:
     """Averages (output 0) of input 0; taps in `limits` (rows low, high, columns low, high) count."""
+    if p.whole:                                              # no tap lies outside of the plane
+        return means(planes, p.h * p.w, dtype)
     args = (In(0, (planes, p.h * p.w)), Out(0, (planes, p.oh * p.ow)), Work("counts", (p.ow,), dtype), *p.numbers, *limits)
     return run(average_pool[dtype], args, planes, p.oh * (p.ow * p.kh * p.kw * 0.5 + 20))
 

@@ -34,7 +34,8 @@ class Convolution(Blockwise):
         """As `calls`. Where `packed` is not 0 the weights are laid out; a kernel that needs them as they were, too, finds them as that input."""
         code = outputs[0].code
         if outputs[0].size == 0 or present(inputs[0]).size == 0:
-            return self.op.kernel(inputs, outputs, cpu)
+            after = [finish.epilogue.after(outputs[0].shape, self.epilogue or 0)] if finish.epilogue and outputs[0].size else []
+            return [*self.op.kernel(inputs, outputs, cpu), *after]
         p, biased = self.problem(inputs, outputs), len(inputs) > 2 and inputs[2] is not None
         if finish.pooling is not None:
             return product.calls(p, code, cpu, biased=biased, epilogue=finish.epilogue, packed=packed, pooling=finish.pooling)
@@ -122,6 +123,7 @@ class ConvInputGradPlanar(AsItStands, Convolution):
     op: ConvInputGrad
     name: ClassVar[str] = "ConvInputGradPlanar"
     among: ClassVar[Sequence[Algorithm]] = PLANAR
+    epilogue: ClassVar[int | None] = 1
 
     def __init__(self, op: ConvInputGrad) -> None:
         self.op = op
@@ -133,6 +135,11 @@ class ConvInputGradPlanar(AsItStands, Convolution):
 @blockwise.register(Conv)
 def _(op: Conv) -> Blockwise | None:
     return ConvPlanar(op)
+
+
+@blockwise.register(ConvInputGrad)
+def _(op: ConvInputGrad) -> Blockwise | None:
+    return ConvInputGradPlanar(op)
 
 
 @packed.register(Conv)

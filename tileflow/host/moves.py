@@ -9,14 +9,15 @@ from ..graph.types import TensorType
 from ..kernels.isa.cpu import Cpu
 from ..ops.index import Gather, Slice
 from ..ops.pad import Pad
-from ..ops.resize import Interpolate, Repeat
+from ..ops.resize import Interpolate, Repeat, RepeatGrad
 from ..ops.shape import normal_axes, normal_axis, present
 from .channels_last import axis_channels_last, to_channels_last
 from .form import Form, channels_last
 
 
 @channels_last.register(Repeat)
-def _(op: Repeat, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Form | None:
+@channels_last.register(RepeatGrad)
+def _(op: Repeat | RepeatGrad, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Form | None:
     """Where two axes are repeated, they are neighbours in either order."""
     rank = outputs[0].rank
     first = 3 if op.rows > 1 else 2

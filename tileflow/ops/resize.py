@@ -15,7 +15,7 @@ from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
 from ..kernels.interpolate import interpolate_points, interpolate_rows
 from ..kernels.machine.call import Call, In, Out
-from ..kernels.move import BITS, repeat
+from ..kernels.repeat import repeat_calls, repeat_sum_calls
 from ..work import LETTERS, Map, Move, Operand, Window, Work
 from ..work import Axis as WorkAxis
 from .shape import Shape, normal_axes, present
@@ -160,14 +160,7 @@ class Repeat(Op):
 
     def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
             outputs: Sequence[Value]) -> Sequence[Value | None]:
-        g, shape, axis = grads[0], present(inputs[0]).shape, self.axis
-        if g is None:
-            return [None]
-        if self.rows == 1:
-            apart = b.Reshape(g, shape=(*shape[:axis + 1], self.times, *shape[axis + 1:]), allowzero=1)
-            return [b.ReduceSum(apart, axes=(axis + 1,), keepdims=0)]
-        apart = b.Reshape(g, shape=(*shape[:axis], self.rows, shape[axis], self.times, *shape[axis + 1:]), allowzero=1)
-        return [b.ReduceSum(apart, axes=(axis, axis + 2), keepdims=0)]
+        return [None if grads[0] is None else b.RepeatGrad(grads[0], axis=self.axis, times=self.times, rows=self.rows)]
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x, y = present(inputs[0]), outputs[0]
@@ -181,8 +174,48 @@ class Repeat(Op):
         if not y.size:
             return []
         outer, n, inner = math.prod(x.shape[:self.axis]), x.shape[self.axis], math.prod(x.shape[self.axis + 1:])
-        args = In(0, (outer, n, inner)), Out(0, (outer, self.rows, n, self.times, inner))
-        return [Call(repeat[BITS[x.itemsize]], args, outer, max(1, 4096 // (self.rows * n * self.times * inner)), y.nbytes * 0.08)]
+        return repeat_calls(outer, self.rows, n, self.times, inner, x.itemsize)
+
+
+@op("RepeatGrad", onnx=False)
+class RepeatGrad(Op):
+    """The gradient of Repeat with these attributes: the sum of what each element became."""
+
+    axis: int = 0
+    times: int = 1
+    rows: int = 1
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        return [sample((3, 40), axis=1, times=2), sample((3, 12, 5), axis=1, times=3), sample((2, 12), axis=1, times=12),
+                sample((2, 6, 38), axis=2, times=2, rows=2), sample((2, 6, 4, 19), axis=2, times=2, rows=3)]
+
+    def _apart(self, shape: Shape) -> Shape:
+        """The shape of a gradient with the copies along axes of their own. Raises ShapeError where there are not as many."""
+        if (self.rows > 1 and self.axis < 1) or shape[self.axis] % self.times or shape[self.axis - 1] % self.rows:
+            raise ShapeError(f"{list(shape)} is nothing {self.times} times along axis {self.axis} and {self.rows} times along the one before it.")
+        before = (*shape[:self.axis - 1], shape[self.axis - 1] // self.rows, self.rows) if self.rows > 1 else (*shape[:self.axis], 1)
+        return (*before, shape[self.axis] // self.times, self.times, *shape[self.axis + 1:])
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        g = present(types[0])
+        apart = self._apart(g.shape)
+        return (g.with_shape((*apart[:self.axis], apart[self.axis + 1], *apart[self.axis + 3:])),)
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        return [None if grads[0] is None else b.Repeat(grads[0], axis=self.axis, times=self.times, rows=self.rows)]
+
+    def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        g = present(inputs[0])
+        return [b.ReduceSum(b.Reshape(g, shape=self._apart(g.shape), allowzero=1), axes=(self.axis, self.axis + 2), keepdims=0)]
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        x = outputs[0]
+        if not x.size:
+            return []
+        outer, n, inner = math.prod(x.shape[:self.axis]), x.shape[self.axis], math.prod(x.shape[self.axis + 1:])
+        return repeat_sum_calls(outer, self.rows, n, self.times, inner, x.code)
 
 
 # ---- the operator ---------------------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ class Ports:
         for port in self.outputs:
             held = port.held
             if held is None:
-                held = np.zeros((port.count, *port.type.shape), port.type.numpy)
+                held = (np.zeros if clear else np.empty)((port.count, *port.type.shape), port.type.numpy)
                 moved[port.name] = address(held)
             elif clear:
                 held[...] = 0

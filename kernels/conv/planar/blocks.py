@@ -1,24 +1,38 @@
 """Transposed convolutions whose kernels are as large as their strides, over planes: each pixel becomes a block of its own.
 
 The blocks of some lines of the image are one matrix product, [filters x taps, channels] times [channels, pixels], in the worker's scratch; its
-rows are then woven into lines of the result, which are written once.
+rows are then woven into lines of the result, which are written once. Weights are read by rows, so they are turned first. Pixels of a large image,
+whose channels lie pages apart, are laid into strips beside the product.
 """
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
-from ...elementwise.epilogue import Epilogue
-from ...gemm.micro import outer
+from ...elementwise.epilogue import Epilogue, Form, finisher, name, tail
+from ...gemm.micro import columns, outer, slack, strips
 from ...isa import cpu
-from ...isa.vector import itemsize
+from ...isa.vector import Emitter, as_intrinsic, itemsize, lanes_within, vector
 from ...machine.call import Call, In, Out, Work
 from ...machine.leaf import Leaf, Numbers
 from ...machine.places import address_of
+from ...move import Axis, move
+from ..panels import Panels
 from ..problem import UNITS, Problem, speed
 
 SCRATCH = 128 << 10
 """Bytes of finished rows: half of a second cache, beside what is read."""
+WEIGHTS = 256 << 10
+"""Bytes of weights that a unit of range reads for every strip of pixels: they stay in a second cache."""
+APART = 4096
+"""Bytes from channel to channel from which pixels are laid into strips, where enough rows of weights meet them."""
+MET = 24
+"""Rows of weights that are enough for that."""
+ROWS = 96
+"""Rows of weights, filters times taps, that are enough beside all of an image's lines."""
+SHUFFLED = 8
+"""Taps of a line up to which it is woven by shuffles."""
 RATE = 1.4
 """Speed of the products as a part of `speed`: 24 to 24 channels over 160 x 160 pixels, 256 to 128 over 16 x 16, on one AVX-512 core."""
 WOVEN = 0.085
@@ -28,7 +42,7 @@ WOVEN = 0.085
 @dataclass(frozen=True)
 class Sizes(Numbers):
     """Of a problem: images, channels and filters of a group, lines (of all planes) and their pixels, taps along each axis; lines and filters of a
-    unit of range."""
+    unit of range; elements from one row of turned weights to the next; whether pixels are laid into strips."""
 
     groups: int
     c: int
@@ -41,6 +55,8 @@ class Sizes(Numbers):
     taps_w: int
     strip: int
     part: int
+    pitch: int
+    laid: int
 
 
 def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
@@ -54,54 +70,124 @@ def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
     return p.flops / (speed(dtype, path) * RATE) + p.elements_out * itemsize(dtype) * WOVEN
 
 
-@functools.cache
-def _leaf(dtype: str, path: cpu.Cpu) -> Leaf:
-    size, multiply = itemsize(dtype), outer(dtype)
+def _pitch(p: Problem) -> int:
+    """Elements from one row of turned weights to the next: rows a power of two apart would share cache sets."""
+    return p.c if p.c < 64 else p.c + 16
 
-    def conv_blocks(g, w, y, u, s, lo, hi):                                                                                 # type: ignore
-        c, oc, wide = s.c, s.oc, s.wide
-        taps = s.taps_d * s.taps_h * s.taps_w
-        strips, parts = (s.lines + s.strip - 1) // s.strip, (oc + s.part - 1) // s.part
+
+def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
+    """The weights [groups][c][oc x taps] as rows [groups][oc x taps] of c elements."""
+    rows, pitch = p.oc * p.taps, _pitch(p)
+    turn = [Axis(p.groups, p.c * rows, rows * pitch), Axis(rows, 1, pitch), Axis(p.c, rows, 1)]
+    elements = p.groups * rows * pitch
+    return Panels(elements, tuple(move(In(0, (p.weights,)), Out(0, (elements,)), turn, itemsize(dtype))))
+
+
+def _weave(dtype: str, lanes: int, taps: int) -> Any:
+    """Line after line: target[i * taps + k] = row k of the source at i."""
+    size, kind = itemsize(dtype), vector(dtype, lanes)
+
+    def emit(e: Emitter, lines: Any, wide: Any, source: Any, source_line: Any, source_row: Any, target: Any, target_line: Any) -> None:
+        def line(_: Any, at: list[Any]) -> list[Any]:
+            def chunk(i: Any) -> None:
+                parts = [e.load(e.address(at[0], e.times(source_row, k), e.times(i, size)), kind) for k in range(taps)]
+                to = e.address(at[1], e.times(i, taps * size))
+                for v, part in enumerate(e.woven(parts)):
+                    e.store(part, e.address(to, v * lanes * size))
+            e.along(wide, lanes, chunk)
+            return [e.address(at[0], source_line), e.address(at[1], target_line)]
+        e.loop(0, lines, 1, [source, target], line)
+    return emit
+
+
+@functools.cache
+def _leaf(dtype: str, path: cpu.Cpu, taps: int, lanes: int, form: Form | None) -> Leaf:
+    """`taps` of a line, or 0 for any number; `lanes` of a vector of pixels."""
+    size, width, multiply, finish = itemsize(dtype), columns(dtype, path), outer(dtype), finisher(form, channels="rows")
+    lay, spare = strips(dtype, width), slack(dtype, width, path)
+    shuffled = taps > 0
+    weave = as_intrinsic(f"tileflow_weave_{dtype}_{lanes}_{taps}_{path.name}", "lines, wide, source, source_line, source_row, target, target_line",
+                         path, _weave(dtype, lanes, max(taps, 1)))
+
+    def conv_blocks(g, w, y, u, x, s, lo, hi, rest):                                                                        # type: ignore
+        c, oc, wide, high = s.c, s.oc, s.wide, s.high
+        area = s.taps_h * s.taps_w
+        taps = s.taps_d * area
+        runs, parts = (s.lines + s.strip - 1) // s.strip, (oc + s.part - 1) // s.part
         row_out, pixels = wide * s.taps_w, s.lines * wide
         for unit in range(lo, hi):
-            first_o, first = unit % parts * s.part, unit // parts % strips * s.strip
-            plane = unit // (parts * strips)
+            first_o, first = unit % parts * s.part, unit // parts % runs * s.strip
+            plane = unit // (parts * runs)
             filters, lines = min(s.part, oc - first_o), min(s.strip, s.lines - first)
-            n = lines * wide
-            weights = address_of(w) + (plane % s.groups * c * oc + first_o) * taps * size
-            multiply(filters * taps, n, c, weights, size, oc * taps * size, address_of(g) + (plane * c * pixels + first * wide) * size, pixels * size,
-                     address_of(u), n * size, 0)
+            n, channel = lines * wide, plane % s.groups * oc + first_o
+            weights, images = address_of(w) + channel * taps * s.pitch * size, address_of(g) + (plane * c * pixels + first * wide) * size
+            if s.laid != 0:
+                strip = (c * width + spare) * size
+                lay(c, n, images, pixels * size, address_of(x), strip)
+                for i in range(0, n, width):
+                    multiply(filters * taps, min(width, n - i), c, weights, s.pitch * size, size, address_of(x) + i // width * strip, width * size,
+                             address_of(u) + i * size, n * size, 0)
+            else:
+                multiply(filters * taps, n, c, weights, s.pitch * size, size, images, pixels * size, address_of(u), n * size, 0)
             for o in range(filters):
-                image = (plane * oc + first_o + o) * pixels * taps
-                for t in range(s.taps_d * s.taps_h):
-                    row = (o * s.taps_d * s.taps_h + t) * s.taps_w * n
-                    for line in range(lines):
-                        z, v = (first + line) // s.high, (first + line) % s.high
-                        at = image + ((z * s.taps_d + t // s.taps_h) * s.high * s.taps_h + v * s.taps_h + t % s.taps_h) * row_out
-                        target, source = y[at:at + row_out], row + line * wide
-                        if s.taps_w == 2:
-                            even, odd = u[source:source + wide], u[source + n:source + n + wide]
-                            for i in range(wide):
-                                target[2 * i] = even[i]
-                                target[2 * i + 1] = odd[i]
-                        else:
-                            for k in range(s.taps_w):
-                                for i in range(wide):
-                                    target[i * s.taps_w + k] = u[source + k * n + i]
+                line = 0
+                while line < lines:
+                    z, v = (first + line) // high, (first + line) % high
+                    run = min(lines - line, high - v)
+                    for d in range(s.taps_d):
+                        at = (plane * oc + first_o + o) * pixels * taps + ((z * s.taps_d + d) * high + v) * s.taps_h * row_out
+                        for t in range(s.taps_h):
+                            row = (o * taps + d * area + t * s.taps_w) * n + line * wide
+                            to = at + t * row_out
+                            if shuffled:
+                                weave(run, wide, address_of(u) + row * size, wide * size, n * size, address_of(y) + to * size,
+                                      s.taps_h * row_out * size)
+                            else:
+                                for r in range(run):
+                                    for k in range(s.taps_w):
+                                        source, target = u[row + r * wide + k * n:], y[to + r * s.taps_h * row_out + k:]
+                                        for i in range(wide):
+                                            target[i * s.taps_w] = source[i]
+                        finish(rest, 1, run * s.taps_h * row_out, address_of(y), at, 0, channel + o)
+                    line += run
 
-    return Leaf(conv_blocks, "T[:], T[:], T[:], T[w,:], numbers, lo, hi".replace("T", dtype), key=path.name, numbers=Sizes)
+    signature = "T[:], T[:], T[:], T[w,:], T[w,:], numbers, lo, hi".replace("T", dtype) + tail(form)
+    return Leaf(conv_blocks, signature, key=f"{path.name} {taps} {lanes} {name(form)}", numbers=Sizes)
+
+
+def _cut(p: Problem, size: int, width: int, most: int) -> tuple[int, int]:
+    """Filters and lines of a unit of range, of at least UNITS if `most`, all lines of all images, are as many.
+
+    Both fit their caches: all lines if filters enough are left then, else as many as leave the fewest columns of register blocks empty.
+    """
+    lines, wide = p.axes[0].size * p.axes[1].size, p.axes[2].size
+    few = -(-ROWS // p.taps)
+    fitting = SCRATCH // (p.taps * wide * size)                          # filters times lines
+    part = max(1, min(p.oc, WEIGHTS // (p.taps * _pitch(p) * size), fitting // lines if fitting // lines >= few else fitting // 2))
+    part = -(-p.oc // -(-p.oc // part))
+    longest = max(1, min(lines, fitting // part, -(-most * -(-p.oc // part) // UNITS)))
+
+    def filled(strip: int) -> tuple[int, int]:
+        whole, rest = divmod(lines, strip)
+        return whole * -(-strip * wide // width) + -(-rest * wide // width), -strip
+    return part, min(range(-(-longest // 2), longest + 1), key=filled)
 
 
 def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
-    """The result (output 0) from images (input 0) and weights (1) as they lie."""
+    """The result (output 0) from images (input 0) and weights (1), which `packed` says are as `panels` made them."""
     assert not biased
-    assert epilogue is None
-    assert not packed
     size, (d, h, w) = itemsize(dtype), p.axes
-    lines, images = d.size * h.size, p.n * p.groups
-    part = max(1, min(p.oc, SCRATCH // (2 * p.taps * w.size * size)))
-    strip = max(1, min(lines, SCRATCH // (part * p.taps * w.size * size), -(-images * lines * -(-p.oc // part) // UNITS)))
-    sizes = Sizes(p.groups, p.c, p.oc, h.size, lines, w.size, d.taps, h.taps, w.taps, strip, part)
-    args = (In(0, (p.elements_in,)), In(1, (p.weights,)), Out(0, (p.elements_out,)), Work("blocks", (part * p.taps * strip * w.size,), dtype), sizes)
+    lines, images, rows = d.size * h.size, p.n * p.groups, p.oc * p.taps
+    laid = None if packed else panels(p, dtype, path)
+    width = columns(dtype, path)
+    part, strip = _cut(p, size, width, images * lines)
+    apart = lines * w.size * size >= APART and part * p.taps >= MET
+    room = -(-strip * w.size // width) * (p.c * width + slack(dtype, width, path)) if apart else 1
+    sizes = Sizes(p.groups, p.c, p.oc, h.size, lines, w.size, d.taps, h.taps, w.taps, strip, part, _pitch(p), int(apart))
+    weights = In(1, (p.groups * rows * _pitch(p),)) if laid is None else laid.work(dtype)
+    args = (In(0, (p.elements_in,)), weights, Out(0, (p.elements_out,)), Work("blocks", (part * p.taps * strip * w.size,), dtype),
+            Work("strips", (room,), dtype), sizes, *(epilogue.args if epilogue else []))
+    leaf = _leaf(dtype, path, w.taps if w.taps <= SHUFFLED else 0, lanes_within(dtype, w.size, path), epilogue.form if epilogue else None)
     units = images * -(-lines // strip) * -(-p.oc // part)
-    return [Call(_leaf(dtype, path), args, units, 1, cost(p, dtype, path))]
+    before = [] if laid is None else laid.inside(dtype)
+    return [*before, Call(leaf, args, units, 1, cost(p, dtype, path) + (epilogue.cost if epilogue else 0.0))]

@@ -123,13 +123,13 @@ def _pitch(g: Geometry) -> int:
 
 
 def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
-    """dx (output 0) from dy (input 0) and the weights (1); `packed`: as `panels` made them. A gradient has no bias and no epilogue."""
+    """dx (output 0) from dy (input 0) and the weights (1); `packed`: as `panels` made them. A gradient has no bias."""
     assert not biased
-    assert epilogue is None
     g, size = geometry(p), itemsize(dtype)
+    after = [epilogue.after((p.n, p.groups * p.oc, p.pixels_out), 1)] if epilogue else []
     laid = None if packed else panels(p, dtype, path)
     if (flipped := _flipped(g)) is not None:
-        return products(flipped, dtype, path, False, laid)
+        return [*products(flipped, dtype, path, False, laid), *after]
     un = Unfolding(g, g.oh)
     channels = g.c
     while channels > 1 and not g.in_place and un.elements(channels) * size > CACHE:
@@ -142,4 +142,4 @@ def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilog
             Sizes(g.c, g.kh, g.oc, g.oh, g.groups, channels, _pitch(g), int(g.in_place)))
     leaf = _input_gradient(dtype, path, g.step)
     before = [] if laid is None else laid.inside(dtype)
-    return [*before, Call(leaf, args, g.n * g.groups * -(-g.c // channels), 1, time(g, size, path))]
+    return [*before, Call(leaf, args, g.n * g.groups * -(-g.c // channels), 1, time(g, size, path)), *after]
