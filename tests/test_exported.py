@@ -154,8 +154,7 @@ SAID = {
 }
 """Rows of which `train` says more than nothing: how a sentence of it begins, and the parameters of PyTorch's that the exporter has lost.
 The others have their first update all the same; without its batch normalisation a network is another one."""
-ROWS = [(name, how) for name in NETWORKS for how in EXPORTS if name != "Groups" or how.endswith("training")]
-"""Of groups only exports for training: in others the ones and zeros by which rows are normalised cannot be told from weights."""
+ROWS = [(name, how) for name in NETWORKS for how in EXPORTS]
 MERGING = [(name, how) for name, how in ROWS if how.endswith("evaluation") and not NETWORKS[name].normalised]
 """Rows whose exporter writes tensors of equal values once."""
 

@@ -152,7 +152,7 @@ def test_scales_of_another_opset_are_refused(opset: int, scale: int) -> None:
         import_graph(wrap_model(file(opset, scale)))
 
 
-@pytest.mark.parametrize("how", ["torchscript training", "torchscript evaluation", "dynamo training"])
+@pytest.mark.parametrize("how", ["torchscript training", "torchscript evaluation", "dynamo training", "dynamo evaluation"])
 def test_every_exporters_groups_are_found(how: str) -> None:
     """Three normalisations, one of them without numbers per channel."""
     needs("torch")

@@ -105,9 +105,8 @@ def _check_weights(model: OnnxModel, weights: Mapping[str, np.ndarray]) -> None:
     for name, array in weights.items():
         if name not in model.tensors:
             raise ModelError(f"{model.where} has no initializer '{name}': export the weights that were imported from it.")
-        tensor = model.tensors[name]
-        if tuple(tensor.dims) != np.shape(array):
-            raise ModelError(f"{model.where}: the initializer '{name}' is {describe(tensor)}, but the weight has shape "
+        if model.shape(name) != np.shape(array):
+            raise ModelError(f"{model.where}: the initializer '{name}' is {describe(model.tensors[name])}, but the weight has shape "
                              f"{list(np.shape(array))}; export the weights of the same model.")
 
 

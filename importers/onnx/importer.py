@@ -175,7 +175,7 @@ class Importer:
         if scope.training:
             said = notes(ties, scope.weights.verdicts, states, quantized_weights(self.model))
             scope.warnings += said.ties + said.doubts
-        return Imported(scope.graph, {n: ties.copies.get(n, n) for n in states}, {n: scope.weights.arrays[n] for n in states}, scope.binding,
+        return Imported(scope.graph, {n: ties.tensor(n) for n in states}, {n: scope.weights.arrays[n] for n in states}, scope.binding,
                         self.model, scope.weights.verdicts, scope.warnings)
 
     # Nodes

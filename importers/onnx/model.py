@@ -78,6 +78,10 @@ class OnnxModel:
         files = (external_location(t, self.folder, self.where)[0] for t in tensors_of(self.proto) if is_external(t))
         return tuple(dict.fromkeys(files))
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape that an initializer or Constant node has as a state; the file may hold it with axes of one element more."""
+        return tuple(self.tensors[name].dims)
+
     def array(self, name: str) -> np.ndarray:
         """The elements of an initializer or Constant node, read only. KeyError where there is none of that name."""
         return tensor_array(self.tensors[name], self.folder, self.where)

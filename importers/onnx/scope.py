@@ -10,7 +10,7 @@ from onnx import TensorProto
 from tileflow.errors import ModelError, UnsupportedError
 from tileflow.graph import FLOATS, OPS, Builder, Graph, Origin, State, TensorType, Value, check_reach, type_of
 from tileflow.ops.cast import Cast
-from tileflow.ops.shape import Transpose
+from tileflow.ops.shape import Reshape, Transpose
 from tileflow.text import one_line
 
 from .bind import Binding
@@ -147,19 +147,19 @@ class Scope:
         if view is not None:
             base = self.value(view.base)
             return self.builder.emit(Transpose(perm=(1, 0)), base, names=(name,))[0] if view.transposed else base
-        array = self.model.array(name)
+        array = self.model.array(name).reshape(self.model.shape(name))
         read = self.float_name(array.dtype.name)
         dtype = self._state_dtype(name, array.dtype.name)
         check_reach(array, dtype, name)
         value = Value(self.builder.name(name), type_of(array).with_dtype(dtype))
         state = self._states[value] = self.weights.state(name, value, array.astype(dtype, copy=False), "" if dtype == read else dtype)
         self.graph.states.append(state)
-        if dtype == read:
-            return value
-        self._whole[name] = value
-        cast = self.builder.emit(Cast(to=read), value, names=(f"{name}.{read}",))[0]
-        self._states[cast] = state
-        return cast
+        if dtype != read:
+            self._whole[name] = value
+            value = self.builder.emit(Cast(to=read), value, names=(f"{name}.{read}",))[0]
+            self._states[value] = state
+        dims = tuple(self.model.tensors[name].dims)
+        return value if value.shape == dims else self.builder.emit(Reshape(shape=dims, allowzero=1), value, names=(f"{name}.column",))[0]
 
     def _state_dtype(self, name: str, file: str) -> str:
         """What a weight is stored in; the graph reads it as the file's operators want it."""

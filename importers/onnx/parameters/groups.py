@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from onnx import NodeProto
 
 from tileflow.graph import STATISTIC
 
 from ..model import OnnxModel
+from .norms import find_norms
 from .placeholders import Placeholders, call_of
 from .scopes import Scopes, is_made_up, parent
 from .told import told
-from .uses import Use, uses_of
+from .uses import UNIT, Use, uses_of
 
 Key = tuple[str, str]
 """The kind of evidence and what it says."""
@@ -42,6 +44,8 @@ class Group:
     name: str = ""
     unknown: int = 0
     """Readers among them of whom the file says nothing."""
+    column: bool = False
+    """A norm's parameter, one number per channel, that the file holds as a column."""
 
 
 class Evidence:
@@ -49,8 +53,9 @@ class Evidence:
 
     def __init__(self, model: OnnxModel) -> None:
         self.model, self.nodes = model, model.proto.graph.node
-        self.uses = uses_of(model)
         self.scopes = Scopes(model)
+        self.norms = find_norms(model, self._together)
+        self.uses = uses_of(model, self.norms.roles)
         called = [node for node in self.nodes if call_of(node) is not None]
         self.placeholders = Placeholders((u for uses in self.uses.values() for u in uses), (v.name for v in model.proto.graph.input), called)
         self.told = told(model)
@@ -73,13 +78,19 @@ class Evidence:
         self._join_modules(found)
         unknown = found.pop(UNKNOWN, [])
         parts = [Group(tensor, key, members, unknown=len(members) if key[0] == STATISTIC else 0) for key, members in found.items()]
-        known = next((part for part in parts if part.uses[0].role != STATISTIC), None)
+        known = next((part for part in parts if part.uses[0].role not in (STATISTIC, UNIT)), None)
         if unknown and known is not None:
             known.uses += unknown
             known.unknown = len(unknown)
         elif unknown:
             parts.insert(0, Group(tensor, UNKNOWN, unknown, unknown=len(unknown)))
         return parts
+
+    def _together(self, one: NodeProto, other: NodeProto) -> bool:
+        """Two nodes are of one call of PyTorch's or, where these are not known, of one module, as far as the file says."""
+        calls, modules = [[f(node) for node in (one, other)] for f in (call_of, self.scopes.module)]
+        first, second = modules if None in calls else calls
+        return first is None or second is None or first == second
 
     def _join_modules(self, found: dict[Key, list[Use]]) -> None:
         """Readers of whom only the module is known read what PyTorch's metadata say of another reader in it."""
@@ -90,6 +101,8 @@ class Evidence:
                 found[key] += found.pop((kind, said))
 
     def _key(self, tensor: str, use: Use, shared: bool) -> Key:
+        if use.role == UNIT:
+            return (UNIT, "")
         if use.place is None:
             return UNKNOWN
         given = self.placeholders.given.get((use.place, use.index))

@@ -3,15 +3,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from onnx import GraphProto
 
 from ..model import OnnxModel, label
 from .groups import ROLE, Group
+from .norms import Place
 from .placeholders import RESULT, flattened
 from .scopes import Scopes, is_made_up, last_word, parent
-from .uses import most_important
+from .uses import UNIT, most_important
 
 WORDS = {"weight": "weight", "scale": "weight", "slope": "weight", "table": "weight", "bias": "bias"}
 """The usual name of a module's parameter by its role."""
@@ -20,17 +21,37 @@ WORDS = {"weight": "weight", "scale": "weight", "slope": "weight", "table": "wei
 class Names:
     """Hands out names that are new in the file."""
 
-    def __init__(self, model: OnnxModel, scopes: Scopes, free: set[str]) -> None:
-        """free: names of the file that are to be new."""
-        self._scopes = scopes
+    def __init__(self, model: OnnxModel, scopes: Scopes, free: set[str], columns: Set[Place]) -> None:
+        """free: names of the file that are to be new. columns: operands that hold a norm's numbers per channel (`norms.py`)."""
+        self._scopes, self._columns = scopes, columns
+        self.renamed: dict[str, str] = {}
+        """Names of parameters in place of those that the exporter made up for their tensors, and these."""
         self._taken = _names_in(model.proto.graph) - free
         self._numbers: Counter[str] = Counter()
 
     def give(self, parts: Sequence[Group]) -> None:
-        """Name the parameters of one tensor: one has the tensor's name, see `keeper`."""
+        """Name the parameters of one tensor: one has the tensor's name, see `keeper`, unless that is none for a norm's numbers per channel."""
         first = keeper(parts)
         for part in parts:
-            part.name = part.tensor if part is first else self.after(part)
+            again = part is first and is_made_up(part.tensor) and self.is_column(part) and self._is_placed(part)
+            part.name = part.tensor if part is first and not again else self.after(part)
+            if again:
+                self.renamed[part.name] = part.tensor
+            part.column = self.is_column(part) and part.name == self._as_parameter(part)
+
+    def is_column(self, part: Group) -> bool:
+        """A norm's numbers per channel."""
+        return all(use.place is not None and (use.place, use.index) in self._columns for use in part.uses)
+
+    def _is_placed(self, part: Group) -> bool:
+        """The file says in which module the parameter is."""
+        kind, said = part.key
+        return (kind == "placeholder" and said != RESULT) or (kind == "module" and not said.startswith(ROLE))
+
+    def _as_parameter(self, part: Group) -> str:
+        """The usual name in its module."""
+        use = part.uses[0]
+        return f"{self._scopes.module(use.node) or ''}.{WORDS.get(use.role, '')}"
 
     def after(self, part: Group) -> str:
         """A new name for a parameter, after where it is read."""
@@ -50,7 +71,7 @@ class Names:
         if kind == "name":
             return said
         module = self._scopes.module(use.node)
-        if (kind, said) == ("placeholder", RESULT):
+        if (kind, said) in (("placeholder", RESULT), (UNIT, "")):
             return f"{part.tensor}.constant"
         if kind == "placeholder":
             return _as_stored(from_placeholder(said, module or "", part.tensor), part)

@@ -11,10 +11,11 @@ from onnx import NodeProto
 from tileflow.graph import DATA, START, TRAINED
 
 from .scopes import metadata
-from .uses import Use
+from .uses import UNIT, Use
 
 CALL = "pkg.torch.onnx.fx_node"
 ARGUMENT = re.compile(r"%((?:p|b|c)_\w+)")
+GIVEN_OR_NOT = re.compile(r"%((?:p|b|c)_\w+)|\bNone\b")
 TARGET = re.compile(r"target=torch\.ops\.(?:aten\.)?(\w+)")
 BIAS_FIRST = ("addmm", "baddbmm", "addmv", "addbmm")
 """Calls whose bias is their first argument; all others take it last."""
@@ -55,7 +56,7 @@ class Placeholders:
         groups: dict[str, list[Use]] = defaultdict(list)
         for use in uses:
             call = call_of(use.node)
-            if call is not None and use.place is not None:
+            if call is not None and use.place is not None and use.role != UNIT:
                 groups[call].append(use)
         for call, members in groups.items():
             self._match(sorted(members, key=lambda u: (u.place or 0, u.index)), self.arguments(call))
@@ -74,8 +75,9 @@ class Placeholders:
 
     def arguments(self, call: str) -> list[str]:
         """The placeholders of a call, weights before biases."""
-        found = [a for a in ARGUMENT.findall(call.partition("](")[2]) if a not in self._inputs]
         target = TARGET.search(call)
+        pattern = GIVEN_OR_NOT if target is not None and target[1] == "group_norm" else ARGUMENT       # its file has both, given or not
+        found = [a for a in pattern.findall(call.partition("](")[2]) if a not in self._inputs]
         return found[1:] + found[:1] if target is not None and target[1] in BIAS_FIRST and len(found) > 1 else found
 
     def _match(self, uses: Sequence[Use], arguments: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ from .placeholders import RESULT, TARGET, call_of, flattened
 from .scopes import is_made_up, last_word
 from .stored import by_cast
 from .ties import Ties
-from .uses import Use, declared_role, most_important
+from .uses import UNIT, Use, declared_role, most_important
 
 VERY_NEGATIVE = -9999.0
 """What masks add to scores that shall not count: at most this."""
@@ -99,7 +99,7 @@ class Facts:
     @cached_property
     def looks_trained(self) -> bool:
         """Many different numbers: no mask, no constant that is spread."""
-        return self.size > 1 and not self.is_mask and not self.ties.evidence.is_filled(self.ties.copies.get(self.name, self.name))
+        return self.size > 1 and not self.is_mask and not self.ties.evidence.is_filled(self.ties.tensor(self.name))
 
     @cached_property
     def call(self) -> str:
@@ -153,6 +153,13 @@ def statistics(f: Facts) -> Verdict | None:
     return Verdict("buffer", f"running statistics of {f.first.node.op_type}") if f.role == STATISTIC else None
 
 
+def units(f: Facts) -> Verdict | None:
+    """A norm's ones and zeros, of groups or, where its call has no parameter there, of channels."""
+    channels = f.role in TRAINED and f.given == {RESULT} and declared_role(f.first.node, f.first.index, f.model.opset) == DATA
+    unit = f.role == UNIT or (channels and bool((f.array == (f.role == "scale")).all()))
+    return Verdict("constant", "ones or zeros by which a normalisation changes nothing") if unit else None
+
+
 def constant_nodes(f: Facts) -> Verdict | None:
     if f.name in f.model.initializers:
         return None
@@ -186,8 +193,12 @@ def called_like_a_buffer(f: Facts) -> Verdict | None:
 def declared_by_the_operator(f: Facts) -> Verdict | None:
     if f.role not in TRAINED:
         return None
-    moved = declared_role(f.first.node, f.first.index, f.model.opset) == MOVED
-    return Verdict("parameter", f"the {f.role} {'behind' if moved else 'of'} {f.first.node.op_type}")
+    declared = declared_role(f.first.node, f.first.index, f.model.opset)
+    if declared == DATA:
+        return Verdict("parameter", f"the {f.role} of a normalisation of groups, in {f.first.node.op_type}")
+    if declared == MOVED and f.size == 1 and f.made_up:                      # one number that is spread
+        return None
+    return Verdict("parameter", f"the {f.role} {'behind' if declared == MOVED else 'of'} {f.first.node.op_type}")
 
 
 def bias_of_a_product(f: Facts) -> Verdict | None:
@@ -258,7 +269,7 @@ def other_arithmetic(f: Facts) -> Verdict | None:
 
 
 RULES: tuple[Rule, ...] = (
-    the_file_says, statistics, constant_nodes, pytorch_says, masks, called_like_a_buffer, declared_by_the_operator, bias_of_a_product,
+    the_file_says, statistics, units, constant_nodes, pytorch_says, masks, called_like_a_buffer, declared_by_the_operator, bias_of_a_product,
     scales_of_bytes, named_by_a_module, held_as_attributes, computed_by_the_exporter, first_states, single_numbers,
     limits, numbered_by_the_exporter, one_number_per_channel, other_arithmetic)
 

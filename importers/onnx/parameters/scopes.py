@@ -18,8 +18,9 @@ SCOPES, NAMESPACE = "pkg.torch.onnx.name_scopes", "namespace"
 QUOTED = re.compile(r"'([^']*)'")
 CALL = re.compile(r"(.+)_\d+")
 """TorchScript names the second call of a module 'module_1'."""
-MADE_UP = re.compile(r"onnx::.*|_?val_\d+|_?\d+|/.*|.*::.*|(c_)?_?(lifted_)?tensor(_constant)?_?\d*|scalar_tensor.*|_to_copy.*")
-"""Names that an exporter numbered: of transposed weights, of constants, of results it computed."""
+MADE_UP = re.compile(r"onnx::.*|_?val_\d+|_?\d+|/.*|.*::.*|(c_)?_?(lifted_)?tensor(_constant)?_?\d*|scalar_tensor.*|_to_copy.*|"
+                     r"_inlfunc_.*|ortshared_.*")
+"""Names that an exporter, or ONNX Runtime's optimiser, numbered: of transposed weights, of constants, of results it computed."""
 
 DEEPEST = 64
 """Modules within each other that are looked at."""

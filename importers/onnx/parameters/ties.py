@@ -6,7 +6,7 @@ follow another path than the network that was exported. Here each parameter gets
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from onnx import NodeProto, TensorProto
@@ -30,6 +30,8 @@ class Ties:
 
     nodes: the file's, reading each parameter by its name. copies: parameters that are new, and the tensors whose elements they start with.
     uses: of every parameter and every other floating tensor, by name. views: tensors that hold another parameter.
+    renamed: parameters whose tensors had made-up names, and these. columns: parameters of norms, [C], which the file holds as [C, 1, …] or
+    [1, C, 1, …].
     restored: parameters that the exporter dropped, and their elements.
     kept: parameters read by several nodes of which the file does not say whether they share it.
     merged: parameters read for several modules by one node. apart: tensors that hold one parameter in forms that differ, each with another one.
@@ -39,11 +41,17 @@ class Ties:
     nodes: Sequence[NodeProto]
     uses: Mapping[str, Sequence[Use]]
     copies: Mapping[str, str]
+    renamed: Mapping[str, str]
+    columns: Set[str]
     views: Mapping[str, View]
     restored: Mapping[str, TensorProto]
     kept: Sequence[str]
     merged: Sequence[str]
     apart: Mapping[str, str]
+
+    def tensor(self, name: str) -> str:
+        """The tensor of the file whose elements a parameter starts with."""
+        return self.copies.get(name) or self.renamed.get(name, name)
 
 
 def find_ties(model: OnnxModel, tie: Sequence[str] = (), untie: Sequence[str] = ()) -> Ties:
@@ -59,7 +67,7 @@ def find_ties(model: OnnxModel, tie: Sequence[str] = (), untie: Sequence[str] = 
     groups = {name: evidence.groups(name) if name in model.initializers else [Group(name, UNKNOWN, uses)]
               for name, uses in evidence.uses.items() if uses}
     gone = freed(model, groups)
-    names = Names(model, evidence.scopes, gone)
+    names = Names(model, evidence.scopes, gone, evidence.norms.columns)
     for members in groups.values():
         names.give(members)
     changed = _untie(model, groups, evidence, names, untie)
@@ -72,7 +80,9 @@ def find_ties(model: OnnxModel, tie: Sequence[str] = (), untie: Sequence[str] = 
     parts = _flat(groups)
     told = (*tie, *untie)
     return Ties(evidence=evidence, nodes=_renamed(model, groups, biases), uses={p.name: p.uses for p in parts} | biases, views=views,
-                copies={p.name: p.tensor for p in parts if p.name != p.tensor}, restored=restored,
+                copies={p.name: p.tensor for p in parts if p.name not in (p.tensor, *names.renamed)}, restored=restored,
+                renamed={name: tensor for name, tensor in names.renamed.items() if name in {p.name for p in parts}},
+                columns=frozenset(p.name for p in parts if p.column),
                 kept=[p.name for p in parts if _is_unclear(p) and not matches(p.name, told)],
                 merged=[p.name for p in parts if any(evidence.scopes.is_merged(use.node) for use in p.uses)],
                 apart={p.name: same[0].name for same in placed(parts) for p in same[1:] if p.name not in views and not matches(p.name, told)})

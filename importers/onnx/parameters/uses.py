@@ -19,7 +19,9 @@ STANDS_FOR = {"CastLike": "Cast"}
 """Operators that the importer writes as another one."""
 NOT_READING = ("Shape", "Size")
 """They look at a tensor's type only."""
-IMPORTANCE = (STATISTIC, *TRAINED, START, DATA)
+UNIT = "unit"
+"""The role of ones and zeros by which a normalisation changes nothing (`norms.py`)."""
+IMPORTANCE = (STATISTIC, *TRAINED, START, DATA, UNIT)
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,14 @@ class Use:
     role: str
 
 
-def uses_of(model: OnnxModel) -> dict[str, list[Use]]:
-    """The uses of each floating tensor, in the order of the file. Identity nodes are looked through."""
+def uses_of(model: OnnxModel, known: Mapping[tuple[int, int], str]) -> dict[str, list[Use]]:
+    """The uses of each floating tensor, in the order of the file. Identity nodes are looked through.
+
+    known: roles of operands (place of the node, index) that the operator alone does not tell.
+    """
     nodes = model.proto.graph.node
     stored = [name for name, tensor in model.tensors.items() if DTYPES.get(tensor.data_type) in FLOATS]
-    roles = _roles_by_value(nodes, model.opset)
+    roles = _roles_by_value(nodes, model.opset, known)
     dims = {name: tuple(model.tensors[name].dims) for name in stored}
     same = {name: name for name in stored}
     found: dict[str, list[Use]] = {name: [] for name in stored}
@@ -57,7 +62,7 @@ def uses_of(model: OnnxModel) -> dict[str, list[Use]]:
         for index, name in enumerate(node.input):
             if name in same:
                 found[same[name]].append(Use(name, node, index, place, dims[same[name]], roles[place][index]))
-        for inner in _bodies(node):
+        for inner in bodies(node):
             for index, name in enumerate(inner.input):
                 if name in same and inner.op_type not in NOT_READING:
                     role = declared_role(inner, index, model.opset)
@@ -78,22 +83,23 @@ def declared_role(node: NodeProto, index: int, opset: Mapping[str, int]) -> str:
     return FORMALS.get(formals[index].name, DATA) if index < len(formals) else DATA
 
 
-def _roles_by_value(nodes: Sequence[NodeProto], opset: Mapping[str, int]) -> list[list[str]]:
+def _roles_by_value(nodes: Sequence[NodeProto], opset: Mapping[str, int], known: Mapping[tuple[int, int], str]) -> list[list[str]]:
     """For each node the roles of its operands; readers stand behind what they read, so one pass from the end suffices."""
     readers: dict[str, str] = {}
     result: list[list[str]] = [[] for _ in nodes]
     for place in range(len(nodes) - 1, -1, -1):
         node = nodes[place]
         for index, name in enumerate(node.input):
-            role = declared_role(node, index, opset)
+            role = known.get((place, index)) or declared_role(node, index, opset)
             if role == MOVED:
-                role = most_important(readers.get(output, DATA) for output in node.output)
+                role = most_important([readers[output] for output in node.output if output in readers])
             result[place].append(role)
-            readers[name] = most_important((role, readers.get(name, DATA)))
-        for inner in _bodies(node):
+            readers[name] = most_important((role, readers.get(name, role)))
+        for inner in bodies(node):
             for index, name in enumerate(inner.input):
                 role = declared_role(inner, index, opset)
-                readers[name] = most_important((DATA if role == MOVED else role, readers.get(name, DATA)))
+                role = DATA if role == MOVED else role
+                readers[name] = most_important((role, readers.get(name, role)))
     return result
 
 
@@ -102,7 +108,7 @@ def most_important(roles: Iterator[str] | Sequence[str]) -> str:
     return min(roles, key=IMPORTANCE.index, default=DATA)
 
 
-def _bodies(node: NodeProto) -> Iterator[NodeProto]:
+def bodies(node: NodeProto) -> Iterator[NodeProto]:
     """The nodes of a node's branches and loop bodies, to any depth."""
     stack = [g for a in node.attribute for g in _graphs(a)]
     while stack:

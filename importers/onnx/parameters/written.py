@@ -15,9 +15,12 @@ INITIALIZERS_ARE_INPUTS = 4
 
 def tell_apart(proto: ModelProto, model: OnnxModel) -> None:
     """Give `proto`, a copy of the model's own, the initializers and nodes of its parameters."""
-    if not isinstance(model, ResolvedModel) or not (model.ties.copies or model.ties.restored):
+    if not isinstance(model, ResolvedModel) or not (model.ties.copies or model.ties.renamed or model.ties.restored):
         return
     ties = model.ties
+    called = {tensor: name for name, tensor in ties.renamed.items()}
+    for held in (*proto.graph.initializer, *proto.graph.input):
+        held.name = called.get(held.name, held.name)
     del proto.graph.node[:]
     proto.graph.node.extend(ties.nodes)
     for name in (*ties.copies, *ties.restored):
