@@ -102,10 +102,10 @@ def test_tiles_compute_the_planned_split(norm: str, precision: str) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("precision", ["32.32", "16.16"])
-@pytest.mark.parametrize("how", ["torchscript", "dynamo"])
+@pytest.mark.parametrize("how", ["torchscript training", "torchscript evaluation", "dynamo training", "dynamo evaluation"])
 def test_resnet_50_with_groups_as_exporters_write_it(how: str, precision: str) -> None:
-    """Groups of channels, 32 of them, in place of batches, in the files of both exporters of PyTorch."""
-    found, batches = resnet("group", how, precision), resnet("batch", "torchscript", precision)
+    """Groups of channels, 32 of them, in place of batches, in the files of both exporters of PyTorch, in training and by their defaults."""
+    found, batches = resnet("group", how, precision), resnet("batch", "torchscript training", precision)
     assert [sum(s.node.op.name == f"GroupNormalization{form}" for s in found.steps) for form in ("Training", "Grad")] == [53, 53]
     assert found.cycles_per_update <= 1.3 * batches.cycles_per_update
     assert found.peak.max() <= 1.1 * batches.peak.max()
@@ -120,15 +120,16 @@ def resnet(norm: str, how: str, precision: str) -> TileProgram:
 def exported(norm: str, how: str) -> Program:
     """The training program of PyTorch's ResNet-50 in the file of one of its exporters, two images a micro-batch."""
     torch = needs("torch")
-    net = torch_resnet(torch.nn.BatchNorm2d if norm == "batch" else lambda c: torch.nn.GroupNorm(32, c)).train()
+    net = torch_resnet(torch.nn.BatchNorm2d if norm == "batch" else lambda c: torch.nn.GroupNorm(32, c)).train(how.endswith("training"))
+    trains, modes = net.training, torch.onnx.TrainingMode
     file, image = io.BytesIO(), torch.zeros(2, 3, 224, 224)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if how == "torchscript":
-            torch.onnx.export(net, (image,), file, dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False)
+        if how.startswith("torchscript"):
+            torch.onnx.export(net, (image,), file, dynamo=False, training=modes.TRAINING if trains else modes.EVAL, do_constant_folding=not trains)
         else:
             needs("onnxscript")
-            torch.onnx.export(net, (image,), file, dynamo=True, external_data=False, verbose=False, optimize=False)
+            torch.onnx.export(net, (image,), file, dynamo=True, external_data=False, verbose=False, optimize=not trains)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "resnet.onnx"
         path.write_bytes(file.getvalue())
