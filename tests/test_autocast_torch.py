@@ -18,7 +18,7 @@ from tileflow import optim
 from tileflow.importers.onnx import wrap_model
 
 LOW = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
-NETS = [name for name in NETWORKS if not NETWORKS[name].normalised and name != "Groups"] + ["ResNet"]
+NETS = [name for name in NETWORKS if not NETWORKS[name].normalised] + ["ResNet"]
 AT_EACH_CHANGE = {("BERT", "dynamo", "16-mixed")}
 ROWS = [pytest.param(*row, marks=() if row in AT_EACH_CHANGE else paths.exhaustive)
         for row in [(name, exporter, precision) for name in NETS for exporter in ("torchscript", "dynamo") for precision in LOW]]
