@@ -185,7 +185,8 @@ def test_twenty_updates_of_two_and_four_stages_give_the_bits_of_one_ipu(network:
 @pytest.mark.parametrize("network", ["cnn", "bert"])
 def test_stages_run_the_kernels_of_the_whole_step(network: str, alone: tuple[dict[str, np.ndarray], list[Any], Any]):
     """Kernels, layouts and rules are chosen before the cut: the set of leaves is that of the plan without stages (attention stays fused, forward and
-    backward). What is computed again is fused anew, so that an elementwise leaf may be another."""
+    backward). What is computed again is fused anew, and nothing is fused over a stage's end (the gradient of a relu into that of the convolution that
+    the next stage begins with), so that an elementwise leaf may be another."""
     rng = np.random.default_rng(1)
     x, y = images() if network == "cnn" else (rng.integers(0, 20, (2 * 14, 8)), rng.integers(0, 5, 2 * 14))
     whole = alone if network == "cnn" else trained(Encoder(), x, y, calls=1)
@@ -197,7 +198,8 @@ def test_stages_run_the_kernels_of_the_whole_step(network: str, alone: tuple[dic
         if network == "bert":
             options = {**{k: v for k, v in options.items() if k != "stages"}, "pipeline_splits": ("layers.1",)}
         found = trained(Cnn() if network == "cnn" else Encoder(), x, y, calls=1, **options)
-        assert set(found[2].engine.plan.leaves()) == leaves, name
+        others = leaves ^ set(found[2].engine.plan.leaves())
+        assert {type(leaf) for leaf in others} <= ({EmittedLeaf} if network == "cnn" else set()), name
     again = {**options, "strategy": "pipelined"}
     again = {k: v for k, v in again.items() if not k.startswith(("tensors", "separate"))}
     more = set(trained(Cnn() if network == "cnn" else Encoder(), x, y, calls=1, **again)[2].engine.plan.leaves())

@@ -1,6 +1,7 @@
 """Group normalisation as files and people write it becomes one operator; what is only nearly that stays as it is."""
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,37 @@ def test_the_operator_of_each_opset(tmp_path: Path, opset: int, scale: int, attr
     rows = x.astype("float64").reshape(2, 3, -1)
     normal = (rows - rows.mean(2, keepdims=True)) / np.sqrt(rows.var(2, keepdims=True) + 1e-3)
     np.testing.assert_allclose(y, np.maximum(normal.reshape(x.shape) * s + b, 0), atol=2e-5 if attributes.get("stash_type") != 10 else 5e-3)
+
+
+@pytest.mark.parametrize(("opset", "scale"), [(18, 3), (21, 6)])
+@pytest.mark.parametrize("around", ["If", "Loop"])
+def test_the_operator_within_a_branch_and_a_loop(tmp_path: Path, opset: int, scale: int, around: str) -> None:
+    """The body reads scale and bias of the file around it: in the other branch, or without a turn, x stays as it is."""
+    plain, value = file(opset, scale), helper.make_tensor_value_info
+    shape, scalar = [2, 6, 4, 5], helper.make_tensor_value_info("c", TensorProto.BOOL if around == "If" else TensorProto.INT64, [])
+    nodes = [copy.deepcopy(node) for node in plain.graph.node]
+    if around == "If":
+        then = helper.make_graph(nodes, "then", [], [value("y", TensorProto.FLOAT, shape)])
+        other = helper.make_graph([helper.make_node("Identity", ["x"], ["z"])], "else", [], [value("z", TensorProto.FLOAT, shape)])
+        made = helper.make_node("If", ["c"], ["out"], then_branch=then, else_branch=other)
+    else:
+        nodes[0].input[0] = "state"
+        body = helper.make_graph([*nodes, helper.make_node("Identity", ["go"], ["on"])], "body",
+                                 [value("i", TensorProto.INT64, []), value("go", TensorProto.BOOL, []), value("state", TensorProto.FLOAT, shape)],
+                                 [value("on", TensorProto.BOOL, []), value("y", TensorProto.FLOAT, shape)])
+        made = helper.make_node("Loop", ["c", "", "x"], ["out"], body=body)
+    graph = helper.make_graph([made], "g", [value("x", TensorProto.FLOAT, shape), scalar], [value("out", TensorProto.FLOAT, shape)],
+                              plain.graph.initializer)
+    path = tmp_path / "around.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=plain.opset_import, ir_version=9).SerializeToString())
+    (tmp_path / "plain.onnx").write_bytes(plain.SerializeToString())
+    model, alone = tileflow.inference_model(path), tileflow.inference_model(tmp_path / "plain.onnx")
+    x = np.random.default_rng(1).standard_normal(shape).astype("float32")
+    for turns in (0, 1) if around == "If" else (0, 1, 2):
+        wanted = x
+        for _ in range(turns):
+            wanted = alone(wanted)
+        np.testing.assert_array_equal(model(x, np.array(turns, bool if around == "If" else np.int64)), wanted)
 
 
 @pytest.mark.parametrize(("opset", "scale"), [(20, 6), (21, 3)])

@@ -49,15 +49,20 @@ def check_by_onnx(proto: ModelProto, path: Path | None, where: str) -> None:
 
 
 def _check_known_nodes(proto: ModelProto) -> None:
-    """Check the nodes that have a schema one by one, but for those that are read though onnx.checker has given them up."""
+    """Check the nodes that have a schema one by one, but for those that are read though onnx.checker has given them up, and for those with bodies,
+    of whose surroundings it cannot be told: the nodes in these are checked, too."""
     context = onnx.checker.C.CheckerContext()
     context.ir_version = proto.ir_version
     context.opset_imports = {o.domain: o.version for o in proto.opset_import}
-    for node in proto.graph.node:
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        known = node.domain in context.opset_imports and find_schema(node.op_type, context.opset_imports[node.domain], domain) is not None
-        if known and not (domain == "" and node.op_type in READ_ALL_THE_SAME):
-            onnx.checker.check_node(node, context)
+    graphs = [proto.graph]
+    while graphs:
+        for node in graphs.pop().node:
+            domain = "" if node.domain == "ai.onnx" else node.domain
+            known = node.domain in context.opset_imports and find_schema(node.op_type, context.opset_imports[node.domain], domain) is not None
+            bodies = [graph for a in node.attribute for graph in (*([a.g] if a.HasField("g") else []), *a.graphs)]
+            graphs += bodies
+            if known and not bodies and not (domain == "" and node.op_type in READ_ALL_THE_SAME):
+                onnx.checker.check_node(node, context)
 
 
 def schema_of(node: NodeProto, opset: int) -> onnx.defs.OpSchema | None:
