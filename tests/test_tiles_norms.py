@@ -100,29 +100,34 @@ def test_tiles_compute_the_planned_split(norm: str, precision: str) -> None:
     assert report.ok, report.to_text()
 
 
+FORMS = ["torchscript training", "torchscript evaluation", "dynamo training", "dynamo evaluation"]
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("precision", ["32.32", "16.16"])
-@pytest.mark.parametrize("how", ["torchscript training", "torchscript evaluation", "dynamo training", "dynamo evaluation"])
-def test_resnet_50_with_groups_as_exporters_write_it(how: str, precision: str) -> None:
-    """Groups of channels, 32 of them, in place of batches, in the files of both exporters of PyTorch, in training and by their defaults."""
-    found, batches = resnet("group", how, precision), resnet("batch", "torchscript training", precision)
-    assert [sum(s.node.op.name == f"GroupNormalization{form}" for s in found.steps) for form in ("Training", "Grad")] == [53, 53]
+@pytest.mark.parametrize("how", FORMS)
+@pytest.mark.parametrize(("network", "norms"), [("small", 3), ("resnet_50", 53)])
+def test_groups_as_exporters_write_them(network: str, norms: int, how: str, precision: str) -> None:
+    """Groups of channels in place of batches, in the files of both exporters of PyTorch, in training and by their defaults."""
+    found, batches = of_file(network, "group", how, precision), of_file(network, "batch", "torchscript training", precision)
+    assert [sum(s.node.op.name == f"GroupNormalization{form}" for s in found.steps) for form in ("Training", "Grad")] == [norms, norms]
     assert found.cycles_per_update <= 1.3 * batches.cycles_per_update
     assert found.peak.max() <= 1.1 * batches.peak.max()
 
 
 @functools.cache
-def resnet(norm: str, how: str, precision: str) -> TileProgram:
-    return analyze(exported(norm, how), chip("gc200"), TileOptions(precision=precision))
+def of_file(network: str, norm: str, how: str, precision: str) -> TileProgram:
+    return analyze(exported(network, norm, how), chip("gc200"), TileOptions(precision=precision))
 
 
 @functools.cache
-def exported(norm: str, how: str) -> Program:
-    """The training program of PyTorch's ResNet-50 in the file of one of its exporters, two images a micro-batch."""
+def exported(network: str, norm: str, how: str) -> Program:
+    """The training program of a network of PyTorch's in the file of one of its exporters, two images a micro-batch."""
     torch = needs("torch")
-    net = torch_resnet(torch.nn.BatchNorm2d if norm == "batch" else lambda c: torch.nn.GroupNorm(32, c)).train(how.endswith("training"))
+    make, size, groups = {"small": (torch_small, 32, 4), "resnet_50": (torch_resnet, 224, 32)}[network]
+    net = make(torch.nn.BatchNorm2d if norm == "batch" else lambda c: torch.nn.GroupNorm(groups, c)).train(how.endswith("training"))
     trains, modes = net.training, torch.onnx.TrainingMode
-    file, image = io.BytesIO(), torch.zeros(2, 3, 224, 224)
+    file, image = io.BytesIO(), torch.zeros(2, 3, size, size)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if how.startswith("torchscript"):
@@ -131,11 +136,20 @@ def exported(norm: str, how: str) -> Program:
             needs("onnxscript")
             torch.onnx.export(net, (image,), file, dynamo=True, external_data=False, verbose=False, optimize=not trains)
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "resnet.onnx"
+        path = Path(folder) / "network.onnx"
         path.write_bytes(file.getvalue())
         made = tileflow.compile(path, training=True, machine="gc200", micro_batch_size=2, allow_out_of_memory=True)
     assert made.tiled is not None
     return made.tiled.program
+
+
+def torch_small(norm: Callable[[int], Any]) -> Any:
+    """PyTorch's form of `cnn`."""
+    nn_ = needs("torch").nn
+    layers: list[Any] = []
+    for i in range(3):
+        layers += [nn_.Conv2d(CHANNELS if i else 3, CHANNELS, 3, padding=1), norm(CHANNELS), nn_.ReLU()]
+    return nn_.Sequential(*layers, nn_.AdaptiveAvgPool2d(1), nn_.Flatten(), nn_.Linear(CHANNELS, 10))
 
 
 def torch_resnet(norm: Callable[[int], Any]) -> Any:
