@@ -3,8 +3,10 @@ from __future__ import annotations
 
 import gc
 import os
+import zlib
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from selection import pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_generate_tests  # noqa: F401  (pytest finds its hooks here)
 
@@ -17,6 +19,14 @@ def _lowered_graphs_are_verified() -> None:
     """After every pass of the host lowering, as graphs are before the fork of the street. For users that would cost time."""
     from tileflow.lower import through
     through.VERIFIED = True
+
+
+@pytest.fixture(autouse=True)
+def _draws_of_its_own(request: pytest.FixtureRequest) -> None:
+    """A file's generators begin anew for every test, by its name: what a test draws depends neither on those before it nor on which process ran them."""
+    for generator in vars(request.module).values():
+        if isinstance(generator, np.random.Generator):
+            generator.bit_generator.state = np.random.default_rng(zlib.crc32(request.node.nodeid.encode())).bit_generator.state
 
 
 @pytest.hookimpl(trylast=True)
