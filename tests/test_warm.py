@@ -106,18 +106,29 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_what_lives_is_set_apart_while_kernels_are_compiled() -> None:
-    """And is searched for cycles again afterwards, unless somebody had set things apart before."""
+def test_cycles_are_searched_for_seldom_while_kernels_are_compiled() -> None:
+    """And as often as the process wants afterwards, whichever of two threads ends first; never where it wants none."""
     import gc
 
-    from tileflow.graph.collector import set_apart
-    gc.unfreeze()                                                 # as `conftest` has set the tests apart
-    assert not gc.get_freeze_count()
-    with contextlib.suppress(ValueError), set_apart():
-        assert gc.get_freeze_count()
-        with set_apart():
-            pass
-        assert gc.get_freeze_count()
-        raise ValueError("a kernel that cannot be compiled")
-    assert not gc.get_freeze_count()
-    gc.freeze()
+    from tileflow.graph.collector import YOUNG, seldom
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(300, 7, 5)
+        with contextlib.suppress(ValueError), seldom():
+            assert gc.get_threshold() == (YOUNG, 7, 5)
+            raise ValueError("a kernel that cannot be compiled")
+        assert gc.get_threshold() == (300, 7, 5)
+        first, second = seldom(), seldom()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert gc.get_threshold() == (YOUNG, 7, 5)
+        second.__exit__(None, None, None)
+        assert gc.get_threshold() == (300, 7, 5)
+        for usual in ((0, 7, 5), (2 * YOUNG, 7, 5)):
+            gc.set_threshold(*usual)
+            with seldom():
+                assert gc.get_threshold() == usual
+            assert gc.get_threshold() == usual
+    finally:
+        gc.set_threshold(*before)

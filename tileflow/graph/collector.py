@@ -1,14 +1,19 @@
-"""Python's cyclic garbage collector, paused while graphs are built, and spared what is there while kernels are compiled."""
+"""Python's cyclic garbage collector, paused while graphs are built, and called seldom while kernels are compiled."""
 from __future__ import annotations
 
 import contextlib
 import functools
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+YOUNG = 10_000
+"""New objects between two searches while kernels are compiled."""
+_lock = threading.Lock()
+_usual: list[tuple[int, int, int]] = []                        # the first is the process' own, one for each that compiles
 
 
 def without_collector(function: Callable[P, R]) -> Callable[P, R]:
@@ -27,14 +32,21 @@ def without_collector(function: Callable[P, R]) -> Callable[P, R]:
 
 
 @contextlib.contextmanager
-def set_apart() -> Iterator[None]:
-    """Context: what lives now is not searched for cycles meanwhile. A compiler leaves many; to go through all modules and graphs for each few of
-    them took a tenth of a first run."""
-    if gc.get_freeze_count():                                  # somebody else has set things apart, and for longer
-        yield
-        return
-    gc.freeze()
+def seldom() -> Iterator[None]:
+    """Context: cycles are searched for after tens of thousands of new objects, not hundreds. A compiler leaves many, and to go through all modules
+    and graphs for each few of them took a tenth of a first run. (`gc.freeze` would spare those, too, but whether a process has frozen objects of its
+    own is known by counting them all, and a worker of a server has millions.)"""
+    with _lock:
+        _usual.append(gc.get_threshold())
+        young, *older = _usual[0]
+        if young:                                              # zero: none at all
+            gc.set_threshold(max(young, YOUNG), *older)
     try:
         yield
     finally:
-        gc.unfreeze()
+        with _lock:
+            usual = _usual.pop(0)
+            if _usual:
+                _usual[0] = usual                              # another thread still compiles
+            else:
+                gc.set_threshold(*usual)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..environment import check_environment
 from ..graph import TensorType
-from ..graph.collector import set_apart
+from ..graph.collector import seldom
 from ..kernels.machine import pool
 from ..kernels.machine.warm import compile_all
 from ..lower.plan import make_plan
@@ -63,7 +63,7 @@ def make_engine(program: Program, session: Session, initial: Mapping[str, np.nda
     plan = make_plan(program, pool.start_threads(host.threads), host.matmul_precision, host.detect_anomaly)
     budget.require(plan, session, final)
     session.declare(program.states.values(), initial)
-    with set_apart():
+    with seldom():
         compile_all(plan.leaves(), progress)
     return Engine(plan, session, final, host.seed)
 
