@@ -16,7 +16,7 @@ from peers import needs
 
 from tileflow.errors import ModelError, OptionError, ShapeError, TileflowError, TypeMismatchError, UnsupportedError
 from tileflow.graph import TensorType
-from tileflow.importers.onnx import import_graph, inspect_model, load_model, wrap_model
+from tileflow.importers.onnx import export_model, import_graph, inspect_model, load_model, wrap_model
 from tileflow.importers.onnx.bind import evaluate as evaluate_dim
 from tileflow.importers.onnx.rebatch import rescaled
 
@@ -788,6 +788,45 @@ def test_hostile_external_data(key: str, value: str, match: str, tmp_path: Path)
     entry.value = value
     path.write_bytes(proto.SerializeToString())
     refused(path, match)
+
+
+def downloaded(tmp_path: Path, folder: str = "onnx") -> Path:
+    """A model as caches of downloads hold it: links in folders of their own to files that are called by their content."""
+    blobs, links = tmp_path / "blobs", tmp_path / "snapshots/1" / folder
+    blobs.mkdir()
+    links.mkdir(parents=True)
+    model = external_model(tmp_path)
+    for path, name in ((model, "a1"), (tmp_path / "weights.bin", "b2")):
+        (links / path.name).symlink_to(os.path.relpath(path.rename(blobs / name), links))
+    return links / model.name
+
+
+def test_external_data_beside_a_link(tmp_path: Path) -> None:
+    x = f4(2, 1, 28, 28)
+    path = downloaded(tmp_path)
+    wanted = expected(mnist_cnn(), {"image": x})[0]
+    np.testing.assert_allclose(run(import_graph(load_model(path), batch=2), {"image": x})[0], wanted, rtol=1e-5, atol=1e-6)
+    export_model(load_model(path), {}, tmp_path / "out.onnx")
+    np.testing.assert_allclose(run(import_graph(load_model(tmp_path / "out.onnx"), batch=2), {"image": x})[0], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_external_data_beside_the_file_that_a_link_shows(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "mine").mkdir()
+    link = tmp_path / "mine/link.onnx"
+    link.symlink_to(external_model(tmp_path / "models"))
+    x = f4(2, 1, 28, 28)
+    np.testing.assert_allclose(run(import_graph(load_model(link), batch=2), {"image": x})[0], expected(mnist_cnn(), {"image": x})[0],
+                               rtol=1e-5, atol=1e-6)
+
+
+def test_links_to_other_folders_than_the_models_are_refused(tmp_path: Path) -> None:
+    path = downloaded(tmp_path)
+    secret = tmp_path / "elsewhere"
+    secret.mkdir()
+    (path.parent / "weights.bin").unlink()
+    (path.parent / "weights.bin").symlink_to((tmp_path / "blobs/b2").rename(secret / "b2"))
+    refused(path, "a link that leaves the model's folder")
 
 
 def test_cut_external_data(tmp_path: Path) -> None:

@@ -133,12 +133,12 @@ def test_files_pack_them(dtype: str, stored: str, tmp_path) -> None:      # type
         onnx.external_data_helper.set_external_data(tensor, "w.bin", 7, len(tensor.raw_data))
         tensor.ClearField("raw_data")
         tensor.data_location = TensorProto.EXTERNAL
-    found = tensor_array(tensor, tmp_path, "the model")
+    found = tensor_array(tensor, (tmp_path,), "the model")
     assert found.dtype == x.dtype
     assert np.array_equal(found.view(np.uint8), x.view(np.uint8))
     tensor.dims[0] = 7
     with pytest.raises(ModelError, match="w"):
-        check_tensor(tensor, tmp_path, "the model")
+        check_tensor(tensor, (tmp_path,), "the model")
 
 
 def test_stored_ones_are_cast_when_a_model_runs() -> None:

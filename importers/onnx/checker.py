@@ -2,8 +2,6 @@
 from __future__ import annotations
 
 import functools
-import os
-from pathlib import Path
 
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -22,20 +20,21 @@ READ_ALL_THE_SAME = ("GroupNormalization",)
 """Operators that it calls deprecated in opsets in which they meant something else than now, which the importer knows."""
 
 
-def check_by_onnx(proto: ModelProto, path: Path | None, where: str) -> None:
-    """onnx.checker's verdict, shortened.
+def check_by_onnx(proto: ModelProto, where: str) -> None:
+    """onnx.checker's verdict, shortened; tensors in other files, which it does not find where links are, are our own business.
 
     Operators without a schema are left for the importer, which names all of them; outputs need not declare a shape.
     """
+    if any(is_external(t) for t in tensors_of(proto)):
+        proto = _without_external(proto)
     try:
         try:
-            external = path is not None and any(is_external(t) for t in tensors_of(proto))
-            onnx.checker.check_model(os.fspath(path) if external and path is not None else proto)
+            onnx.checker.check_model(proto)
         except onnx.checker.ValidationError as error:
             if any(words in str(error) for words in (*UNKNOWN_OPERATOR, DEPRECATED)):
                 _check_known_nodes(proto)
             elif MISSING_SHAPE in str(error) and not all(_has_shape(v) for v in proto.graph.output):
-                check_by_onnx(_with_output_shapes(proto), None, where)
+                check_by_onnx(_with_output_shapes(proto), where)
             else:
                 raise
     except onnx.checker.ValidationError as error:
@@ -84,13 +83,21 @@ def _has_shape(value: ValueInfoProto) -> bool:
     return value.type.WhichOneof("value") != "tensor_type" or value.type.tensor_type.HasField("shape")
 
 
-def _with_output_shapes(proto: ModelProto) -> ModelProto:
-    """A copy in which each output has some shape, and tensors in other files, which were checked before, are empty ones."""
+def _without_external(proto: ModelProto) -> ModelProto:
+    """A copy in which tensors in other files are empty ones."""
     copy = ModelProto()
     copy.CopyFrom(proto)
     for tensor in tensors_of(copy):
         if is_external(tensor):
-            tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0], raw_data=b""))
+            texts = tensor.data_type == TensorProto.STRING
+            tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0], raw_data=None if texts else b""))
+    return copy
+
+
+def _with_output_shapes(proto: ModelProto) -> ModelProto:
+    """A copy in which each output has some shape."""
+    copy = ModelProto()
+    copy.CopyFrom(proto)
     for value in copy.graph.output:
         if not _has_shape(value):
             value.type.tensor_type.shape.SetInParent()

@@ -85,7 +85,7 @@ def write_model(proto: ModelProto, weights: Mapping[str, np.ndarray], path: Path
             with new.open("wb") as file:
                 file.write(proto.SerializeToString())
                 sync(file)
-            check_by_onnx(proto, new, f"the model for {path}")
+            check_by_onnx(proto, f"the model for {path}")
             if check is not None:
                 check(new)
             if external:
@@ -152,7 +152,7 @@ def _fill_external(model: OnnxModel | None, proto: ModelProto, weights: Mapping[
             _append(tensor, _payload(tensor, new), file, location)
         elif is_external(tensor):
             assert model is not None
-            source, offset, length = external_location(tensor, model.folder, model.where)
+            source, offset, length = external_location(tensor, model.folders, model.where)
             start = _align(file)
             _copy(source, offset, length, file)
             _point(tensor, location, start, length)

@@ -163,7 +163,7 @@ def constant(site: Site, a: Arrays) -> np.ndarray:
     if "value" in site.attrs:
         return site.tensor(site.attrs["value"])
     if "sparse_value" in site.attrs:
-        return site.scope.converted(sparse_array(site.attrs["sparse_value"], site.scope.model.folder, site.title))
+        return site.scope.converted(sparse_array(site.attrs["sparse_value"], site.scope.model.folders, site.title))
     raise site.unsupported(f"the constant has the form {', '.join(site.attrs) or 'nothing'}; only tensors and numbers are taken")
 
 

@@ -19,7 +19,7 @@ from .checker import check_by_onnx
 from .consistent import check_consistent
 from .model import OnnxModel, port_of
 from .older import converted
-from .tensors import check_tensor, named_tensors, tensors_of
+from .tensors import check_tensor, folders_of, named_tensors, tensors_of
 from .unfold import check_unfolding
 
 OLDEST_OPSET = 7
@@ -28,7 +28,7 @@ PROTOBUF_LIMIT = 2**31 - 1
 
 
 def load_model(path: str | os.PathLike[str]) -> OnnxModel:
-    """Read and validate an ONNX file; its external data must lie in the same folder.
+    """Read and validate an ONNX file; its external data must lie in the same folder (`folders_of`).
 
     Raises:
         ModelError: the file is missing, empty, cut off, not ONNX, too old or too new, or inconsistent.
@@ -55,14 +55,14 @@ def wrap_model(proto: ModelProto, path: Path | None = None) -> OnnxModel:
 
 def _wrapped(proto: ModelProto, path: Path | None) -> OnnxModel:
     where = str(path) if path else f"the model '{proto.graph.name}'"
-    folder = path.parent if path else None
+    folders = folders_of(path) if path else ()
     proto = _not_too_old(proto, where)
     opset = _versions(proto, where)
     for tensor in tensors_of(proto):
-        check_tensor(tensor, folder, where)
+        check_tensor(tensor, folders, where)
     check_consistent(proto, where)
     check_unfolding(proto, where)
-    check_by_onnx(proto, path, where)
+    check_by_onnx(proto, where)
     initializers = {t.name: t for t in proto.graph.initializer}
     skip = initializers.keys() | {s.values.name for s in proto.graph.sparse_initializer}
     return OnnxModel(proto, path, opset, tuple(port_of(v) for v in proto.graph.input if v.name not in skip),
@@ -96,7 +96,7 @@ def _not_too_old(proto: ModelProto, where: str) -> ModelProto:
     if not 0 < opset < OLDEST_OPSET or not proto.graph.node:
         return proto
     for tensor in tensors_of(proto):
-        check_tensor(tensor, None, where)
+        check_tensor(tensor, (), where)
     check_consistent(proto, where)
     return converted(proto, OLDEST_OPSET, where)
 

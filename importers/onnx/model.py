@@ -10,7 +10,7 @@ from onnx import ModelProto, NodeProto, SparseTensorProto, TensorProto, ValueInf
 
 from tileflow.text import one_line
 
-from .tensors import dtype_name, external_location, is_external, tensor_array, tensors_of
+from .tensors import dtype_name, external_location, folders_of, is_external, tensor_array, tensors_of
 
 OTHER_TYPES = ("STRING", "sequence", "optional")
 """What inputs and outputs may be that is no tensor of numbers, as `Port.dtype` calls it: only models that run in pieces have them."""
@@ -59,8 +59,9 @@ class OnnxModel:
         return str(self.path) if self.path else f"the model '{self.proto.graph.name}'"
 
     @property
-    def folder(self) -> Path | None:
-        return self.path.parent if self.path else None
+    def folders(self) -> tuple[Path, ...]:
+        """Where its other files may be; none where it did not come from a file."""
+        return folders_of(self.path) if self.path else ()
 
     @property
     def sparse(self) -> dict[str, SparseTensorProto]:
@@ -75,7 +76,7 @@ class OnnxModel:
     @property
     def external_files(self) -> tuple[Path, ...]:
         """The files that tensors lie in outside of the model's own."""
-        files = (external_location(t, self.folder, self.where)[0] for t in tensors_of(self.proto) if is_external(t))
+        files = (external_location(t, self.folders, self.where)[0] for t in tensors_of(self.proto) if is_external(t))
         return tuple(dict.fromkeys(files))
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -84,7 +85,7 @@ class OnnxModel:
 
     def array(self, name: str) -> np.ndarray:
         """The elements of an initializer or Constant node, read only. KeyError where there is none of that name."""
-        return tensor_array(self.tensors[name], self.folder, self.where)
+        return tensor_array(self.tensors[name], self.folders, self.where)
 
 
 def port_of(value: ValueInfoProto) -> Port:

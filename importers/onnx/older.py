@@ -18,7 +18,7 @@ def converted(model: ModelProto, opset: int, where: str) -> ModelProto:
     if any(is_external(t) for t in tensors_of(model)):
         raise ModelError(f"{where} uses opset {before} and has tensors in other files; tileflow reads {opset} and newer: save it in one file, or "
                          f"convert it with onnx.version_converter.")
-    check_by_onnx(model, None, where)
+    check_by_onnx(model, where)
     try:
         copy = ModelProto()
         copy.CopyFrom(model)

@@ -129,7 +129,7 @@ class Scope:
         if name not in self._known and name not in self._values and name in self.model.initializers and name not in self.weights:
             self._known[name] = self.converted(self.model.array(name))
         if name not in self._known and name not in self._values and name in self._sparse:
-            self._known[name] = self.converted(sparse_array(self._sparse[name], self.model.folder, self.model.where))
+            self._known[name] = self.converted(sparse_array(self._sparse[name], self.model.folders, self.model.where))
         return self._known.get(name)
 
     def static(self, name: str) -> np.ndarray | None:
@@ -235,7 +235,7 @@ class Scope:
 
     def tensor(self, tensor: TensorProto) -> np.ndarray:
         """A tensor's elements as the graph types them."""
-        return self.converted(tensor_array(tensor, self.model.folder, self.model.where))
+        return self.converted(tensor_array(tensor, self.model.folders, self.model.where))
 
     def next_stream(self) -> int:
         """A number of its own for each operator that draws random numbers."""

@@ -123,7 +123,7 @@ def excess(shape: Sequence[int], itemsize: int) -> str | None:
     return f"its sizes come to {nbytes:.2e} bytes; check the sizes of the inputs and the weights" if nbytes > LARGEST else None
 
 
-def check_tensor(tensor: TensorProto, folder: Path | None, where: str) -> None:
+def check_tensor(tensor: TensorProto, folders: Sequence[Path], where: str) -> None:
     """Compare what a tensor declares with the payload that is there, before any memory is taken for it.
 
     Raises ModelError where sizes disagree. Tensors of types the engine does not have are left for the importer to refuse if they are used.
@@ -138,7 +138,7 @@ def check_tensor(tensor: TensorProto, folder: Path | None, where: str) -> None:
     dtype = np.dtype(DTYPES[tensor.data_type])
     count = math.prod(tensor.dims)
     if is_external(tensor):
-        external_location(tensor, folder, where)
+        external_location(tensor, folders, where)
         held, needed, unit = count, count, "elements"
     elif tensor.HasField("raw_data"):
         held, needed, unit = len(tensor.raw_data), stored_bytes(tensor.data_type, count), "bytes"
@@ -153,28 +153,36 @@ def check_tensor(tensor: TensorProto, folder: Path | None, where: str) -> None:
         raise ModelError(f"{where}: the tensor '{tensor.name}' declares the shape {one_line(list(tensor.dims), SHOWN)}: {why}.")
 
 
-def external_location(tensor: TensorProto, folder: Path | None, where: str) -> tuple[Path, int, int]:
-    """(file, offset, length in bytes) of an external payload, checked: inside the model's folder, present, and long enough."""
+def folders_of(path: Path) -> tuple[Path, ...]:
+    """Where a model's other files may be: its folder, and where `path` is a link (to a cache of downloads, say) the folder of the file itself.
+
+    Whoever made that file a model chose its folder, so what it names there is as much its own as what is beside the link.
+    """
+    return tuple(dict.fromkeys((path.parent, path.resolve().parent)))
+
+
+def external_location(tensor: TensorProto, folders: Sequence[Path], where: str) -> tuple[Path, int, int]:
+    """(file, offset, length in bytes) of an external payload, checked: in one of the model's folders, links followed, present, and long enough.
+
+    Args:
+        folders: in this order; none: the model did not come from a file.
+    """
     place = f"{where}: the tensor '{tensor.name}'"
     entries = {e.key: e.value for e in tensor.external_data}
     location = entries.get("location", "")
     if len(location) > LONGEST_LOCATION or "\0" in location:
         raise ModelError(f"{place} points to the external file '{one_line(location, SHOWN)}', which is no name of a file; export the model again.")
-    if folder is None:
+    if not folders:
         raise ModelError(f"{place} is in an external file '{location}', but the model did not come from a file; load it by its path.")
     if not location or Path(location).is_absolute() or ".." in Path(location).parts:
         raise ModelError(f"{place} points to the external file '{location}', which is outside the model's folder; "
                          f"put the data file beside the model and save it with a relative location.")
-    file = folder / location
-    try:
-        leaves, present = not file.resolve().is_relative_to(folder.resolve()), file.is_file()
-    except (OSError, RuntimeError, ValueError):              # a part of the path is too long, or links go in a circle
-        leaves = present = False
-    if leaves:
+    file = next((f for f in (folder / location for folder in folders) if _is_file(f)), None)
+    if file is None:
+        raise ModelError(f"{place} needs the external file '{location}', which is not in '{folders[0]}'; copy it beside the model.")
+    if not any(file.resolve().is_relative_to(folder.resolve()) for folder in folders):
         raise ModelError(f"{place} points to the external file '{location}', a link that leaves the model's folder; "
                          f"copy the data file beside the model.")
-    if not present:
-        raise ModelError(f"{place} needs the external file '{location}', which is not in '{folder}'; copy it beside the model.")
     needed = stored_bytes(tensor.data_type, math.prod(tensor.dims))
     try:
         offset, length = int(entries.get("offset", "0")), int(entries.get("length", str(needed)))
@@ -188,14 +196,21 @@ def external_location(tensor: TensorProto, folder: Path | None, where: str) -> t
     return file, offset, length
 
 
-def tensor_array(tensor: TensorProto, folder: Path | None, where: str) -> np.ndarray:
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):                            # a part of the path is too long, or links go in a circle
+        return False
+
+
+def tensor_array(tensor: TensorProto, folders: Sequence[Path], where: str) -> np.ndarray:
     """The tensor's elements as a read-only array. Raises UnsupportedError for element types the engine does not have."""
     if tensor.data_type not in DTYPES:
         raise UnsupportedError(f"{where}: the tensor '{tensor.name}' has the element type {dtype_name(tensor.data_type)}, "
                                f"which tileflow does not have; convert it to one of {', '.join(CODES)}.")
-    check_tensor(tensor, folder, where)
+    check_tensor(tensor, folders, where)
     if is_external(tensor):
-        file, offset, length = external_location(tensor, folder, where)
+        file, offset, length = external_location(tensor, folders, where)
         dtype = np.dtype(DTYPES[tensor.data_type])
         if dtype.name in NARROW:
             array = _unpacked(np.fromfile(file, np.uint8, length, offset=offset), dtype, tuple(tensor.dims))
@@ -243,13 +258,13 @@ def text_array(tensor: TensorProto) -> np.ndarray:
     return np.array(texts, object).reshape(tuple(tensor.dims))
 
 
-def sparse_array(sparse: SparseTensorProto, folder: Path | None, where: str) -> np.ndarray:
+def sparse_array(sparse: SparseTensorProto, folders: Sequence[Path], where: str) -> np.ndarray:
     """A sparse tensor's elements with all zeros, as a read-only array: its indices are [count] into the flat tensor, or [count, rank].
 
     Raises ModelError where indices, values and sizes do not fit together.
     """
     name, dims = f"{where}: the sparse tensor '{sparse.values.name}'", tuple(sparse.dims)
-    values, indices = tensor_array(sparse.values, folder, where), tensor_array(sparse.indices, folder, where)
+    values, indices = tensor_array(sparse.values, folders, where), tensor_array(sparse.indices, folders, where)
     if any(n < 0 for n in dims) or excess(dims, values.itemsize) or math.prod(dims) * values.itemsize > LARGEST_SPARSE:
         raise ModelError(f"{name} declares the shape {one_line(list(dims), SHOWN)}; "
                          f"tileflow takes sparse tensors of up to {LARGEST_SPARSE >> 20} MiB")

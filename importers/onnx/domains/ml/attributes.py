@@ -27,7 +27,7 @@ def numbers(site: Site, name: str, count: int | None = None) -> np.ndarray:
     if isinstance(tensor, TensorProto):
         if site.attrs.get(name):
             raise ModelError(f"{site.title} has both {name} and {name}_as_tensor; export the model again")
-        return _list(site, name, tensor_array(tensor, site.scope.model.folder, site.scope.model.where).reshape(-1), None, count)
+        return _list(site, name, tensor_array(tensor, site.scope.model.folders, site.scope.model.where).reshape(-1), None, count)
     return _list(site, name, site.attrs.get(name), np.float32, count)
 
 

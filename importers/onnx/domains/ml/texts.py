@@ -31,7 +31,7 @@ def _encoding(attrs: Attributes, side: str) -> np.ndarray:
     if isinstance(tensor, TensorProto):
         if tensor.data_type == TensorProto.STRING:
             return _array([text.decode("utf-8", "replace") for text in tensor.string_data], object)
-        return tensor_array(tensor, None, attrs.title).reshape(-1)
+        return tensor_array(tensor, (), attrs.title).reshape(-1)
     found = [(kind, attrs[f"{side}_{kind}"]) for kind in ("strings", "int64s", "floats") if attrs.get(f"{side}_{kind}")]
     if len(found) != 1:
         raise ModelError(f"{attrs.title} must have {side} of one type; export the model again")
@@ -46,7 +46,7 @@ def label_encoder(attrs: Attributes, x: np.ndarray) -> list[Datum]:
         raise ModelError(f"{attrs.title} has {len(keys)} keys and {len(values)} values; export the model again")
     tensor = attrs.get("default_tensor")
     if isinstance(tensor, TensorProto):
-        default = tensor.string_data[0].decode("utf-8", "replace") if tensor.data_type == TensorProto.STRING else tensor_array(tensor, None,
+        default = tensor.string_data[0].decode("utf-8", "replace") if tensor.data_type == TensorProto.STRING else tensor_array(tensor, (),
                                                                                                                               attrs.title).item()
     elif values.dtype == object:
         default = attrs.get("default_string", "_Unused")
