@@ -5,7 +5,7 @@ import numpy as np
 import paths
 import pytest
 from evaluate import check_gradient, check_kernel, run_kernel
-from onnx_models import model_of, node, port
+from onnx_models import compare, imported, model_of, node, port, tensor
 from peers import needs
 
 from tileflow.errors import ShapeError, TypeMismatchError
@@ -57,10 +57,26 @@ def test_onnx() -> None:
 
     from tileflow.onnx_backend import Backend
     x = rng.standard_normal((2, 3, 4)).astype("float32")
-    for scale in (rng.random((3, 4)).astype("float32"), rng.random(4).astype("float32")):
+    for scale in (rng.random((3, 4)).astype("float32"), rng.random(4).astype("float32"), rng.random((2, 1, 4)).astype("float32")):
         proto = model_of([node("RMSNormalization", ["x", "s"], ["y"], axis=1, epsilon=1e-3)], [port("x", [2, 3, 4]), port("s", list(scale.shape))],
                          ["y"], opset=23)
         np.testing.assert_allclose(Backend.prepare(proto).run([x, scale])[0], ReferenceEvaluator(proto).run(None, {"x": x, "s": scale})[0], rtol=1e-5)
+
+
+def test_a_layer_without_a_scale() -> None:
+    """PyTorch's newer exporter writes ones as large as the input for it: the operator itself, whatever the batch."""
+    one = tensor("", np.ones(1, "float32"))
+    nodes = [node("Shape", ["x"], ["s"]), node("ConstantOfShape", ["s"], ["ones"], value=one), node("RMSNormalization", ["x", "ones"], ["y"])]
+    proto = model_of(nodes, [port("x", ["N", 3, 4])], ["y"], opset=23)
+    for rows in (2, 5):
+        found = compare(proto, {"x": rng.standard_normal((rows, 3, 4)).astype("float32")}, batch=rows)
+        assert [n.op.name for n in found.graph.nodes] == ["RMSNormalization"]
+
+
+def test_a_scale_that_fits_nowhere() -> None:
+    proto = model_of([node("RMSNormalization", ["x", "s"], ["y"])], [port("x", [2, 3, 4]), port("s", [5, 4])], ["y"], opset=23)
+    with pytest.raises(ShapeError, match=r"the scale float32\[5, 4\] does not broadcast to the input float32\[2, 3, 4\]"):
+        imported(proto)
 
 
 def test_errors() -> None:

@@ -262,18 +262,23 @@ def batch_normalization(site: Site) -> Sequence[Value]:
 
 @form("RMSNormalization")
 def rms_normalization(site: Site) -> Sequence[Value] | None:
-    """A scale that broadcasts is written out; float32 statistics (stash_type) of another type are left to ONNX's own definition."""
-    x, scale = site.value(0), site.value(1)
+    """A scale that broadcasts is written out, one that has rows of its own multiplies afterwards (PyTorch writes ones as large as x where a layer has
+    no scale); float32 statistics (stash_type) of another type are left to ONNX's own definition."""
+    x, scale, known = site.value(0), site.value(1), site.known(1)
     if x.dtype not in ("float32", "float64"):
         return None
     axis = normal_axis(site.attrs.get("axis", -1), x.type.rank)
-    if scale.shape != x.shape[axis:]:
-        whole = broadcast_shapes(scale.shape, x.shape[axis:])
-        if whole != x.shape[axis:]:
-            raise ShapeError(f"{site.title}: the scale {scale.type} does not broadcast to the normalised dimensions {list(x.shape[axis:])} of "
-                             f"the input; a scale that differs between rows must be multiplied on its own")
-        scale = site.emit("Expand", scale, shape=whole)
-    return site.finish("RMSNormalization", x, scale, axis=axis, epsilon=float(site.attrs.get("epsilon", 1e-5)))[:1]
+    shape, epsilon = x.shape[axis:], float(site.attrs.get("epsilon", 1e-5))
+    if known is not None and known.ndim > len(shape) and known.size and (known == known.flat[0]).all():
+        scale = site.builder.constant(np.full(shape, known.flat[0]))                 # the same for all rows
+    if scale.shape != shape and broadcast_shapes(scale.shape, shape) == shape:
+        scale = site.emit("Expand", scale, shape=shape)
+    if scale.shape == shape:
+        return site.finish("RMSNormalization", x, scale, axis=axis, epsilon=epsilon)[:1]
+    if broadcast_shapes(scale.shape, x.shape) != x.shape:
+        raise ShapeError(f"{site.title}: the scale {scale.type} does not broadcast to the input {x.type}; export the model again")
+    ones = site.builder.constant(np.ones(shape, x.type.numpy))
+    return site.finish("Mul", site.emit("RMSNormalization", x, ones, axis=axis, epsilon=epsilon), scale)
 
 
 @form("GroupNormalization")
