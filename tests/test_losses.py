@@ -1,6 +1,7 @@
 """Losses as objects: the formulas of PyTorch, softmax and sigmoid taken once, the compiled measuring program, partial batches of data."""
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from peers import needs
 
 import tileflow
 from tileflow import nn, optim
-from tileflow.errors import DataError, OptionError, ShapeError
+from tileflow.errors import DataError, OptionError, ShapeError, TrainingError
 from tileflow.graph import Builder, Graph, TensorType, Value
 from tileflow.importers.onnx import wrap_model
 from tileflow.loss import LOSSES, find, head_of
@@ -40,6 +41,24 @@ class Apply(nn.Module):
         for name, attributes in self.then:
             x = x.apply(name, **attributes)
         return x
+
+
+@pytest.mark.parametrize(("setting", "what"), [
+    ({"ignore_index": -100}, "-100, the ignore_index"), ({"class_weights": (1.0, 0.0, 1.0)}, "of classes that weigh 0"),
+    ({"ignore_index": 2, "class_weights": (1.0, 0.0, 1.0)}, "of classes that weigh 0 or the ignore_index")])
+def test_a_micro_batch_without_a_label_that_counts(setting: dict[str, Any], what: str) -> None:
+    """The mean of none is NaN, in PyTorch, too: that is said, not that the learning rate is too high."""
+    net = Apply(4, 3)
+    model = tileflow.training_model(net, micro_batch_size=2, gradient_accumulation=2, device_iterations=2, optimizer=optim.SGD(lr=0.1), **EXACT,
+                                    **setting)
+    x, y = rng.standard_normal((8, 4)), np.array([0, 0, 0, 0, 0, 1, 1, setting.get("ignore_index", 1)])
+    if "class_weights" not in setting:
+        y[6:] = -100
+    with pytest.raises(TrainingError, match=re.escape(f"No label of micro-batch 3 of the call (update 1) counts, for all are {what}: ")):
+        model(x, y)
+    x[0, 0] = np.inf
+    with pytest.raises(TrainingError, match="The loss is not finite at micro-batch 0"):
+        model(x, y)
 
 
 def log_softmax(x: np.ndarray, axis: int) -> np.ndarray:

@@ -88,6 +88,16 @@ class ClassLoss(Loss):
             axes = (1,) if head.axis == 1 else (-1,)
         return replace(self, class_axis=axes[0]) if axes else self
 
+    def uncounted(self, labels: np.ndarray) -> str:
+        """What all of these labels are, where none of them counts; '' where one does."""
+        counts = np.ones(labels.shape, bool) if self.ignore_index is None else labels != self.ignore_index
+        if not counts.any():
+            return f"{self.ignore_index}, the ignore_index"
+        if self.class_weights and not np.array(self.class_weights)[labels[counts]].any():
+            ignored = "" if counts.all() else " or the ignore_index"
+            return f"of classes that weigh 0{ignored}"
+        return ""
+
     # ---- the graph
 
     def __call__(self, b: Builder, outputs: Sequence[Value]) -> Value:

@@ -9,6 +9,7 @@ from ..errors import TrainingError
 from ..graph import TensorType, Value
 from ..kernels.finite import NAN
 from ..kernels.machine.job import run
+from ..kernels.machine.status import NOT_FINITE
 from ..kernels.machine.table import Failure
 from ..lower.anomaly import Judge
 from ..lower.plan import Plan
@@ -50,6 +51,8 @@ class Engine:
         self.completed = self._first_update = 0
         self.repeats = 0
         """How often a loop has run this program in the model's call at hand: random streams count it."""
+        self.not_finite: tuple[int, str] | None = None
+        """The micro-batch of the last call at which a loss was not finite, and what messages call it."""
         self._seen_version: int | None = None
         self._workers = plan.workers
         self._scalars = {role: i for i, role in enumerate(self.arenas.scalars.values())}
@@ -91,7 +94,7 @@ class Engine:
             for i in range(first_update, self.batching.device_iterations):
                 self.set_scalars(i, scalars(session.updates + i - first_update))
         words[DUE] = self._seen_version != session.version
-        self._seen_version, whole = None, False
+        self._seen_version, self.not_finite, whole = None, None, False
         try:
             whole = self.drive(stop)
         finally:
@@ -160,6 +163,7 @@ class Engine:
         if owner.node is not None and isinstance(owner.node.op, Judge):
             made = self._word_of(owner, owner.node.operands[0])
             return anomaly(owner.node.op.node, owner.node.op.output, "NaN" if made[NAN] else "an infinity", where, self.program.training)
+        self.not_finite = (micro, where) if status == NOT_FINITE else None
         return failed_leaf(status, owner.node, where)
 
     def _word_of(self, owner: Owner, value: Value) -> np.ndarray:

@@ -23,6 +23,12 @@ def failed_leaf(status: int, node: Node | None, where: str) -> TrainingError:
     return TrainingError(f"{origin}: an index lies outside of its axis at {where}; check the whole numbers in the inputs.")
 
 
+def uncounted(what: str, where: str) -> TrainingError:
+    """For a loss that is a mean over no labels; `what` they all are."""
+    return TrainingError(f"No label of {where} counts, for all are {what}: the mean loss of none is NaN, as in PyTorch; {KEPT}. Take larger "
+                         "micro-batches, or leave out rows without a label that counts; skip_non_finite goes on without such updates.")
+
+
 def anomaly(node: Node, output: Value, kind: str, where: str, training: bool) -> TrainingError:
     """For the first operator that made NaN or an infinity, where somebody asked for it."""
     given = "none of its operands has NaN" if kind == "NaN" else "its operands are finite"

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from .. import compiler
-from ..errors import DataError, OptionError, TypeMismatchError
+from ..errors import DataError, OptionError, TrainingError, TypeMismatchError
 from ..feed.items import array_of
 from ..graph import Graph, TensorType, kind_of, type_of
 from ..graph.copy import copied
 from ..graph.digest import digest
 from ..importers.onnx import UnsupportedNodesError
-from ..loss import LABELS, Loss, find
+from ..loss import LABELS, ClassLoss, Loss, find
 from ..metrics.view import View
 from ..optim import Optimizer, bound, from_options
 from ..optim.optimizer import same_structure
@@ -26,7 +26,7 @@ from ..strategy.mark import Marking
 from ..text import one_line
 from . import optimizer_state
 from .executable import Host
-from .failure import stuck
+from .failure import stuck, uncounted
 from .model import Compiled, Model, Progress
 from .source import OnnxSource, Source, as_array
 from .training_cut import Ready, TrainingCut, is_cut
@@ -289,10 +289,24 @@ class TrainingModel(LossModel):
         if self._awaited is not None:
             self._prepare(self._decided(arrays))
             self._take_awaited()
-        results = super()._run(arrays, first_update)
+        try:
+            results = super()._run(arrays, first_update)
+        except TrainingError:
+            if (without := self._without_labels(arrays)) is not None:
+                raise without from None
+            raise
         loss = self.program.loss
         assert loss is not None
         self.last_losses = results[self.engine.outputs.index(loss)].reshape(-1)
         if self.scaling.skip and self.scaling.stuck(self.loss_scale, bad := self._counted(IN_A_ROW)):
             raise stuck(self.scaling.automatic, self.loss_scale, bad, self.source.session.updates)
         return results
+
+    def _without_labels(self, arrays: Sequence[np.ndarray]) -> TrainingError | None:
+        """Why the loss of the last call was not finite, where the micro-batch has no label that counts."""
+        failed = self._current.engine.not_finite if self._current is not None else None
+        if failed is None or not isinstance(self.loss, ClassLoss):
+            return None
+        micro, where = failed
+        labels = self._dealt(arrays)[-1].reshape(self.program.batching.micro_batches, -1)[micro]
+        return uncounted(what, where) if (what := self.loss.uncounted(labels)) else None
