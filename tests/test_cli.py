@@ -207,6 +207,15 @@ def test_python_dash_m():
     assert done.stderr.startswith("tileflow: error: There is no model file")
 
 
+def test_python_dash_m_beside_modules_of_somebody_else(tmp_path):
+    """Python puts the current folder first, where a random.py is the user's."""
+    for name in ("json", "random", "copy"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')")
+    done = subprocess.run([sys.executable, "-m", "tileflow", "inspect", "digits_cnn.onnx"], cwd=tmp_path, capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_train_prints_epochs_and_the_folder(fake_api, capsys):
     def train(path, options, reporter):
         assert path.name == "digits_cnn.onnx"

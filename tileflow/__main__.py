@@ -3,6 +3,9 @@ from __future__ import annotations
 
 import sys
 
+if __name__ == "__main__" and not sys.flags.safe_path and __file__ != f"{sys.path[0]}/tileflow/__main__.py":
+    del sys.path[0]                               # the current folder, where a random.py is somebody's own (all but a checkout of tileflow)
+
 UNUSED = ("scipy", "coverage")
 """What Numba imports where it is installed, for a second at worst; no kernel needs it."""
 
