@@ -47,9 +47,11 @@ def error(got: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
     return float(errors.max()), float(errors.mean())
 
 
-def test_every_form_of_operands_and_odd_sizes(path):
+@pytest.mark.parametrize("sizes", [((1, 1, 1), (17, 33, 32), (40, 70, 100)), paths.rare(((16, 16, 31), (5, 3, 7), (64, 130, 530)))],
+                         ids=["small", "others"])
+def test_every_form_of_operands_and_odd_sizes(path, sizes):
     rng = np.random.default_rng(0)
-    for m, n, k in ((1, 1, 1), (16, 16, 31), (17, 33, 32), (40, 70, 100), (5, 3, 7), (64, 130, 530)):
+    for m, n, k in sizes:
         for trans in range(4) if k < 500 else (1, 2):          # tiles in software take a second for each of the largest
             p = Problem(m, n, k, bool(trans & 1), bool(trans & 2))
             a, b = operands(rng, p, "f4")

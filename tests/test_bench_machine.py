@@ -183,6 +183,7 @@ def test_chips_that_differ_in_their_surroundings_share_plans() -> None:
     assert len(together) > before
 
 
+@pytest.mark.exhaustive
 def test_planning_is_timed_in_a_process_of_its_own(tmp_path: Any) -> None:
     found = planning.fresh("small", "small_cnn()", (1e9, 1e9, 0.0), 1, str(tmp_path))
     assert 0 < found.build < found.imports

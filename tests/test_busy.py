@@ -44,7 +44,7 @@ def test_neighbours_are_busy_only_when_they_are_wanted():
             before = time.clock_gettime(clock)
             time.sleep(0.4)
             used.append(time.clock_gettime(clock) - before)
-        assert used[0] > used[1] == 0
+        assert used[0] > 10 * used[1]                        # to be stopped takes a little
     finally:
         neighbours.close()
     assert neighbours._processes[0].returncode is not None

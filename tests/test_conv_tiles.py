@@ -82,7 +82,7 @@ def test_kernels(path: cpu.Cpu, name: str) -> None:
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("name", ["pointwise in groups"] if EMULATED else ["dilation in groups", "pointwise in groups"])
+@pytest.mark.parametrize("name", [paths.rare("dilation in groups"), "pointwise in groups"])
 def test_weights_laid_out_beforehand(path: cpu.Cpu, name: str) -> None:
     x_shape, w_shape, attributes = CASES[name]
     forward, over_input, _ = forms(Conv(**attributes), x_shape, w_shape)
@@ -175,6 +175,7 @@ def test_infinity_nan_and_magnitudes_that_cannot_be_split(path: cpu.Cpu) -> None
                 np.testing.assert_array_equal(got[0, 12:], plain[0, 12:])
 
 
+@paths.exhaustive
 @pytest.mark.usefixtures("always")
 def test_infinity_and_nan_in_the_weight_gradient(path: cpu.Cpu) -> None:
     x, g = last(normal(1, 17, 9, 7)), last(normal(1, 35, 9, 7, seed=1))

@@ -83,7 +83,7 @@ def normalised(n: int) -> ModelProto:
 
 @pytest.mark.parametrize(("make", "act"), [
     paths.rare(fused, compiled), (plain, compiled), paths.rare(turned, compiled), paths.rare(fan, compiled), (total, compiled), (dynamic, refused),
-    (normalised, trained)], ids=lambda f: f.__name__)
+    paths.rare(normalised, trained)], ids=lambda f: f.__name__)
 def test_time_grows_with_the_graph(make: Callable[[int], ModelProto], act: Callable[[ModelProto], None]):
     seconds = []
     for model in (make(40), make(FEW), make(MANY)):          # the first one warms up

@@ -167,6 +167,7 @@ def test_a_page_may_not_run_what_was_put_into_it(shown, one, tmp_path):
     assert any("Content Security Policy" in line for line in page.said)
 
 
+@pytest.mark.exhaustive
 def test_operators_are_filtered_and_sorted(shown, one, tmp_path):
     page = opened(shown, tmp_path, one)
     tab(page, "operators")
@@ -191,6 +192,7 @@ def test_operators_are_filtered_and_sorted(shown, one, tmp_path):
     quiet(page)
 
 
+@pytest.mark.exhaustive
 def test_an_operator_says_why_it_has_its_plan(shown, one, tmp_path):
     page = opened(shown, tmp_path, one)
     tab(page, "operators")
@@ -206,6 +208,7 @@ def test_an_operator_says_why_it_has_its_plan(shown, one, tmp_path):
     quiet(page)
 
 
+@pytest.mark.exhaustive
 def test_variables_are_filtered_and_picked(shown, one, tmp_path):
     page = opened(shown, tmp_path, one)
     tab(page, "variables")
@@ -235,6 +238,7 @@ def holdings(found, tile):
     return held
 
 
+@pytest.mark.exhaustive
 def test_a_tile_is_picked_by_mouse_keys_and_number(shown, one, tmp_path):
     page = opened(shown, tmp_path, one)
     tab(page, "memory")
@@ -266,6 +270,7 @@ def stacked(found, laid, step):
     return rows + [(end, bound - end)] * (end < bound)
 
 
+@pytest.mark.exhaustive
 def test_addresses_and_gaps_of_a_tile(shown, several, tmp_path):
     """A step is picked by mouse and keys; the table is what lies there, gaps included; a tile that was not laid out names those that were."""
     page = opened(shown, tmp_path, several)
@@ -304,6 +309,7 @@ def drawn(page, ipu, tile):
     return page("document.querySelector('#panel-memory').innerText").split("Laid out, it takes ")[1].split(" of")[0]
 
 
+@pytest.mark.exhaustive
 def test_the_page_lays_out_any_tile_as_the_report_does(shown, one, several, tmp_path):
     """Its addresses are those of report.json where that has them, at every step; and those of any other tile hold what the tile holds then."""
     for found in (one, several, compiled(strategy="serial_phased", stages=("first", "second"), tensors_liveness="off_chip_after_each_phase")):
@@ -321,6 +327,7 @@ def test_the_page_lays_out_any_tile_as_the_report_does(shown, one, several, tmp_
         quiet(page)
 
 
+@pytest.mark.exhaustive
 def test_a_report_of_an_older_version_has_addresses_of_its_fullest_tiles(shown, several, tmp_path):
     old = {**copy.deepcopy(several), "schema_version": 5}
     for step in old["steps"]:
@@ -338,6 +345,7 @@ def test_a_report_of_an_older_version_has_addresses_of_its_fullest_tiles(shown, 
     quiet(page)
 
 
+@pytest.mark.exhaustive
 def test_tiles_side_by_side(shown, one, several, tmp_path):
     """Tiles are kept by button, by Shift and by Enter; the table has what each holds; any is left out again."""
     page = opened(shown, tmp_path, one)
@@ -382,6 +390,7 @@ def test_tiles_side_by_side(shown, one, several, tmp_path):
     quiet(page)
 
 
+@pytest.mark.exhaustive
 def test_what_is_always_live_can_be_left_out(shown, several, tmp_path):
     page = opened(shown, tmp_path, several)
     tab(page, "memory")
@@ -396,6 +405,7 @@ def test_what_is_always_live_can_be_left_out(shown, several, tmp_path):
     quiet(page)
 
 
+@pytest.mark.exhaustive
 def test_a_step_says_what_is_live(shown, several, tmp_path):
     page = opened(shown, tmp_path, several)
     tab(page, "liveness")
@@ -415,6 +425,7 @@ def test_a_step_says_what_is_live(shown, several, tmp_path):
     quiet(page)
 
 
+@pytest.mark.exhaustive
 def test_views_tables_and_trees_by_keyboard(shown, several, tmp_path):
     page = opened(shown, tmp_path, several)
     page.key("Tab")
@@ -445,6 +456,7 @@ def test_views_tables_and_trees_by_keyboard(shown, several, tmp_path):
     quiet(page)
 
 
+@pytest.mark.exhaustive
 def test_the_tree_has_the_cycles_of_the_schedule(shown, several, tmp_path):
     page = opened(shown, tmp_path, several)
     tab(page, "program")
@@ -460,6 +472,7 @@ def test_the_tree_has_the_cycles_of_the_schedule(shown, several, tmp_path):
     assert sum(int(n.replace(",", "").removesuffix(" cycles")) for level, _, n in lines if level == "1" and n) == replicas["totals"]["cycles"]
 
 
+@pytest.mark.exhaustive
 def test_the_trace_is_zoomed_and_moved(shown, several, tmp_path):
     page = opened(shown, tmp_path, several)
     tab(page, "execution")
@@ -491,6 +504,7 @@ def test_the_trace_is_zoomed_and_moved(shown, several, tmp_path):
     quiet(page)
 
 
+@pytest.mark.exhaustive
 def test_two_reports_side_by_side(shown, one, tmp_path):
     other = copy.deepcopy(one)
     other["steps"][5]["cycles_per_update"] += 5_000_000
@@ -515,6 +529,7 @@ def test_two_reports_side_by_side(shown, one, tmp_path):
     quiet(page)
 
 
+@pytest.mark.exhaustive
 def test_the_point_that_tuning_took_is_seen(shown, one, tmp_path):
     """Others may lie on the same place; it is drawn over them."""
     point = {"kind": "sweep", "proportion": 0.1, "per_op": {}, "cycles": 1000, "bytes": 400_000, "fits": True}
@@ -525,6 +540,7 @@ def test_the_point_that_tuning_took_is_seen(shown, one, tmp_path):
     quiet(page)
 
 
+@pytest.mark.exhaustive
 def test_links_open_what_they_name(shown, one, tmp_path):
     page = opened(shown, tmp_path, one)
     tab(page, "insights")
@@ -536,6 +552,7 @@ def test_links_open_what_they_name(shown, one, tmp_path):
     quiet(page)
 
 
+@pytest.mark.exhaustive
 def test_print_shows_all_views(shown, one, tmp_path):
     page = opened(shown, tmp_path, one)
     filled = "[...document.querySelectorAll('[role=tabpanel]')].filter(p => p.childElementCount).length"

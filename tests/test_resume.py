@@ -160,6 +160,7 @@ def test_a_second_signal_ends_at_once(asked: signal.Signals):
     assert signal.getsignal(asked) is before
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_in_a_script(tmp_path: Path):
     script = f"import tileflow; tileflow.train({str(MODEL)!r}, out={str(tmp_path)!r}, epochs=10**6, **{OPTIONS!r})"
     process = started(["-c", script], (tmp_path / CHECKPOINT).exists)

@@ -64,6 +64,7 @@ def test_one_truth_about_types() -> None:
     assert compiled("32", machine_precision="16.32").report["options"]["precision"] == "16.32"
 
 
+@pytest.mark.exhaustive
 def test_the_partition_of_a_mixed_program_computes_what_the_program_does() -> None:
     result = compiled("16-mixed")
     assert result.tile_exact().ok

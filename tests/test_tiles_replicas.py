@@ -147,7 +147,11 @@ def test_sixteen_ipus_as_four_replicas_of_four_stages_are_one_report(tmp_path: P
     events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
     between = [e for e in events if e["ph"] == "X" and e["name"] == "between replicas"]
     assert sorted((e["pid"], e["args"]["cycles"]) for e in between) == [(i, waited) for i in range(4)]
-    assert found.tile_exact().ok
+
+
+@pytest.mark.exhaustive
+def test_sixteen_ipus_compute_what_the_program_does() -> None:
+    assert compiled(**PIPELINED, replication_factor=4).tile_exact().ok
 
 
 def test_replicas_of_one_ipu() -> None:
