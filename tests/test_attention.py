@@ -259,7 +259,7 @@ def test_found_in_16_bits() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "capped", "mask"), [
-    ("float16", True, "float32"), paths.rare("bfloat16", False, "float32"), paths.rare("bfloat16", True, "bfloat16")])
+    paths.rare("float16", True, "float32"), paths.rare("bfloat16", False, "float32"), paths.rare("bfloat16", True, "bfloat16")])
 def test_found_with_the_softmax_in_float32(dtype: str, capped: bool, mask: str) -> None:
     """As mixed precision casts it: products in 16 bits, their scores to float32 for the softmax, the weights back, and so the gradients."""
     graph = Graph("mixed")

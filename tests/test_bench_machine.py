@@ -93,6 +93,7 @@ def test_stages_have_all_of_their_layers() -> None:
         "pooler": 2, "next_sentence": 2, "loss": 2}
 
 
+@pytest.mark.exhaustive
 def test_checkpoints_behind_layers_take_less_memory_than_their_stage_again() -> None:
     """What all layers of a stage compute again is not there at once."""
     def worst(checkpoints: bool) -> int:

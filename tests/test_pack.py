@@ -161,7 +161,7 @@ def test_copies_follow_updates_and_loads() -> None:
     np.testing.assert_array_equal(inferred(x[:40]), outputs[0])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", paths.rare("float16")])
 def test_different_operators_share_a_layout(dtype: str) -> None:
     """A depthwise convolution, its input gradient, and products of other factors read one copy, and each computes its own."""
     kernel = dict(strides=(1, 1), pads=(2, 2, 2, 2), dilations=(1, 1), group=16)

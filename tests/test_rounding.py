@@ -265,7 +265,7 @@ def test_tiles_round_as_the_host_does(options: dict[str, Any]) -> None:
         assert found.states[name].tobytes() == a.tobytes(), name
 
 
-@pytest.mark.parametrize("precision", ["16-true", "bf16-true"])
+@pytest.mark.parametrize("precision", ["16-true", paths.rare("bf16-true")])
 def test_weights_take_half_the_room_on_tiles(precision: str) -> None:
     """And remainders the other half."""
     def bytes_of(**options: Any) -> dict[str, int]:

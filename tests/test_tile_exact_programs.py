@@ -10,7 +10,7 @@ from random_tile_programs import draw
 from tileflow import exact
 from tileflow.tiles.machine import analyze
 
-FEW, MANY, CHUNK = 20, 1000, 20
+FEW, MANY, CHUNK = 10, 1000, 10
 
 
 def check(seed: int) -> None:

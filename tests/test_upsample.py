@@ -66,7 +66,11 @@ BLOCKS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("path", "name"), [paths.on(path, name) for path in cpu.available() for name in BLOCKS])
+QUICK = ("groups", "lines of several units", "other taps")
+
+
+@pytest.mark.parametrize(("path", "name"), [
+    (paths.on if name in QUICK else paths.rare)(path, name) for path in cpu.available() for name in BLOCKS])
 def test_blocks(path: str, name: str) -> None:
     """Against the reference, with an epilogue and weights in rows as a model has them; an infinite weight or a NaN goes where it belongs."""
     x_shape, w_shape, attributes = BLOCKS[name]

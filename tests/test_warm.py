@@ -73,6 +73,7 @@ def test_every_kernel_is_compiled_once_and_kept(tmp_path: Path, how: str) -> Non
     assert _run(tmp_path, "copies") == "compiled 0"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="copies compile on Linux only: running there makes it run")
 def test_copies_end_with_their_parent(tmp_path: Path) -> None:
     """Killed itself, the parent cannot tell its copies: they compiled on for half a minute."""
