@@ -40,11 +40,12 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
-def _walked(node: ast.AST, types: bool) -> Iterator[ast.AST]:
-    """All nodes below, from the top; without `types` but for what stands for type checkers only."""
+def _statements(node: ast.AST, types: bool) -> Iterator[ast.AST]:
+    """All statements below, for imports are nothing else; without `types` but for what stands for type checkers only."""
     below = [node]
     while below:
-        inner = [child for child in ast.iter_child_nodes(below.pop())
+        node = below.pop()
+        inner = [child for part in ("body", "orelse", "finalbody", "handlers", "cases") for child in getattr(node, part, ())
                  if types or not (isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING")]
         yield from inner
         below += inner
@@ -62,7 +63,7 @@ def _imported_names(top: ast.Module, path: Path, types: bool) -> tuple[tuple[str
 
 def _found_names(top: ast.Module, path: Path, types: bool) -> Iterator[tuple[str, str]]:
     package = module_of(path) if path.name == "__init__.py" else module_of(path).rpartition(".")[0]
-    for node in _walked(top, types):
+    for node in _statements(top, types):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
