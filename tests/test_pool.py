@@ -80,6 +80,36 @@ def test_max_pool_and_its_gradient(path: str, dtype: str, shape: tuple[int, ...]
         assert dx.tobytes() == unpooled.tobytes()
 
 
+SEPARABLE: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+    ((1, 2, 20, 20), dict(kernel_shape=(5, 5), pads=(2, 2, 2, 2))),
+    ((1, 2, 20, 35), dict(kernel_shape=(13, 9), pads=(6, 4, 6, 4))),                       # more taps than have code of their own
+    ((1, 3, 14, 14), dict(kernel_shape=(3, 3), strides=(3, 3))),
+    ((1, 1, 20, 113), dict(kernel_shape=(3, 3), strides=(3, 3), pads=(2, 2, 1, 1), ceil_mode=1)),
+    ((1, 1, 7, 150), dict(kernel_shape=(4, 3), strides=(1, 6), pads=(0, 1, 0, 1))),        # a stride without code of its own
+    ((1, 1, 9, 84), dict(kernel_shape=(3, 3), strides=(1, 1), dilations=(2, 5), pads=(4, 10, 4, 10))),    # rows that meet half of the taps
+    ((1, 1, 130, 48), dict(kernel_shape=(3, 3), strides=(1, 1), pads=(1, 1, 1, 1))),       # more rows than lie between both axes at once
+]
+
+
+@pytest.mark.parametrize(("shape", "attributes"), SEPARABLE)
+@pytest.mark.parametrize("path", paths.PATHS)
+def test_one_axis_after_the_other(path: str, shape: tuple[int, ...], attributes: dict) -> None:
+    x = normal(*shape)
+    rng = np.random.default_rng(1)
+    rare = x.copy()
+    rare.flat[rng.choice(x.size, x.size // 20, replace=False)] = rng.choice([np.nan, np.inf, -np.inf, -0.0], x.size // 20)
+    rare[..., :4, :4] = -np.inf
+    average = AveragePool(**attributes)
+    with cpu.forced(path):
+        for given in (x, rare, -np.abs(x), np.full_like(x, -np.inf)):
+            y, = check_kernel(MaxPool(**attributes), given)
+            won, _ = check_kernel(WinningMaxPool(**attributes), given)
+            np.testing.assert_array_equal(y, won)
+        for given in (x, rare):
+            check_kernel(average, given, rtol=2e-6, atol=2e-7)
+        check_kernel(replace(average, count_include_pad=1), x, rtol=2e-6, atol=2e-7)
+
+
 @pytest.mark.parametrize("shape_attributes", CASES + PADDED)
 def test_indices_and_average(shape_attributes: tuple) -> None:
     shape, attributes = shape_attributes

@@ -13,13 +13,14 @@ from .integer import IntegerConv, IntegerMatMul
 from .matmul import MatMul
 from .model import Model
 from .network import Network
-from .pointwise import BatchNorm, MaxPool, Pointwise
+from .pointwise import BatchNorm, Pointwise
+from .pool import Pool
 from .recurrent import Recurrent
 from .trees import Forest
 from .update import UpdateStep
 from .upsample import Upsample
 
-KINDS: dict[str, Any] = {"matmul": MatMul, "conv": Conv, "batchnorm": BatchNorm, "maxpool": MaxPool, "pointwise": Pointwise, "update": UpdateStep,
+KINDS: dict[str, Any] = {"matmul": MatMul, "conv": Conv, "batchnorm": BatchNorm, "pool": Pool, "pointwise": Pointwise, "update": UpdateStep,
                          "attention": Attention, "recurrent": Recurrent, "network": Network, "model": Model,
                          "forest": Forest, "upsample": Upsample, "int8 matmul": IntegerMatMul, "int8 conv": IntegerConv}
 

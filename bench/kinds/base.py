@@ -8,6 +8,8 @@ import numpy as np
 
 from tileflow.graph import Builder, Graph, State, TensorType, Value
 
+from ..peer_onnx import OnnxRuntime
+
 MICRO_BATCHES = 10
 """Of a measured round where weights are laid out once per update."""
 
@@ -143,6 +145,18 @@ class _Torch:
         found = self._calls[0]()
         outputs = [plain(self._torch, t) for t in (found if isinstance(found, list | tuple) else [found])]
         return self._problem.deviation(self._problem.arrays(), outputs)
+
+
+class OnnxNode(OnnxRuntime):
+    """ONNX Runtime's side of a problem with one operand: its model, of the one node."""
+
+    def __init__(self, problem: Problem, model: bytes, threads: int) -> None:
+        self._problem = problem
+        super().__init__(model, {"x": problem.arrays()["x"]}, threads)
+
+    def error(self) -> float:
+        self.run(1)
+        return self._problem.deviation(self._problem.arrays(), self.outputs)
 
 
 def _type(array: np.ndarray) -> TensorType:

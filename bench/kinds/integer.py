@@ -9,8 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tileflow.graph import Builder, Value
 
-from ..peer_onnx import OnnxRuntime
-from .base import Problem, Runner
+from .base import OnnxNode, Problem, Runner
 
 ZERO, RIGHT_ZERO, SCALES = 7, 3, (0.02, 0.01, 0.9)
 
@@ -52,7 +51,7 @@ class IntegerProblem(Problem):
 
     def onnxruntime(self, threads: int, variant: str = "") -> Runner:
         """ONNX Runtime's side: a model of the one node."""
-        return _Session(self, threads)
+        return OnnxNode(self, self.model(), threads)
 
     def model(self) -> bytes:
         """The ONNX model of the one node."""
@@ -67,16 +66,6 @@ class IntegerProblem(Problem):
         x, y = helper.make_tensor_value_info("x", kind, self.sizes()[0]), helper.make_tensor_value_info("y", result, None)
         graph = helper.make_graph([helper.make_node(self.operator, names, ["y"], **self.attributes())], "bench", [x], [y], stored)
         return bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
-
-
-class _Session(OnnxRuntime):
-    def __init__(self, problem: IntegerProblem, threads: int) -> None:
-        self._problem = problem
-        super().__init__(problem.model(), {"x": problem.arrays()["x"]}, threads)
-
-    def error(self) -> float:
-        self.run(1)
-        return self._problem.deviation(self._problem.arrays(), self.outputs)
 
 
 class IntegerMatMul(IntegerProblem):

@@ -1,4 +1,4 @@
-"""Work that memory bounds: elementwise functions, softmax, layer norm, moves of data; batch norm and max pooling."""
+"""Work that memory bounds: elementwise functions, softmax, layer norm, moves of data; batch norm."""
 from __future__ import annotations
 
 import math
@@ -164,47 +164,3 @@ class BatchNorm(Problem):
     def nbytes(self) -> float:
         """Every image once; the statistics need a pass of their own that may come from a cache."""
         return 4.0 * math.prod(self.size) * (2 if self.which == "forward" else 3)
-
-
-class MaxPool(Problem):
-    """The largest element of each window; `training`: and its gradient."""
-
-    def __init__(self, shape: Mapping[str, Any]) -> None:
-        super().__init__(shape)
-        self.which, self.size, self.k, self.stride, self.pad = (shape[x] for x in ("pass", "shape", "k", "stride", "pad"))
-        self.out = tuple((n + 2 * self.pad - self.k) // self.stride + 1 for n in self.size[2:])
-        self.name = f"maxpool {self.which} {'x'.join(map(str, self.size))} {self.k}x{self.k} stride {self.stride}"
-        self._operator = OPS["MaxPool"](kernel_shape=(self.k,) * 2, strides=(self.stride,) * 2, pads=(self.pad,) * 4)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        x = {"x": numbers("x", tuple(self.size))}
-        return x | ({"g": numbers("g", (*self.size[:2], *self.out))} if self.which == "training" else {})
-
-    def build(self, b: Builder, v: Mapping[str, Value]) -> list[Value]:
-        made = b.emit(self._operator, v["x"])
-        if self.which == "forward":
-            return [made[0]]
-        gradient = self._operator.vjp(b, [v["g"], *[None] * (len(made) - 1)], [v["x"]], list(made))[0]
-        assert gradient is not None
-        return [made[0], gradient]
-
-    def peer(self, torch: Any, t: Mapping[str, Any]) -> Callable[[], Any]:
-        where = ([self.k] * 2, [self.stride] * 2, [self.pad] * 2)
-        if self.which == "forward":
-            pool = torch.max_pool2d
-            return lambda: pool(t["x"], *where)
-        forward, backward = torch.ops.aten.max_pool2d_with_indices, torch.ops.aten.max_pool2d_with_indices_backward
-
-        def both() -> Any:
-            y, indices = forward(t["x"], *where)
-            return y, backward(t["g"], t["x"], *where, [1, 1], False, indices)
-        return both
-
-    def deviation(self, arrays: Mapping[str, np.ndarray], outputs: list[np.ndarray]) -> float:
-        """Of the pooled values (maxima are exact on both sides)."""
-        exact = self._operator.reference(arrays["x"][:1])[0]
-        return beside_largest(outputs[0][:1], exact.astype(np.float64))
-
-    def nbytes(self) -> float:
-        x, y = math.prod(self.size), math.prod(self.size[:2]) * math.prod(self.out)
-        return 4.0 * (x + y) * (2 if self.which == "training" else 1)

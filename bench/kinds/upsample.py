@@ -10,8 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tileflow.graph import Builder, Value
 from tileflow.graph.op import OPS
 
-from ..peer_onnx import OnnxRuntime
-from .base import Problem, Runner, beside_largest, numbers, pulled
+from .base import OnnxNode, Problem, Runner, beside_largest, numbers, pulled
 
 NEAREST = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 
@@ -68,7 +67,7 @@ class Upsample(Problem):
 
     def onnxruntime(self, threads: int, variant: str = "") -> Runner:
         """ONNX Runtime's side: a model of the one node."""
-        return _Session(self, threads)
+        return OnnxNode(self, self.model(), threads)
 
     def model(self) -> bytes:
         """The ONNX model of the one node."""
@@ -100,13 +99,3 @@ class Upsample(Problem):
     def nbytes(self) -> float:
         pixels = self.n * self.h * self.w
         return 4.0 * pixels * (self.c + (self.o or self.c) * self.times ** 2) * (1 if self.which == "forward" else 2)
-
-
-class _Session(OnnxRuntime):
-    def __init__(self, problem: Upsample, threads: int) -> None:
-        self._problem = problem
-        super().__init__(problem.model(), {"x": problem.arrays()["x"]}, threads)
-
-    def error(self) -> float:
-        self.run(1)
-        return self._problem.deviation(self._problem.arrays(), self.outputs)

@@ -20,7 +20,8 @@ from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of, within
 from ..streamed import own_form
-from .planar import POOL, Pool, taps_within
+from .average import taps_within
+from .planar import POOL, Pool
 
 NOBODY = 255
 """The winner of a window that meets no element, as in `max_pool`. Pools of as many taps have no form here."""

@@ -4,8 +4,9 @@ A unit of range is one plane. NaN is larger than every number; of equal elements
 padding never does. A winner is written down as the number of its tap in the window, ky * kw + kx, in one byte where that fits; NONE says
 that the window lies in the padding. So a gradient needs neither x nor a place of eight bytes per maximum.
 
-Rows of the image are first spread into one row per horizontal phase, padded with -Inf: then every tap of neighbouring windows is a plain
-load. 2 x 2 blocks side by side have code of their own that reads the image in place.
+Maxima alone are met one axis after the other (`separable`); where the winners are wanted, too, rows of the image are first spread into one row
+per horizontal phase, padded with -Inf: then every tap of neighbouring windows is a plain load. 2 x 2 blocks side by side have code of their own
+that reads the image in place.
 """
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ from ..machine.call import Call, In, Out, Work
 from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of, within
+from . import separable
 from .planar import POOL, Pool, run
+from .separable import Form, chunks, columns, fold, form_of, sizes, whole
 
 SPREAD = 24 << 10
 """Bytes of spread rows: with what is read and written beside them they stay in the first cache."""
@@ -43,25 +46,6 @@ def none(code: str) -> int:
 
 # ---- emitted rows ----------------------------------------------------------------------------------------------------------------
 
-def _sizes(lanes: int) -> list[int]:
-    """Vector lengths for rows of every length: the register, its half or quarter, one element."""
-    return [lanes, 4, 1] if lanes > 4 else [lanes, 1]
-
-
-def _chunks(e: Emitter, n: Any, sizes: Sequence[int], body: Callable[[Any, int], None]) -> None:
-    """body(i, lanes) over 0..n in the longest vectors that fit; the last one may overlap its neighbour, so results are written twice."""
-    lanes, *shorter = sizes
-    if lanes == 1:
-        e.loop(0, n, 1, [], lambda i, _: body(i, 1))
-        return
-    last = e.b.sub(n, word(lanes))
-    with e.b.if_else(e.b.icmp_signed(">=", last, word(0))) as (fits, short):
-        with fits:
-            e.loop(0, n, lanes, [], lambda i, _: body(e.minimum(i, last), lanes))
-        with short:
-            _chunks(e, n, shorter, body)
-
-
 def _numbers(dtype: str, lanes: int) -> ir.VectorType:
     """Winners in registers: integers as wide as the elements, so that comparisons select them without conversion."""
     return ir.VectorType(ir.IntType(8 * itemsize(dtype)), lanes)
@@ -76,7 +60,7 @@ def _splat(kind: ir.VectorType, number: float) -> ir.Constant:
 
 
 def _best_row(dtype: str, code: str, path: cpu.Cpu) -> Any:
-    """Maxima of `width` windows side by side, and where `code` is given their winners.
+    """Maxima of `width` windows side by side, and their winners.
 
     Tap t of window i is at rows + offsets[t] + i elements, for taps t0..t1; `edges[i]` (int32) is what the first tap that meets the image
     lies behind t0, negative if there is none.
@@ -87,30 +71,23 @@ def _best_row(dtype: str, code: str, path: cpu.Cpu) -> Any:
         def chunk(i: Any, lanes: int) -> None:
             kind, numbers = vector(dtype, lanes), _numbers(dtype, lanes)
             at = e.address(rows, e.times(i, size))
-            start: list[Any] = [_splat(kind, float("-inf"))]
-            missing = None
-            if code:
-                edge = e.load(e.address(edges, e.times(i, 4)), ir.VectorType(ir.IntType(32), lanes))
-                edge = edge if numbers.element.width == 32 else e.b.sext(edge, numbers)
-                missing = e.b.or_(e.b.icmp_signed("<", edge, ir.Constant(numbers, None)), e.splat(e.b.icmp_signed(">=", t0, t1), lanes))
-                first = e.b.trunc(t0, numbers.element) if numbers.element.width < 64 else t0
-                start.append(e.b.add(edge, e.splat(first, lanes)))
+            edge = e.load(e.address(edges, e.times(i, 4)), ir.VectorType(ir.IntType(32), lanes))
+            edge = edge if numbers.element.width == 32 else e.b.sext(edge, numbers)
+            missing = e.b.or_(e.b.icmp_signed("<", edge, ir.Constant(numbers, None)), e.splat(e.b.icmp_signed(">=", t0, t1), lanes))
+            first = e.b.trunc(t0, numbers.element) if numbers.element.width < 64 else t0
 
             def tap(t: Any, state: list[Any]) -> list[Any]:
                 v = e.load(e.address(at, e.load(e.address(offsets, e.times(t, 8)), ir.IntType(64))), kind)
                 take = _beats(e, v, state[0])
-                found = [e.b.select(take, v, state[0])]
-                if code:
-                    number = e.b.trunc(t, numbers.element) if numbers.element.width < 64 else t
-                    found.append(e.b.select(take, e.splat(number, lanes), state[1]))
-                return found
+                number = e.b.trunc(t, numbers.element) if numbers.element.width < 64 else t
+                return [e.b.select(take, v, state[0]), e.b.select(take, e.splat(number, lanes), state[1])]
 
-            best, *winner = e.loop(t0, t1, 1, start, tap)
+            start = [_splat(kind, float("-inf")), e.b.add(edge, e.splat(first, lanes))]
+            best, winner = e.loop(t0, t1, 1, start, tap)
             e.store(best, e.address(y, e.times(i, size)))
-            if code:
-                chosen = e.b.select(missing, _splat(numbers, none(code)), winner[0])
-                _store_winners(e, chosen, code, e.address(where, e.times(i, itemsize(code))))
-        _chunks(e, width, _sizes(lanes), chunk)
+            chosen = e.b.select(missing, _splat(numbers, none(code)), winner)
+            _store_winners(e, chosen, code, e.address(where, e.times(i, itemsize(code))))
+        chunks(e, width, sizes(lanes), chunk)
     return emit
 
 
@@ -162,7 +139,7 @@ def halve(dtype: str, code: str, path: cpu.Cpu, put: Callable[[Emitter, Any, Any
                 put(e, best, e.address(y, e.times(i, size)))
                 if code:
                     _store_winners(e, winner, code, e.address(where, i))
-            _chunks(e, width, _sizes(path.lanes(size)), chunk)
+            chunks(e, width, sizes(path.lanes(size)), chunk)
             return [e.address(x, e.times(x_row, 2)), e.address(y, e.times(width, size)), e.address(where, width)]
         e.loop(0, rows, 1, [x, y, where], row)
     return emit
@@ -207,7 +184,7 @@ def _unhalve(dtype: str, path: cpu.Cpu) -> Any:
                 zero = ir.Constant(half.kind, None)
                 shares = [e.b.select(e.b.icmp_unsigned("==", winner, _splat(numbers, t)), gradient, zero) for t in range(4)]
                 half.put(shares, e.address(dx, e.times(i, 2 * size)), dx_row)
-            _chunks(e, width, _sizes(path.lanes(size)), chunk)
+            chunks(e, width, sizes(path.lanes(size)), chunk)
             return [e.address(g, e.times(width, size)), e.address(where, width), e.address(dx, e.times(dx_row, 2))]
         e.loop(0, rows, 1, [g, where, dx], row)
     return emit
@@ -236,7 +213,7 @@ def _pairs(dtype: str, path: cpu.Cpu) -> Any:
             low, high = (e.load(e.address(at, v * lanes * size), vector(dtype, lanes)) for v in range(2))
             for k, target in enumerate((even, odd)):
                 e.store(e.shuffle(low, high, range(k, 2 * lanes, 2)), e.address(target, e.times(i, size)))
-        _chunks(e, count, _sizes(path.lanes(size)), chunk)
+        chunks(e, count, sizes(path.lanes(size)), chunk)
     return emit
 
 
@@ -274,19 +251,39 @@ def _places(places: Any, w: int, kw: int, dh: int, dw: int) -> None:
 
 
 @functools.cache
-def _max_pool(dtype: str, code: str, path: cpu.Cpu) -> Leaf:
-    size, wide, spread = itemsize(dtype), itemsize(code) if code else 0, _spread(dtype, path)
+def _max_pool(dtype: str, form: Form, path: cpu.Cpu) -> Leaf:
+    """Without winners."""
+    size, down, across = itemsize(dtype), columns("max", dtype, form.down, path), fold("max", dtype, form.across, form.stride, path)
+
+    def max_pool(x, y, rows, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, pitch):                                       # type: ignore
+        nothing = x.dtype.type(-float("inf"))
+        for i in range(rows.shape[0]):
+            rows[i] = nothing
+        band, (low, high) = rows.shape[0] // pitch, whole(h, oh, kh, sh, dh, top)
+        for plane in range(y.shape[0]):
+            for first in range(0, oh, band):
+                last = min(first + band, oh)
+                down(address_of(x) + plane * h * w * size, rows, first, last, low, high, pitch, h, w, kh, sh, dh, top, left,
+                     nothing)
+                across(last - first, ow, kw, dw * size, sw * size, address_of(rows), pitch * size,
+                       address_of(y) + (plane * oh + first) * ow * size, ow * size, 0)
+
+    return Leaf(max_pool, f"{dtype}[r,:], {dtype}[r,:], {dtype}[w,:]{POOL}, i8", key=f"{form} {path.name}")
+
+
+@functools.cache
+def _max_winners(dtype: str, code: str, path: cpu.Cpu) -> Leaf:
+    size, wide, spread = itemsize(dtype), itemsize(code), _spread(dtype, path)
     best = as_intrinsic(f"tileflow_best_row_{dtype}_{code}_{path.name}", "width, t0, t1, rows, offsets, edges, y, where", path,
                         _best_row(dtype, code, path))
 
-    @register_jitable
-    def pool(x, y, where, rows, offsets, edges, planes, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, phase):            # type: ignore
+    def max_pool_winners(x, y, where, rows, offsets, edges, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, phase):         # type: ignore
         _layout(offsets, edges, ow, kh, kw, sw, dh, dw, left, w, phase, size)
         step = sw * phase
         for i in range(rows.shape[0]):
             rows[i] = x.dtype.type(-float("inf"))
         band = max(1, (rows.shape[0] // step - (kh - 1) * dh - 1) // sh + 1)
-        for plane in range(planes):
+        for plane in range(y.shape[0]):
             for first in range(0, oh, band):
                 last = min(first + band, oh)
                 low, high = max(0, first * sh - top), min(h, (last - 1) * sh - top + (kh - 1) * dh + 1)
@@ -298,19 +295,10 @@ def _max_pool(dtype: str, code: str, path: cpu.Cpu) -> Leaf:
                         t0, t1 = within(start, kh, dh, h)
                     at = plane * oh * ow + oy * ow
                     best(ow, t0 * kw, t1 * kw, address_of(rows) + (start - low) * step * size, address_of(offsets),
-                         address_of(edges), address_of(y) + at * size, where + at * wide)
+                         address_of(edges), address_of(y) + at * size, address_of(where) + at * wide)
 
-    arrays, scratch = f"{dtype}[r,:], {dtype}[r,:]", f"{dtype}[w,:], i8[w,:], i4[w,:]{POOL}, i8"
-
-    def max_pool(x, y, rows, offsets, edges, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, phase):                       # type: ignore
-        pool(x, y, 0, rows, offsets, edges, y.shape[0], h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, phase)
-
-    def max_pool_winners(x, y, where, rows, offsets, edges, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, phase):         # type: ignore
-        pool(x, y, address_of(where), rows, offsets, edges, y.shape[0], h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, phase)
-
-    if code:
-        return Leaf(max_pool_winners, f"{arrays}, {code}[r,:], {scratch}", key=path.name)
-    return Leaf(max_pool, f"{arrays}, {scratch}", key=path.name)
+    arrays = f"{dtype}[r,:], {dtype}[r,:], {code}[r,:]"
+    return Leaf(max_pool_winners, f"{arrays}, {dtype}[w,:], i8[w,:], i4[w,:]{POOL}, i8", key=path.name)
 
 
 @functools.cache
@@ -413,11 +401,14 @@ def max_pool(p: Pool, planes: int, dtype: str, path: cpu.Cpu, where: Out | Work 
         return run(_max_plane(dtype, path), arrays, planes, 10 + p.h * p.w * 0.05 * itemsize(dtype))
     if p.halves:
         return run(_max_halves(dtype, code, path), (*arrays, p.h, p.w, p.oh, p.ow), planes, p.oh * (4 + p.ow * 0.5))
+    if not code:
+        between, pitch = separable.rows(p, dtype, path)
+        return run(_max_pool(dtype, form_of(p), path), (*arrays, between, *p.numbers, pitch), planes, separable.cost(p, dtype, path))
     phase = max(p.ow + (p.kw - 1) * p.dw // p.sw, (p.w + p.left - 1) // p.sw + 1)
     span = (p.kh - 1) * p.dh + 1
     rows = max(span, min((p.oh - 1) * p.sh + span, SPREAD // (phase * p.sw * itemsize(dtype))))
     scratch = (Work(f"spread {dtype}", (rows * phase * p.sw,), dtype), Work("taps", (p.kh * p.kw,), "i8"), Work("edges", (p.ow,), "i4"))
-    return run(_max_pool(dtype, code, path), (*arrays, *scratch, *p.numbers, phase), planes,
+    return run(_max_winners(dtype, code, path), (*arrays, *scratch, *p.numbers, phase), planes,
                p.oh * (p.ow * p.kh * p.kw * 0.12 + 20) + p.h * p.w * 0.3)
 
 

@@ -13,7 +13,7 @@ from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
 from ..kernels.machine.call import Call
-from ..kernels.pool import planar as kernels
+from ..kernels.pool import average as kernels
 from ..kernels.pool.maximum import max_gradient, max_pool, max_pool_with_indices
 from ..kernels.pool.planar import Pool
 from ..work import Axis, Operand, Reduce, Window, Work
@@ -292,7 +292,7 @@ class AveragePool(Average):
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])
         win = self.windows(x.shape)
-        return kernels.average(pool_of(win), self.bounds(win), planes_of(x), x.code) if outputs[0].size else []
+        return kernels.average(pool_of(win), self.bounds(win), planes_of(x), x.code, cpu) if outputs[0].size else []
 
 
 @op("AveragePoolGrad", onnx=False)
