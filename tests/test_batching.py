@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx_models import model_of, node, port
 from paths import exhaustive
 
 import tileflow
 from tileflow import Options, nn, optim
 from tileflow.errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
+from tileflow.importers.onnx import wrap_model
 from tileflow.program import Batching
 from tileflow.runtime.model import select
 
@@ -361,6 +363,24 @@ def test_inference_of_a_file():
     outputs = tileflow.infer(DIGITS, data=IMAGES, micro_batch_size=3)
     assert list(outputs) == ["logits"]
     np.testing.assert_allclose(outputs["logits"], tileflow.inference_model(DIGITS)(IMAGES), rtol=1e-5, atol=1e-5)
+
+
+def test_outputs_that_are_no_rows_are_not_joined():
+    """A mean of a batch, and labels that lie in a row: the last batch is filled up, and what is of a batch is not of all rows."""
+    proto = model_of([node("ReduceMax", ["x"], ["m"], axes=[1], keepdims=1), node("Transpose", ["m"], ["row"], perm=[1, 0]),
+                      node("ReduceMean", ["x"], ["mean"], keepdims=0)], [port("x", ["N", 4])], ["row", "m", "mean"])
+    x = np.random.default_rng(0).standard_normal((7, 4)).astype("float32")
+    said = []
+    found = tileflow.infer(wrap_model(proto), data=x, micro_batch_size=3, say=said.append)
+    assert list(found) == ["m"]
+    np.testing.assert_array_equal(found["m"], x.max(1, keepdims=True))
+    assert [text[:45] for text in said] == ["The output 'row' has the shape [1, 3] for 3 r", "The output 'mean' has the shape [] for 3 rows"]
+    assert "choose a micro_batch_size of all 7 rows" in said[0]
+    with pytest.warns(UserWarning, match="for 3 rows"):
+        tileflow.infer(wrap_model(proto), data=x, micro_batch_size=3)
+    whole = tileflow.infer(wrap_model(proto), data=x, micro_batch_size=7)
+    np.testing.assert_array_equal(whole["row"], x.max(1)[None])
+    assert whole["mean"] == pytest.approx(x.mean())
 
 
 @exhaustive

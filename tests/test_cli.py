@@ -264,14 +264,15 @@ def test_infer_writes_outputs_and_says_the_accuracy(fake_api, tmp_path, capsys):
     x, y = np.zeros((4, 2), np.float32), np.array([0, 1, 1, 0])
     np.savez(tmp_path / "d.npz", x=x, y=y)
     scores = np.eye(2, dtype=np.float32)[[0, 1, 0, 0]]
-    fake_api.infer = lambda model, options, data, progress, say: {"scores/0": scores, "file": x}
+    fake_api.infer = lambda model, options, data, progress, say: {"logits": scores, "file/0": x}
+    fake_api.agreement = lambda data, output: None
     fake_api.measure = lambda model, options, data, output: {"accuracy": float(np.mean(output.argmax(1) == data.labels)), "auc": None, "f1": 0.5}
     out = tmp_path / "p.npz"
     assert run("infer", "digits_cnn.onnx", "--data", str(tmp_path / "d.npz"), "--out", str(out)) == 0
     with np.load(out) as saved:
-        assert sorted(saved) == ["file", "scores/0"]
-        assert np.array_equal(saved["scores/0"], scores)
-    assert capsys.readouterr().out.splitlines() == ["scores/0: float32[4, 2]", "file: float32[4, 2]", "accuracy 75.00% of 4 rows",
+        assert sorted(saved) == ["file/0", "logits"]
+        assert np.array_equal(saved["logits"], scores)
+    assert capsys.readouterr().out.splitlines() == ["logits: float32[4, 2]", "file/0: float32[4, 2]", "accuracy 75.00% of 4 rows",
                                                     "f1 0.5 of 4 rows", f"Outputs are in {out}."]
     assert run("infer", "digits_cnn.onnx") == 2
     assert "no data to run on" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from onnx import ModelProto, helper
 from onnx_models import node, port
 from peers import needs
 
+import tileflow
 from tileflow.autograd import gradients
+from tileflow.cli import main
 from tileflow.errors import TileflowError
 from tileflow.graph import Builder
 from tileflow.importers.onnx import import_graph, wrap_model
@@ -172,6 +175,45 @@ def test_pipelines_of_scikit_learn(kind: str, labels: str) -> None:
     assert list(label) == list(fitted.predict(x))
     for a, b in zip(maps, scores, strict=True):
         assert a == pytest.approx(b, abs=1e-5)
+
+
+def classifier(labels: list[Any]) -> ModelProto:
+    """A linear classifier of three features as scikit-learn's exporter writes it: labels, and maps of scores by label."""
+    texts = isinstance(labels[0], str)
+    kind = {"classlabels_strings" if texts else "classlabels_ints": labels}
+    zipped = {"classlabels_strings" if texts else "classlabels_int64s": labels}
+    weights = np.random.default_rng(2).standard_normal((3, 3)).ravel().tolist()
+    nodes = [node("LinearClassifier", ["x"], ["label", "scores"], domain=ML, coefficients=weights, intercepts=[0.0, 0.1, 0.2],
+                  post_transform="SOFTMAX", **kind), node("ZipMap", ["scores"], ["by_label"], domain=ML, **zipped)]
+    maps = helper.make_sequence_type_proto(helper.make_map_type_proto(
+        onnx.TensorProto.STRING if texts else onnx.TensorProto.INT64, helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, ())))
+    graph = helper.make_graph(nodes, "ml", [port("x", ["N", 3])], [
+        helper.make_tensor_value_info("label", onnx.TensorProto.STRING if texts else onnx.TensorProto.INT64, ["N"]),
+        helper.make_value_info("by_label", maps)])
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(ML, 1)])
+
+
+@pytest.mark.parametrize("labels", [["no", "perhaps", "yes"], [3, 5, 7]], ids=["texts", "numbers"])
+def test_maps_of_all_rows_become_a_table(labels: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of several batches; the command measures labels that are predicted, and says where it cannot."""
+    x, said = f4(7, 3), list[str]()
+    onnx.save(classifier(labels), tmp_path / "m.onnx")
+    label, maps = Backend.prepare(classifier(labels)).run([x])
+    found = tileflow.infer(tmp_path / "m.onnx", data=x, micro_batch_size=3, say=said.append)
+    assert found["label"].tolist() == list(label)
+    np.testing.assert_allclose(found["by_label"], [[row[key] for key in labels] for row in maps], rtol=1e-6)
+    assert said == [f"The output 'by_label' maps the classes of each row to numbers; here it is an array whose columns are "
+                    f"{labels[0]}, {labels[1]}, {labels[2]}."]
+    right = np.array(label)
+    right[:2] = labels[(labels.index(label[0]) + 1) % 3], labels[(labels.index(label[1]) + 1) % 3]
+    np.savez(tmp_path / "d.npz", x=x, y=right.astype(str) if isinstance(labels[0], str) else right)
+    np.savez(tmp_path / "other.npz", x=x, y=np.arange(7) % 3 if isinstance(labels[0], str) else np.array(["a", "b", "c", "a", "b", "c", "a"]))
+    for data, says in (("d.npz", "accuracy 71.43% of 7 rows"), ("other.npz", "There is no accuracy: The model predicts ")):
+        assert main(["infer", str(tmp_path / "m.onnx"), "--data", str(tmp_path / data), "--out", str(tmp_path / "p.npz")]) == 0
+        assert says in capsys.readouterr().out
+    with np.load(tmp_path / "p.npz") as saved:
+        assert saved["label"].tolist() == list(label)
+        assert saved["by_label"].shape == (7, 3)
 
 
 # ---- gradients ----------------------------------------------------------------------------------------------------------

@@ -337,11 +337,13 @@ def test_infer_joins_batches() -> None:
                       node("Compress", ["x", "up"], ["y"], axis=0)], [port("x", ["N", 2])], ["y", "s"],
                      {"axis": np.array([1]), "zero": np.array(0, np.float32)})
     x = np.random.default_rng(1).standard_normal((7, 2)).astype(np.float32)
-    found = tileflow.infer(wrap_model(proto), data=x, micro_batch_size=3)
+    said: list[str] = []
+    found = tileflow.infer(wrap_model(proto), data=x, micro_batch_size=3, say=said.append)
     np.testing.assert_array_equal(found["y"], x[x.sum(1) > 0])
+    assert said == [f"The output 'y' has {len(found['y'])} rows for 7 of the data: what each batch of 3 gave, one after the other."]
     np.testing.assert_allclose(found["s"], x.sum(1), rtol=1e-6)
     whole = model_of([node("NonZero", ["x"], ["at"])], [port("x", ["N", 2])], ["at"])
-    with pytest.raises(DataError, match="has other sizes in other batches"):
+    with pytest.raises(DataError, match=r"shape \[2, 3\] for 2 rows, so that what batches give of it cannot be put together"):
         tileflow.infer(wrap_model(whole), data=np.array([[1, 2], [0, 1], [0, 0]], np.float32), micro_batch_size=2)
 
 

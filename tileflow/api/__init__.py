@@ -4,13 +4,13 @@ from .exploration import explore
 from .exporting import save_onnx
 from .gradients import grad, gradient_model
 from .inference import infer
-from .measure import measure
+from .measure import agreement, measure
 from .models import inference_model, load, training_model
 from .simulation import compile, tune_available_memory
 from .states import load_state, save_state
 from .training import TrainResult, train
 
 __all__ = [
-    "TrainResult", "compile", "explore", "grad", "gradient_model", "infer", "inference_model", "load", "load_state", "measure", "save_onnx",
-    "save_state", "train", "training_model", "tune_available_memory",
+    "TrainResult", "agreement", "compile", "explore", "grad", "gradient_model", "infer", "inference_model", "load", "load_state", "measure",
+    "save_onnx", "save_state", "train", "training_model", "tune_available_memory",
 ]

@@ -35,7 +35,8 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
         say: gets sentences on how the data are made to fit.
 
     Returns:
-        the model's outputs by name, [rows, ...] each.
+        the model's outputs by name, [rows, ...] each; a map for each row (a classifier's probabilities by class) as an array [rows, classes], with a
+        sentence that says which column is which.
     """
     chosen = chosen_options("infer", options, changes)
     source = source_of(model, chosen)
@@ -59,16 +60,38 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
         run_options.on_new_shape = "compile"                      # the last batch may be shorter: where sizes follow from data it is not filled up
     model_ = InferenceModel(source, run_options, chosen_progress(progress))
     loader = DataLoader(model_.options, dataset, shuffle=False, pad_last=filled, drop_last=False)
-    parts: list[list[np.ndarray]] = []
+    parts: list[list[Any]] = []
+    counts: list[int] = []
+    keys: dict[str, tuple[Any, ...]] = {}
     for batch in loader:
         outputs = model_(*batch[:len(dataset.fields)])
-        parts.append(list(outputs) if isinstance(outputs, tuple) else [outputs])
+        each = outputs if isinstance(outputs, tuple) else (outputs,)
+        parts.append([_as_table(name, a, keys) for name, a in zip(model_.output_names, each, strict=True)])
+        counts.append(len(batch[0]))
         if len(parts) == 1:                                       # all parts, and then what they are joined to
             nbytes = sum(a.nbytes for a in parts[0] if isinstance(a, np.ndarray))
             memory.require(2 * len(loader) * nbytes, f"What the model gives for {len(dataset):,} rows", "run it on fewer rows at a time")
-    if whole:
-        return {name: np.concatenate([p[i] for p in parts])[:len(dataset)] for i, name in enumerate(model_.output_names)}
-    return {name: _joined(name, [p[i] for p in parts]) for i, name in enumerate(model_.output_names)}
+    rows = len(dataset) if filled else sum(counts)
+    joined = {name: _joined(name, [p[i] for p in parts], counts, rows, not whole) for i, name in enumerate(model_.output_names)}
+    return _told(joined, counts, rows, keys, say)
+
+
+def _told(joined: dict[str, np.ndarray | str], counts: list[int], rows: int, keys: dict[str, tuple[Any, ...]],
+          say: Callable[[str], None] | None) -> dict[str, np.ndarray]:
+    """The outputs, and sentences on those that are no rows as the data's, that were maps, or that are missing."""
+    found = {name: a for name, a in joined.items() if isinstance(a, np.ndarray)}
+    tell = say or _unheard
+    for name, a in joined.items():
+        if not isinstance(a, np.ndarray):
+            if not found:
+                raise DataError(f"{a}.")
+            (say or _warn)(one_line(f"{a}; the other outputs are here."))
+        elif len(counts) > 1 and len(a) != rows:
+            tell(one_line(f"The output '{name}' has {len(a)} rows for {rows} of the data: what each batch of {counts[0]} gave, one after the other."))
+        elif name in keys:
+            tell(one_line(f"The output '{name}' maps the classes of each row to numbers; here it is an array whose columns are "
+                          f"{', '.join(map(str, keys[name]))}."))
+    return found
 
 
 def _runs_whole(source: Source, types: list[TensorType]) -> bool:
@@ -82,14 +105,40 @@ def _runs_whole(source: Source, types: list[TensorType]) -> bool:
         return False
 
 
-def _joined(name: str, parts: list[Any]) -> np.ndarray:
-    """What several batches gave of an output, one after the other."""
-    if all(isinstance(p, np.ndarray) and p.ndim and p.shape[1:] == parts[0].shape[1:] for p in parts):
+def _as_table(name: str, output: Any, keys: dict[str, tuple[Any, ...]]) -> Any:
+    """A sequence of a map for each row (`ZipMap`, as scikit-learn's exporter writes classifiers' probabilities) as an array [rows, keys], where all
+    rows have the same keys in one order, which `keys` learns by the output's name; any other output as it is."""
+    if not isinstance(output, list) or not output or not isinstance(output[0], dict):
+        return np.asarray(output) if isinstance(output, np.generic) else output
+    columns = keys.setdefault(name, tuple(output[0]))
+    if any(tuple(row) != columns for row in output):
+        return output
+    return np.array([list(row.values()) for row in output], np.float32)
+
+
+def _joined(name: str, parts: list[Any], counts: list[int], rows: int, chosen: bool) -> np.ndarray | str:
+    """What several batches of so many rows gave of an output, one after the other, without those that filled the last one up; or, where that is not
+    the output for all rows (a mean, labels as [1, rows]), why.
+
+    Args:
+        chosen: sizes follow from data, so an output may be rows that were chosen (by Compress, say).
+    """
+    remedy = "call the model from Python (tileflow.inference_model)"
+    if not all(isinstance(p, np.ndarray) for p in parts):
+        return f"The output '{name}' is a sequence or a map, which is no array: {remedy}"
+    if all(p.ndim and len(p) == count and p.shape[1:] == parts[0].shape[1:] for p, count in zip(parts, counts, strict=True)):
+        return np.concatenate(parts)[:rows]
+    if counts == [rows]:
+        return np.asarray(parts[0])
+    if chosen and not all(count in p.shape[1:] for p, count in zip(parts, counts, strict=True)) and len({p.shape[1:] for p in parts}) == 1:
         return np.concatenate(parts)
-    if len(parts) == 1 and isinstance(parts[0], np.ndarray):
-        return parts[0]
-    raise DataError(f"The output '{name}' has other sizes in other batches, or is a sequence, so that it is no one array: choose a "
-                    f"micro_batch_size of all rows, or call the model from Python (tileflow.inference_model).")
+    return (f"The output '{name}' has the shape {list(parts[0].shape)} for {counts[0]} rows, so that what batches give of it cannot be put together: "
+            f"choose a micro_batch_size of all {rows} rows, or {remedy}")
+
+
+def _warn(sentence: str) -> None:
+    """Nobody asked for sentences, and this one must be heard."""
+    warnings.warn(sentence, stacklevel=4)
 
 
 def _unheard(sentence: str) -> None:

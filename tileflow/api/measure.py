@@ -5,6 +5,7 @@ from math import prod
 
 import numpy as np
 
+from ..errors import DataError
 from ..importers.onnx import OnnxModel
 from ..loss import choose
 from ..metrics import Collector, defaults
@@ -17,6 +18,25 @@ OF_NUMBERS = ("mae", "rmse", "r2")
 """What is measured of numbers where nothing else was asked for: infer has no loss to show."""
 CHUNK = 1 << 12
 """Rows measured together."""
+
+
+def agreement(dataset: Dataset, output: np.ndarray) -> float | None:
+    """The share of labels that a model predicts whose first output is labels itself, whole numbers or texts, as scikit-learn's exporter writes
+    classifiers; None where there are no labels or the output is something else.
+
+    Raises:
+        DataError: numbers are predicted where the labels are texts, or the other way round.
+    """
+    labels = dataset.labels
+    if labels is None or output.dtype.kind not in "biuOU" or labels.size != output.size or not output.size:
+        return None
+    found, wanted, texts = output.reshape(-1), labels.reshape(-1), output.dtype.kind in "OU"
+    if texts != (dataset.classes is not None):
+        given = f"texts such as {str(found[0])!r}" if texts else f"numbers such as {found[0]}"
+        raise DataError(f"The model predicts {given}, and the labels of data {dataset.name} are {'numbers' if texts else 'texts'}.")
+    if dataset.classes is not None:
+        wanted = np.array(dataset.classes, object)[wanted]
+    return float(np.mean(found == wanted))
 
 
 def measure(model: OnnxModel, options: Options, dataset: Dataset, output: np.ndarray) -> dict[str, float | None]:

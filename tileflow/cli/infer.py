@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..environment import check_environment
-from ..errors import DataError, OptionError
+from ..errors import DataError, OptionError, TileflowError
 from ..terminal import say
 from ..text import one_line
 from .arguments import add_model, add_options, model_path, options_of
@@ -62,16 +62,34 @@ def run(chosen: argparse.Namespace) -> int:
     atomic_write_bytes(out, npz_bytes(outputs))
     for name, array in outputs.items():
         say(f"{one_line(name)}: {array.dtype}{list(array.shape)}")
-    measured = numbered_as(data.test or data.train, known.classes)
+    measured = data.test or data.train
+    first = outputs.get(model.outputs[0].name)
+    if first is not None and not asked and _say_agreement(measured, first):
+        say(f"Outputs are in {out}.")
+        return OK
+    measured = numbered_as(measured, known.classes)
     labels = measured.labels
     if measured.classes != known.classes and measured.classes is not None:
         labels = None
         say("There is no accuracy: the labels are texts, and " + ("the file does not say which class has which number."
                                                                   if known.classes is None else "some are no classes that the model was trained on."))
-    if labels is not None:
-        _say_measures(model, options, measured, next(iter(outputs.values())))
+    if labels is not None and first is not None:
+        _say_measures(model, options, measured, first)
     say(f"Outputs are in {out}.")
     return OK
+
+
+def _say_agreement(data: Dataset, output: np.ndarray) -> bool:
+    """Say how many labels the model predicts, or why not, where labels are what it gives; whether they are."""
+    from .. import api
+    try:
+        share = api.agreement(data, output)
+    except DataError as error:
+        say(f"There is no accuracy: {error}")
+        return True
+    if share is not None:
+        say(f"accuracy {share:.2%} of {len(data):,} rows")
+    return share is not None
 
 
 def _say_measures(model: OnnxModel, options: Options, data: Dataset, output: np.ndarray) -> None:
@@ -79,7 +97,7 @@ def _say_measures(model: OnnxModel, options: Options, data: Dataset, output: np.
     from .. import api
     try:
         found = api.measure(model, options, data, output)
-    except (DataError, OptionError) as error:
+    except TileflowError as error:
         if options.metrics or options.loss != "auto":
             raise
         say(f"Nothing is measured. {error}")
