@@ -208,39 +208,10 @@ def _product_columns(x: Any, y: Any, lo: int, hi: int, n: int, inner: int, piece
                 target[i] *= row[i]
 
 
-def _index_of_best(largest: bool, last: bool) -> Any:
-    def index_of_best(x: Any, y: Any, best: Any, lo: int, hi: int, n: int, inner: int) -> None:
-        """y[o, i] = the k of the best x[o, k, i], NaN being best of all; a unit of range is (o, strip of i)."""
-        strips = (inner + COLUMNS - 1) // COLUMNS
-        for unit in range(lo, hi):
-            o, first = unit // strips, unit % strips * COLUMNS
-            target = y[o * inner + first:o * inner + min(first + COLUMNS, inner)]
-            row = x[o * n * inner + first:o * n * inner + first + target.shape[0]]
-            for i in range(target.shape[0]):
-                best[i], target[i] = row[i], 0
-            for k in range(1, n):
-                at = (o * n + k) * inner + first
-                row = x[at:at + target.shape[0]]
-                for i in range(target.shape[0]):
-                    value, old = row[i], best[i]
-                    better = value > old if largest else value < old
-                    better = better or (value != value and old == old)
-                    same = last and (value == old or (value != value and old != old))
-                    if better or same:
-                        best[i], target[i] = value, k
-    return index_of_best
-
-
 @functools.cache
 def product_leaf(dtype: str, columns: bool) -> Leaf:
     """The leaf of products."""
     return Leaf(_product_columns if columns else _product_rows, f"{dtype}[:], {dtype}[:], {DIMS}")
-
-
-@functools.cache
-def index_leaf(dtype: str, largest: bool, last: bool) -> Leaf:
-    """x, y (int64), scratch; n, inner: the index of the maximum (`largest`) or minimum, the last of equals if `last`."""
-    return Leaf(_index_of_best(largest, last), f"{dtype}[:], i8[:], {dtype}[w,:], lo, hi, i8, i8", key=f"{largest}, {last}")
 
 
 DIMS = "lo, hi, i8, i8, i8, i8"          # n, inner, pieces, length
@@ -364,11 +335,3 @@ def _pass(kind: str, types: tuple[str, str], source: Any, target: Any, outer: in
     size = outer * n * inner
     return Call(leaf, (source, target, *extra, *dims, *tail), units, max(1, 4096 * units // max(size, 1)),
                 size * 0.12 + units * 5.0)
-
-
-def index_calls(dtype: str, shape: Sequence[int], axis: int, largest: bool, last: bool) -> list[Call]:
-    """The Calls from input 0 to the int64 index of the best element along `axis`, which is not empty."""
-    outer, n, inner = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1:])
-    units, size = outer * -(-inner // COLUMNS), outer * n * inner
-    args = (In(0, (size,)), Out(0, (outer * inner,)), Work("best", (min(inner, COLUMNS),), dtype), n, inner)
-    return [Call(index_leaf(dtype, largest, last), args, units, max(1, 4096 * units // size), size * 1.0 + units * 5.0)]

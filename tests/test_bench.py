@@ -86,6 +86,7 @@ SMALL: list[tuple[str, dict[str, Any]]] = [
     ("conv", dict({"pass": "forward"}, n=2, c=12, h=6, k=3, depthwise=True)), ("conv", dict({"pass": "weight"}, n=2, c=12, h=6, k=3, depthwise=True)),
     ("batchnorm", dict({"pass": "forward"}, shape=[3, 2, 4, 5])), ("batchnorm", dict({"pass": "backward"}, shape=[3, 2, 4, 5])),
     ("upsample", dict({"pass": "training"}, n=2, c=3, h=4, w=5, times=2)), ("upsample", dict({"pass": "training"}, n=2, c=3, o=4, h=4, w=5, times=2)),
+    ("pointwise", dict(function="argmax", shape=[5, 37])),
     ("pool", dict({"pass": "training"}, shape=[2, 3, 7, 7], k=3, stride=2, pad=1)),
     ("pool", dict({"pass": "training"}, shape=[2, 3, 7, 7], k=3, stride=2, pad=1, operator="AveragePool")),
     *[("pointwise", dict(function=f, shape=[6, 11])) for f in ("softmax", "log_softmax", "layernorm", "gelu", "sigmoid", "add")],

@@ -466,3 +466,16 @@ def test_a_turn_puts_axes_in_the_order_it_says(back: bool) -> None:
     turn = Turn(back)
     found, = run_kernel(turn, x)
     np.testing.assert_array_equal(found, x.transpose(axis_order(turn, type_of(x))))
+
+
+@pytest.mark.parametrize("path", cpu.available())
+def test_large_windows_of_maxima_stay_on_planes(path: str) -> None:
+    def gain(size: int, k: int, stride: int) -> float:
+        x = TensorType("float32", (1, 256, size, size))
+        op = MaxPool(kernel_shape=(k, k), strides=(stride, stride), pads=(k // 2,) * 4)
+        form = channels_last(op, [x], op.infer(x), cpu.PATHS[path])
+        assert form is not None
+        return form.gain
+
+    assert gain(20, 13, 1) < gain(20, 9, 1) < 0
+    assert gain(14, 3, 2) > 0

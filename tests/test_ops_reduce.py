@@ -4,12 +4,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import paths
 import pytest
 from evaluate import check_gradient, check_gradient_kernels, check_kernel, run_kernel
 from peers import needs
 
 from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import TensorType
+from tileflow.kernels.isa import cpu
 from tileflow.ops.reduce import ArgMax, ArgMin, ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
 
 rng = np.random.default_rng(2)
@@ -143,6 +145,23 @@ def test_index_of_best(kind: Any, shape: tuple[int, ...], axis: int) -> None:
         y[y > 1] = np.nan
         check_kernel(kind(axis=axis), y)
         check_kernel(kind(axis=axis, select_last_index=1), y)
+
+
+@pytest.mark.parametrize("path", paths.PATHS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_index_of_best_along_rows(dtype: str, path: str) -> None:
+    own = np.random.default_rng(3)
+    with cpu.forced(path):
+        for shape in ((67, 80), (3, 1), (40, 10), (2, 16), (5, 1003)):
+            ties = own.integers(-2, 2, shape).astype(dtype)                      # zeros of either sign are equal
+            ties[ties == 0] = own.choice([0.0, -0.0], int((ties == 0).sum()))
+            rare = own.standard_normal(shape).astype(dtype)
+            rare[rare > 1.5] = np.nan
+            rare[0], rare[-1, -1] = -np.inf, np.nan
+            for x in (ties, rare, -ties, np.full(shape, np.inf, dtype), np.full(shape, np.nan, dtype)):
+                for kind in (ArgMax, ArgMin):
+                    for last in (0, 1):
+                        check_kernel(kind(axis=1, select_last_index=last), x)
 
 
 def test_nothing_has_no_best() -> None:

@@ -57,6 +57,8 @@ class Pointwise(Problem):
                 return [b.Transpose(x, perm=tuple(self.shape["perm"]))]
             case "embedding":
                 return [b.Gather(x, v["rows"])]
+            case "argmax":
+                return [b.ArgMax(x, axis=-1, keepdims=0)]
         return [getattr(b, OPERATORS[self.function])(*v.values())]
 
     def peer(self, torch: Any, t: Mapping[str, Any]) -> Callable[[], Any]:
@@ -76,6 +78,8 @@ class Pointwise(Problem):
             case "embedding":
                 looked_up = torch.empty(len(t["rows"]), self.size[1])
                 return lambda: torch.index_select(x, 0, t["rows"], out=looked_up)
+            case "argmax":
+                return lambda: torch.argmax(x, -1)
             case "gelu":
                 return lambda: ops.gelu.out(x, out=out)
             case "relu":
@@ -91,6 +95,8 @@ class Pointwise(Problem):
             return beside_largest(got, x.transpose(self.shape["perm"]).astype(np.float64))
         if self.function == "embedding":
             return beside_largest(got, x[arrays["rows"]].astype(np.float64))
+        if self.function == "argmax":
+            return float(np.mean(got != x.argmax(-1)))
         if self.function in EXACT:
             at = some(x.size, SAMPLED)
             operands = [a.reshape(-1)[at].astype(np.float64) for a in arrays.values()]

@@ -302,7 +302,7 @@ def max_pool(p: Pool, n: int, channels: int, dtype: str, path: cpu.Cpu, winners:
     """Maxima (output 0) of input 0 and, if asked for, the winners' taps (output 1, bytes)."""
     image, pooled = _tables(p, n, channels)
     where = Out(1, pooled) if winners else Work("nobody", (1, 1), "u1")
-    cost = n * p.oh * p.ow * channels * (0.1 * p.kh * p.kw + 0.2) * itemsize(dtype) / 4
+    cost = n * p.oh * p.ow * channels * ((0.1 if winners else 3.2 / path.vector_bytes) * p.kh * p.kw + 0.2) * itemsize(dtype) / 4
     args = (In(0, image), Out(0, pooled), where, Work("spare", (1,), dtype), *p.numbers)
     return [_rows(_max_pool(dtype, path, winners), args, n * p.oh, cost)]
 

@@ -12,10 +12,11 @@ from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import FLOATS, TensorType
+from ..kernels.best_index import index_calls
 from ..kernels.dtypes import BITS
 from ..kernels.machine.call import Call, Out
 from ..kernels.move import fill_call
-from ..kernels.reduce import index_calls, reduce_calls
+from ..kernels.reduce import reduce_calls
 from ..work import LETTERS, Axis, Operand, Reduce, Work
 from .shape import Shape, normal_axes, normal_axis, present
 
@@ -288,7 +289,7 @@ class _IndexOfBest(Op):
         x = present(inputs[0])
         if not x.size:
             return []
-        return index_calls(x.code, x.shape, normal_axis(self.axis, x.rank), self.largest, bool(self.select_last_index))
+        return index_calls(x.code, x.shape, normal_axis(self.axis, x.rank), self.largest, bool(self.select_last_index), cpu)
 
 
 @op("ArgMax")
