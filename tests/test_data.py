@@ -9,11 +9,14 @@ import zipfile
 
 import numpy as np
 import pytest
+from onnx_models import model_of, node, port
 from peers import needs
 
+import tileflow
 from tileflow.errors import DataError, OutOfMemoryError
 from tileflow.feed.ahead import ahead
 from tileflow.graph.types import TensorType
+from tileflow.importers.onnx import wrap_model
 from tileflow.kernels.machine import limits as limits_module
 from tileflow.options import Options
 from tileflow.runtime.data import Data, DataLoader, Dataset, open_data
@@ -206,6 +209,44 @@ def test_csv(tmp_path):
     assert (train.columns, train.labels.tolist()) == (("0", "1"), [0.5, 1.5])
     path.write_text("1;2;3\n")
     assert len(open_data(path, Options(data_format="csv")).train) == 1
+
+
+@pytest.mark.parametrize(("header", "label", "says"), [
+    ("label,a,b", "label", "by its name"), ("a,Target,b", "Target", "by its name"), ("y,a,b", "y", "by its name"), ("a,b,y", "y", "the last one"),
+    ("x,y,kind", "kind", "the last one"), ("label,a,target", "target", "the last one"), ("price,rooms,area", "area", "the last one")])
+def test_which_column_of_a_table_is_the_label(tmp_path, header, label, says):
+    """The one that is called so, wherever it stands; else the last; and that is said."""
+    (tmp_path / "a.csv").write_text(f"{header}\n0,1,2\n3,4,5\n")
+    train = open_data(tmp_path / "a.csv").train
+    assert train.label_name == label
+    assert train.labels.tolist() == [header.split(",").index(label) + i for i in (0, 3)]
+    assert train.notes == (f"Table {tmp_path / 'a.csv'}: the label is the column {label!r}, {says}; another is named with the option label.",)
+
+
+def test_columns_that_nobody_wants_may_hold_anything(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("when,a,b,note,kind\n2020-01-01,1,2,,cat\n2020-01-02,3,4,hm,dog\n")
+    words = open_data(path, Options(inputs=("a", "b"), label="kind")).train
+    assert np.array_equal(words.inputs["x"], [[1, 2], [3, 4]])
+    assert words.classes == ("cat", "dog")
+    assert np.array_equal(open_data(path, Options(inputs=("b",), label="a")).train.labels, [1, 3])
+    with pytest.raises(DataError, match="line 2, column when: '2020-01-01' is not a number"):
+        open_data(path, Options(label="kind"))
+    path.write_text("when,a,b\n2020-01-01,1,2\n2020-01-02,3,4,5\n")
+    with pytest.raises(DataError, match="line 3, has 4 cells"):
+        open_data(path, Options(inputs=("a",), label="b"))
+
+
+def test_a_table_of_inputs_alone(tmp_path):
+    """All columns are named as inputs: there are no labels. Where nothing is named, the message says what the last column was taken for."""
+    path = tmp_path / "a.csv"
+    path.write_text("a,b,c\n1,2,3\n4,5,6\n")
+    assert open_data(path, Options(inputs=("a", "b", "c"))).train.label is None
+    model = wrap_model(model_of([node("Softmax", ["x"], ["p"])], [port("x", ["N", 3])], ["p"]))
+    assert tileflow.infer(model, data=str(path), inputs=("a", "b", "c"))["p"].shape == (2, 3)
+    with pytest.raises(DataError) as caught:
+        tileflow.infer(model, data=str(path))
+    assert "The column 'c' was taken for the label" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize(("text", "options", "says"), [

@@ -100,8 +100,7 @@ COMMANDS = [
     Row(4, "train linear.onnx --data flowers.npz --micro-batch-size 63 --no-shuffle", "1 of the 64 rows is left out (the same each epoch, without "
         "shuffle), for they fill no call of 63. With drop_last off (--no-drop-last) they are trained, too.", 0),
     Row(6, "train linear.onnx --data five.csv --inputs a,b,c,y",
-        "Table five.csv: the label would be its last column, y, which is among the inputs; name it with the option label, or leave it out of the "
-        "inputs."),
+        "The data have no labels: name them with the option label, or set loss='identity' for a model that computes its loss."),
     Row(6, "train winners.onnx --data flowers.npz",
         "The model's first output, which a loss reads, is best: int64[16], which has no gradient; cut the model so that the output to train comes "
         "first, for example with onnx.utils.extract_model."),

@@ -222,7 +222,9 @@ class Options(Settings):
         "auto", Choice(("auto", "npz", "npy", "idx", "csv")), "data", "format of the data; auto goes by the file's name")
     inputs: tuple[str, ...] = _option(
         (), Names(), "data", "arrays or columns that are the model's inputs; by default x, or all columns but the label", common=True)
-    label: str | None = _option(None, Text(), "data", "array or column with the labels; by default y, or the last column", optional=True, common=True)
+    label: str | None = _option(
+        None, Text(), "data", "array or column with the labels; by default the one called y, label or target, else the last column", optional=True,
+        common=True)
     validation_split: float = _option(
         0.0, Number(Range(least=0, below=1)), "data", "share of the training rows kept for measuring, where the data have no test part", common=True)
     shuffle: bool = _option(True, Flag(), "data", "draw the training rows in a new random order each epoch")

@@ -49,7 +49,13 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
     dataset = measured(opened)
     wanted = source.input_types(dataset)
     whole = _runs_whole(source, list(wanted.values()))             # what cannot run is said before anything is read
-    dataset = dataset.images_as_bytes(wanted).adapt_to(wanted, None, chosen, known.scalings)
+    try:
+        dataset = dataset.images_as_bytes(wanted).adapt_to(wanted, None, chosen, known.scalings)
+    except DataError as error:
+        if dataset.columns and dataset.label is not None and not (chosen.label or chosen.inputs or known.roles.label):
+            error.add_note(f"The column {dataset.label_name!r} was taken for the label; where the table has none, name all inputs with the option "
+                           f"inputs.")
+        raise
     for sentence in (*dataset.notes, *(() if known.scalings else dataset.unscaled_bytes())):
         (say or _unheard)(sentence)
     report_foreign(known, dataset)

@@ -228,20 +228,26 @@ def _format(path: Path) -> str:
 
 
 def _table(path: Path, options: Options, trained: Roles) -> Data:
-    table = read_table(path, lambda columns: _label_column(columns, options, trained, path))
-    label = table.label
-    names = options.inputs or (trained.inputs if set(trained.inputs) <= set(table.columns) else ())
-    chosen = ([_column(table.columns, name, path) for name in names] if names
-              else [i for i in range(len(table.columns)) if i != label])
-    if options.inputs and not options.label and label in chosen:
-        raise DataError(f"Table {path}: the label would be its last column, {table.columns[label or 0]}, which is among the inputs; name it with the "
-                        "option label, or leave it out of the inputs.")
+    def label_of(columns: tuple[str, ...]) -> int | None:
+        label = _label_column(columns, options, trained, path)
+        among_inputs = columns and label is not None and not options.label and columns[label] in options.inputs
+        return None if among_inputs else label
+
+    def inputs_of(columns: tuple[str, ...]) -> list[int]:
+        names = options.inputs or (trained.inputs if set(trained.inputs) <= set(columns) else ())
+        return [_column(columns, name, path) for name in names] or [i for i in range(len(columns)) if i != label_of(columns)]
+
+    table = read_table(path, label_of, inputs_of)
+    label, chosen = table.label, inputs_of(table.columns)
     lost = [] if options.inputs or not has_names(table.columns) else [name for name in trained.inputs if name not in table.columns]
     notes = () if not lost or not len(chosen) == len(trained.inputs) > 1 else (
         f"Table {path} has no column {', '.join(lost[:5])}{' ...' if len(lost) > 5 else ''}, as the data that the model was trained on had; its "
         "columns are taken in order.",)
     if table.counted:
         notes = (*notes, f"Table {path}: its first line, 0,1,2 and so on, is taken for the names of the columns, not for a row.")
+    if label is not None and not options.label and trained.label is None and has_names(table.columns) and len(table.columns) > 1:
+        place = "the last one" if label == len(table.columns) - 1 else "by its name"
+        notes = (*notes, f"Table {path}: the label is the column {table.columns[label]!r}, {place}; another is named with the option label.")
     if not chosen:
         raise DataError(f"Table {path} has no column but the label {table.columns[label or 0]}.")
     inputs = table.values[:, chosen]
@@ -255,12 +261,15 @@ def _table(path: Path, options: Options, trained: Roles) -> Data:
 
 
 def _label_column(columns: tuple[str, ...], options: Options, trained: Roles, path: Path) -> int | None:
-    """The column with the labels: the option's, else the one of the training, which the table may lack, else the last."""
+    """The column with the labels: the option's, else the one of the training, which the table may lack, else the only one that is called
+    like a label (y beside an x is a coordinate), else the last."""
     if options.label:
         return _column(columns, options.label, path)
     if trained.label is not None:
         return columns.index(trained.label) if trained.label in columns else None
-    return len(columns) - 1
+    lower = [name.lower() for name in columns]
+    named = [i for i, name in enumerate(lower) if name in LABEL_NAMES and not (name == "y" and "x" in lower)]
+    return named[0] if len(named) == 1 else len(columns) - 1
 
 
 def _column(columns: tuple[str, ...], name: str, path: Path) -> int:
