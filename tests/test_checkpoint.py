@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import stat
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 from peers import needs
 
+import tileflow
+from tileflow import files, nn
 from tileflow.errors import CheckpointError
 from tileflow.files import atomic_write_bytes, remove_stale, temporary_prefix
 from tileflow.runtime import checkpoint
@@ -279,6 +282,21 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, c
     monkeypatch.undo()
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     assert np.array_equal(load_tensors(path)[0]["a"], np.ones(3))
+
+
+def test_a_checkpoint_that_will_not_fit_is_said_before_anything_is_trained(tmp_path, monkeypatch):
+    usage = type(shutil.disk_usage(tmp_path))
+    x, y = np.ones((32, 20), np.float32), np.arange(32) % 3
+    for free, total in ((200, 10_000), (0, 0)):                   # a file system of no bytes does not say
+        monkeypatch.setattr(files.shutil, "disk_usage", lambda _folder, free=free, total=total: usage(total, total - free, free))
+        net = nn.Linear(20, 3)
+        before = net.weight.data.copy()
+        if total:
+            with pytest.raises(CheckpointError, match=r"^A checkpoint of this run takes [67]\d\d bytes, and the disk of .* has 200 left; free some"):
+                tileflow.train(net, data=(x, y), out=tmp_path / "run", progress=False)
+            assert np.array_equal(net.weight.data, before)
+        else:
+            tileflow.train(net, data=(x, y), out=tmp_path / "run", progress=False)
 
 
 def test_a_really_full_disk(tmp_path):

@@ -71,6 +71,16 @@ def atomic_write_bytes(path: str | os.PathLike[str], data: bytes | bytearray | m
     atomic_write(path, [data])
 
 
+def require_space(folder: Path, nbytes: int, what: str) -> None:
+    """CheckpointError where a file of so many bytes cannot become part of `folder`: before the work that it is to keep is done. Where the file system
+    does not say how much is free, so be it."""
+    with contextlib.suppress(OSError):
+        usage = shutil.disk_usage(folder)
+        if usage.total > 0 and usage.free < nbytes:
+            raise CheckpointError(f"{what} takes {nbytes:,} bytes, and the disk of {folder} has {usage.free:,} left; free some space or choose "
+                                  f"another folder.")
+
+
 def temporary_prefix(target: Path) -> str:
     """How the name begins under which this process writes `target`; it ends in `.tmp`."""
     return f".{target.name[:100]}.{_host()}-{os.getpid()}-"

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import CheckpointError, DataError, Interrupted, OptionError, TileflowError, TrainingError, WeightsLostError
+from ..files import require_space
 from ..metrics import accuracy_counts
 from ..metrics.named import Function
 from ..optim import remembered
@@ -147,7 +148,9 @@ class Trainer:
             TrainingError: the loss is not finite or a label is out of range; the state before that update is in `checkpoint.failed`, and
                 the last checkpoint is as it was.
             WeightsLostError: an update wrote a weight that is not finite; nothing is saved.
+            CheckpointError: a checkpoint would not fit on the disk, which is found before anything is trained, or cannot be written.
         """
+        require_space(self.folder, sum(a.nbytes for a in self.session.lasting().values()), "A checkpoint of this run")
         with asked_by_signals(self._stop):
             try:
                 while self.epoch < self.options.epochs:
