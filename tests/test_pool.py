@@ -107,7 +107,18 @@ def test_one_axis_after_the_other(path: str, shape: tuple[int, ...], attributes:
             np.testing.assert_array_equal(y, won)
         for given in (x, rare):
             check_kernel(average, given, rtol=2e-6, atol=2e-7)
-        check_kernel(replace(average, count_include_pad=1), x, rtol=2e-6, atol=2e-7)
+        counted, = check_kernel(replace(average, count_include_pad=1), x, rtol=2e-6, atol=2e-7)
+        gradient = AveragePoolGrad(shape=shape[2:], **average.same())
+        for given in (normal(*counted.shape), np.where(normal(*counted.shape) > 2, np.inf, np.float32(1))):
+            check_kernel(gradient, given, rtol=4e-6, atol=4e-7)
+        check_kernel(replace(gradient, count_include_pad=1), counted, rtol=4e-6, atol=4e-7)
+
+
+def test_gradients_of_means_over_planes_beyond_the_cache() -> None:
+    """The other code for them gives what float64 has."""
+    op = AveragePool(kernel_shape=(3, 3), strides=(2, 1), pads=(1, 1, 1, 1))
+    y, = op.infer(TensorType("float32", (1, 1, 400, 200)))
+    check_kernel(AveragePoolGrad(shape=(400, 200), **op.same()), normal(*y.shape), rtol=4e-6, atol=4e-7)
 
 
 @pytest.mark.parametrize("shape_attributes", CASES + PADDED)

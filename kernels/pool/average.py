@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 from ..isa import cpu
@@ -28,6 +29,8 @@ def _counts(counts: Any, count: int, start: int, stride: int, dilation: int, ker
         counts[i] = taps_within(start + i * stride, dilation, kernel, low, high)
 
 
+SPARE = 256 << 10
+"""Bytes of a plane's rows that a worker keeps in its second cache."""
 _LIMITS = ", i8, i8, i8, i8"
 """The rows and columns (low and high each) in which a tap counts for the average."""
 
@@ -98,6 +101,40 @@ def average_pool_gradient(g, dx, counts, shares, row, h, w, oh, ow, kh, kw, sh, 
                     below[i] += row[i]
 
 
+@functools.cache
+def _gradient_planes(dtype: str, form: Form, path: cpu.Cpu) -> Leaf:
+    size, down, across = itemsize(dtype), fold("sum", dtype, form.down, 1, path), fold("sum", dtype, form.across, 1, path)
+
+    def average_gradient_planes(g, dx, rows, line, counts, shares, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left,          # type: ignore
+                                row_low, row_high, column_low, column_high):
+        """The same as sums over shares that lie as far apart as their windows, with zeros between and around them."""
+        zero = g.dtype.type(0)
+        for i in range(rows.shape[0]):
+            rows[i] = zero
+        for i in range(line.shape[0]):
+            line[i] = zero
+        _counts(counts, ow, -left, sw, dw, kw, column_low, column_high)
+        (low, high), at = whole(h, oh, kh, sh, dh, top), (kw - 1) * dw - left
+        i0, i1 = within(at, ow, sw, line.shape[0])
+        for plane in range(dx.shape[0]):
+            for oy in range(oh):
+                row, taps = oy * sh + (kh - 1) * dh - top, g.dtype.type(kh)
+                if row < 0 or row >= h + (kh - 1) * dh:                # a window of padding alone
+                    continue
+                if not low <= oy < high:
+                    taps = g.dtype.type(taps_within(oy * sh - top, dh, kh, row_low, row_high))
+                gradient = g[plane, oy * ow:(oy + 1) * ow]
+                for i in range(ow):
+                    shares[i] = gradient[i] / max(taps * counts[i], g.dtype.type(1))
+                for i in range(i0, i1):
+                    line[at + i * sw] = shares[i]
+                across(1, w, kw, dw * size, 0, address_of(line), 0, address_of(rows) + row * w * size, 0, 0)
+            down(h, w, kh, dh * w * size, 0, address_of(rows), w * size, address_of(dx) + plane * h * w * size, w * size, 0)
+
+    work = ", ".join([f"{dtype}[w,:]"] * 4)
+    return Leaf(average_gradient_planes, f"{dtype}[r,:], {dtype}[r,:], {work}{POOL}{_LIMITS}", key=f"{form} {path.name}")
+
+
 @generic("T[r,:], T[r]", fastmath={"contract", "reassoc", "nsz", "arcp", "afn"})
 def row_means(x: Any, y: Any) -> None:
     """y = the mean of each row of x."""
@@ -120,10 +157,17 @@ def average(p: Pool, limits: tuple[int, int, int, int], planes: int, dtype: str,
     return run(_average_pool(dtype, form_of(p), path), args, planes, separable.cost(p, dtype, path))
 
 
-def average_gradient(p: Pool, limits: tuple[int, int, int, int], planes: int, dtype: str) -> list[Call]:
+def average_gradient(p: Pool, limits: tuple[int, int, int, int], planes: int, dtype: str, path: cpu.Cpu) -> list[Call]:
     """dx (output 0) from the gradient of the averages (input 0)."""
-    work = (Work("counts", (p.ow,), dtype), Work("shares", (p.ow,), dtype), Work("row", (p.w,), dtype))
-    args = (In(0, (planes, p.oh * p.ow)), Out(0, (planes, p.h * p.w)), *work, *p.numbers, *limits)
+    arrays = (In(0, (planes, p.oh * p.ow)), Out(0, (planes, p.h * p.w)))
+    work = (Work("counts", (p.ow,), dtype), Work("shares", (p.ow,), dtype))
+    rows, line = (p.h + (p.kh - 1) * p.dh) * p.w, p.w + (p.kw - 1) * p.dw
+    if rows * itemsize(dtype) <= SPARE:
+        between = Work("rows", (rows,), dtype), Work("line", (line,), dtype)
+        cost = separable.cost(replace(p, oh=p.h, ow=p.w, sw=1), dtype, path) + p.oh * (p.ow * 0.6 + 15)
+        leaf = _gradient_planes(dtype, form_of(p)._replace(stride=1), path)
+        return run(leaf, (*arrays, *between, *work, *p.numbers, *limits), planes, cost)
+    args = (*arrays, *work, Work("row", (p.w,), dtype), *p.numbers, *limits)
     cost = p.oh * ((p.ow * p.kw * min(p.sw, 2) + p.w * (p.kh + 1)) * 0.15 + 30) + p.h * p.w * 0.1
     return run(average_pool_gradient[dtype], args, planes, cost)
 

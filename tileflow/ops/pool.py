@@ -340,7 +340,7 @@ class AveragePoolGrad(Average):
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = outputs[0]
         win = self.windows(x.shape)
-        return kernels.average_gradient(pool_of(win), self.bounds(win), planes_of(x), x.code) if x.size else []
+        return kernels.average_gradient(pool_of(win), self.bounds(win), planes_of(x), x.code, cpu) if x.size else []
 
 
 class Global(Op):
