@@ -91,8 +91,8 @@ SEPARABLE: list[tuple[tuple[int, ...], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "attributes"), SEPARABLE)
-@pytest.mark.parametrize("path", paths.PATHS)
+@pytest.mark.parametrize(("path", "shape", "attributes"), [
+    (paths.on if k in (1, 3) else paths.rare)(path, *case) for path in paths.cpu.available() for k, case in enumerate(SEPARABLE)])
 def test_one_axis_after_the_other(path: str, shape: tuple[int, ...], attributes: dict) -> None:
     x = normal(*shape)
     rng = np.random.default_rng(1)

@@ -27,6 +27,7 @@ ROOM = 8 << 10
 SHUFFLED = 4
 """Strides up to which every such element of a row is picked by shuffles; beyond, elements are met one by one."""
 
+
 def _largest(e: Emitter, best: Any, taps: Sequence[Any]) -> Any:
     """The largest of `best` and one or two taps: an instruction each. Two are asked at once whether one is NaN, as their sum is then; a NaN of
     `best` passes by itself. Which of +0 and -0 comes out is not said, nor which NaN of several.
