@@ -23,7 +23,7 @@ from test_half_gemm import NUMPY as HALVES
 from test_half_gemm import run as run_halves
 from test_narrow import check as check_narrowed
 
-from tileflow.graph import OPS, Op, type_of
+from tileflow.graph import OPS, Op, TensorType, type_of
 from tileflow.graph.composite import declares
 from tileflow.host.form import channels_last, recorded, takes_halves
 from tileflow.host.integer import ByteConv
@@ -265,6 +265,12 @@ def test_pools(shape: tuple[int, ...], attributes: dict[str, Any]) -> None:
     average = OPERATORS["AveragePool"](**attributes, count_include_pad=1)
     check_both(average, normal(*shape), rtol=1e-5, atol=1e-6)
     check_both(OPERATORS["AveragePoolGrad"](shape=shape[2:], count_include_pad=1, **average.same()), g, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_of_means_over_large_planes() -> None:
+    average = OPERATORS["AveragePool"](kernel_shape=(3, 3), strides=(2, 1), pads=(1, 1, 1, 1))
+    y, = average.infer(TensorType("float32", (1, 1, 400, 200)))
+    check_both(OPERATORS["AveragePoolGrad"](shape=(400, 200), **average.same()), normal(*y.shape), rtol=1e-5, atol=1e-6)
 
 
 # ---- 8-bit integers -----------------------------------------------------------------------------------------------------
