@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from onnx import GraphProto, helper
 
 from tileflow.graph import Builder, Graph, State, TensorType, Value
 
@@ -147,12 +148,23 @@ class _Torch:
         return self._problem.deviation(self._problem.arrays(), outputs)
 
 
-class OnnxNode(OnnxRuntime):
-    """ONNX Runtime's side of a problem with one operand: its model, of the one node."""
+class NodeProblem(Problem):
+    """A problem that is one ONNX node with one operand that is no weight, x: ONNX Runtime's side of it is a model of that node."""
 
-    def __init__(self, problem: Problem, model: bytes, threads: int) -> None:
+    def graph(self) -> GraphProto:
+        """The ONNX graph of the one node, at opset 17."""
+        raise NotImplementedError
+
+    def onnxruntime(self, threads: int, variant: str = "") -> Runner:
+        """ONNX Runtime's side."""
+        return _OnnxNode(self, threads)
+
+
+class _OnnxNode(OnnxRuntime):
+    def __init__(self, problem: NodeProblem, threads: int) -> None:
         self._problem = problem
-        super().__init__(model, {"x": problem.arrays()["x"]}, threads)
+        model = helper.make_model(problem.graph(), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        super().__init__(model.SerializeToString(), {"x": problem.arrays()["x"]}, threads)
 
     def error(self) -> float:
         self.run(1)

@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import GraphProto, TensorProto, helper, numpy_helper
 
 from tileflow.graph import Builder, Value
 
-from .base import OnnxNode, Problem, Runner
+from .base import NodeProblem
 
 ZERO, RIGHT_ZERO, SCALES = 7, 3, (0.02, 0.01, 0.9)
 
 
-class IntegerProblem(Problem):
+class IntegerProblem(NodeProblem):
     """One operator; `left` and `right` are the element types of activations and weights."""
 
     bound_by = "flops"
@@ -49,12 +49,8 @@ class IntegerProblem(Problem):
         attributes = {k: tuple(a) if isinstance(a, list) else a for k, a in self.attributes().items()}
         return [getattr(b, self.operator)(*operands, **attributes)]
 
-    def onnxruntime(self, threads: int, variant: str = "") -> Runner:
-        """ONNX Runtime's side: a model of the one node."""
-        return OnnxNode(self, self.model(), threads)
-
-    def model(self) -> bytes:
-        """The ONNX model of the one node."""
+    def graph(self) -> GraphProto:
+        """The ONNX graph of the one node."""
         arrays, names, stored = self.arrays(), [], []
         for i, c in enumerate(self.constants()):
             names.append(c if isinstance(c, str) else f"c{i}")
@@ -64,8 +60,7 @@ class IntegerProblem(Problem):
         kind = helper.np_dtype_to_tensor_dtype(arrays["x"].dtype)
         result = TensorProto.INT32 if self.operator == "MatMulInteger" else kind
         x, y = helper.make_tensor_value_info("x", kind, self.sizes()[0]), helper.make_tensor_value_info("y", result, None)
-        graph = helper.make_graph([helper.make_node(self.operator, names, ["y"], **self.attributes())], "bench", [x], [y], stored)
-        return bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
+        return helper.make_graph([helper.make_node(self.operator, names, ["y"], **self.attributes())], "bench", [x], [y], stored)
 
 
 class IntegerMatMul(IntegerProblem):

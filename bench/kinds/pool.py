@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import GraphProto, TensorProto, helper
 
 from tileflow.graph import Builder, Value
 from tileflow.graph.op import OPS
 
-from .base import OnnxNode, Problem, Runner, beside_largest, numbers
+from .base import NodeProblem, beside_largest, numbers
 
 
-class Pool(Problem):
+class Pool(NodeProblem):
     """Windows of k x k elements of images, over padding that does not count; `training`: and the gradient. operator: MaxPool or AveragePool."""
 
     def __init__(self, shape: Mapping[str, Any]) -> None:
@@ -58,16 +58,11 @@ class Pool(Problem):
             return y, backward(t["g"], t["x"], *where, [1, 1], False, indices)
         return both
 
-    def onnxruntime(self, threads: int, variant: str = "") -> Runner:
-        """ONNX Runtime's side: a model of the one node."""
-        return OnnxNode(self, self.model(), threads)
-
-    def model(self) -> bytes:
-        """The ONNX model of the one node."""
+    def graph(self) -> GraphProto:
+        """The ONNX graph of the one node."""
         x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, size)
                 for name, size in (("x", self.size), ("y", [*self.size[:2], *self.out])))
-        graph = helper.make_graph([helper.make_node(self.operator, ["x"], ["y"], **self.attributes)], "bench", [x], [y])
-        return bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
+        return helper.make_graph([helper.make_node(self.operator, ["x"], ["y"], **self.attributes)], "bench", [x], [y])
 
     def deviation(self, arrays: Mapping[str, np.ndarray], outputs: list[np.ndarray]) -> float:
         """Of the first image's pooled values (maxima are exact on both sides)."""

@@ -5,17 +5,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import GraphProto, TensorProto, helper, numpy_helper
 
 from tileflow.graph import Builder, Value
 from tileflow.graph.op import OPS
 
-from .base import OnnxNode, Problem, Runner, beside_largest, numbers, pulled
+from .base import NodeProblem, beside_largest, numbers, pulled
 
 NEAREST = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 
 
-class Upsample(Problem):
+class Upsample(NodeProblem):
     """n images [c, h, w] `times` as high and wide; with `o` output channels a transposed convolution with bias, else nearest elements.
 
     `pass`: forward, beside ONNX Runtime, or training, beside PyTorch: forward and the gradients of all operands.
@@ -65,12 +65,8 @@ class Upsample(Problem):
             return [y, *torch.autograd.grad(y, operands, t["g"])]
         return training
 
-    def onnxruntime(self, threads: int, variant: str = "") -> Runner:
-        """ONNX Runtime's side: a model of the one node."""
-        return OnnxNode(self, self.model(), threads)
-
-    def model(self) -> bytes:
-        """The ONNX model of the one node."""
+    def graph(self) -> GraphProto:
+        """The ONNX graph of the one node."""
         arrays = self.arrays()
         size = [self.n, self.o or self.c, self.h * self.times, self.w * self.times]
         x, y = (helper.make_tensor_value_info(*i) for i in (("x", TensorProto.FLOAT, arrays["x"].shape), ("y", TensorProto.FLOAT, size)))
@@ -80,8 +76,7 @@ class Upsample(Problem):
         else:
             node = helper.make_node("Resize", ["x", "", "scales"], ["y"], **NEAREST)
             stored = {"scales": np.array([1, 1, self.times, self.times], np.float32)}
-        graph = helper.make_graph([node], "bench", [x], [y], [numpy_helper.from_array(a, k) for k, a in stored.items()])
-        return bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
+        return helper.make_graph([node], "bench", [x], [y], [numpy_helper.from_array(a, k) for k, a in stored.items()])
 
     def deviation(self, arrays: Mapping[str, np.ndarray], outputs: list[np.ndarray]) -> float:
         """Of the first image."""
