@@ -139,6 +139,7 @@ def damaged_function() -> ModelProto:
     (damaged_function(), "Mismatched attribute type"),
 ], ids=lambda x: x[:30] if isinstance(x, str) else "")
 def test_models_that_cannot_be(model: ModelProto, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert fold.LIMIT == 1024 << 20
     monkeypatch.setattr(fold, "LIMIT", 64 << 20)                # a gibibyte takes seconds
     refused(model, tmp_path, ModelError, says)
 

@@ -13,7 +13,7 @@ R = TypeVar("R")
 YOUNG = 10_000
 """New objects between two searches while kernels are compiled."""
 _lock = threading.Lock()
-_usual: list[tuple[int, int, int]] = []                        # the first is the process' own, one for each that compiles
+_usual: list[tuple[int, int, int]] = []                        # the process' own, once for each that compiles
 
 
 def without_collector(function: Callable[P, R]) -> Callable[P, R]:
@@ -37,7 +37,7 @@ def seldom() -> Iterator[None]:
     and graphs for each few of them took a tenth of a first run. (`gc.freeze` would spare those, too, but whether a process has frozen objects of its
     own is known by counting them all, and a worker of a server has millions.)"""
     with _lock:
-        _usual.append(gc.get_threshold())
+        _usual.append(_usual[0] if _usual else gc.get_threshold())
         young, *older = _usual[0]
         if young:                                              # zero: none at all
             gc.set_threshold(max(young, YOUNG), *older)
@@ -45,8 +45,6 @@ def seldom() -> Iterator[None]:
         yield
     finally:
         with _lock:
-            usual = _usual.pop(0)
-            if _usual:
-                _usual[0] = usual                              # another thread still compiles
-            else:
+            usual = _usual.pop()
+            if not _usual:                                     # no other thread still compiles
                 gc.set_threshold(*usual)

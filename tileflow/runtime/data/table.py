@@ -41,8 +41,8 @@ class Table:
 
 
 def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None],
-               inputs_of: Callable[[tuple[str, ...]], list[int]] | None = None) -> Table:
-    """Read a table; `label_of` says which of its columns, by their names, has the labels, `inputs_of` which others are wanted (None: all).
+               inputs_of: Callable[[tuple[str, ...]], list[int]]) -> Table:
+    """Read a table; `label_of` says which of its columns, by their names, has the labels, `inputs_of` which others are wanted.
 
     A first line with any cell that is not a number is the header, unless that cell is a label like those below it; so is 0,1,2 and so on, which
     pandas writes over columns without names (of three or more: 0,1 may be a row). The delimiter is the one
@@ -70,18 +70,19 @@ def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None],
         label = label_of(columns)
         words = None
         if values is None or values.shape[1] != len(columns):
-            wanted: set[int | None] = set(range(len(columns))) if inputs_of is None else {*inputs_of(columns), *([] if label is None else [label])}
+            numbers = sorted({*inputs_of(columns)} - {label})
             memory.require(NUMBER * cells_in_all, f"Table {path}, read cell by cell,", "use .npy files, or fewer rows")
             words = None if label is None else _words(_lines(path, delimiter, len(columns), header), label)
             if words is not None and len(columns) > 1:
                 with open_text(path, "utf-8-sig", newline="") as file:
-                    values = _fast(file, delimiter, header, numbers := sorted(i for i in wanted if i is not None and i != label))
+                    values = _fast(file, delimiter, header, numbers)
             if words is not None and values is not None and values.shape == (len(words), len(numbers)):
                 found = np.full((len(words), len(columns)), math.nan)
                 found[:, numbers] = values
                 values = found
             else:
-                values = _careful(path, delimiter, columns, header, wanted if words is None else wanted - {label})
+                wanted = {*numbers} if words is not None or label is None else {*numbers, label}
+                values = _careful(path, delimiter, columns, header, wanted)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"Table {path} cannot be read: {error}.") from None
     if len(set(columns)) != len(columns):
@@ -166,7 +167,7 @@ def _fast(file: TextIO, delimiter: str, header: bool, columns: list[int] | None 
             return None
 
 
-def _careful(path: Path, delimiter: str, columns: tuple[str, ...], header: bool, wanted: set[int | None]) -> np.ndarray:
+def _careful(path: Path, delimiter: str, columns: tuple[str, ...], header: bool, wanted: set[int]) -> np.ndarray:
     """Cell by cell, to say which one is wrong; NaN in the columns of words and those that nobody wants."""
     rows = [[math.nan if i not in wanted else _number(path, line, name, cell) for i, (name, cell) in enumerate(zip(columns, cells, strict=True))]
             for line, cells in _lines(path, delimiter, len(columns), header)]
