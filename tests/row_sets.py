@@ -77,6 +77,38 @@ class Dying(Squares):
         return super().__getitem__(i)
 
 
+class Leaving(Squares):
+    """Row 13 raises what would end a process, or an iteration, as if all were well."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+    def __getitem__(self, i: int) -> Any:
+        if i == 13:
+            raise self.error
+        return super().__getitem__(i)
+
+
+def leaves_on_read(rows: list[Any]) -> Any:
+    """A collate_fn that raises what ends an iteration."""
+    raise StopIteration("no more rows")
+
+
+class DyingOnce(Squares):
+    """Row 13 ends the first process that reads it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def __getitem__(self, i: int) -> Any:
+        if i == 13 and reads_ahead() and not os.path.exists(self.path):
+            with open(self.path, "x", encoding="utf-8"):
+                os._exit(7)
+        return super().__getitem__(i)
+
+
 class Unpicklable(Squares):
     def __init__(self) -> None:
         super().__init__()
@@ -92,6 +124,16 @@ class InOrder:
     def __iter__(self) -> Iterator[Any]:
         rows = Squares(self.n)
         return (rows[i] for i in range(self.n))
+
+
+class AllOf(InOrder):
+    """The rows of another data set one after the other."""
+
+    def __init__(self, rows: Squares) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.rows[i] for i in range(self.rows.n))
 
 
 class InOrderWithLength(InOrder):

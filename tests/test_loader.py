@@ -242,6 +242,64 @@ def test_an_exception_in_a_worker_is_the_users():
         list(loader(row_sets.Failing()))
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("data", [row_sets.Leaving(SystemExit(0)), row_sets.Leaving(StopIteration()), row_sets.AllOf(row_sets.Leaving(SystemExit(0)))],
+                         ids=["exit", "stop", "exit in order"])
+def test_what_would_end_a_process_or_an_epoch_is_an_error_of_the_data_set(data: Any, mode: str, workers: int):
+    """exit(0) in a data set ended the run as a success, and a StopIteration came as a generator's RuntimeError."""
+    with pytest.raises(DataError, match=r"The data set raised (SystemExit\(0\)|StopIteration\(\)) where it was to give rows") as caught:
+        list(loader(data, mode=mode, num_workers=workers))
+    if workers:
+        assert "in __getitem__" in caught.value.__notes__[0]
+
+
+def test_an_epoch_ends_with_its_iterator_only():
+    with pytest.raises(DataError, match="raised StopIteration"):
+        list(loader(Squares(), collate_fn=row_sets.leaves_on_read))
+    rows = iter([Squares()[i] for i in range(10)])
+    assert labels(loader(lambda: rows, drop_last=False)) == [i % 4 for i in range(10)]
+    with pytest.raises(DataError, match="The data set raised SystemExit"):
+        list(AsynchronousDataAccessor(row_sets.AllOf(row_sets.Leaving(SystemExit(1)))))
+
+
+def test_a_worker_that_hangs_has_a_timeout(tmp_path: Path):
+    """All end; what is read again is read by others."""
+    made = loader(row_sets.Patient(str(tmp_path / "pids"), 8), num_workers=2, timeout=2.0, shuffle=False)
+    for _ in range(2):
+        found = []
+        with pytest.raises(DataError, match=r"Worker process 0 \(pid \d+\) that reads data Patient gave nothing for 2 s \(the timeout\)"):
+            for _, y in made:
+                found += y.tolist()
+        assert found == [0, 1, 2, 3] * 2
+        assert made._workers is not None
+        assert not any(map(is_running, made._workers.pids))
+    assert len(list(loader(Squares(seconds=0.01), num_workers=1, timeout=5.0))) == 10
+    with pytest.raises(OptionError, match="about worker processes: set num_workers"):
+        loader(Squares(), timeout=5.0)
+    with pytest.raises(OptionError, match="a number of seconds, or 0 for any time, not -1"):
+        loader(Squares(), num_workers=1, timeout=-1)
+
+
+def test_reading_again_after_a_worker_that_ended(tmp_path: Path):
+    names = iter("abc")
+
+    def dying() -> row_sets.DyingOnce:
+        return row_sets.DyingOnce(str(tmp_path / next(names)))
+    numbered, in_order = loader(dying(), num_workers=1, shuffle=False), loader(row_sets.AllOf(dying()), num_workers=1)
+    accessor = AsynchronousDataAccessor(row_sets.AllOf(dying()), early_preload=True)
+    for data in (numbered, in_order, accessor):
+        with pytest.raises(DataError, match="ended with exit code 7"):
+            list(data)
+    for again in (numbered, in_order):
+        assert labels(again) == [i % 4 for i in range(40)]
+        again.terminate()
+    assert [y for _, y in accessor] == [i % 4 for i in range(40)]
+    accessor.terminate()
+    assert len(list(accessor)) == 40
+    accessor.terminate()
+
+
 def test_a_worker_that_ends_or_is_killed(tmp_path: Path):
     with pytest.raises(DataError, match=r"reads data Dying ended with exit code 7 before it gave"):
         list(loader(row_sets.Dying(), num_workers=2))

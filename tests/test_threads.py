@@ -258,6 +258,21 @@ def test_a_child_forked_in_the_middle_of_anothers_call_gets_a_sentence():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork: a POSIX system makes it run")
+def test_such_a_child_does_as_the_sentence_says():
+    """A model of the same path shares the weights that another thread was changing; one that is loaded has weights of its own."""
+    used = tileflow.inference_model("digits_cnn.onnx", threads=1)
+    x = np.zeros((1, 1, 8, 8), np.float32)
+    wanted = used(x)
+
+    def again() -> None:
+        with pytest.raises(TileflowError, match=r"load the model anew in the new process \(tileflow\.load "):
+            tileflow.inference_model("digits_cnn.onnx", threads=1)(x)
+        loaded = tileflow.inference_model(tileflow.load("digits_cnn.onnx"), threads=1)
+        raise TileflowError("the same" if np.array_equal(loaded(x), wanted) else "others")
+    assert said_in_a_child(used.source.session.turn.call, again) == "the same"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork: a POSIX system makes it run")
 def test_a_child_forked_in_the_middle_of_anothers_compiling_gets_a_sentence():
     assert "forked while another thread compiled a model" in said_in_a_child(build, lambda: build(lambda: None))
     assert build(lambda: 3) == 3

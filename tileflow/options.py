@@ -240,6 +240,8 @@ class Options(Settings):
         "zero), of the shapes and with the labels of the data, or, without data, of the model's shapes for 16 calls")
     num_workers: int = _option(
         0, Integer(Range(least=0)), "data", "processes that read the rows of data sets of your own; 0: this process does")
+    worker_timeout: float = _option(
+        0.0, Number(Range(least=0)), "data", "seconds for which a worker's answer is waited for; 0: any time")
     persistent_workers: bool = _option(True, Flag(), "data", "keep worker processes from one epoch to the next")
     data_loader_mode: Literal["sync", "async", "async_rebatched"] | None = _option(
         None, Choice(("sync", "async", "async_rebatched")), "data", "prepare a batch when it is asked for (sync), keep batches ready (async, by "

@@ -1,9 +1,10 @@
 """Data sets of somebody's own: objects that give a row at a time, by number or one after the other, and how rows become arrays."""
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,7 +14,21 @@ Row = Any
 """What a data set gives for a row: an array or a number, a tuple of such (inputs, then the label), or a dict of such by name."""
 Batch = Any
 """Arrays [rows, ...] in a tuple, or in a dict where rows are dicts."""
+T = TypeVar("T")
 Collate = Callable[[list[Row]], Batch]
+
+
+def erring(read: Callable[..., T]) -> Callable[..., T]:
+    """A method that runs somebody's own code, in which a SystemExit or a StopIteration is an error: here they would end the process, or the epoch,
+    as if all were well."""
+    @functools.wraps(read)
+    def within(*args: Any) -> T:
+        try:
+            return read(*args)
+        except (SystemExit, StopIteration) as error:
+            raise DataError(f"The data set raised {error!r} where it was to give rows; raise an error that says what is wrong, or let the data end "
+                            "where they end (a length, or the end of an iterator).") from error
+    return within
 
 
 def is_by_number(data: Any) -> bool:
@@ -113,6 +128,7 @@ class Items:
     def __len__(self) -> int:
         return len(self.data)
 
+    @erring
     def read(self, rows: np.ndarray) -> Batch:
         """A batch of these rows."""
         if hasattr(self.data, "__getitems__"):                       # PyTorch's name for many rows at once
@@ -167,6 +183,7 @@ class Stream:
                             "or an object with __iter__.")
         self._rows, self._left, self._began = rows, [], True
 
+    @erring
     def peek(self, count: int) -> Batch:
         """The first rows of an epoch, which then is about to begin with them; None where there are none."""
         self.begin()
@@ -185,6 +202,7 @@ class Stream:
             raise TypeError("a generator cannot be sent to another process; give a function that makes one, or an object with __iter__")
         return {**self.__dict__, "_rows": None, "_left": [], "_began": False, "_peeked": False}
 
+    @erring
     def read(self, request: Any) -> Batch:
         """What `request` asks for: "begin" an epoch; ("skip", rows); a whole number of rows to take, fewer at the end, None after it."""
         if request == "begin":
@@ -223,6 +241,7 @@ class Whole:
         self.data = data
         self._items: Iterator[Any] | None = None
 
+    @erring
     def read(self, request: Any) -> Any:
         """"begin": from the start; else the next item with its arrays as NumPy's, in a tuple of one; None at the end."""
         if request == "begin" or self._items is None:

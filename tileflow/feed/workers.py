@@ -1,6 +1,7 @@
 """Worker processes that read data ahead: started afresh (never forked, for this process has threads), asked in order, ended with their owner."""
 from __future__ import annotations
 
+import math
 import multiprocessing
 import signal
 import threading
@@ -29,19 +30,20 @@ class Workers:
     """Processes that each hold a copy of `reader` and answer requests with what its method `read` gives.
 
     Requests to one worker are answered in their order. Whoever holds the object ends the processes with `close`; they end with it, and with this
-    process, whatever happens to either.
+    process, whatever happens to either, and all of them once one has ended, could not begin or was waited for too long.
     """
 
-    def __init__(self, reader: Any, count: int, name: str, initialize: Callable[[int], None] | None = None) -> None:
+    def __init__(self, reader: Any, count: int, name: str, initialize: Callable[[int], None] | None = None, timeout: float = 0.0) -> None:
         """Args:
             reader: what is sent to every worker, by pickle.
             name: what messages call the data.
             initialize: called with the worker's number in each process before it reads anything.
+            timeout: seconds for which an answer is waited for at most; 0: any time.
 
         Raises:
             DataError: `reader` or `initialize` cannot be sent.
         """
-        self.name, self.count = name, count
+        self.name, self.count, self.timeout = name, count, timeout
         payload = _pickled(reader, initialize, name)
         context = multiprocessing.get_context("spawn")
         self._connections: list[Connection] = []
@@ -67,6 +69,11 @@ class Workers:
         """The processes' numbers."""
         return [p.pid for p in self._processes]
 
+    @property
+    def are_open(self) -> bool:
+        """The processes were not ended."""
+        return self._end.alive
+
     def ask(self, worker: int, request: Any, seed: int | None = None) -> int:
         """Send a request; the ticket for its answer. `seed`: of Python's, NumPy's and PyTorch's random numbers before it is read."""
         with self._lock:
@@ -79,7 +86,7 @@ class Workers:
         """The answer to a request; answers to earlier ones of this worker are thrown away.
 
         Raises:
-            DataError: the worker has ended.
+            DataError: the worker has ended, or gave nothing for `timeout` seconds.
             Exception: what `read` raised there, with the traceback's text as a note.
             Abandoned: `abandon` was called meanwhile.
         """
@@ -87,6 +94,7 @@ class Workers:
             if not self._ready[worker]:
                 _, kind, content = self._received(worker)
                 if kind == "error":
+                    self.close()
                     cause = content[1].rstrip().splitlines()[-1]
                     raise noted(DataError(f"Data {self.name} could not be rebuilt in a worker process: {cause}; define the data set's class in a "
                                           "file that can be imported (not in an interactive session), or leave num_workers at 0."), content[1])
@@ -118,9 +126,14 @@ class Workers:
 
     def _received(self, worker: int) -> Any:
         connection, process = self._connections[worker], self._processes[worker]
+        until = time.monotonic() + self.timeout if self.timeout else math.inf
         while not (found := wait([connection, process.sentinel], PATIENCE_S)):
             if not self._wanted.is_set():
                 raise Abandoned
+            if time.monotonic() > until:
+                self.close()
+                raise DataError(f"Worker process {worker} (pid {process.pid}) that reads data {self.name} gave nothing for {self.timeout:g} s (the "
+                                "timeout), so the workers were ended; allow more time, or find what of the data set it hangs in.")
         try:
             if connection in found or connection.poll():
                 return wire.receive(connection)
@@ -129,9 +142,10 @@ class Workers:
         raise self._gone(worker)
 
     def _gone(self, worker: int) -> DataError:
-        """What to say of a worker that has ended."""
+        """What to say of a worker that has ended; the others end, too."""
         process = self._processes[worker]
         process.join(LEAVE_S)
+        self.close()
         code = process.exitcode
         by = f"by signal {-code} ({signal.Signals(-code).name})" if code is not None and code < 0 else f"with exit code {code}"
         hint = ""

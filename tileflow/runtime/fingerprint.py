@@ -25,7 +25,7 @@ FREE = frozenset({
     "epochs", "loss", "loss_scaling", "schedule", "warmup", "schedule_epochs", "schedule_gamma", "schedule_power", "schedule_end",
     "dims", "tie", "untie", "anchored_tensors", "strategy", "stages", "pipeline_splits", "auto_pipeline", "auto_stage", "auto_round_num_ipus",
     "pipeline_recompute", "pipeline_schedule", "tensors_liveness", "separate_backward_phase",
-    "num_workers", "persistent_workers", "data_loader_mode", "rebatched_worker_size",
+    "num_workers", "worker_timeout", "persistent_workers", "data_loader_mode", "rebatched_worker_size",
     "data", "data_format", "inputs", "label", "validation_split", "scale", "mean", "std"}) | OPTIONS
 """Options that need not be the same: the numbers do not follow from those in the first lines, and what follows from the others, the
 optimizer, the graph, the rows and their scaling, is compared itself."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -39,7 +38,7 @@ class DataLoader:
                  drop_last: bool | None = None, seed: int | None = None, pad_last: bool = False, *, num_workers: int | None = None,
                  persistent_workers: bool | None = None, mode: str | None = None, rebatched_worker_size: int | None = None,
                  sampler: Iterable[int] | None = None, batch_sampler: Iterable[Sequence[int]] | None = None,
-                 collate_fn: Collate | None = None, worker_init_fn: Callable[[int], None] | None = None) -> None:
+                 collate_fn: Collate | None = None, worker_init_fn: Callable[[int], None] | None = None, timeout: float | None = None) -> None:
         """Args:
             options: frozen from here on; the other arguments default to them.
             dataset: one of
@@ -60,6 +59,7 @@ class DataLoader:
             batch_sampler: lists of row numbers, a micro-batch each, in place of batch_size, shuffle and sampler.
             collate_fn: makes a batch of a list of rows.
             worker_init_fn: called with a worker's number in its process before it reads.
+            timeout: seconds for which a worker's answer is waited for; 0: any time.
 
         Raises:
             DataError: there are fewer rows than one batch and drop_last is on, or the data cannot be read in that way.
@@ -76,6 +76,7 @@ class DataLoader:
         self.rebatched_worker_size = options.rebatched_worker_size if rebatched_worker_size is None else rebatched_worker_size
         self.sampler, self.batch_sampler = sampler, batch_sampler
         self.worker_init_fn = worker_init_fn
+        self.timeout = options.worker_timeout if timeout is None else timeout
         self.epoch, self.offset = 0, 0
         self._workers: Workers | None = None
         self.stop: Callable[[], bool] | None = None
@@ -203,6 +204,10 @@ class DataLoader:
             raise DataError(f"batch_size must be at least 1, not {self.batch_size}.")
         if self.num_workers < 0:
             raise OptionError(f"num_workers must be at least 0, not {self.num_workers}.")
+        if not 0 <= self.timeout < math.inf:
+            raise OptionError(f"timeout must be a number of seconds, or 0 for any time, not {self.timeout}.")
+        if self.timeout and self.num_workers == 0:
+            raise OptionError("A timeout is about worker processes: set num_workers.")
         if self.mode not in MODES:
             raise OptionError(f"mode must be one of {', '.join(MODES)}, not {self.mode!r}.")
         size = self.rebatched_worker_size
@@ -233,11 +238,11 @@ class DataLoader:
     def _started(self) -> Workers | None:
         if self.num_workers == 0:
             return None
-        if self._workers is None:
+        if self._workers is None or not self._workers.are_open:
             if isinstance(self.dataset, Dataset):
                 what = f"A copy of data {self.name} for each of {self.num_workers} worker processes"
                 memory.require(self.num_workers * self.dataset.held_bytes, what, "leave num_workers at 0: arrays need no help")
-            self._workers = Workers(self._reader, self.num_workers, one_line(self.name), self.worker_init_fn)
+            self._workers = Workers(self._reader, self.num_workers, one_line(self.name), self.worker_init_fn, self.timeout)
         return self._workers
 
     def _ending(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -400,9 +405,8 @@ class AsynchronousDataAccessor:
         if buffer_size < 1:
             raise OptionError(f"buffer_size must be at least 1, not {buffer_size}.")
         self.dataset, self.buffer_size, self.load_indefinitely = dataset, buffer_size, load_indefinitely
-        self._workers = Workers(Whole(dataset), 1, type(dataset).__name__)
+        self._workers = self._started()
         self._asked: deque[int] = deque()
-        self._end = weakref.finalize(self, self._workers.close)
         self._fresh = False
         """What was asked for begins with an epoch's first item, none of which was taken."""
         if early_preload:
@@ -432,11 +436,17 @@ class AsynchronousDataAccessor:
             self._begin()
 
     def terminate(self) -> None:
-        """End the process."""
-        self._end()
+        """End the process; the next `iter()` starts another."""
+        self._workers.close()
+        self._fresh = False
+
+    def _started(self) -> Workers:
+        return Workers(Whole(self.dataset), 1, type(self.dataset).__name__)
 
     def _begin(self) -> None:
         """An epoch from its start; answers to what was asked for before are thrown away."""
+        if not self._workers.are_open:
+            self._workers = self._started()
         self._workers.ask(0, "begin")
         self._asked = deque(self._workers.ask(0, "next") for _ in range(self.buffer_size))
         self._fresh = True
