@@ -102,8 +102,8 @@ class Turn:
     def _marked(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self._torn:
             raise TileflowError("This process was forked while another thread was in a call of this model, so its memory is half way through "
-                                "that call here: load the model anew in the new process (tileflow.load gives one with weights of its own), or fork before the "
-                                "threads start.")
+                                "that call here: load the model anew in the new process (tileflow.load gives one with weights of its own), or "
+                                "fork before the threads start.")
         before = _thread.holds
         try:                                                         # whatever a signal interrupts, the marks are taken back
             self._holder, _thread.holds = get_ident(), before + 1
