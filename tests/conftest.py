@@ -13,7 +13,7 @@ from selection import pytest_addoption, pytest_collection_modifyitems, pytest_co
 
 os.environ.setdefault("NUMBA_NUM_THREADS", str(max(2, os.cpu_count() or 1)))      # two threads are told from one on one core too
 os.environ.pop("TILEFLOW_DEFAULT_OPTIONS", None)                                  # options of whoever runs the tests are no part of them
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:                             # a shell's `make test &` ignores Ctrl-C, for all that tests start, too
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:                             # `make test &` ignores Ctrl-C, and so would what tests start
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
