@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from evaluate import evaluate
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx_models import NEWEST, compare, expected, imported, mnist_cnn, model_of, node, port, run, tensor
 from peers import needs
 
@@ -845,6 +845,18 @@ def test_external_data_without_a_file() -> None:
 
 
 # ---- inspection ---------------------------------------------------------------------------------------------------------
+
+def test_inspect_counts_weights_in_constant_nodes() -> None:
+    """Paddle's exporter keeps them there: "0 parameters" was said of such files. Single numbers are no weights."""
+    proto = mnist_cnn()
+    wanted = inspect_model(wrap_model(proto)).parameters
+    held = [t for t in proto.graph.initializer if t.data_type == TensorProto.FLOAT]
+    for t in held:
+        proto.graph.initializer.remove(t)
+        proto.graph.node.insert(0, helper.make_node("Constant", [], [t.name], value=t))
+    proto.graph.node.insert(0, helper.make_node("Constant", [], ["epsilon"], value=numpy_helper.from_array(np.float32(1e-5))))
+    assert inspect_model(wrap_model(proto)).parameters == wanted > 0
+
 
 def test_inspect(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"

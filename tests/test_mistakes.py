@@ -23,10 +23,12 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from mistake_files import FILES, HOSTILE
+from peers import needs
 
 import tileflow
 from tileflow import cli, nn
@@ -142,6 +144,8 @@ COMMANDS = [
         "Batch normalisation was folded into the weights of '/conv1/Conv': what is trained is another network, which learns worse; export the "
         "network for training, so that its batch normalisation stays.", 0),
     Row(10, "train linear.onnx --data flowers.npz --lr 0.1", "Unknown argument '--lr'; did you mean --learning-rate?"),
+    Row(10, "train linear.onnx --data flowers.npz --early-stopping 3", "There is no --early-stopping yet; train some epochs, look at "
+        "result.history, and go on bit for bit with resume=True and more epochs, or stop there."),
     Row(10, "train linear.onnx --data flowers.npz --batch-size 8", "Unknown argument '--batch-size'; did you mean --micro-batch-size?"),
     Row(10, "compile open.onnx --training --micro-batch-size 4",
         "open.onnx: the sizes of 'T' (x: float32[N, T, 4]) are open; give them: dims={\"T\": 128}, on the command line --dims T=128."),
@@ -285,6 +289,18 @@ def called_within_a_call() -> None:
     model(XY[0])
 
 
+def called_twice(*inputs: np.ndarray) -> None:
+    """A model whose micro-batch was set, for one number of rows and then for another."""
+    model = tileflow.inference_model("linear.onnx", micro_batch_size=4)
+    for x in inputs:
+        model(x)
+
+
+def criterion() -> Any:
+    """PyTorch's."""
+    return needs("torch").nn.CrossEntropyLoss()
+
+
 XY = (np.zeros((32, 4), np.float32), np.zeros(32, np.int64))
 CALLS = [
     Call(6, lambda: tileflow.training_model(nn.Linear(4, 1))(XY[0], XY[0][:, :1]), TypeMismatchError,
@@ -304,6 +320,26 @@ CALLS = [
          "Option label has no effect on arrays without names; give a dict of arrays, or leave it out."),
     Call(10, lambda: tileflow.infer("linear.onnx", XY[0]), OptionError,
          "options must be a tileflow.Options, got ndarray; data are given as data=..., single options by keyword."),
+    Call(10, lambda: tileflow.train("linear.onnx", tileflow.Options(), *XY), OptionError,
+         "train takes a model and options; data are given by name: train(model, data=(inputs, labels))."),
+    Call(10, lambda: tileflow.train("linear.onnx", data=XY, early_stopping=3), OptionError,
+         "There is no option 'early_stopping' yet; train some epochs, look at result.history, and go on bit for bit with resume=True and more "
+         "epochs, or stop there."),
+    Call(10, lambda: tileflow.train("linear.onnx", data=XY, callbacks=[print]), OptionError,
+         "There is no option 'callbacks' yet; reporter takes an object that is told of every call and epoch; to steer, train some epochs, look "
+         "at result.history, and go on bit for bit with resume=True and more epochs, or stop there."),
+    Call(10, lambda: tileflow.train("linear.onnx", data=([np.zeros(4), np.zeros(4), np.zeros(5)], XY[1][:3])), DataError,
+         "Input x of data in memory has rows of different shapes, [4] in row 0 and [5] in row 2; pad them to one."),
+    Call(10, lambda: tileflow.train("linear.onnx", data=XY, out="run").model(XY[0]), DataError,
+         "The loss cross_entropy needs labels after the model's inputs: call model(x, labels); for outputs alone make a model with "
+         "tileflow.inference_model, which shares the weights; where forward() computes its loss itself, set loss='identity'."),
+    Call(10, lambda: called_twice(XY[0][:4], XY[0][:8]), ShapeError,
+         "Invalid batch dimension: the input [8, 4] has 8 rows, but micro_batch_size was set, so that a call takes 4: micro_batch_size (4) * "
+         "device_iterations (1) * gradient_accumulation (1); give as many, or leave micro_batch_size out, and it follows from the first call."),
+    Call(10, lambda: tileflow.training_model("linear.onnx", loss=criterion()), OptionError,
+         "The loss CrossEntropyLoss is PyTorch's, which computes with PyTorch's tensors. tileflow.nn has its losses with the same arguments "
+         "(tileflow.nn.CrossEntropyLoss()); or give a name (cross_entropy, nll, mse, l1, bce, bce_with_logits, identity), or a function "
+         "(builder, outputs) -> loss."),
     Call(0, lambda: tileflow.inference_model(nn.Linear), ModelError,
          "A model is the path of an ONNX file, what tileflow.load returns, or a network of layers, not the class Linear."),
     Call(0, lambda: tileflow.train("linear.onnx", data=[*XY]), DataError,
@@ -349,6 +385,17 @@ def test_what_a_call_says(call: Call, tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(call.error) as caught:
         call.mistake()
     assert fits(call.says, str(caught.value)), caught.value
+
+
+def test_what_the_sentences_advise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nearest calls that must still work."""
+    monkeypatch.chdir(tmp_path)
+    FILES["linear.onnx"](tmp_path / "linear.onnx")
+    result = tileflow.train("linear.onnx", tileflow.Options(), data=([*XY[0]], XY[1]), loss=nn.CrossEntropyLoss(), out="run", epochs=2)
+    assert len(result.history["loss"]) == 2
+    assert tileflow.train("linear.onnx", data=XY, loss=nn.CrossEntropyLoss(), out="run", epochs=3, resume=True).epochs[-1].epoch == 3
+    model = tileflow.inference_model("linear.onnx", on_new_shape="compile")
+    assert [len(model(XY[0][:n])) for n in (4, 8)] == [4, 8]
 
 
 def test_every_point_that_can_be_seen_has_a_row():

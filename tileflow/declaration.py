@@ -9,7 +9,7 @@ from typing import Any
 
 from .errors import OptionError
 from .kinds import Kind
-from .spellings import KNOWN_AS
+from .spellings import KNOWN_AS, NOT_YET
 
 GROUPS = {
     "batching": "Batching",
@@ -112,6 +112,8 @@ class Declarations(Mapping[str, Declaration]):
         """The declaration of what is or was called `name`; OptionError with the nearest names where there is none."""
         found = self._by_name.get(self.now(name))
         if found is None:
+            if name.lower() in NOT_YET:
+                raise OptionError(f"There is no option {name!r} yet; {NOT_YET[name.lower()]}.")
             near = self.near(name)
             hint = f"did you mean {' or '.join(near)}?" if near else f"the options are {', '.join(self)}."
             raise OptionError(f"There is no option {name!r}; {hint}")

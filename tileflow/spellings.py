@@ -14,6 +14,11 @@ KNOWN_AS = {
 }
 """What other tools and people call an option."""
 
+_STOP = "train some epochs, look at result.history, and go on bit for bit with resume=True and more epochs, or stop there"
+NOT_YET = dict.fromkeys(("early_stopping", "early_stopping_patience", "patience"), _STOP) | {
+    "callbacks": f"reporter takes an object that is told of every call and epoch; to steer, {_STOP}"}
+"""What other tools have and tileflow has not, and what to do without it."""
+
 PRECISION_SPELLINGS = MappingProxyType({
     "float32": "32", "float64": "64", "float16": "16-true", "bfloat16": "bf16-true", "fp32": "32", "fp64": "64",
     "32-true": "32", "64-true": "64", "16": "16-mixed", "bf16": "bf16-mixed", "fp16": "16-mixed"})

@@ -26,7 +26,8 @@ DEFAULT_DOMAIN = "ai.onnx"
 class Report:
     """The summary of a model.
 
-    parameters, parameter_bytes: elements and bytes of the floating initializers. operators: how many nodes of each.
+    parameters, parameter_bytes: elements and bytes of the floating initializers, and of Constant nodes that hold more than a number.
+    operators: how many nodes of each.
     unsupported: (node, why) of everything tileflow cannot take. notes: what else the import says: open sizes, an overridden batch.
     graph: the imported graph if all sizes were known and everything is supported; open_sizes: they were not.
     in_pieces: inference runs it as several programs, and Python between them.
@@ -118,7 +119,7 @@ def inspect_model(model: OnnxModel, dims: Mapping[str, int] | None = None, batch
         notes = [note for note in notes if note not in (*told.ties, *told.doubts)]
     known = {v.name: v.type for v in (*graph.inputs, *graph.outputs)} if graph is not None and (dims or batch is not None) else {}
     ports = [tuple(f"{p.name}: {known[p.name]}" if p.name in known else str(p) for p in side) for side in (model.inputs, model.outputs)]
-    floats = [t for t in proto.graph.initializer if DTYPES.get(t.data_type) in FLOATS]
+    floats = [t for name, t in model.tensors.items() if DTYPES.get(t.data_type) in FLOATS and (name in model.initializers or math.prod(t.dims) > 1)]
     return Report(
         file=model.where, producer=" ".join(filter(None, (proto.producer_name, proto.producer_version))) or "unknown",
         ir_version=proto.ir_version, opset=model.opset, inputs=ports[0], outputs=ports[1],

@@ -152,7 +152,7 @@ class TrainResult:
                 f"</thead><tbody>{rows}</tbody></table><p>{html.escape(one_line(self.folder))}</p>")
 
 
-def train(model: Modelish | None = None, options: Options | None = None, *, data: Any = None, optimizer: Optimizer | str | None = None,
+def train(model: Modelish | None = None, options: Options | None = None, *misplaced: Any, data: Any = None, optimizer: Optimizer | str | None = None,
           loss: str | Build | None = None, metrics: str | Function | Sequence[str | Function] | None = None,
           reporter: Reporter | None = None, **changes: Any) -> TrainResult:
     """Train a model on data and write trained ONNX file, metrics and checkpoint into a run folder.
@@ -176,6 +176,8 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
         TileflowError: in one of its kinds, with a sentence that says how to mend it.
         Interrupted: Ctrl-C or SIGTERM; the state is saved and `resume=True` goes on bit for bit.
     """
+    if misplaced:
+        raise OptionError("train takes a model and options; data are given by name: train(model, data=(inputs, labels)).")
     named = loss is not None and not callable(loss)
     chosen = chosen_options("train", options, by_name(optimizer) | changes | ({"loss": loss} if named else {}))
     optimizer = chosen_optimizer(optimizer, chosen)

@@ -217,7 +217,8 @@ class Model:
             self.compile_seconds += time.perf_counter() - began
 
     def _refuse(self, types: tuple[TensorType, ...]) -> None:
-        """The sentence for inputs that differ from those the model was compiled for."""
+        """The sentence for inputs that differ from those the model was compiled for, or are no calls at all."""
+        self._micro_types(types)
         expected = self._compiled().inputs
         names = [v.name for v in self._compiled().program.inputs]
         hint = ("the model was compiled for other inputs; call destroy() to compile it anew, or set on_new_shape='compile'.")

@@ -47,6 +47,11 @@ class Field:
         except DataError:
             raise
         except ValueError as error:
+            shapes = [tuple(getattr(row, "shape", ())) for row in array] if isinstance(array, list) else []
+            other = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
+            if other is not None and len(set(map(len, shapes))) == 1:
+                raise DataError(f"{what} has rows of different shapes, {list(shapes[0])} in row 0 and {list(shapes[other])} in row {other}; pad "
+                                "them to one.") from None
             hint = "; inputs and labels together are a tuple (inputs, labels)" if isinstance(array, list) else ""
             raise DataError(f"{what} cannot be made an array ({str(error).split('.')[0]}){hint}.") from None
         if kind_of(found.dtype) not in "biuf" or found.dtype.itemsize > 8:
