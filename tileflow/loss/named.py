@@ -59,7 +59,8 @@ def find(loss: str | Build | Loss, options: Options | None = None) -> Loss:
     if not isinstance(loss, str) and _home(loss) == "torch":
         called = getattr(loss, "__name__", type(loss).__name__)
         raise OptionError(f"The loss {called} is PyTorch's, which computes with PyTorch's tensors. tileflow.nn has its losses with the same "
-                          f"arguments (tileflow.nn.CrossEntropyLoss()); or give a name ({', '.join(LOSSES)}), or a function (builder, outputs) -> loss.")
+                          f"arguments (tileflow.nn.CrossEntropyLoss()); or give a name ({', '.join(LOSSES)}), or a function "
+                          "(builder, outputs) -> loss.")
     if isinstance(loss, str) and loss not in LOSSES:
         raise OptionError(f"There is no loss {loss!r}; choose one of {', '.join(LOSSES)}, or give a function (builder, outputs) -> loss.")
     defaults = Options()
