@@ -76,7 +76,7 @@ ARROWS = {
     "strategy": {"errors", "graph", "options", "passes", "program", "schedule", "staging", "strategy", "work"},
     "compiler": {"graph", "errors", "autograd", "optim", "passes", "precision", "program", "replicas", "strategy"},
     "policy": {"errors", "graph", "ops"},
-    "precision": {"errors", "graph", "options", "passes", "policy"},
+    "precision": {"errors", "graph", "options", "passes", "policy", "text"},
     "host": LOWEST | {"host", "ops"},
     "lower": LOWEST | {"arena", "host", "lower", "program", "room", "schedule", "strategy"},
     "nn": LOWEST - {"kernels"} | {"loss", "memory", "nn", "ops", "policy", "state"},
