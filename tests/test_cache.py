@@ -210,6 +210,7 @@ def test_only_files_that_lie_there_themselves_are_read_and_written(tmp_path: Pat
     file.rename(elsewhere)
     file.symlink_to(elsewhere)
     assert cache.read("some") is None
+    assert cache.damaged() == []
     cache.write("some", b"other")                       # replaces the link, and leaves alone what it led to
     assert cache.read("some") == b"other"
     assert not file.is_symlink()

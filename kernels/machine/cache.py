@@ -138,7 +138,7 @@ def writable() -> bool:
 
 def damaged() -> list[Path]:
     """The files of this version whose content is not what was written; they are compiled anew when they are needed next."""
-    return [path for path in sorted(folder().glob("*.nbc")) if path.is_file() and _payload(path) is None]
+    return [path for path in sorted(folder().glob("*.nbc")) if path.is_file() and not path.is_symlink() and _payload(path) is None]
 
 
 def _digest(path: Path, payload: bytes) -> bytes:
