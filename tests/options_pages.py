@@ -82,7 +82,8 @@ Made by `{COMMAND}` from the table `tileflow/poptorch/table.py`, which reads the
 
 Options files that end in `.conf` or `.txt` take these names as calls, `Training.gradientAccumulation(8)`, in camelCase or snake_case; TOML and
 JSON files as keys, `{{"Training.gradientAccumulation": 8}}` (`docs/options.md`). In Python the option's own name is a keyword or a field. Where
-there is none, the sentence says what is done instead; a file that sets it ends with that sentence.
+there is none, the sentence says what is done instead; a file that sets it ends with that sentence, or where it says "taken, without effect" goes on
+with it as a warning.
 
 | PopTorch | tileflow |
 | --- | --- |
@@ -141,7 +142,7 @@ def poptorch_page() -> str:
     for title, entries in SECTIONS.items():
         parts.append(f"## {title}\n\n| PopTorch | option | |\n| --- | --- | --- |\n")
         for e in entries:
-            says = e.says[:1].upper() + e.says[1:]
+            says = f"Taken, without effect: {e.says}" if e.idle else e.says[:1].upper() + e.says[1:]
             parts.append(f"| {_cell(f'`{e.name}{_arguments(e)}`')} | {', '.join(f'`{n}`' for n in e.options)} | {_cell(says)} |\n")
         parts.append("\n")
     return "".join(parts).rstrip() + "\n"

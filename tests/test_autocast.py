@@ -374,6 +374,8 @@ def test_threads_record_decorated_functions_side_by_side() -> None:
     (lambda: Policy(fp16=[int]), "'int' is no operator"),
     (lambda: Policy(fp16="Conv"), "fp16 must be a list of operators, not the text 'Conv'"),
     (lambda: Policy(fp16=["matmul"], demote=["Gemm"]), "Gemm is in fp16 and in demote; an operator is in one set"),
+    (lambda: Policy(fp16=["Gemm"], demote=["matmul"]), "matmul is in fp16 and in demote; an operator is in one set"),
+    (lambda: Policy(fp16=["bmm"], fp32=["bmm"]), "bmm is in fp16 and in fp32; an operator is in one set"),
 ])
 def test_what_is_wrong_is_said(make: Any, says: str) -> None:
     with pytest.raises(OptionError, match=says):
@@ -398,6 +400,16 @@ def test_policy_sets() -> None:
     assert mine == Policy(fp16=[nn.ReLU, "Conv"], fp32=["matmul"])
     assert hash(mine) == hash(Policy(fp16=[nn.ReLU, "Conv"], fp32=["matmul"]))
     assert mine != plain
+
+
+@pytest.mark.parametrize(("sets", "rule"), [
+    ({"fp16": ["matmul"], "fp32": ["bmm"]}, "fp32"), ({"fp16": ["linear"], "promote": ["dot", "bilinear"]}, "fp16"),
+    ({"demote": ["mm"], "promote": ["mv"]}, "promote"), ({"fp16": [nn.Linear], "fp32": ["bmm"], "demote": ["mm"]}, "fp32")])
+def test_names_of_one_operator_are_merged_with_a_sentence(sets: dict[str, list[Any]], rule: str) -> None:
+    with pytest.warns(UserWarning, match=f"are one operator here, MatMul or .* which is in one set: {rule}") as said:
+        policy = Policy(**sets)
+    assert len(said) == 1
+    assert [policy.rule(n) for n in ("MatMul", "Gemm")] == [rule, rule]
     assert repr(Policy([], [], [], ["Relu"])) == "Policy(fp16=[], fp32=[], promote=[], demote=['Relu'])"
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ from tileflow.kernels.machine import cache, trust
 from tileflow.kernels.machine.leaf import Leaf
 
 ROOT = Path(__file__).resolve().parent.parent
+NONE = 2 ** 32 - 1
+"""The number in entries of an access control list that are for nobody in particular."""
 SCRIPT = r'''
 import math, sys, types
 import numpy as np
@@ -157,14 +160,72 @@ def test_a_folder_that_others_may_write_is_not_used(starts: list[list[str]], tmp
         assert list(open_folder.iterdir()) == []
 
 
-def test_folders_are_made_for_their_owner_only(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", "import os; os.umask(0); from tileflow.kernels.machine import cache; assert cache.writable()"],
-                          cwd=ROOT, env={**os.environ, "TILEFLOW_CACHE_DIR": str(tmp_path / "a" / "b")}, check=False, timeout=60)
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])
+def test_files_and_folders_are_for_others_to_read_only_whatever_the_umask(umask: int, tmp_path: Path) -> None:
+    script = "import os, sys; os.umask(int(sys.argv[1])); from tileflow.kernels.machine import cache; cache.write('some', b'kernel')"
+    done = subprocess.run([sys.executable, "-c", script, str(umask)], cwd=ROOT, check=False, timeout=60,
+                          env={**os.environ, "TILEFLOW_CACHE_DIR": str(tmp_path / "a" / "b")})
     assert done.returncode == 0
-    assert {p.stat().st_mode & 0o777 for p in (tmp_path / "a").rglob("*")} == {0o755}
+    assert [(p.name, p.stat().st_mode & 0o777) for p in sorted((tmp_path / "a").rglob("*"))] == [
+        ("b", 0o755), (cache.folder().name, 0o755), ("some.nbc", 0o644)]
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o755 & ~umask
 
 
-@pytest.mark.skipif(not hasattr(os, "getuid"), reason="folders have no owners here: a POSIX system makes it run")
+def test_the_doctor_makes_the_folder_for_others_to_read_only(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", "import os; os.umask(0); from tileflow import doctor; doctor.examine()"], cwd=ROOT, check=False,
+                          env={**os.environ, "TILEFLOW_CACHE_DIR": str(tmp_path / "cache")}, timeout=60)
+    assert done.returncode == 0
+    assert {p.stat().st_mode & 0o777 for p in (tmp_path / "cache").rglob("kernels-*")} == {0o755}
+
+
+posix = pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owners and modes here: a POSIX system makes it run")
+
+
+@posix
+def test_a_file_that_others_may_write_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another member of a group could have put any code there, digest and all."""
+    monkeypatch.setenv("TILEFLOW_CACHE_DIR", str(tmp_path))
+    cache.write("some", b"kernel")
+    file = cache.folder() / "some.nbc"
+    others = [(mode, False, None) for mode in (0o664, 0o646, 0o666)]
+    ours = [(mode, False, None) for mode in (0o644, 0o600, 0o444, 0o755)] + [(0o664, True, None)]
+    if os.getuid() == 0:
+        others += [(0o644, False, 12345), (0o400, True, 12345)]
+    for (mode, alone, owner), wanted in [*((c, None) for c in others), *((c, b"kernel") for c in ours)]:
+        cache.write("some", b"kernel")
+        monkeypatch.setattr(trust, "_nobody_else_in", lambda group, alone=alone: alone)
+        file.chmod(mode)
+        if owner is not None:
+            os.chown(file, owner, -1)
+        assert cache.damaged() == ([] if wanted else [file]), oct(mode)
+        assert cache.read("some") == wanted, (oct(mode), owner)
+        assert file.exists() == (wanted is not None)
+
+
+@posix
+def test_only_files_that_lie_there_themselves_are_read_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEFLOW_CACHE_DIR", str(tmp_path))
+    cache.write("some", b"kernel")
+    file, elsewhere = cache.folder() / "some.nbc", tmp_path / "elsewhere"
+    file.rename(elsewhere)
+    file.symlink_to(elsewhere)
+    assert cache.read("some") is None
+    assert cache.damaged() == []
+    cache.write("some", b"other")                       # replaces the link, and leaves alone what it led to
+    assert cache.read("some") == b"other"
+    assert not file.is_symlink()
+    file.unlink()
+    os.mkfifo(file)
+    assert cache.read("some") is None                   # and waits for nobody
+    monkeypatch.setattr(cache.secrets, "token_hex", lambda n: "guessed")
+    before = elsewhere.read_bytes()
+    (cache.folder() / "some.nbc.guessed.tmp").symlink_to(elsewhere)
+    cache.write("some", b"lost")
+    assert elsewhere.read_bytes() == before
+    assert cache.read("some") is None
+
+
+@posix
 def test_whom_a_folder_is_trusted_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = tmp_path / "above" / "cache"
     assert trust.doubt(inner) == ""                     # not there yet
@@ -193,6 +254,53 @@ def test_whom_a_folder_is_trusted_with(tmp_path: Path, monkeypatch: pytest.Monke
         os.chown(inner, 0, 0)
         os.lchown(link, 12345, 12345)
         assert trust.doubt(link) == f"{link} belongs to another user"
+
+
+@posix
+def test_whom_an_access_control_list_lets_write(tmp_path: Path) -> None:
+    """The mode shows the most that a list allows as the group's bits."""
+    def listed(*entries: tuple[int, int, int]) -> bytes:
+        """A list with the owner's, the group's and the others' entry, and a mask of all bits."""
+        every = [(0x01, 7, NONE), (0x04, 5, NONE), *entries, (0x10, 7, NONE), (0x20, 5, NONE)]
+        return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in sorted(every))
+
+    cases = [([(0x02, 6, 54321)], True), ([(0x02, 5, 54321)], False), ([(0x02, 7, os.getuid())], False), ([(0x02, 7, 0)], False),
+             ([(0x08, 7, 2 ** 31 - 7)], True), ([(0x08, 5, 2 ** 31 - 7)], False), ([(0x02, 7, 0), (0x02, 7, 54321)], True)]
+    if os.getgid() == 0:
+        cases.append(([(0x08, 7, 0)], False))
+    for entries, doubted in cases:
+        folder = tmp_path / "cache"
+        folder.mkdir()
+        try:
+            os.setxattr(folder, trust.ACL, listed(*entries))
+        except (AttributeError, OSError):
+            pytest.skip("this system keeps no access control lists: a Linux file system with them makes it run")
+        assert folder.stat().st_mode & 0o777 == 0o775   # as if the group might write
+        assert ("mode 775" in trust.doubt(folder)) == (doubted or not trust._nobody_else_in(folder.stat().st_gid)), entries
+        folder.rmdir()
+
+
+@posix
+def test_whoever_has_a_group_as_the_primary_one_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    import grp
+    import pwd
+    me, my_group = pwd.struct_passwd(("me", "x", 500, 500, "", "/", "/bin/sh")), grp.struct_group(("me", "x", 500, []))
+    root, roots = pwd.struct_passwd(("root", "x", 0, 0, "", "/", "/bin/sh")), grp.struct_group(("root", "x", 0, []))
+    other = pwd.struct_passwd(("other", "x", 501, 500, "", "/", "/bin/sh"))
+
+    def alone(group: grp.struct_group, *accounts: pwd.struct_passwd) -> bool:
+        monkeypatch.setattr(pwd, "getpwall", lambda: list(accounts))
+        monkeypatch.setattr(pwd, "getpwuid", lambda user: me if user else root)
+        monkeypatch.setattr(grp, "getgrgid", lambda number: group)
+        return trust._nobody_else_in(group.gr_gid)
+
+    monkeypatch.setattr(os, "getuid", lambda: 500)
+    assert alone(my_group, root, me)
+    assert not alone(my_group, root, me, other)
+    assert not alone(grp.struct_group(("me", "x", 500, ["other"])), root, me)
+    assert not alone(grp.struct_group(("staff", "x", 500, [])), root, me)
+    assert alone(roots, root)
+    assert not alone(roots, root, pwd.struct_passwd(("operator", "x", 11, 0, "", "/", "/bin/sh")))
 
 
 def test_groups_of_one() -> None:

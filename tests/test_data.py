@@ -269,6 +269,49 @@ def test_bad_csv(tmp_path, text, options, says):
         open_data(path, Options(**options))
 
 
+WIDE = 20_000
+WIDE_TABLES = {
+    "names": {"header": True}, "named inputs": {"header": True, "named": True}, "no names": {}, "words for labels": {"header": True, "label": "word"},
+    "words beside the inputs": {"header": True, "strange": True, "named": True}, "a word among the inputs": {"header": True, "strange": True},
+    "two of one name": {"header": True, "twice": True}, "no such column": {"header": True, "named": True, "lost": True}}
+
+
+@pytest.mark.parametrize("kind", ["names", "named inputs", *(pytest.param(k, marks=pytest.mark.exhaustive) for k in [*WIDE_TABLES][2:])])
+def test_wide_tables_are_read_in_the_time_of_their_cells(kind, tmp_path):
+    """20,000 columns x 100 rows, in every way that a table is read: nothing is looked for once for each column. Seconds of this process."""
+    how = WIDE_TABLES[kind]
+    names = [f"c{i}" for i in range(WIDE - 1)]
+    if "twice" in how:
+        names[-1] = names[-2]
+    cells = ["0.5"] * (WIDE - 1)
+    rows = [[*cells[:3], "word" if "strange" in how and r else "1", *cells[4:], f"w{r % 3}" if "label" in how else str(r % 3)] for r in range(100)]
+    path = tmp_path / "wide.csv"
+    path.write_text("\n".join(",".join(line) for line in [*([[*names, "label"]] if "header" in how else []), *rows]) + "\n")
+    inputs = (*names[:3], *names[4:], *(["lost"] if "lost" in how else [])) if "named" in how else ()
+    says = {"a word among the inputs": "line 3, column c3: 'word' is not a number", "two of one name": f"two columns 'c{WIDE - 3}'",
+            "no such column": "no column 'lost'"}
+    begun = time.process_time()
+    if kind in says:
+        with pytest.raises(DataError, match=says[kind]):
+            open_data(path, Options(inputs=inputs))
+    else:
+        train = open_data(path, Options(inputs=inputs)).train
+        assert train.fields["x"].array.shape == (100, len(inputs or names))
+        assert len(train.label.array) == 100
+    assert time.process_time() - begun < 3
+
+
+def test_many_columns_are_many_inputs_in_no_more_time(tmp_path):
+    count = 4000
+    header = ",".join([*(f"c{i}" for i in range(count)), "label"])
+    (tmp_path / "a.csv").write_text(f"{header}\n" + "\n".join(",".join([*map(str, range(count)), "1"]) for _ in range(2)) + "\n")
+    opened = open_data(tmp_path / "a.csv").train
+    begun = time.process_time()
+    fitted = opened.adapt_to({f"c{i}": TensorType("float32", (1, 1)) for i in reversed(range(count))})
+    assert time.process_time() - begun < 3
+    assert [fitted.fields[f"c{i}"].array[0].item() for i in (0, 7, count - 1)] == [0, 7, count - 1]
+
+
 def test_unknown_places(tmp_path):
     with pytest.raises(DataError, match=r"no data at .*none"):
         open_data(tmp_path / "none")

@@ -1,6 +1,7 @@
 """Options files of lines, PopTorch's names in any file, and the file that the environment names."""
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tileflow.api.models import chosen_options
 from tileflow.errors import OptionError
 from tileflow.options import DEFAULTS, Options, declarations
 from tileflow.options_file import from_lines
+from tileflow.poptorch.table import CALLS, SECTIONS, Entry
 
 
 def loaded(text: str, tmp_path: Path, name: str = "poptorch.conf", **changes) -> Options:
@@ -138,10 +140,14 @@ def test_files_of_lines_go_under_what_is_given(tmp_path):
      "it has useSeparateBackwardPhase"),
     ("setExecutionStrategy(poptorch.SerialPhasedExecution('a').useSeparateBackwardPhase(1))", "takes True or False"),
     ("setExecutionStrategy(poptorch.PipelinedExecution(3))", "stages are poptorch.Stage"),
-    ("Jit.traceModel(True)", "nothing is traced"),
+    ("Distributed.configureProcessId(0, 2)", "a run is one process"),
     ("syncPattern(poptorch.SyncPattern.ReplicaAndLadder)", "synchronises all tiles"),
     ("_Popart.set('engineOption', {})", "Unknown option 'engineOption' of _Popart.set. Did you mean engineOptions"),
-    ("_Popart.set('enableOutlining', False)", "counts the code of equal operators once"),
+    ("_Popart.set('lstmOptions', {})", "there are no options of Poplar's libraries"),
+    ("_Popart.set('enableOutlining')", "_Popart.set takes a name and a value."),
+    ("logDir()", "logDir takes (log_dir), not ()."),
+    ("disableModuleNamescope(True)", "disableModuleNamescope takes (), not (True)."),
+    ("Precision.autocastPolicy(poptorch.autocasting.Policy(fp16=['bmm'], fp32=['bmm']))", "'bmm' must be the name of an operator, in one of "),
     ("TensorLocations.setOptimizerLocation(poptorch.TensorLocationSettings().useOnChip(False))", "has minElementsForOffChip"),
     ("TensorLocations.setOptimizerLocation(False)", "needs a poptorch.TensorLocationSettings(), not False."),
     ("__import__('os').system('true')", "There is no option '__import__'"),
@@ -169,6 +175,90 @@ def test_bad_lines(text, says, tmp_path):
     assert says in shown
     assert "\n" not in shown
     assert len(shown) < 3000
+
+
+IDLE = [entry for group in CALLS for entry in SECTIONS[group] if entry.idle]
+"""Lines that scripts of the reference's users have, and that nothing here depends on."""
+
+
+def line_of(entry: Entry) -> str:
+    """A call of it as in a script, with all that it takes."""
+    assert entry.take is not None
+    given = ", ".join("2" if p.name == "level" else "'a value'" for p in inspect.signature(entry.take).parameters.values())
+    return f"{entry.name}({given})"
+
+
+@pytest.mark.parametrize("entry", IDLE, ids=lambda entry: entry.name)
+def test_lines_without_effect_are_taken_with_a_sentence(entry, tmp_path):
+    with pytest.warns(UserWarning, match="has no effect") as said:
+        assert loaded(f"seed(3)\n{line_of(entry)}\n", tmp_path) == Options(seed=3)
+    assert [str(w.message) for w in said] == [f"{entry.name} has no effect: {entry.says}"]
+    arguments = [2 if p.name == "level" else "a value" for p in inspect.signature(entry.take).parameters.values()]
+    with pytest.warns(UserWarning, match="has no effect"):
+        assert loaded(json.dumps({entry.name: arguments, "seed": 3}), tmp_path, "a.json") == Options(seed=3)
+
+
+def test_which_lines_are_taken_so():
+    """Those that issue after issue asked for; none that would change numbers, or that names hardware."""
+    names = {entry.name for entry in IDLE}
+    assert names >= {"enableExecutableCaching", "logDir", "modelName", "maxRepeatLogs", "logCycleCount", "enableProfiling", "Jit.traceModel",
+                     "Training.setConvolutionDithering", "_Popart.enableOutlining", "_Popart.setPatterns"}
+    assert not names & {"useIpuId", "connectionType", "syncPattern", "loadFromFile", "Distributed.configureProcessId", "Distributed.setEnvVarNames",
+                        "_Popart.convolutionOptions", "_Popart.matmulOptions", "_Popart.enableNonStableSoftmax", "enableStableNorm",
+                        "_Popart.automaticLossScalingSettings.gradientTensorTrackingMethod", "_Popart.groupNormStridedChannelGrouping"}
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_command_goes_on_with_the_sentences(tmp_path, capsys):
+    path = tmp_path / "poptorch.conf"
+    path.write_text("options.logDir('logs')\noptions._Popart.set('enableOutlining', False)\noptions.Jit.traceModel(True)\nseed(1)\n")
+    assert cli.main(["compile", "digits_cnn.onnx", "--machine", "gc200", "--options", str(path)]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert [line.split(" has no effect: ")[0] for line in said] == [
+        "tileflow: warning: logDir", "tileflow: warning: _Popart.set('enableOutlining')", "tileflow: warning: Jit.traceModel"]
+
+
+def test_one_group_is_the_default_and_accepted(tmp_path):
+    """Given by code, flag, keyword and file; a group of two still needs two replicas."""
+    x, y = np.ones((4, 1), np.float32), np.zeros((4, 1), np.float32)
+    net = nn.Linear(1, 1, bias=False)
+    for model in (tileflow.training_model(net, loss="mse", input_group_size=1), tileflow.inference_model(net, input_group_size=1)):
+        assert model(*((x, y) if hasattr(model, "set_optimizer") else (x,))) is not None
+    assert tileflow.compile("digits_cnn.onnx", machine="gc200", input_group_size=1).fits
+    assert cli.main(["compile", "digits_cnn.onnx", "--machine", "gc200", "--input-group-size", "1"]) == 0
+    assert loaded("inputReplicaGrouping(1, poptorch.CommGroupType.Consecutive)", tmp_path) == Options()
+    with pytest.raises(OptionError, match="input_group_size has no effect without replicas"):
+        tileflow.training_model(net, loss="mse", input_group_size=2)
+    with pytest.raises(OptionError, match="input_group_type has no effect without replicas"):
+        tileflow.training_model(net, loss="mse", input_group_type="orthogonal")
+
+
+POLICY = """Precision.autocastPolicy(poptorch.autocasting.Policy(
+fp16=['addbmm', 'addmm', 'baddbmm', 'bmm', 'conv2d', 'convolution', 'matmul', 'mm', 'addr'], fp32=['softmax'],
+promote=['addcdiv', 'atan2', 'bilinear', 'cat', 'dot', 'stack', 'tensordot'], demote=[]))""".replace("\n", " ")
+"""Much of the reference's own default policy, whose names are one operator here in places, or none."""
+
+
+def test_policies_of_files_are_of_any_model(tmp_path):
+    """Names of one operator are merged, those of no operator are told, and a model need not have them all; nor need anything be cast."""
+    options = loaded(POLICY, tmp_path)
+    with pytest.warns(UserWarning, match="autocast: ") as said:
+        made = tileflow.compile("digits_cnn.onnx", options.clone(precision="16-mixed"), training=False)
+    told = sorted({str(w.message) for w in said})
+    products = "MatMul or FusedMatMul or Gemm or SerializedMatMul or SerializedGemm"
+    assert told == [
+        *(f"autocast: '{name}' is no operator of tileflow's and fits no name of a node, so it has no effect."
+          for name in ("addcdiv", "addr", "atan2")),
+        "autocast: addbmm (fp16), addmm (fp16), baddbmm (fp16), bmm (fp16), matmul (fp16), mm (fp16), bilinear (promote), dot (promote), "
+        f"tensordot (promote) are one operator here, {products}, which is in one set: fp16."]
+    assert {n.op.name for n in made.program.micro.nodes} >= {"Cast"}
+    tileflow.compile("digits_cnn.onnx", options, training=False)                       # nothing is cast: a file may say more than is used
+    for asked, says in (({"atan2": "promote"}, "'atan2' is no operator and fits no name"),
+                        ({"Concat": "promote"}, "the model has no operator Concat")):
+        with pytest.raises(OptionError, match=says):
+            tileflow.compile("digits_cnn.onnx", precision="16-mixed", autocast=asked, training=False)
+    with pytest.raises(OptionError, match="Option autocast has no effect, for nothing is cast"):
+        tileflow.compile("digits_cnn.onnx", autocast={"bmm": "fp32"}, training=False)
 
 
 @settings(max_examples=150, deadline=None)

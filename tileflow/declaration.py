@@ -10,6 +10,7 @@ from typing import Any
 from .errors import OptionError
 from .kinds import Kind
 from .spellings import KNOWN_AS, NOT_YET
+from .text import shown
 
 GROUPS = {
     "batching": "Batching",
@@ -61,14 +62,14 @@ class Declaration:
         try:
             return self.kind.check(value)
         except ValueError:
-            raise OptionError(f"Option {self.name} must be {self.expected}, not {value!r}.") from None
+            raise OptionError(f"Option {self.name} must be {self.expected}, not {shown(value)}.") from None
 
     def parse(self, text: str) -> Any:
         """A command-line word to a checked value; OptionError where it is not one."""
         try:
             value = self.kind.parse(text)
         except ValueError:
-            raise OptionError(f"Option {self.name} ({self.flag}) must be {self.kind.expected}, not {text!r}.") from None
+            raise OptionError(f"Option {self.name} ({self.flag}) must be {self.kind.expected}, not {shown(text)}.") from None
         return self.check(value)
 
 

@@ -139,7 +139,7 @@ def _cache(found: Examination) -> None:
     if hurt := cache.damaged():
         found.facts.append(("damaged kernels", f"{len(hurt)} of {current.name}, deleted and compiled anew when they are needed next"))
     try:
-        current.mkdir(parents=True, exist_ok=True)
+        cache.make_folder()
         probe = current / f".doctor-{os.getpid()}"
         probe.write_bytes(b"")
         probe.unlink()

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+LARGEST = 2 ** 63 - 1
+"""The largest whole number: rows of a program, files and other processes have 64 bits for one."""
+
 
 class Kind:
     """What values an option takes. `check` raises ValueError; `expected` completes 'Option x must be …'."""
@@ -77,7 +80,7 @@ class Integer(Kind):
             number = operator.index(value)
         except TypeError:
             raise ValueError from None
-        if number not in self.bounds:
+        if number not in self.bounds or not -LARGEST <= number <= LARGEST:
             raise ValueError
         return number
 
@@ -141,9 +144,13 @@ class Number(Kind):
     def check(self, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise ValueError
-        if not (math.isfinite(value) or (self.infinite and math.isinf(value))) or float(value) not in self.bounds:
+        try:
+            number = float(value)
+        except OverflowError:
+            raise ValueError from None
+        if not (math.isfinite(number) or (self.infinite and math.isinf(number))) or number not in self.bounds:
             raise ValueError
-        return float(value)
+        return number
 
     def parse(self, text: str) -> Any:
         return float(text)

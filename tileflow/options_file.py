@@ -15,7 +15,7 @@ from .declaration import GROUPS, MODEL_TABLE, Declarations
 from .errors import OptionError
 from .poptorch import lines, table
 from .poptorch.values import Call, Made, Word
-from .reading import read_text
+from .reading import parsed, read_text
 from .text import one_line
 
 READERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads}
@@ -33,10 +33,10 @@ def read(path: str | os.PathLike[str], declared: Declarations) -> dict[str, Any]
         raise OptionError(f"Options file {where} must end in {ENDINGS}.")
     try:
         text = read_text(where)
-        content = READERS[ending](text) if ending in READERS else None
+        content = parsed(READERS[ending], text) if ending in READERS else None
     except OSError as error:
         raise OptionError(f"Options file {where} cannot be read: {error.strerror or error}.") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise OptionError(f"Options file {where} is not valid {'UTF-8' if ending in LINES else ending[1:].upper()}: {error}.") from None
     if ending in LINES:
         try:

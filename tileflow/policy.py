@@ -9,6 +9,7 @@ sum in float32 anyway; what exponentiates, divides by something small or sums ma
 """
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -67,6 +68,27 @@ def operators_called(name: str) -> tuple[str, ...]:
     return (name,) if name in OPS else ALIASES.get(name, ())
 
 
+_FIRST = ("off", "fp32", "fp16", "promote", "demote")
+"""Which rule counts where several names of one operator ask for several: what is said of the type itself, the wider first."""
+
+
+def merged(rules: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The rules of operators from those of names, of which several may stand for one operator; a sentence says where they differ."""
+    found: dict[str, str] = {}
+    named: dict[str, list[str]] = {}
+    for name, rule in rules:
+        for operator in operators_called(name):
+            named.setdefault(operator, []).append(f"{name} ({rule})")
+            found[operator] = min(rule, found.get(operator, rule), key=_FIRST.index)
+    told: dict[tuple[str, ...], list[str]] = {}
+    for operator, names in named.items():
+        if len({name.rpartition(" ")[2] for name in names}) > 1:
+            told.setdefault((*names, found[operator]), []).append(operator)
+    for (*names, rule), operators in told.items():
+        warnings.warn(f"autocast: {', '.join(names)} are one operator here, {' or '.join(operators)}, which is in one set: {rule}.", stacklevel=2)
+    return found
+
+
 class Policy:
     """Which operators compute in which type.
 
@@ -77,24 +99,31 @@ class Policy:
             `tileflow.nn.Conv2d`), or a network's own module class, which stands for all that is recorded within such modules. A set that is not
             given is the default one without what the other sets name.
 
+    Names of PyTorch's that are in two sets and one operator here are merged, with a warning that says so.
+
     Raises:
         OptionError: something that is none of these, or that is in two sets.
     """
 
     def __init__(self, fp16: Iterable[Any] | None = None, fp32: Iterable[Any] | None = None, promote: Iterable[Any] | None = None,
                  demote: Iterable[Any] | None = None) -> None:
-        rules: dict[str, str] = {}
+        named: dict[str, str] = {}
         layers: dict[type, str] = {}
         given = dict(zip(SETS, (fp16, fp32, promote, demote), strict=True))
         for where, entries in given.items():
             if isinstance(entries, str):
                 raise OptionError(f"Policy: {where} must be a list of operators, not the text {entries!r}.")
             for entry in entries or ():
-                found = _meant(entry)
-                table: dict[Any, str] = layers if isinstance(found, type) else rules
-                for key in (found,) if isinstance(found, type) else found:
-                    if table.setdefault(key, where) != where:
-                        raise OptionError(f"Policy: {_called(entry)} is in {table[key]} and in {where}; an operator is in one set.")
+                found, name = _meant(entry), _called(entry)
+                if isinstance(found, type):
+                    other = layers.setdefault(found, where)
+                else:
+                    other = named.setdefault(name, where)
+                    same = (w for n, w in named.items() if (n in OPS or name in OPS) and {*operators_called(n)} & {*found})
+                    other = next((w for w in same if w != where), other)
+                if other != where:
+                    raise OptionError(f"Policy: {name} is in {other} and in {where}; an operator is in one set.")
+        rules = merged(named.items())
         for where, entries in given.items():
             if entries is None:
                 rules = {**dict.fromkeys(DEFAULT[where], where), **rules}

@@ -1,6 +1,7 @@
 """Precision: in which element types a run stores its weights and computes. Made once from the options and handed down."""
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -9,7 +10,8 @@ from .errors import OptionError
 from .graph import HALVES, Casting, Graph, Node
 from .options import Options
 from .passes.autocast import Choice
-from .policy import Policy, operators_called
+from .policy import Policy, merged, operators_called
+from .text import one_line
 
 TYPES = {"16": "float16", "bf16": "bfloat16", "32": "float32", "64": "float64"}
 """Element types by the first word of a precision's name."""
@@ -26,7 +28,8 @@ class Precision:
     compute: element type of the operators that are computed in low precision; with mixed precision that of some, else that of all.
     loss: element type that the loss is computed in and that targets arrive in.
     casts: whether anything may be cast automatically. policy: what is cast, where layers have none of their own.
-    named: operators, and patterns of nodes' names, with the set of the policy that each is in, or "off"; these go before any policy.
+    named: operators, and patterns of nodes' names, with the set of the policy that each is in, or "off"; these go before any policy. from_file: a
+    file says so, of any model: what fits nothing here is let be.
     kept: name patterns of parameters that stay float32 where the others have 16 bits. statistics: running statistics do, too.
     upcast: operands of several floating types become the widest everywhere, not the activation's where an operator has weights.
     partials: the type of sums of float16 products by pattern of operators' names; empty: float32 for all.
@@ -41,6 +44,7 @@ class Precision:
     casts: bool = True
     policy: Policy = field(default_factory=Policy)
     named: tuple[tuple[str, str], ...] = ()
+    from_file: bool = False
     kept: tuple[str, ...] = ()
     statistics: bool = True
     upcast: bool = False
@@ -56,7 +60,8 @@ class Precision:
         compute = TYPES[bits]
         weights = "float32" if how == "mixed" else compute
         return cls(options.precision, weights, compute, "float64" if compute == "float64" else "float32", options.autocast_enabled,
-                   named=tuple(options.autocast.items()), kept=options.keep_float32, statistics=options.running_statistics_always_float,
+                   named=tuple(options.autocast.items()), from_file=not options.given("autocast", files=False), kept=options.keep_float32,
+                   statistics=options.running_statistics_always_float,
                    upcast=options.half_float_casting == "upcast", partials=_partials(options.partials),
                    on_tiles=options.machine_precision.startswith("16"),
                    stochastic_rounding=options.stochastic_rounding, master_weights=options.master_weights)
@@ -107,11 +112,11 @@ class Precision:
         nodes = list(graph.walk())
         asked = [_asked(node) for node in nodes]
         active = self.casts and (self.mixed or any(a.enabled for a in asked))
-        if self.named and not active:
+        if self.named and not active and not self.from_file:
             raise OptionError("Option autocast has no effect, for nothing is cast: choose the precision 16-mixed or bf16-mixed, or leave it out.")
         if not active and not any(a != Casting() for a in asked):
             return None
-        named = _named(self.named, nodes)
+        named = _named(self.named, nodes, self.from_file)
         low = self.compute if self.mixed else SCOPES_LOW
 
         def choose(node: Node) -> Choice:
@@ -136,20 +141,25 @@ def _asked(node: Node) -> Casting:
     return Casting() if hints is None or hints.casting is None else hints.casting
 
 
-def _named(named: Sequence[tuple[str, str]], nodes: Sequence[Node]) -> Callable[[Node], str | None]:
-    """The rule of a node that the option autocast means: a pattern of a name goes before an operator, then the first of each counts.
+def _named(named: Sequence[tuple[str, str]], nodes: Sequence[Node], from_file: bool) -> Callable[[Node], str | None]:
+    """The rule of a node that the option autocast means: a pattern of a name goes before an operator, and the first pattern counts.
 
     Raises:
-        OptionError: an operator or a pattern fits no node.
+        OptionError: an operator or a pattern fits no node; out of a file an operator may, and a pattern is warned of.
     """
-    ordered = sorted(((key, operators_called(key), rule) for key, rule in named), key=lambda item: bool(item[1]))
-
-    def fits(key: str, operators: Sequence[str], node: Node) -> bool:
-        return node.op.name in operators if operators else any(fnmatchcase(name, key) for name in node.origin.sources)
-    for key, operators, _ in ordered:
-        if not any(fits(key, operators, node) for node in nodes):
+    def fits(key: str, node: Node) -> bool:
+        return any(fnmatchcase(name, key) for name in node.origin.sources)
+    patterns = [(key, rule) for key, rule in named if not operators_called(key)]
+    for key, _ in named:
+        operators = operators_called(key)
+        if any(node.op.name in operators if operators else fits(key, node) for node in nodes) or (from_file and operators):
+            continue
+        if not from_file:
             raise OptionError(_missed(key, bool(operators), nodes))
-    return lambda node: next((rule for key, operators, rule in ordered if fits(key, operators, node)), None)
+        warnings.warn(f"autocast: {one_line(repr(key), 100)} is no operator of tileflow's and fits no name of a node, so it has no effect.",
+                      stacklevel=2)
+    rules = merged((key, rule) for key, rule in named if operators_called(key))
+    return lambda node: next((rule for key, rule in patterns if fits(key, node)), rules.get(node.op.name))
 
 
 def _missed(key: str, operator: bool, nodes: Sequence[Node]) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 LONGEST = 2000
 """Characters of a sentence of ours: names in a hostile file can be of any length."""
+LONGEST_VALUE = 400
+"""Characters of a value in a sentence."""
 
 
 def one_line(text: object, longest: int = LONGEST) -> str:
@@ -16,6 +18,14 @@ def one_line(text: object, longest: int = LONGEST) -> str:
     if not line.isprintable():
         line = " ".join("".join(c if c.isprintable() else " " for c in line[:10 * longest]).split())
     return line if len(line) <= longest else line[:longest] + " ..."
+
+
+def shown(value: object) -> str:
+    """A value that somebody gave, as Python writes it, shortened: a whole number may have more digits than Python writes, a table any depth."""
+    try:
+        return one_line(repr(value), LONGEST_VALUE)
+    except (ValueError, RecursionError):
+        return f"a number of {value.bit_length():,} bits" if isinstance(value, int) else f"a {type(value).__name__} that is too large to be shown"
 
 
 def printable(text: object) -> str:

@@ -5,7 +5,8 @@ can return the code of another dtype (two signatures of one body share file, lin
 hash of every kernel source, and each file's name a hash of everything that shapes its code. What the files hold `stored` knows.
 
 What is read back is run, so it is checked first: every file starts with a digest of its name and content, and one that is damaged or stands in
-another's place is deleted unread and compiled anew. A digest does not stop who can write the folder: one that others may write is not used.
+another's place is deleted unread and compiled anew. A digest does not stop who can write the folder or a file: neither is used where others may,
+and both are made so that they may not, whatever the umask.
 """
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ import itertools
 import os
 import secrets
 import shutil
+import stat
 import sys
 import tempfile
 import warnings
@@ -32,8 +34,8 @@ from . import trust
 
 MAGIC = b"tileflow kernel 2\n"
 DIGEST = hashlib.sha256
-MODE = 0o755
-"""Of folders that we make, whatever the umask: nobody else writes there."""
+MODE, FILE_MODE = 0o755, 0o644
+"""Of folders and files that we make, whatever the umask: others read them, nobody else writes there."""
 PRIVATE = 0o700
 """Of our folder among everybody's temporary files."""
 
@@ -112,12 +114,15 @@ def _for_this_process() -> Path:
 
 
 def make_folder() -> None:
-    """Make `folder` and what is missing above it (OSError where that fails, or somebody else was faster)."""
+    """Make `folder` and what is missing above it (OSError where that fails)."""
     if folder().is_dir():
         return
     for path in reversed([folder(), *folder().parents]):
         if not path.is_dir():
-            path.mkdir(MODE, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(MODE)
+                if path in (folder(), root()):                   # ours alone: what is above them stays as narrow as the umask makes it
+                    path.chmod(MODE)
     if why := trust.doubt(folder()):
         raise PermissionError(errno.EPERM, why)
 
@@ -133,7 +138,7 @@ def writable() -> bool:
 
 def damaged() -> list[Path]:
     """The files of this version whose content is not what was written; they are compiled anew when they are needed next."""
-    return [path for path in sorted(folder().glob("*.nbc")) if path.is_file() and _payload(path) is None]
+    return [path for path in sorted(folder().glob("*.nbc")) if path.is_file() and not path.is_symlink() and _payload(path) is None]
 
 
 def _digest(path: Path, payload: bytes) -> bytes:
@@ -142,11 +147,20 @@ def _digest(path: Path, payload: bytes) -> bytes:
 
 
 def _payload(path: Path) -> bytes | None:
-    """What was written to a file; None where that is not what it holds (OSError where it cannot be read)."""
-    content = path.read_bytes()
+    """What was written to a file; None where that is not what it holds, or others may write it (OSError where it cannot be read)."""
+    with open(path, "rb", opener=_no_link) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or trust.doubt_of(file.fileno(), status):
+            return None
+        content = file.read()
     start = len(MAGIC) + DIGEST().digest_size
     payload = content[start:]
     return payload if content[:start] == MAGIC + _digest(path, payload) else None
+
+
+def _no_link(path: str, flags: int) -> int:
+    """Open what has that name itself, for its owner alone where it is made, and without waiting for the other end of a fifo."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o600)
 
 
 def _path(name: str) -> Path:
@@ -154,7 +168,7 @@ def _path(name: str) -> Path:
 
 
 def read(name: str) -> bytes | None:
-    """What was written under a name; None where there is nothing, or nothing whole (then it is deleted)."""
+    """What was written under a name; None where there is nothing, or nothing whole that is ours alone (then it is deleted)."""
     path = _path(name)
     try:
         payload = _payload(path)
@@ -172,7 +186,10 @@ def write(name: str, payload: bytes) -> None:
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}.tmp")
     try:
         make_folder()
-        temporary.write_bytes(MAGIC + _digest(path, payload) + payload)
+        with open(temporary, "xb", opener=_no_link) as file:
+            file.write(MAGIC + _digest(path, payload) + payload)
+            if hasattr(os, "fchmod"):
+                os.fchmod(file.fileno(), FILE_MODE)
         os.replace(temporary, path)
     except BaseException as error:
         with contextlib.suppress(OSError):

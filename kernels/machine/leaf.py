@@ -36,7 +36,7 @@ from numba.np.numpy_support import from_dtype
 
 from ..dtypes import ELEMENTS
 from ..isa import cpu
-from . import inner, stored
+from . import content, inner, stored
 
 WORD = ir.IntType(64)
 ENTRY = "int64(intp,intp,intp,intp)"
@@ -194,7 +194,7 @@ class Leaf:
             same: {output: input} pairs of parameters that share memory. The body gets one view twice, so that LLVM
                 sees one pointer and its overlap checks do not send the loop to scalar code.
             checked: the body returns a status.
-            key: whatever else shapes the code and is not in `signature` (static parameters of a factory, closures).
+            key: whatever else shapes the code and neither `signature` nor the body's content tells (`content`): objects in closures.
             numbers: the class of the parameter `numbers`, if the signature has one.
             narrowed: how a call of this leaf is done with some parameters, by their place among those with words, in 16-bit memory of these types
                 while it computes in float32; None where it cannot. Arrays cut by rows need none of it (`streamed`).
@@ -213,19 +213,21 @@ class Leaf:
 
     @property
     def identity(self) -> str:
-        """A hash of everything that shapes the machine code, apart from the kernel sources themselves."""
+        """A hash of everything that shapes the machine code, apart from the kernel sources themselves (and the processor: `stored.target`)."""
         options = sorted((name, sorted(value) if isinstance(value, (set, frozenset)) else value) for name, value in self.options.items())
         named = [p.numbers.names() for p in self.parameters if p.numbers]
         what = repr((self.twin.__module__, self.twin.__qualname__, self.signature, sorted(self.same.items()), self.checked,
-                     self._key, options, cpu.current().name, *named))
+                     self._key, self._content, options, cpu.current().name, *named))
         return hashlib.sha1(what.encode()).hexdigest()[:16]
+
+    @functools.cached_property
+    def _content(self) -> str:
+        return content.digest(self.twin)
 
     @property
     def _stored(self) -> str:
         """What the cache calls the machine code."""
-        code = self.twin.__code__
-        body = hashlib.sha1(repr((code.co_firstlineno, code.co_names)).encode() + code.co_code).hexdigest()[:8]
-        return f"{self.twin.__module__}.{self.name}-{self.identity}-{body}-{stored.target()}"
+        return f"{self.twin.__module__}.{self.name}-{self.identity}-{stored.target()}"
 
     def load(self) -> bool:
         """Make the code ready if that needs no compiler: it is ready, or the cache has it. Returns whether it is."""

@@ -1,10 +1,18 @@
-"""Whether nobody else can put files into a folder: compiled code is run as it is found."""
+"""Whether nobody else can put files into a folder, or write one: compiled code is run as it is found."""
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+import struct
 from collections.abc import Iterator
 from pathlib import Path
+
+ACL = "system.posix_acl_access"
+"""Linux's extended attribute of an access control list: a version, then entries. The mode's bits of the group bound what they allow."""
+_ENTRY = struct.Struct("<HHI")
+_USER, _GROUP = 0x02, 0x08
+"""Kinds of entries: for somebody, and for some group, by number."""
 
 
 def doubt(folder: Path) -> str:
@@ -13,25 +21,35 @@ def doubt(folder: Path) -> str:
     What is not there yet is made by us, in a folder that is looked at. Root's folders are trusted, and those of whoever owns "/" (in a user
     namespace nobody is called root).
     """
-    if not hasattr(os, "getuid"):
-        return ""
-    trusted = {0, os.getuid(), os.stat("/").st_uid}
     lexical, real = Path(os.path.abspath(folder)), Path(os.path.realpath(folder))
     for place in _chain(lexical, real):
         try:
             status = os.lstat(place)
         except OSError:
             continue
-        if status.st_uid not in trusted:
-            return f"{place} belongs to another user"
-        if stat.S_ISLNK(status.st_mode):                         # where it leads to is looked at as part of the real path
-            continue
-        mode = stat.S_IMODE(status.st_mode)
-        if mode & stat.S_ISVTX and place not in (lexical, real):          # others can add names there, but not touch ours
-            continue
-        if mode & stat.S_IWOTH or (mode & stat.S_IWGRP and not _nobody_else_in(status.st_gid)):
-            return f"{place} may be written by other users (mode {mode:o})"
+        # Where a link leads to is looked at as part of the real path. Above, where a folder is sticky, others can add names but not touch ours.
+        owner_only = stat.S_ISLNK(status.st_mode) or (status.st_mode & stat.S_ISVTX and place not in (lexical, real))
+        if why := _owner(status) if owner_only else doubt_of(place, status):
+            return f"{place} {why}"
     return ""
+
+
+def doubt_of(place: Path | int, status: os.stat_result) -> str:
+    """The same for one file or folder, by its path or by the descriptor under which it is open, and what the system says of it."""
+    if why := _owner(status):
+        return why
+    mode = stat.S_IMODE(status.st_mode)
+    if hasattr(os, "getuid") and (mode & stat.S_IWOTH or (mode & stat.S_IWGRP and not (_nobody_else_in(status.st_gid) and _nobody_listed(place)))):
+        return f"may be written by other users (mode {mode:o})"
+    return ""
+
+
+def _owner(status: os.stat_result) -> str:
+    return "belongs to another user" if hasattr(os, "getuid") and status.st_uid not in _trusted() else ""
+
+
+def _trusted() -> set[int]:
+    return {0, os.getuid(), os.stat("/").st_uid}
 
 
 def _chain(lexical: Path, real: Path) -> Iterator[Path]:
@@ -40,13 +58,34 @@ def _chain(lexical: Path, real: Path) -> Iterator[Path]:
 
 
 def _nobody_else_in(group: int) -> bool:
-    """A group of one: root's, or the one of this user's own name that many systems make with an account."""
+    """A group of one: root's, or the one of this user's own name that many systems make with an account. Whoever is listed in it or has it as
+    primary group counts."""
     import grp
     import pwd
-    if group == 0:
-        return True
+    own = _names(0, os.getuid())
     try:
-        name, found = pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(group)
+        found = grp.getgrgid(group)
     except KeyError:
-        return False
-    return found.gr_name == name and set(found.gr_mem) <= {name}
+        return group == 0
+    members = {*found.gr_mem, *(account.pw_name for account in pwd.getpwall() if account.pw_gid == group)}
+    return (group == 0 or {found.gr_name} <= _names(os.getuid())) and members <= own
+
+
+def _names(*users: int) -> set[str]:
+    """What users of these numbers are called, those that are."""
+    import pwd
+    found = set()
+    for user in users:
+        with contextlib.suppress(KeyError):
+            found.add(pwd.getpwuid(user).pw_name)
+    return found
+
+
+def _nobody_listed(place: Path | int) -> bool:
+    """No access control list lets another user write, or a group that somebody else is in."""
+    entries = b""
+    if hasattr(os, "getxattr"):
+        with contextlib.suppress(OSError):                       # there is none
+            entries = os.getxattr(place, ACL)[4:]
+    writers = [(kind, number) for kind, allowed, number in _ENTRY.iter_unpack(entries) if allowed & 2]
+    return all(number in _trusted() if kind == _USER else _nobody_else_in(number) for kind, number in writers if kind in (_USER, _GROUP))

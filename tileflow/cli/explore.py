@@ -10,6 +10,7 @@ from ..errors import OptionError
 from ..kinds import Flag
 from ..options import Options, declarations
 from ..terminal import say
+from ..text import shown
 from ..uses import AXES, check_use
 from . import suggest
 from .arguments import BOTH, Several, add_model, add_options, model_path, options_of
@@ -88,4 +89,4 @@ def _numbers(flag: str, text: str) -> list[int]:
     try:
         return [int(word) for word in text.split(",")]
     except ValueError:
-        raise OptionError(f"{flag} must be whole numbers of at least 1, joined by commas, not {text!r}.") from None
+        raise OptionError(f"{flag} must be whole numbers of at least 1, joined by commas, not {shown(text)}.") from None

@@ -12,6 +12,7 @@ from ..errors import OptionError
 from ..kinds import Choice, Range
 from ..kinds import Integer as Whole
 from ..options import Options, declarations
+from ..text import shown
 from ..uses import AXES, OF_MACHINE_ALONE, check_use, for_training
 
 MOST = 10_000
@@ -57,7 +58,7 @@ def settings(base: Options, axes: Mapping[str, Any]) -> list[Setting]:
     trains = lists.get("training", [False])
     for value in trains:
         if not isinstance(value, bool):
-            raise OptionError(f"training must be true, false or a list of both, not {value!r}.")
+            raise OptionError(f"training must be true, false or a list of both, not {shown(value)}.")
     found: list[Setting] = []
     seen: set[str] = set()
     for combination in itertools.product(*lists.values()):
@@ -93,7 +94,7 @@ def _on_ipus(value: Any, base: Options, training: bool) -> dict[str, Any]:
     try:
         count = _IPUS.check(value)
     except ValueError:
-        raise OptionError(f"ipus must be {_IPUS.expected}, not {value!r}.") from None
+        raise OptionError(f"ipus must be {_IPUS.expected}, not {shown(value)}.") from None
     for name in ("stages", "pipeline_splits", "auto_pipeline"):
         if base.given(name, files=False):
             raise OptionError(f"Option {name} says on how many IPUs the model runs, and so does ipus; leave one of them out.")
@@ -115,7 +116,7 @@ def _checked(name: str, value: Any, words: Sequence[str]) -> Any:
     try:
         return declarations()[name].check(value)
     except OptionError:
-        raise OptionError(f"precision must be one of {', '.join(dict.fromkeys(words))}, not {value!r}.") from None
+        raise OptionError(f"precision must be one of {', '.join(dict.fromkeys(words))}, not {shown(value)}.") from None
 
 
 def _shown(value: Any) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +25,14 @@ class Entry:
     """A name of PopTorch's.
 
     options: what it sets. says: what it comes to, or what to do instead: one or more sentences. take: None where nothing can be set by it.
+    idle: it sets nothing and is taken all the same, for what is computed does not depend on it.
     """
 
     name: str
     says: str
     options: tuple[str, ...] = ()
     take: Take | None = None
+    idle: bool = False
 
 
 def _is(name: str, option: str, says: str = "") -> Entry:
@@ -48,6 +51,19 @@ def _switch(name: str, option: str, says: str = "") -> Entry:
 
 def _none(name: str, says: str) -> Entry:
     return Entry(name, says)
+
+
+def _idle(name: str, arguments: str, says: str) -> Entry:
+    """A call without effect here that harms nobody: taken, with a sentence. arguments: what it takes there, "log_dir" or "profile_dir=None"."""
+    def take(*_args: Any, **_kwargs: Any) -> Mapping[str, Any]:
+        return {}
+    parameters = []
+    for word in filter(None, arguments.split(", ")):
+        named, _, default = word.lstrip("*").partition("=")
+        kind = inspect.Parameter.VAR_POSITIONAL if word[0] == "*" else inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters.append(inspect.Parameter(named, kind, default=default or inspect.Parameter.empty))
+    take.__signature__ = inspect.Signature(parameters)                              # type: ignore[attr-defined]
+    return Entry(name, says, take=take, idle=True)
 
 
 def _refuse(says: str) -> Mapping[str, Any]:
@@ -132,7 +148,11 @@ def _policy(policy: Any) -> Mapping[str, Any]:
     lists = {**dict(zip(sets, call.args, strict=False)), **call.kwargs}
     if len(call.args) > len(sets) or not set(lists) <= set(sets) or not all(isinstance(names, list) for names in lists.values()):
         raise OptionError(f"Policy takes lists of operators' names: {', '.join(sets)}.")
-    return {"autocast": {name: kind for kind, names in lists.items() for name in names}}
+    rules = [(name, kind) for kind, names in lists.items() for name in names]
+    for name, kind in rules:
+        if not isinstance(name, str) or dict(rules)[name] != kind:
+            raise OptionError(f"Policy: {name!r} must be the name of an operator, in one of the lists.")
+    return {"autocast": dict(rules)}
 
 
 def _location(group: str) -> Take:
@@ -198,8 +218,9 @@ def _stable(enabled: Any) -> Mapping[str, Any]:
 STABLE = "statistics always take the mean first and then the squares of what differs from it; there is no other form, so leave it out."
 NO_HARDWARE = "there is no IPU to connect to. The option machine names the chip to simulate."
 NO_PROCESSES = "a run is one process, which uses all cores of the machine."
-SCHEDULER = "tileflow's planner has no scheduler of this kind; leave it out."
-STREAMS = "rows, weights and states lie in the computer's memory and are read where they are; nothing is streamed. Leave it out."
+CYCLES = "`tileflow compile MODEL --machine gc200` always says the cycles of the simulated chip."
+SCHEDULER = "tileflow's planner has no scheduler of this kind."
+STREAMS = "rows, weights and states lie in the computer's memory and are read where they are; nothing is streamed."
 
 OPTIONS = (
     _is("deviceIterations", "device_iterations"),
@@ -221,24 +242,23 @@ OPTIONS = (
           ("machine",), _ipu_model),
     _none("useIpuId", NO_HARDWARE),
     Entry("useOfflineIpuTarget", "Versions 1, 2 and 21 are `gc2`, `gc200` and `bow`.", ("machine",), _offline),
-    _none("enableExecutableCaching", "compiled kernels are always kept from run to run, in the folder that the environment variable "
+    _idle("enableExecutableCaching", "path", "compiled kernels are always kept from run to run, in the folder that the environment variable "
           "TILEFLOW_CACHE_DIR names; "
           "`tileflow doctor` says where."),
-    _none("logDir", "nothing is logged to files. What a run writes goes to the folder that the option out names."),
-    _none("maxRepeatLogs", "messages are said once; leave it out."),
-    _none("modelName", "reports go where `tileflow compile --report DIR` (report=DIR) says, one folder a model."),
-    _none("enableProfiling", "`tileflow compile MODEL --machine gc200 --report DIR` (tileflow.compile(model, machine=\"gc200\", "
-          "report=DIR)) writes the "
-          "report, a page and a trace."),
-    _none("logCycleCount", "`tileflow compile MODEL --machine gc200` always says the cycles of the simulated chip."),
+    _idle("logDir", "log_dir", "nothing is logged to files. What a run writes goes to the folder that the option out names."),
+    _idle("maxRepeatLogs", "max_lines", "messages are said once."),
+    _idle("modelName", "name", "reports go where `tileflow compile --report DIR` (report=DIR) says, one folder a model."),
+    _idle("enableProfiling", "profile_dir=None", "`tileflow compile MODEL --machine gc200 --report DIR` (tileflow.compile(model, "
+          "machine=\"gc200\", report=DIR)) writes the report, a page and a trace."),
+    _idle("logCycleCount", "log_cycle_count", CYCLES),
     Entry("enableSyntheticData", "True is `normal`, as there, for `train`; a model that is called takes any array.", ("synthetic_data",), _synthetic),
     Entry("enableStableNorm", f"True is taken, for it says what is so: {STABLE}", (), _stable),
     _switch("showCompilationProgressBar", "progress"),
-    _none("relaxOptimizerAttributesChecks", "an optimizer's unknown attribute is always an error, with the nearest name; leave it out."),
-    _none("sourceLocationExcludes", "operators are named after the layers or nodes they come from, not after frames of Python; leave it out."),
-    _none("appendToLocationExcludes", "operators are named after the layers or nodes they come from, not after frames of Python; leave it out."),
-    _none("disableModuleNamescope", "operators are always named by their path among the layers, for errors and reports; leave it out."),
-    _none("updatableNamedBuffers", "`load_state_dict` and `tileflow.load_state` set any buffer between two calls; leave it out."),
+    _idle("relaxOptimizerAttributesChecks", "relax=True", "an optimizer's unknown attribute is always an error, with the nearest name."),
+    _idle("sourceLocationExcludes", "*excludes", "operators are named after the layers or nodes they come from, not after frames of Python."),
+    _idle("appendToLocationExcludes", "*excludes", "operators are named after the layers or nodes they come from, not after frames of Python."),
+    _idle("disableModuleNamescope", "", "operators are always named by their path among the layers, for errors and reports."),
+    _idle("updatableNamedBuffers", "*buffers", "`load_state_dict` and `tileflow.load_state` set any buffer between two calls."),
     Entry("anchorTensor", "By the tensor's own name, the second, or a layer's or node's; after a call `model.anchored(name)` is its value, in the "
           "model's output mode.", ("anchored_tensors",), _anchor),
     _none("loadFromFile", "`Options.load(path)`, `--options FILE`, or the environment variable TILEFLOW_DEFAULT_OPTIONS."),
@@ -258,7 +278,8 @@ PRECISION = (
           lambda half_float_casting: {"half_float_casting": member("HalfFloatCastingBehavior", half_float_casting)}),
     _is("Precision.runningStatisticsAlwaysFloat", "running_statistics_always_float"),
     _switch("Precision.autocastEnabled", "autocast_enabled"),
-    Entry("Precision.autocastPolicy", "The policy's lists become one table; see `docs/half.md`.", ("autocast",), _policy),
+    Entry("Precision.autocastPolicy", "The policy's lists become one table; names of one operator are merged, with a warning "
+          "(`docs/precision.md`).", ("autocast",), _policy),
 )
 
 TRAINING = (
@@ -267,7 +288,7 @@ TRAINING = (
     Entry("Training.setMeanAccumulationAndReplicationReductionStrategy", "Post or Running.", ("mean_reduction_strategy",), _mean_strategy),
     Entry("Training.setAutomaticLossScaling", "`histogram`, PopART's way; tileflow also has `dynamic`, PyTorch's (`docs/loss-scaling.md`).",
           ("automatic_loss_scaling",), _automatic),
-    _none("Training.setConvolutionDithering", "the tile machine spreads the parts of an operator evenly over the tiles by itself; leave it out."),
+    _idle("Training.setConvolutionDithering", "enabled", "the tile machine spreads the parts of an operator evenly over the tiles by itself."),
 )
 
 TENSOR_LOCATIONS = (
@@ -290,15 +311,16 @@ SETTINGS = (
     Entry("TensorLocationSettings.useIOTilesToStore", "Stands within setWeightLocation and the others.", ("io_tiles_for",)),
 )
 
-JIT = (_none("Jit.traceModel", "nothing is traced: the graph is read from the ONNX file, or recorded from the layers once. Leave it out."),)
+JIT = (_idle("Jit.traceModel", "trace_model", "nothing is traced: the graph is read from the ONNX file, or recorded from the layers once."),)
 
-DISTRIBUTED = tuple(_none(f"Distributed.{name}", f"{NO_PROCESSES} {more}Leave it out.") for name, more in (
-    ("disable", ""), ("setEnvVarNames", ""), ("configureProcessId", ""), ("processId", ""), ("numProcesses", "")))
+DISTRIBUTED = (_idle("Distributed.disable", "", NO_PROCESSES), *(_none(f"Distributed.{name}", f"{NO_PROCESSES} Leave it out.") for name in (
+    "setEnvVarNames", "configureProcessId", "processId", "numProcesses")))
 
 POPART = (
     _none("_Popart.set", "the keys are below; each is an option of its own, or none."),
-    _none("_Popart.setPatterns", "graph rewrites are not chosen by hand; `tileflow compile MODEL` prints the program that they leave."),
-    _none("_Popart.setEngineOptions", "Poplar's engine is not part of tileflow; see `enableProfiling` for reports."),
+    _idle("_Popart.setPatterns", "patterns, level=2", "graph rewrites are not chosen by hand; `tileflow compile MODEL` prints the program that "
+          "they leave."),
+    _idle("_Popart.setEngineOptions", "engine_options", "Poplar's engine is not part of tileflow; see `enableProfiling` for reports."),
     Entry("_Popart.autoRecomputation", "None (0) is false; Standard (1), Pipeline (3) and RecomputeAll (4) are true.", ("recompute",),
           _recomputation),
     Entry("_Popart.automaticLossScalingSettings.enabled", "`histogram`.", ("automatic_loss_scaling",), _automatic),
@@ -308,37 +330,36 @@ POPART = (
     _none("_Popart.automaticLossScalingSettings.gradientTensorTrackingMethod", "the histogram looks at all 16-bit gradients of weights."),
     _is("_Popart.defaultBufferingDepth", "prefetch", "Batches prepared ahead, on this computer."),
     _is("_Popart.defaultPrefetchBufferingDepth", "prefetch", "Batches prepared ahead, on this computer."),
-    _none("_Popart.enablePrefetchDatastreams", "the option prefetch says how many batches are prepared ahead; 0 prepares them on demand."),
+    _idle("_Popart.enablePrefetchDatastreams", "value", "the option prefetch says how many batches are prepared ahead; 0 prepares them on demand."),
     Entry("_Popart.enableStableNorm", f"True is taken, for it says what is so: {STABLE}", (), _stable),
     _switch("_Popart.enableFloatingPointChecks", "detect_anomaly"),
-    _none("_Popart.enableOutlining", "the tile machine counts the code of equal operators once by itself; leave it out."),
-    _none("_Popart.outlineThreshold", "the tile machine counts the code of equal operators once by itself; leave it out."),
-    _none("_Popart.outlineSequenceBreakCost", "the tile machine counts the code of equal operators once by itself; leave it out."),
-    _none("_Popart.subgraphCopyingStrategy", "there are no outlined subgraphs to copy for; leave it out."),
-    _none("_Popart.accumulateOuterFragmentSettings.schedule", "the IPUs of a model change their weights one after the other (Serial, PopART's own "
-          "default); leave it out."),
-    *(_none(f"_Popart.{name}", SCHEDULER) for name in (
+    _idle("_Popart.enableOutlining", "value", "the tile machine counts the code of equal operators once by itself."),
+    _idle("_Popart.outlineThreshold", "value", "the tile machine counts the code of equal operators once by itself."),
+    _idle("_Popart.outlineSequenceBreakCost", "value", "the tile machine counts the code of equal operators once by itself."),
+    _idle("_Popart.subgraphCopyingStrategy", "value", "there are no outlined subgraphs to copy for."),
+    _idle("_Popart.accumulateOuterFragmentSettings.schedule", "value", "the IPUs of a model change their weights one after the other (Serial, "
+          "PopART's own default)."),
+    *(_idle(f"_Popart.{name}", "value", SCHEDULER) for name in (
         "accumulateOuterFragmentSettings.excludedVirtualGraphs", "timeLimitScheduler", "swapLimitScheduler",
         "decomposeGradSum", "mergeVarUpdate", "mergeVarUpdateMemThreshold", "batchSerializationSettings.factor", "batchSerializationSettings.method",
         "batchSerializationSettings.transformContext", "batchSerializationSettings.batchSchedule")),
     *(_none(f"_Popart.executionPhaseSettings.{name}", "the options strategy, stages and separate_backward_phase say what phases there are.")
       for name in ("phases", "stages")),
-    *(_none(f"_Popart.{name}", STREAMS) for name in (
+    *(_idle(f"_Popart.{name}", "value", STREAMS) for name in (
         "disableGradAccumulationTensorStreams", "disableOptimizerStateTensorStreams", "rearrangeAnchorsOnHost", "groupHostSync")),
-    _none("_Popart.saveInitializersToFile", "`save_onnx` and `tileflow.save_state` write weights; an ONNX file is read with the files of "
-          "its external data."),
-    _none("_Popart.replicatedCollectivesSettings", "the tile machine chooses how sums over replicas are made; leave it out."),
+    _idle("_Popart.saveInitializersToFile", "value", "`save_onnx` and `tileflow.save_state` write weights; an ONNX file is read with the "
+          "files of its external data."),
+    _idle("_Popart.replicatedCollectivesSettings", "value", "the tile machine chooses how sums over replicas are made."),
     _none("_Popart.groupNormStridedChannelGrouping", "groups of channels are consecutive, as in PyTorch and ONNX."),
-    _none("_Popart.ensureFp32LossScaleTensor", "the loss scale is always float32; leave it out."),
+    _idle("_Popart.ensureFp32LossScaleTensor", "value", "the loss scale is always float32."),
     _none("_Popart.enableSupportedDataTypeCasting", "inputs that fit are always cast; what would lose digits is said. Leave it out."),
     _none("_Popart.enableNonStableSoftmax", "softmax always subtracts the largest element; there is no other form, so leave it out."),
     _none("_Popart.constantWeights", "inference always takes weights as they are at the call; leave it out."),
-    _none("_Popart.instrumentWithHardwareCycleCounter", "`tileflow compile MODEL --machine gc200` always says the cycles of the simulated chip."),
-    _none("_Popart.hardwareInstrumentations", "`tileflow compile MODEL --machine gc200` always says the cycles of the simulated chip."),
+    *(_idle(f"_Popart.{name}", "value", CYCLES) for name in ("instrumentWithHardwareCycleCounter", "hardwareInstrumentations")),
     *(_none(f"_Popart.{name}", "the tile machine's planner takes available_memory_proportion, partials, serialized_matmul, joint_plans and "
           "tile_plans; there "
-            "are no options of Poplar's libraries.") for name in (
-        "engineOptions", "convolutionOptions", "matmulOptions", "lstmOptions", "gclOptions")),
+            "are no options of Poplar's libraries.") for name in ("convolutionOptions", "matmulOptions", "lstmOptions")),
+    *(_idle(f"_Popart.{name}", "value", "Poplar's engine and its libraries are not part of tileflow.") for name in ("engineOptions", "gclOptions")),
 )
 
 ENVIRONMENT = (
@@ -457,6 +478,8 @@ def _applied(entry: Entry, shown: str, args: Sequence[Any], kwargs: Mapping[str,
         wanted = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default}" for p in signature.parameters.values())
         given = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
         raise OptionError(f"{shown} takes ({wanted}), not ({given}).") from None
+    if entry.idle:
+        warnings.warn(f"{shown} has no effect: {entry.says}", stacklevel=2)
     try:
         return {name: _literal(name, value) for name, value in entry.take(*args, **kwargs).items()}
     except OptionError as error:

@@ -113,6 +113,8 @@ class Chain:
 
     def _cut(self, count: int, end: int, wanted: Wanted, activations: bool) -> _Cut:
         """The best cut of what is before `end` into so many stages, what follows being one more on the first IPU; ValueError where there is none."""
+        if count > end:                     # before there are lists of so many
+            raise ValueError(f"{end} pieces of work cannot be {count} stages")
         returns = end < len(self.nodes)
         stages = count + returns
         factors = [(BACKWARD + wanted.again(k, stages) if wanted.training else 1.0) for k in range(count)]

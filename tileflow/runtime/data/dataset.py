@@ -276,9 +276,10 @@ class Dataset:
         if len(taken) == len(names):
             spare = [name for name in self.fields if name not in names]
             return {name: self.fields[name] for name in names}, [f"The model has no input for {', '.join(spare)}."] if spare else []
-        if all(name in self.columns for name in names):
+        places = {name: i for i, name in enumerate(self.columns)}
+        if places.keys() >= {*names}:
             table = next(iter(self.fields.values())).array
-            return {name: Field.of(table[:, self.columns.index(name)], f"Column {name}") for name in names}, []
+            return {name: Field.of(table[:, places[name]], f"Column {name}") for name in names}, []
         if len(names) == len(self.fields):
             rest = iter([name for name in self.fields if name not in taken])
             pairs = {name: name if name in taken else next(rest) for name in names}

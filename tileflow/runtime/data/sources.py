@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -15,6 +15,7 @@ from ...errors import DataError, OptionError
 from ...feed.items import Items, Stream, array_of, is_by_number, is_one_by_one
 from ...graph.types import kind_of
 from ...options import Options
+from ...text import one_line
 from .columns import Head, columns_of
 from .dataset import Dataset, Field
 from .idx import find_idx, is_idx, read_idx
@@ -235,11 +236,15 @@ def _table(path: Path, options: Options, trained: Roles) -> Data:
 
     def inputs_of(columns: tuple[str, ...]) -> list[int]:
         names = options.inputs or (trained.inputs if set(trained.inputs) <= set(columns) else ())
-        return [_column(columns, name, path) for name in names] or [i for i in range(len(columns)) if i != label_of(columns)]
+        if names:
+            return _columns(columns, names, path)
+        label = label_of(columns)
+        return [i for i in range(len(columns)) if i != label]
 
     table = read_table(path, label_of, inputs_of)
     label, chosen = table.label, inputs_of(table.columns)
-    lost = [] if options.inputs or not has_names(table.columns) else [name for name in trained.inputs if name not in table.columns]
+    present = set(table.columns)
+    lost = [] if options.inputs or not has_names(table.columns) else [name for name in trained.inputs if name not in present]
     notes = () if not lost or not len(chosen) == len(trained.inputs) > 1 else (
         f"Table {path} has no column {', '.join(lost[:5])}{' ...' if len(lost) > 5 else ''}, as the data that the model was trained on had; its "
         "columns are taken in order.",)
@@ -264,7 +269,7 @@ def _label_column(columns: tuple[str, ...], options: Options, trained: Roles, pa
     """The column with the labels: the option's, else the one of the training, which the table may lack, else the only one that is called
     like a label (y beside an x is a coordinate), else the last."""
     if options.label:
-        return _column(columns, options.label, path)
+        return _columns(columns, [options.label], path)[0]
     if trained.label is not None:
         return columns.index(trained.label) if trained.label in columns else None
     lower = [name.lower() for name in columns]
@@ -272,10 +277,13 @@ def _label_column(columns: tuple[str, ...], options: Options, trained: Roles, pa
     return named[0] if len(named) == 1 else len(columns) - 1
 
 
-def _column(columns: tuple[str, ...], name: str, path: Path) -> int:
-    if name not in columns:
-        raise DataError(f"Table {path} has no column {name!r}; its columns are {', '.join(columns)}.")
-    return columns.index(name)
+def _columns(columns: tuple[str, ...], names: Sequence[str], path: Path) -> list[int]:
+    """The places of columns."""
+    places = {name: i for i, name in enumerate(columns)}
+    for name in names:
+        if name not in places:
+            raise DataError(f"Table {path} has no column {name!r}; its columns are {one_line(', '.join(columns), 1000)}.")
+    return [places[name] for name in names]
 
 
 def _named(arrays: Arrays, name: str, options: Options, trained: Roles) -> Data:

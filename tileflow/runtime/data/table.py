@@ -5,6 +5,7 @@ import csv
 import math
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,7 @@ def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None],
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"Table {path} cannot be read: {error}.") from None
     if len(set(columns)) != len(columns):
-        twice = next(name for name in columns if columns.count(name) > 1)
+        twice = Counter(columns).most_common(1)[0][0]
         raise DataError(f"Table {path} has two columns {twice!r}; rename one.")
     return Table(columns, values, label, words, counted)
 
@@ -169,16 +170,16 @@ def _fast(file: TextIO, delimiter: str, header: bool, columns: list[int] | None 
 
 def _careful(path: Path, delimiter: str, columns: tuple[str, ...], header: bool, wanted: set[int]) -> np.ndarray:
     """Cell by cell, to say which one is wrong; NaN in the columns of words and those that nobody wants."""
-    rows = [[math.nan if i not in wanted else _number(path, line, name, cell) for i, (name, cell) in enumerate(zip(columns, cells, strict=True))]
-            for line, cells in _lines(path, delimiter, len(columns), header)]
+    order, rows = sorted(wanted), []
+    for line, cells in _lines(path, delimiter, len(columns), header):
+        try:
+            rows.append(np.array([float(cells[i]) for i in order]))
+        except ValueError:
+            wrong = next(i for i in order if not _is_number(cells[i]))
+            raise DataError(f"Table {path}, line {line}, column {columns[wrong]}: {cells[wrong]!r} is not a number; "
+                            "replace it or leave its row out.") from None
     if not rows:
         raise DataError(f"Table {path} has no rows.")
-    return np.array(rows)
-
-
-def _number(path: Path, line: int, column: str, cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        raise DataError(f"Table {path}, line {line}, column {column}: {cell!r} is not a number; "
-                        "replace it or leave its row out.") from None
+    found = np.full((len(rows), len(columns)), math.nan)
+    found[:, order] = rows
+    return found

@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +16,8 @@ from typing import Any
 
 from ...errors import OptionError
 from ...graph import NARROW
-from ...reading import read_text
+from ...reading import parsed, read_text
+from ...text import shown
 
 DEVICE_DTYPES = {"float64": "float32", "int64": "int32", "uint64": "uint32", "bfloat16": "float16"}
 """Element types the tiles do not have, and what they hold instead: bfloat16 takes the room and the time of float16."""
@@ -96,7 +96,7 @@ class Chip:
             if f.name not in ("name", "matrix", "sources"):
                 object.__setattr__(self, f.name, _checked(self.name, f.name, getattr(self, f.name), f.type in ("int", int)))
         if not isinstance(self.name, str) or not self.name:
-            raise OptionError(f"A chip's name must be a text that is not empty, not {self.name!r}.")
+            raise OptionError(f"A chip's name must be a text that is not empty, not {shown(self.name)}.")
         if self.reserved_bytes >= self.bytes_per_tile:
             raise OptionError(f"Chip {self.name}: reserved_bytes {self.reserved_bytes} must be below bytes_per_tile {self.bytes_per_tile}.")
         object.__setattr__(self, "matrix", MappingProxyType({k: _unit(self.name, k, v) for k, v in dict(self.matrix).items()}))
@@ -178,6 +178,8 @@ class Chip:
         """
         values = dict(table)
         base = values.pop("base", None)
+        if base is not None and not (isinstance(base, str) and base.lower() in CHIPS):
+            raise OptionError(f"{where}: there is no machine {shown(base)} to be the base; choose one of {', '.join(CHIPS)}.")
         values.setdefault("name", Path(where).stem)
         _known(where, values)
         if "matrix" in values:
@@ -197,14 +199,14 @@ class Chip:
             OptionError: the file cannot be read or is not a chip.
         """
         try:
-            table = tomllib.loads(read_text(path))
+            table = parsed(tomllib.loads, read_text(path))
         except (OSError, UnicodeDecodeError) as error:
             raise OptionError(f"The chip file {path} cannot be read: {error}.") from error
-        except tomllib.TOMLDecodeError as error:
+        except ValueError as error:
             raise OptionError(f"The chip file {path} is not valid TOML: {error}.") from error
         inner = table.get("chip", table)
         if not isinstance(inner, dict):
-            raise OptionError(f"The chip file {path} must hold a table, not {inner!r}.")
+            raise OptionError(f"The chip file {path} must hold a table, not {shown(inner)}.")
         return cls.from_dict(inner, str(path))
 
 
@@ -219,15 +221,18 @@ def _known(where: str, values: Mapping[str, Any]) -> None:
                               f"It has {', '.join(_FIELDS)}.")
 
 
+MOST_TILES, MOST_WHOLE, MOST = 100_000, 10 ** 12, 10 ** 18
+"""Bounds of a chip's constants, far beyond any machine: plans count tiles one by one, and in what is computed of the others nothing overflows."""
 _MAY_BE_ZERO = ("copy_call_cycles", "sync_cycles", "launch_cycles", "piece_cycles", "link_sync_cycles", "reserved_bytes")
 
 
 def _checked(where: str, name: str, value: Any, whole: bool) -> Any:
-    least = 0 if name in _MAY_BE_ZERO else 1 if whole else 1e-9
+    least, most = (0 if name in _MAY_BE_ZERO else 1 if whole else 1e-9), (MOST_TILES if name == "tiles" else MOST_WHOLE if whole else MOST)
     kind = "a whole number" if whole else "a number"
     wrong = isinstance(value, bool) or not isinstance(value, (int,) if whole else (int, float))
-    if wrong or not math.isfinite(value) or value < least:
-        raise OptionError(f"Chip {where}: {name} must be {kind} {'of at least ' + str(least) if whole else 'above 0'}, not {value!r}.")
+    if wrong or not least <= value <= most:
+        bound = f"of at most {most:,}" if not wrong and value > most else f"of at least {least}" if whole else "above 0"
+        raise OptionError(f"Chip {where}: {name} must be {kind} {bound}, not {shown(value)}.")
     return value if whole else float(value)
 
 
@@ -236,7 +241,7 @@ def _unit(where: str, types: Any, unit: Any) -> MatrixUnit:
     if len(parts) != 2 or any(p not in ITEMSIZE for p in parts):
         raise OptionError(f"Chip {where}: a matrix unit is named <input type>.<partials type>, for example float16.float32, not {types!r}.")
     if not isinstance(unit, MatrixUnit):
-        raise OptionError(f"Chip {where}: matrix.{types} must be a MatrixUnit or a table with macs_per_cycle, units and k_grain, not {unit!r}.")
+        raise OptionError(f"Chip {where}: matrix.{types} must be a MatrixUnit or a table with macs_per_cycle, units and k_grain, not {shown(unit)}.")
     for f in dataclasses.fields(unit):
         _checked(where, f"matrix.{types}.{f.name}", getattr(unit, f.name), True)
     return unit
@@ -245,7 +250,7 @@ def _unit(where: str, types: Any, unit: Any) -> MatrixUnit:
 def _units(where: str, table: Any) -> dict[str, MatrixUnit]:
     """Matrix units from tables; TOML's dotted keys may have nested the two types."""
     if not isinstance(table, Mapping):
-        raise OptionError(f"{where}: matrix must be a table of tables, not {table!r}.")
+        raise OptionError(f"{where}: matrix must be a table of tables, not {shown(table)}.")
     flat: dict[str, Any] = {}
     for name, value in table.items():
         nested = isinstance(value, Mapping) and value and all(isinstance(v, (Mapping, MatrixUnit)) for v in value.values())
@@ -312,5 +317,5 @@ def chip(machine: str | Path | Chip) -> Chip:
     if name.endswith(".toml"):
         return Chip.load(name)
     if name.lower() not in CHIPS:
-        raise OptionError(f"There is no machine {name!r}; choose one of {', '.join(CHIPS)}, or give a TOML file ending in .toml.")
+        raise OptionError(f"There is no machine {shown(name)}; choose one of {', '.join(CHIPS)}, or give a TOML file ending in .toml.")
     return CHIPS[name.lower()]
