@@ -220,7 +220,7 @@ def clip(site: Site) -> Sequence[Value]:
 
 
 @form("Dropout")
-def dropout(site: Site) -> Sequence[Value]:
+def dropout(site: Site) -> Sequence[Value | np.ndarray]:
     """Until opset 12 the file's Dropout does nothing; later it has a training_mode; the importer's `training` overrides both.
     Each node draws random numbers of its own stream."""
     if site.scope.training is None:
@@ -228,7 +228,11 @@ def dropout(site: Site) -> Sequence[Value]:
     else:
         active = site.scope.training
     ratio = float(site.scalar(1)) if site.has(1) else float(site.attrs.get("ratio", 0.5))
-    found = site.finish("Dropout", site.value(0), ratio=ratio, training_mode=int(active), stream=site.scope.next_stream(), mask=int(site.wants(1)))
+    stream = site.scope.next_stream()
+    if not active:                                           # a mask of ones takes no memory unless it is read
+        y, = site.finish("Dropout", site.value(0), ratio=ratio, stream=stream, names=site.outputs[:1])
+        return y, np.broadcast_to(np.ones((), bool if site.opset >= 10 else y.type.numpy), y.shape)
+    found = site.finish("Dropout", site.value(0), ratio=ratio, training_mode=1, stream=stream, mask=int(site.wants(1)))
     if site.opset < 10 and site.wants(1):                    # older masks have the input's type
         return found[0], site.emit("Cast", found[1], to=found[0].dtype)
     return found
