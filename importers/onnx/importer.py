@@ -104,15 +104,15 @@ def import_graph(model: OnnxModel, *, dims: Mapping[str, int] | None = None, bat
 
 
 def input_types(model: OnnxModel, *, dims: Mapping[str, int] | None = None, batch: int | None = None,
-                float_dtype: str | None = None) -> dict[str, TensorType]:
-    """The types that the inputs of a model have by these sizes, by name, as `import_graph` would find them and with its errors."""
-    return _bound(model, dims, batch, None, float_dtype).types
+                float_dtype: str | None = None, restated: bool = True) -> dict[str, TensorType]:
+    """The types that the inputs of a model have by these sizes, by name, as `bind_inputs` finds them and with its errors."""
+    return _bound(model, dims, batch, None, float_dtype, restated).types
 
 
 def _bound(model: OnnxModel, dims: Mapping[str, int] | None, batch: int | None, types: Mapping[str, TensorType] | None,
-           float_dtype: str | None) -> Binding:
+           float_dtype: str | None, restated: bool = True) -> Binding:
     try:
-        return bind_inputs(model, dims, batch, types, float_dtype)
+        return bind_inputs(model, dims, batch, types, float_dtype, restated)
     except TileflowError as error:
         error.args = (one_line(error),)                       # names of dimensions can be of any length
         raise
