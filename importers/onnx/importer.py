@@ -276,6 +276,8 @@ class Importer:
     def _expanded(self, site: Site) -> Sequence[Value | np.ndarray | None]:
         """The node as the nodes of its function: one of the model's own, or ONNX's definition of the operator."""
         if site.domain == "" and site.op_type in FROM_VALUES:
+            for i in range(len(site.inputs)):
+                site.check_length(i)
             raise DynamicOperandError("its output's shape is computed while the model runs; the operands must be constants", frozenset(site.inputs))
         body = body_of(site.node, site.opsets, self.functions, [self.scope.type(name) if name else None for name in site.inputs])
         if body is None and site.domain == "" and site.schema is not None and site.op_type in FOLDERS:
