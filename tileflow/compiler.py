@@ -116,7 +116,7 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
              anchors: Sequence[Value] = (), marking: Marking | None = None, grouping: Mapping[str, Grouping] | None = None) -> Compilation:
     """Compile a forward graph for training.
 
-    The loss becomes the last output of the micro-step. Gradients are summed over an update's micro-batches and, with
+    The loss becomes an output of the micro-step: one of the model's own, or the last but for anchors. Gradients are summed over an update's micro-batches and, with
     `reduction="mean"`, divided by their number at the update, or kept as a running mean (`mean_reduction`, see `optim.base.Averaged`).
     `loss_scaling` is what the loss scale of a new session is: a state, so that another one takes effect without compiling.
 
@@ -127,7 +127,7 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
         marking: which layers run on which IPU, and how.
         broadcast_buffers: replicas share the buffers that micro-batches change; else each has its own.
         grouping: which replicas share a parameter, by name pattern; by default all of them.
-        anchors: values of the graph that become outputs, too: the last ones before the loss.
+        anchors: values of the graph that become outputs, too: the last ones.
         named: names of the network's own parameter objects, by identity, for an optimizer's groups that hold such.
 
     Raises:
@@ -144,10 +144,8 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
         p.loss = loss(b, _wide(b, p.micro.outputs))
         if p.loss.type.size != 1 or not p.loss.type.is_float:
             raise OptionError(f"The loss must be one floating-point number per micro-batch, got {p.loss.type}; reduce it, or use identity_loss.")
-        if p.loss not in p.micro.outputs:
-            p.micro.outputs.append(p.loss)
-        at = p.micro.outputs.index(p.loss)
-        p.micro.outputs[at:at] = extra
+        p.micro.outputs += [*([] if p.loss in p.micro.outputs else [p.loss]), *extra]
+        p.returned = len(p.micro.outputs)
 
     def differentiate(p: Program) -> None:
         trained = [s for s in p.micro.parameters if s.trainable]

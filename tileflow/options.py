@@ -100,7 +100,8 @@ class Options(Settings):
     epochs: int = _option(1, Integer(Range(least=0)), "training", "passes over the training data", common=True)
     loss: Loss = _option(
         "auto", Choice(("auto", "cross_entropy", "nll", "mse", "l1", "bce", "bce_with_logits", "identity")), "training",
-        "loss function; auto decides by the model's output and the labels and says why; identity takes the model's output as the loss", common=True)
+        "loss function; auto decides by the model's output and the labels and says why; identity: the model computes its loss itself "
+        "(nn.identity_loss, or its only output of one number)", common=True)
     ignore_index: int | None = _option(
         None, Integer(), "training", "class number of labels that do not count (cross_entropy, nll)", optional=True)
     class_weights: tuple[float, ...] = _option(

@@ -71,6 +71,7 @@ class Program:
     links: an input value of a part -> the value of another part that feeds it.
     own: states of which not all replicas have the same: what a part calls one -> what each replica's is called. Runs and folds are then `ahead` by
         the number of their replica.
+    returned: how many of the step's outputs a caller gets; None: all.
     skips: the update itself keeps the states as they were where loss or gradients are not finite, so that nobody needs to refuse them.
     notes: sentences on what a user should know of it, such as weights that no gradient reaches.
     staging: what the marks on nodes mean, for those who cut the step into stages (`strategy.cut`). caller: set once it is cut: `micro` has given way
@@ -82,6 +83,7 @@ class Program:
     schedule: Steps
     links: dict[Value, Value] = field(default_factory=dict)
     loss: Value | None = None
+    returned: int | None = None
     training: bool = False
     own: dict[str, tuple[str, ...]] = field(default_factory=dict)
     skips: bool = False
@@ -127,11 +129,8 @@ class Program:
 
     @property
     def outputs(self) -> list[Value]:
-        """What a caller gets per micro-batch: all that the step gives but the gradients, which follow the loss."""
-        if self.caller is not None:
-            return list(self.caller.outputs)
-        found = self.micro.outputs
-        return list(found) if self.loss is None else found[:found.index(self.loss) + 1]
+        """What a caller gets per micro-batch: all that the step gives but the gradients, which follow."""
+        return list(self.caller.outputs if self.caller is not None else self.micro.outputs[:self.returned])
 
     # ---- parts
 
