@@ -203,9 +203,9 @@ def test_anchors_beside_a_loss_that_comes_first() -> None:
 @pytest.mark.parametrize("precision", ["32-true", "16-true", "bf16-mixed", "16-mixed"])
 def test_a_loss_of_16_bits_is_returned_once(precision: str) -> None:
     (first, z), _, model = trained(PLACES["marked first"][0], precision=precision)
-    (scores, last), _, _ = trained(last, precision=precision)
+    (scores, other), _, _ = trained(last, precision=precision)
     assert first.dtype == np.float32
-    assert first.tobytes() == last.tobytes() == model.last_losses.tobytes()
+    assert first.tobytes() == other.tobytes() == model.last_losses.tobytes()
     assert z.tobytes() == scores.tobytes()
 
 

@@ -26,7 +26,7 @@ from .passes.serialize import serialize
 from .passes.split import hoist, split_fold
 from .precision import Precision
 from .program import Batching, Program
-from .replicas import Grouping, copy_of, grouped, own_states
+from .replicas import Grouping, copy_of, grouped, own_states, refuse_written
 from .strategy.mark import Marking
 
 Loss = Callable[[Builder, Sequence[Value]], Value]
@@ -86,9 +86,14 @@ Measures = Callable[[Builder, Sequence[Value]], Sequence[Value]]
 
 def inference(graph: Graph, batching: Batching, stop_after: str | None = None, serialized: Serial | None = None,
               measures: Measures | None = None, precision: Precision | None = None, anchors: Sequence[Value] = (),
-              marking: Marking | None = None, grouping: Mapping[str, Grouping] | None = None) -> Compilation:
+              marking: Marking | None = None, grouping: Mapping[str, Grouping] | None = None, broadcast_buffers: bool = True,
+              writes: bool = True) -> Compilation:
     """Compile a forward graph for inference; `measures` gives outputs that follow the model's own, `precision` says what is cast, `marking` what runs
-    on which IPU, `grouping` which replicas share a parameter, by name pattern. `anchors`, values of the graph, become the last outputs."""
+    on which IPU, `grouping` which replicas share a parameter, by name pattern. `anchors`, values of the graph, become the last outputs.
+    broadcast_buffers: as in `training`. writes: what the model writes into its buffers is kept; else each micro-batch finds them as they are."""
+    if not writes:
+        graph.write_nothing()
+
     def measure(p: Program) -> None:
         assert measures is not None
         b = Builder(p.micro, Origin(("loss",)))
@@ -97,7 +102,7 @@ def inference(graph: Graph, batching: Batching, stop_after: str | None = None, s
 
     more: list[Step] = [("loss", measure), ("simplify", _simplify)] if measures is not None else []
     steps: list[Step] = [("gather", _gather), ("autocast", _autocast(precision)), ("fold", _fold), ("cse", _cse), *_serialize(serialized), *more,
-                         *_stages(marking), ("split", _hoist), *_replicas(batching, True, grouping or {})]
+                         *_stages(marking), ("split", _split), *_replicas(batching, broadcast_buffers, grouping or {})]
     _anchor(graph, anchors)
     return run_steps(Program.of(graph, batching), steps, stop_after)
 
@@ -116,8 +121,8 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
              anchors: Sequence[Value] = (), marking: Marking | None = None, grouping: Mapping[str, Grouping] | None = None) -> Compilation:
     """Compile a forward graph for training.
 
-    The loss becomes an output of the micro-step: one of the model's own, or the last but for anchors. Gradients are summed over an update's micro-batches and, with
-    `reduction="mean"`, divided by their number at the update, or kept as a running mean (`mean_reduction`, see `optim.base.Averaged`).
+    The loss becomes an output of the micro-step: one of the model's own, or the last but for anchors. Gradients are summed over an
+    update's micro-batches and, with `reduction="mean"`, divided by their number at the update, or kept as a running mean (`mean_reduction`, see `optim.base.Averaged`).
     `loss_scaling` is what the loss scale of a new session is: a state, so that another one takes effect without compiling.
 
     Args:
@@ -216,9 +221,11 @@ def _stages(marking: Marking | None) -> list[Step]:
 
 def _replicas(batching: Batching, broadcast_buffers: bool, grouping: Mapping[str, Grouping]) -> list[Step]:
     def step(p: Program) -> None:
+        if broadcast_buffers:
+            refuse_written(p.graphs)
         own = own_states(p.graphs, grouped(_parameters(p), grouping, batching.replicas), batching.replicas, not broadcast_buffers)
         p.tell_apart(own)
-    return [("replicas", step)] if batching.replicas > 1 and (grouping or not broadcast_buffers) else []
+    return [("replicas", step)] if batching.replicas > 1 else []
 
 
 def _parameters(p: Program) -> list[State]:
@@ -276,20 +283,14 @@ def _simplify(p: Program) -> None:
         cse(shorten_casts(fold(graph)))
 
 
-def _hoist(p: Program) -> None:
-    p.parts["prologue"] = hoist(p.micro, p.links)
-
-
 def _split(p: Program) -> None:
-    """Statistics join the accumulators in the fold graph; what depends on weights only leaves the micro-step."""
+    """Buffers that micro-batches change join the accumulators in the fold graph; what depends on weights only leaves the micro-step."""
     statistics, sums = split_fold(p.micro, p.links), p.parts["fold"]
     for part in ("inputs", "nodes", "states"):
         getattr(sums, part).extend(getattr(statistics, part))
     sums.constants.update(statistics.constants)
     _unique_names(sums)
-    written = {s.name for s in sums.states if s.output is not None}
-    if not written & {s.name for s in p.micro.states}:
-        p.parts["prologue"] = hoist(p.micro, p.links)
+    p.parts["prologue"] = hoist(p.micro, p.links, {s.name for s in sums.states if s.output is not None})
 
 
 def _unique_names(graph: Graph) -> None:

@@ -95,7 +95,7 @@ class Program:
     def of(cls, micro: Graph, batching: Batching, training: bool = False) -> Program:
         """A program of one step, whose other parts are still empty, micro-batch after micro-batch."""
         order = schedule.one_by_one(batching.per_update, batching.device_iterations) if training else \
-            schedule.one_by_one(batching.micro_batches, None)
+            schedule.one_by_one(batching.micro_batches, None, any(s.output is not None for s in micro.states))
         return cls({"micro": micro, **{name: Graph(name) for name in ("prologue", "fold", "update")}}, batching, order, training=training)
 
     def with_parts(self, parts: Mapping[str, Graph], **changes: Any) -> Program:
@@ -173,6 +173,14 @@ class Program:
     # ---- states
 
     @property
+    def ordered(self) -> set[str]:
+        """States that micro-batches read as the one before left them: such micro-batches follow one another."""
+        folds = schedule.folded(self.schedule)
+        written = {s.name for name in folds for s in self.parts[name].states if s.output is not None}
+        often = [self.parts[name] for name in schedule.per("micro-batch", self.schedule) if name not in folds]
+        return {s.name for graph in often for s in graph.states if s.name in written}
+
+    @property
     def states(self) -> dict[str, State]:
         """Every state once, by name."""
         found: dict[str, State] = {}
@@ -200,7 +208,7 @@ class Program:
         return [s for s in self._folded(ipu) if s.kind == "accumulator"]
 
     def statistics(self, ipu: int | None = None) -> list[State]:
-        """Buffers that micro-batches change: they have memory of their own until the update is committed."""
+        """Buffers that micro-batches change: they have memory of their own until the update, or the call that trains nothing, is committed."""
         return [s for s in self._folded(ipu) if s.kind == "buffer" and s.output is not None]
 
     def _folded(self, ipu: int | None) -> list[State]:

@@ -50,10 +50,12 @@ class EvaluationModel(LossModel):
                 return [loss(b, outputs)]
             self._weight = rows.weight if isinstance(rows.weight, float) else None
             return [rows.total, *([rows.weight] if isinstance(rows.weight, Value) else [])]
-        return compiler.inference(graph, batching, serialized=self.options.serial_splits, measures=measures, precision=self.source.precision)
+        return compiler.inference(graph, batching, serialized=self.options.serial_splits, measures=measures, precision=self.source.precision,
+                                  writes=False)
 
     def measure(self, *arrays: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """One call: the model's first output [rows, ...] that is not its loss, the losses and what they weigh, float64 [rows] (or [1]: of all rows together)."""
+        """One call: the model's first output [rows, ...] that is not its loss, the losses and what they weigh, float64 [rows]
+        (or [1]: of all rows together)."""
         shown = self._call(arrays)
         rows, output = len(arrays[0]), shown[self._prediction]
         if not self.by_rows:

@@ -479,7 +479,8 @@ class InferenceModel(Model):
 
     def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
         return compiler.inference(graph, batching, serialized=self.options.serial_splits, precision=self.source.precision,
-                                  anchors=list(self._found.values()), marking=Marking.of(self.options), grouping=self._groupings())
+                                  anchors=list(self._found.values()), marking=Marking.of(self.options), grouping=self._groupings(),
+                                  broadcast_buffers=self.options.broadcast_buffers)
 
     # ---- models whose sizes follow from data
 

@@ -2,6 +2,7 @@
 what the engine does."""
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,12 +10,13 @@ import numpy as np
 
 from .. import compiler
 from ..errors import ModelError, UnsupportedError
-from ..graph import TensorType, type_of
+from ..graph import Graph, TensorType, needed_for, type_of
 from ..importers.onnx import Form, UnsupportedNodesError, export_model, graph_model, load_model, set_metadata, write_model
 from ..importers.onnx.hosted import is_plain
 from ..options import Options
 from ..program import Batching
 from ..state import build
+from ..text import one_line
 from .engine import Engine
 from .executable import Host, Progress, make_engine
 from .source import NetSource, OnnxSource, Source, as_array
@@ -23,6 +25,8 @@ from .training_cut import is_cut
 TOLERANCE = 1e-3
 """Largest difference of an output over its largest element. In float32 there is none at all where both files fold the same constants;
 weights trained in float64 are rounded to the types of the file."""
+SHOWN = 300
+"""Characters of names in a sentence."""
 HALF_TOLERANCE = 3e-2
 """The same for outputs of 16-bit floats."""
 FLIPPED = 0.01
@@ -66,16 +70,25 @@ def write_network(source: NetSource, weights: Mapping[str, np.ndarray], path: Pa
                   metadata: Mapping[str, str | None] | None = None, progress: Progress | None = None) -> None:
     """Write a network of layers as it is for inference, with `weights`; see `write_trained`.
 
-    Casts that a mixed precision adds are a way of computing and no part of the file; what layers store in 16 bits is stored so.
+    Casts that a mixed precision adds are a way of computing and no part of the file; what layers store in 16 bits is stored so. A file has no memory
+    from one run to the next: what `forward` writes into buffers is no part of it either, which a warning says where outputs depend on it.
     """
     run = _plain(options)
     arrays = [as_array(a, source.input_dtype(i, np.asarray(a)), f"input {i}") for i, a in enumerate(inputs)]
     types = [type_of(a) for a in arrays]
     try:
         graph = source.graph(types, False)[0]
-        proto = graph_model(graph, form, source.graph(_longer(types), False)[0] if form.batch is not None else None)
+        other = source.graph(_longer(types), False)[0] if form.batch is not None else None
+        forgotten = _read_and_written(graph)
+        for recorded in (graph, other):
+            if recorded is not None:
+                recorded.write_nothing()
+        proto = graph_model(graph, form, other)
     except UnsupportedError as error:
         raise UnsupportedError(f"{type(source.net).__name__}: {error}") from None
+    if forgotten:
+        warnings.warn(f"{type(source.net).__name__} writes buffers in forward() that its outputs depend on ({one_line(', '.join(forgotten), SHOWN)}). An "
+                      f"ONNX file has no memory from one run to the next: each run of {path} begins with what they are now.", stacklevel=2)
     set_metadata(proto, metadata or {})
     stored = {s.name: np.asarray(weights[s.name]).astype(s.input.type.numpy) for s in graph.states}
     given = dict(zip((v.name for v in proto.graph.input), arrays, strict=True))
@@ -87,6 +100,12 @@ def write_network(source: NetSource, weights: Mapping[str, np.ndarray], path: Pa
         for (name, found), wanted in zip(_outputs(written, run, list(given.values()), progress).items(), expected, strict=True):
             _compare(name, wanted, found, path)
     write_model(proto, stored, path, check=check)
+
+
+def _read_and_written(graph: Graph) -> list[str]:
+    """States that the graph writes and whose value before that its outputs depend on."""
+    _, read = needed_for(graph.outputs, graph.nodes)
+    return [s.name for s in graph.states if s.output is not None and s.input in read]
 
 
 def check_parameters(written: OnnxSource, inputs: Sequence[np.ndarray], wanted: set[str]) -> None:
@@ -117,7 +136,7 @@ def _outputs(source: OnnxSource | NetSource, options: Options, inputs: Sequence[
 
     def made() -> Engine:
         graph, initial = source.graph([type_of(a) for a in arrays], False)
-        program = compiler.inference(graph, Batching(1), serialized=options.serial_splits).program
+        program = compiler.inference(graph, Batching(1), serialized=options.serial_splits, writes=False).program
         return make_engine(program, source.session, initial, Host.of(options), progress=progress)
 
     def run() -> dict[str, np.ndarray]:
