@@ -6,7 +6,7 @@ import pytest
 from evaluate import evaluate
 
 from tileflow import compiler
-from tileflow.errors import OptionError, UnsupportedError
+from tileflow.errors import OptionError
 from tileflow.graph import Builder, Graph, State, TensorType, Value, verify
 from tileflow.optim import SGD
 from tileflow.passes.cse import LARGEST_CONSTANT, cse

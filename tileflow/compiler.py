@@ -121,9 +121,9 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
              anchors: Sequence[Value] = (), marking: Marking | None = None, grouping: Mapping[str, Grouping] | None = None) -> Compilation:
     """Compile a forward graph for training.
 
-    The loss becomes an output of the micro-step: one of the model's own, or the last but for anchors. Gradients are summed over an
-    update's micro-batches and, with `reduction="mean"`, divided by their number at the update, or kept as a running mean (`mean_reduction`, see `optim.base.Averaged`).
-    `loss_scaling` is what the loss scale of a new session is: a state, so that another one takes effect without compiling.
+    The loss becomes an output of the micro-step: one of the model's own, or the last but for anchors. Gradients are summed over an update's
+    micro-batches and, with `reduction="mean"`, divided by their number at the update, or kept as a running mean (`mean_reduction`, see
+    `optim.base.Averaged`). `loss_scaling` is what the loss scale of a new session is: a state, so that another one takes effect without compiling.
 
     Args:
         scaling: how the loss scale changes by itself, and whether updates that are not finite are skipped.

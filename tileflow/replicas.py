@@ -57,8 +57,8 @@ def is_own(state: State) -> bool:
 
 
 def refuse_written(graphs: Sequence[Graph]) -> None:
-    """Raise OptionError where the model's own operators write buffers, which replicas that share them would write at the same time. Running statistics
-    are sums over all micro-batches, in order."""
+    """Raise OptionError where the model's own operators write buffers, which replicas that share them would write at the same time. Running
+    statistics are sums over all micro-batches, in order."""
     names = dict.fromkeys(s.name for graph in graphs for s in graph.states if is_own(s) and s.role == WRITTEN)
     if names:
         raise OptionError("tileflow does not support broadcasting buffers. If your model is able to tolerate buffers becoming out of sync between "

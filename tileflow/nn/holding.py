@@ -3,15 +3,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
-from ..errors import TileflowError
 from .parameter import Parameter
-
-
-def refuse_assignment(parameter: Parameter) -> NoReturn:
-    """Raise TileflowError for a parameter or buffer that `forward` assigns anew."""
-    raise TileflowError(f"{parameter._called()} is assigned anew in forward(), where it would be lost. {parameter._remedy()}")
 
 
 @contextmanager
@@ -22,20 +16,24 @@ def held(containers: Iterator[list[Any] | dict[Any, Any]]) -> Iterator[None]:
         TileflowError: one was replaced.
     """
     before = [(found, found.copy()) for found in containers]
-    yield
-    lost: Parameter | None = None
-    for now, then in before:
-        keys = then.keys() if isinstance(then, dict) else range(len(then))
-        for key in keys:
-            there = now.get(key) if isinstance(now, dict) else now[key] if key < len(now) else None
-            if isinstance(then[key], Parameter) and there is not then[key]:
-                lost = lost or then[key]
-    if lost is None:
-        return
-    for now, then in before:
-        if isinstance(now, dict):
-            now.clear()
-            now.update(then)
-        else:
-            now[:] = then
-    refuse_assignment(lost)
+    lost: list[Parameter] = []
+    try:
+        yield
+    finally:
+        lost += [parameter for now, then in before for parameter in _lost(now, then)]
+        for now, then in before if lost else ():
+            if isinstance(now, dict):
+                now.clear()
+                now.update(then)
+            else:
+                now[:] = then
+    if lost:
+        lost[0].refuse_assignment()
+
+
+def _lost(now: Any, then: Any) -> Iterator[Parameter]:
+    """Parameters that a container had and has no more where they were."""
+    for key in then if isinstance(then, dict) else range(len(then)):
+        there = now.get(key) if isinstance(now, dict) else now[key] if key < len(now) else None
+        if isinstance(then[key], Parameter) and there is not then[key]:
+            yield then[key]

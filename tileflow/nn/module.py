@@ -12,7 +12,7 @@ from ..graph import Graph, Hints, Origin, State, TensorType, Value
 from ..policy import Policy
 from ..state import Session, fitting
 from .casting import casting
-from .holding import held, refuse_assignment
+from .holding import held
 from .mixed import Recorder
 from .parameter import Buffer, Parameter
 from .stored import Stored
@@ -78,7 +78,7 @@ class Module(Stored):
         def __setattr__(self, name: str, value: Any) -> None:
             known = vars(self).get(name)
             if isinstance(known, Parameter) and value is not known and trace_under_way() is not None:
-                refuse_assignment(known)
+                known.refuse_assignment()
             super().__setattr__(name, value)
 
     @property
@@ -213,12 +213,13 @@ def record(net: Module, inputs: Sequence[tuple[str, TensorType]], *, training: b
         trace.states[id(p)] = state
         graph.states.append(state)
     tensors = [Tensor(trace, trace.builder.input(name, t)) for name, t in inputs]
-    with recording(trace), held(box for module in net.modules() for item in vars(module).values() for box in _boxes(item, set())):
+    boxes = (box for module in net.modules() for item in vars(module).values() for box in _boxes(item, set()))
+    with recording(trace), held(boxes):
         result = net(*tensors)
         trace.annotate()
-    for i, tensor in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
-        if not isinstance(tensor, Tensor):
-            raise TileflowError(f"{type(net).__name__}.forward() must return tensors; output {i} is {type(tensor).__name__}.")
-        own = tensor.value.producer is not None and tensor.value not in graph.outputs
-        graph.outputs.append(tensor.value if own else trace.builder.Identity(tensor.value))
+        for i, tensor in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
+            if not isinstance(tensor, Tensor):
+                raise TileflowError(f"{type(net).__name__}.forward() must return tensors; output {i} is {type(tensor).__name__}.")
+            own = tensor.value.producer is not None and tensor.value not in graph.outputs
+            graph.outputs.append(tensor.value if own else trace.builder.Identity(tensor.value))
     return graph

@@ -1,7 +1,7 @@
 """Parameters and buffers: the arrays a network owns."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
@@ -70,16 +70,15 @@ class Parameter(InPlace):
         state = self.trace.state(self)
         return state.input if state.output is None else state.output
 
-    @property
-    def path(self) -> str:
-        """While a network is recorded: its name."""
-        return self.trace.state(self).name
-
     def write(self, new: Tensor) -> Self:
         raise TileflowError(f"{self._called()} is written in forward(), and the optimizer writes parameters. {self._remedy()}")
 
+    def refuse_assignment(self) -> NoReturn:
+        """Raise TileflowError: `forward` assigned something else where this parameter is."""
+        raise TileflowError(f"{self._called()} is assigned anew in forward(), where it would be lost. {self._remedy()}")
+
     def _called(self) -> str:
-        return f"The {self.kind} {self.path!r}"
+        return f"The {self.kind} {self.trace.state(self).name!r}"
 
     def _remedy(self) -> str:
         """What to do in place of assigning it."""
@@ -128,9 +127,12 @@ class Parameter(InPlace):
 
 
 class Buffer(Parameter):
-    """An array that belongs to a network's state and has no gradient. What `forward` writes into it in place (+=, add_, copy_, [...] =) is there
-    for the next micro-batch, kept between calls and saved; gradients do not reach back to the micro-batch before. `statistic`: training keeps it, as running statistics, which stay float32
-    where weights have 16 bits."""
+    """An array that belongs to a network's state and has no gradient. `statistic`: training keeps it, as running statistics, which stay float32
+    where weights have 16 bits.
+
+    What `forward` writes into it in place (+=, add_, copy_, [...] =) is there for the next micro-batch, kept between calls and saved; gradients do
+    not reach back to the micro-batch before.
+    """
 
     kind = "buffer"
 

@@ -212,7 +212,8 @@ OPTIONS = (
     Entry("outputMode", "The period counts with EveryN only.", ("output_mode", "output_return_period"), _output_mode),
     _is("randomSeed", "seed", "It is that of every random number: initial weights, dropout, shuffling."),
     _switch("autoRoundNumIPUs", "auto_round_num_ipus"),
-    _switch("broadcastBuffers", "broadcast_buffers", "True works with buffers that training changes as well: replicas share them."),
+    _switch("broadcastBuffers", "broadcast_buffers", "True works with running statistics, which replicas share; buffers that forward() writes need "
+                                                 "False, as there."),
     Entry("connectionType", "`Always` is taken, for it says what is so. The simulated machine is always there; `tileflow.compile(model, "
           "machine=...)` "
           "compiles without running.", (), _connection),

@@ -87,8 +87,9 @@ def write_network(source: NetSource, weights: Mapping[str, np.ndarray], path: Pa
     except UnsupportedError as error:
         raise UnsupportedError(f"{type(source.net).__name__}: {error}") from None
     if forgotten:
-        warnings.warn(f"{type(source.net).__name__} writes buffers in forward() that its outputs depend on ({one_line(', '.join(forgotten), SHOWN)}). An "
-                      f"ONNX file has no memory from one run to the next: each run of {path} begins with what they are now.", stacklevel=2)
+        names = one_line(", ".join(forgotten), SHOWN)
+        warnings.warn(f"{type(source.net).__name__} writes buffers in forward() that its outputs depend on ({names}). An ONNX file has no "
+                      f"memory from one run to the next: each run of {path} begins with what they are now.", stacklevel=2)
     set_metadata(proto, metadata or {})
     stored = {s.name: np.asarray(weights[s.name]).astype(s.input.type.numpy) for s in graph.states}
     given = dict(zip((v.name for v in proto.graph.input), arrays, strict=True))
