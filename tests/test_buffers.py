@@ -510,16 +510,19 @@ def test_replicas_have_buffers_of_their_own(threads: int, training: bool) -> Non
     assert model.state_dict()["i"] == turns
 
 
+@pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize("strategy", ["pipelined", "sharded", "serial_phased"])
-def test_replicas_in_stages(strategy: str, back: bool) -> None:
+def test_replicas_in_stages(strategy: str, back: bool, training: bool) -> None:
     results = []
-    for more in ({}, {"strategy": strategy, "pipeline_splits": ("b", "c"), "auto_round_num_ipus": True}):
+    staged: dict[str, Any] = {"strategy": strategy, "pipeline_splits": ("b", "c"), "auto_round_num_ipus": True}
+    for more in ({}, staged):
         for threads in THREADS:
             net = Chain(back)
-            model = tileflow.training_model(net, loss="identity", device_iterations=1, gradient_accumulation=6, replication_factor=2, threads=threads,
-                                            optimizer=optim.SGD(lr=0.1), micro_batch_size=1, output_mode="all", broadcast_buffers=False,
-                                            **more)                # type: ignore[arg-type]
+            options: dict[str, Any] = dict(replication_factor=2, threads=threads, micro_batch_size=1, output_mode="all", broadcast_buffers=False)
+            options |= more
+            model: Any = tileflow.training_model(net, loss="identity", gradient_accumulation=6, optimizer=optim.SGD(lr=0.1), **options) if training \
+                else tileflow.inference_model(net, device_iterations=6, **options)
             results.append([a.tobytes() for call in (X[:12], X[12:]) for a in model(call)]
                            + [a.tobytes() for a in [*net.state_dict().values(), *model.replica_state_dict().values()]])
     assert all(r == results[0] for r in results)
@@ -575,12 +578,13 @@ def rows_of_data(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("more", [{}, {"drop_last": False, "threads": 2}, {"strategy": "sharded", "pipeline_splits": ("norm",)}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"drop_last": False, "threads": 2}, {"strategy": "sharded", "pipeline_splits": ("norm",)},
+                                  {"replication_factor": 2, "gradient_accumulation": 1, "broadcast_buffers": False}], ids=str)
 def test_a_run_is_resumed_bit_for_bit(more: dict[str, Any], tmp_path: Path, rows_of_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measuring the test data after each epoch writes nothing, so the count is that of the training micro-batches."""
     wanted = learned(tmp_path / "whole", rows_of_data, **more)
     count = int(np.frombuffer(wanted["i"], np.int64)[0])
-    assert count == 3 * (23 if more.get("drop_last") is False else 20)
+    assert count == 3 * (23 if more.get("drop_last") is False else 20) // more.get("replication_factor", 1)
     stops = 0
     for poll in (2, 9, 23, 40):
         folder = tmp_path / f"stopped {poll}"
@@ -635,7 +639,12 @@ def test_gradients_and_measuring_change_nothing() -> None:
     before = {k: a.tobytes() for k, a in net.state_dict().items()}
     first, second = (tileflow.grad(net, X[:6], output=2)["x"] for _ in range(2))
     assert first.tobytes() == second.tobytes()
+    kept = tileflow.gradient_model(net, output=2)
+    assert kept(X[:6])["x"].tobytes() == first.tobytes()
     assert {k: a.tobytes() for k, a in net.state_dict().items()} == before
+    tileflow.inference_model(net)(X[6:12])                         # what was computed from the old buffers is computed anew
+    later = kept(X[:6])["x"]
+    assert later.tobytes() == tileflow.grad(net, X[:6], output=2)["x"].tobytes() != first.tobytes()
 
 
 @pytest.mark.parametrize("options", [{"precision": "bf16-true"}, {"precision": "16-mixed", "loss_scaling": 8.0}, {"precision": "float64"},

@@ -230,3 +230,12 @@ def test_runs_evaluations_and_files_follow(name: str, tmp_path: Any) -> None:
         for a, b in zip(given if isinstance(given, tuple) else (given,), again if isinstance(again, tuple) else (again,), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     assert found[name] == found["last"]
+
+
+def test_gradients_of_the_models_own_loss() -> None:
+    """`grad` finds it as training does, and gives what the update would take."""
+    gradients = [tileflow.grad(Net(end), (X, Y), wrt="*.weight", loss="identity") for end in (last, PLACES["marked first"][0], not_returned)]
+    assert sorted(gradients[0]) == ["first.weight", "second.weight"]
+    assert all(g[k].tobytes() == gradients[0][k].tobytes() for g in gradients for k in g)
+    with pytest.raises(OptionError, match="Multiple independent losses"):
+        tileflow.grad(Net(lambda z, ce: (ce, z.mean())), (X, Y), wrt="*.weight", loss="identity")
