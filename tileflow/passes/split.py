@@ -48,9 +48,9 @@ def split_fold(graph: Graph, links: dict[Value, Value]) -> Graph:
     if not states:
         return fold
     old = {s.input for s in states}
-    shown = {s.name: _shown(s.output) for s in states if s.output is not None}
-    exchanged = [s.output for s in states if s.output is not None and shown[s.name] in old - {s.input}]     # read before the fold writes any
-    here, _ = needed_for([*graph.outputs, *exchanged], graph.nodes)
+    seen = {s.name: _shown(s.output) for s in states if s.output is not None}
+    exchanged = [s.output for s in states if s.output is not None and seen[s.name] in old and seen[s.name] is not s.input]
+    here, _ = needed_for([*graph.outputs, *exchanged], graph.nodes)                # what exchanges values is read before the fold writes any
     dependent, stay, needed = set(old), list[Node](), set(here)
     for node in graph.nodes:
         if node not in needed and any(v in dependent for v in node.operands):
@@ -63,8 +63,8 @@ def split_fold(graph: Graph, links: dict[Value, Value]) -> Graph:
     read = dict.fromkeys([v for node in fold.nodes for v in node.operands] + [s.output for s in states if s.output])
     b = Builder(graph)
     carried = {v: v if v.producer is not None else b.Identity(v) for v in read if v in made}       # an input's memory is the caller's
-    seen = {v for node in graph.nodes for v in node.operands}
-    graph.states = [s.read_only() if _is_folded(s) else s for s in graph.states if not _is_folded(s) or s.input in seen]
+    operands = {v for node in graph.nodes for v in node.operands}
+    graph.states = [s.read_only() if _is_folded(s) else s for s in graph.states if not _is_folded(s) or s.input in operands]
     fold.states = states
     fold.replace({v: _link(c, fold, links) for v, c in carried.items()})
     _share_leaves(graph, fold)
