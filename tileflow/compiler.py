@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 
@@ -289,14 +289,15 @@ def _split(p: Program) -> None:
     for part in ("inputs", "nodes", "states"):
         getattr(sums, part).extend(getattr(statistics, part))
     sums.constants.update(statistics.constants)
-    _unique_names(sums)
+    _unique_names(sums, {*p.micro.constants, *(s.input for s in p.micro.states)})
     p.parts["prologue"] = hoist(p.micro, p.links, {s.name for s in sums.states if s.output is not None})
 
 
-def _unique_names(graph: Graph) -> None:
+def _unique_names(graph: Graph, shared: Container[Value]) -> None:
+    """Give every value of a graph a name of its own; those that it shares with another graph, where theirs differ, keep what they have."""
     taken: set[str] = set()
     values = [*graph.inputs, *graph.constants, *(s.input for s in graph.states), *(v for n in graph.nodes for v in n.outputs)]
-    for value in dict.fromkeys(values):
+    for value in sorted(dict.fromkeys(values), key=lambda v: v not in shared):
         stem, k = value.name, 0
         while value.name in taken:
             k += 1
