@@ -66,6 +66,46 @@ class Tokens(nn.Module):
         return rng.integers(0, 12, (count, 6))
 
 
+class Remembering(Images):
+    """Buffers that stages write and read: each for itself, a later one what an earlier one wrote, and written only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen, self.start, self.late = nn.Buffer(np.zeros((), np.int64)), nn.Buffer(np.zeros((1, 8, 8))), nn.Buffer(np.zeros(16))
+        self.given, self.back, self.ended = nn.Buffer(np.zeros(())), nn.Buffer(np.zeros(())), nn.Buffer(np.zeros((2, CLASSES)))
+
+    def before(self, x: nn.Tensor) -> nn.Tensor:
+        """What enters the first layer."""
+        return x - self.start
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        with nn.Block("a"):
+            self.seen += 1
+            entering = self.before(x)
+            self.start.lerp_(x.mean(0), 0.5)
+            x = self.first(entering).relu()
+            given = x.mean()
+        with nn.Block("b"):
+            x = nn.functional.max_pool2d(self.norm(self.second(x)).relu(), 2)
+        with nn.Block("c"):
+            x = self.drop(self.hidden(x.flatten(1)).relu()) * (1 + self.late)
+            self.late.lerp_(x.mean(0), 0.25)
+        with nn.Block("d"):
+            y = self.last(x) + self.given
+            self.given.copy_(given)
+            self.back.copy_(y.mean())
+            self.ended[0] = self.ended[1]
+            self.ended[1] = y[0]
+            return y + self.ended.mean(0)
+
+
+class LookingBack(Remembering):
+    """The first stage reads what the last one wrote."""
+
+    def before(self, x: nn.Tensor) -> nn.Tensor:
+        return x - self.start * (1 + self.back)
+
+
 NETWORKS: tuple[type[Images] | type[Tokens], ...] = (Images, Tokens)
 OPTIMIZERS: tuple[dict[str, Any], ...] = (
     {"optimizer": "sgd"}, {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.01}, {"optimizer": "adamw"}, {"optimizer": "lamb"},
@@ -92,10 +132,10 @@ class Drawn:
         return self.network.rows(rng, self.rows), rng.integers(0, CLASSES, self.rows)
 
 
-def draw(seed: int) -> Drawn:
-    """What the seed names; all of it can be run."""
+def draw(seed: int, network: type[Images] | None = None) -> Drawn:
+    """What the seed names, or names of one network; all of it can be run."""
     rng = np.random.default_rng([seed, 13])
-    network, optimizer = NETWORKS[rng.integers(len(NETWORKS))], OPTIMIZERS[rng.integers(len(OPTIMIZERS))]
+    network, optimizer = network or NETWORKS[rng.integers(len(NETWORKS))], OPTIMIZERS[rng.integers(len(OPTIMIZERS))]
     several, stages = _several(rng, network)
     least = 1 if several["strategy"] != "pipelined" else stages if several.get("pipeline_schedule") == "1f1b" else 2 * stages - 1
     iterations = int(rng.integers(1, 4))
@@ -147,8 +187,8 @@ def _several(rng: Rng, network: type[Images] | type[Tokens]) -> tuple[dict[str, 
 def _replicated(rng: Rng, replicas: int, network: type[Images] | type[Tokens], together: bool) -> dict[str, Any]:
     """What replicas share. together: the optimizer wants all micro-batches of all replicas, so that they share every weight."""
     found: dict[str, Any] = {}
-    if network is Images:
-        found["broadcast_buffers"] = bool(rng.random() < 0.5)
+    if issubclass(network, Images):
+        found["broadcast_buffers"] = bool(rng.random() < 0.5) and not issubclass(network, Remembering)
     factors = [k for k in range(2, replicas + 1) if replicas % k == 0]
     if rng.random() < 0.4:
         found |= {"input_group_size": int(rng.choice(factors)), "input_group_type": str(rng.choice(["consecutive", "orthogonal"]))}

@@ -71,7 +71,7 @@ def test_training():
 
 
 def test_a_loss_that_is_an_output():
-    """With the loss identity the model's first output is the loss: anchors stand before it, and what a call returns is as it was."""
+    """With the loss identity the model's only output is the loss: anchors follow it, and what a call returns is the loss alone."""
     class Own(Net):
         def forward(self, x: nn.Tensor) -> nn.Tensor:
             return (super().forward(x) ** 2).mean()

@@ -65,7 +65,7 @@ ARROWS = {
     "ops": LOWEST | {"ops"},
     "importers": LOWEST - {"kernels"} | {"files", "memory", "ops", "options", "importers", "reading", "version"},
     "autograd": {"graph", "errors"},
-    "loss": {"graph", "errors", "loss", "metrics", "options"},
+    "loss": {"graph", "errors", "loss", "metrics", "options", "text"},
     "metrics": {"errors", "metrics"},
     "optim": {"graph", "errors", "options", "optim", "room", "spellings"},
     "passes": {"graph", "errors", "passes", "text"},

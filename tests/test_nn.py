@@ -279,6 +279,8 @@ def test_a_parameter_in_forward_is_a_tensor() -> None:
 
 
 STRICT = """
+import numpy as np
+
 from tileflow import nn
 
 class Net(nn.Module):
@@ -296,6 +298,16 @@ class Net(nn.Module):
         if mask is not None:
             y = y.masked_fill(mask == 0, -1e9)
         return y.softmax(dim=-1)[:, 0] - nn.functional.gelu(y).mean(dim=(0, 1), keepdim=True)
+
+class Seen(nn.Module):
+    def __init__(self) -> None:
+        self.count, self.mean = nn.Buffer(np.zeros((), np.int64)), nn.Buffer(np.zeros(4, np.float32))
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        self.count += 1
+        self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        self.mean[0] = x[0, 0]
+        return x - self.mean
 
 class Both(nn.Module):
     def __init__(self) -> None:

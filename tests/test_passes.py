@@ -6,7 +6,7 @@ import pytest
 from evaluate import evaluate
 
 from tileflow import compiler
-from tileflow.errors import OptionError, UnsupportedError
+from tileflow.errors import OptionError
 from tileflow.graph import Builder, Graph, State, TensorType, Value, verify
 from tileflow.optim import SGD
 from tileflow.passes.cse import LARGEST_CONSTANT, cse
@@ -196,13 +196,40 @@ def test_an_input_that_a_statistic_reads_is_copied():
     verify(graph)
 
 
-def test_a_statistic_that_the_same_step_reads_back_is_refused():
+def test_a_step_that_needs_the_new_statistic_keeps_what_makes_it():
+    """The fold then only writes it; a step that reads the old one leaves the rest to the fold."""
     graph, b, x = start()
     state = running(graph, b, x)
     assert state.output is not None
     graph.outputs = [b.Add(x, state.output)]
-    with pytest.raises(UnsupportedError, match="running statistic"):
-        split_fold(graph, {})
+    links: dict[Value, Value] = {}
+    fold = split_fold(graph, links)
+    assert names(fold) == ["Identity"]
+    assert names(graph) == ["ReduceMean", "Mul", "Mul", "Add", "Add"]
+    assert [(s.name, s.output) for s in graph.states] == [("running", None)]
+    verify(graph)
+    verify(fold)
+    graph, b, x = start()
+    graph.outputs = [b.Add(x, running(graph, b, x).input)]
+    fold = split_fold(graph, {})
+    assert names(fold) == ["Mul", "Add"]
+    assert names(graph) == ["ReduceMean", "Mul", "Add"]
+    assert [s.output for s in graph.states] == [None]
+
+
+def test_states_that_exchange_their_values_are_read_before_one_is_written():
+    graph, b, x = start()
+    one, two = (state_of(graph, b, name, "buffer") for name in ("one", "two"))
+    one.output, two.output = two.input, b.Reshape(one.input, shape=one.input.shape, allowzero=1)
+    one.when = two.when = "micro"
+    graph.outputs = [b.Exp(x)]
+    links: dict[Value, Value] = {}
+    fold = split_fold(graph, links)
+    assert names(fold) == ["Identity", "Identity"]
+    assert names(graph) == ["Reshape", "Exp", "Identity"]
+    assert len(links) == 2
+    verify(graph)
+    verify(fold)
 
 
 # ---- the compiler

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from random_strategies import Drawn, draw
+from random_strategies import Drawn, LookingBack, Remembering, draw
 
 import tileflow
 from tileflow.report import pagedata
@@ -38,7 +38,16 @@ def trained(drawn: Drawn, whole: bool) -> tuple[dict[str, np.ndarray], list[Any]
 
 @pytest.mark.parametrize("seed", seeds(QUICK, EXHAUSTIVE))
 def test_several_ipus_give_the_bits_of_one(seed: int) -> None:
-    drawn = draw(seed)
+    agree(draw(seed))
+
+
+@pytest.mark.parametrize("network", [Remembering, LookingBack])
+@pytest.mark.parametrize("seed", seeds(QUICK, EXHAUSTIVE))
+def test_buffers_that_stages_write(seed: int, network: type[Remembering]) -> None:
+    agree(draw(seed, network))
+
+
+def agree(drawn: Drawn) -> None:
     wanted, results, _ = trained(drawn, True)
     found, others, model = trained(drawn, False)
     assert [part for part in model.engine.plan.parts if part.startswith("stage")], "the program is really cut"

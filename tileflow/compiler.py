@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 
@@ -26,7 +26,7 @@ from .passes.serialize import serialize
 from .passes.split import hoist, split_fold
 from .precision import Precision
 from .program import Batching, Program
-from .replicas import Grouping, copy_of, grouped, own_states
+from .replicas import Grouping, copy_of, grouped, own_states, refuse_written
 from .strategy.mark import Marking
 
 Loss = Callable[[Builder, Sequence[Value]], Value]
@@ -89,9 +89,14 @@ Measures = Callable[[Builder, Sequence[Value]], Sequence[Value]]
 
 def inference(graph: Graph, batching: Batching, stop_after: str | None = None, serialized: Serial | None = None,
               measures: Measures | None = None, precision: Precision | None = None, anchors: Sequence[Value] = (),
-              marking: Marking | None = None, grouping: Mapping[str, Grouping] | None = None) -> Compilation:
+              marking: Marking | None = None, grouping: Mapping[str, Grouping] | None = None, broadcast_buffers: bool = True,
+              writes: bool = True) -> Compilation:
     """Compile a forward graph for inference; `measures` gives outputs that follow the model's own, `precision` says what is cast, `marking` what runs
-    on which IPU, `grouping` which replicas share a parameter, by name pattern. `anchors`, values of the graph, become the last outputs."""
+    on which IPU, `grouping` which replicas share a parameter, by name pattern. `anchors`, values of the graph, become the last outputs.
+    broadcast_buffers: as in `training`. writes: what the model writes into its buffers is kept; else each micro-batch finds them as they are."""
+    if not writes:
+        graph.write_nothing()
+
     def measure(p: Program) -> None:
         assert measures is not None
         b = Builder(p.micro, Origin(("loss",)))
@@ -100,7 +105,7 @@ def inference(graph: Graph, batching: Batching, stop_after: str | None = None, s
 
     more: list[Step] = [("loss", measure), ("simplify", _simplify)] if measures is not None else []
     steps: list[Step] = [("gather", _gather), ("autocast", _autocast(precision)), ("fold", _fold), ("cse", _cse), *_serialize(serialized), *more,
-                         *_stages(marking), ("split", _hoist), *_replicas(batching, True, grouping or {})]
+                         *_stages(marking), ("split", _split), *_replicas(batching, broadcast_buffers, grouping or {})]
     _anchor(graph, anchors)
     return run_steps(Program.of(graph, batching), steps, stop_after)
 
@@ -119,9 +124,9 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
              anchors: Sequence[Value] = (), marking: Marking | None = None, grouping: Mapping[str, Grouping] | None = None) -> Compilation:
     """Compile a forward graph for training.
 
-    The loss becomes the last output of the micro-step. Gradients are summed over an update's micro-batches and, with
-    `reduction="mean"`, divided by their number at the update, or kept as a running mean (`mean_reduction`, see `optim.base.Averaged`).
-    `loss_scaling` is what the loss scale of a new session is: a state, so that another one takes effect without compiling.
+    The loss becomes an output of the micro-step: one of the model's own, or the last but for anchors. Gradients are summed over an update's
+    micro-batches and, with `reduction="mean"`, divided by their number at the update, or kept as a running mean (`mean_reduction`, see
+    `optim.base.Averaged`). `loss_scaling` is what the loss scale of a new session is: a state, so that another one takes effect without compiling.
 
     Args:
         scaling: how the loss scale changes by itself, and whether updates that are not finite are skipped.
@@ -130,7 +135,7 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
         marking: which layers run on which IPU, and how.
         broadcast_buffers: replicas share the buffers that micro-batches change; else each has its own.
         grouping: which replicas share a parameter, by name pattern; by default all of them.
-        anchors: values of the graph that become outputs, too: the last ones before the loss.
+        anchors: values of the graph that become outputs, too: the last ones.
         named: names of the network's own parameter objects, by identity, for an optimizer's groups that hold such.
 
     Raises:
@@ -147,10 +152,8 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
         p.loss = loss(b, _wide(b, p.micro.outputs))
         if p.loss.type.size != 1 or not p.loss.type.is_float:
             raise OptionError(f"The loss must be one floating-point number per micro-batch, got {p.loss.type}; reduce it, or use identity_loss.")
-        if p.loss not in p.micro.outputs:
-            p.micro.outputs.append(p.loss)
-        at = p.micro.outputs.index(p.loss)
-        p.micro.outputs[at:at] = extra
+        p.micro.outputs += [*([] if p.loss in p.micro.outputs else [p.loss]), *extra]
+        p.returned = len(p.micro.outputs)
 
     def differentiate(p: Program) -> None:
         trained = [s for s in p.micro.parameters if s.trainable]
@@ -221,9 +224,11 @@ def _stages(marking: Marking | None) -> list[Step]:
 
 def _replicas(batching: Batching, broadcast_buffers: bool, grouping: Mapping[str, Grouping]) -> list[Step]:
     def step(p: Program) -> None:
+        if broadcast_buffers:
+            refuse_written(p.graphs)
         own = own_states(p.graphs, grouped(_parameters(p), grouping, batching.replicas), batching.replicas, not broadcast_buffers)
         p.tell_apart(own)
-    return [("replicas", step)] if batching.replicas > 1 and (grouping or not broadcast_buffers) else []
+    return [("replicas", step)] if batching.replicas > 1 else []
 
 
 def _parameters(p: Program) -> list[State]:
@@ -281,26 +286,21 @@ def _simplify(p: Program) -> None:
         cse(shorten_casts(fold(graph)))
 
 
-def _hoist(p: Program) -> None:
-    p.parts["prologue"] = hoist(p.micro, p.links)
-
-
 def _split(p: Program) -> None:
-    """Statistics join the accumulators in the fold graph; what depends on weights only leaves the micro-step."""
+    """Buffers that micro-batches change join the accumulators in the fold graph; what depends on weights only leaves the micro-step."""
     statistics, sums = split_fold(p.micro, p.links), p.parts["fold"]
     for part in ("inputs", "nodes", "states"):
         getattr(sums, part).extend(getattr(statistics, part))
     sums.constants.update(statistics.constants)
-    _unique_names(sums)
-    written = {s.name for s in sums.states if s.output is not None}
-    if not written & {s.name for s in p.micro.states}:
-        p.parts["prologue"] = hoist(p.micro, p.links)
+    _unique_names(sums, {*p.micro.constants, *(s.input for s in p.micro.states)})
+    p.parts["prologue"] = hoist(p.micro, p.links, {s.name for s in sums.states if s.output is not None})
 
 
-def _unique_names(graph: Graph) -> None:
+def _unique_names(graph: Graph, shared: Container[Value]) -> None:
+    """Give every value of a graph a name of its own; those that it shares with another graph, where theirs differ, keep what they have."""
     taken: set[str] = set()
     values = [*graph.inputs, *graph.constants, *(s.input for s in graph.states), *(v for n in graph.nodes for v in n.outputs)]
-    for value in dict.fromkeys(values):
+    for value in sorted(dict.fromkeys(values), key=lambda v: v not in shared):
         stem, k = value.name, 0
         while value.name in taken:
             k += 1

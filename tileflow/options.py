@@ -86,7 +86,7 @@ class Options(Settings):
         "which replicas get the same rows: neighbours (0 and 1, 2 and 3 with a group size of 2), or those that lie apart (0 and 2, 1 and 3 of 4)")
     broadcast_buffers: bool = _option(
         True, Flag(), "batching", "replicas share the buffers that training changes (running statistics), which take all their micro-batches in "
-        "order; false: each replica has its own, and those of the first are saved")
+        "order; false: each replica has its own, and those of the first are saved; buffers that a network's forward() writes itself need false")
     replica_grouping: Mapping[str, str] = _option(
         {}, Groupings(), "batching", "which replicas share a parameter, by name pattern: groups of so many, consecutive or orthogonal as for "
         "input_group_type, or no_grouping, each replica for itself; parameters that no pattern names are everybody's. Of a group's parameter "
@@ -100,7 +100,8 @@ class Options(Settings):
     epochs: int = _option(1, Integer(Range(least=0)), "training", "passes over the training data", common=True)
     loss: Loss = _option(
         "auto", Choice(("auto", "cross_entropy", "nll", "mse", "l1", "bce", "bce_with_logits", "identity")), "training",
-        "loss function; auto decides by the model's output and the labels and says why; identity takes the model's output as the loss", common=True)
+        "loss function; auto decides by the model's output and the labels and says why; identity: the model computes its loss itself "
+        "(nn.identity_loss, or its only output of one number)", common=True)
     ignore_index: int | None = _option(
         None, Integer(), "training", "class number of labels that do not count (cross_entropy, nll)", optional=True)
     class_weights: tuple[float, ...] = _option(

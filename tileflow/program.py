@@ -71,6 +71,7 @@ class Program:
     links: an input value of a part -> the value of another part that feeds it.
     own: states of which not all replicas have the same: what a part calls one -> what each replica's is called. Runs and folds are then `ahead` by
         the number of their replica.
+    returned: how many of the step's outputs a caller gets; None: all.
     skips: the update itself keeps the states as they were where loss or gradients are not finite, so that nobody needs to refuse them.
     notes: sentences on what a user should know of it, such as weights that no gradient reaches.
     staging: what the marks on nodes mean, for those who cut the step into stages (`strategy.cut`). caller: set once it is cut: `micro` has given way
@@ -82,6 +83,7 @@ class Program:
     schedule: Steps
     links: dict[Value, Value] = field(default_factory=dict)
     loss: Value | None = None
+    returned: int | None = None
     training: bool = False
     own: dict[str, tuple[str, ...]] = field(default_factory=dict)
     skips: bool = False
@@ -93,7 +95,7 @@ class Program:
     def of(cls, micro: Graph, batching: Batching, training: bool = False) -> Program:
         """A program of one step, whose other parts are still empty, micro-batch after micro-batch."""
         order = schedule.one_by_one(batching.per_update, batching.device_iterations) if training else \
-            schedule.one_by_one(batching.micro_batches, None)
+            schedule.one_by_one(batching.micro_batches, None, any(s.output is not None for s in micro.states))
         return cls({"micro": micro, **{name: Graph(name) for name in ("prologue", "fold", "update")}}, batching, order, training=training)
 
     def with_parts(self, parts: Mapping[str, Graph], **changes: Any) -> Program:
@@ -127,11 +129,8 @@ class Program:
 
     @property
     def outputs(self) -> list[Value]:
-        """What a caller gets per micro-batch: all that the step gives but the gradients, which follow the loss."""
-        if self.caller is not None:
-            return list(self.caller.outputs)
-        found = self.micro.outputs
-        return list(found) if self.loss is None else found[:found.index(self.loss) + 1]
+        """What a caller gets per micro-batch: all that the step gives but the gradients, which follow."""
+        return list(self.caller.outputs if self.caller is not None else self.micro.outputs[:self.returned])
 
     # ---- parts
 
@@ -174,6 +173,14 @@ class Program:
     # ---- states
 
     @property
+    def ordered(self) -> set[str]:
+        """States that micro-batches read as the one before left them: such micro-batches follow one another."""
+        folds = schedule.folded(self.schedule)
+        written = {s.name for name in folds for s in self.parts[name].states if s.output is not None}
+        often = [self.parts[name] for name in schedule.per("micro-batch", self.schedule) if name not in folds]
+        return {s.name for graph in often for s in graph.states if s.name in written}
+
+    @property
     def states(self) -> dict[str, State]:
         """Every state once, by name."""
         found: dict[str, State] = {}
@@ -201,7 +208,7 @@ class Program:
         return [s for s in self._folded(ipu) if s.kind == "accumulator"]
 
     def statistics(self, ipu: int | None = None) -> list[State]:
-        """Buffers that micro-batches change: they have memory of their own until the update is committed."""
+        """Buffers that micro-batches change: they have memory of their own until the update, or the call that trains nothing, is committed."""
         return [s for s in self._folded(ipu) if s.kind == "buffer" and s.output is not None]
 
     def _folded(self, ipu: int | None) -> list[State]:

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from .errors import OptionError
-from .graph import Graph, State
+from .graph import WRITTEN, Graph, State
 
 REPLICA = "replica"
 """The role of a state that is another replica's copy of its owner's."""
@@ -54,6 +54,16 @@ def copy_of(state: State, number: int) -> State:
 def is_own(state: State) -> bool:
     """A buffer that each replica may have for itself: micro-batches change it."""
     return state.kind == "buffer" and state.output is not None
+
+
+def refuse_written(graphs: Sequence[Graph]) -> None:
+    """Raise OptionError where the model's own operators write buffers, which replicas that share them would write at the same time. Running
+    statistics are sums over all micro-batches, in order."""
+    names = dict.fromkeys(s.name for graph in graphs for s in graph.states if is_own(s) and s.role == WRITTEN)
+    if names:
+        raise OptionError("tileflow does not support broadcasting buffers. If your model is able to tolerate buffers becoming out of sync between "
+                          "replicas, you can disable buffer broadcasting using broadcast_buffers=False. "
+                          f"The buffers that forward() writes are {', '.join([*names][:LISTED])}{' ...' if len(names) > LISTED else ''}.")
 
 
 def chosen(name: str, wanted: Mapping[str, Grouping]) -> Grouping | None:

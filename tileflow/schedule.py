@@ -5,7 +5,7 @@ order (stages of a pipeline, phases, updates that may be skipped) is another tre
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -62,7 +62,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class Commit:
-    """What folds have changed (running statistics) takes effect."""
+    """What folds have changed (running statistics, buffers) takes effect."""
 
     ipu: int = 0
 
@@ -96,18 +96,25 @@ Step = Leaf | Wave | Repeat | Atomic | Refresh
 Steps = tuple[Step, ...]
 
 
-def one_by_one(micro_batches: int, updates: int | None) -> Steps:
+def one_by_one(micro_batches: int, updates: int | None, writes: bool = False) -> Steps:
     """A call on one IPU: micro-batch after micro-batch.
 
     Args:
         micro_batches: of an update; of the call where nothing is trained.
         updates: of the call; None: nothing is trained.
+        writes: micro-batches change states where nothing is trained, too.
     """
+    steps: Steps = (Run("micro"), Fold("fold"))
     if updates is None:
-        return Refresh((Run("prologue"),)), Repeat(micro_batches, (Run("micro"),), "micro-batch")
-    steps = (Run("micro"), Fold("fold"))
+        turns = Repeat(micro_batches, steps if writes else steps[:1], "micro-batch")
+        return whole_call((Refresh((Run("prologue"),)), turns), (0,) if writes else ())
     update = (Begin(), Run("prologue"), Repeat(micro_batches, steps, "micro-batch"), Atomic((Run("update"), Commit())))
     return Repeat(updates, update, "update"),
+
+
+def whole_call(steps: Steps, ipus: Sequence[int]) -> Steps:
+    """The steps of a call that trains nothing; what micro-batches change on these IPUs takes effect with all of it."""
+    return (*(Begin(i) for i in ipus), *steps, *([Atomic(tuple(Commit(i) for i in ipus))] if ipus else []))
 
 
 def with_replicas(steps: Steps, replicas: int, weights: bool) -> Steps:

@@ -31,7 +31,7 @@ OF_OPTION: dict[str, tuple[str, ...]] = {
     "micro_batch_size": (*COMMANDS, *MODELS),
     "gradient_accumulation": (*TRAINING, "inference_model"),          # where it must be 1, and that is said
     "replication_factor": (*RUNS, *SIMULATED),
-    "input_group_size": (*MODELS, *SIMULATED), "input_group_type": MODELS, "broadcast_buffers": ("train", "training_model"),
+    "input_group_size": (*MODELS, *SIMULATED), "input_group_type": MODELS, "broadcast_buffers": ("train", *MODELS),
     "replica_grouping": ("train", *MODELS, *SIMULATED),
     "output_mode": MODELS, "output_return_period": MODELS,
     "epochs": ("train",),

@@ -127,7 +127,7 @@ def _compiled(graph: Graph, chosen: Options, training: bool, batching: Batching,
     if not training:
         return compiler.inference(graph, batching, stop_after, chosen.serial_splits, precision=precision, marking=marking)
     loss = without_labels(graph.outputs[0]) if chosen.loss == "auto" else chosen.loss
-    return compiler.training(graph, find(loss, chosen), from_options(chosen), batching, reduction=chosen.accumulation_reduction,
+    return compiler.training(graph, find(loss, chosen).within(graph), from_options(chosen), batching, reduction=chosen.accumulation_reduction,
                              mean_reduction=chosen.mean_reduction_strategy, scaling=Scaling.of(chosen), stop_after=stop_after,
                              serialized=chosen.serial_splits, precision=precision, kept=chosen.recomputation_checkpoints, marking=marking)
 

@@ -83,8 +83,8 @@ class _Call:
             else:
                 graph = p.parts[step.part]
                 self.tiles.streams = Streams(self.seed, micro + moment.micro_batch)
-                self.states.update(self._graph(graph, self.states, {v: rows[v][moment.micro_batch] for v in graph.inputs if v in rows},
-                                               values))
+                given = {v: rows[v][moment.micro_batch] for v in graph.inputs if v in rows}
+                self.states.update(self._graph(graph, {**self.states, **self.pending}, given, values))
                 for v in graph.outputs:
                     if v in outputs:
                         outputs[v].append(values[v])

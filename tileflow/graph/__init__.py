@@ -1,7 +1,7 @@
 """The graph: types, values, nodes, states, the operator declaration, the builder."""
 from . import composite as _composite  # noqa: F401  (what an operator leaves out is found in its parts)
 from .builder import Builder
-from .graph import Graph, Node, Origin, State, Value, needed_for
+from .graph import WRITTEN, Graph, Node, Origin, State, Value, needed_for
 from .hints import Casting, Hints, MultiConv
 from .index import Index
 from .kept import checkpoints
@@ -11,7 +11,7 @@ from .region import Branches, Region, Regional, Turns, inside, with_inside
 from .types import CODES, FLOATS, HALVES, HIGHEST_RANK, NARROW, TensorType, broadcast_shapes, check_reach, kind_of, type_of, widest
 from .verify import verify
 
-__all__ = ["CODES", "DATA", "FLOATS", "HALVES", "HIGHEST_RANK", "MOVED", "NARROW", "OPS", "START", "STATISTIC", "TRAINED", "Branches", "Builder",
-           "Casting", "Graph", "Hints", "Index", "MultiConv", "Node", "Op", "Origin", "Region", "Regional", "State", "TensorType", "Turns", "Value",
-           "broadcast_shapes", "check_reach", "checkpoints", "inside", "kind_of", "needed_for", "op", "to_text", "type_of", "verify", "widest",
-           "with_inside"]
+__all__ = ["CODES", "DATA", "FLOATS", "HALVES", "HIGHEST_RANK", "MOVED", "NARROW", "OPS", "START", "STATISTIC", "TRAINED", "WRITTEN", "Branches",
+           "Builder", "Casting", "Graph", "Hints", "Index", "MultiConv", "Node", "Op", "Origin", "Region", "Regional", "State", "TensorType", "Turns",
+           "Value", "broadcast_shapes", "check_reach", "checkpoints", "inside", "kind_of", "needed_for", "op", "to_text", "type_of", "verify",
+           "widest", "with_inside"]

@@ -14,6 +14,8 @@ from .types import TensorType
 
 SHOWN = 300
 """Characters of a name in listings and messages."""
+WRITTEN = "written"
+"""The role of a buffer that the model's own operators write, other than running statistics."""
 Role = Literal["forward", "backward", "update", "recompute"]
 
 
@@ -124,7 +126,7 @@ class State:
     owner: str = ""
     """Whose it is: the name of a parameter, or "optimizer" for what all share. Empty: its own."""
     role: str = ""
-    """What it is to its owner: a moment's or a hyper-parameter's name."""
+    """What it is to its owner: a moment's or a hyper-parameter's name. WRITTEN: a buffer that the model's own operators write."""
     fill: float = 0.0
     """What memory without an initial array starts with. (Accumulators are zero when an update begins, whatever this says.)"""
     start: str = ""
@@ -156,6 +158,11 @@ class Graph:
     @property
     def parameters(self) -> list[State]:
         return [s for s in self.states if s.kind == "parameter"]
+
+    def write_nothing(self) -> None:
+        """Let no state be written: whoever runs this sees them as they were before each micro-batch, and leaves them so."""
+        for state in self.states:
+            state.output = None
 
     def results(self) -> Iterator[Value]:
         """Everything that must be computed: outputs and new states."""

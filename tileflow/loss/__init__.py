@@ -4,7 +4,8 @@ from .choose import AS_CHOSEN, Choice, choose, without_labels
 from .classes import ClassLoss
 from .head import Head, head_of
 from .named import LOSSES, find
-from .numbers import IdentityLoss, NumberLoss
+from .numbers import NumberLoss
+from .own import IdentityLoss
 
 __all__ = ["AS_CHOSEN", "LABELS", "LOSSES", "Build", "Choice", "ClassLoss", "FunctionLoss", "Head", "IdentityLoss", "Loss", "NumberLoss", "RowLosses",
            "choose", "find", "head_of", "without_labels"]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
-from ..graph import Builder, TensorType, Value
+from ..graph import Builder, Graph, TensorType, Value
 from ..metrics.view import View
 
 LABELS = "labels"
@@ -41,6 +41,14 @@ class Loss:
     def label_type(self, outputs: Sequence[TensorType]) -> TensorType | None:
         """The labels of a micro-batch for these outputs; None where the loss takes none or decides itself."""
         raise NotImplementedError
+
+    def within(self, graph: Graph) -> Loss:
+        """The loss for a model with this graph; one that the model computes itself becomes an output of it.
+
+        Raises:
+            OptionError: the model computes none, or several.
+        """
+        return self
 
     def fitted(self, outputs: Sequence[Value], labels: TensorType | None) -> Loss:
         """The loss for these outputs and labels of this type, where that decides something."""

@@ -7,7 +7,8 @@ from ..errors import OptionError
 from ..options import Options
 from .base import AsLoss, Build, FunctionLoss, Loss
 from .classes import ClassLoss
-from .numbers import IdentityLoss, NumberLoss
+from .numbers import NumberLoss
+from .own import IdentityLoss
 
 
 def _cross_entropy(o: Options) -> Loss:

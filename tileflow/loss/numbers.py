@@ -1,4 +1,4 @@
-"""Losses whose labels are numbers beside the output's: squared and absolute errors, binary cross entropy; and a model's own loss."""
+"""Losses whose labels are numbers beside the output's: squared and absolute errors, binary cross entropy."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -54,23 +54,3 @@ class NumberLoss(Loss):
         if head is not None and head.kind == "sigmoid":
             output, operator = head.before(b), self.scores_operator
         return getattr(b, operator)(output, targets, reduction=reduction)
-
-
-@dataclass(frozen=True)
-class IdentityLoss(Loss):
-    """The model computes its loss itself: the mean of its last output."""
-
-    name: str = "identity"
-    takes: ClassVar[Literal["nothing"]] = "nothing"
-
-    def label_type(self, outputs: Sequence[TensorType]) -> None:
-        return None
-
-    def __call__(self, b: Builder, outputs: Sequence[Value]) -> Value:
-        return b.IdentityLoss(outputs[-1], reduction="mean")
-
-    def rows(self, b: Builder, outputs: Sequence[Value]) -> RowLosses | None:
-        own, inputs = outputs[-1], b.graph.inputs
-        if not own.type.rank or not inputs or not inputs[0].type.rank or own.shape[0] != inputs[0].shape[0]:
-            return None
-        return RowLosses(per_row(b, own, own.shape[0]), float(own.type.size // max(1, own.shape[0])))

@@ -14,7 +14,7 @@ from ..kernels.machine import limits
 from ..kernels.machine.leaf import Leaf
 from ..program import Program
 from ..room import room
-from ..schedule import Fold, Steps, Wave, atomic, depths, folded, in_flight, in_one_memory, in_waves, in_waves_at_once, per, period, to_text, widest
+from ..schedule import Fold, Steps, Wave, atomic, depths, in_flight, in_one_memory, in_waves, in_waves_at_once, per, period, to_text, widest
 from ..strategy.cut import staged
 from .again import again
 from .alike import alike
@@ -147,7 +147,7 @@ def make_plan(program: Program, workers: int, precision: str = "highest", detect
 def _choose(program: Program, workers: int, path: cpu.Cpu, watchful: bool) -> Plan:
     """With lanes for micro-batches side by side, if there is memory for them."""
     program = replace(program, schedule=in_one_memory(program.schedule))
-    lanes = min(workers, widest(program.schedule))
+    lanes = 1 if program.ordered else min(workers, widest(program.schedule))
     if lanes > 1:
         plan = _lower(program, lanes, workers, path, watchful)
         stashed = sum(n * room(v.type) for v, n in plan.stashes.items())
@@ -215,16 +215,15 @@ def _stashes(program: Program, steps: Steps) -> tuple[dict[Value, int], dict[Val
 def _lower(program: Program, lanes: int, workers: int, path: cpu.Cpu, watchful: bool) -> Plan:
     """Rows of all parts. A lane runs its micro-batch alone; everything else may run over all workers and needs their scratch."""
     steps = in_waves(program.schedule, lanes)
-    folds, guarded, flying = folded(steps), atomic(steps), _flying(program, steps)
+    guarded, flying = atomic(steps), _flying(program, steps)
     stashes, stashed = _stashes(program, steps)
-    given = set(program.outputs)
+    given, waiting = set(program.outputs), {s.name for s in program.statistics()}
     places: dict[Value, Place] = {}
 
-    def outside(graph: Graph, region: str) -> dict[Value, Place]:
+    def outside(graph: Graph) -> dict[Value, Place]:
         found: dict[Value, Place] = {v: Place(("constant", v)) for v in graph.constants}
         for s in graph.states:
-            buffered = region if s.kind == "buffer" and s.output is not None else "state"
-            found[s.input] = Place((buffered, s.name))
+            found[s.input] = Place(("pending" if s.name in waiting else "state", s.name))
         for v in graph.inputs:
             found[v] = places[program.links[v]] if v in program.links else Place(("io", v.name))
         return found
@@ -239,18 +238,18 @@ def _lower(program: Program, lanes: int, workers: int, path: cpu.Cpu, watchful: 
         pooled = through(found, lambda g: pool_planes(g, path, wanted))
         return found if pooled is found else through(pooled, lambda g: attach(g, wanted))
 
-    def lowered(graph: Graph, arena: str, keep: list[Value], region: str = "state", threads: int = workers, together: bool = False) -> Lowered:
+    def lowered(graph: Graph, arena: str, keep: list[Value], threads: int = workers, together: bool = False) -> Lowered:
         direct = {v: Place(("io", v.name)) for v in graph.outputs if v in given}
         stash = {v: Place(("stash", stashed[v])) for v in keep if v in stashed}
         wanted, keep = [*keep, *direct], [v for v in keep if v not in stash]
         graph = with_inside(graph, inner)
         if watchful and not together:
-            found = lower(through(graph, judged), arena, outside(graph, region).get, keep=keep, direct=direct, workers=threads, cpu=path,
+            found = lower(through(graph, judged), arena, outside(graph).get, keep=keep, direct=direct, workers=threads, cpu=path,
                           stash=stash)
             return placed(found, keep, stash)
         form = joined(graph, wanted, together)
         form = through(form, lambda g: alike(g, path)) if together else form
-        found = lower(form, arena, outside(graph, region).get, keep=keep, direct=direct, workers=threads, cpu=path,
+        found = lower(form, arena, outside(graph).get, keep=keep, direct=direct, workers=threads, cpu=path,
                       together=together, stash=stash)
         return placed(found, keep, stash)
 
@@ -265,7 +264,7 @@ def _lower(program: Program, lanes: int, workers: int, path: cpu.Cpu, watchful: 
         check = check_part(graph) if name in guarded else None
         if check is not None and check.nodes:
             checks[name] = lowered(check, f"{name}.check", [], together=True)
-        parts[name] = lowered(watch(graph) if name in guarded else graph, name, program.kept(name), "pending" if name in folds else "state",
+        parts[name] = lowered(watch(graph) if name in guarded else graph, name, program.kept(name),
                               workers if flying[name] == 1 else 1, name in guarded)
     return Plan(program, steps, parts, checks, lanes, workers, stashes)
 

@@ -34,7 +34,7 @@ class Criterion(Module):
         if reduction == "none":
             raise OptionError(f"{name}: reduction='none' gives a loss for each element, and training minimises one number; give mean or sum.")
         if self.takes == "nothing":
-            raise OptionError(f"{name} takes more than a prediction and labels; compute it in forward(), return nn.identity_loss(...) of it last, "
+            raise OptionError(f"{name} takes more than a prediction and labels; compute it in forward(), mark it with nn.identity_loss(...), "
                               "and set loss='identity'.")
         return self.named() or CriterionLoss(self)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from ..graph import Graph, Hints, Origin, State, TensorType, Value
 from ..policy import Policy
 from ..state import Session, fitting
 from .casting import casting
+from .holding import held
 from .mixed import Recorder
 from .parameter import Buffer, Parameter
 from .stored import Stored
@@ -72,6 +73,13 @@ class Module(Stored):
         with trace.builder.at(Origin((path,), hints=_with_rule(type(self), own.over(outer) if own else outer))):
             given = (Tensor(trace, trace.builder.constant(x)) if isinstance(x, np.ndarray) else x for x in inputs)
             return self.forward(*given, **named)          # type: ignore[arg-type]
+
+    if not TYPE_CHECKING:                          # a checker would take any attribute
+        def __setattr__(self, name: str, value: Any) -> None:
+            known = vars(self).get(name)
+            if isinstance(known, Parameter) and value is not known and trace_under_way() is not None:
+                known.refuse_assignment()
+            super().__setattr__(name, value)
 
     @property
     def training(self) -> bool:
@@ -172,6 +180,15 @@ def _found(name: str, item: Any, within: set[int]) -> Iterator[tuple[str, Module
             yield from _found(f"{name}.{key}", part, within | {id(item)})
 
 
+def _boxes(item: Any, within: set[int]) -> Iterator[list[Any] | dict[Any, Any]]:
+    """The lists and dicts in an attribute, to any depth."""
+    if isinstance(item, (list, tuple, dict)) and id(item) not in within:
+        if not isinstance(item, tuple):
+            yield item
+        for part in item.values() if isinstance(item, dict) else item:
+            yield from _boxes(part, within | {id(item)})
+
+
 StoredAs = Callable[[str, str | None, bool], str]
 """The floating type of a parameter's state, from its name, the type that somebody gave it, if any, and whether it is a running statistic."""
 
@@ -196,12 +213,13 @@ def record(net: Module, inputs: Sequence[tuple[str, TensorType]], *, training: b
         trace.states[id(p)] = state
         graph.states.append(state)
     tensors = [Tensor(trace, trace.builder.input(name, t)) for name, t in inputs]
-    with recording(trace):
+    boxes = (box for module in net.modules() for item in vars(module).values() for box in _boxes(item, set()))
+    with recording(trace), held(boxes):
         result = net(*tensors)
         trace.annotate()
-    for i, tensor in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
-        if not isinstance(tensor, Tensor):
-            raise TileflowError(f"{type(net).__name__}.forward() must return tensors; output {i} is {type(tensor).__name__}.")
-        own = tensor.value.producer is not None and tensor.value not in graph.outputs
-        graph.outputs.append(tensor.value if own else trace.builder.Identity(tensor.value))
+        for i, tensor in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
+            if not isinstance(tensor, Tensor):
+                raise TileflowError(f"{type(net).__name__}.forward() must return tensors; output {i} is {type(tensor).__name__}.")
+            own = tensor.value.producer is not None and tensor.value not in graph.outputs
+            graph.outputs.append(tensor.value if own else trace.builder.Identity(tensor.value))
     return graph

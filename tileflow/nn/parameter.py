@@ -1,12 +1,13 @@
 """Parameters and buffers: the arrays a network owns."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
-from ..errors import ShapeError
-from ..graph import Value, kind_of
+from ..errors import ShapeError, TileflowError
+from ..graph import WRITTEN, Value, kind_of
+from .in_place import InPlace
 from .tensor import Tensor
 from .trace import Trace, current_trace, trace_under_way
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from ..state import Session
 
 
-class Parameter(Tensor):
+class Parameter(InPlace):
     """A trained array. Until a model is compiled it holds its own memory, then `data` is the session's.
 
     In `forward` it is a tensor like any other.
@@ -39,6 +40,8 @@ class Parameter(Tensor):
 
     @data.setter
     def data(self, array: np.ndarray) -> None:
+        if trace_under_way() is not None:
+            raise TileflowError(f"{self._called()}: forward() is recorded once, so that data it assigns would be there once. {self._remedy()}")
         array = np.asarray(array)
         if array.shape != self.data.shape:
             raise ShapeError(f"This parameter has shape {list(self.data.shape)}; cannot assign {list(array.shape)}.")
@@ -63,7 +66,24 @@ class Parameter(Tensor):
 
     @property
     def value(self) -> Value:
-        return self.trace.state(self).input
+        """While a network is recorded: what was written last, else what it is when a micro-batch begins."""
+        state = self.trace.state(self)
+        return state.input if state.output is None else state.output
+
+    def write(self, new: Tensor) -> Self:
+        raise TileflowError(f"{self._called()} is written in forward(), and the optimizer writes parameters. {self._remedy()}")
+
+    def refuse_assignment(self) -> NoReturn:
+        """Raise TileflowError: `forward` assigned something else where this parameter is."""
+        raise TileflowError(f"{self._called()} is assigned anew in forward(), where it would be lost. {self._remedy()}")
+
+    def _called(self) -> str:
+        return f"The {self.kind} {self.trace.state(self).name!r}"
+
+    def _remedy(self) -> str:
+        """What to do in place of assigning it."""
+        return "Compute with it under another name (w = self.w * 0.5), or let it be a buffer (nn.Buffer), which forward() may write in place: " \
+               "+=, add_(...), copy_(...)."
 
     @property
     def requires_grad(self) -> bool:
@@ -108,10 +128,28 @@ class Parameter(Tensor):
 
 class Buffer(Parameter):
     """An array that belongs to a network's state and has no gradient. `statistic`: training keeps it, as running statistics, which stay float32
-    where weights have 16 bits."""
+    where weights have 16 bits.
+
+    What `forward` writes into it in place (+=, add_, copy_, [...] =) is there for the next micro-batch, kept between calls and saved; gradients do
+    not reach back to the micro-batch before.
+    """
 
     kind = "buffer"
 
     def __init__(self, data: Any, statistic: bool = False) -> None:
         super().__init__(data, trainable=False)
         self.statistic = statistic
+
+    def write(self, new: Tensor) -> Self:
+        """Let this be `new`, of its type and shape, from here on: in this `forward`, and for the next micro-batch."""
+        self.follow(new)
+        self.trace.state(self).role = WRITTEN
+        return self
+
+    def follow(self, new: Tensor) -> None:
+        """`write` for running statistics: replicas share them, as all of them contribute and none needs to know another's."""
+        state = self.trace.state(self)
+        state.output, state.when = new.value, "micro"
+
+    def _remedy(self) -> str:
+        return "Write it in place: +=, add_(...), copy_(...)."

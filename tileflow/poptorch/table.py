@@ -233,7 +233,8 @@ OPTIONS = (
     Entry("outputMode", "The period counts with EveryN only.", ("output_mode", "output_return_period"), _output_mode),
     _is("randomSeed", "seed", "It is that of every random number: initial weights, dropout, shuffling."),
     _switch("autoRoundNumIPUs", "auto_round_num_ipus"),
-    _switch("broadcastBuffers", "broadcast_buffers", "True works with buffers that training changes as well: replicas share them."),
+    _switch("broadcastBuffers", "broadcast_buffers", "True works with running statistics, which replicas share; buffers that forward() writes need "
+                                                 "False, as there."),
     Entry("connectionType", "`Always` is taken, for it says what is so. The simulated machine is always there; `tileflow.compile(model, "
           "machine=...)` "
           "compiles without running.", (), _connection),
@@ -398,7 +399,8 @@ MODELS = (
     _none("PipelinedExecution, ShardedExecution, SerialPhasedExecution, ParallelPhasedExecution", "the option strategy, or the classes of these "
           "names in `tileflow.strategy.stages`."),
     _none("Liveness", "the option tensors_liveness."),
-    _none("identity_loss", "`nn.identity_loss`, or loss = \"identity\"."),
+    _none("identity_loss", "`nn.identity_loss`, with loss = \"identity\". Only it marks a loss: losses such as `nn.CrossEntropyLoss` in `forward()` "
+                           "do not; without a mark the only output of one number is the loss."),
     _none("serializedMatMul", "`nn.serialized_matmul`, or the option serialized_matmul by name."),
     _none("set_available_memory", "`nn.set_available_memory`, or the option available_memory_proportion by name."),
     _none("MultiConv", "`nn.MultiConv`."),

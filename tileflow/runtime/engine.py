@@ -100,7 +100,7 @@ class Engine:
         finally:
             if not whole:
                 self.tables.reset()
-            self._count(first_update)
+            self._count(first_update, whole)
         if whole:
             self._seen_version = session.version
         return self._ports.give(results)
@@ -124,8 +124,8 @@ class Engine:
         names = list(self.arenas.scalars)
         return self.arenas.hyper[:, names.index(state)].copy() if state in names else np.full(self.batching.device_iterations, np.nan)
 
-    def _count(self, first_update: int) -> None:
-        """What was done counts."""
+    def _count(self, first_update: int, whole: bool) -> None:
+        """What was done counts; what a call that trains nothing has written, if it came to its end."""
         if self.program.training:
             self.completed = self._words[UPDATE]
             done = self.completed - first_update
@@ -133,6 +133,8 @@ class Engine:
             self.session.micro_batches += done * self.batching.per_update
             if done:
                 self.session.version += 1
+        elif whole and self.arenas.pending:
+            self.session.version += 1
 
     def drive(self, stop: Callable[[], bool] | None = None) -> bool:
         """Run the table with the addresses of the last `call`, in slices; between two slices Python handles signals. Whether it came to its

@@ -10,7 +10,7 @@ import numpy as np
 from .. import compiler, memory
 from ..feed.items import Stream
 from ..graph import Builder, Graph, TensorType, Value
-from ..loss import Loss
+from ..loss import IdentityLoss, Loss
 from ..metrics import Collector
 from ..metrics.named import Function
 from ..options import Options
@@ -33,12 +33,15 @@ class EvaluationModel(LossModel):
         super().__init__(source, one, loss, progress)
         self.by_rows = True
         self._weight: float | None = None
+        self._prediction = 0
 
     def _rows_are_fixed(self) -> bool:
         return False                    # the last batch may be shorter
 
     def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
         loss = self._fitted(graph, more)
+        own = loss.place if isinstance(loss, IdentityLoss) else None
+        self._prediction = next((i for i in range(len(graph.outputs)) if i != own), 0)
 
         def measures(b: Builder, outputs: Sequence[Value]) -> list[Value]:
             rows = loss.rows(b, outputs)
@@ -47,17 +50,19 @@ class EvaluationModel(LossModel):
                 return [loss(b, outputs)]
             self._weight = rows.weight if isinstance(rows.weight, float) else None
             return [rows.total, *([rows.weight] if isinstance(rows.weight, Value) else [])]
-        return compiler.inference(graph, batching, serialized=self.options.serial_splits, measures=measures, precision=self.source.precision)
+        return compiler.inference(graph, batching, serialized=self.options.serial_splits, measures=measures, precision=self.source.precision,
+                                  writes=False)
 
     def measure(self, *arrays: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """One call: the model's first output [rows, ...], the losses and what they weigh, float64 [rows] (or [1]: of all rows together)."""
+        """One call: the model's first output [rows, ...] that is not its loss, the losses and what they weigh, float64 [rows]
+        (or [1]: of all rows together)."""
         shown = self._call(arrays)
-        rows = len(arrays[0])
+        rows, output = len(arrays[0]), shown[self._prediction]
         if not self.by_rows:
-            return shown[0], np.reshape(shown[-1], -1).astype(np.float64) * rows, np.array([rows], np.float64)
+            return output, np.reshape(shown[-1], -1).astype(np.float64) * rows, np.array([rows], np.float64)
         if self._weight is not None:
-            return shown[0], shown[-1].astype(np.float64), np.full(rows, self._weight)
-        return shown[0], shown[-2].astype(np.float64), shown[-1].astype(np.float64)
+            return output, shown[-1].astype(np.float64), np.full(rows, self._weight)
+        return output, shown[-2].astype(np.float64), shown[-1].astype(np.float64)
 
 
 class Evaluator:

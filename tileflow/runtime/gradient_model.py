@@ -68,7 +68,8 @@ class GradientModel(LossModel):
                 warnings.warn(one_line(sentence, LONGEST_NOTE), stacklevel=2)
             return gradients(b.graph, target, chosen, between=f"{', '.join(self.names[:SHOWN])} and {self._called(graph, place)}")
 
-        return compiler.inference(graph, batching, serialized=self.options.serial_splits, measures=measure, precision=self.source.precision)
+        return compiler.inference(graph, batching, serialized=self.options.serial_splits, measures=measure, precision=self.source.precision,
+                                  writes=False)
 
     def _summed(self, b: Builder, y: Value, more: tuple[TensorType, ...]) -> Value:
         """The number whose gradients are wanted, of an output without a loss."""

@@ -50,7 +50,7 @@ class Compiled:
     signature: Signature
     shown: list[Shown]
     anchors: tuple[str, ...] = ()
-    """Names of the outputs that are values within the model: the last ones, or those before the loss."""
+    """Names of the outputs that are values within the model: the last ones."""
 
     @property
     def inputs(self) -> tuple[TensorType, ...]:
@@ -365,10 +365,9 @@ class Model:
         compiled = self._compiled()
         shown = [show(a) for show, a in zip(compiled.shown, results, strict=True)]
         if compiled.anchors:
-            end = len(shown) - self.training
-            begin = end - len(compiled.anchors)
-            self._anchored = dict(zip(compiled.anchors, shown[begin:end], strict=True))
-            del shown[begin:end]
+            begin = len(shown) - len(compiled.anchors)
+            self._anchored = dict(zip(compiled.anchors, shown[begin:], strict=True))
+            del shown[begin:]
         return shown
 
     def anchored(self, name: str | None = None) -> Any:
@@ -402,8 +401,7 @@ class Model:
 
         Every array has `micro_batch * replicas * gradient_accumulation * device_iterations` rows (replicas that get the same rows count once);
         the micro-batch is the option micro_batch_size where that was set, else it follows from the first call.
-        Returns one array, or a tuple: the model's outputs in the output mode
-        and, when training, the loss last.
+        Returns one array, or a tuple: the model's outputs in the output mode and, when training, the loss: where `forward` returns it, else last.
 
         Any thread may call; while another thread is in a call of the same network (training or inference), this one waits for
         it, and Ctrl-C ends the waiting. Arrays must not change until the call returns.
@@ -482,7 +480,8 @@ class InferenceModel(Model):
 
     def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
         return compiler.inference(graph, batching, serialized=self.options.serial_splits, precision=self.source.precision,
-                                  anchors=list(self._found.values()), marking=Marking.of(self.options), grouping=self._groupings())
+                                  anchors=list(self._found.values()), marking=Marking.of(self.options), grouping=self._groupings(),
+                                  broadcast_buffers=self.options.broadcast_buffers)
 
     # ---- models whose sizes follow from data
 

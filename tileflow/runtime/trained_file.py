@@ -3,6 +3,7 @@ what the engine does."""
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from .. import compiler
 from ..errors import ModelError, UnsupportedError
-from ..graph import Graph, TensorType, type_of
+from ..graph import Graph, TensorType, needed_for, type_of
 from ..graph.digest import digest
 from ..graph.region import draws, evaluated
 from ..importers.onnx import Form, OnnxModel, UnsupportedNodesError, graph_model, load_model
@@ -19,6 +20,7 @@ from ..importers.onnx.hosted import is_plain
 from ..options import Options
 from ..program import Batching
 from ..state import Session, build
+from ..text import one_line
 from .engine import Engine
 from .executable import Host, Progress, make_engine
 from .source import NetSource, OnnxSource, Source, as_array
@@ -27,6 +29,8 @@ from .training_cut import is_cut
 TOLERANCE = 1e-3
 """Largest difference of an output over its largest element. In float32 there is none at all where both files fold the same constants;
 weights trained in float64 are rounded to the types of the file."""
+SHOWN = 300
+"""Characters of names in a sentence."""
 HALF_TOLERANCE = 3e-2
 """The same for outputs of 16-bit floats."""
 FLIPPED = 0.01
@@ -132,16 +136,26 @@ def write_network(source: NetSource, weights: Mapping[str, np.ndarray], path: Pa
                   metadata: Mapping[str, str | None] | None = None, progress: Progress | None = None) -> None:
     """Write a network of layers as it is for inference, with `weights`; see `write_trained`.
 
-    Casts that a mixed precision adds are a way of computing and no part of the file; what layers store in 16 bits is stored so.
+    Casts that a mixed precision adds are a way of computing and no part of the file; what layers store in 16 bits is stored so. A file has no memory
+    from one run to the next: what `forward` writes into buffers is no part of it either, which a warning says where outputs depend on it.
     """
     run = _plain(options)
     arrays = _given(source, inputs)
     types = [type_of(a) for a in arrays]
     try:
         graph = source.graph(types, False)[0]
-        proto = graph_model(graph, form, source.graph(_longer(types), False)[0] if form.batch is not None else None)
+        other = source.graph(_longer(types), False)[0] if form.batch is not None else None
+        forgotten = _read_and_written(graph)
+        for recorded in (graph, other):
+            if recorded is not None:
+                recorded.write_nothing()
+        proto = graph_model(graph, form, other)
     except UnsupportedError as error:
         raise UnsupportedError(f"{type(source.net).__name__}: {error}") from None
+    if forgotten:
+        names = one_line(", ".join(forgotten), SHOWN)
+        warnings.warn(f"{type(source.net).__name__} writes buffers in forward() that its outputs depend on ({names}). An ONNX file has no "
+                      f"memory from one run to the next: each run of {path} begins with what they are now.", stacklevel=2)
     set_metadata(proto, metadata or {})
     stored = {s.name: np.asarray(weights[s.name]).astype(s.input.type.numpy) for s in graph.states}
     given = dict(zip((v.name for v in proto.graph.input), arrays, strict=True))
@@ -153,6 +167,12 @@ def write_network(source: NetSource, weights: Mapping[str, np.ndarray], path: Pa
         for (name, found), wanted in zip(_outputs(written, run, list(given.values()), progress).items(), expected, strict=True):
             _compare(name, wanted, found, path)
     write_model(proto, stored, path, check=check)
+
+
+def _read_and_written(graph: Graph) -> list[str]:
+    """States that the graph writes and whose value before that its outputs depend on."""
+    _, read = needed_for(graph.outputs, graph.nodes)
+    return [s.name for s in graph.states if s.output is not None and s.input in read]
 
 
 def check_parameters(written: OnnxSource, inputs: Sequence[np.ndarray], wanted: set[str]) -> None:
@@ -188,7 +208,7 @@ def _outputs(source: OnnxSource | NetSource, options: Options, inputs: Sequence[
 
     def made() -> Engine:
         graph, initial = _drawn(source, arrays)
-        program = compiler.inference(graph, Batching(1), serialized=options.serial_splits).program
+        program = compiler.inference(graph, Batching(1), serialized=options.serial_splits, writes=False).program
         return make_engine(program, source.session, initial, Host.of(options), progress=progress)
 
     def run() -> dict[str, np.ndarray]:

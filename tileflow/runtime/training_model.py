@@ -60,7 +60,7 @@ class LossModel(Model):
 
     def _fitted(self, graph: Graph, labels: tuple[TensorType, ...]) -> Loss:
         """The loss for this graph's outputs and these labels."""
-        loss = self.loss.fitted(graph.outputs, labels[0] if labels else None)
+        loss = self.loss.within(graph).fitted(graph.outputs, labels[0] if labels else None)
         self.view = loss.view(graph.outputs)
         return loss
 
@@ -86,7 +86,7 @@ class LossModel(Model):
 
 
 class TrainingModel(LossModel):
-    """A model with a loss and an optimizer: each call does `device_iterations` weight updates and returns outputs and loss."""
+    """A model with a loss and an optimizer: each call does `device_iterations` weight updates and returns outputs and loss, once each."""
 
     training = True
 

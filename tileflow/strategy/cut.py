@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
-from ..graph import Graph, Node, Value
+from ..graph import OPS, Graph, Node, Origin, Value
 from ..program import Caller, Program
 from ..staging import Staging
 from . import phased, pipelined, sharded
@@ -24,10 +24,15 @@ def staged(program: Program) -> Program:
     count = staging.places(program.training)
     where = _places(program.micro, count, staging)
     cut = _Cut(program.links)
-    steps = cut.graphs(program.micro, where, {i: f"stage{i}" for i in range(count)})
     made = {v: at for node, at in where.items() for v in node.outputs}
     sums = program.parts["fold"]
     together = _together(sums, {v: made.get(program.links[v], 0) for v in sums.inputs if v in program.links})
+    micro, strategy = program.micro, staging.strategy
+    if strategy == "pipelined" and (written := {s.name: together[n] for n in sums.nodes for s in sums.states if s.output in n.outputs}):
+        seen = _seen_in_order(micro, where, written)
+        micro, strategy = (micro, "sharded") if seen is None else (seen, strategy)
+        made.update((v, at) for node, at in where.items() for v in node.outputs)
+    steps = cut.graphs(micro, where, {i: f"stage{i}" for i in range(count)})
     folds = cut.graphs(sums, together, {i: f"fold{i}" for i in sorted({*together.values()})})
     names = {int(name.removeprefix("fold")): name for name in folds}
     reads = tuple(frozenset(made[source] for v in graph.inputs if (source := cut.links.get(v)) in made) for graph in steps.values())
@@ -39,7 +44,7 @@ def staged(program: Program) -> Program:
     checked = next((names[i] for i in sorted(names) if i >= begun), "")
     caller = Caller(tuple(program.inputs), tuple(program.outputs), checked)
     others = {name: graph for name, graph in program.parts.items() if name not in ("micro", "fold")}
-    order = BUILDERS[staging.strategy](parts, program.batching, program.training)
+    order = BUILDERS[strategy](parts, program.batching, program.training)
     return replace(program, parts={**steps, **others, **folds}, schedule=order, links=cut.links, caller=caller)
 
 
@@ -54,6 +59,36 @@ def _places(graph: Graph, count: int, staging: Staging) -> dict[Node, int]:
         where[node] = at
         found.update(dict.fromkeys(node.outputs, at))
     return where
+
+
+def _seen_in_order(graph: Graph, where: dict[Node, int], written: Mapping[str, int]) -> Graph | None:
+    """The step of a pipeline in which each micro-batch sees what the one before wrote into states: they are read in the place at whose end they are
+    written, and later places are handed a copy. None where an earlier place reads one: then micro-batches follow one another.
+
+    Args:
+        where: the place of each node, which gains those of new ones.
+        written: the place at whose end each state is written, by name.
+    """
+    copies: list[Node] = []
+    handed: dict[Value, tuple[Value, int]] = {}
+    for state in graph.states:
+        read = [where[node] for node in graph.nodes if state.input in node.operands] if state.name in written else []
+        if read and min(read) < written[state.name]:
+            return None
+        if read and max(read) > written[state.name]:
+            copy = Value(f"{state.name}.seen", state.input.type)
+            copies.append(Node(OPS["Identity"](), [state.input], [copy], Origin((state.name,))))
+            where[copies[-1]] = written[state.name]
+            handed[state.input] = copy, written[state.name]
+    if not copies:
+        return graph
+    nodes = list(copies)
+    for node in graph.nodes:
+        at = where[node]
+        inputs = [handed[v][0] if v in handed and at > handed[v][1] else v for v in node.inputs]
+        nodes.append(node if inputs == node.inputs else Node(node.op, inputs, node.outputs, node.origin))
+        where[nodes[-1]] = at
+    return graph.with_nodes(nodes)
 
 
 def _together(graph: Graph, arriving: Mapping[Value, int]) -> dict[Node, int]:

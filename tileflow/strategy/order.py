@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..program import Batching
-from ..schedule import Atomic, Begin, Commit, Fold, Refresh, Repeat, Run, Step, Steps, Wave
+from ..schedule import Atomic, Begin, Commit, Fold, Refresh, Repeat, Run, Step, Steps, Wave, whole_call
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class Parts:
 def updates(parts: Parts, micro_batches: Steps, batching: Batching, training: bool) -> Steps:
     """A call whose micro-batches (of an update, or of the call where nothing is trained) are these steps."""
     if not training:
-        return Refresh((parts.prologue(),)), *micro_batches
+        ipus = sorted({ipu for ipu, fold in zip(parts.ipus, parts.folds, strict=True) if fold is not None})
+        return whole_call((Refresh((parts.prologue(),)), *micro_batches), ipus)
     ipus = sorted({*parts.ipus})
     ends = Atomic((Run("update"), *(Commit(i) for i in ipus)))
     steps: tuple[Step, ...] = (*(Begin(i) for i in ipus), parts.prologue(), *micro_batches, ends)

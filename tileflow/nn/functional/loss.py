@@ -13,7 +13,10 @@ from .normalization import cosine_similarity, pairwise_distance
 
 
 def identity_loss(x: Tensor, reduction: str = "mean") -> Tensor:
-    """The tensor as a loss: its mean, its sum, or ("none") itself. Return it last from `forward`, and train with loss="identity"."""
+    """The tensor as what training with loss="identity" minimises: its mean, its sum, or ("none") itself, each element with a gradient of one.
+
+    `forward` may return it anywhere, or not at all. One that feeds another is a part of that; two that do not are an error.
+    """
     return x.apply("IdentityLoss", reduction=reduction)
 
 

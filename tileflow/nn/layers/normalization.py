@@ -37,9 +37,7 @@ class BatchNorm(Module):
         return y
 
     def _remember(self, x: Tensor, buffer: Buffer, batch: Tensor) -> None:
-        state = x.trace.state(buffer)
-        old = Tensor(x.trace, state.input)
-        state.output, state.when = (old * (1 - self.momentum) + batch * self.momentum).type_as(old).value, "micro"
+        buffer.follow((buffer * (1 - self.momentum) + batch * self.momentum).type_as(buffer))
 
 
 class BatchNorm1d(BatchNorm):
