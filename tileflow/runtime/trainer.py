@@ -22,6 +22,7 @@ from ..options import Options
 from .data import DataLoader, Dataset
 from .engine import Engine
 from .evaluate import Evaluator
+from .failure import none_counted, untrained
 from .fingerprint import changed_attributes, differences, fingerprint, loss_scaling
 from .history import Epoch, Running, runs
 from .run_folder import CHECKPOINT, FAILED, Position, load_run, save_run, write_metrics
@@ -94,6 +95,8 @@ class Trainer:
         self.loader = DataLoader(self.options, self.train, drop_last=self.options.drop_last)
         self.schedule = Schedule.of(len(self.train), self.options)
         self._rest: dict[Step, TrainingModel] = {}
+        self._logged = 0
+        """Updates of the checkpoint that the run goes on from."""
         self._stop = threading.Event()
         self.loader.stop = self._stop.is_set
         every = self.options.statistics
@@ -148,9 +151,12 @@ class Trainer:
             TrainingError: the loss is not finite or a label is out of range; the state before that update is in `checkpoint.failed`, and
                 the last checkpoint is as it was.
             WeightsLostError: an update wrote a weight that is not finite; nothing is saved.
+            NoUpdateError: no update of the last epoch counted; the state is saved.
             CheckpointError: a checkpoint would not fit on the disk, which is found before anything is trained, or cannot be written.
         """
         require_space(self.folder, sum(a.nbytes for a in self.session.lasting().values()), "A checkpoint of this run")
+        if self.statistics is not None:
+            self.statistics.begin(self._logged)
         with asked_by_signals(self._stop):
             try:
                 while self.epoch < self.options.epochs:
@@ -169,6 +175,8 @@ class Trainer:
                 self.loader.terminate()
                 self.evaluator.close()
             path = self.save()
+        if self.history and self.epoch >= self.options.epochs and self._counted_none(last := self.history[-1]):
+            raise untrained(last.epoch, last.skipped, last.loss_scale, f"the state is saved in {path}")
         if self._stop.is_set() and self.epoch < self.options.epochs:
             raise Interrupted(f"Stopped after {self.session.updates} updates; saved {path}. Go on with {self._go_on()}.")
         return self.history
@@ -210,6 +218,12 @@ class Trainer:
             self.save()
         self._write_metrics()
         self.reporter.end_epoch(record)
+        if self._counted_none(record) and self.epoch < self.options.epochs:
+            self.reporter.say(none_counted(record.epoch, record.skipped, record.loss_scale))
+
+    def _counted_none(self, record: Epoch) -> bool:
+        """All updates of an epoch were skipped."""
+        return 0 < self.schedule.length <= record.skipped
 
     def _observe(self, record: Epoch) -> None:
         """Schedules that look at a metric are told that of the epoch: on the test data, where there are any.
@@ -299,6 +313,8 @@ class Trainer:
         path = self.folder / name
 
         def write() -> None:
+            if self.statistics is not None:
+                self.statistics.write()
             at = Position(self.session.updates, self.session.micro_batches, self.epoch, self.updates_in_epoch, self.running, self.history)
             save_run(path, self.session.lasting() | self._kept(), at, self._fingerprint)
         self.session.turn.hold(write)
@@ -355,8 +371,7 @@ class Trainer:
         self.session.assigned[LOSS_SCALE] = loss_scaling(made)
         tensors.setdefault(LOSS_SCALE, np.array(loss_scaling(made), np.float32))              # older files have no such state
         self.session.restore(tensors, updates=at.updates, micro_batches=at.micro_batches)
-        if self.statistics is not None:
-            self.statistics.back_to(at.updates)
+        self._logged = at.updates
         self.epoch, self.updates_in_epoch = at.epoch, at.updates_in_epoch
         self.history, self.running = at.history, at.running
         self._take_kept(path, tensors, changed_attributes(made, self._fingerprint))
