@@ -103,3 +103,21 @@ def test_outputs_that_are_not_finite_are_counted(tmp_path: Path, capsys: pytest.
     assert "The output 'y' is not finite in 3 of 64 rows: it holds NaN or an infinity there." in capsys.readouterr().err
     with pytest.warns(UserWarning, match="The output 'y' is not finite in 3 of 64 rows"):
         tileflow.infer(tmp_path / "m.onnx", data=x, micro_batch_size=16)
+
+
+# ---- data
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_what_is_no_number_in_the_data_is_named_in_the_error(shuffle: bool, tmp_path: Path):
+    """By its row in the data, whichever batch it came in; data without have no such note."""
+    x = X.copy()
+    x[37, 2] = np.nan
+    with pytest.raises(TrainingError, match="The loss is not finite") as told:
+        tileflow.train(net(), data=(x, Y), out=str(tmp_path / "a"), **OPTIONS | {"precision": "32", "shuffle": shuffle})
+    assert [n for n in told.value.__notes__ if "row 37 of the data holds nan, and what comes of it is no number." in n]
+    with pytest.raises(NoUpdateError) as none:
+        tileflow.train(net(), data=(np.full_like(X, np.inf), Y), out=str(tmp_path / "b"), **OPTIONS)
+    assert [n for n in none.value.__notes__ if "row 0 of the data holds inf" in n]
+    with pytest.raises(TrainingError, match="not finite") as high:                   # nothing wrong with the data
+        tileflow.train(net(), data=(X * np.float32(1e30), Y), out=str(tmp_path / "c"), optimizer="sgd", **OPTIONS | {"precision": "32"})
+    assert not [n for n in getattr(high.value, "__notes__", []) if "of the data holds" in n]

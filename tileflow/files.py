@@ -44,26 +44,31 @@ def atomic_write(path: str | os.PathLike[str], parts: Iterable[Any], check: Call
     Raises:
         CheckpointError: that fails; the file there before is intact and nothing else is left behind.
     """
+    try:
+        replace_by(path, parts, check, follow)
+    except OSError as error:
+        raise CheckpointError(f"Cannot write {path}: {error.strerror or error}; {remedy(Path(path), error)}. "
+                              f"A file that stood there before is unchanged.") from None
+
+
+def replace_by(path: str | os.PathLike[str], parts: Iterable[Any], check: Callable[[Path], bool] | None = None, follow: bool = True) -> None:
+    """`atomic_write` for who has a sentence of its own where it fails: OSError."""
     path = Path(path)
-    target = Path(os.path.realpath(path if follow else path.parent), *(() if follow else (path.name,)))
+    target = Path(os.path.realpath(path)) if follow else Path(os.path.realpath(path.parent), path.name)
     temporary = target.with_name(temporary_prefix(target) + secrets.token_hex(6) + ".tmp")
     try:
-        try:
-            with temporary.open("xb") as file:
-                for part in parts:
-                    file.write(part)
-                sync(file)
-            if check is not None and not check(temporary):
-                raise CheckpointError(f"Cannot write {path}: what is read back differs from what was written, so the disk or the memory fails; "
-                                      f"{OTHER_REMEDY}. A file that stood there before is unchanged.")
-            os.replace(temporary, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-    except OSError as error:
-        raise CheckpointError(f"Cannot write {path}: {error.strerror or error}; {remedy(path, error)}. "
-                              f"A file that stood there before is unchanged.") from None
+        with temporary.open("xb") as file:
+            for part in parts:
+                file.write(part)
+            sync(file)
+        if check is not None and not check(temporary):
+            raise CheckpointError(f"Cannot write {path}: what is read back differs from what was written, so the disk or the memory fails; "
+                                  f"{OTHER_REMEDY}. A file that stood there before is unchanged.")
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
     sync_folder(target.parent)
 
 

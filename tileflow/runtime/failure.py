@@ -10,11 +10,13 @@ from ..kernels.machine.status import INDEX_OUT_OF_RANGE, LABEL_OUT_OF_RANGE, NOT
 KEPT = "the weights are kept as they were before that update"
 
 
-def failed_leaf(status: int, node: Node | None, where: str) -> TrainingError:
-    """For the status of a leaf of the micro-step."""
+def failed_leaf(status: int, node: Node | None, where: str, watched: bool = False) -> TrainingError:
+    """For the status of a leaf of the micro-step. watched: detect_anomaly is on, and no operator made what is not finite."""
     if status == NOT_FINITE:
+        begins = "detect_anomaly names where it begins" if not watched else \
+            "no operator made it of finite numbers, so it came with the inputs or the weights"
         return TrainingError(f"The loss is not finite at {where}; {KEPT}: lower the learning rate, check the inputs for NaN, or lower loss_scaling; "
-                             "detect_anomaly names where it begins, skip_non_finite goes on without such updates.")
+                             f"{begins}, skip_non_finite goes on without such updates.")
     origin = f"{node.op.name} ({node.origin})" if node is not None else "a kernel"
     if status == LABEL_OUT_OF_RANGE:
         return TrainingError(f"{origin}: a label is outside of the classes 0..C-1 at {where}; check the label column or the "
@@ -38,11 +40,11 @@ def anomaly(node: Node, output: Value, kind: str, where: str, training: bool) ->
                          f"({output.type}), while {given}, at {where}{kept}.")
 
 
-def bad_gradient(names: Sequence[str], update: int) -> TrainingError:
-    """For gradients that are not finite."""
+def bad_gradient(names: Sequence[str], update: int, watched: bool = False) -> TrainingError:
+    """For gradients that are not finite. watched: detect_anomaly is on."""
+    named = "" if watched else " (detect_anomaly names it)"
     return TrainingError(f"The loss is finite but the gradient of {_listed(names)} is not, at update {update}; {KEPT}: look for a square root, "
-                         "division or logarithm at 0 in the model (detect_anomaly names it), or lower loss_scaling; skip_non_finite goes on without "
-                         "such updates.")
+                         f"division or logarithm at 0 in the model{named}, or lower loss_scaling; skip_non_finite goes on without such updates.")
 
 
 NO_CAUSE = "look for a square root, division or logarithm at 0 in the model, check the inputs for NaN, or lower the learning rate"

@@ -33,7 +33,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
+    return type(value) is float or (type(value) is int and abs(value) < 2**63)
 
 
 FIGURES: dict[str, Callable[[Any], bool]] = {
@@ -140,6 +140,8 @@ def load_run(path: Path) -> tuple[dict[str, np.ndarray], Position, dict[str, Any
         if not all(map(_is_count, numbers)):
             raise ValueError("position")
         at = Position(*numbers, running=_record(Running, state["running"]), history=[_record(Epoch, e) for e in state["history"]])
+        if [e.epoch for e in at.history] != list(range(1, len(at.history) + 1)) or len(at.history) != at.epoch:
+            raise ValueError("history")
         made = dict(state["run"])
     except (KeyError, TypeError, ValueError):
         raise CheckpointError(f"{path} does not say how far its run has come; give the {CHECKPOINT} that train wrote.") from None
@@ -149,6 +151,8 @@ def load_run(path: Path) -> tuple[dict[str, np.ndarray], Position, dict[str, Any
 def _record(made: type[T], table: Any) -> T:
     """A record of figures out of a table; ValueError, KeyError or TypeError where one is not of its kind."""
     kinds = {f.name: str(f.type) for f in fields(made)}                 # type: ignore[arg-type]
+    if not isinstance(table, dict):
+        raise TypeError(made.__name__)
     for name, value in table.items():
         if not FIGURES[kinds[name]](value):
             raise ValueError(name)
