@@ -11,6 +11,7 @@ import pytest
 import tileflow
 from tileflow import nn, optim
 from tileflow.errors import TrainingError
+from tileflow.runtime.failure import bad_gradient
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((16, 6)).astype(np.float32)
@@ -89,6 +90,19 @@ def test_inference_names_it_too_and_given_infinities_are_nobodys():
     bad[3, 0] = np.inf
     with np.errstate(all="ignore"):
         assert not np.isfinite(model(bad)).all()                 # infinity went in, so nobody made it
+
+
+def test_what_is_on_is_not_advised():
+    """NaN that came with the inputs, and gradients: the sentence names detect_anomaly only to whom it says something new."""
+    nn.manual_seed(1)
+    bad = np.full_like(X, np.nan)
+    for on in (False, True):
+        model = tileflow.training_model(nn.Linear(6, 3), detect_anomaly=on, micro_batch_size=len(X))
+        with pytest.raises(TrainingError, match="The loss is not finite at micro-batch 0") as told:
+            model(bad, np.zeros(len(X), np.int64))
+        assert ("detect_anomaly" in str(told.value)) is not on
+        assert ("no operator made it of finite numbers" in str(told.value)) is on
+        assert ("detect_anomaly" in str(bad_gradient(["w"], 3, on))) is not on
 
 
 def test_a_node_of_an_onnx_file_is_named(tmp_path: Path):

@@ -191,6 +191,14 @@ def test_files_of_other_tools_have_no_digest(tmp_path):
     ({"running": {"lost": 1}}, "does not say how far"),
     ({"history": [{"epoch": 1, "loss": None, "accuracy": None}]}, "does not say how far"),
     ({"history": 5}, "does not say how far"),
+    ({"history": [5]}, "does not say how far"),
+    ({"history": {"a": 1}}, "does not say how far"),
+    ({"history": []}, "does not say how far"),
+    ({"history": [{"epoch": 2, "loss": 1.0, "accuracy": None}]}, "does not say how far"),
+    ({"history": [{"epoch": 1, "loss": 10**400, "accuracy": None}]}, "does not say how far"),
+    ({"history": [{"epoch": 1, "loss": 1.0, "accuracy": True}]}, "does not say how far"),
+    ({"epoch": 10**12}, "does not say how far"),
+    ({"running": [1]}, "does not say how far"),
     ({"run": 5}, "does not say how far"),
 ])
 def test_the_version_and_crafted_states(tmp_path, change, says):

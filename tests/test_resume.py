@@ -20,8 +20,8 @@ from said import Said
 
 import tileflow
 from tileflow import cli, nn
-from tileflow.errors import CheckpointError, Interrupted, TrainingError
-from tileflow.runtime.checkpoint import load_tensors
+from tileflow.errors import CheckpointError, Interrupted, TileflowError, TrainingError
+from tileflow.runtime.checkpoint import load_tensors, save_tensors
 from tileflow.runtime.run_folder import CHECKPOINT, FAILED
 from tileflow.runtime.stop import asked_by_signals
 from tileflow.runtime.trainer import Trainer
@@ -210,7 +210,8 @@ def test_a_failed_run_goes_on_from_before_the_failure(tmp_path: Path):
     """Update 4, the second of the second call, fails; with mended data the run goes on as if nothing had been."""
     with pytest.raises(TrainingError, match=r"not finite at micro-batch 3 of the call \(update 4\)") as failure:
         train_net(tmp_path, rows(bad=37), epochs=2)
-    assert failure.value.__notes__ == [f"The state before the failure is saved in {tmp_path / FAILED}. Go on from it with the same call and "
+    assert failure.value.__notes__ == ["Input x: row 37 of the data holds nan, and what comes of it is no number.",
+                                       f"The state before the failure is saved in {tmp_path / FAILED}. Go on from it with the same call and "
                                        f"resume={str(tmp_path / FAILED)!r}."]
     assert (position(tmp_path, FAILED)["updates"], position(tmp_path, FAILED)["updates_in_epoch"]) == (4, 4)
     resumed, _ = train_net(tmp_path, rows(), epochs=2, resume=str(tmp_path / FAILED), allow_other_data=True)
@@ -221,7 +222,7 @@ def test_a_failed_run_goes_on_from_before_the_failure(tmp_path: Path):
 def test_a_failure_leaves_the_last_checkpoint_alone(tmp_path: Path):
     with pytest.raises(TrainingError) as failure:
         train_net(tmp_path, rows(bad=37), epochs=2, save_every_updates=3)
-    assert failure.value.__notes__[0].endswith(f" The last checkpoint, {tmp_path / CHECKPOINT}, is as it was.")
+    assert failure.value.__notes__[1].endswith(f" The last checkpoint, {tmp_path / CHECKPOINT}, is as it was.")
     good = (tmp_path / CHECKPOINT).read_bytes()
     assert (position(tmp_path)["updates"], position(tmp_path, FAILED)["updates"]) == (3, 4)
     with pytest.raises(TrainingError):
@@ -376,3 +377,32 @@ def test_training_outside_of_the_main_thread(tmp_path: Path):
     thread.join()
     assert not failures
     assert os.path.exists(tmp_path / CHECKPOINT)
+
+
+# ---- forged checkpoints
+
+@pytest.mark.parametrize(("forge", "says"), [
+    (lambda t, s: s.update(updates_in_epoch=10**12), "says that 1,000,000,000,000 updates of its epoch are done, and an epoch of this"),
+    (lambda t, s: s.update(updates_in_epoch=5), "says that 5 updates of its epoch are done, and an epoch of this run has 4; restore"),
+    (lambda t, s: t.update({"optimizer.loss_scale": np.array(-2, np.float32)}), "holds -2.0 under optimizer.loss_scale, and a loss"),
+    (lambda t, s: t.update({"optimizer.loss_scale": np.array(np.nan, np.float32)}), "holds nan under optimizer.loss_scale"),
+    (lambda t, s: t.update({"optimizer.loss_scale": np.array(0, np.float32)}), "holds 0.0 under optimizer.loss_scale"),
+    (lambda t, s: (t.pop("optimizer.loss_scale"), s["run"].update(loss_scaling=-3)), "holds -3.0 under optimizer.loss_scale"),
+    (lambda t, s: s.update(updates=2**60), "The learning rates of the 1,152,921,504,606,846,976 updates that"),
+    (lambda t, s: s.update(history=["x"]), "does not say how far its run has come"),
+    (lambda t, s: None, ""),
+    (lambda t, s: (s.update(updates_in_epoch=4, epoch=0, history=[]), s["running"].update(samples=64)), ""),
+])
+def test_forged_checkpoints(forge: Any, says: str, tmp_path: Path):
+    """With a digest that is right. The last two are none: as it was, and stopped between an epoch's last call and its end."""
+    options: dict[str, Any] = dict(data=rows(), micro_batch_size=4, gradient_accumulation=4, precision="16-mixed", max_batches=4, out=str(tmp_path))
+    tileflow.train(nn.Linear(6, 3), epochs=1, **options)
+    tensors, metadata = load_tensors(tmp_path / CHECKPOINT)
+    state = json.loads(metadata["tileflow"])
+    forge(tensors, state)
+    save_tensors(tmp_path / CHECKPOINT, tensors, {"tileflow": json.dumps(state)})
+    if says:
+        with pytest.raises(TileflowError, match=says):
+            tileflow.train(nn.Linear(6, 3), epochs=2, resume=True, **options)
+    else:
+        assert len(tileflow.train(nn.Linear(6, 3), epochs=2, resume=True, **options).epochs) == 2

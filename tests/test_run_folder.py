@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx_models import model_of, node, port
+from said import Said
 
 import tileflow
 from tileflow import cli, nn
@@ -199,6 +201,7 @@ def test_flags_say_what_options_are(name: str, value: Any, words: list[str] | No
 def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda form: "20261123-120000")
-    folders = [run_folder(None, False) for _ in range(3)]
+    with ExitStack() as runs:
+        folders = [runs.enter_context(run_folder(None, False, Said().say)) for _ in range(3)]
     assert [f.name for f in folders] == ["20261123-120000", "20261123-120000-2", "20261123-120000-3"]
     assert all(f.is_dir() for f in folders)

@@ -1,6 +1,8 @@
 """The log of gradients and weights: what it and its picture say is what NumPy finds."""
 from __future__ import annotations
 
+import errno
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,11 @@ import numpy as np
 import pytest
 
 import tileflow
-from tileflow import nn, optim
-from tileflow.errors import OptionError
+from tileflow import files, nn, optim
+from tileflow.errors import CheckpointError, OptionError
 from tileflow.report.statistics import SCALES, Tensor, best, lost, render
+from tileflow.runtime import statistics
+from tileflow.runtime.run_folder import CHECKPOINT, FAILED
 from tileflow.runtime.statistics import LOG, PAGE, figures, measured, read
 
 RNG = np.random.default_rng(0)
@@ -105,6 +109,80 @@ def test_a_run_writes_them_and_goes_on_with_them(tmp_path: Path):
     plain = tileflow.train(network(), out=str(tmp_path / "plain"), epochs=4, **{**settings, "statistics": None})
     assert {n: w.tobytes() for n, w in plain.weights.items()} == {n: w.tobytes() for n, w in whole.weights.items()}
     assert not (tmp_path / "plain" / LOG).exists()
+
+
+SETTINGS: dict[str, Any] = dict(data=(X, Y), micro_batch_size=8, epochs=2, statistics=1)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The table of a run that nothing happens to: 12 updates."""
+    folder = tmp_path_factory.mktemp("whole")
+    tileflow.train(network(), out=str(folder), **SETTINGS)
+    return (folder / LOG).read_bytes()
+
+
+@pytest.mark.parametrize("left", [b"", b"upd", b"update,kind\n", b"whole", b"whole, and the beginning of a row\n12,grad"])
+@pytest.mark.parametrize("resume", [False, True])
+def test_what_a_run_without_a_checkpoint_left_is_no_part_of_the_next(left: bytes, resume: bool, whole: bytes, tmp_path: Path):
+    """It was killed before its first one, in the middle of a row or of the header perhaps."""
+    (tmp_path / LOG).write_bytes(left.replace(b"whole", whole))
+    tileflow.train(network(), out=str(tmp_path), resume=resume, **SETTINGS)
+    assert (tmp_path / LOG).read_bytes() == whole
+
+
+@pytest.mark.parametrize("left", [0, 1, 57, -1])
+def test_rows_after_the_checkpoint_are_written_once(left: int, whole: bytes, tmp_path: Path):
+    """Cut anywhere behind those of the checkpoint; those before it stay."""
+    tileflow.train(network(), out=str(tmp_path), **SETTINGS | {"epochs": 1})
+    first = (tmp_path / LOG).read_bytes()
+    assert whole.startswith(first)
+    (tmp_path / LOG).write_bytes(first + whole[len(first):][:left])
+    tileflow.train(network(), out=str(tmp_path), resume=True, **SETTINGS)
+    assert (tmp_path / LOG).read_bytes() == whole
+
+
+def test_a_full_disk_is_a_sentence_and_loses_no_row(whole: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The rows of the seventh update do not come to the disk at first: the state that is saved then has them all the same."""
+    append, failed = files.append, []
+
+    def full(_file: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def once(path: Path, data: bytes) -> None:
+        with monkeypatch.context() as patch:
+            if data.startswith(b"7,") and not failed:
+                failed.append(path)
+                patch.setattr(files, "sync", full)
+            append(path, data)
+    with monkeypatch.context() as patch:
+        patch.setattr(statistics, "append", once)
+        with pytest.raises(CheckpointError, match=r"^Cannot write \S+statistics\.csv: No space left on device; free some space or choose") as told:
+            tileflow.train(network(), out=str(tmp_path), **SETTINGS)
+    assert len(failed) == 1
+    assert f"is saved in {tmp_path / FAILED}" in told.value.__notes__[0]
+    tileflow.train(network(), out=str(tmp_path), **SETTINGS | {"resume": str(tmp_path / FAILED)})
+    assert (tmp_path / LOG).read_bytes() == whole
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no list of open files")
+def test_rows_are_on_the_disk_before_the_checkpoint_that_counts_on_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Nothing was ever brought there: a power cut left a checkpoint without its rows."""
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(handle: int) -> None:
+        done.append(os.path.basename(os.readlink(f"/proc/self/fd/{handle}")))
+        fsync(handle)
+
+    def replaced(old: Path, new: Path) -> None:
+        done.append(f"{new.name} is there")
+        replace(old, new)
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    tileflow.train(network(), out=str(tmp_path), **SETTINGS)
+    places = [i for i, what in enumerate(done) if what == f"{CHECKPOINT} is there"]
+    assert [done[:i].count(LOG) for i in places] == [6, 12]
 
 
 def test_velocities_that_take_gradients_in_have_none(tmp_path: Path):

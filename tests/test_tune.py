@@ -2,13 +2,16 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
 import itertools
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +21,11 @@ from tile_programs import program
 
 import tileflow
 from tileflow import cli, simulate
-from tileflow.errors import DataError, OptionError, OutOfTileMemoryError
+from tileflow.errors import DataError, OptionError, OutOfTileMemoryError, TileflowError
 from tileflow.options import Options
 from tileflow.progress import TuneBar
+from tileflow.report import _write
+from tileflow.simulate import write_plans
 from tileflow.tiles import tune
 from tileflow.tiles.hardware.chip import CHIPS
 from tileflow.tiles.plans.plan import OpPlan, Phases, TileOptions, TileStep
@@ -377,3 +382,24 @@ def test_steps_of_one_ipu_are_not_blamed_for_what_another_holds():
     assert blamed
     places = {name: s.ipu for s in tiled.steps if s.node.origin.role == "forward" for name in s.node.origin.sources}
     assert {places[name] for name in blamed} == {full.number}
+
+
+@pytest.mark.parametrize("write", [
+    lambda folder: Options(micro_batch_size=3).save(folder / "tuned.toml"),
+    lambda folder: write_plans(SimpleNamespace(steps=[]), folder / "plans.json"),          # type: ignore[arg-type]
+    lambda folder: _write(folder, {"report.json": "new"})], ids=["settings", "plans", "reports"])
+def test_settings_plans_and_reports_are_there_whole_or_not_at_all(write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A disk that is full when they come to it leaves what stood there, and nothing half written; so does a process that is stopped."""
+    write(tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(b"old")
+    for raised, seen in ((OSError(errno.ENOSPC, "No space left on device"), TileflowError), (KeyboardInterrupt(), KeyboardInterrupt)):
+        def stopped(_handle: int, raised: BaseException = raised) -> None:
+            raise raised
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", stopped)
+            with pytest.raises(seen):
+                write(tmp_path)
+        assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"old"]
+    write(tmp_path)
+    assert path.read_bytes() != b"old"

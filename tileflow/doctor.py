@@ -14,6 +14,7 @@ from typing import Any
 from . import memory
 from .environment import obstacle
 from .errors import OptionError
+from .files import probe
 from .kernels.machine import limits, share
 from .options import DEFAULTS, Options, default_options
 from .text import one_line
@@ -140,9 +141,7 @@ def _cache(found: Examination) -> None:
         found.facts.append(("damaged kernels", f"{len(hurt)} of {current.name}, deleted and compiled anew when they are needed next"))
     try:
         cache.make_folder()
-        probe = current / f".doctor-{os.getpid()}"
-        probe.write_bytes(b"")
-        probe.unlink()
+        probe(current)
     except OSError as error:
         found.problems.append(Problem(f"the kernel cache {current} cannot be written ({error.strerror}), so every start compiles anew.",
                                       "set TILEFLOW_CACHE_DIR to a folder you may write to."))

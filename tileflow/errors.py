@@ -57,6 +57,10 @@ class WeightsLostError(TrainingError):
     """An update made a weight infinite or NaN and wrote it: what is in memory is of no use, the last checkpoint is."""
 
 
+class NoUpdateError(TrainingError):
+    """No update of a run's last epoch counted: its state is saved, and it is no trained model. The command line exits with code 1."""
+
+
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C during training, after the state was saved: the message says where and how to go on."""
 

@@ -34,41 +34,85 @@ STALE = 24 * 3600.0
 """Seconds after which nobody is writing a temporary file of another host any more."""
 
 
-def atomic_write(path: str | os.PathLike[str], parts: Iterable[Any], check: Callable[[Path], bool] | None = None) -> None:
+def atomic_write(path: str | os.PathLike[str], parts: Iterable[Any], check: Callable[[Path], bool] | None = None, follow: bool = True) -> None:
     """Write the parts (buffers of bytes) to `path`, all or nothing.
 
-    They go to a new file beside it that is flushed to disk and moved into place; a symbolic link stays one. `check` reads the new file
-    before it is moved and says whether it is as it should be.
+    They go to a new file beside it that is flushed to disk and moved into place. `check` reads the new file before it is moved and says
+    whether it is as it should be. A symbolic link that somebody named stays one, and what it points to is replaced; without `follow`, for
+    names that nobody gave, the link itself is.
 
     Raises:
         CheckpointError: that fails; the file there before is intact and nothing else is left behind.
     """
+    try:
+        replace_by(path, parts, check, follow)
+    except OSError as error:
+        raise CheckpointError(f"Cannot write {path}: {error.strerror or error}; {remedy(Path(path), error)}. "
+                              f"A file that stood there before is unchanged.") from None
+
+
+def replace_by(path: str | os.PathLike[str], parts: Iterable[Any], check: Callable[[Path], bool] | None = None, follow: bool = True) -> None:
+    """`atomic_write` for who has a sentence of its own where it fails: OSError."""
     path = Path(path)
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(path)) if follow else Path(os.path.realpath(path.parent), path.name)
     temporary = target.with_name(temporary_prefix(target) + secrets.token_hex(6) + ".tmp")
     try:
-        try:
-            with temporary.open("xb") as file:
-                for part in parts:
-                    file.write(part)
-                sync(file)
-            if check is not None and not check(temporary):
-                raise CheckpointError(f"Cannot write {path}: what is read back differs from what was written, so the disk or the memory fails; "
-                                      f"{OTHER_REMEDY}. A file that stood there before is unchanged.")
-            os.replace(temporary, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-    except OSError as error:
-        raise CheckpointError(f"Cannot write {path}: {error.strerror or error}; {remedy(path, error)}. "
-                              f"A file that stood there before is unchanged.") from None
+        with temporary.open("xb") as file:
+            for part in parts:
+                file.write(part)
+            sync(file)
+        if check is not None and not check(temporary):
+            raise CheckpointError(f"Cannot write {path}: what is read back differs from what was written, so the disk or the memory fails; "
+                                  f"{OTHER_REMEDY}. A file that stood there before is unchanged.")
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
     sync_folder(target.parent)
 
 
-def atomic_write_bytes(path: str | os.PathLike[str], data: bytes | bytearray | memoryview) -> None:
+def atomic_write_bytes(path: str | os.PathLike[str], data: bytes | bytearray | memoryview, follow: bool = True) -> None:
     """Write `data` to `path`, all or nothing; CheckpointError where that fails, with the file there before intact."""
-    atomic_write(path, [data])
+    atomic_write(path, [data], follow=follow)
+
+
+def append(path: Path, data: bytes) -> None:
+    """Write `data` to the end of a file that is there, and to the disk; a symbolic link is not followed.
+
+    Raises:
+        CheckpointError: that fails; the file is as it was, unless the disk is gone.
+    """
+    try:
+        with open(os.open(path, os.O_RDWR | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)), "ab", buffering=0) as file:
+            length = os.fstat(file.fileno()).st_size
+            try:
+                left = memoryview(data)
+                while left:
+                    left = left[file.write(left):]
+                sync(file)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(file.fileno(), length)
+                raise
+    except OSError as error:
+        raise CheckpointError(f"Cannot write {path}: {error.strerror or error}; {remedy(path, error)}.") from None
+
+
+def probe(folder: Path) -> None:
+    """OSError where no file can be made in `folder`. The one that is tried has a name of its own and is never somebody else's."""
+    path = folder / (temporary_prefix(folder / "probe") + secrets.token_hex(6) + ".tmp")
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600))
+    path.unlink()
+
+
+def remove_link(path: Path) -> None:
+    """Take a symbolic link away from where a file is to be that nobody named; CheckpointError where that fails."""
+    try:
+        if path.is_symlink():
+            path.unlink()
+    except OSError as error:
+        raise CheckpointError(f"Cannot write {path}: {error.strerror or error}; {remedy(path, error)}.") from None
 
 
 def require_space(folder: Path, nbytes: int, what: str) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from . import options_file, toml
 from .declaration import GROUPS, Declarations
 from .errors import OptionError
+from .files import replace_by
 
 
 class FrozenOptionsError(OptionError, AttributeError):
@@ -154,7 +154,7 @@ class Settings:
     def save(self, path: str | os.PathLike[str], comment: str = "") -> None:
         """Write the options that differ from their defaults as a TOML file that `load` and --options read; OptionError where it cannot be."""
         try:
-            Path(path).write_text(toml.dumps(self.tables(), comment), encoding="utf-8")
+            replace_by(path, [toml.dumps(self.tables(), comment).encode()])
         except (OSError, UnicodeEncodeError) as error:
             raise OptionError(f"Options file {path} cannot be written ({getattr(error, 'strerror', None) or error}).") from None
 

@@ -15,6 +15,7 @@ from . import report as reports
 from .compiler import Compilation
 from .environment import check_environment
 from .errors import OptionError, OutOfTileMemoryError, ReportError, TileflowError
+from .files import replace_by
 from .options import SHARDED_GROUPS, TENSOR_GROUPS, Options
 from .reading import read_text
 from .replicas import Grouping, grouped
@@ -208,7 +209,7 @@ def write_plans(tiled: TileProgram, path: str | os.PathLike[str]) -> None:
     plans = {glob.escape(names[s.node]): s.plan for s in tiled.steps if isinstance(s.work, Contraction) and s.work.points}
     text = ",\n".join(f" {json.dumps(name)}: {json.dumps(plan)}" for name, plan in export_plans(plans).items())
     try:
-        Path(path).write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
+        replace_by(path, [f"{{\n{text}\n}}\n".encode()])
     except OSError as error:
         raise ReportError(f"Cannot write the plans to {path} ({error.strerror or error}).") from None
 

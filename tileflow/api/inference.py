@@ -10,7 +10,7 @@ import numpy as np
 from .. import memory
 from ..errors import DataError
 from ..feed.items import Stream
-from ..graph import TensorType
+from ..graph import TensorType, kind_of
 from ..importers.onnx import DynamicOperandError
 from ..options import Options
 from ..runtime.data import Data, DataLoader, Dataset, check_given, open_data
@@ -88,6 +88,9 @@ def _told(joined: dict[str, np.ndarray | str], counts: list[int], rows: int, key
     found = {name: a for name, a in joined.items() if isinstance(a, np.ndarray)}
     tell = say or _unheard
     for name, a in joined.items():
+        if isinstance(a, np.ndarray) and (bad := _not_finite(a)):
+            total = len(a) if a.ndim else 1
+            (say or _warn)(one_line(f"The output '{name}' is not finite in {bad:,} of {total:,} rows: it holds NaN or an infinity there."))
         if not isinstance(a, np.ndarray):
             if not found:
                 raise DataError(f"{a}.")
@@ -98,6 +101,11 @@ def _told(joined: dict[str, np.ndarray | str], counts: list[int], rows: int, key
             tell(one_line(f"The output '{name}' maps the classes of each row to numbers; here it is an array whose columns are "
                           f"{', '.join(map(str, keys[name]))}."))
     return found
+
+
+def _not_finite(a: np.ndarray) -> int:
+    """Rows that hold NaN or an infinity."""
+    return 0 if kind_of(a.dtype) != "f" else int(np.count_nonzero(~np.isfinite(a).reshape(len(a) if a.ndim else 1, -1).all(axis=1)))
 
 
 def _runs_whole(source: Source, types: list[TensorType]) -> bool:

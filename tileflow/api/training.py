@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import CheckpointError, DataError, ModelError, OptionError, UnsupportedError
+from ..files import remove_link
 from ..importers.onnx import Form, OnnxModel, UnsupportedNodesError
 from ..loss import AS_CHOSEN, Build, choose
 from ..metrics import View, check_names, defaults
@@ -172,6 +173,7 @@ def train(model: Modelish | None = None, options: Options | None = None, *mispla
 
     Raises:
         TileflowError: in one of its kinds, with a sentence that says how to mend it.
+        NoUpdateError: all updates of the last epoch were skipped, so there is no trained model; the state is saved.
         Interrupted: Ctrl-C or SIGTERM; the state is saved and `resume=True` goes on bit for bit.
     """
     if misplaced:
@@ -205,23 +207,25 @@ def _train(model: Modelish | None, options: Options, data: Any, optimizer: Optim
         raise OptionError(f"Option metrics is about test data, and data {given.train.name} have none; give test_data, or keep some of the rows "
                           "with validation_split.")
     sets = _fitted(given, task, reporter)
-    trainer = _trainer(source, chosen, task, sets, optimizer, reporter)
-    written = trainer.folder / "model.onnx"
-    if isinstance(source, OnnxSource):
-        rehearse(source, written, trainer.options, list(_micro_batch(trainer).values()), sets.preprocessing.to_metadata())
-    path = source.model.path if isinstance(source, OnnxSource) else None
-    trainer.has_command = path is not None and chosen.data is not None
-    trainer.compile()
-    trainer.measure((*task.asked, *(m for m in _fitting(task.view, sets.train, sets.test) if m not in task.asked)))
-    if checkpoint := checkpoint_of(trainer.folder, chosen.resume, reporter.say):
-        trainer.resume(checkpoint)
-    record(trainer.folder, chosen, path)
-    trainer.run()
-    result = TrainResult(trainer.history, trainer.folder, chosen, trainer, source.model if isinstance(source, OnnxSource) else None,
-                         sets.preprocessing, task.fit)
-    if result._model is not None:
-        result.save_onnx(written)
-    return result
+    with run_folder(chosen.out, chosen.resume, reporter.say) as folder:
+        trainer = _trainer(source, chosen, task, sets, optimizer, folder, reporter)
+        written = folder / "model.onnx"
+        if isinstance(source, OnnxSource):
+            rehearse(source, written, trainer.options, list(_micro_batch(trainer).values()), sets.preprocessing.to_metadata())
+        path = source.model.path if isinstance(source, OnnxSource) else None
+        trainer.has_command = path is not None and chosen.data is not None
+        trainer.compile()
+        trainer.measure((*task.asked, *(m for m in _fitting(task.view, sets.train, sets.test) if m not in task.asked)))
+        if checkpoint := checkpoint_of(folder, chosen.resume, reporter.say):
+            trainer.resume(checkpoint)
+        record(folder, chosen, path)
+        trainer.run()
+        result = TrainResult(trainer.history, folder, chosen, trainer, source.model if isinstance(source, OnnxSource) else None,
+                             sets.preprocessing, task.fit)
+        if result._model is not None:
+            remove_link(written)
+            result.save_onnx(written)
+        return result
 
 
 def _micro_batch(trainer: Trainer) -> dict[str, np.ndarray]:
@@ -316,11 +320,11 @@ def _fitted(given: _Given, task: _Task, reporter: Reporter) -> _Sets:
     return _Sets(train_set, test, found)
 
 
-def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimizer: Optimizer | None, reporter: Reporter) -> Trainer:
-    """The loop with its model and its folder."""
+def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimizer: Optimizer | None, folder: Path,
+             reporter: Reporter) -> Trainer:
+    """The loop with its model."""
     loop_options = options.clone()
     loop_options.output_mode, loop_options.input_group_size = "all", 1
-    folder = run_folder(options.out, options.resume)
     choice = task.fit.choice
     training = TrainingModel(source, loop_options, optimizer, choice.loss, reporter.compiling)
     trainer = Trainer(training, sets.train, sets.test, folder, reporter, reason=choice.reason)

@@ -9,21 +9,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import TileflowError
+from ..errors import NoUpdateError, TileflowError
 from ..terminal import say
 from ..text import one_line
 from .arguments import model_path, options_of
-from .exit import INTERNAL_ERROR, INTERRUPTED, OK, USER_ERROR
+from .exit import INTERNAL_ERROR, INTERRUPTED, NO_UPDATE, OK, USER_ERROR
 from .parser import DEBUG, make_parser, parse
 
-__all__ = ["INTERNAL_ERROR", "INTERRUPTED", "OK", "USER_ERROR", "main", "make_parser", "model_path", "options_of", "parse"]
+__all__ = ["INTERNAL_ERROR", "INTERRUPTED", "NO_UPDATE", "OK", "USER_ERROR", "main", "make_parser", "model_path", "options_of", "parse"]
 PACKAGE = Path(__file__).parent.parent
 LONGEST = 300
 """Characters of an internal error that are shown."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code: 0, 2 after an error a user can mend, 70 after a mistake of tileflow's own, 130 after Ctrl-C."""
+    """Run a command; returns the exit code: 0, 1 after a training whose last epoch had no update that counted, 2 after another error that a
+    user can mend, 70 after a mistake of tileflow's own, 130 after Ctrl-C."""
     words = sys.argv[1:] if arguments is None else arguments
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
@@ -59,7 +60,7 @@ def _report(error: Exception, debug: bool) -> int:
 def _fail(sentence: str, error: BaseException) -> int:
     notes = getattr(error, "__notes__", [])
     say("\n".join([f"tileflow: error: {sentence}", *notes]), sys.stderr)
-    return USER_ERROR
+    return NO_UPDATE if isinstance(error, NoUpdateError) else USER_ERROR
 
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None) -> None:

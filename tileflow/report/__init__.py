@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import ReportError
+from ..files import replace_by
 from . import compare, page, text, trace
 from .json import FILE, SCHEMA_VERSION, Report, build, load, to_text, validate
 
@@ -33,9 +34,7 @@ def _write(where: Path, files: Mapping[str, str]) -> Path:
     try:
         where.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
-            part = where / f".{name}.part"
-            part.write_text(content, encoding="utf-8")
-            part.replace(where / name)
+            replace_by(where / name, [content.encode()])
     except OSError as error:
         raise ReportError(f"Cannot write the report to {where} ({error.strerror or error}); choose another folder with --report.") from None
     return where

@@ -50,9 +50,10 @@ class Checkpoint(NamedTuple):
     proven: bool
 
 
-def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
+def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None,
+                 follow: bool = True) -> None:
     """Write `tensors` and `metadata` with their digest to `path`. The new file is read back and takes the place of an older one only
-    when its digest is right: on any failure the file there before stays as it was.
+    when its digest is right: on any failure the file there before stays as it was. Links as `atomic_write` has them.
 
     Raises CheckpointError where an element type has no name in the format or the file cannot be written.
     """
@@ -76,7 +77,7 @@ def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray]
     found = hashlib.sha256(start)
     for part in parts:
         found.update(part.data)
-    atomic_write(path, [start.replace(_entry_of(BLANK), _entry_of(found.hexdigest())), *parts], check=proven)
+    atomic_write(path, [start.replace(_entry_of(BLANK), _entry_of(found.hexdigest())), *parts], check=proven, follow=follow)
 
 
 def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], dict[str, str]]:

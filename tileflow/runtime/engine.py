@@ -37,8 +37,10 @@ class Engine:
     says how many were done.
     """
 
-    def __init__(self, plan: Plan, session: Session, final_only: frozenset[str] = frozenset(), seed: int = 0) -> None:
-        """`final_only` names the outputs of which only the call's last micro-batch is wanted; `seed` is that of random streams."""
+    def __init__(self, plan: Plan, session: Session, final_only: frozenset[str] = frozenset(), seed: int = 0, watched: bool = False) -> None:
+        """`final_only` names the outputs of which only the call's last micro-batch is wanted; `seed` is that of random streams; `watched` says that
+        the plan is one that detects anomalies."""
+        self._watched = watched
         self.plan, self.session, self.program, self.seed = plan, session, plan.program, seed
         self.batching = plan.program.batching
         self.outputs = plan.program.outputs
@@ -154,7 +156,7 @@ class Engine:
         """The sentence for a leaf's status."""
         update = self.session.updates + self._words[UPDATE] - self._first_update
         if owner.stage == "gradients":
-            return bad_gradient(self._bad_gradients(), update)
+            return bad_gradient(self._bad_gradients(), update, self._watched)
         if owner.stage == "check":
             return overflow(self._refused(), update)
         if owner.stage == "update":
@@ -166,7 +168,7 @@ class Engine:
             made = self._word_of(owner, owner.node.operands[0])
             return anomaly(owner.node.op.node, owner.node.op.output, "NaN" if made[NAN] else "an infinity", where, self.program.training)
         self.not_finite = (micro, where) if status == NOT_FINITE else None
-        return failed_leaf(status, owner.node, where)
+        return failed_leaf(status, owner.node, where, self._watched)
 
     def _word_of(self, owner: Owner, value: Value) -> np.ndarray:
         """What a part that failed has in its arena for a value."""

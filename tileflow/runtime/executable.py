@@ -65,7 +65,7 @@ def make_engine(program: Program, session: Session, initial: Mapping[str, np.nda
     session.declare(program.states.values(), initial)
     with seldom():
         compile_all(plan.leaves(), progress)
-    return Engine(plan, session, final, host.seed)
+    return Engine(plan, session, final, host.seed, host.detect_anomaly)
 
 
 class Signature:

@@ -3,18 +3,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import TrainingError, WeightsLostError
+from ..errors import NoUpdateError, TrainingError, WeightsLostError
 from ..graph import Node, Value
 from ..kernels.machine.status import INDEX_OUT_OF_RANGE, LABEL_OUT_OF_RANGE, NOT_FINITE
 
 KEPT = "the weights are kept as they were before that update"
 
 
-def failed_leaf(status: int, node: Node | None, where: str) -> TrainingError:
-    """For the status of a leaf of the micro-step."""
+def failed_leaf(status: int, node: Node | None, where: str, watched: bool = False) -> TrainingError:
+    """For the status of a leaf of the micro-step. watched: detect_anomaly is on, and no operator made what is not finite."""
     if status == NOT_FINITE:
+        begins = "detect_anomaly names where it begins" if not watched else \
+            "no operator made it of finite numbers, so it came with the inputs or the weights"
         return TrainingError(f"The loss is not finite at {where}; {KEPT}: lower the learning rate, check the inputs for NaN, or lower loss_scaling; "
-                             "detect_anomaly names where it begins, skip_non_finite goes on without such updates.")
+                             f"{begins}, skip_non_finite goes on without such updates.")
     origin = f"{node.op.name} ({node.origin})" if node is not None else "a kernel"
     if status == LABEL_OUT_OF_RANGE:
         return TrainingError(f"{origin}: a label is outside of the classes 0..C-1 at {where}; check the label column or the "
@@ -38,22 +40,38 @@ def anomaly(node: Node, output: Value, kind: str, where: str, training: bool) ->
                          f"({output.type}), while {given}, at {where}{kept}.")
 
 
-def bad_gradient(names: Sequence[str], update: int) -> TrainingError:
-    """For gradients that are not finite."""
+def bad_gradient(names: Sequence[str], update: int, watched: bool = False) -> TrainingError:
+    """For gradients that are not finite. watched: detect_anomaly is on."""
+    named = "" if watched else " (detect_anomaly names it)"
     return TrainingError(f"The loss is finite but the gradient of {_listed(names)} is not, at update {update}; {KEPT}: look for a square root, "
-                         "division or logarithm at 0 in the model (detect_anomaly names it), or lower loss_scaling; skip_non_finite goes on without "
-                         "such updates.")
+                         f"division or logarithm at 0 in the model{named}, or lower loss_scaling; skip_non_finite goes on without such updates.")
+
+
+NO_CAUSE = "look for a square root, division or logarithm at 0 in the model, check the inputs for NaN, or lower the learning rate"
 
 
 def stuck(automatic: str, scale: float, skipped: int, updates: int) -> TrainingError:
     """For updates that are skipped one after the other, with no hope that the next one will not be."""
     kept = "the weights are as after the last good one"
-    remedy = "look for a square root, division or logarithm at 0 in the model, check the inputs for NaN, or lower the learning rate"
     if automatic == "off":
         return TrainingError(f"The loss or a gradient was not finite in each of the last {skipped} updates (up to update {updates}), which were "
-                             f"skipped; {kept}: {remedy}.")
+                             f"skipped; {kept}: {NO_CAUSE}.")
     return TrainingError(f"The loss scale has fallen to {scale:g}, its least value, and the loss or a gradient is still not finite after "
-                         f"{skipped} skipped updates (up to update {updates}); {kept}: {remedy}.")
+                         f"{skipped} skipped updates (up to update {updates}); {kept}: {NO_CAUSE}.")
+
+
+def none_counted(epoch: int, updates: int, scale: float | None) -> str:
+    """What to say of an epoch all of whose updates were skipped. scale: the loss scale after it, where it adapts."""
+    now = "" if scale is None else f"; the loss scale has come down to {scale:g}"
+    return (f"No update of epoch {epoch} counted: in each of its {updates} the loss or a gradient was not finite, so they were skipped and the "
+            f"weights are as before it{now}.")
+
+
+def untrained(epoch: int, updates: int, scale: float | None, saved: str) -> NoUpdateError:
+    """For a run that ends with such an epoch."""
+    more = "" if scale is None else ", or go on with more epochs, in which the loss scale falls on"
+    return NoUpdateError(f"{none_counted(epoch, updates, scale)} It was the last one, so no model was written; {saved}. To mend it, "
+                         f"{NO_CAUSE}{more}.")
 
 
 def overflow(names: Sequence[str], update: int) -> TrainingError:

@@ -4,7 +4,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,10 +13,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..errors import CheckpointError
-from ..files import atomic_write_bytes, remove_stale
+from ..files import atomic_write_bytes, probe, remove_stale
 from ..options import Options
 from .checkpoint import load_checkpoint, save_tensors
 from .history import Epoch, Running
+from .run_lock import locked
 
 T = TypeVar("T")
 CHECKPOINT = "checkpoint.safetensors"
@@ -31,7 +33,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
+    return type(value) is float or (type(value) is int and abs(value) < 2**63)
 
 
 FIGURES: dict[str, Callable[[Any], bool]] = {
@@ -68,36 +70,44 @@ def _unused(folder: Path) -> Path:
             return own
 
 
-def run_folder(out: str | None, resume: str | bool) -> Path:
-    """The run's folder, made if need be, without what killed runs left half written.
+@contextmanager
+def run_folder(out: str | None, resume: str | bool, say: Callable[[str], None]) -> Iterator[Path]:
+    """The run's folder, made if need be, without what killed runs left half written; nobody else's until the end.
 
     Raises:
-        CheckpointError: it cannot be made or written to, or holds an earlier run that is not to be resumed.
+        CheckpointError: it cannot be made or written to, another run has it, or it holds an earlier run that is not to be resumed.
     """
     folder = Path(out) if out else _unused(Path("runs") / time.strftime("%Y%m%d-%H%M%S"))
-    goes_on = resume is True or (isinstance(resume, str) and Path(resume).resolve().parent == folder.resolve())
-    if not goes_on and os.path.exists(folder / CHECKPOINT):
-        raise CheckpointError(f"The folder {folder} already holds a run; go on from it with resume, or choose another one with out.")
+    goes_on = resume is True or (isinstance(resume, str) and Path(resume).parent.resolve() == folder.resolve())
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.write_bytes(b"")
-        probe.unlink()
+        probe(folder)
     except OSError as error:
         raise CheckpointError(f"Cannot write to the folder {folder} ({error.strerror}); choose another one with out.") from None
-    remove_stale(folder)
-    return folder
+    with locked(folder, say):
+        if not goes_on and os.path.exists(folder / CHECKPOINT):
+            raise CheckpointError(f"The folder {folder} already holds a run; go on from it with resume, or choose another one with out.")
+        remove_stale(folder)
+        yield folder
 
 
 def checkpoint_of(folder: Path, resume: str | bool, say: Callable[[str], None]) -> Path | None:
     """The checkpoint to go on from; None where the run begins, which is said where it was to be resumed: so one command, repeated, starts
-    a run and brings it to its end."""
+    a run and brings it to its end.
+
+    Raises:
+        CheckpointError: the folder's is a link to a file elsewhere, which nobody named.
+    """
     if isinstance(resume, str):
         return Path(resume)
     if not resume:
         return None
-    if (folder / CHECKPOINT).exists():
-        return folder / CHECKPOINT
+    path = folder / CHECKPOINT
+    if path.is_symlink() and os.path.dirname(os.path.realpath(path)) != os.path.realpath(folder):
+        raise CheckpointError(f"{path} is a link to {os.path.realpath(path)}, which is not in the folder of the run; name that file with resume to "
+                              "go on from it.")
+    if path.exists():
+        return path
     failed = f" A run that failed left its state in {folder / FAILED}: resume that file to go on from it." if (folder / FAILED).exists() else ""
     say(f"There is no checkpoint in {folder} yet: the run begins anew.{failed}")
     return None
@@ -105,7 +115,7 @@ def checkpoint_of(folder: Path, resume: str | bool, say: Callable[[str], None]) 
 
 def save_run(path: Path, tensors: Mapping[str, np.ndarray], at: Position, fingerprint: Mapping[str, Any]) -> None:
     """Write the checkpoint of a run; CheckpointError where that fails, with the one there before intact."""
-    save_tensors(path, tensors, {"tileflow": json.dumps({"format": FORMAT, **asdict(at), "run": fingerprint})})
+    save_tensors(path, tensors, {"tileflow": json.dumps({"format": FORMAT, **asdict(at), "run": fingerprint})}, follow=False)
 
 
 def load_run(path: Path) -> tuple[dict[str, np.ndarray], Position, dict[str, Any]]:
@@ -130,6 +140,8 @@ def load_run(path: Path) -> tuple[dict[str, np.ndarray], Position, dict[str, Any
         if not all(map(_is_count, numbers)):
             raise ValueError("position")
         at = Position(*numbers, running=_record(Running, state["running"]), history=[_record(Epoch, e) for e in state["history"]])
+        if [e.epoch for e in at.history] != list(range(1, len(at.history) + 1)) or len(at.history) != at.epoch:
+            raise ValueError("history")
         made = dict(state["run"])
     except (KeyError, TypeError, ValueError):
         raise CheckpointError(f"{path} does not say how far its run has come; give the {CHECKPOINT} that train wrote.") from None
@@ -139,6 +151,8 @@ def load_run(path: Path) -> tuple[dict[str, np.ndarray], Position, dict[str, Any
 def _record(made: type[T], table: Any) -> T:
     """A record of figures out of a table; ValueError, KeyError or TypeError where one is not of its kind."""
     kinds = {f.name: str(f.type) for f in fields(made)}                 # type: ignore[arg-type]
+    if not isinstance(table, dict):
+        raise TypeError(made.__name__)
     for name, value in table.items():
         if not FIGURES[kinds[name]](value):
             raise ValueError(name)
@@ -155,7 +169,7 @@ def write_metrics(folder: Path, updates: int, history: Sequence[Epoch], options:
         records.append(record | {f"test_{name}": value for name, value in record.pop("test_metrics").items()})
     text = json.dumps({"schema": 1, "updates": updates, "loss": dict(loss), "epochs": records, "learning_rates": rates,
                        "options": _plain(options.to_dict())}, indent=2)
-    atomic_write_bytes(folder / METRICS, text.encode())
+    atomic_write_bytes(folder / METRICS, text.encode(), follow=False)
 
 
 def _plain(value: Any) -> Any:

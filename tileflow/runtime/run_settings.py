@@ -51,7 +51,7 @@ def record(folder: Path, options: Options, model: Path | None) -> None:
     if model is not None:
         tables[MODEL_TABLE] = {"path": os.path.abspath(model), "sha256": file_digest(model) or ""}
     text = toml.dumps(tables, one_line("The settings of this run. Go on with: " + resume_command(folder)))
-    atomic_write_bytes(folder / RUN, text.encode(errors="replace"))
+    atomic_write_bytes(folder / RUN, text.encode(errors="replace"), follow=False)
 
 
 def recorded(folder: Path) -> Recorded | None:

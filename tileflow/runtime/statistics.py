@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -10,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OptionError
-from ..files import atomic_write_bytes
+from ..errors import CheckpointError, OptionError
+from ..files import append, atomic_write_bytes
 from ..optim.scaling import USED_SCALE
+from ..reading import open_regular
 from ..report.statistics import Tensor, render
 from ..schedule import atomic
 from . import upkeep
@@ -20,6 +23,8 @@ from .training_model import TrainingModel
 
 LOG, PAGE = "statistics.csv", "statistics.html"
 COLUMNS = [f.name for f in fields(Tensor)]
+ROW = re.compile(rb"(\d{1,19}),")
+"""How a row of the table begins: with its update."""
 AT_ONCE = 1 << 20
 """Elements that are looked at together, so that a log of large weights needs little memory."""
 
@@ -85,6 +90,7 @@ class Log:
     def __init__(self, folder: Path, every: int, title: str) -> None:
         self.folder, self.every, self.title = folder, every, title
         self._last: Sequence[Tensor] = ()
+        self._waiting = b""
 
     def after(self, model: TrainingModel, before: int) -> None:
         """A call is done; `before` it the session had done so many updates. Written where they passed a multiple of `every`: the gradients that
@@ -94,26 +100,41 @@ class Log:
         self._last = measured(model)
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
-        path = self.folder / LOG
-        if not path.exists():
-            rows.writerow(COLUMNS)
         for t in self._last:
             rows.writerow([*(getattr(t, name) for name in COLUMNS[:-1]), " ".join(f"{e}:{n}" for e, n in t.exponents.items())])
-        with path.open("a", encoding="utf-8", newline="") as file:
-            file.write(text.getvalue())
+        self._waiting += text.getvalue().encode()
+        self.write()
+
+    def write(self) -> None:
+        """Bring the rows to the disk that are not there yet: before a checkpoint that counts on them.
+
+        Raises:
+            CheckpointError: that fails; they wait, and the file is as it was.
+        """
+        if self._waiting:
+            append(self.folder / LOG, self._waiting)
+            self._waiting = b""
 
     def page(self) -> None:
         """Draw what was measured last."""
         if self._last:
-            atomic_write_bytes(self.folder / PAGE, render(self._last, self.title).encode())
+            atomic_write_bytes(self.folder / PAGE, render(self._last, self.title).encode(), follow=False)
 
-    def back_to(self, updates: int) -> None:
-        """A run goes on from a checkpoint: what was written after that is done once more."""
+    def begin(self, updates: int) -> None:
+        """A run begins (0), or goes on from a checkpoint after so many updates: what was written of later ones is done once more.
+
+        Raises:
+            CheckpointError: the table cannot be read or written.
+        """
         path = self.folder / LOG
-        if path.exists():
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            kept = [line for line in lines[1:] if line.endswith("\n") and line.split(",", 1)[0].isdigit() and int(line.split(",", 1)[0]) <= updates]
-            atomic_write_bytes(path, "".join([*lines[:1], *kept]).encode())
+        kept: list[bytes] = []
+        if updates and os.path.exists(path):
+            try:
+                with open_regular(path) as file:
+                    kept = [line for line in file if line.endswith(b"\n") and (found := ROW.match(line)) and int(found[1]) <= updates]
+            except OSError as error:
+                raise CheckpointError(f"Statistics {path} cannot be read: {error.strerror or error}.") from None
+        atomic_write_bytes(path, b"".join([",".join(COLUMNS).encode() + b"\n", *kept]), follow=False)
 
 
 def read(path: Path) -> list[Tensor]:

@@ -1,6 +1,7 @@
 """The training loop: epochs over a DataLoader, checkpoints, metrics; resumable bit for bit."""
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Container, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .. import memory
 from ..errors import CheckpointError, DataError, Interrupted, OptionError, TileflowError, TrainingError, WeightsLostError
 from ..files import require_space
 from ..metrics import accuracy_counts
@@ -20,8 +22,10 @@ from ..optim.scaling import LOSS_SCALE
 from ..optim.schedules import Run, is_state
 from ..options import Options
 from .data import DataLoader, Dataset
+from .data.values import doubts
 from .engine import Engine
 from .evaluate import Evaluator
+from .failure import none_counted, untrained
 from .fingerprint import changed_attributes, differences, fingerprint, loss_scaling
 from .history import Epoch, Running, runs
 from .run_folder import CHECKPOINT, FAILED, Position, load_run, save_run, write_metrics
@@ -94,6 +98,8 @@ class Trainer:
         self.loader = DataLoader(self.options, self.train, drop_last=self.options.drop_last)
         self.schedule = Schedule.of(len(self.train), self.options)
         self._rest: dict[Step, TrainingModel] = {}
+        self._logged = 0
+        """Updates of the checkpoint that the run goes on from."""
         self._stop = threading.Event()
         self.loader.stop = self._stop.is_set
         every = self.options.statistics
@@ -150,10 +156,13 @@ class Trainer:
             TrainingError: the loss is not finite or a label is out of range; the state before that update is in `checkpoint.failed`, and
                 the last checkpoint is as it was.
             WeightsLostError: an update wrote a weight that is not finite; nothing is saved.
+            NoUpdateError: no update of the last epoch counted; the state is saved.
             CheckpointError: a checkpoint would not fit on the disk, which is found before anything is trained, or cannot be written.
         """
         require_space(self.folder, sum(a.nbytes for a in self.session.lasting().values()), "A checkpoint of this run")
         self._check_watched()
+        if self.statistics is not None:
+            self.statistics.begin(self._logged)
         with asked_by_signals(self._stop):
             try:
                 while self.epoch < self.options.epochs:
@@ -163,6 +172,8 @@ class Trainer:
             except DataError:
                 raise
             except Exception as error:
+                if isinstance(error, TrainingError):
+                    self._add_bad_data(error)
                 if isinstance(error, WeightsLostError):
                     error.add_note(self._last_good())
                 elif self.session.updates:
@@ -172,9 +183,20 @@ class Trainer:
                 self.loader.terminate()
                 self.evaluator.close()
             path = self.save()
+        if self.history and self.epoch >= self.options.epochs and self._counted_none(last := self.history[-1]):
+            error = untrained(last.epoch, last.skipped, last.loss_scale, f"the state is saved in {path}")
+            self._add_bad_data(error)
+            raise error
         if self._stop.is_set() and self.epoch < self.options.epochs:
             raise Interrupted(f"Stopped after {self.session.updates} updates; saved {path}. Go on with {self._go_on()}.")
         return self.history
+
+    def _add_bad_data(self, error: TrainingError) -> None:
+        """Name what in the data is no number, of which a loss that is not finite may come."""
+        fields = {f"Input {name}": f for name, f in self.train.fields.items()} | ({} if self.train.label is None else {"The label": self.train.label})
+        for what, f in fields.items():
+            for sentence in doubts(what, f.array, self.train.rows, f.array.dtype):
+                error.add_note(sentence)
 
     def _epoch(self) -> None:
         row, first_update, rest = self.schedule.after(self.updates_in_epoch)
@@ -213,6 +235,12 @@ class Trainer:
             self.save()
         self._write_metrics()
         self.reporter.end_epoch(record)
+        if self._counted_none(record) and self.epoch < self.options.epochs:
+            self.reporter.say(none_counted(record.epoch, record.skipped, record.loss_scale))
+
+    def _counted_none(self, record: Epoch) -> bool:
+        """All updates of an epoch were skipped."""
+        return 0 < self.schedule.length <= record.skipped
 
     def _check_watched(self) -> None:
         """Raise OptionError where a schedule looks at a metric that no epoch will have."""
@@ -308,6 +336,8 @@ class Trainer:
         path = self.folder / name
 
         def write() -> None:
+            if self.statistics is not None:
+                self.statistics.write()
             at = Position(self.session.updates, self.session.micro_batches, self.epoch, self.updates_in_epoch, self.running, self.history)
             save_run(path, self.session.lasting() | self._kept(), at, self._fingerprint)
         self.session.turn.hold(write)
@@ -361,11 +391,20 @@ class Trainer:
         """
         tensors, at, made = load_run(path)
         said = differences(path, made, self._fingerprint, self.model, self.options)
+        if at.updates_in_epoch > self.schedule.length and made.get("data") == self._fingerprint["data"]:
+            raise CheckpointError(f"{path} says that {at.updates_in_epoch:,} updates of its epoch are done, and an epoch of this run has "
+                                  f"{self.schedule.length:,}; restore it from a copy or train anew.")
+        missing = at.updates - tensors.get(RATES, np.zeros(0)).size
+        memory.require(sys.getsizeof(0.0) * max(0, missing), f"The learning rates of the {at.updates:,} updates that {path} tells of",
+                       "restore it from a copy or train anew")
         self.session.assigned[LOSS_SCALE] = loss_scaling(made)
         tensors.setdefault(LOSS_SCALE, np.array(loss_scaling(made), np.float32))              # older files have no such state
+        scale = tensors[LOSS_SCALE]
+        if not (np.isfinite(scale) & (scale > 0)).all():
+            raise CheckpointError(f"{path} holds {scale.reshape(-1)[0]} under {LOSS_SCALE}, and a loss scale is a finite number above 0; "
+                                  "restore it from a copy or train anew.")
         self.session.restore(tensors, updates=at.updates, micro_batches=at.micro_batches)
-        if self.statistics is not None:
-            self.statistics.back_to(at.updates)
+        self._logged = at.updates
         self.epoch, self.updates_in_epoch = at.epoch, at.updates_in_epoch
         self.history, self.running = at.history, at.running
         self._take_kept(path, tensors, changed_attributes(made, self._fingerprint))
