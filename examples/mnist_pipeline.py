@@ -4,6 +4,8 @@
     python examples/mnist_pipeline.py --learning-rate 0.002 --debug --epochs 5
     python examples/mnist_pipeline.py --profile --profile-dir pipeline_profile
     python examples/mnist_pipeline.py --strategy sharded --profile --profile-dir sharding_profile
+    python examples/mnist_pipeline.py --strategy serial_phased
+    python examples/mnist_pipeline.py --strategy parallel_phased
     python examples/mnist_pipeline.py --offload-optimiser
 """
 from __future__ import annotations
@@ -17,9 +19,14 @@ from tqdm import tqdm
 
 import tileflow
 from tileflow import nn
-from tileflow.strategy.stages import PipelinedExecution, ShardedExecution, Stage
+from tileflow.strategy.stages import ParallelPhasedExecution, Phase, PipelinedExecution, SerialPhasedExecution, ShardedExecution, Stage
 
-STRATEGIES = {"pipelined": PipelinedExecution, "sharded": ShardedExecution}
+FOUR = Stage("B1").ipu(0), Stage("B2").ipu(1), Stage("B3").ipu(2), Stage("B4").ipu(3)
+STRATEGIES = {
+    "pipelined": PipelinedExecution(*FOUR),
+    "sharded": ShardedExecution(*FOUR),
+    "serial_phased": SerialPhasedExecution("B1", "B2", "B3", "B4"),
+    "parallel_phased": ParallelPhasedExecution(Phase(Stage("B1"), Stage("B2")).ipus(0, 2), Phase(Stage("B3"), Stage("B4")).ipus(1, 3))}
 
 
 class ConvLayer(nn.Module):
@@ -93,10 +100,9 @@ def main() -> None:
     args = parser.parse_args()
 
     train_data, test_data = mnist(args.data)
-    strategy = STRATEGIES[args.strategy](Stage("B1").ipu(0), Stage("B2").ipu(1), Stage("B3").ipu(2), Stage("B4").ipu(3))
     options = tileflow.Options(
         micro_batch_size=args.batch_size, gradient_accumulation=args.gradient_accumulation, device_iterations=args.device_iterations,
-        output_mode="all", learning_rate=args.learning_rate, **strategy.to_options())     # the default, final, returns less and is faster
+        output_mode="all", learning_rate=args.learning_rate, **STRATEGIES[args.strategy].to_options())  # output mode final, the default, is faster
     test_options = options.clone(micro_batch_size=args.test_batch_size, gradient_accumulation=1, device_iterations=args.test_device_iterations)
 
     nn.manual_seed(0)

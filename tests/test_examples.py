@@ -39,6 +39,24 @@ def test_the_tutorial(tmp_path: Path):
     assert "Filling and draining the pipeline costs" in said
 
 
+def accuracies(folder: Path, kinds: list[str], *words: str) -> dict[str, float]:
+    return {kind: figure(run(folder, "mnist_pipeline.py", "--strategy", kind, *words), r"Accuracy on test set: ([\d.]+)%") for kind in kinds}
+
+
+def test_the_tutorial_learns_the_same_in_shards(tmp_path: Path):
+    found = accuracies(tmp_path, ["pipelined", "sharded"], "--epochs", "1")
+    assert found["sharded"] == found["pipelined"] > 85
+
+
+@pytest.mark.exhaustive
+def test_the_tutorial_learns_the_same_in_every_strategy(tmp_path: Path):
+    kinds = re.findall(r"--strategy \{([\w,]+)\}", run(tmp_path, "mnist_pipeline.py", "--help"))[0].split(",")
+    assert {*kinds} == {"pipelined", "sharded", "serial_phased", "parallel_phased"}
+    found = accuracies(tmp_path, kinds)
+    assert len({*found.values()}) == 1, found
+    assert found["pipelined"] > 95
+
+
 def test_every_script_is_listed_and_every_command_is_a_script():
     page = (EXAMPLES / "README.md").read_text()
     assert set(re.findall(r"\]\((\w+\.py)\)", page)) == set(SCRIPTS)

@@ -121,7 +121,7 @@ def test_16_a_pipeline_takes_g_plus_p_minus_1_cycles_for_each_update(forward: in
 def test_17_pipelining_computes_again_by_default_and_stashes_what_enters() -> None:
     """Forward stage s keeps 2 (F - 1 - s) + 1 micro-batches; the last keeps nothing, and with pipeline_recompute=False all are kept."""
     forward = 4
-    deep = depths(period(pipelined.build(parts(forward), Batching(1, 7, 1), True)))
+    deep = depths(pipelined.build(parts(forward), Batching(1, 7, 1), True))
     assert [deep.get((f"s{s}", f"s{2 * forward - 2 - s}"), 1) for s in range(forward)] == [7, 5, 3, 1]
 
     class Stages(nn.Module):

@@ -242,7 +242,7 @@ def test_1f1b_does_one_forward_and_one_backward_pass_in_turn(forward: int, count
     one = dict.fromkeys((f"s{i}" for i in range(places)), 1)
     assert elapsed(period(steps), one) == 2 * (count + forward - 1)
     assert from_data(to_data(steps)) == steps
-    deep = depths(period(steps))
+    deep = depths(steps)
     for s in range(forward):
         there, back = f"s{s}", f"s{places - 1 - s}"
         ran = [(m.step.part, m.micro_batch) for m in unrolled(period(steps)) if isinstance(m.step, Run) and m.step.part in (there, back)]
@@ -257,7 +257,7 @@ def test_1f1b_does_one_forward_and_one_backward_pass_in_turn(forward: int, count
 def test_a_stash_is_as_deep_as_the_stages_between():
     """For forward stage s of F: 2 (F - 1 - s) + 1 micro-batches wait for the backward pass; the last stage's wait for nothing."""
     forward = 4
-    deep = depths(period(pipelined.build(parts(2 * forward - 1), Batching(1, 20, 1), True)))
+    deep = depths(pipelined.build(parts(2 * forward - 1), Batching(1, 20, 1), True))
     assert [deep[f"s{s}", f"s{2 * (forward - 1) - s}"] for s in range(forward - 1)] == [7, 5, 3]
     assert deep["s0", "s1"] == 2
 

@@ -214,22 +214,63 @@ def waves(steps: Steps) -> Iterator[Wave]:
 
 
 def depths(steps: Steps) -> dict[tuple[str, str], int]:
-    """Of a part and one that runs after it: how many micro-batches' results of the first must be there so that the other finds its own.
+    """Of a part and one that runs with it or after it: how many micro-batches' results of the first must be there so that the other finds its own.
 
-    A part that runs `d` micro-batches before another needs a stash of d + 1: the one that is made, and those that wait.
+    A part that runs `d` micro-batches before another needs a stash of d + 1: the one that is made, and those that wait. What a wave runs may be in
+    any order; runs of one part in a wave need a place each.
+
+    Args:
+        steps: the schedule that runs, never its `period`, which is without the Repeats whose counters runs are ahead of. The time it takes does not
+            grow with their turns: from the first turn on that changes nothing, the others do the same.
     """
     found: dict[tuple[str, str], int] = {}
-    latest: dict[str, int] = {}
-    update = 0
-    for moment in unrolled(steps):
-        if moment.update != update:
-            latest, update = {}, moment.update
-        if isinstance(moment.step, Run | Fold):
-            name = moment.step.part
-            latest[name] = moment.micro_batch
-            for other, at in latest.items():
-                found[other, name] = max(found.get((other, name), 1), at - moment.micro_batch + 1)
+    _follow(steps, None, {}, found)
     return found
+
+
+def _follow(steps: Steps, counter: Counter | None, latest: dict[str, int], found: dict[tuple[str, str], int]) -> None:
+    """What `depths` finds in these steps. latest: how far beyond the counter of micro-batches the results of each part reach."""
+    for step in steps:
+        if isinstance(step, Repeat):
+            for _ in range(step.times):
+                before = dict(latest)
+                _follow(step.steps, step.counts, latest, found)
+                if step.counts == "micro-batch":
+                    latest.update({name: max(0, at - step.by) for name, at in latest.items()})
+                if latest == before:
+                    break
+        elif isinstance(step, Atomic | Refresh):
+            _follow(step.steps, counter, latest, found)
+        else:
+            leaves = step.runs if isinstance(step, Wave) else (step,)
+            now = [(leaf.part, _at(leaf, counter, "micro-batch")) for leaf in leaves if isinstance(leaf, Run | Fold)]
+            for name, at in now:
+                latest[name] = max(latest.get(name, 0), at)
+            for name, at in now:
+                for other, most in latest.items():
+                    found[other, name] = max(found.get((other, name), 1), most - at + 1)
+
+
+def overwritten(steps: Steps, slots: Mapping[tuple[str, str], int]) -> list[tuple[str, str]]:
+    """Of pairs of a part and one that reads its results, each micro-batch's in the slot of its number: those whose `slots` are too few, since a slot
+    holds another micro-batch when it is read, or may do so, as what a wave runs may be in any order. Empty: a plan with so many can be run.
+
+    Args:
+        steps: the schedule that runs. Of its Repeats as many turns are looked at as runs can be ahead of the counter, and two updates.
+    """
+    found: dict[tuple[str, str], None] = {}
+    held: dict[tuple[str, str, int], int] = {}
+    for together in _moments(steps, {"micro-batch": 0, "update": 0}, None, 2 + max(in_flight(steps).values(), default=0)):
+        ran = [(m.step.part, m.micro_batch) for m in together if isinstance(m.step, Run | Fold)]
+        wanted = [(pair, (*pair, at % n), at) for pair, n in slots.items() for part, at in ran if part == pair[1]]
+        found.update((pair, None) for pair, slot, at in wanted if held.get(slot) != at)
+        for pair, n in slots.items():
+            made = {at % n: at for part, at in ran if part == pair[0]}
+            if len(made) < sum(part == pair[0] for part, _ in ran):
+                found[pair] = None
+            held.update(((*pair, slot), at) for slot, at in made.items())
+        found.update((pair, None) for pair, slot, at in wanted if held.get(slot) != at)
+    return list(found)
 
 
 def per(counter: Counter, steps: Steps) -> list[str]:
@@ -238,7 +279,11 @@ def per(counter: Counter, steps: Steps) -> list[str]:
 
 
 def period(steps: Steps) -> Steps:
-    """What figures are given for: one weight update; where nothing is trained one micro-batch, or, where these overlap, a call."""
+    """What figures are given for: one weight update; where nothing is trained one micro-batch, or, where these overlap, a call.
+
+    Asked by those that count (cycles, samples, how often a part runs, a report). What is to run, and what must have room meanwhile (`depths`,
+    `in_flight`), is asked of the schedule itself: runs are ahead of the counter of a Repeat that a period may be without.
+    """
     repeats = [step for step in steps if isinstance(step, Repeat)]
     return repeats[0].steps if len(repeats) == 1 else steps
 
@@ -314,22 +359,27 @@ class Moment:
 
 def unrolled(steps: Steps) -> Iterator[Moment]:
     """Every step of a call where all states are new, in the order of one that does nothing side by side and has one memory only."""
-    return _unrolled(steps, {"micro-batch": 0, "update": 0}, None)
+    for together in _moments(steps, {"micro-batch": 0, "update": 0}, None, None):
+        yield from together
 
 
-def _unrolled(steps: Steps, counters: dict[str, int], counter: Counter | None) -> Iterator[Moment]:
+def _moments(steps: Steps, counters: dict[Counter, int], counter: Counter | None, turns: int | None) -> Iterator[list[Moment]]:
+    """Every step, those of a wave together. turns: at most so many of a Repeat over micro-batches, and two updates; None: all."""
     for step in steps:
         if isinstance(step, Repeat):
-            for _ in range(step.times):
-                yield from _unrolled(step.steps, counters, step.counts)
+            for _ in range(step.times if turns is None else min(step.times, turns if step.counts == "micro-batch" else 2)):
+                yield from _moments(step.steps, counters, step.counts, turns)
                 counters[step.counts] += step.by
         elif isinstance(step, Atomic | Refresh):
-            yield from _unrolled(step.steps, counters, counter)
-        elif isinstance(step, Wave):
-            yield from _unrolled(step.runs, counters, counter)
-        elif not isinstance(step, Stream):
-            ahead = step.ahead if isinstance(step, Run | Fold) else 0
-            yield Moment(step, counters["micro-batch"] + ahead * (counter == "micro-batch"), counters["update"] + ahead * (counter == "update"))
+            yield from _moments(step.steps, counters, counter, turns)
+        else:
+            yield [Moment(leaf, *(counters[c] + _at(leaf, counter, c) for c in ("micro-batch", "update")))
+                   for leaf in (step.runs if isinstance(step, Wave) else (step,)) if not isinstance(leaf, Stream)]
+
+
+def _at(leaf: Leaf, counter: Counter | None, counts: Counter) -> int:
+    """How far a step is ahead of what `counts` counts, where the innermost Repeat around it counts `counter`."""
+    return leaf.ahead if isinstance(leaf, Run | Fold) and counter == counts else 0
 
 
 # ---- schedules from schedules

@@ -14,7 +14,21 @@ from ..kernels.machine import limits
 from ..kernels.machine.leaf import Leaf
 from ..program import Program
 from ..room import room
-from ..schedule import Fold, Steps, Wave, atomic, depths, in_flight, in_one_memory, in_waves, in_waves_at_once, per, period, to_text, widest
+from ..schedule import (
+    Fold,
+    Steps,
+    Wave,
+    atomic,
+    depths,
+    in_flight,
+    in_one_memory,
+    in_waves,
+    in_waves_at_once,
+    overwritten,
+    per,
+    to_text,
+    widest,
+)
 from ..strategy.cut import staged
 from .again import again
 from .alike import alike
@@ -184,20 +198,19 @@ def _flying(program: Program, steps: Steps) -> dict[str, int]:
 
 
 def _stashes(program: Program, steps: Steps) -> tuple[dict[Value, int], dict[Value, Value]]:
-    """The values that stages hand on, with how many micro-batches of each are on their way in these steps; and of each value that is handed on the
-    one in whose stash it lies: one that has its elements lies in the same."""
+    """The values that stages hand on, with how many micro-batches of each are on their way in these steps, which are those that run; and of each
+    value that is handed on the one in whose stash it lies: one that has its elements lies in the same."""
     if program.caller is None:
         return {}, {}
     often = {*per("micro-batch", steps)}
     maker = {v: name for name in often for node in program.parts[name].nodes for v in node.outputs}
-    deep, found = depths(period(steps)), {v: 1 for name in often for v in program.kept(name)}
-    for name, graph in program.parts.items():
-        for v in graph.inputs:
-            source = program.links.get(v)
-            if source in maker and name in often:
-                found[source] = max(found.get(source, 1), deep[maker[source], name])
-    if program.loss is not None and program.loss in maker:
-        found[program.loss] = max(found.get(program.loss, 1), deep.get((maker[program.loss], program.caller.checked), 1))
+    deep, readers = depths(steps), [(program.links[v], name) for name in often for v in program.parts[name].inputs if v in program.links]
+    if program.loss is not None and program.caller.checked:
+        readers.append((program.loss, program.caller.checked))
+    readers = [(v, name) for v, name in readers if v in maker]
+    found = {v: deep[name, name] for name in often for v in program.kept(name)}
+    for v, name in readers:
+        found[v] = max(found.get(v, 1), deep[maker[v], name])
     same: dict[Value, Value] = {}
     for name in often:
         for node in program.parts[name].nodes:
@@ -209,6 +222,10 @@ def _stashes(program: Program, steps: Steps) -> tuple[dict[Value, int], dict[Val
     deepest: dict[Value, int] = {}
     for v, n in found.items():
         deepest[own[v]] = max(deepest.get(own[v], 1), n)
+    least: dict[tuple[str, str], int] = {}
+    for v, name in readers:
+        least[maker[v], name] = min(least.get((maker[v], name), deepest[own[v]]), deepest[own[v]])
+    assert not overwritten(steps, least), f"stashes between {overwritten(steps, least)} have too few slots"
     return deepest, own
 
 

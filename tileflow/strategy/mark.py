@@ -69,8 +69,12 @@ class Marking:
             phases = self.phases if self._named else tuple(range(len(ipus)))
             if self.strategy == "parallel_phased":
                 rules.require_parity(ipus, phases)
+            stages, ipus, phases = _in_turns(graph, stages, ipus, phases)
         else:
             stages, ipus = _merged(stages, ipus)
+            if self.strategy == "sharded":
+                stages, ipus, _ = _in_turns(graph, stages, ipus, [0] * len(ipus))
+                stages, ipus = _merged(stages, ipus)
         if len(ipus) < 2 or (not phased and len(set(ipus)) < 2):
             return None
         separate = self.separate_backward or self.liveness != "always_live" or self.pipeline_schedule == "1f1b"
@@ -133,6 +137,35 @@ def _merged(stages: dict[Node, int], ipus: list[int]) -> tuple[dict[Node, int], 
             kept.append(ipu)
         place.append(len(kept) - 1)
     return {node: place[stage] for node, stage in stages.items()}, kept
+
+
+def _in_turns(graph: Graph, stages: dict[Node, int], ipus: list[int], phases: Sequence[int]) -> tuple[dict[Node, int], list[int], tuple[int, ...]]:
+    """Stages of which one reads what a later one of its phase makes, taken apart: the stages of such a phase take turns, each doing in a turn what
+    needs of the others no more than they did in turns before. What each turn of a stage does is a stage, on the same IPU and in the same phase."""
+    made = {v: node for node in graph.nodes for v in node.outputs}
+    read = {node: [m for v in node.operands if (m := made.get(v)) is not None and phases[stages[m]] == phases[stage]]
+            for node, stage in stages.items()}
+    mutual = {phases[stages[node]] for node, others in read.items() if any(stages[m] > stages[node] for m in others)}
+    if not mutual:
+        return stages, ipus, tuple(phases)
+    turn: dict[Node, int] = {}
+    entered = set(graph.inputs)
+    for node in graph.nodes:
+        if phases[stages[node]] in mutual:
+            turn[node] = max((turn[m] + (stages[m] != stages[node]) for m in read[node]), default=0)
+        if any(v in entered for v in node.operands):
+            entered.update(node.outputs)
+    latest: dict[Node, int] = {}
+    for node in reversed([n for n in graph.nodes if n in turn]):              # what reads weights only goes with the first that reads it
+        if node in latest and not any(v in entered for v in node.outputs):
+            turn[node] = max(turn[node], latest[node])
+        for m in read[node]:
+            latest[m] = min(latest.get(m, turn[node]), turn[node] - (stages[m] != stages[node]))
+    of = {node: (phases[stage], turn.get(node, 0), stage) for node, stage in stages.items()}
+    idle = {*range(len(ipus))} - {*stages.values()}
+    pieces = sorted({*of.values(), *((phases[stage], 0, stage) for stage in idle)})
+    place = {piece: i for i, piece in enumerate(pieces)}
+    return {node: place[piece] for node, piece in of.items()}, [ipus[s] for *_, s in pieces], tuple(phase for phase, *_ in pieces)
 
 
 def _is_of_loss(node: Node) -> bool:

@@ -4,15 +4,16 @@
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
 from ..errors import OptionError
 from ..staging import Liveness, Strategy
 from .rules import check_liveness, require_parity
 
+S = TypeVar("S")
 JOIN, AT, BESIDE = "+", "@", "|"
 """In a word of the option `stages`: between the blocks of a stage, before its IPU, and between the stages of one phase."""
 
@@ -111,6 +112,18 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class Chosen(Generic[S]):
+    """A phase of a strategy, which `ipus` changes."""
+
+    put: Callable[[int, tuple[int, ...]], S]
+    number: int
+
+    def ipus(self, *ipu_ids: int) -> S:
+        """Put the stages of this phase on these IPUs; returns the strategy."""
+        return self.put(self.number, ipu_ids)
+
+
+@dataclass(frozen=True)
 class PipelinedExecution:
     """Stages, names of blocks (a stage each), or an AutoStage."""
 
@@ -142,20 +155,43 @@ class ShardedExecution(PipelinedExecution):
     strategy: Strategy = field(default="sharded", init=False)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Phased:
+    """Phases: each a Phase, a Stage, the name of a block, or a list of stages or of names, as `Phase` takes them; or all of them in one list."""
+
     phases: tuple[Phase, ...]
     liveness: Liveness = "always_live"
     separate_backward: bool = False
     strategy: Strategy = field(default="serial_phased", init=False)
 
-    def __init__(self, *phases: Phase | str, liveness: Liveness = "always_live", separate_backward: bool = False) -> None:
-        if not phases or not all(isinstance(p, (Phase, str)) for p in phases):
+    def __init__(self, *phases: Any, liveness: Liveness = "always_live", separate_backward: bool = False) -> None:
+        if len(phases) == 1 and isinstance(phases[0], list | tuple) and any(isinstance(p, list | tuple | Phase) for p in phases[0]):
+            phases = tuple(phases[0])
+        if not phases or not all(isinstance(p, Phase | Stage | str | list | tuple) for p in phases):
             raise OptionError("There is currently no AutoStage for PhasedExecution, please explicitly specify the phases")
-        object.__setattr__(self, "phases", tuple(Phase(p) if isinstance(p, str) else p for p in phases))
-        object.__setattr__(self, "liveness", liveness)
-        object.__setattr__(self, "separate_backward", separate_backward)
+        self.phases = tuple(p if isinstance(p, Phase) else Phase(*(p if isinstance(p, list | tuple) else (p,))) for p in phases)
+        self.liveness, self.separate_backward = liveness, separate_backward
         self._check()
+
+    def phase(self, number: int) -> Chosen[Self]:
+        """A phase by its number, to say where its stages are: `strategy.phase(0).ipus(0, 2)`.
+
+        Raises:
+            OptionError: there is none of that number.
+        """
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(self.phases):
+            raise OptionError(f"There is no phase {number!r}; phases are numbered from 0 to {len(self.phases) - 1}.")
+        return Chosen(self._put, number)
+
+    def _put(self, number: int, ipus: tuple[int, ...]) -> Self:
+        before = self.phases
+        self.phases = (*before[:number], before[number].ipus(*ipus), *before[number + 1:])
+        try:
+            self._check()
+        except OptionError:
+            self.phases = before
+            raise
+        return self
 
     def _check(self) -> None:
         """OptionError where phases, their IPUs and the liveness of their tensors do not go together."""
@@ -168,7 +204,7 @@ class _Phased:
                 "separate_backward_phase": self.separate_backward}
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(init=False)
 class SerialPhasedExecution(_Phased):
     """Phases one after the other on one group of IPUs: stages of a phase each have one. `liveness`: when tensors that later phases read leave
     the chip."""
@@ -176,7 +212,7 @@ class SerialPhasedExecution(_Phased):
     strategy: Strategy = field(default="serial_phased", init=False)
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(init=False)
 class ParallelPhasedExecution(_Phased):
     """Phases on two groups of IPUs in turn, the even ones and the odd ones."""
 

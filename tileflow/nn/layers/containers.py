@@ -57,6 +57,11 @@ class _List(_Held):
         """An item, or for a slice a list of this kind with the same items."""
         return type(self)(self._items[index]) if isinstance(index, slice) else self._items[index]
 
+    def __setitem__(self, index: int, item: Any) -> None:
+        if not isinstance(index, int):
+            raise TypeMismatchError(f"{type(self).__name__}: an item is assigned by its position, a whole number, not {index!r}.")
+        self._items[index] = self._checked(item)
+
 
 class _Dict(_Held):
     """Items by name."""

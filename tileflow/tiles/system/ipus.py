@@ -137,8 +137,8 @@ class Placed:
 
     def __init__(self, places: Places, steps: list[TileStep], chip: Chip) -> None:
         self.program, self.made, self.steps, self.chip = places.program, places.made, steps, chip
-        self.order = order.period(places.program.schedule)
-        self.depths = order.depths(self.order)
+        self.order = order.period(places.program.schedule)                      # what figures are given for
+        self.depths = order.depths(places.program.schedule)                     # what waits, in all that runs
         self.of_part, self.often, self.ipu, self.numbers = places.of_part, places.often, places.ipu, places.numbers
         made = self.made
         self.users: dict[Storage, list[int]] = {s: [] for s in made.storages}
