@@ -141,6 +141,8 @@ COMPUTED = "Not trained, because the exporter computed them, perhaps from parame
 KNOWN = "Not trained, because the exporter computed them from parameters: "
 AS_WEIGHTS = "Trained as weights of their own, although the exporter computed them from parameters: "
 PADDING = "Trained with the row of padding, which PyTorch leaves as it is (padding_idx) and ONNX has no word for: "
+UNREAD = "Nothing in the file reads these parameters of the network: "
+RESTORED = "2 parameters that the exporter dropped because they are zero, and trained again: "
 OTHER = (FOLDED, AS_WEIGHTS)
 """Sentences about files that hold another network."""
 POSITIONS, TABLES = "*position_embeddings.weight", "*relative_position_bias_table"
@@ -209,6 +211,19 @@ def test_the_first_update(name: str, how: str) -> None:
     assert [s for s in said if s.startswith(beginning)] if beginning else said == []
     if not beginning.startswith(OTHER):
         follows(trained(proto, name, 1), peer(name, 1), lost)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("name", "beginning", "ends"), [
+    ("GPT-NeoX", UNREAD, ["0.post_attention_layernorm.weight", "post_attention_layernorm.bias"]),
+    ("DeiT", UNREAD, ["embeddings.distillation_token"]), ("wav2vec2", RESTORED, ["pos_conv_embed.conv.bias", "classifier.bias"])])
+def test_equal_layers_made_one_are_said(name: str, beginning: str, ends: list[str]) -> None:
+    """As they are initialised: the exporter's optimiser merges what computes the same, and drops zeros."""
+    said, = [text.removeprefix(beginning) for text in doubts(exported(name, "dynamo evaluation", "float32", False)) if text.startswith(beginning)]
+    names = said.partition(". ")[0].removesuffix(".").split(", ")
+    assert names[0].endswith(ends[0])
+    assert names[-1].endswith(ends[-1])
+    assert not [text for text in doubts(exported(name, "dynamo training", "float32", False)) if text.startswith(beginning)]
 
 
 @pytest.mark.parametrize(("name", "how"), MERGING, ids=[row_id(*row) for row in MERGING])

@@ -42,20 +42,20 @@ def origins_of(graph: GraphProto) -> Origins:
     known = set(parameters.values())
     computed = {}
     for value in graph.value_info:
-        sources = next((p.value for p in value.metadata_props if p.key == FOLDED_FROM and len(p.value) <= LONGEST), None)
+        sources = next((str(p.value) for p in value.metadata_props if p.key == FOLDED_FROM and len(p.value) <= LONGEST), None)
         if sources is not None and known:
-            computed[value.name] = tuple(name for name in QUOTED.findall(sources) if name in known)
+            computed[str(value.name)] = tuple(name for name in QUOTED.findall(sources) if name in known)
     return Origins(parameters, computed)
 
 
 def _signed(graph: GraphProto) -> Iterator[tuple[str, str]]:
     for entry in graph.metadata_props:
         if entry.key == SIGNATURE and len(entry.value) <= LONGEST:
-            yield from SIGNED.findall(entry.value)
+            yield from SIGNED.findall(str(entry.value))
     for value in graph.value_info:
-        said = {entry.key: entry.value for entry in value.metadata_props}
+        said = {entry.key: str(entry.value) for entry in value.metadata_props}
         if said.get(KIND) == "PARAMETER" and PLACEHOLDER in said:
-            yield said[PLACEHOLDER], value.name
+            yield said[PLACEHOLDER], str(value.name)
 
 
 def _is_its_own(placeholder: str, name: str) -> bool:

@@ -47,9 +47,9 @@ SPECTRAL = re.compile(r"(?P<base>.+)_[uv]|(?P<parametrized>.*\bparametrizations\
 KEEPS_NAMES = ("Gemm", "Conv", "ConvTranspose")
 """Operators whose weight PyTorch's older exporter reads under the parameter's own name, unless it computed it."""
 LENGTH = 1e-5
-"""How far normalised rows may be from the length 1, and from being at right angles."""
+"""How far the squared length of normalised rows may be from 1, and from being at right angles the product of two."""
 LOOKED_AT = 64
-"""Rows whose angles are looked at."""
+"""Rows of a matrix whose lengths and angles are looked at."""
 LOOKED_BEHIND = 4
 """Operators that only move elements between a product and the Add of its bias."""
 
@@ -107,7 +107,7 @@ class Facts:
         """Rows of the length 1, as stored or transposed, that are not at right angles, as fresh orthogonal matrices' are."""
         if len(self.tensor.dims) != 2 or min(self.tensor.dims) < 2:
             return False
-        return any(_is_normalised(rows) for rows in (self.array.astype(np.float64), self.array.astype(np.float64).T))
+        return any(_is_normalised(rows[:LOOKED_AT].astype(np.float64)) for rows in (self.array, self.array.T))
 
     @cached_property
     def array(self) -> np.ndarray:
@@ -170,10 +170,8 @@ class Facts:
 
 
 def _is_normalised(rows: np.ndarray) -> bool:
-    if not np.all(np.abs(np.linalg.norm(rows, axis=1) - 1) < LENGTH):
-        return False
-    few = rows[:LOOKED_AT]
-    return bool(np.abs(few @ few.T - np.eye(len(few))).max() > LENGTH)
+    angles = rows @ rows.T - np.eye(len(rows))
+    return bool(np.abs(angles.diagonal()).max() < LENGTH < np.abs(angles).max())
 
 
 Rule = Callable[[Facts], Verdict | None]
