@@ -14,6 +14,12 @@ os.environ.setdefault("NUMBA_NUM_THREADS", str(max(2, os.cpu_count() or 1)))    
 os.environ.pop("TILEFLOW_DEFAULT_OPTIONS", None)                                  # options of whoever runs the tests are no part of them
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Warnings are errors, but for what a run says of how it read data and model: tests that are about it look for the sentence."""
+    session.config.addinivalue_line("filterwarnings", "ignore::tileflow.TileflowWarning")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _lowered_graphs_are_verified() -> None:
     """After every pass of the host lowering, as graphs are before the fork of the street. For users that would cost time."""

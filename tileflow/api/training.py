@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from ..runtime.trainer import Reporter, Silent, Trainer
 from ..runtime.training_cut import is_cut
 from ..runtime.training_model import TrainingModel
 from ..text import one_line
+from .heard import Heard
 from .inference import measured, preprocessing_of, report_foreign
 from .models import Modelish, by_name, chosen_optimizer, chosen_options, source_of
 
@@ -174,6 +175,7 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
 
     Raises:
         TileflowError: in one of its kinds, with a sentence that says how to mend it.
+        TileflowWarning: as a warning, once each: what there is to say of how data and model were read.
         Interrupted: Ctrl-C or SIGTERM; the state is saved and `resume=True` goes on bit for bit.
     """
     named = loss is not None and not callable(loss)
@@ -184,14 +186,14 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
         from ..progress import TrainPrinter
         printer = TrainPrinter(True)
         try:
-            return _train(model, chosen, data, optimizer, built, metrics, printer)
+            return _train(model, chosen, data, optimizer, built, metrics, cast(Reporter, Heard(printer)))
         finally:
             printer.close()
     reporter = reporter or Silent()
     if not hasattr(reporter, "say"):
         raise OptionError(f"reporter must have the methods of tileflow.runtime.trainer.Reporter, which {type(reporter).__name__} has not; "
                           "progress=True shows bars and lines.")
-    return _train(model, chosen, data, optimizer, built, metrics, reporter)
+    return _train(model, chosen, data, optimizer, built, metrics, cast(Reporter, Heard(reporter)))
 
 
 def _train(model: Modelish | None, options: Options, data: Any, optimizer: Optimizer | None, loss: Build | None,

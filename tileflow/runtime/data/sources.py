@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -107,7 +107,7 @@ def check_given(spec: Any, data: Data, options: Options) -> None:
     if given("data_format") and options.data_format != "auto" and (built_in or not isinstance(spec, (str, os.PathLike))):
         raise OptionError(f"Option data_format has no effect on data {data.train.name}; it is for files and folders.")
     for name in ("inputs", "label"):
-        if given(name) and not isinstance(spec, (str, os.PathLike, Mapping)):
+        if given(name) and not isinstance(spec, (str, os.PathLike, Mapping)) and (data.train.nameless or data.train.source is None):
             raise OptionError(f"Option {name} has no effect on arrays without names; give a dict of arrays, or leave it out.")
 
 
@@ -162,9 +162,9 @@ def _of_rows(spec: Any, source: Items | Stream, options: Options, trained: Roles
         known = {key: key for key in named}
         label = (_chosen(options.label, known, name) if options.label else trained.label if trained.label in named
                  else next((lowered[word] for word in LABEL_NAMES if word in lowered), None))
-        inputs = [_chosen(wanted, known, name) for wanted in options.inputs] if options.inputs else [key for key in named if key != label]
+        inputs, ordered = _chosen_inputs(known, label, name, options, trained)
         chosen = {key: named[key] for key in inputs}
-        return Data(Dataset(name, chosen, None if label is None else named[label], source=source, label_name=label), None)
+        return Data(Dataset(name, chosen, None if label is None else named[label], source=source, label_name=label, ordered=ordered), None)
     *first, last = fields.values()
     given = first or [last]
     names = ["x"] if len(given) == 1 else [f"x{i}" for i in range(len(given))]
@@ -308,10 +308,19 @@ def _dataset(arrays: Arrays, bases: Mapping[str, str], name: str, options: Optio
     lowered = {base.lower(): base for base in bases}
     label = (_chosen(options.label, bases, name) if options.label else trained.label if trained.label in bases
              else next((lowered[word] for word in LABEL_NAMES if word in lowered), None))
-    names = options.inputs or (trained.inputs if set(trained.inputs) <= bases.keys() else ())
-    inputs: Iterable[str] = [_chosen(wanted, bases, name) for wanted in names] if names else [base for base in bases if base != label]
+    inputs, ordered = _chosen_inputs(bases, label, name, options, trained)
     found = {base: arrays[bases[base]]() for base in inputs}
-    return Dataset.of(found, None if label is None else arrays[bases[label]](), name, label_name=label)
+    return Dataset.of(found, None if label is None else arrays[bases[label]](), name, label_name=label, ordered=ordered)
+
+
+def _chosen_inputs(bases: Mapping[str, str], label: str | None, name: str, options: Options, trained: Roles) -> tuple[list[str], bool]:
+    """The names of the inputs among `bases`, and whether their order is that of the model's: the option's, or that of the training."""
+    if options.inputs:
+        return [_chosen(wanted, bases, name) for wanted in options.inputs], True
+    rest = [base for base in bases if base != label]
+    if trained.inputs and set(trained.inputs) <= set(rest):
+        return [*trained.inputs, *(base for base in rest if base not in trained.inputs)], True
+    return rest, False
 
 
 def _chosen(wanted: str, bases: Mapping[str, str], name: str) -> str:
