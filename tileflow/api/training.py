@@ -16,7 +16,7 @@ from ..loss import AS_CHOSEN, Build, choose
 from ..metrics import View, check_names, defaults
 from ..metrics.named import Function
 from ..optim import Optimizer
-from ..options import Options
+from ..options import MEASURED_TWICE, Options
 from ..runtime import synthetic
 from ..runtime.data import DataLoader, Dataset, check_given, open_data, open_more
 from ..runtime.history import Epoch
@@ -153,8 +153,8 @@ class TrainResult:
                 f"</thead><tbody>{rows}</tbody></table><p>{html.escape(one_line(self.folder))}</p>")
 
 
-def train(model: Modelish | None = None, options: Options | None = None, *, data: Any = None, optimizer: Optimizer | str | None = None,
-          loss: str | Build | None = None, metrics: str | Function | Sequence[str | Function] | None = None,
+def train(model: Modelish | None = None, options: Options | None = None, *, data: Any = None, test_data: Any = None,
+          optimizer: Optimizer | str | None = None, loss: str | Build | None = None, metrics: str | Function | Sequence[str | Function] | None = None,
           reporter: Reporter | None = None, **changes: Any) -> TrainResult:
     """Train a model on data and write trained ONNX file, metrics and checkpoint into a run folder.
 
@@ -163,7 +163,8 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
 
     Args:
         model: an ONNX file, a loaded one, or a network of layers; None: the file that the run to resume began with.
-        data: overrides `options.data`: arrays (x, y), a dict, a path, or "digits".
+        data: overrides `options.data`: arrays (x, y), a dict, rows of your own, a loader, a path, or "digits".
+        test_data: overrides `options.test_data`: what is measured after each epoch, in any form that data have.
         optimizer: a name, or an optimizer in place of the one that the options describe.
         loss: a name, or a function (builder, outputs) -> one number per micro-batch, in place of the option.
         metrics: overrides `options.metrics`: names, or functions (the model's first output over all rows, labels) -> number.
@@ -179,6 +180,8 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
         Interrupted: Ctrl-C or SIGTERM; the state is saved and `resume=True` goes on bit for bit.
     """
     named = loss is not None and not callable(loss)
+    if isinstance(test_data, (str, os.PathLike)):
+        changes, test_data = changes | {"test_data": test_data}, None
     chosen = chosen_options("train", options, by_name(optimizer) | changes | ({"loss": loss} if named else {}))
     optimizer = chosen_optimizer(optimizer, chosen)
     built = loss if callable(loss) else None
@@ -186,22 +189,22 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
         from ..progress import TrainPrinter
         printer = TrainPrinter(True)
         try:
-            return _train(model, chosen, data, optimizer, built, metrics, cast(Reporter, Heard(printer)))
+            return _train(model, chosen, data, test_data, optimizer, built, metrics, cast(Reporter, Heard(printer)))
         finally:
             printer.close()
     reporter = reporter or Silent()
     if not hasattr(reporter, "say"):
         raise OptionError(f"reporter must have the methods of tileflow.runtime.trainer.Reporter, which {type(reporter).__name__} has not; "
                           "progress=True shows bars and lines.")
-    return _train(model, chosen, data, optimizer, built, metrics, cast(Reporter, Heard(reporter)))
+    return _train(model, chosen, data, test_data, optimizer, built, metrics, cast(Reporter, Heard(reporter)))
 
 
-def _train(model: Modelish | None, options: Options, data: Any, optimizer: Optimizer | None, loss: Build | None,
+def _train(model: Modelish | None, options: Options, data: Any, test_data: Any, optimizer: Optimizer | None, loss: Build | None,
            metrics: str | Function | Sequence[str | Function] | None, reporter: Reporter) -> TrainResult:
     """`train` with what holds: `loss` is one of the caller's own, all else stands in the options."""
     chosen, kept = resumed(options)
     source = source_of(model if model is not None else _kept_model(chosen, kept, reporter), chosen)
-    given = _opened(source, chosen, data, reporter)
+    given = _opened(source, chosen, data, test_data, reporter)
     task = _task(source, chosen, given.train, loss, metrics)
     if given.test is None and (metrics or (chosen.metrics and chosen.given("metrics", files=False))):
         raise OptionError(f"Option metrics is about test data, and data {given.train.name} have none; give test_data, or keep some of the rows "
@@ -231,11 +234,17 @@ class _Given(NamedTuple):
     known: Preprocessing
 
 
-def _opened(source: Source, options: Options, data: Any, reporter: Reporter) -> _Given:
+def _opened(source: Source, options: Options, data: Any, test_data: Any, reporter: Reporter) -> _Given:
     """The data that were given, or that the options name, with labels numbered as the model knows them."""
     given = data if data is not None else options.data
     made_up = options.synthetic_data != "none"
-    if made_up and options.test_data is not None:
+    if test_data is None:
+        test_data = options.test_data
+    elif options.validation_split > 0:
+        raise OptionError(MEASURED_TWICE)
+    else:
+        options.test_data = None
+    if made_up and test_data is not None:
         raise OptionError("Options synthetic_data and test_data exclude each other: nothing is measured by a run on made-up rows.")
     if given is None and made_up:
         return _Given(synthetic.made_up(source, options), None, Preprocessing())
@@ -244,13 +253,13 @@ def _opened(source: Source, options: Options, data: Any, reporter: Reporter) -> 
     options.data = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
     known = preprocessing_of(source)
     opened = open_data(given, options, known.roles)
-    check_given(given, opened, options)
+    check_given(given, opened, options, test_data is not None)
     if made_up:
         return _Given(synthetic.like(opened.train, options), None, Preprocessing())
     train_set = numbered_as(opened.train, known.classes)
     if train_set.classes is not None and known.classes not in (None, train_set.classes):
         reporter.say("The labels are other classes than those that the model was trained on; they are numbered anew.")
-    test = measured(open_more(options.test_data, options, train_set, known.roles)) if options.test_data else opened.test
+    test = opened.test if test_data is None else measured(open_more(test_data, options, train_set, known.roles))
     return _Given(train_set, test, known)
 
 

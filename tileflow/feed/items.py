@@ -34,7 +34,12 @@ def is_loader(data: Any) -> bool:
 
 
 def _is_plain(data: Any) -> bool:
-    return isinstance(data, (str, bytes, Mapping, list, tuple))
+    return isinstance(data, (str, bytes, Mapping, tuple)) or (isinstance(data, list) and not _is_rows(data))
+
+
+def _is_rows(data: list[Any]) -> bool:
+    """A list of rows that are dicts, which no array is."""
+    return bool(data) and isinstance(data[0], Mapping)
 
 
 def _is_array(data: Any) -> bool:

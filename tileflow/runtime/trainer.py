@@ -92,7 +92,8 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.loader = DataLoader(self.options, self.train, drop_last=self.options.drop_last)
-        self.schedule = Schedule.of(len(self.train), self.options)
+        batch = self.options.combined_batch_size
+        self.schedule = Schedule.of(len(self.train) // batch * batch if self.train.is_open else len(self.train), self.options)
         self._rest: dict[Step, TrainingModel] = {}
         self._stop = threading.Event()
         self.loader.stop = self._stop.is_set
@@ -120,23 +121,32 @@ class Trainer:
             OptionError: the model cannot take the rows that fill no micro-batch.
         """
         o = self.options
-        models = {Step(o.micro_batch_size, o.gradient_accumulation * o.device_iterations, o.replication_factor): self.model}
-        for step in dict.fromkeys(self.schedule.rest):
+        self._compile(Step(o.micro_batch_size, o.gradient_accumulation * o.device_iterations, o.replication_factor), self.model)
+        for step in self.schedule.rest:
+            self._model_of(step)
+
+    def _model_of(self, step: Step) -> TrainingModel:
+        """The model of a call of one update, compiled; data that end before they said have one that nobody foresaw."""
+        if step not in self._rest:
             options = self.options.clone(micro_batch_size=step.micro_batch, gradient_accumulation=step.accumulation, device_iterations=1,
                                          strategy="none", replication_factor=step.replicas)
             model = TrainingModel(self.model.source, options, self.model.optimizer, self.model.loss, self.reporter.compiling)
-            self._rest[step] = models[step] = model
-        for step, model in models.items():
-            model.stop = lambda: self._stop.is_set()
-            model.run = Run(self.options.epochs * self.schedule.length, self.schedule.length)
-            try:
-                model.compile(*self.train.gather(np.zeros(step.rows, np.int64)))
-            except TileflowError as error:
-                if model is self.model or step.micro_batch == self.options.micro_batch_size:
-                    raise
-                raise OptionError(f"With drop_last off the last {step.micro_batch} rows are a micro-batch of their own, which this model cannot "
-                                  f"take: {error} Set drop_last, or a micro_batch_size that divides the rows.") from None
-            model.compile_seconds = 0.0
+            self._compile(step, model)
+            self._rest[step] = model
+        return self._rest[step]
+
+    def _compile(self, step: Step, model: TrainingModel) -> None:
+        per_epoch = None if self.train.is_open and self.options.max_batches is None else self.schedule.length
+        model.stop = lambda: self._stop.is_set()
+        model.run = Run(None if per_epoch is None else self.options.epochs * per_epoch, per_epoch)
+        try:
+            model.compile(*self.train.gather(np.zeros(step.rows, np.int64)))
+        except TileflowError as error:
+            if model is self.model or step.micro_batch == self.options.micro_batch_size:
+                raise
+            raise OptionError(f"With drop_last off the last {step.micro_batch} rows are a micro-batch of their own, which this model cannot "
+                              f"take: {error} Set drop_last, or a micro_batch_size that divides the rows.") from None
+        model.compile_seconds = 0.0
 
     # ---- the loop
 
@@ -176,14 +186,14 @@ class Trainer:
     def _epoch(self) -> None:
         row, first_update, rest = self.schedule.after(self.updates_in_epoch)
         self.loader.set_epoch(self.epoch, row)
-        self.reporter.begin_epoch(self.epoch + 1, self.options.epochs, len(self.loader))
+        self.reporter.begin_epoch(self.epoch + 1, self.options.epochs, 0 if self.loader.rows is None else len(self.loader))
         batches = iter(self.loader)
         try:
             for batch in batches:
                 if len(batch[0]) == self.options.combined_batch_size:
                     self._call(self.model, batch, first_update)
                 else:
-                    self._last(batch, rest)
+                    self._last(batch, rest if sum(step.rows for step in rest) == len(batch[0]) else Schedule.of(len(batch[0]), self.options).rest)
                 first_update = 0
                 if self._stop.is_set():
                     return
@@ -231,7 +241,7 @@ class Trainer:
         """The rows at the end that fill no call."""
         row = 0
         for step in rest:
-            self._call(self._rest[step], tuple(a[row:row + step.rows] for a in batch), 0)
+            self._call(self._model_of(step), tuple(a[row:row + step.rows] for a in batch), 0)
             row += step.rows
             if self._stop.is_set():
                 return

@@ -14,7 +14,7 @@ from ...feed.items import Batch, Chosen, Items, Stream, array_of
 from ...graph.types import TensorType, kind_of
 from ...options import Options
 from .classes import numbered
-from .columns import LOOKED_AT, Column
+from .columns import LOOKED_AT, UNKNOWN_LENGTH, Column
 from .scaling import Scaling, Statistics, resolve
 from .values import doubts
 
@@ -136,6 +136,11 @@ class Dataset:
         if self.rows is not None:
             return len(self.rows)
         return len(next(iter(self.fields.values())).array)
+
+    @property
+    def is_open(self) -> bool:
+        """The rows come one after the other and end where they end: `len` is no number of theirs."""
+        return len(self) == UNKNOWN_LENGTH
 
     @property
     def labels(self) -> np.ndarray | None:

@@ -15,7 +15,7 @@ from ...errors import DataError, OptionError
 from ...feed.items import Items, Stream, array_of, is_by_number, is_one_by_one
 from ...graph.types import kind_of
 from ...options import Options
-from .columns import Head, columns_of
+from .columns import UNKNOWN_LENGTH, Head, columns_of
 from .dataset import Dataset, Field
 from .idx import find_idx, is_idx, read_idx
 from .npy import open_npy, open_npz
@@ -83,6 +83,7 @@ def open_more(spec: Any, options: Options, first: Dataset, trained: Roles) -> Da
 
     Where a table has no names, or stands beside what is no table, its label is where it is by default.
     """
+    options = options.clone(max_batches=None)                # all rows are measured
     data = open_data(spec, options, roles_of(first) or trained)
     part = data.train if data.test is None else data.test
     if part.label is None and part.columns and first.label_name is not None and not (has_names(first.columns) and has_names(part.columns)):
@@ -90,11 +91,11 @@ def open_more(spec: Any, options: Options, first: Dataset, trained: Roles) -> Da
     return data
 
 
-def check_given(spec: Any, data: Data, options: Options) -> None:
+def check_given(spec: Any, data: Data, options: Options, more: bool = False) -> None:
     """Refuse options on the data that were given for this very call and have no effect on it; OptionError.
 
     Args:
-        spec: what `open_data` took. data: what it made of it.
+        spec: what `open_data` took. data: what it made of it. more: there are test data, which such options may be for.
     """
     def given(name: str) -> bool:
         return options.given(name, files=False) and bool(getattr(options, name))
@@ -102,7 +103,7 @@ def check_given(spec: Any, data: Data, options: Options) -> None:
     if given("validation_split") and data.test is not None and not data.split:
         raise OptionError(f"Option validation_split has no effect, for data {data.train.name} have a test part of {len(data.test):,} rows; "
                           "leave it out.")
-    if isinstance(spec, Data) or options.test_data is not None:
+    if isinstance(spec, Data) or more:
         return                            # they may have been meant when it was opened, or are for the test data
     if given("data_format") and options.data_format != "auto" and (built_in or not isinstance(spec, (str, os.PathLike))):
         raise OptionError(f"Option data_format has no effect on data {data.train.name}; it is for files and folders.")
@@ -144,10 +145,7 @@ def _of_rows(spec: Any, source: Items | Stream, options: Options, trained: Roles
     try:
         length = len(source)
     except (TypeError, NotImplementedError, AttributeError):
-        if options.max_batches is None:
-            raise DataError(f"Data {name} have no length: give their class a method __len__, or say to train, with max_batches, how many batches are "
-                            "an epoch.") from None
-        length = options.max_batches * options.combined_batch_size
+        length = UNKNOWN_LENGTH if options.max_batches is None else options.max_batches * options.combined_batch_size
     if length == 0:
         raise DataError(f"Data {name} have no rows.")
     columns = columns_of(source if isinstance(source, Items) else Head(source), length)
