@@ -100,6 +100,8 @@ def test_data_end_where_they_end(tmp_path):
     seen: list[int] = []
     once = train(tmp_path / "a", data=rows(), epochs=1, drop_last=False, reporter=Batches())
     assert len(once.learning_rates) == 5
+    with pytest.warns(tileflow.TileflowWarning, match=r"^Data function do not say how many rows they have: an epoch ends where they end"):
+        train(tmp_path / "said", data=rows, drop_last=False)
     assert seen == [0]
     assert len(train(tmp_path / "b", data=rows, epochs=2, drop_last=False).learning_rates) == 10
     assert len(train(tmp_path / "c", data=rows, epochs=2, max_batches=3).learning_rates) == 6

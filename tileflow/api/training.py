@@ -37,6 +37,12 @@ from .models import Modelish, by_name, chosen_optimizer, chosen_options, source_
 
 FEW = 20
 """One row in so many is left out of an epoch without a word."""
+LATER = {
+    "early_stopping": "train a few epochs at a time with resume=True, look at result.history['test_loss'], and stop when it rises.",
+    "callbacks": "give a reporter, whose methods begin_epoch, batch and end_epoch are called as the run goes on (tileflow.runtime.trainer.Reporter).",
+    "collate_fn": "rows of the data set must be alike, so pad them to one length there; in a loop of your own tileflow.DataLoader takes one.",
+}
+"""What others call a keyword of theirs, and what to do instead."""
 CALLER = 5
 """Frames between a warning and whoever called `train`."""
 
@@ -153,7 +159,7 @@ class TrainResult:
                 f"</thead><tbody>{rows}</tbody></table><p>{html.escape(one_line(self.folder))}</p>")
 
 
-def train(model: Modelish | None = None, options: Options | None = None, *, data: Any = None, test_data: Any = None,
+def train(model: Modelish | None = None, options: Options | None = None, *more: Any, data: Any = None, test_data: Any = None,
           optimizer: Optimizer | str | None = None, loss: str | Build | None = None, metrics: str | Function | Sequence[str | Function] | None = None,
           reporter: Reporter | None = None, **changes: Any) -> TrainResult:
     """Train a model on data and write trained ONNX file, metrics and checkpoint into a run folder.
@@ -179,6 +185,11 @@ def train(model: Modelish | None = None, options: Options | None = None, *, data
         TileflowWarning: as a warning, once each: what there is to say of how data and model were read.
         Interrupted: Ctrl-C or SIGTERM; the state is saved and `resume=True` goes on bit for bit.
     """
+    if more or (options is not None and not isinstance(options, Options)):
+        raise OptionError("train takes a model and, after it, a tileflow.Options and nothing else: data are given as data=(x, y), single options by "
+                          "keyword.")
+    for name in LATER.keys() & changes.keys():
+        raise OptionError(f"train has no {name}: {LATER[name]}")
     named = loss is not None and not callable(loss)
     if isinstance(test_data, (str, os.PathLike)):
         changes, test_data = changes | {"test_data": test_data}, None
@@ -333,6 +344,8 @@ def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimiz
 def _say_left_out(loader: DataLoader, reporter: Reporter) -> None:
     """A word where many rows are not trained in an epoch, or some in none."""
     left, rows = loader.left_out, loader.rows
+    if rows is None and loader.options.max_batches is None:
+        reporter.say(f"Data {one_line(loader.name)} do not say how many rows they have: an epoch ends where they end, or after max_batches.")
     if rows is None or loader.is_stream or not left or (loader.shuffle and left * FEW < rows):
         return
     which = "others each epoch" if loader.shuffle else "the same each epoch, without shuffle"

@@ -49,6 +49,10 @@ def find(loss: str | Build | Loss, options: Options | None = None) -> Loss:
             if getattr(options, name) != getattr(Options(), name):
                 raise OptionError(f"Option {name} and the loss {type(given).__name__} both say what the loss is; say it there.")
         return loss
+    kind = loss if hasattr(loss, "__name__") else type(loss)
+    if str(getattr(kind, "__module__", "")).split(".")[0] == "torch":
+        raise OptionError(f"The loss is PyTorch's {kind.__name__}, which computes on PyTorch's tensors: give a name ({', '.join(LOSSES)}), a "
+                          "criterion of tileflow.nn, or a function (builder, outputs) -> loss.")
     if not isinstance(loss, str) and not callable(loss):
         raise OptionError(f"A loss is a name ({', '.join(LOSSES)}) or a function (builder, outputs) -> loss, not {type(loss).__name__}.")
     if isinstance(loss, str) and loss not in LOSSES:

@@ -13,12 +13,14 @@ import numpy as np
 
 from ..errors import CheckpointError, DataError, Interrupted, OptionError, TileflowError, TrainingError, WeightsLostError
 from ..files import require_space
+from ..graph.types import kind_of
 from ..metrics import accuracy_counts
 from ..metrics.named import Function
 from ..optim import remembered
 from ..optim.scaling import LOSS_SCALE
 from ..optim.schedules import Run, is_state
 from ..options import Options
+from ..text import one_line
 from .data import DataLoader, Dataset
 from .engine import Engine
 from .evaluate import Evaluator
@@ -251,7 +253,9 @@ class Trainer:
         began, skipped, before = time.perf_counter(), model.skipped_updates, self.session.updates
         try:
             outputs = model.run_call(*batch, first_update=first_update)
-        except TrainingError:
+        except TrainingError as error:
+            if said := self._not_finite(batch):
+                error.add_note(said)
             self.running.skipped += model.skipped_updates - skipped
             self.updates_in_epoch += model.engine.completed - first_update      # the call's whole updates stand
             self._note_rates(model.engine, first_update)
@@ -281,6 +285,19 @@ class Trainer:
         if self.statistics is not None:
             self.statistics.after(model, before)
         self.reporter.batch(float(np.mean(losses)) if len(losses) else np.nan, correct / predictions if predictions else None, count * rows)
+
+    def _not_finite(self, batch: tuple[np.ndarray, ...]) -> str:
+        """Where the inputs of the call that is about to end hold what is no number."""
+        for name, fed in zip(self.train.fields, batch, strict=False):
+            values = fed.astype(np.float32) if kind_of(fed.dtype) == "f" else np.zeros(1)
+            if not (finite := np.isfinite(values)).all():
+                first = np.unravel_index(int(np.argmin(finite)), values.shape)
+                row, what = self.schedule.after(self.updates_in_epoch)[0] + int(first[0]), f"of epoch {self.epoch + 1}"
+                if not self.loader.is_stream:
+                    row, what = int(self.loader.order(self.epoch)[row]), "of the data"
+                    row = row if self.train.rows is None else int(self.train.rows[row])
+                return f"Input {one_line(name)} holds {values[first]} in row {row} {what}: mend that row, or leave it out."
+        return ""
 
     def _note_rates(self, engine: Engine, first_update: int) -> None:
         """With which learning rates the updates of a call were done."""

@@ -68,7 +68,7 @@ class LossModel(Model):
         count = self._own_count(len(arrays))
         if self.loss.takes in ("classes", "numbers") and len(arrays) == count:
             raise DataError(f"The loss {self.loss_name} needs {LABELS} after the model's inputs: call model(x, {LABELS}); "
-                            "where forward() computes its loss itself, set loss='identity'.")
+                            "where forward() computes its loss itself, set loss='identity'; outputs alone are what tileflow.inference_model gives.")
         return [*super()._arrays(arrays[:count]), *(self._label(array_of(a)) for a in arrays[count:])]
 
     def _label(self, labels: np.ndarray) -> np.ndarray:
