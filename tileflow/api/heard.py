@@ -1,6 +1,7 @@
 """What a run says of data and model, heard by whoever calls from Python: the command prints it."""
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -10,7 +11,7 @@ from ..errors import TileflowWarning
 from ..runtime.trainer import Reporter
 from ..text import one_line
 
-PACKAGE = str(Path(__file__).parents[1])
+PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
 class Heard:

@@ -195,7 +195,8 @@ class Trainer:
                 if len(batch[0]) == self.options.combined_batch_size:
                     self._call(self.model, batch, first_update)
                 else:
-                    self._last(batch, rest if sum(step.rows for step in rest) == len(batch[0]) else Schedule.of(len(batch[0]), self.options).rest)
+                    foreseen = sum(step.rows for step in rest) == len(batch[0])
+                    self._last(batch, rest if foreseen else Schedule.of(len(batch[0]), self.options).rest, first_update)
                 first_update = 0
                 if self._stop.is_set():
                     return
@@ -239,11 +240,12 @@ class Trainer:
                 raise OptionError(f"Schedule plateau looks at the metric {schedule.metric!r}, which this run does not measure; it measures {known}.")
             schedule.observe(figure)
 
-    def _last(self, batch: tuple[np.ndarray, ...], rest: Sequence[Step]) -> None:
-        """The rows at the end that fill no call."""
+    def _last(self, batch: tuple[np.ndarray, ...], rest: Sequence[Step], done: int) -> None:
+        """The rows at the end that fill no call, after so many updates of them."""
         row = 0
-        for step in rest:
-            self._call(self._model_of(step), tuple(a[row:row + step.rows] for a in batch), 0)
+        for i, step in enumerate(rest):
+            if i >= done:
+                self._call(self._model_of(step), tuple(a[row:row + step.rows] for a in batch), 0)
             row += step.rows
             if self._stop.is_set():
                 return
@@ -289,14 +291,13 @@ class Trainer:
     def _not_finite(self, batch: tuple[np.ndarray, ...]) -> str:
         """Where the inputs of the call that is about to end hold what is no number."""
         for name, fed in zip(self.train.fields, batch, strict=False):
-            values = fed.astype(np.float32) if kind_of(fed.dtype) == "f" else np.zeros(1)
-            if not (finite := np.isfinite(values)).all():
-                first = np.unravel_index(int(np.argmin(finite)), values.shape)
+            if kind_of(fed.dtype) == "f" and not (finite := np.isfinite(fed)).all():
+                first = np.unravel_index(int(np.argmin(finite)), fed.shape)
                 row, what = self.schedule.after(self.updates_in_epoch)[0] + int(first[0]), f"of epoch {self.epoch + 1}"
                 if not self.loader.is_stream:
                     row, what = int(self.loader.order(self.epoch)[row]), "of the data"
                     row = row if self.train.rows is None else int(self.train.rows[row])
-                return f"Input {one_line(name)} holds {values[first]} in row {row} {what}: mend that row, or leave it out."
+                return f"Input {one_line(name)} holds {fed[first]} in row {row} {what}: mend that row, or leave it out."
         return ""
 
     def _note_rates(self, engine: Engine, first_update: int) -> None:

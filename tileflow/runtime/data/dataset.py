@@ -48,11 +48,10 @@ class Field:
             raise
         except ValueError as error:
             hint = "; inputs and labels together are a tuple (inputs, labels)" if isinstance(array, list) else ""
-            if isinstance(array, list) and all(hasattr(row, "shape") for row in array):
-                other = next((i for i, row in enumerate(array) if row.shape != array[0].shape), 0)
-                if other:
-                    raise DataError(f"{what} has rows of different shapes: row 0 has {list(array[0].shape)}, row {other} has "
-                                    f"{list(array[other].shape)}. Pad them to one.") from None
+            shapes = [getattr(row, "shape", ()) for row in array] if isinstance(array, list) else []
+            if len(set(map(len, shapes))) == 1 and (other := next((i for i, shape in enumerate(shapes) if shape != shapes[0]), 0)):
+                raise DataError(f"{what} has rows of different shapes: row 0 has {list(shapes[0])}, row {other} has {list(shapes[other])}. Pad "
+                                "them to one.") from None
             raise DataError(f"{what} cannot be made an array ({str(error).split('.')[0]}){hint}.") from None
         if kind_of(found.dtype) not in "biuf" or found.dtype.itemsize > 8:
             raise DataError(f"{what} has element type {found.dtype}; numbers or booleans of up to 64 bits are needed.")
