@@ -17,6 +17,12 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:                           
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Warnings are errors, but for what a run says of how it read data and model: tests that are about it look for the sentence."""
+    session.config.addinivalue_line("filterwarnings", "ignore::tileflow.TileflowWarning")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _lowered_graphs_are_verified() -> None:
     """After every pass of the host lowering, as graphs are before the fork of the street. For users that would cost time."""

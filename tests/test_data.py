@@ -413,10 +413,13 @@ def test_row_shapes(have, want, right):
 
 def test_inputs_are_found_by_name_then_by_order(tmp_path):
     a, b = rows(3, 2), rows(3, 5) * 10
-    by_name = open_data({"b": b, "a": a, "extra": a}).train.adapt_to(
-        {"a": TensorType("float32", (1, 2)), "b": TensorType("float32", (1, 5))})
+    model = {"a": TensorType("float32", (1, 2)), "b": TensorType("float32", (1, 5))}
+    by_name = open_data({"b": b, "a": a}).train.adapt_to(model)
     assert [v.shape[1] for v in batch(by_name, 1)] == [2, 5]
-    assert "no input for extra" in by_name.notes[0]
+    with pytest.raises(DataError, match=r"^The model has no input for extra; it has inputs a, b\. Leave out what is not fed, or name"):
+        open_data({"b": b, "a": a, "extra": a}).train.adapt_to(model)
+    chosen = open_data({"b": b, "a": a, "extra": a}, Options(inputs=("b", "a"))).train.adapt_to(model)
+    assert [v.shape[1] for v in batch(chosen, 1)] == [2, 5]
     by_order = open_data((a, b, np.arange(3))).train.adapt_to({"p": TensorType("float32", (1, 2)), "q": TensorType("float32", (1, 5))})
     assert [v.shape[1:] for v in batch(by_order, 1)] == [(2,), (5,), ()]
     assert "x0 for p, x1 for q" in by_order.notes[0]
@@ -430,10 +433,13 @@ def test_inputs_are_found_by_name_then_by_order(tmp_path):
 
 
 def test_a_name_that_fits_goes_before_the_order():
-    """A mask that stood first went into the tokens' place."""
+    """A mask that stood first went into the tokens' place. Names that do not fit have an order where somebody gave one."""
     a, b = rows(3, 2), rows(3, 5) * 10
     model = {"tokens": TensorType("float32", (1, 5)), "mask": TensorType("float32", (1, 2))}
-    mixed = open_data({"mask": a, "x": b, "y": np.arange(3)}).train.adapt_to(model)
+    named = {"mask": a, "x": b, "y": np.arange(3)}
+    with pytest.raises(DataError, match=r"^The model has inputs tokens, mask; data in memory have mask, x\. Leave out what is not fed, or name"):
+        open_data(named).train.adapt_to(model)
+    mixed = open_data(named, Options(inputs=("mask", "x"))).train.adapt_to(model)
     assert [v.shape[1] for v in batch(mixed, 1)[:2]] == [5, 2]
     assert mixed.notes[0] == "Other inputs are taken in order: x for tokens."
     turned = {"x1": TensorType("float32", (1, 2)), "x0": TensorType("float32", (1, 5))}

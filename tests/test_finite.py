@@ -114,7 +114,7 @@ def test_what_is_no_number_in_the_data_is_named_in_the_error(shuffle: bool, tmp_
     x[37, 2] = np.nan
     with pytest.raises(TrainingError, match="The loss is not finite") as told:
         tileflow.train(net(), data=(x, Y), out=str(tmp_path / "a"), **OPTIONS | {"precision": "32", "shuffle": shuffle})
-    assert [n for n in told.value.__notes__ if "row 37 of the data holds nan, and what comes of it is no number." in n]
+    assert [n for n in told.value.__notes__ if "holds nan in row 37 of the data: mend that row, or leave it out." in n]
     with pytest.raises(NoUpdateError) as none:
         tileflow.train(net(), data=(np.full_like(X, np.inf), Y), out=str(tmp_path / "b"), **OPTIONS)
     assert [n for n in none.value.__notes__ if "row 0 of the data holds inf" in n]

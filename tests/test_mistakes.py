@@ -23,12 +23,10 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from mistake_files import FILES, HOSTILE
-from peers import needs
 
 import tileflow
 from tileflow import cli, nn
@@ -296,11 +294,6 @@ def called_twice(*inputs: np.ndarray) -> None:
         model(x)
 
 
-def criterion() -> Any:
-    """PyTorch's."""
-    return needs("torch").nn.CrossEntropyLoss()
-
-
 XY = (np.zeros((32, 4), np.float32), np.zeros(32, np.int64))
 CALLS = [
     Call(6, lambda: tileflow.training_model(nn.Linear(4, 1))(XY[0], XY[0][:, :1]), TypeMismatchError,
@@ -320,26 +313,15 @@ CALLS = [
          "Option label has no effect on arrays without names; give a dict of arrays, or leave it out."),
     Call(10, lambda: tileflow.infer("linear.onnx", XY[0]), OptionError,
          "options must be a tileflow.Options, got ndarray; data are given as data=..., single options by keyword."),
-    Call(10, lambda: tileflow.train("linear.onnx", tileflow.Options(), *XY), OptionError,
-         "train takes a model and options; data are given by name: train(model, data=(inputs, labels))."),
     Call(10, lambda: tileflow.train("linear.onnx", data=XY, early_stopping=3), OptionError,
          "There is no option 'early_stopping' yet; train some epochs, look at result.history, and go on bit for bit with resume=True and more "
          "epochs, or stop there."),
     Call(10, lambda: tileflow.train("linear.onnx", data=XY, callbacks=[print]), OptionError,
          "There is no option 'callbacks' yet; reporter takes an object that is told of every call and epoch; to steer, train some epochs, look "
          "at result.history, and go on bit for bit with resume=True and more epochs, or stop there."),
-    Call(10, lambda: tileflow.train("linear.onnx", data=([np.zeros(4), np.zeros(4), np.zeros(5)], XY[1][:3])), DataError,
-         "Input x of data in memory has rows of different shapes, [4] in row 0 and [5] in row 2; pad them to one."),
-    Call(10, lambda: tileflow.train("linear.onnx", data=XY, out="run").model(XY[0]), DataError,
-         "The loss cross_entropy needs labels after the model's inputs: call model(x, labels); for outputs alone make a model with "
-         "tileflow.inference_model, which shares the weights; where forward() computes its loss itself, set loss='identity'."),
     Call(10, lambda: called_twice(XY[0][:4], XY[0][:8]), ShapeError,
          "Invalid batch dimension: the input [8, 4] has 8 rows, but micro_batch_size was set, so that a call takes 4: micro_batch_size (4) * "
          "device_iterations (1) * gradient_accumulation (1); give as many, or leave micro_batch_size out, and it follows from the first call."),
-    Call(10, lambda: tileflow.training_model("linear.onnx", loss=criterion()), OptionError,
-         "The loss CrossEntropyLoss is PyTorch's, which computes with PyTorch's tensors. tileflow.nn has its losses with the same arguments "
-         "(tileflow.nn.CrossEntropyLoss()); or give a name (cross_entropy, nll, mse, l1, bce, bce_with_logits, identity), or a function "
-         "(builder, outputs) -> loss."),
     Call(0, lambda: tileflow.inference_model(nn.Linear), ModelError,
          "A model is the path of an ONNX file, what tileflow.load returns, or a network of layers, not the class Linear."),
     Call(0, lambda: tileflow.train("linear.onnx", data=[*XY]), DataError,

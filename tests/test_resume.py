@@ -210,7 +210,7 @@ def test_a_failed_run_goes_on_from_before_the_failure(tmp_path: Path):
     """Update 4, the second of the second call, fails; with mended data the run goes on as if nothing had been."""
     with pytest.raises(TrainingError, match=r"not finite at micro-batch 3 of the call \(update 4\)") as failure:
         train_net(tmp_path, rows(bad=37), epochs=2)
-    assert failure.value.__notes__ == ["Input x: row 37 of the data holds nan, and what comes of it is no number.",
+    assert failure.value.__notes__ == ["Input x holds nan in row 37 of the data: mend that row, or leave it out.",
                                        f"The state before the failure is saved in {tmp_path / FAILED}. Go on from it with the same call and "
                                        f"resume={str(tmp_path / FAILED)!r}."]
     assert (position(tmp_path, FAILED)["updates"], position(tmp_path, FAILED)["updates_in_epoch"]) == (4, 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .errors import TileflowError
+from .errors import TileflowError, TileflowWarning
 from .version import VERSION
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ _LAZY = {
 }
 """Public names and where they live; loaded at first use, so that `import tileflow` and `tileflow --help` are quick."""
 __all__ = [
-    "AsynchronousDataAccessor", "DataLoader", "Dataset", "Exploration", "Options", "Policy", "TileCompilation", "TileflowError", "TrainResult",
-    "TuneResult", "autocast", "compile", "explore", "grad", "gradient_model", "infer", "inference_model", "load", "load_state", "nn", "optim",
-    "save_onnx", "save_state", "train", "training_model", "tune_available_memory",
+    "AsynchronousDataAccessor", "DataLoader", "Dataset", "Exploration", "Options", "Policy", "TileCompilation", "TileflowError",
+    "TileflowWarning", "TrainResult", "TuneResult", "autocast", "compile", "explore", "grad", "gradient_model", "infer", "inference_model",
+    "load", "load_state", "nn", "optim", "save_onnx", "save_state", "train", "training_model", "tune_available_memory",
 ]
 
 

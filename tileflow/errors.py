@@ -21,6 +21,10 @@ class TileflowError(Exception):
         super().add_note(one_line(note, LONGEST))
 
 
+class TileflowWarning(UserWarning):
+    """What the command says on standard error of how data and model were read, where somebody calls from Python."""
+
+
 class OptionError(TileflowError, ValueError):
     """An option has a wrong type, value or combination, or an options file cannot be read."""
 

@@ -63,6 +63,7 @@ TENSOR_GROUPS = ("activations", "weights", "optimizer", "accumulators")
 SHARDED_GROUPS = ("weights", "optimizer")
 """Of these those that replicas may share out."""
 OVERLAPS = ("no_overlap", "accumulation_loop", "device_iteration_loop")
+MEASURED_TWICE = "Options test_data and validation_split exclude each other: the rows to measure with come from one of them."
 
 
 @dataclass(kw_only=True, repr=False)
@@ -402,7 +403,7 @@ class Options(Settings):
             given = f"precision {self.precision}" if self.precision.endswith("mixed") else "autocast"
             raise OptionError(f"Option {given} casts automatically, which autocast_enabled = false forbids; leave one of them out.")
         if self.test_data is not None and self.validation_split > 0:
-            raise OptionError("Options test_data and validation_split exclude each other: the rows to measure with come from one of them.")
+            raise OptionError(MEASURED_TWICE)
 
     def _validate_grouping(self) -> None:
         for name, (kind, size, _) in self.groupings.items():

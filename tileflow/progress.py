@@ -111,10 +111,10 @@ class TrainPrinter:
         self._compile_bar(kernel, done, total)
 
     def begin_epoch(self, epoch: int, epochs: int, batches: int) -> None:
-        """Epoch `epoch` of `epochs` begins (counted from 1) and reads `batches` batches."""
+        """Epoch `epoch` of `epochs` begins (counted from 1) and reads `batches` batches (0: nobody knows how many)."""
         self._epochs = epochs
         self._loss_sum, self._samples = 0.0, 0
-        self._bar = tqdm(total=batches, file=self.err, unit="batch", leave=False, disable=not self.bars, desc=f"Epoch {epoch}/{epochs}")
+        self._bar = tqdm(total=batches or None, file=self.err, unit="batch", leave=False, disable=not self.bars, desc=f"Epoch {epoch}/{epochs}")
 
     def batch(self, loss: float, accuracy: float | None, samples: int) -> None:
         """A batch of `samples` rows is done, with its mean loss."""

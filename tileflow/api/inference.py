@@ -74,7 +74,7 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
         each = outputs if isinstance(outputs, tuple) else (outputs,)
         parts.append([_as_table(name, a, keys) for name, a in zip(model_.output_names, each, strict=True)])
         counts.append(len(batch[0]))
-        if len(parts) == 1:                                       # all parts, and then what they are joined to
+        if len(parts) == 1 and loader.rows is not None:           # all parts, and then what they are joined to
             nbytes = sum(a.nbytes for a in parts[0] if isinstance(a, np.ndarray))
             memory.require(2 * len(loader) * nbytes, f"What the model gives for {len(dataset):,} rows", "run it on fewer rows at a time")
     rows = len(dataset) if filled else sum(counts)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ..loss import AS_CHOSEN, Build, choose
 from ..metrics import View, check_names, defaults
 from ..metrics.named import Function
 from ..optim import Optimizer
-from ..options import Options
+from ..options import MEASURED_TWICE, Options
 from ..runtime import synthetic
 from ..runtime.data import DataLoader, Dataset, check_given, open_data, open_more
 from ..runtime.history import Epoch
@@ -32,6 +32,7 @@ from ..runtime.trainer import Reporter, Silent, Trainer
 from ..runtime.training_cut import is_cut
 from ..runtime.training_model import TrainingModel
 from ..text import one_line
+from .heard import Heard
 from .inference import measured, preprocessing_of, report_foreign
 from .models import Modelish, by_name, chosen_optimizer, chosen_options, source_of
 
@@ -151,8 +152,8 @@ class TrainResult:
                 f"</thead><tbody>{rows}</tbody></table><p>{html.escape(one_line(self.folder))}</p>")
 
 
-def train(model: Modelish | None = None, options: Options | None = None, *misplaced: Any, data: Any = None, optimizer: Optimizer | str | None = None,
-          loss: str | Build | None = None, metrics: str | Function | Sequence[str | Function] | None = None,
+def train(model: Modelish | None = None, options: Options | None = None, *more: Any, data: Any = None, test_data: Any = None,
+          optimizer: Optimizer | str | None = None, loss: str | Build | None = None, metrics: str | Function | Sequence[str | Function] | None = None,
           reporter: Reporter | None = None, **changes: Any) -> TrainResult:
     """Train a model on data and write trained ONNX file, metrics and checkpoint into a run folder.
 
@@ -161,7 +162,8 @@ def train(model: Modelish | None = None, options: Options | None = None, *mispla
 
     Args:
         model: an ONNX file, a loaded one, or a network of layers; None: the file that the run to resume began with.
-        data: overrides `options.data`: arrays (x, y), a dict, a path, or "digits".
+        data: overrides `options.data`: arrays (x, y), a dict, rows of your own, a loader, a path, or "digits".
+        test_data: overrides `options.test_data`: what is measured after each epoch, in any form that data have.
         optimizer: a name, or an optimizer in place of the one that the options describe.
         loss: a name, or a function (builder, outputs) -> one number per micro-batch, in place of the option.
         metrics: overrides `options.metrics`: names, or functions (the model's first output over all rows, labels) -> number.
@@ -174,11 +176,15 @@ def train(model: Modelish | None = None, options: Options | None = None, *mispla
     Raises:
         TileflowError: in one of its kinds, with a sentence that says how to mend it.
         NoUpdateError: all updates of the last epoch were skipped, so there is no trained model; the state is saved.
+        TileflowWarning: as a warning, once each: what there is to say of how data and model were read.
         Interrupted: Ctrl-C or SIGTERM; the state is saved and `resume=True` goes on bit for bit.
     """
-    if misplaced:
-        raise OptionError("train takes a model and options; data are given by name: train(model, data=(inputs, labels)).")
+    if more or (options is not None and not isinstance(options, Options)):
+        raise OptionError("train takes a model and, after it, a tileflow.Options and nothing else: data are given as data=(x, y), single options by "
+                          "keyword.")
     named = loss is not None and not callable(loss)
+    if isinstance(test_data, (str, os.PathLike)):
+        changes, test_data = changes | {"test_data": test_data}, None
     chosen = chosen_options("train", options, by_name(optimizer) | changes | ({"loss": loss} if named else {}))
     optimizer = chosen_optimizer(optimizer, chosen)
     built = loss if callable(loss) else None
@@ -186,22 +192,22 @@ def train(model: Modelish | None = None, options: Options | None = None, *mispla
         from ..progress import TrainPrinter
         printer = TrainPrinter(True)
         try:
-            return _train(model, chosen, data, optimizer, built, metrics, printer)
+            return _train(model, chosen, data, test_data, optimizer, built, metrics, cast(Reporter, Heard(printer)))
         finally:
             printer.close()
     reporter = reporter or Silent()
     if not hasattr(reporter, "say"):
         raise OptionError(f"reporter must have the methods of tileflow.runtime.trainer.Reporter, which {type(reporter).__name__} has not; "
                           "progress=True shows bars and lines.")
-    return _train(model, chosen, data, optimizer, built, metrics, reporter)
+    return _train(model, chosen, data, test_data, optimizer, built, metrics, cast(Reporter, Heard(reporter)))
 
 
-def _train(model: Modelish | None, options: Options, data: Any, optimizer: Optimizer | None, loss: Build | None,
+def _train(model: Modelish | None, options: Options, data: Any, test_data: Any, optimizer: Optimizer | None, loss: Build | None,
            metrics: str | Function | Sequence[str | Function] | None, reporter: Reporter) -> TrainResult:
     """`train` with what holds: `loss` is one of the caller's own, all else stands in the options."""
     chosen, kept = resumed(options)
     source = source_of(model if model is not None else _kept_model(chosen, kept, reporter), chosen)
-    given = _opened(source, chosen, data, reporter)
+    given = _opened(source, chosen, data, test_data, reporter)
     task = _task(source, chosen, given.train, loss, metrics)
     if given.test is None and (metrics or (chosen.metrics and chosen.given("metrics", files=False))):
         raise OptionError(f"Option metrics is about test data, and data {given.train.name} have none; give test_data, or keep some of the rows "
@@ -242,11 +248,17 @@ class _Given(NamedTuple):
     known: Preprocessing
 
 
-def _opened(source: Source, options: Options, data: Any, reporter: Reporter) -> _Given:
+def _opened(source: Source, options: Options, data: Any, test_data: Any, reporter: Reporter) -> _Given:
     """The data that were given, or that the options name, with labels numbered as the model knows them."""
     given = data if data is not None else options.data
     made_up = options.synthetic_data != "none"
-    if made_up and options.test_data is not None:
+    if test_data is None:
+        test_data = options.test_data
+    elif options.validation_split > 0:
+        raise OptionError(MEASURED_TWICE)
+    else:
+        options.test_data = None
+    if made_up and test_data is not None:
         raise OptionError("Options synthetic_data and test_data exclude each other: nothing is measured by a run on made-up rows.")
     if given is None and made_up:
         return _Given(synthetic.made_up(source, options), None, Preprocessing())
@@ -255,13 +267,13 @@ def _opened(source: Source, options: Options, data: Any, reporter: Reporter) -> 
     options.data = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
     known = preprocessing_of(source)
     opened = open_data(given, options, known.roles)
-    check_given(given, opened, options)
+    check_given(given, opened, options, test_data is not None)
     if made_up:
         return _Given(synthetic.like(opened.train, options), None, Preprocessing())
     train_set = numbered_as(opened.train, known.classes)
     if train_set.classes is not None and known.classes not in (None, train_set.classes):
         reporter.say("The labels are other classes than those that the model was trained on; they are numbered anew.")
-    test = measured(open_more(options.test_data, options, train_set, known.roles)) if options.test_data else opened.test
+    test = opened.test if test_data is None else measured(open_more(test_data, options, train_set, known.roles))
     return _Given(train_set, test, known)
 
 
@@ -335,6 +347,8 @@ def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimiz
 def _say_left_out(loader: DataLoader, reporter: Reporter) -> None:
     """A word where many rows are not trained in an epoch, or some in none."""
     left, rows = loader.left_out, loader.rows
+    if rows is None and loader.options.max_batches is None:
+        reporter.say(f"Data {one_line(loader.name)} do not say how many rows they have: an epoch ends where they end, or after max_batches.")
     if rows is None or loader.is_stream or not left or (loader.shuffle and left * FEW < rows):
         return
     which = "others each epoch" if loader.shuffle else "the same each epoch, without shuffle"

@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 import argparse
+import warnings
 
 from ..environment import check_environment
-from ..errors import OptionError
+from ..errors import OptionError, TileflowWarning
 from ..terminal import say
 from . import suggest
 from .arguments import add_model, add_options, model_path, options_of
@@ -32,7 +33,9 @@ def run(chosen: argparse.Namespace) -> int:
     from ..progress import TrainPrinter
     printer = TrainPrinter(options.progress)
     try:
-        result = api.train(path, options, reporter=printer)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TileflowWarning)          # the printer prints them
+            result = api.train(path, options, reporter=printer)
     finally:
         printer.close()
     say(f"Trained model, metrics and checkpoint are in {result.folder}. Try next:")

@@ -49,7 +49,12 @@ def is_loader(data: Any) -> bool:
 
 
 def _is_plain(data: Any) -> bool:
-    return isinstance(data, (str, bytes, Mapping, list, tuple))
+    return isinstance(data, (str, bytes, Mapping, tuple)) or (isinstance(data, list) and not _is_rows(data))
+
+
+def _is_rows(data: list[Any]) -> bool:
+    """A list of rows that are dicts, which no array is."""
+    return bool(data) and isinstance(data[0], Mapping)
 
 
 def _is_array(data: Any) -> bool:
@@ -108,7 +113,8 @@ def stacked(parts: Sequence[Any], what: str) -> np.ndarray:
     for i, a in enumerate(arrays):
         if a.shape != first.shape:
             raise DataError(f"Part {what} of the data set's rows has shape {list(a.shape)} in one row and {list(first.shape)} in another (rows {i} "
-                            "and 0 of a batch); rows of a batch must be alike: pad them, or give a collate_fn.")
+                            "and 0 of a batch); rows of a batch must be alike: pad them in the data set, or give a tileflow.DataLoader of your own "
+                            "loop a collate_fn.")
     if first.dtype.kind == "O":
         raise DataError(f"Part {what} of the data set's rows is {type(parts[0]).__name__}, which is no array of numbers; give a collate_fn, or "
                         "arrays.")

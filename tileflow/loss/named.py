@@ -35,11 +35,6 @@ CLASS_OPTIONS = {"ignore_index": ("cross_entropy", "nll"), "class_weights": ("cr
 """Options that shape a loss, and the losses that know them."""
 
 
-def _home(thing: object) -> str:
-    """The package that something, or its class, was written in."""
-    return str(getattr(thing, "__module__", None) or type(thing).__module__).partition(".")[0]
-
-
 def find(loss: str | Build | Loss, options: Options | None = None) -> Loss:
     """A loss by name with the options that shape it; a function as a loss.
 
@@ -55,13 +50,12 @@ def find(loss: str | Build | Loss, options: Options | None = None) -> Loss:
             if getattr(options, name) != getattr(Options(), name):
                 raise OptionError(f"Option {name} and the loss {type(given).__name__} both say what the loss is; say it there.")
         return loss
+    kind = loss if hasattr(loss, "__name__") else type(loss)
+    if str(getattr(kind, "__module__", "")).split(".")[0] == "torch":
+        raise OptionError(f"The loss is PyTorch's {kind.__name__}, which computes on PyTorch's tensors: give a name ({', '.join(LOSSES)}), a "
+                          "criterion of tileflow.nn, or a function (builder, outputs) -> loss.")
     if not isinstance(loss, str) and not callable(loss):
         raise OptionError(f"A loss is a name ({', '.join(LOSSES)}) or a function (builder, outputs) -> loss, not {type(loss).__name__}.")
-    if not isinstance(loss, str) and _home(loss) == "torch":
-        called = getattr(loss, "__name__", type(loss).__name__)
-        raise OptionError(f"The loss {called} is PyTorch's, which computes with PyTorch's tensors. tileflow.nn has its losses with the same "
-                          f"arguments (tileflow.nn.CrossEntropyLoss()); or give a name ({', '.join(LOSSES)}), or a function "
-                          "(builder, outputs) -> loss.")
     if isinstance(loss, str) and loss not in LOSSES:
         raise OptionError(f"There is no loss {loss!r}; choose one of {', '.join(LOSSES)}, or give a function (builder, outputs) -> loss.")
     defaults = Options()

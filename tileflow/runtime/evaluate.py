@@ -85,13 +85,15 @@ class Evaluator:
         total = weight = 0.0
         seen = 0
         for batch in loader:
-            real = min(len(batch[0]), len(data) - seen)
+            real = len(batch[0]) if loader.is_stream else min(len(batch[0]), len(data) - seen)
             seen += real
+            if loader.is_stream and evaluation.by_rows and real < loader.combined_batch_size:         # which nobody foresaw
+                batch = tuple(a[np.minimum(np.arange(loader.combined_batch_size), real - 1)] for a in batch)
             output, losses, weights = evaluation.measure(*batch)
             total += float(losses[:real].sum())
             weight += float(weights[:real].sum())
             collector.update(output[:real], batch[-1][:real] if data.label is not None else np.zeros((real, 0)))
-            if seen == real:                                             # after the first batch: what is kept of all, and joined
+            if seen == real and loader.rows is not None:                 # after the first batch: what is kept of all, and joined
                 memory.require(2 * len(loader) * collector.held, f"Measuring {', '.join(collector.metrics)} on {len(data):,} rows",
                                "leave out auc and functions of all rows, or measure on fewer rows")
             if self.stop is not None and self.stop():

@@ -242,9 +242,7 @@ class NetSource:
         return next(stored, self.precision.weights)
 
     def graph(self, inputs: Sequence[TensorType], training: bool) -> tuple[Graph, Mapping[str, np.ndarray]]:
-        names = list(self.input_names)
-        if self._open:
-            names += [f"input{i}" for i in range(len(names), len(inputs))]
+        names = self._names(len(inputs))
         if len(inputs) < self._required:
             raise DataError(f"{type(self.net).__name__}.forward() needs {self._required} inputs, got {len(inputs)} arrays.")
         graph = record(self.net, list(zip(names, inputs, strict=False)), training=training, dtype=self.dtype, stored=self.precision.stored,
@@ -277,9 +275,19 @@ class NetSource:
 
     def input_types(self, data: Dataset | None = None) -> dict[str, TensorType]:
         """A network takes the data's shapes in its precision; none without data."""
-        rows = {} if data is None else dict(zip(self.input_names, data.fields.values(), strict=False))
+        rows = {} if data is None else data.for_inputs(self._names_for(data))
         return {name: TensorType(self.dtype if kind_of(field.array.dtype) in "fu" else field.array.dtype.name,
                                  (self.options.micro_batch_size, *field.sample)) for name, field in rows.items()}
+
+    def _names(self, count: int) -> list[str]:
+        """What `forward` calls its first `count` inputs."""
+        return [*self.input_names, *(f"input{i}" for i in range(len(self.input_names), count) if self._open)][:count]
+
+    def _names_for(self, data: Dataset) -> list[str]:
+        """The inputs of `forward` that data are for: up to the last one that a field is called like, else as many as there are fields."""
+        last = max((self.input_names.index(name) for name in data.fields if name in self.input_names), default=-1)
+        by_name = not data.nameless and all(name in self.input_names for name in data.fields)
+        return self.input_names[:last + 1] if by_name else self._names(max(len(data.fields), self._required))
 
     def parameter_names(self) -> Mapping[int, str]:
         """The paths of the network's parameters by their identity."""

@@ -15,12 +15,14 @@ import numpy as np
 from .. import memory
 from ..errors import CheckpointError, DataError, Interrupted, OptionError, TileflowError, TrainingError, WeightsLostError
 from ..files import require_space
+from ..graph.types import kind_of
 from ..metrics import accuracy_counts
 from ..metrics.named import Function, name_of
 from ..optim import remembered
 from ..optim.scaling import LOSS_SCALE
 from ..optim.schedules import Run, is_state
 from ..options import Options
+from ..text import one_line
 from .data import DataLoader, Dataset
 from .data.values import doubts
 from .engine import Engine
@@ -96,7 +98,8 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.loader = DataLoader(self.options, self.train, drop_last=self.options.drop_last)
-        self.schedule = Schedule.of(len(self.train), self.options)
+        batch = self.options.combined_batch_size
+        self.schedule = Schedule.of(len(self.train) // batch * batch if self.train.is_open else len(self.train), self.options)
         self._rest: dict[Step, TrainingModel] = {}
         self._logged = 0
         """Updates of the checkpoint that the run goes on from."""
@@ -126,25 +129,34 @@ class Trainer:
             OptionError: the model cannot take the rows that fill no micro-batch.
         """
         o = self.options
-        models = {Step(o.micro_batch_size, o.gradient_accumulation * o.device_iterations, o.replication_factor): self.model}
-        for step in dict.fromkeys(self.schedule.rest):
+        self._compile(Step(o.micro_batch_size, o.gradient_accumulation * o.device_iterations, o.replication_factor), self.model)
+        for step in self.schedule.rest:
+            self._model_of(step)
+        if self.test is not None:
+            self.evaluator.prepare(self.test)
+
+    def _model_of(self, step: Step) -> TrainingModel:
+        """The model of a call of one update, compiled; data that end before they said have one that nobody foresaw."""
+        if step not in self._rest:
             options = self.options.clone(micro_batch_size=step.micro_batch, gradient_accumulation=step.accumulation, device_iterations=1,
                                          strategy="none", replication_factor=step.replicas)
             model = TrainingModel(self.model.source, options, self.model.optimizer, self.model.loss, self.reporter.compiling)
-            self._rest[step] = models[step] = model
-        for step, model in models.items():
-            model.stop = lambda: self._stop.is_set()
-            model.run = Run(self.options.epochs * self.schedule.length, self.schedule.length)
-            try:
-                model.compile(*self.train.gather(np.zeros(step.rows, np.int64)))
-            except TileflowError as error:
-                if model is self.model or step.micro_batch == self.options.micro_batch_size:
-                    raise
-                raise OptionError(f"With drop_last off the last {step.micro_batch} rows are a micro-batch of their own, which this model cannot "
-                                  f"take: {error} Set drop_last, or a micro_batch_size that divides the rows.") from None
-            model.compile_seconds = 0.0
-        if self.test is not None:
-            self.evaluator.prepare(self.test)
+            self._compile(step, model)
+            self._rest[step] = model
+        return self._rest[step]
+
+    def _compile(self, step: Step, model: TrainingModel) -> None:
+        per_epoch = None if self.train.is_open and self.options.max_batches is None else self.schedule.length
+        model.stop = lambda: self._stop.is_set()
+        model.run = Run(None if per_epoch is None else self.options.epochs * per_epoch, per_epoch)
+        try:
+            model.compile(*self.train.gather(np.zeros(step.rows, np.int64)))
+        except TileflowError as error:
+            if model is self.model or step.micro_batch == self.options.micro_batch_size:
+                raise
+            raise OptionError(f"With drop_last off the last {step.micro_batch} rows are a micro-batch of their own, which this model cannot "
+                              f"take: {error} Set drop_last, or a micro_batch_size that divides the rows.") from None
+        model.compile_seconds = 0.0
 
     # ---- the loop
 
@@ -172,8 +184,6 @@ class Trainer:
             except DataError:
                 raise
             except Exception as error:
-                if isinstance(error, TrainingError):
-                    self._add_bad_data(error)
                 if isinstance(error, WeightsLostError):
                     error.add_note(self._last_good())
                 elif self.session.updates:
@@ -184,31 +194,31 @@ class Trainer:
                 self.evaluator.close()
             path = self.save()
         if self.history and self.epoch >= self.options.epochs and self._counted_none(last := self.history[-1]):
-            error = untrained(last.epoch, last.skipped, last.loss_scale, f"the state is saved in {path}")
-            self._add_bad_data(error)
-            raise error
+            raise self._with_bad_data(untrained(last.epoch, last.skipped, last.loss_scale, f"the state is saved in {path}"))
         if self._stop.is_set() and self.epoch < self.options.epochs:
             raise Interrupted(f"Stopped after {self.session.updates} updates; saved {path}. Go on with {self._go_on()}.")
         return self.history
 
-    def _add_bad_data(self, error: TrainingError) -> None:
-        """Name what in the data is no number, of which a loss that is not finite may come."""
+    def _with_bad_data(self, error: TrainingError) -> TrainingError:
+        """The error with what in the data is no number, of which losses that are not finite may come."""
         fields = {f"Input {name}": f for name, f in self.train.fields.items()} | ({} if self.train.label is None else {"The label": self.train.label})
         for what, f in fields.items():
             for sentence in doubts(what, f.array, self.train.rows, f.array.dtype):
                 error.add_note(sentence)
+        return error
 
     def _epoch(self) -> None:
         row, first_update, rest = self.schedule.after(self.updates_in_epoch)
         self.loader.set_epoch(self.epoch, row)
-        self.reporter.begin_epoch(self.epoch + 1, self.options.epochs, len(self.loader))
+        self.reporter.begin_epoch(self.epoch + 1, self.options.epochs, 0 if self.loader.rows is None else len(self.loader))
         batches = iter(self.loader)
         try:
             for batch in batches:
                 if len(batch[0]) == self.options.combined_batch_size:
                     self._call(self.model, batch, first_update)
                 else:
-                    self._last(batch, rest)
+                    foreseen = sum(step.rows for step in rest) == len(batch[0])
+                    self._last(batch, rest if foreseen else Schedule.of(len(batch[0]), self.options).rest, first_update)
                 first_update = 0
                 if self._stop.is_set():
                     return
@@ -264,11 +274,12 @@ class Trainer:
                 raise _unmeasured(schedule.metric, [name for name, value in measured.items() if value is not None])
             schedule.observe(figure)
 
-    def _last(self, batch: tuple[np.ndarray, ...], rest: Sequence[Step]) -> None:
-        """The rows at the end that fill no call."""
+    def _last(self, batch: tuple[np.ndarray, ...], rest: Sequence[Step], done: int) -> None:
+        """The rows at the end that fill no call, after so many updates of them."""
         row = 0
-        for step in rest:
-            self._call(self._rest[step], tuple(a[row:row + step.rows] for a in batch), 0)
+        for i, step in enumerate(rest):
+            if i >= done:
+                self._call(self._model_of(step), tuple(a[row:row + step.rows] for a in batch), 0)
             row += step.rows
             if self._stop.is_set():
                 return
@@ -278,7 +289,9 @@ class Trainer:
         began, skipped, before = time.perf_counter(), model.skipped_updates, self.session.updates
         try:
             outputs = model.run_call(*batch, first_update=first_update)
-        except TrainingError:
+        except TrainingError as error:
+            if said := self._not_finite(batch):
+                error.add_note(said)
             self.running.skipped += model.skipped_updates - skipped
             self.updates_in_epoch += model.engine.completed - first_update      # the call's whole updates stand
             self._note_rates(model.engine, first_update)
@@ -308,6 +321,18 @@ class Trainer:
         if self.statistics is not None:
             self.statistics.after(model, before)
         self.reporter.batch(float(np.mean(losses)) if len(losses) else np.nan, correct / predictions if predictions else None, count * rows)
+
+    def _not_finite(self, batch: tuple[np.ndarray, ...]) -> str:
+        """Where the inputs or labels of the call that is about to end hold what is no number."""
+        for name, fed in zip((*(f"Input {one_line(name)}" for name in self.train.fields), "The label"), batch, strict=False):
+            if kind_of(fed.dtype) == "f" and not (finite := np.isfinite(fed)).all():
+                first = np.unravel_index(int(np.argmin(finite)), fed.shape)
+                row, what = self.schedule.after(self.updates_in_epoch)[0] + int(first[0]), f"of epoch {self.epoch + 1}"
+                if not self.loader.is_stream:
+                    row, what = int(self.loader.order(self.epoch)[row]), "of the data"
+                    row = row if self.train.rows is None else int(self.train.rows[row])
+                return f"{name} holds {fed[first]} in row {row} {what}: mend that row, or leave it out."
+        return ""
 
     def _note_rates(self, engine: Engine, first_update: int) -> None:
         """With which learning rates the updates of a call were done."""

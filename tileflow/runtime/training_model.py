@@ -67,9 +67,8 @@ class LossModel(Model):
     def _arrays(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         count = self._own_count(len(arrays))
         if self.loss.takes in ("classes", "numbers") and len(arrays) == count:
-            raise DataError(f"The loss {self.loss_name} needs {LABELS} after the model's inputs: call model(x, {LABELS}); for "
-                            "outputs alone make a model with tileflow.inference_model, which shares the weights; where forward() computes its "
-                            "loss itself, set loss='identity'.")
+            raise DataError(f"The loss {self.loss_name} needs {LABELS} after the model's inputs: call model(x, {LABELS}); "
+                            "where forward() computes its loss itself, set loss='identity'; outputs alone are what tileflow.inference_model gives.")
         return [*super()._arrays(arrays[:count]), *(self._label(array_of(a)) for a in arrays[count:])]
 
     def _label(self, labels: np.ndarray) -> np.ndarray:

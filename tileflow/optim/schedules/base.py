@@ -110,6 +110,6 @@ def total_of(schedule: Schedule, total: int | None, run: Run) -> int:
     """The length of a schedule: its own, else the run's."""
     found = run.updates if total is None else total
     if found is None:
-        raise OptionError(f"Schedule {type(schedule).__name__} is to last as long as the run, and a model that is called does not know how long "
-                          f"that is: give {type(schedule).__name__}(..., total=updates).")
+        raise OptionError(f"Schedule {type(schedule).__name__} is to last as long as the run, and neither a model that is called nor data "
+                          f"without a length say how long that is: give {type(schedule).__name__}(..., total=updates), or train with max_batches.")
     return max(1, found)

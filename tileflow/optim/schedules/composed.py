@@ -35,8 +35,8 @@ class warmup(Schedule):
         length = int(self.updates)
         if 0 < self.updates < 1:
             if run.updates is None:
-                raise OptionError(f"Schedule warmup: {self.updates:g} is a share of the run, and a model that is called does not know how long that "
-                                  "is: give a number of updates.")
+                raise OptionError(f"Schedule warmup: {self.updates:g} is a share of the run, and neither a model that is called nor data without a "
+                                  "length say how long that is: give a number of updates, or train with max_batches.")
             length = round(self.updates * run.updates)
         rest = run.shorter(length)
         if update >= length:

@@ -12,6 +12,9 @@ from ...feed.items import Batch, Items, Stream, part, rows_of
 LOOKED_AT = 64
 """Rows that are read to say what the data are like; their labels are checked, those of others when they are trained."""
 
+UNKNOWN_LENGTH = 1 << 60
+"""Rows that stand for data of which nobody knows where they end."""
+
 Step = Callable[[np.ndarray], np.ndarray]
 
 

@@ -14,7 +14,7 @@ from ...feed.items import Batch, Chosen, Items, Stream, array_of
 from ...graph.types import TensorType, kind_of
 from ...options import Options
 from .classes import numbered
-from .columns import LOOKED_AT, Column
+from .columns import LOOKED_AT, UNKNOWN_LENGTH, Column
 from .scaling import Scaling, Statistics, resolve
 from .values import doubts
 
@@ -47,12 +47,11 @@ class Field:
         except DataError:
             raise
         except ValueError as error:
-            shapes = [tuple(getattr(row, "shape", ())) for row in array] if isinstance(array, list) else []
-            other = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
-            if other is not None and len(set(map(len, shapes))) == 1:
-                raise DataError(f"{what} has rows of different shapes, {list(shapes[0])} in row 0 and {list(shapes[other])} in row {other}; pad "
-                                "them to one.") from None
             hint = "; inputs and labels together are a tuple (inputs, labels)" if isinstance(array, list) else ""
+            shapes = [getattr(row, "shape", ()) for row in array] if isinstance(array, list) else []
+            if len(set(map(len, shapes))) == 1 and (other := next((i for i, shape in enumerate(shapes) if shape != shapes[0]), 0)):
+                raise DataError(f"{what} has rows of different shapes: row 0 has {list(shapes[0])}, row {other} has {list(shapes[other])}. Pad "
+                                "them to one.") from None
             raise DataError(f"{what} cannot be made an array ({str(error).split('.')[0]}){hint}.") from None
         if kind_of(found.dtype) not in "biuf" or found.dtype.itemsize > 8:
             raise DataError(f"{what} has element type {found.dtype}; numbers or booleans of up to 64 bits are needed.")
@@ -96,6 +95,7 @@ class Dataset:
     notes: sentences about what was adapted, for the user.
     classes: names of the classes in the order of their numbers, where the labels were strings.
     nameless: the fields' names are ours, for arrays that came in order: they say nothing of a model's inputs.
+    ordered: somebody chose the fields in the order of a model's inputs, which may be called otherwise.
     """
 
     name: str
@@ -109,6 +109,7 @@ class Dataset:
     classes: tuple[str, ...] | None = None
     source: Items | Stream | None = None
     nameless: bool = False
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         if not self.fields:
@@ -139,6 +140,11 @@ class Dataset:
         if self.rows is not None:
             return len(self.rows)
         return len(next(iter(self.fields.values())).array)
+
+    @property
+    def is_open(self) -> bool:
+        """The rows come one after the other and end where they end: `len` is no number of theirs."""
+        return len(self) == UNKNOWN_LENGTH
 
     @property
     def labels(self) -> np.ndarray | None:
@@ -248,12 +254,12 @@ class Dataset:
         """The dataset whose batches are what a model takes.
 
         Args:
-            inputs: the model's inputs, [batch, ...] each. They are found by name, else in order.
+            inputs: the model's inputs, [batch, ...] each. They are found by name; in order where the data have no names, or somebody chose the order.
             label: the type that the loss takes; None leaves the labels as they are.
             options: its scale, mean and std apply to the float inputs.
             known: by input the scaling that the model was trained with, for what the options leave open.
 
-        Raises DataError where inputs are missing, shapes do not fit or numbers do not fit into whole-number types.
+        Raises DataError where inputs or fields are left over, shapes do not fit or numbers do not fit into whole-number types.
         """
         options = options or Options()
         fields, notes = self._matched(list(inputs))
@@ -268,26 +274,32 @@ class Dataset:
 
     def samples(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
         """The shape of a row for each input of a model (DataError where the inputs cannot be told)."""
-        return {name: field.sample for name, field in self._matched(names)[0].items()}
+        return {name: field.sample for name, field in self.for_inputs(names).items()}
+
+    def for_inputs(self, names: Sequence[str]) -> dict[str, Field]:
+        """The field for each input of a model (DataError where the inputs cannot be told)."""
+        return self._matched(names)[0]
 
     def _matched(self, names: Sequence[str]) -> tuple[dict[str, Field], list[str]]:
-        """A field for each model input: by name where it has one, the others in order."""
+        """A field for each model input: by name, in order only where that is what the data have. One field is the only input's, whatever its name."""
         taken = [name for name in names if name in self.fields and not self.nameless]
-        if len(taken) == len(names):
-            spare = [name for name in self.fields if name not in names]
-            return {name: self.fields[name] for name in names}, [f"The model has no input for {', '.join(spare)}."] if spare else []
-        places = {name: i for i, name in enumerate(self.columns)}
-        if places.keys() >= {*names}:
+        if len(taken) == len(names) == len(self.fields):
+            return {name: self.fields[name] for name in names}, []
+        if all(name in self.columns for name in names):
             table = next(iter(self.fields.values())).array
-            return {name: Field.of(table[:, places[name]], f"Column {name}") for name in names}, []
-        if len(names) == len(self.fields):
+            return {name: Field.of(table[:, self.columns.index(name)], f"Column {name}") for name in names}, []
+        if len(names) == len(self.fields) and (len(names) == 1 or self.nameless or self.ordered):
             rest = iter([name for name in self.fields if name not in taken])
             pairs = {name: name if name in taken else next(rest) for name in names}
             others = "Other inputs" if taken else "Inputs"
             said = ", ".join(f"{theirs} for {ours}" for ours, theirs in pairs.items() if ours not in taken)
             return {name: self.fields[pair] for name, pair in pairs.items()}, [f"{others} are taken in order: {said}."] if len(names) > 1 else []
-        raise DataError(f"The model has inputs {', '.join(names)}; data {self.name} have {', '.join(self.columns or self.fields)}. "
-                        "Name the arrays or columns to use with the option inputs.")
+        have = list(self.columns or self.fields)
+        spare = [name for name in have if name not in names]
+        what = (f"The model has no input for {', '.join(spare)}; it has inputs {', '.join(names)}" if len(taken) == len(names) else
+                f"The model has inputs {', '.join(names)}; data {self.name} have {', '.join(have)}")
+        raise DataError(f"{what}. Leave out what is not fed, or name the arrays or columns to use, in the order of the model's inputs, with the "
+                        "option inputs.")
 
 
 def _channels_first(array: np.ndarray) -> np.ndarray:

@@ -122,6 +122,8 @@ class DataLoader:
                 return len(self.batch_sampler) * self.batch_size                   # type: ignore[arg-type]
             counted = self.dataset if isinstance(self.dataset, Dataset) else self._reader
             counted = counted if self.sampler is None else self.sampler
+            if isinstance(counted, Dataset) and counted.is_open:
+                return None
             return len(counted)                                                    # type: ignore[arg-type]
         except (TypeError, NotImplementedError, AttributeError):
             return None

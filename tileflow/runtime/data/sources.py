@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -16,7 +16,7 @@ from ...feed.items import Items, Stream, array_of, is_by_number, is_one_by_one
 from ...graph.types import kind_of
 from ...options import Options
 from ...text import one_line
-from .columns import Head, columns_of
+from .columns import UNKNOWN_LENGTH, Head, columns_of
 from .dataset import Dataset, Field
 from .idx import find_idx, is_idx, read_idx
 from .npy import open_npy, open_npz
@@ -84,6 +84,7 @@ def open_more(spec: Any, options: Options, first: Dataset, trained: Roles) -> Da
 
     Where a table has no names, or stands beside what is no table, its label is where it is by default.
     """
+    options = options.clone(max_batches=None)                # all rows are measured
     data = open_data(spec, options, roles_of(first) or trained)
     part = data.train if data.test is None else data.test
     if part.label is None and part.columns and first.label_name is not None and not (has_names(first.columns) and has_names(part.columns)):
@@ -91,11 +92,11 @@ def open_more(spec: Any, options: Options, first: Dataset, trained: Roles) -> Da
     return data
 
 
-def check_given(spec: Any, data: Data, options: Options) -> None:
+def check_given(spec: Any, data: Data, options: Options, more: bool = False) -> None:
     """Refuse options on the data that were given for this very call and have no effect on it; OptionError.
 
     Args:
-        spec: what `open_data` took. data: what it made of it.
+        spec: what `open_data` took. data: what it made of it. more: there are test data, which such options may be for.
     """
     def given(name: str) -> bool:
         return options.given(name, files=False) and bool(getattr(options, name))
@@ -103,12 +104,12 @@ def check_given(spec: Any, data: Data, options: Options) -> None:
     if given("validation_split") and data.test is not None and not data.split:
         raise OptionError(f"Option validation_split has no effect, for data {data.train.name} have a test part of {len(data.test):,} rows; "
                           "leave it out.")
-    if isinstance(spec, Data) or options.test_data is not None:
+    if isinstance(spec, Data) or more:
         return                            # they may have been meant when it was opened, or are for the test data
     if given("data_format") and options.data_format != "auto" and (built_in or not isinstance(spec, (str, os.PathLike))):
         raise OptionError(f"Option data_format has no effect on data {data.train.name}; it is for files and folders.")
     for name in ("inputs", "label"):
-        if given(name) and not isinstance(spec, (str, os.PathLike, Mapping)):
+        if given(name) and not isinstance(spec, (str, os.PathLike, Mapping)) and (data.train.nameless or data.train.source is None):
             raise OptionError(f"Option {name} has no effect on arrays without names; give a dict of arrays, or leave it out.")
 
 
@@ -145,10 +146,7 @@ def _of_rows(spec: Any, source: Items | Stream, options: Options, trained: Roles
     try:
         length = len(source)
     except (TypeError, NotImplementedError, AttributeError):
-        if options.max_batches is None:
-            raise DataError(f"Data {name} have no length: give their class a method __len__, or say to train, with max_batches, how many batches are "
-                            "an epoch.") from None
-        length = options.max_batches * options.combined_batch_size
+        length = UNKNOWN_LENGTH if options.max_batches is None else options.max_batches * options.combined_batch_size
     if length == 0:
         raise DataError(f"Data {name} have no rows.")
     columns = columns_of(source if isinstance(source, Items) else Head(source), length)
@@ -163,9 +161,9 @@ def _of_rows(spec: Any, source: Items | Stream, options: Options, trained: Roles
         known = {key: key for key in named}
         label = (_chosen(options.label, known, name) if options.label else trained.label if trained.label in named
                  else next((lowered[word] for word in LABEL_NAMES if word in lowered), None))
-        inputs = [_chosen(wanted, known, name) for wanted in options.inputs] if options.inputs else [key for key in named if key != label]
+        inputs, ordered = _chosen_inputs(known, label, name, options, trained)
         chosen = {key: named[key] for key in inputs}
-        return Data(Dataset(name, chosen, None if label is None else named[label], source=source, label_name=label), None)
+        return Data(Dataset(name, chosen, None if label is None else named[label], source=source, label_name=label, ordered=ordered), None)
     *first, last = fields.values()
     given = first or [last]
     names = ["x"] if len(given) == 1 else [f"x{i}" for i in range(len(given))]
@@ -316,10 +314,19 @@ def _dataset(arrays: Arrays, bases: Mapping[str, str], name: str, options: Optio
     lowered = {base.lower(): base for base in bases}
     label = (_chosen(options.label, bases, name) if options.label else trained.label if trained.label in bases
              else next((lowered[word] for word in LABEL_NAMES if word in lowered), None))
-    names = options.inputs or (trained.inputs if set(trained.inputs) <= bases.keys() else ())
-    inputs: Iterable[str] = [_chosen(wanted, bases, name) for wanted in names] if names else [base for base in bases if base != label]
+    inputs, ordered = _chosen_inputs(bases, label, name, options, trained)
     found = {base: arrays[bases[base]]() for base in inputs}
-    return Dataset.of(found, None if label is None else arrays[bases[label]](), name, label_name=label)
+    return Dataset.of(found, None if label is None else arrays[bases[label]](), name, label_name=label, ordered=ordered)
+
+
+def _chosen_inputs(bases: Mapping[str, str], label: str | None, name: str, options: Options, trained: Roles) -> tuple[list[str], bool]:
+    """The names of the inputs among `bases`, and whether their order is that of the model's: the option's, or that of the training."""
+    if options.inputs:
+        return [_chosen(wanted, bases, name) for wanted in options.inputs], True
+    rest = [base for base in bases if base != label]
+    if trained.inputs and set(trained.inputs) <= set(rest):
+        return [*trained.inputs, *(base for base in rest if base not in trained.inputs)], True
+    return rest, False
 
 
 def _chosen(wanted: str, bases: Mapping[str, str], name: str) -> str:

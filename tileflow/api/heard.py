@@ -1,0 +1,40 @@
+"""What a run says of data and model, heard by whoever calls from Python: the command prints it."""
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from ..errors import TileflowWarning
+from ..runtime.trainer import Reporter
+from ..text import one_line
+
+PACKAGE = str(Path(__file__).parents[1]) + os.sep
+
+
+class Heard:
+    """A reporter whose sentences are warnings as well, each once, at the line that called into this package."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._said: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reporter, name)
+
+    def say(self, sentence: str) -> None:
+        """Tell the reporter, and warn."""
+        self._reporter.say(sentence)
+        if sentence not in self._said:
+            self._said.add(sentence)
+            warnings.warn(one_line(sentence), TileflowWarning, stacklevel=_frames())
+
+
+def _frames() -> int:
+    """How far up from `say` the caller of this package is."""
+    frame, count = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, count = frame.f_back, count + 1
+    return count
