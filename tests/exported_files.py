@@ -42,6 +42,16 @@ def called(made: NodeProto, module: str, call: str) -> NodeProto:
     return made
 
 
+def signed(proto: ModelProto, parameters: Sequence[str], folded: dict[str, Sequence[str]]) -> ModelProto:
+    """The file with what torch.export says of the network's parameters, and its optimiser of the values that it computed, and from what."""
+    lines = [f"p_{name.replace('.', '_').lower()}: PARAMETER target='{name}'" for name in parameters]
+    proto.graph.metadata_props.add(key="pkg.torch.export.ExportedProgram.graph_signature", value="\n# inputs\n" + "\n".join(lines) + "\n")
+    for name, sources in folded.items():
+        value = proto.graph.value_info.add(name=name)
+        value.metadata_props.add(key="pkg.onnxscript.optimizer.folded_from", value=str(list(sources)))
+    return proto
+
+
 def _outer(module: str) -> list[str]:
     parts = module.split(".") if module else []
     return [".".join(parts[:n]) for n in range(1, len(parts) + 1)]

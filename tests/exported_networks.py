@@ -136,6 +136,63 @@ class Encoder(nn.Module):
         return self.head(self.layers(self.embedding(x))[:, 0])
 
 
+class ArcFace(nn.Module):
+    """A head whose weight and input are normalised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.weight = nn.Linear(8, 16), nn.Parameter(torch.randn(CLASSES, 16))
+
+    def forward(self, x: Any) -> Any:
+        normalize = nn.functional.normalize
+        return 16.0 * nn.functional.linear(normalize(self.body(x)), normalize(self.weight))
+
+
+class Normed(nn.Module):
+    """Weight normalisation of a product and a convolution before a layer of states in both directions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        weight_norm = nn.utils.parametrizations.weight_norm
+        self.first, self.conv = weight_norm(nn.Linear(8, 12)), weight_norm(nn.Conv1d(12, 8, 3))
+        self.layers, self.head = nn.LSTM(8, 6, batch_first=True, bidirectional=True), nn.Linear(12, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        y = self.conv(torch.tanh(self.first(x)).transpose(1, 2)).transpose(1, 2)
+        return self.head(self.layers(y)[0][:, -1])
+
+
+class Recommender(nn.Module):
+    """DLRM: tables of categories and numbers, their products with each other, and layers over them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(WORDS, 4) for _ in range(3))
+        self.bottom, self.top = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 4), nn.ReLU()), nn.Sequential(nn.Linear(20, 8), nn.ReLU())
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        numbers = self.bottom(x[:, 3:].to(self.head.weight.dtype) / WORDS)
+        features = torch.stack([numbers, *(table(x[:, i]) for i, table in enumerate(self.tables))], 1)
+        crossed = torch.bmm(features, features.transpose(1, 2)).flatten(1)
+        return self.head(self.top(torch.cat([numbers, crossed], 1)))
+
+
+class GraphNetwork(nn.Module):
+    """Messages along the edges of a ring with chords, gathered and added up at the nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("edges", torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2], [1, 2, 3, 4, 5, 0, 3, 5]]))
+        self.message, self.update, self.head = nn.Linear(16, 8), nn.Linear(16, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        sources, targets = self.edges
+        messages = torch.relu(self.message(torch.cat([x[:, sources], x[:, targets]], -1)))
+        received = torch.zeros_like(x).index_add(1, targets, messages)
+        return self.head(torch.relu(self.update(torch.cat([x, received], -1))).mean(1))
+
+
 def hugging(kind: str, output: str, sizes: dict[str, Any], config: str | None = None, mask: bool = False, **arguments: Any) -> Callable[[], Any]:
     """A class of transformers from a configuration, with random weights."""
     def make() -> Any:
@@ -144,6 +201,9 @@ def hugging(kind: str, output: str, sizes: dict[str, Any], config: str | None = 
         made._attn_implementation = "eager"
         return Called(getattr(transformers, kind)(made), output, mask, **arguments)
     return make
+
+
+EXPORTS = ("torchscript training", "torchscript evaluation", "dynamo training", "dynamo evaluation")
 
 
 @dataclass(frozen=True)
@@ -157,6 +217,8 @@ class Network:
     normalised: bool = False
     """By the batch."""
     loss: str = "cross_entropy"
+    exports: tuple[str, ...] = EXPORTS
+    """Those that it can be exported by, and whose tensors are single parameters."""
 
     def data(self, rows: int, output: tuple[int, ...], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and labels for an output of this shape."""
@@ -208,7 +270,31 @@ NETWORKS = {
     "U-Net": Network(UNet, normalised=True),
     "Groups": Network(groups),
 }
-EXPORTS = ("torchscript training", "torchscript evaluation", "dynamo training", "dynamo evaluation")
+MORE = {
+    "ArcFace": Network(ArcFace, shape=(8,)),
+    "WeightNorm": Network(Normed, shape=(TOKENS, 8), exports=("torchscript training", "dynamo training")),
+    "DLRM": Network(Recommender, tokens=True),
+    "GraphNetwork": Network(GraphNetwork, shape=(TOKENS, 8), exports=("dynamo training", "dynamo evaluation")),
+    "DeBERTa": Network(hugging("DebertaForSequenceClassification", "logits", {
+        **BERT, "pooler_dropout": 0.0, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "max_relative_positions": 8,
+        "position_biased_input": False, "pooler_hidden_size": 16}, mask=True), tokens=True),
+    "Gemma": Network(hugging("GemmaForCausalLM", "logits", {
+        "vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 16}, mask=True, use_cache=False), tokens=True),
+    "GPT-NeoX": Network(hugging("GPTNeoXForCausalLM", "logits", {
+        "vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "max_position_embeddings": 16, "hidden_dropout": 0.0, "attention_dropout": 0.0}, mask=True, use_cache=False), tokens=True),
+    "DeiT": Network(hugging("DeiTForImageClassificationWithTeacher", "logits", VISION, "DeiTConfig")),
+    "ConvNeXt-V2": Network(hugging("ConvNextV2ForImageClassification", "logits", {
+        "hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2, "image_size": SIDE, "drop_path_rate": 0.0, **LABELS})),
+    "wav2vec2": Network(hugging("Wav2Vec2ForSequenceClassification", "logits", {
+        "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "conv_dim": [8, 8], "conv_kernel": [4, 3],
+        "conv_stride": [2, 2], "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "classifier_proj_size": 8,
+        "hidden_dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "feat_proj_dropout": 0.0, "layerdrop": 0.0,
+        "final_dropout": 0.0, "apply_spec_augment": False, "mask_time_prob": 0.0, **LABELS}), shape=(64,)),
+}
+"""Networks of which the first update is compared, in the exhaustive run."""
+NETWORKS |= MORE
 
 
 def network(name: str, perturbed: bool = True) -> Any:

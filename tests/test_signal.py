@@ -4,9 +4,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from evaluate import run_reference
+from onnx import ModelProto
+from onnx_models import model_of, node, port
+from peers import needs
 
+import tileflow
 from tileflow.errors import ShapeError
 from tileflow.graph import TensorType
+from tileflow.importers.onnx import wrap_model
 from tileflow.ops.signal import DFT, DIRECT, PRIME, STFT, mel_weights
 
 LENGTHS = (1, 2, 17, 600, 1024, 1021, 2 * 2053, 2053)
@@ -20,6 +25,34 @@ def interleaved(z: np.ndarray) -> np.ndarray:
 def test_the_lengths_meet_every_way():
     assert DIRECT < 600
     assert PRIME < 2053
+
+
+@pytest.mark.parametrize("windowed", [True, False])
+def test_a_real_signal_needs_no_axis_of_parts(windowed: bool):
+    """As ONNX Runtime takes it: in a file, with its gradient, and still with the axis."""
+    names = ["x", "step", "window", "length"] if windowed else ["x", "step", "", "length"]
+    weights = {"step": np.int64(3), "length": np.int64(8), "w": np.full((2, 1), 0.5, np.float32)} | ({"window": np.hanning(8).astype(np.float32)})
+    nodes = [node("STFT", names, ["s"]), node("MatMul", ["s", "w"], ["y"])]
+    if not windowed:
+        del weights["window"]
+    x = np.random.default_rng(0).standard_normal((3, 40)).astype(np.float32)
+    found = []
+    for shape in (("N", 40), ("N", 40, 1)):
+        proto = model_of(nodes, [port("x", shape)], [port("y", ["N", 11, 5, 1])], weights)
+        given = x.reshape(3, *shape[1:])
+        y = tileflow.inference_model(wrap_model(proto))(given)
+        np.testing.assert_allclose(y, in_onnx_runtime(proto, given), rtol=1e-4, atol=1e-5)
+        upstream = np.ones_like(y)
+        gradient, = tileflow.gradient_model(wrap_model(proto), wrt="x", upstream=True)(given, upstream).values()
+        found.append((y, gradient.reshape(3, 40)))
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def in_onnx_runtime(proto: ModelProto, x: np.ndarray) -> np.ndarray:
+    """The file's output for x in ONNX Runtime."""
+    session = needs("onnxruntime").InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"x": x})[0])
 
 
 @pytest.mark.parametrize("n", LENGTHS)
@@ -59,6 +92,9 @@ def test_what_cannot_be_transformed_is_a_sentence():
         DFT(axis=-1).infer(TensorType("float32", (2, 8, 2)))
     with pytest.raises(ShapeError, match="cannot be taken from a signal of 8 elements"):
         STFT(frame_step=2, frame_length=9).infer(TensorType("float32", (2, 8, 1)))
+    for shape in ((8,), (2, 8, 1, 1)):
+        with pytest.raises(ShapeError, match=r"it must be \[n, elements, 1 or 2\] or \[n, elements\]"):
+            STFT(frame_step=2, frame_length=4).infer(TensorType("float32", shape))
 
 
 def test_bands_of_the_mel_scale_peak_at_their_centres():

@@ -39,6 +39,8 @@ class Compilation:
 
     program: Program
     seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """Sentences on what nobody chose."""
 
     def __repr__(self) -> str:
         """One line: graphs, plans and reports of a large model are megabytes."""
@@ -46,9 +48,10 @@ class Compilation:
         return f"{type(self).__name__}({', '.join(f'{name}: {n} operators' for name, n in parts.items())})"
 
     def to_text(self) -> str:
-        """The steps with their times, then the program as it stands."""
+        """What there is to say, the steps with their times, then the program as it stands."""
+        said = "".join(f"{note}\n" for note in self.notes)
         steps = "\n".join(f"  {name:<10} {1e3 * s:8.1f} ms" for name, s in self.seconds.items())
-        return f"steps\n{steps}\n\n{self.program.to_text()}"
+        return f"{said}steps\n{steps}\n\n{self.program.to_text()}"
 
 
 Step = tuple[str, Callable[[Program], None]]

@@ -281,13 +281,13 @@ def _check_patterns(tiled: TileProgram, options: Options) -> None:
 def _finished(compilation: Compilation, tiled: TileProgram, model: str, folder: str | os.PathLike[str] | None, points: Any,
               allow_out_of_memory: bool) -> TileCompilation:
     error = _error(tiled)
-    report = reports.build(tiled, model=model, out_of_memory=error, frontier=points)
+    report = reports.build(tiled, model=model, out_of_memory=error, frontier=points, notes=compilation.notes)
     written = None if folder is None else reports.write(report, folder)
     if written is not None:
         write_plans(tiled, written / PLANS)
     if error is not None and written is not None:
         error.add_note(f"The report is in {written}.")
-    result = TileCompilation(compilation.program, compilation.seconds, tiled=tiled, report=report, folder=written, error=error)
+    result = TileCompilation(compilation.program, compilation.seconds, compilation.notes, tiled=tiled, report=report, folder=written, error=error)
     return result if allow_out_of_memory else result.require_fit()
 
 

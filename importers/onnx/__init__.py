@@ -1,6 +1,6 @@
 """ONNX: reading and checking files, import into graphs, export of trained weights, inspection."""
-from .bind import open_sizes
-from .export import export_model, set_metadata, write_model
+from .bind import fixed_batch, open_sizes
+from .export import export_model
 from .folded import folded_norms
 from .graph_file import Form, graph_model
 from .head import with_classes
@@ -14,6 +14,6 @@ from .site import DynamicOperandError
 
 __all__ = [
     "OLDEST_OPSET", "DynamicOperandError", "Form", "Imported", "OnnxModel", "Port", "Report", "UnsupportedNodesError", "export_model",
-    "folded_norms", "graph_model", "import_graph", "input_types", "inspect_model", "load_model", "open_sizes", "resolved", "set_metadata",
-    "unsupported_nodes", "with_classes", "wrap_model", "write_model",
+    "fixed_batch", "folded_norms", "graph_model", "import_graph", "input_types", "inspect_model", "load_model", "open_sizes", "resolved",
+    "unsupported_nodes", "with_classes", "wrap_model",
 ]

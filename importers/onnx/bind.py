@@ -39,12 +39,12 @@ class Binding:
 
 
 def bind_inputs(model: OnnxModel, dims: Mapping[str, int] | None = None, batch: int | None = None,
-                input_types: Mapping[str, TensorType] | None = None, float_dtype: str | None = None) -> Binding:
+                input_types: Mapping[str, TensorType] | None = None, float_dtype: str | None = None, restated: bool = True) -> Binding:
     """Fix every dimension of every input.
 
     A given type (of the first batch of data) settles its input and the symbols in it. `dims` gives sizes by symbol; a dimension without a
-    symbol is called `input[axis]`. What is still open in first place is `batch`; a fixed first dimension gives way to `batch` too, in every
-    input that declares the same one as the first such input. Symbols may be sums and products of others ('past + sequence').
+    symbol is called `input[axis]`. What is still open in first place is `batch`; a fixed first dimension gives way to `batch` too if that is to be
+    `restated`, in every input that declares the same one as the first such input. Symbols may be sums and products of others ('past + sequence').
 
     Raises:
         ModelError: dimensions stay open; the message lists them.
@@ -61,7 +61,7 @@ def bind_inputs(model: OnnxModel, dims: Mapping[str, int] | None = None, batch: 
         if port.name in given:
             _bind_given(model, port, given[port.name], binding)
     if binding.batch is not None:
-        _bind_batch(model, given, binding)
+        _bind_batch(model, given, binding, restated)
     unbound: dict[str, str] = {}
     for port in model.inputs:
         binding.types[port.name] = given[port.name] if port.name in given else _resolve(model, port, binding, unbound)
@@ -73,6 +73,13 @@ def bind_inputs(model: OnnxModel, dims: Mapping[str, int] | None = None, batch: 
     if float_dtype is not None:
         binding.types = {n: t.with_dtype(float_dtype) if t.is_float else t for n, t in binding.types.items()}
     return binding
+
+
+def fixed_batch(model: OnnxModel) -> int | None:
+    """The first size of the first input that has one, where the file leaves that of no input open."""
+    sizes = [port.dims[0] for port in model.inputs if port.dims]
+    known = [n for n in sizes if isinstance(n, int)]
+    return known[0] if known and len(known) == len(sizes) else None
 
 
 def check_inputs(model: OnnxModel, types: Mapping[str, TensorType]) -> None:
@@ -173,8 +180,8 @@ def _bind_given(model: OnnxModel, port: Port, type: TensorType, binding: Binding
             binding.rebatched.add(port.name)
 
 
-def _bind_batch(model: OnnxModel, given: Mapping[str, TensorType], binding: Binding) -> None:
-    """Let the batch take the open first dimensions, and the fixed ones that are alike."""
+def _bind_batch(model: OnnxModel, given: Mapping[str, TensorType], binding: Binding, restated: bool) -> None:
+    """Let the batch take the open first dimensions, and where it is restated the fixed ones that are alike."""
     assert binding.batch is not None
     for port in model.inputs:
         if port.name in given or not port.dims:
@@ -186,6 +193,8 @@ def _bind_batch(model: OnnxModel, given: Mapping[str, TensorType], binding: Bind
                 binding.symbols.setdefault(symbol, binding.batch)
             continue
         assert isinstance(dim, int)
+        if not restated:
+            continue
         if binding.declared_batch is None:
             binding.declared_batch = dim
         if dim == binding.declared_batch and dim != binding.batch:

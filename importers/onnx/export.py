@@ -14,12 +14,12 @@ from google.protobuf.message import EncodeError
 from onnx import ModelProto, StringStringEntryProto, TensorProto
 
 from tileflow.errors import CheckpointError, ModelError, TileflowError
-from tileflow.files import remedy, sync, sync_folder, temporary_prefix
+from tileflow.files import remedy, require_space, sync, sync_folder, temporary_prefix
 from tileflow.graph import NARROW
 
 from .checker import check_by_onnx
 from .inference_form import to_inference
-from .load import PROTOBUF_LIMIT
+from .load import PROTOBUF_LIMIT, wrap_model
 from .model import OnnxModel
 from .parameters.written import tell_apart, with_views
 from .tensors import DTYPES, TYPED_FIELDS, describe, external_location, is_external, named_tensors, packed, stored_bytes, tensors_of
@@ -51,14 +51,33 @@ def export_model(model: OnnxModel, weights: Mapping[str, np.ndarray], path: str 
         CheckpointError: the file cannot be written; nothing is left behind.
     """
     _check_weights(model, weights)
-    weights = with_views(model, weights)
+    proto = _trained(model, keep_training_mode, metadata)
+    write_model(proto, with_views(model, weights), Path(path), model, check)
+
+
+def rehearse_export(model: OnnxModel, path: Path, *, keep_training_mode: bool = False, metadata: Mapping[str, str | None] | None = None) -> OnnxModel:
+    """What `export_model` would write to `path`, with the weights that the model has, read again without being written.
+
+    Raises:
+        ModelError: what it would write is not valid.
+        CheckpointError: it could not be written there.
+    """
+    if path.is_dir():
+        raise _unwritable(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
+    proto = _trained(model, keep_training_mode, metadata)
+    require_space(path.parent, _raw_bytes(proto), "The trained model")
+    return wrap_model(proto, model.path)
+
+
+def _trained(model: OnnxModel, keep_training_mode: bool, metadata: Mapping[str, str | None] | None) -> ModelProto:
+    """A copy of the model's file in the form that is written, with the weights that it has."""
     proto = ModelProto()
     proto.CopyFrom(model.proto)
     tell_apart(proto, model)
     if not keep_training_mode:
         to_inference(proto)
     set_metadata(proto, metadata or {})
-    write_model(proto, weights, Path(path), model, check)
+    return proto
 
 
 def write_model(proto: ModelProto, weights: Mapping[str, np.ndarray], path: Path, model: OnnxModel | None = None,
@@ -93,12 +112,16 @@ def write_model(proto: ModelProto, weights: Mapping[str, np.ndarray], path: Path
             os.replace(new, path)
         sync_folder(path.parent)
     except OSError as error:
-        raise CheckpointError(f"The model cannot be written to {path} ({error.strerror or error}): {remedy(path, error)}.") from None
+        raise _unwritable(path, error) from None
     except (EncodeError, ValueError) as error:
         if isinstance(error, TileflowError):
             raise
         raise ModelError(f"The model for {path} is longer than the 2 GiB a protobuf can hold: "
                          f"save the original with external data first.") from None
+
+
+def _unwritable(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(f"The model cannot be written to {path} ({error.strerror or error}): {remedy(path, error)}.")
 
 
 def _check_weights(model: OnnxModel, weights: Mapping[str, np.ndarray]) -> None:

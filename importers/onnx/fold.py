@@ -39,13 +39,13 @@ def folder(*names: str) -> Callable[[Folder], Folder]:
     return register
 
 
-def fits(site: Site, shape: Sequence[int], dtype: np.dtype) -> tuple[int, ...]:
+def fits(site: Site, shape: Sequence[int] | np.ndarray, dtype: np.dtype) -> tuple[int, ...]:
     """`shape` as a tuple of ints, if an array of it may still be made."""
+    if len(shape) > HIGHEST_RANK:
+        raise ModelError(f"{site.title} gives a constant of {len(shape)} dimensions; tileflow's tensors have up to {HIGHEST_RANK}")
     sizes = tuple(int(n) for n in shape)
     if any(n < 0 for n in sizes):
         raise ModelError(f"{site.title} gives the shape {_shown(sizes)}, and sizes cannot be negative")
-    if len(sizes) > HIGHEST_RANK:
-        raise ModelError(f"{site.title} gives a constant of {len(sizes)} dimensions; tileflow's tensors have up to {HIGHEST_RANK}")
     _claim(site, sizes, dtype)
     memory.require(math.prod(sizes) * dtype.itemsize, f"The constant of shape {list(sizes)} that {site.title} gives",
                    "export the model with smaller sizes")
@@ -137,7 +137,7 @@ def rounding(site: Site) -> dict[str, Any]:
 def split(site: Site, a: Sequence[Any]) -> list[np.ndarray]:
     """Without sizes the parts are equal, the last one perhaps smaller."""
     axis, parts = normal_axis(site.attrs.get("axis", 0), a[0].ndim), len(site.outputs)
-    sizes = site.attrs.get("split") if len(a) < 2 or a[1] is None else a[1].tolist()
+    sizes = site.attrs.get("split") if len(a) < 2 or a[1] is None else site.listed(1).tolist()
     if sizes is None:
         chunk = -(-a[0].shape[axis] // parts)
         sizes = [max(min(chunk, a[0].shape[axis] - i * chunk), 0) for i in range(parts)]
@@ -170,12 +170,12 @@ def constant(site: Site, a: Arrays) -> np.ndarray:
 @folder("ConstantOfShape")
 def constant_of_shape(site: Site, a: Arrays) -> np.ndarray:
     value = site.tensor(site.attrs["value"]) if "value" in site.attrs else np.zeros(1, site.float_dtype("float32"))
-    return np.full(fits(site, a[0].tolist(), value.dtype), value.reshape(-1)[0])
+    return np.full(fits(site, a[0].reshape(-1), value.dtype), value.reshape(-1)[0])
 
 
 @folder("Range")
 def range_(site: Site, a: Arrays) -> np.ndarray:
-    start, limit, delta = (x.reshape(-1)[0] for x in a)
+    start, limit, delta = (np.asarray(site.scalar(i), x.dtype) for i, x in enumerate(a))
     if delta == 0:
         raise ValueError("the step of Range is 0")
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)

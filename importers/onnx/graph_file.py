@@ -28,6 +28,8 @@ PREFERRED, OLDEST = 18, 13
 """The opset of files, where newer operators need no newer one; the oldest that can be asked for."""
 WHOLE = np.iinfo(np.int64).max
 """An end that is that of the axis, whatever its size."""
+LIKE = {f"Random{which}": f"Random{which}Like" for which in ("Uniform", "Normal")}
+"""Operators that draw for a constant shape, and those that draw for that of an array."""
 
 
 @dataclass(frozen=True)
@@ -158,9 +160,14 @@ class _File:
         refused: list[str] = []
         for node, twin in zip(self.graph.nodes, self.other.nodes, strict=True):
             try:
-                self.out.node(node, read, self._open_operands(node, twin))
+                if node.op.name in LIKE and node.op != twin.op:
+                    self._drawn_like(node, twin)
+                else:
+                    self.out.node(node, read, self._open_operands(node, twin))
             except UnsupportedError as error:
                 refused.append(str(error))
+                for value in node.outputs:                  # others read it
+                    self.out.name(value)
         if refused:
             raise UnsupportedError(" ".join(dict.fromkeys(refused)))
         proto = GraphProto(name=self.graph.name)
@@ -208,6 +215,15 @@ class _File:
                     raise self._open(f"operand {i} of {where} depends on it")
                 found[i] = self._computed(a, b, here, node, twin, where)
         return found
+
+    def _drawn_like(self, node: Node, twin: Node) -> None:
+        """Random numbers for every row: ONNX's shape of them is an attribute, so they are drawn for an array that has it."""
+        said, there = (say(n.op, [], self.opset) for n in (node, twin))
+        a, b = (np.array(s.attributes.pop("shape"), np.int64) for s in (said, there))
+        like = self.out.fresh("zeros")
+        self.out.append("ConstantOfShape", [self._computed(a, b, said, node, twin, f"{said.op_type} ({node.origin})")], [like], "")
+        op_type = LIKE[said.op_type]
+        self.out.append(op_type, [like], [self.out.name(node.outputs[0])], self.out.title(f"{node.origin}/{op_type}"), **said.attributes)
 
     def _computed(self, a: np.ndarray, b: np.ndarray, said: Said, node: Node, twin: Node, where: str) -> str:
         """Whole numbers that are `a` with one batch and `b` with the other, as a constant where ONNX can leave them open."""

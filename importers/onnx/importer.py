@@ -104,15 +104,15 @@ def import_graph(model: OnnxModel, *, dims: Mapping[str, int] | None = None, bat
 
 
 def input_types(model: OnnxModel, *, dims: Mapping[str, int] | None = None, batch: int | None = None,
-                float_dtype: str | None = None) -> dict[str, TensorType]:
-    """The types that the inputs of a model have by these sizes, by name, as `import_graph` would find them and with its errors."""
-    return _bound(model, dims, batch, None, float_dtype).types
+                float_dtype: str | None = None, restated: bool = True) -> dict[str, TensorType]:
+    """The types that the inputs of a model have by these sizes, by name, as `bind_inputs` finds them and with its errors."""
+    return _bound(model, dims, batch, None, float_dtype, restated).types
 
 
 def _bound(model: OnnxModel, dims: Mapping[str, int] | None, batch: int | None, types: Mapping[str, TensorType] | None,
-           float_dtype: str | None) -> Binding:
+           float_dtype: str | None, restated: bool = True) -> Binding:
     try:
-        return bind_inputs(model, dims, batch, types, float_dtype)
+        return bind_inputs(model, dims, batch, types, float_dtype, restated)
     except TileflowError as error:
         error.args = (one_line(error),)                       # names of dimensions can be of any length
         raise
@@ -276,6 +276,8 @@ class Importer:
     def _expanded(self, site: Site) -> Sequence[Value | np.ndarray | None]:
         """The node as the nodes of its function: one of the model's own, or ONNX's definition of the operator."""
         if site.domain == "" and site.op_type in FROM_VALUES:
+            for i in range(len(site.inputs)):
+                site.check_length(i)
             raise DynamicOperandError("its output's shape is computed while the model runs; the operands must be constants", frozenset(site.inputs))
         body = body_of(site.node, site.opsets, self.functions, [self.scope.type(name) if name else None for name in site.inputs])
         if body is None and site.domain == "" and site.schema is not None and site.op_type in FOLDERS:

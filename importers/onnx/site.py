@@ -15,13 +15,14 @@ from onnx import AttributeProto, NodeProto, TensorProto
 from onnx.defs import OpSchema
 
 from tileflow.errors import ModelError, TypeMismatchError, UnsupportedError
-from tileflow.graph import FLOATS, OPS, Builder, Op, TensorType, Value
+from tileflow.graph import FLOATS, HIGHEST_RANK, OPS, Builder, Op, TensorType, Value
+from tileflow.text import one_line
 
 from .checker import schema_of
 from .declared import ONNX_NAMES
 from .model import title
 from .scope import Scope
-from .tensors import DTYPES, dtype_name
+from .tensors import DTYPES, SHOWN, dtype_name
 
 
 class DynamicOperandError(UnsupportedError):
@@ -130,17 +131,30 @@ class Site:
             raise DynamicOperandError(f"its operand {formal} ('{name}') is computed while the model runs; it must be a constant", frozenset({name}))
         return array
 
+    def check_length(self, i: int) -> None:
+        """Raise ModelError where input `i` is no list of sizes or axes of any tensor, as it is longer: before its elements are known, let alone
+        computed for it."""
+        size, most = self.scope.type(self.inputs[i]).size, max(2 * HIGHEST_RANK, len(self.outputs))
+        if size > most:
+            raise ModelError(f"{self.title}: its input {i} ('{one_line(self.inputs[i], SHOWN)}') has {size:,} elements, and no tensor has sizes or "
+                             f"axes for more than {most}; export the model again")
+
+    def listed(self, i: int) -> np.ndarray:
+        """Input `i`, known now, as a list of sizes or axes: one dimension."""
+        self.check_length(i)
+        return self.static(i).reshape(-1)
+
     def static_list(self, i: int, attribute: str) -> list[int] | None:
         """Integers that old opsets give as an attribute and new ones as input `i`; None where absent."""
         if self.has(i):
-            return [int(n) for n in self.static(i).reshape(-1)]
+            return [int(n) for n in self.listed(i)]
         given = self.attrs.get(attribute)
         return None if given is None else [int(n) for n in given]
 
     def axes(self, arrays: Sequence[np.ndarray | None]) -> list[int] | None:
         """The `axes` of a folded node: attribute, or second array."""
         if len(arrays) > 1 and arrays[1] is not None:
-            return [int(n) for n in arrays[1].reshape(-1)]
+            return [int(n) for n in self.listed(1)]
         given = self.attrs.get("axes")
         return None if given is None else list(given)
 
@@ -243,10 +257,10 @@ class Site:
 
     def scalar(self, i: int) -> Any:
         """Input `i`, known now, as a Python number."""
-        array = self.static(i)
-        if array.size != 1:
-            raise ModelError(f"{self.title}: its input {i} must be one number and has shape {list(array.shape)}; export the model again")
-        return array.reshape(-1)[0].item()
+        given = self.scope.type(self.inputs[i])
+        if given.size != 1:
+            raise ModelError(f"{self.title}: its input {i} must be one number and has shape {list(given.shape)}; export the model again")
+        return self.static(i).reshape(-1)[0].item()
 
     def generic(self, **overrides: Any) -> tuple[Value, ...]:
         """The default path: the operator as the engine declares it, over values of the graph."""
@@ -267,6 +281,7 @@ class Site:
             if formal not in hints:
                 operands.append(i if self.has(i) else None)
             elif self.has(i) and formal not in attributes:
+                self.check_length(i)
                 attributes[formal] = self._attribute(formal, self.static(i), hints[formal])
         while operands and operands[-1] is None:
             operands.pop()

@@ -98,7 +98,7 @@ def faked(site: Site) -> Sequence[Value] | None:
 def reshape(site: Site) -> Sequence[Value]:
     """The target in plain sizes; one written for the file's batch is restated where another was chosen."""
     x, allowzero = site.value(0), bool(site.attrs.get("allowzero"))
-    given = [int(n) for n in site.static(1).reshape(-1)]
+    given = [int(n) for n in site.listed(1)]
     target = resolved(given, x.shape, allowzero)
     before, batch = site.declared_shape(1), site.scope.binding.declared_batch
     if before is not None and batch is not None:
@@ -112,7 +112,7 @@ def reshape(site: Site) -> Sequence[Value]:
 def expand(site: Site) -> Sequence[Value]:
     """ONNX broadcasts both ways. A target written for the file's batch is restated where another was chosen."""
     x = site.value(0)
-    target = tuple(int(n) for n in site.static(1).reshape(-1))
+    target = tuple(int(n) for n in site.listed(1))
     before = site.declared_shape(1)
     if before is not None and len(target) == len(before):
         wanted = tuple(now if old == n != now else n for n, old, now in zip(target, before, x.shape, strict=True))
@@ -188,7 +188,7 @@ def pad(site: Site) -> Sequence[Value]:
     x = site.value(0)
     pads = site.static_list(1, "pads") or []
     if site.has(3):
-        axes = normal_axes([int(a) for a in site.static(3).reshape(-1)], x.type.rank)
+        axes = normal_axes([int(a) for a in site.listed(3)], x.type.rank)
         if len(pads) != 2 * len(axes):
             raise ShapeError(f"{site.title} has {len(pads)} pads for {len(axes)} axes, and needs two for each; export the model again")
         full = [0] * (2 * x.type.rank)
@@ -203,7 +203,7 @@ def pad(site: Site) -> Sequence[Value]:
 @form("Resize", "Upsample", below=11)
 def upsample(site: Site) -> Sequence[Value]:
     """Until opset 11 elements lie at multiples of the scale; before 9 Upsample's scales were an attribute."""
-    scales = site.static(1).reshape(-1).tolist() if site.has(1) else site.attrs["scales"]
+    scales = site.listed(1).tolist() if site.has(1) else site.attrs["scales"]
     return site.finish("Resize", site.value(0), scales=tuple(map(float, scales)), mode=site.attrs.get("mode", "nearest"),
                        coordinate_transformation_mode="asymmetric", nearest_mode="floor")
 
@@ -220,7 +220,7 @@ def clip(site: Site) -> Sequence[Value]:
 
 
 @form("Dropout")
-def dropout(site: Site) -> Sequence[Value]:
+def dropout(site: Site) -> Sequence[Value | np.ndarray]:
     """Until opset 12 the file's Dropout does nothing; later it has a training_mode; the importer's `training` overrides both.
     Each node draws random numbers of its own stream."""
     if site.scope.training is None:
@@ -228,7 +228,11 @@ def dropout(site: Site) -> Sequence[Value]:
     else:
         active = site.scope.training
     ratio = float(site.scalar(1)) if site.has(1) else float(site.attrs.get("ratio", 0.5))
-    found = site.finish("Dropout", site.value(0), ratio=ratio, training_mode=int(active), stream=site.scope.next_stream(), mask=int(site.wants(1)))
+    stream = site.scope.next_stream()
+    if not active:                                           # a mask of ones takes no memory unless it is read
+        y, = site.finish("Dropout", site.value(0), ratio=ratio, stream=stream, names=site.outputs[:1])
+        return y, np.broadcast_to(np.ones((), bool if site.opset >= 10 else y.type.numpy), y.shape)
+    found = site.finish("Dropout", site.value(0), ratio=ratio, training_mode=1, stream=stream, mask=int(site.wants(1)))
     if site.opset < 10 and site.wants(1):                    # older masks have the input's type
         return found[0], site.emit("Cast", found[1], to=found[0].dtype)
     return found

@@ -12,6 +12,7 @@ from ..exploration import Exploration, ExplorationInterrupted, Point
 from ..exploration.found import made
 from ..exploration.grid import Setting, check_effects, program_key, settings
 from ..exploration.point import FAILED, FITS, OUT_OF_MEMORY
+from ..importers.onnx import fixed_batch
 from ..nn import Module
 from ..options import Options, renamed, with_defaults
 from ..text import one_line
@@ -61,8 +62,10 @@ def explore(model: Modelish, options: Options | None = None, *, machines: Any = 
     axes = {name: value for name, value in {**given, "training": training, "ipus": ipus, "machine": machines}.items()
             if name in AXES and value is not None}
     axes.setdefault("machine", given.get("machine", base.machine or DEFAULT_MACHINE))
+    called = one_line(model_name(model))
     if "micro_batch_size" not in axes and not isinstance(model, Module):
-        axes["micro_batch_size"] = base.micro_batch_size
+        model = load(model) if isinstance(model, (str, os.PathLike)) else model
+        axes["micro_batch_size"] = (None if base.given("micro_batch_size") else fixed_batch(model)) or base.micro_batch_size
     found = settings(base, axes)
     check_effects([n for n in given if n != "machine"], found)
     run = _Run(model, found, inputs, "micro_batch_size" in given)
@@ -76,7 +79,7 @@ def explore(model: Modelish, options: Options | None = None, *, machines: Any = 
     points: dict[int, Point] = {}
 
     def so_far() -> Exploration:
-        return Exploration(one_line(model_name(model)), shown, [points[i] for i in sorted(points)], len(found))
+        return Exploration(called, shown, [points[i] for i in sorted(points)], len(found))
     try:
         for i, point in run.points():
             points[i] = point

@@ -10,7 +10,7 @@ import numpy as np
 from .. import compiler
 from ..errors import DataError, OptionError
 from ..graph import Graph, TensorType, type_of
-from ..importers.onnx import OnnxModel
+from ..importers.onnx import OnnxModel, fixed_batch
 from ..loss import find, without_labels
 from ..nn import Module
 from ..optim import from_options
@@ -100,9 +100,29 @@ def tune_available_memory(model: Modelish, options: Options | None = None, *, tr
 
 def compiled(model: Modelish, chosen: Options, training: bool, inputs: Sequence[Any] | None, stop_after: str | None) -> compiler.Compilation:
     """A model as a Program, by options that are checked."""
-    graph, precision = _graph(model, chosen, training, inputs), Precision.of(chosen)
-    shape = graph.inputs[0].type.shape if isinstance(model, Module) and not chosen.given("micro_batch_size") and graph.inputs else ()
-    batching = Batching(shape[0] if shape else chosen.micro_batch_size, chosen.gradient_accumulation, chosen.device_iterations)
+    rows, given = chosen.micro_batch_size, chosen.given("micro_batch_size")
+    notes: list[str] = []
+    if isinstance(model, Module):
+        graph = _recorded(model, chosen, training, inputs)
+        shape = graph.inputs[0].type.shape if graph.inputs and not given else ()
+        rows = shape[0] if shape else rows
+    else:
+        if inputs is not None:
+            raise OptionError("inputs are for a network of layers; an ONNX file declares its own: give micro_batch_size, and dims for open sizes.")
+        source = OnnxSource(model if isinstance(model, OnnxModel) else load(model), chosen)
+        graph = source.graph(list(source.input_types().values()), training)[0]
+        if not given and (declared := fixed_batch(source.model)) is not None:
+            rows = declared
+            notes.append(f"The micro-batch is {rows}, which the file declares; micro_batch_size (--micro-batch-size) takes its place.")
+    batching = Batching(rows, chosen.gradient_accumulation, chosen.device_iterations)
+    found = _compiled(graph, chosen, training, batching, stop_after)
+    found.notes += notes
+    return found
+
+
+def _compiled(graph: Graph, chosen: Options, training: bool, batching: Batching, stop_after: str | None) -> compiler.Compilation:
+    """The graph of one micro-batch as a Program."""
+    precision = Precision.of(chosen)
     marking = Marking.of(chosen, None if chosen.machine is None else bytes_per_ipu(chosen))
     if not training:
         return compiler.inference(graph, batching, stop_after, chosen.serial_splits, precision=precision, marking=marking)
@@ -136,13 +156,8 @@ def bytes_per_ipu(chosen: Options) -> int:
     return chip.tiles * chip.usable_bytes
 
 
-def _graph(model: Modelish, chosen: Options, training: bool, inputs: Sequence[Any] | None) -> Graph:
-    """The forward graph for one micro-batch."""
-    if not isinstance(model, Module):
-        if inputs is not None:
-            raise OptionError("inputs are for a network of layers; an ONNX file declares its own: give micro_batch_size, and dims for open sizes.")
-        source = OnnxSource(model if isinstance(model, OnnxModel) else load(model), chosen)
-        return source.graph(list(source.input_types().values()), training)[0]
+def _recorded(model: Module, chosen: Options, training: bool, inputs: Sequence[Any] | None) -> Graph:
+    """The forward graph of a network of layers for one micro-batch."""
     if inputs is None:
         raise DataError("A network of layers does not say what it takes; give inputs, for example inputs=[(16, 784)].")
     net = NetSource(model, chosen)

@@ -26,7 +26,7 @@ from ..runtime.replica_state import OF_REPLICA_0
 from ..runtime.run_folder import checkpoint_of, run_folder
 from ..runtime.run_settings import Recorded, file_digest, record, resumed
 from ..runtime.source import OnnxSource, Source
-from ..runtime.trained_file import write_trained
+from ..runtime.trained_file import rehearse, write_trained
 from ..runtime.trainer import Reporter, Silent, Trainer
 from ..runtime.training_cut import is_cut
 from ..runtime.training_model import TrainingModel
@@ -109,11 +109,9 @@ class TrainResult:
         options = trainer.options if keep_training_mode is None else trainer.options.clone(keep_training_mode=keep_training_mode)
         if options.replica_grouping:
             trainer.reporter.say(OF_REPLICA_0)
-        rows = np.arange(trainer.loader.batch_size) % len(trainer.train)
-        names = list(source.input_types(trainer.train))
-        inputs = trainer.train.gather(rows)[:len(names)]
-        known = self._preprocessing.renamed(dict(zip(names, (asked and asked.inputs) or (), strict=False)))
-        write_trained(source, self.weights, Path(path), options, inputs, known.to_metadata(), trainer.reporter.compiling, asked)
+        inputs = _micro_batch(trainer)
+        known = self._preprocessing.renamed(dict(zip(inputs, (asked and asked.inputs) or (), strict=False)))
+        write_trained(source, self.weights, Path(path), options, list(inputs.values()), known.to_metadata(), trainer.reporter.compiling, asked)
         return Path(path)
 
     def evaluate(self, data: Any = None) -> dict[str, float | None]:
@@ -206,6 +204,9 @@ def _train(model: Modelish | None, options: Options, data: Any, optimizer: Optim
                           "with validation_split.")
     sets = _fitted(given, task, reporter)
     trainer = _trainer(source, chosen, task, sets, optimizer, reporter)
+    written = trainer.folder / "model.onnx"
+    if isinstance(source, OnnxSource):
+        rehearse(source, written, trainer.options, list(_micro_batch(trainer).values()), sets.preprocessing.to_metadata())
     path = source.model.path if isinstance(source, OnnxSource) else None
     trainer.has_command = path is not None and chosen.data is not None
     trainer.compile()
@@ -217,8 +218,14 @@ def _train(model: Modelish | None, options: Options, data: Any, optimizer: Optim
     result = TrainResult(trainer.history, trainer.folder, chosen, trainer, source.model if isinstance(source, OnnxSource) else None,
                          sets.preprocessing, task.fit)
     if result._model is not None:
-        result.save_onnx(trainer.folder / "model.onnx")
+        result.save_onnx(written)
     return result
+
+
+def _micro_batch(trainer: Trainer) -> dict[str, np.ndarray]:
+    """The model's own inputs for the first rows of the training data, by name."""
+    names = trainer.model.source.input_types(trainer.train)
+    return dict(zip(names, trainer.train.gather(np.arange(trainer.loader.batch_size) % len(trainer.train)), strict=False))
 
 
 class _Given(NamedTuple):

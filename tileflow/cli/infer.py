@@ -2,7 +2,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from ..runtime.data import Dataset
 
 PREDICTIONS = "predictions.npz"
+LONGEST = 60
+"""Characters of an array's name in a file, each of up to 4 bytes: names of files have up to 255."""
 
 HELP = "run an ONNX model on data and write its outputs as an .npz file"
 EPILOG = f"Without --out the outputs go to {PREDICTIONS}."
@@ -59,9 +64,11 @@ def run(chosen: argparse.Namespace) -> int:
         outputs = api.infer(model, options, data=data, progress=bar, say=lambda sentence: say(sentence, sys.stderr))
     finally:
         bar.close()
-    atomic_write_bytes(out, npz_bytes(outputs))
+    members = member_names(outputs)
+    atomic_write_bytes(out, npz_bytes({members[name]: array for name, array in outputs.items()}))
     for name, array in outputs.items():
-        say(f"{one_line(name)}: {array.dtype}{list(array.shape)}")
+        renamed = "" if members[name] == name else f" (in {out} called {members[name]}, as its own name is no plain file name)"
+        say(f"{one_line(name)}: {array.dtype}{list(array.shape)}{renamed}")
     measured = data.test or data.train
     first = outputs.get(model.outputs[0].name)
     if first is not None and not asked and _say_agreement(measured, first):
@@ -107,8 +114,32 @@ def _say_measures(model: OnnxModel, options: Options, data: Dataset, output: np.
             say(f"{name} {value:{'.2%' if name == 'accuracy' else '.6g'}} of {len(data):,} rows")
 
 
+def member_names(names: Iterable[str]) -> dict[str, str]:
+    """What arrays of these names are called in an `.npz` file: as they are where unpacking puts the member into the folder, whatever does it and on
+    any system; else with `_` in place of what is no letter, digit, dot, plus or minus. No two are alike."""
+    found = {name: name for name in names if _is_plain(name)}
+    taken, times = set(found), Counter[str]()
+    for name in names:
+        if name in found:
+            continue
+        stem = own = re.sub(r"[^\w.+-]", "_", name)[:LONGEST].lstrip(".") or "output"
+        while own in taken:
+            times[stem] += 1
+            own = f"{stem}-{times[stem] + 1}"
+        taken.add(own)
+        found[name] = own
+    return found
+
+
+def _is_plain(name: str) -> bool:
+    """It is a path downwards, of printable characters, that no system reads otherwise."""
+    parts = name.split("/")
+    return name.isprintable() and "\\" not in name and not re.match("[A-Za-z]:", name) and not {"", ".", ".."}.intersection(parts) \
+        and len(name) <= LONGEST
+
+
 def npz_bytes(arrays: dict[str, np.ndarray]) -> bytes:
-    """An `.npz` file of these arrays; any name will do."""
+    """An `.npz` file of these arrays."""
     import io
     import zipfile
 

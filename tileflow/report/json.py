@@ -39,13 +39,14 @@ LINES = ("steps", "variables", "spreads", "layouts")
 Report = dict[str, Any]
 
 def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException | None = None,
-          frontier: Sequence[Mapping[str, Any]] | None = None) -> Report:
+          frontier: Sequence[Mapping[str, Any]] | None = None, notes: Sequence[str] = ()) -> Report:
     """The report of a tile program.
 
     Args:
         model: what to call the model, usually its path.
         out_of_memory: the error that will be raised after the report is written.
         frontier: the points of a search (`tiles.tune.Point.to_dict`).
+        notes: sentences that come before the report's own.
     """
     batching, names = tiled.program.batching, step_names([s.node for s in tiled.steps])
     variables = facts.Variables(tiled)
@@ -53,7 +54,7 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
              "always_live": tiled.always_live, "peak": tiled.peak, "peak_step": tiled.peak_step, "categories": dict(tiled.categories)}
     report = {
         "schema_version": SCHEMA_VERSION, "made_by": f"tileflow {VERSION}", "model": model, "training": tiled.program.training,
-        "notes": facts.notes(tiled),
+        "notes": [*notes, *facts.notes(tiled)],
         "batching": {"micro_batch": batching.micro_batch, "gradient_accumulation": batching.gradient_accumulation,
                      "device_iterations": batching.device_iterations, "samples_per_update": tiled.samples_per_update},
         "replicas": counts(tiled.ipus, tiled.options.replicas), "collectives": list(tiled.collectives),

@@ -74,7 +74,7 @@ class Evaluator:
 
         Every row counts: the last batch is filled up where the loss has a value for each row, and a shorter one where it has not.
         """
-        evaluation = self._ready(data)
+        evaluation = self.prepare(data)
         loader = self._loader_of(data, evaluation)
         collector = Collector(self.metrics, evaluation.view, self.model.loss_name)
         total = weight = 0.0
@@ -106,7 +106,8 @@ class Evaluator:
             self._loader = DataLoader(evaluation.options, data, shuffle=False, pad_last=filled, drop_last=False)
         return self._loader
 
-    def _ready(self, data: Dataset) -> EvaluationModel:
+    def prepare(self, data: Dataset) -> EvaluationModel:
+        """The compiled program that measures these data."""
         if self._evaluation is None:
             self._evaluation = self._make(max(1, min(MOST_MICRO_BATCHES, len(data) // self.model.options.micro_batch_size)), data)
             if not self._evaluation.by_rows:

@@ -179,10 +179,12 @@ class OnnxSource:
         return self.options.trainable if training else self.session.trainable
 
     def input_types(self, data: Dataset | None = None) -> dict[str, TensorType]:
-        """As the file declares them; rows settle open sizes that the options do not."""
+        """As the file declares them; rows settle open sizes that the options do not. A batch that the file fixes gives way to rows, and to the
+        options where they say one."""
         found = {} if data is None else open_sizes(self.model, data.samples([port.name for port in self.model.inputs]))
         dims = {**found, **self.options.dims}
-        return input_types(self.model, dims=dims, batch=self.options.micro_batch_size, float_dtype=self.precision.float_dtype)
+        return input_types(self.model, dims=dims, batch=self.options.micro_batch_size, float_dtype=self.precision.float_dtype,
+                           restated=data is not None or self.options.given("micro_batch_size"))
 
     def attach(self) -> None:
         """An ONNX model has no parameters of its own to show."""

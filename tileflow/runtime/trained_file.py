@@ -2,6 +2,7 @@
 what the engine does."""
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,12 +10,15 @@ import numpy as np
 
 from .. import compiler
 from ..errors import ModelError, UnsupportedError
-from ..graph import TensorType, type_of
-from ..importers.onnx import Form, UnsupportedNodesError, export_model, graph_model, load_model, set_metadata, write_model
+from ..graph import Graph, TensorType, type_of
+from ..graph.digest import digest
+from ..graph.region import draws, evaluated
+from ..importers.onnx import Form, OnnxModel, UnsupportedNodesError, graph_model, load_model
+from ..importers.onnx.export import export_model, rehearse_export, set_metadata, write_model
 from ..importers.onnx.hosted import is_plain
 from ..options import Options
 from ..program import Batching
-from ..state import build
+from ..state import Session, build
 from .engine import Engine
 from .executable import Host, Progress, make_engine
 from .source import NetSource, OnnxSource, Source, as_array
@@ -56,10 +60,72 @@ def write_trained(source: Source, weights: Mapping[str, np.ndarray], path: Path,
     expected = _outputs(source, run, inputs, progress)
 
     def check(new: Path) -> None:
-        written = OnnxSource(load_model(new), run, as_written=not options.keep_training_mode)
+        written = _read_again(load_model(new), source, run, not options.keep_training_mode)
         for name, found in _outputs(written, run, inputs, progress).items():
             _compare(name, expected[name], found, path)
     export_model(source.model, weights, path, keep_training_mode=options.keep_training_mode, metadata=metadata, check=check)
+
+
+def rehearse(source: OnnxSource, path: Path, options: Options, inputs: Sequence[np.ndarray],
+             metadata: Mapping[str, str | None] | None = None) -> None:
+    """Raise what `write_trained` would raise for `path`, as far as that can be known before the weights are trained. Nothing is written or compiled.
+
+    The file is made in memory and read again. Where both readings are one graph there is nothing to compare; else the operators' references compute
+    both, for one row where the file takes any number of them.
+
+    Args:
+        inputs: a micro-batch.
+
+    Raises:
+        ModelError: what would be written is not valid, or computes something else.
+        CheckpointError: it could not be written to `path`.
+    """
+    run = _plain(options)
+    model = rehearse_export(source.model, path, keep_training_mode=options.keep_training_mode, metadata=metadata)
+    written = _read_again(model, source, run, not options.keep_training_mode)
+    arrays = _given(source, inputs)
+    try:
+        if len({digest(_stateless(s, arrays)) for s in (source, written)}) == 1:
+            return
+        if all(port.dims and not isinstance(port.dims[0], int) for port in source.model.inputs):
+            arrays = [a[:1] for a in arrays]
+        graphs = [_stateless(s, arrays, with_weights=True) for s in (source, written)]
+    except UnsupportedNodesError as error:
+        if not is_cut(error):
+            raise
+        return                                          # sizes in it follow from data: only a run of its pieces shows what it computes
+    expected, found = (evaluated(graph, arrays) for graph in graphs)
+    for value, a, b in zip(graphs[0].outputs, expected, found, strict=True):
+        _compare(value.name, a, b, path)
+
+
+def _stateless(source: OnnxSource, inputs: Sequence[np.ndarray], with_weights: bool = False) -> Graph:
+    """What a source computes for these inputs, whatever of it is trained; its weights as constants, or as nothing but inputs."""
+    graph, weights = _drawn(source, inputs)
+    for state in graph.states:
+        state.kind, state.trainable = "parameter", False
+    if with_weights:
+        graph.constants.update({s.input: weights[s.name] for s in graph.states})
+    return graph
+
+
+def _read_again(model: OnnxModel, source: OnnxSource | NetSource, options: Options, as_written: bool) -> OnnxSource:
+    """A written file as a source, which draws the random numbers that its own source would draw now."""
+    session = Session()
+    session.micro_batches = source.session.micro_batches
+    return OnnxSource(model, options, session, as_written)
+
+
+def _drawn(source: OnnxSource | NetSource, inputs: Sequence[np.ndarray]) -> tuple[Graph, Mapping[str, np.ndarray]]:
+    """The graph for these inputs, with its random streams numbered in their order, as those of a file are: it says seeds and no streams."""
+    graph, initial = source.graph([type_of(a) for a in inputs], False)
+    numbers: dict[int, int] = {}
+    for node in graph.nodes:
+        given = node.op.attributes()
+        if draws(node.op) and "stream" in given and given.get("seed") is None:
+            number = numbers.setdefault(given["stream"], len(numbers))
+            node.op = dataclasses.replace(node.op, stream=number)                     # type: ignore[type-var]
+    return graph, initial
 
 
 def write_network(source: NetSource, weights: Mapping[str, np.ndarray], path: Path, options: Options, inputs: Sequence[np.ndarray], form: Form,
@@ -69,7 +135,7 @@ def write_network(source: NetSource, weights: Mapping[str, np.ndarray], path: Pa
     Casts that a mixed precision adds are a way of computing and no part of the file; what layers store in 16 bits is stored so.
     """
     run = _plain(options)
-    arrays = [as_array(a, source.input_dtype(i, np.asarray(a)), f"input {i}") for i, a in enumerate(inputs)]
+    arrays = _given(source, inputs)
     types = [type_of(a) for a in arrays]
     try:
         graph = source.graph(types, False)[0]
@@ -82,7 +148,7 @@ def write_network(source: NetSource, weights: Mapping[str, np.ndarray], path: Pa
     expected = list(_outputs(source, run, arrays, progress).values())
 
     def check(new: Path) -> None:
-        written = OnnxSource(load_model(new), run, as_written=True)
+        written = _read_again(load_model(new), source, run, True)
         check_parameters(written, list(given.values()), {s.name for s in graph.parameters} & {t.name for t in proto.graph.initializer})
         for (name, found), wanted in zip(_outputs(written, run, list(given.values()), progress).items(), expected, strict=True):
             _compare(name, wanted, found, path)
@@ -111,12 +177,17 @@ def _plain(options: Options) -> Options:
                          output_mode="all", frozen=(), trainable=(), tie=(), untie=())
 
 
+def _given(source: OnnxSource | NetSource, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Inputs as the source takes them."""
+    return [as_array(a, source.input_dtype(i, np.asarray(a)), f"input {i}") for i, a in enumerate(inputs)]
+
+
 def _outputs(source: OnnxSource | NetSource, options: Options, inputs: Sequence[np.ndarray], progress: Progress | None) -> dict[str, np.ndarray]:
     """What the engine computes for one micro-batch, with the session's weights, in the order of the outputs."""
-    arrays = [as_array(a, source.input_dtype(i, np.asarray(a)), f"input {i}") for i, a in enumerate(inputs)]
+    arrays = _given(source, inputs)
 
     def made() -> Engine:
-        graph, initial = source.graph([type_of(a) for a in arrays], False)
+        graph, initial = _drawn(source, arrays)
         program = compiler.inference(graph, Batching(1), serialized=options.serial_splits).program
         return make_engine(program, source.session, initial, Host.of(options), progress=progress)
 

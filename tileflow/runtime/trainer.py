@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import CheckpointError, DataError, Interrupted, OptionError, TileflowError, TrainingError, WeightsLostError
 from ..files import require_space
 from ..metrics import accuracy_counts
-from ..metrics.named import Function
+from ..metrics.named import Function, name_of
 from ..optim import remembered
 from ..optim.scaling import LOSS_SCALE
 from ..optim.schedules import Run, is_state
@@ -137,6 +137,8 @@ class Trainer:
                 raise OptionError(f"With drop_last off the last {step.micro_batch} rows are a micro-batch of their own, which this model cannot "
                                   f"take: {error} Set drop_last, or a micro_batch_size that divides the rows.") from None
             model.compile_seconds = 0.0
+        if self.test is not None:
+            self.evaluator.prepare(self.test)
 
     # ---- the loop
 
@@ -151,6 +153,7 @@ class Trainer:
             CheckpointError: a checkpoint would not fit on the disk, which is found before anything is trained, or cannot be written.
         """
         require_space(self.folder, sum(a.nbytes for a in self.session.lasting().values()), "A checkpoint of this run")
+        self._check_watched()
         with asked_by_signals(self._stop):
             try:
                 while self.epoch < self.options.epochs:
@@ -211,11 +214,18 @@ class Trainer:
         self._write_metrics()
         self.reporter.end_epoch(record)
 
+    def _check_watched(self) -> None:
+        """Raise OptionError where a schedule looks at a metric that no epoch will have."""
+        measured = [name_of(m) for m in self.evaluator.metrics if self.test is not None or m == "accuracy"]
+        for schedule in remembered.with_state(self.model.optimizer).values():
+            if schedule.metric not in ("loss", *measured):
+                raise _unmeasured(schedule.metric, ["loss", *measured])
+
     def _observe(self, record: Epoch) -> None:
         """Schedules that look at a metric are told that of the epoch: on the test data, where there are any.
 
         Raises:
-            OptionError: one of them looks at what is not measured.
+            OptionError: one of them looks at what these data leave undefined.
         """
         measured: dict[str, float | None] = {"loss": record.loss, "accuracy": record.accuracy}
         if self.test is not None:
@@ -223,8 +233,7 @@ class Trainer:
         for schedule in remembered.with_state(self.model.optimizer).values():
             figure = measured.get(schedule.metric)
             if figure is None:
-                known = ", ".join(name for name, value in measured.items() if value is not None)
-                raise OptionError(f"Schedule plateau looks at the metric {schedule.metric!r}, which this run does not measure; it measures {known}.")
+                raise _unmeasured(schedule.metric, [name for name, value in measured.items() if value is not None])
             schedule.observe(figure)
 
     def _last(self, batch: tuple[np.ndarray, ...], rest: Sequence[Step]) -> None:
@@ -374,3 +383,7 @@ class Trainer:
             self.statistics.page()
         write_metrics(self.folder, self.session.updates, self.history, self.options, self.model.loss.describe() | {"reason": self.reason},
                       runs(self.rates))
+
+
+def _unmeasured(metric: str, known: Sequence[str]) -> OptionError:
+    return OptionError(f"Schedule plateau looks at the metric {metric!r}, which this run does not measure; it measures {', '.join(known)}.")

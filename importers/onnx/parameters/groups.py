@@ -20,6 +20,7 @@ from tileflow.graph import STATISTIC
 
 from ..model import OnnxModel
 from .norms import find_norms
+from .origins import origins_of
 from .placeholders import Placeholders, call_of
 from .scopes import Scopes, is_made_up, parent
 from .told import told
@@ -57,7 +58,9 @@ class Evidence:
         self.norms = find_norms(model, self._together)
         self.uses = uses_of(model, self.norms.roles)
         called = [node for node in self.nodes if call_of(node) is not None]
-        self.placeholders = Placeholders((u for uses in self.uses.values() for u in uses), (v.name for v in model.proto.graph.input), called)
+        self.origins = origins_of(model.proto.graph)
+        uses, inputs = (u for found in self.uses.values() for u in found), (v.name for v in model.proto.graph.input)
+        self.placeholders = Placeholders(uses, inputs, called, self.origins)
         self.told = told(model)
         self.by_pytorch = model.proto.producer_name == "pytorch"
         self.by_torchscript = self.by_pytorch and not called
@@ -113,11 +116,29 @@ class Evidence:
         if use.role == STATISTIC and shared and not alias:                 # a mean is no variance, and neither is a bias or a scale
             return (STATISTIC if module is None else "module", f"{module or ''}{ROLE}{use.role}{use.index}")
         named = self.by_torchscript and not is_made_up(use.name)
+        if self.by_torchscript and alias and not named and not is_made_up(tensor) and not self.is_filled(tensor):
+            return ("name", tensor)                                        # a result with the elements of a parameter, moved perhaps
         if named and (alias or not shared or module == parent(tensor) or (module is not None and not self.is_filled(tensor))):
             return ("name", use.name)
         if module is None:
             return UNKNOWN
         return ("module", f"{module}{ROLE}{use.role}" if shared and self.is_filled(tensor) else module)
+
+    def unread(self) -> list[str]:
+        """The parameters in the network's signature that no node of an optimised file reads: the exporter computed with them, merged or dropped
+        them, or the network never uses them. One of a module that reads another module's in its place is tied to that."""
+        if not self.origins.computed:
+            return []
+        placeholders = self.placeholders
+        found = {*placeholders.known, *placeholders.given.values()}
+        borrowing = {self.scopes.module(use.node) for uses in self.uses.values() for use in uses if self._is_borrowed(use)}
+        return [name for placeholder, name in self.origins.parameters.items() if placeholder not in found and parent(name) not in borrowing]
+
+    def _is_borrowed(self, use: Use) -> bool:
+        """A module reads another module's parameter."""
+        given = self.placeholders.given.get((use.place or 0, use.index), "")
+        name = self.origins.parameters.get(given)
+        return name is not None and parent(name) != self.scopes.module(use.node)
 
     def _is_tie(self, tensor: str, found: dict[Key, list[Use]]) -> bool:
         roles = {use.role for uses in found.values() for use in uses}

@@ -4,8 +4,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .names import from_placeholder
-from .rules import COMPUTED, Verdict
+from .altered import altered
+from .rules import COMPUTED, FROM, Verdict
 from .stored import Quantized
 from .ties import Ties, listed
 
@@ -25,7 +25,9 @@ class Notes:
 def notes(ties: Ties, verdicts: Mapping[str, Verdict], states: Iterable[str], quantized: Sequence[Quantized] = ()) -> Notes:
     """Sentences about `states`, the parameters and buffers of an import, and about the constants beside them, `quantized` weights among them."""
     states = set(states)
-    return Notes(_said(_ties(ties, states)), _said([*_doubts(verdicts, states), *_quantized(quantized), *_lost(ties)]))
+    return Notes(_said(_ties(ties, states)), _said([
+        *_doubts(verdicts, states), *_quantized(quantized), *_lost(ties, verdicts),
+        *altered(ties, [name for name, verdict in verdicts.items() if verdict.kind == "parameter" and name in states])]))
 
 
 Found = list[tuple[list[str], str]]
@@ -57,16 +59,32 @@ def _ties(ties: Ties, states: set[str]) -> Found:
 
 
 def _doubts(verdicts: Mapping[str, Verdict], states: set[str]) -> Found:
-    trained = [name for name, verdict in verdicts.items() if verdict.doubt and name in states]
+    results = [name for name, verdict in verdicts.items() if _is_computed(verdict)]
+    free = [name for name in results if name in states]
+    trained = [name for name, verdict in verdicts.items() if verdict.doubt and not _is_computed(verdict) and name in states]
     constant = [name for name, verdict in verdicts.items() if verdict.doubt and verdict.kind == "constant" and name not in states]
     reasons = {verdicts[name].why: [n for n in constant if verdicts[n].why == verdicts[name].why] for name in constant
-               if verdicts[name].doubt != COMPUTED}
-    folded = [name for name in constant if verdicts[name].doubt == COMPUTED]
+               if not _is_computed(verdicts[name])}
+    folded = [name for name in results if name in constant and verdicts[name].doubt == COMPUTED]
+    known = [name for name in results if name in constant and name not in folded]
     return [
         (trained, f"Trained, although nothing tells them from constants: {listed(trained)}. If they are constants, use frozen."),
         *((names, f"Not trained ({why}): {listed(names)}. To train them, use trainable.") for why, names in reasons.items()),
+        (free, f"Trained as weights of their own, although the exporter computed them"
+               f"{', perhaps' if any(verdicts[name].doubt == COMPUTED for name in free) else ''} from parameters: {_from(free, verdicts)}. "
+               f"What is trained is another network then. To keep the parameters, {OPTIMIZE}."),
+        (known, f"Not trained, because the exporter computed them from parameters: {_from(known, verdicts)}. To keep the parameters, {OPTIMIZE}."),
         (folded, f"Not trained, because the exporter computed them, perhaps from parameters: {listed(folded)}. To keep parameters, {OPTIMIZE}."),
     ]
+
+
+def _is_computed(verdict: Verdict) -> bool:
+    return verdict.doubt == COMPUTED or verdict.doubt.startswith(FROM)
+
+
+def _from(names: list[str], verdicts: Mapping[str, Verdict]) -> str:
+    """Results, each with the parameters that it was computed from, where the file names them."""
+    return listed([f"{name} ({verdicts[name].doubt.removeprefix(FROM)})" if verdicts[name].doubt != COMPUTED else name for name in names])
 
 
 def _quantized(quantized: Sequence[Quantized]) -> Found:
@@ -75,12 +93,18 @@ def _quantized(quantized: Sequence[Quantized]) -> Found:
              f"{listed([one.name for one in quantized])}. {BEFORE}")]
 
 
-def _lost(ties: Ties) -> Found:
-    lost = [from_placeholder(name, ties.evidence.scopes.module(node) or "", "") for name, node in ties.evidence.placeholders.lost.items()]
+def _lost(ties: Ties, verdicts: Mapping[str, Verdict]) -> Found:
+    evidence = ties.evidence
+    named = {name for result, verdict in verdicts.items() if _is_computed(verdict) for name in evidence.origins.computed.get(ties.tensor(result), ())}
+    lost = [called for name, node in evidence.placeholders.lost.items()
+            if (called := evidence.placeholders.called(name, evidence.scopes.module(node), "")) not in named]
+    unread = [name for name in evidence.unread() if name not in named]
     it, they = ("it", "it is") if len(lost) == 1 else ("them", "they are")
     return [
         (lost, f"The exporter dropped {_count(lost)}, or folded {it} into constants, so {they} not trained: {listed(lost)}. "
                f"To keep them, {OPTIMIZE}."),
+        (unread, f"Nothing in the file reads these parameters of the network: {listed(unread)}. Where the network uses them, the exporter "
+                 f"merged them with equal ones or folded them away, and they are not trained on their own; to keep them, {OPTIMIZE}."),
     ]
 
 

@@ -3,15 +3,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 
 from onnx import GraphProto
 
 from ..model import OnnxModel, label
-from .groups import ROLE, Group
-from .norms import Place
-from .placeholders import RESULT, flattened
-from .scopes import Scopes, is_made_up, last_word, parent
+from .groups import ROLE, Evidence, Group
+from .placeholders import RESULT
+from .scopes import flattened, is_made_up, last_word, parent
 from .uses import UNIT, most_important
 
 WORDS = {"weight": "weight", "scale": "weight", "slope": "weight", "table": "weight", "bias": "bias"}
@@ -21,9 +20,9 @@ WORDS = {"weight": "weight", "scale": "weight", "slope": "weight", "table": "wei
 class Names:
     """Hands out names that are new in the file."""
 
-    def __init__(self, model: OnnxModel, scopes: Scopes, free: set[str], columns: Set[Place]) -> None:
-        """free: names of the file that are to be new. columns: operands that hold a norm's numbers per channel (`norms.py`)."""
-        self._scopes, self._columns = scopes, columns
+    def __init__(self, model: OnnxModel, evidence: Evidence, free: set[str]) -> None:
+        """free: names of the file that are to be new."""
+        self._scopes, self._placeholders, self._columns = evidence.scopes, evidence.placeholders, evidence.norms.columns
         self.renamed: dict[str, str] = {}
         """Names of parameters in place of those that the exporter made up for their tensors, and these."""
         self._taken = _names_in(model.proto.graph) - free
@@ -74,7 +73,7 @@ class Names:
         if (kind, said) in (("placeholder", RESULT), (UNIT, "")):
             return f"{part.tensor}.constant"
         if kind == "placeholder":
-            return _as_stored(from_placeholder(said, module or "", part.tensor), part)
+            return _as_stored(self._placeholders.called(said, module, part.tensor), part)
         if kind != "module" or module is None:
             return f"{part.tensor}.{label(use.node)}"
         if not is_made_up(part.tensor) and "/" not in str(part.tensor):
@@ -111,17 +110,6 @@ def _is_own(part: Group) -> bool:
     kind, said = part.key
     return any(use.place is None for use in part.uses) or part.key == ("name", part.tensor) \
         or (kind == "placeholder" and said[2:] == flattened(part.tensor)) or (kind == "module" and said.partition(ROLE)[0] == parent(part.tensor))
-
-
-def from_placeholder(placeholder: str, module: str, tensor: str) -> str:
-    """'p_encoder_layer_1_fc_bias' read in the module encoder.layer.1.fc -> 'encoder.layer.1.fc.bias'."""
-    flat = placeholder[2:]
-    while module and not flat.startswith(f"{flattened(module)}_"):
-        module = parent(module)
-    rest = flat[len(module) + 1:] if module else flat
-    tails = (".".join(str(tensor).split(".")[-n:]) for n in (1, 2, 3))
-    rest = next((tail for tail in tails if flattened(tail) == rest), rest)
-    return f"{module}.{rest}" if module else rest
 
 
 def _as_stored(name: str, part: Group) -> str:

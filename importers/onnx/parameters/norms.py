@@ -20,7 +20,7 @@ from onnx import NodeProto
 from tileflow.graph import MOVED
 
 from ..model import OnnxModel
-from .placeholders import call_of
+from .placeholders import VALUE, call_of
 from .uses import UNIT, bodies, declared_role
 
 Place = tuple[int, int]
@@ -28,11 +28,12 @@ Place = tuple[int, int]
 NORMALISATIONS = ("BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization")
 WANTED = {1: 1.0, 2: 0.0}
 """What their scale and bias are where they change nothing."""
+GROUPED = ("rows", "groups", "the rest")
+"""Axes of what is normalised by groups."""
 VIEWS = ("Reshape", "Cast", "Identity")
 """What may stand between the normalisation and what is per channel, a Reshape among it."""
 MADE = re.compile(r"_?val_\d+|(?P<module>.*/)Constant(_\d+)?_output_0")
 """PyTorch's names of results that its exporters computed and of Constant nodes, which optimisers make initializers of."""
-VALUE = re.compile(r"%(\w+)")
 FAR = 8
 """Nodes that are looked through."""
 
@@ -70,10 +71,7 @@ def find_norms(model: OnnxModel, together: Together) -> Norms:
 def _per_channel(graph: _Graph, node: NodeProto, together: Together) -> dict[Place, str]:
     """The operands behind a normalisation of groups that are its numbers per channel, and their roles."""
     found: dict[Place, str] = {}
-    after = graph.ahead(node.output[0])
-    if after is None:
-        return found
-    last, rank = after
+    last, rank = graph.ahead(node.output[0])
     for kind, role in (("Mul", "scale"), ("Add", "bias")):
         reader = graph.only_reader(last)
         if reader is None or graph.nodes[reader].op_type != kind or len(graph.nodes[reader].input) != 2 or not together(node, graph.nodes[reader]):
@@ -145,8 +143,9 @@ class _Graph:
             name = self.nodes[maker].input[0]
         return found
 
-    def ahead(self, name: str) -> tuple[str, int | None] | None:
-        """What becomes of a value behind a Reshape that alone reads it, and its rank, where a constant says it; None: there is none."""
+    def ahead(self, name: str) -> tuple[str, int | None]:
+        """What becomes of a value behind a Reshape that alone reads it, and its rank, where a constant says it. Without the Reshape, which an
+        optimiser takes away from groups of one channel each in three axes, it has their rank."""
         rank, seen = None, False
         for _ in range(FAR):
             reader = self.only_reader(name)
@@ -156,7 +155,7 @@ class _Graph:
                 shape = self.model.tensors.get(self.nodes[reader].input[1])
                 rank, seen = (shape.dims[0] if shape is not None and len(shape.dims) == 1 else None), True
             name = self.nodes[reader].output[0]
-        return (name, rank) if seen else None
+        return (name, rank) if seen else (name, len(GROUPED))
 
     def through(self, name: str) -> str:
         """What becomes of a value behind the casts that alone read it."""

@@ -10,7 +10,8 @@ from onnx import NodeProto
 
 from tileflow.graph import DATA, START, TRAINED
 
-from .scopes import metadata
+from .origins import Origins
+from .scopes import flattened, metadata, parent
 from .uses import UNIT, Use
 
 CALL = "pkg.torch.onnx.fx_node"
@@ -19,6 +20,8 @@ GIVEN_OR_NOT = re.compile(r"%((?:p|b|c)_\w+)|\bNone\b")
 TARGET = re.compile(r"target=torch\.ops\.(?:aten\.)?(\w+)")
 BIAS_FIRST = ("addmm", "baddbmm", "addmv", "addbmm")
 """Calls whose bias is their first argument; all others take it last."""
+VALUE = re.compile(r"%(\w+)")
+"""A value in a call's arguments."""
 LONGEST = 1 << 14
 """Characters of a call that are read."""
 RECURRENT = ("LSTM", "GRU", "RNN")
@@ -35,9 +38,15 @@ def call_of(node: NodeProto) -> str | None:
     return None if call is None else call[:LONGEST]
 
 
-def flattened(name: str) -> str:
-    """A parameter's name as torch.export writes it: 'encoder.LayerNorm.bias' -> 'encoder_layernorm_bias'."""
-    return re.sub(r"\W", "_", str(name)).lower()
+def from_placeholder(placeholder: str, module: str, tensor: str) -> str:
+    """'p_encoder_layer_1_fc_bias' read in the module encoder.layer.1.fc -> 'encoder.layer.1.fc.bias'."""
+    flat = placeholder[2:]
+    while module and not flat.startswith(f"{flattened(module)}_"):
+        module = parent(module)
+    rest = flat[len(module) + 1:] if module else flat
+    tails = (".".join(str(tensor).split(".")[-n:]) for n in (1, 2, 3))
+    rest = next((tail for tail in tails if flattened(tail) == rest), rest)
+    return f"{module}.{rest}" if module else rest
 
 
 class Placeholders:
@@ -48,9 +57,10 @@ class Placeholders:
     lost: the parameters that calls take and no node reads, each with a node of such a call: the exporter dropped or folded them.
     """
 
-    def __init__(self, uses: Iterable[Use], inputs: Iterable[str], nodes: Iterable[NodeProto]) -> None:
+    def __init__(self, uses: Iterable[Use], inputs: Iterable[str], nodes: Iterable[NodeProto], origins: Origins) -> None:
         """inputs: names of the graph's inputs, which look like placeholders by accident. nodes: those that have metadata."""
         self.given: dict[Key, str] = {}
+        self._origins = origins
         self._inputs = set(inputs)
         self._stacked: set[str] = set()
         groups: dict[str, list[Use]] = defaultdict(list)
@@ -59,6 +69,7 @@ class Placeholders:
             if call is not None and use.place is not None and use.role != UNIT:
                 groups[call].append(use)
         for call, members in groups.items():
+            self._results(members, call)
             self._match(sorted(members, key=lambda u: (u.place or 0, u.index)), self.arguments(call))
         calls = {call_of(node) or "": node for node in nodes}
         self.cloned = frozenset(given for call, node in calls.items() if node.op_type == "Identity" and node.input
@@ -73,12 +84,23 @@ class Placeholders:
         self.lost.pop(name, None)
         self.given[(use.place or 0, use.index)] = name
 
+    def called(self, placeholder: str, module: str | None, tensor: str) -> str:
+        """The parameter's name: as the network's signature has it, else by the module that reads it, in place of `tensor`."""
+        return self._origins.parameters.get(placeholder) or from_placeholder(placeholder, module or "", tensor)
+
     def arguments(self, call: str) -> list[str]:
         """The placeholders of a call, weights before biases."""
         target = TARGET.search(call)
         pattern = GIVEN_OR_NOT if target is not None and target[1] == "group_norm" else ARGUMENT       # its file has both, given or not
         found = [a for a in pattern.findall(call.partition("](")[2]) if a not in self._inputs]
         return found[1:] + found[:1] if target is not None and target[1] in BIAS_FIRST and len(found) > 1 else found
+
+    def _results(self, uses: Iterable[Use], call: str) -> None:
+        """Operands that are results by their names in the call: the exporter computed what another call had computed before."""
+        values = VALUE.findall(call.partition("](")[2])
+        for use in uses:
+            if use.name in values and not use.name.startswith(("p_", "b_", "c_")):
+                self.given[use.place or 0, use.index] = RESULT
 
     def _match(self, uses: Sequence[Use], arguments: Sequence[str]) -> None:
         """Give each operand of one call its argument: by name, then trained roles in order, then others in order; numbers and first states
@@ -93,11 +115,15 @@ class Placeholders:
                 key = (use.place or 0, use.index)
                 if key in self.given or not stage(use):
                     continue
-                argument = by_name.get(flattened(use.name)) or next(iter(left), matched.get(use.name, RESULT))
+                argument = by_name.get(flattened(use.name)) or next((a for a in left if self._may_be(use, a)), matched.get(use.name, RESULT))
                 self.given[key] = matched[use.name] = argument
                 left.pop(argument, None)
         for use in uses:
             self.given.setdefault((use.place or 0, use.index), RESULT)
+
+    def _may_be(self, use: Use, argument: str) -> bool:
+        """What the exporter computed from no parameter is none."""
+        return self._origins.computed.get(use.name) != () or not argument.startswith("p_")
 
     def _match_layers(self, uses: Sequence[Use], arguments: Sequence[str]) -> None:
         """A call of recurrent layers lists, for each layer and each direction, two weights and two biases, or the weights alone; the stored tensors

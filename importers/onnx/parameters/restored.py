@@ -9,7 +9,6 @@ from onnx import NodeProto, TensorProto, numpy_helper
 
 from ..tensors import DTYPES
 from .groups import Evidence
-from .names import from_placeholder
 from .placeholders import TARGET, call_of
 from .scopes import parent
 from .uses import Use
@@ -35,14 +34,20 @@ def dropped_biases(evidence: Evidence) -> Iterator[Dropped]:
     placeholders = evidence.placeholders
     for place, node in enumerate(evidence.nodes):
         arguments = _arguments(evidence, node)
-        if len(arguments) != 2 or arguments[1] not in placeholders.lost or placeholders.given.get((place, 1)) != arguments[0]:
+        if not arguments or arguments[-1] not in placeholders.lost or arguments[:-1] != _weight(placeholders.given.get((place, 1))):
             continue
+        bias = arguments[-1]
         index, weight = BIAS[node.op_type], evidence.model.tensors[node.input[1]]
         columns = node.op_type == "Gemm" and not any(a.name == "transB" and a.i for a in node.attribute)
         dims = (weight.dims[-1 if columns else 0],)
         zeros = numpy_helper.from_array(np.zeros(dims, DTYPES[weight.data_type]))
-        name = from_placeholder(arguments[1], evidence.scopes.module(node) or "", f"{parent(weight.name)}.bias")
-        yield Dropped(arguments[1], name, Use(name, node, index, place, dims, "bias"), zeros)
+        name = placeholders.called(bias, evidence.scopes.module(node), f"{parent(weight.name)}.bias")
+        yield Dropped(bias, name, Use(name, node, index, place, dims, "bias"), zeros)
+
+
+def _weight(given: str | None) -> list[str]:
+    """What a call lists before its bias: nothing where the weight is computed."""
+    return [given] if given else []
 
 
 def _arguments(evidence: Evidence, node: NodeProto) -> list[str]:

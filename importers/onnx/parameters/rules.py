@@ -21,9 +21,8 @@ from tileflow.graph import DATA, MOVED, OPS, START, STATISTIC, TRAINED
 
 from ..checker import schema_of
 from ..model import OnnxModel
-from .names import from_placeholder
-from .placeholders import RESULT, TARGET, call_of, flattened
-from .scopes import is_made_up, last_word
+from .placeholders import RESULT, TARGET, call_of
+from .scopes import flattened, is_made_up, last_word
 from .stored import by_cast
 from .ties import Ties
 from .uses import UNIT, Use, declared_role, most_important
@@ -41,6 +40,16 @@ QUANTISED = re.compile("[Qq]uantize|QLinear|QGemm|QAttention|MatMulInteger|MatMu
 """In names of operators over numbers that bytes stand for."""
 LIMITS = ("Max", "Min", "Pow", "Mod", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 COMPUTED = "the exporter computed it, perhaps from parameters"
+FROM = "the exporter computed it from "
+"""Begins the doubt that names the parameters."""
+SPECTRAL = re.compile(r"(?P<base>.+)_[uv]|(?P<parametrized>.*\bparametrizations\.\w+)\.\d+\._[uv]")
+"""Names of the two vectors of spectral normalisation, by the older and by the newer function of PyTorch's."""
+KEEPS_NAMES = ("Gemm", "Conv", "ConvTranspose")
+"""Operators whose weight PyTorch's older exporter reads under the parameter's own name, unless it computed it."""
+LENGTH = 1e-5
+"""How far normalised rows may be from the length 1, and from being at right angles."""
+LOOKED_AT = 64
+"""Rows whose angles are looked at."""
 LOOKED_BEHIND = 4
 """Operators that only move elements between a product and the Add of its bias."""
 
@@ -77,6 +86,28 @@ class Facts:
         if schema is None or op is None or use.index >= len(schema.inputs):
             return False
         return any(f.name == schema.inputs[use.index].name for f in dataclasses.fields(op))
+
+    @cached_property
+    def sources(self) -> tuple[str, ...] | None:
+        """The parameters that the exporter computed the tensor from; None: the file does not say."""
+        return self.ties.evidence.origins.computed.get(self.ties.tensor(self.name))
+
+    @cached_property
+    def doubt(self) -> str:
+        """Why a tensor that holds the exporter's results could be otherwise: it was computed from parameters, surely or perhaps."""
+        return COMPUTED if self.sources is None else f"{FROM}{', '.join(self.sources)}" if self.sources else ""
+
+    @cached_property
+    def is_repeated(self) -> bool:
+        """A parameter of instance normalisation with running statistics, once for each row of the batch."""
+        return self.first.node.op_type == "BatchNormalization" and self.call == "instance_norm"
+
+    @cached_property
+    def is_normalised(self) -> bool:
+        """Rows of the length 1, as stored or transposed, that are not at right angles, as fresh orthogonal matrices' are."""
+        if len(self.tensor.dims) != 2 or min(self.tensor.dims) < 2:
+            return False
+        return any(_is_normalised(rows) for rows in (self.array.astype(np.float64), self.array.astype(np.float64).T))
 
     @cached_property
     def array(self) -> np.ndarray:
@@ -138,6 +169,13 @@ class Facts:
         return name
 
 
+def _is_normalised(rows: np.ndarray) -> bool:
+    if not np.all(np.abs(np.linalg.norm(rows, axis=1) - 1) < LENGTH):
+        return False
+    few = rows[:LOOKED_AT]
+    return bool(np.abs(few @ few.T - np.eye(len(few))).max() > LENGTH)
+
+
 Rule = Callable[[Facts], Verdict | None]
 
 
@@ -177,11 +215,40 @@ def pytorch_says(f: Facts) -> Verdict | None:
     placeholder = next((given for given in f.given if given.startswith("p_")), None)
     if placeholder is not None:
         use = next(use for use in f.uses if f.given_to(use) == placeholder)
-        called = from_placeholder(placeholder, f.ties.evidence.scopes.module(use.node) or "", f.name)
+        called = evidence.called(placeholder, f.ties.evidence.scopes.module(use.node), f.name)
         return Verdict("parameter", f"PyTorch's parameter {called}, in {f.call}")
     if (f.given and all(given != RESULT for given in f.given)) or not evidence.cloned.isdisjoint({f"b{own[1:]}", f"c{own[1:]}"}):
         return Verdict("constant", f"PyTorch's buffer or constant in {f.call}")
     return None
+
+
+def computed_from_parameters(f: Facts) -> Verdict | None:
+    """What stands in a weight's place, and is none: trained, and said."""
+    if f.role not in TRAINED:
+        return None
+    if not f.doubt:
+        return Verdict("constant", "computed from no parameter of the network") if f.given == {RESULT} else None
+    evidence = f.ties.evidence
+    result = bool(f.sources) or bool(evidence.placeholders.known)
+    unnamed = evidence.by_torchscript and f.made_up and f.first.node.op_type in KEEPS_NAMES and f.role == "weight" and not _has_folded_bias(f)
+    normalised = not evidence.placeholders.known and f.made_up and f.role == "weight" and f.is_normalised
+    declared = declared_role(f.first.node, f.first.index, f.model.opset)
+    if f.is_repeated or (declared in (*TRAINED, MOVED) and (unnamed or normalised or (result and f.given == {RESULT})) and f.looks_trained):
+        return Verdict("parameter", f"the {f.role} of {f.first.node.op_type}", f.doubt)
+    return None
+
+
+def _has_folded_bias(f: Facts) -> bool:
+    """The bias is a result, too: a batch normalisation was folded into both (`folded.py`)."""
+    inputs = f.first.node.input
+    return len(inputs) > 2 and is_made_up(inputs[2])
+
+
+def spectral_vectors(f: Facts) -> Verdict | None:
+    """What spectral normalisation keeps beside its weight."""
+    found = SPECTRAL.fullmatch(str(f.name))
+    weight = found and (f"{found['base']}_orig" if found["base"] else f"{found['parametrized']}.original")
+    return Verdict("constant", f"a vector by which '{weight}' is normalised") if weight in f.model.initializers else None
 
 
 def called_like_a_buffer(f: Facts) -> Verdict | None:
@@ -228,7 +295,8 @@ def scales_of_bytes(f: Facts) -> Verdict | None:
 def computed_by_the_exporter(f: Facts) -> Verdict | None:
     if not f.ties.evidence.placeholders.known or not f.given <= {RESULT}:
         return None
-    return Verdict("constant", f"no parameter of {f.call}", COMPUTED if f.looks_trained or not CREATED.match(str(f.name)) else "")
+    doubtful = f.sources is not None or f.looks_trained or not CREATED.match(str(f.name))
+    return Verdict("constant", f"no parameter of {f.call}", f.doubt if doubtful else "")
 
 
 def masks(f: Facts) -> Verdict | None:
@@ -269,7 +337,8 @@ def other_arithmetic(f: Facts) -> Verdict | None:
 
 
 RULES: tuple[Rule, ...] = (
-    the_file_says, statistics, units, constant_nodes, pytorch_says, masks, called_like_a_buffer, declared_by_the_operator, bias_of_a_product,
+    the_file_says, statistics, units, constant_nodes, spectral_vectors, computed_from_parameters, pytorch_says, masks,
+    called_like_a_buffer, declared_by_the_operator, bias_of_a_product,
     scales_of_bytes, named_by_a_module, held_as_attributes, computed_by_the_exporter, first_states, single_numbers,
     limits, numbered_by_the_exporter, one_number_per_channel, other_arithmetic)
 

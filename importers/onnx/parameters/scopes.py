@@ -48,6 +48,11 @@ def last_word(name: str) -> str:
     return str(name).rpartition(".")[2]
 
 
+def flattened(name: str) -> str:
+    """A parameter's name as torch.export writes it: 'encoder.LayerNorm.bias' -> 'encoder_layernorm_bias'."""
+    return re.sub(r"\W", "_", str(name)).lower()
+
+
 class Scopes:
     """The modules of one file's nodes."""
 

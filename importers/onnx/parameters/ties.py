@@ -67,7 +67,7 @@ def find_ties(model: OnnxModel, tie: Sequence[str] = (), untie: Sequence[str] = 
     groups = {name: evidence.groups(name) if name in model.initializers else [Group(name, UNKNOWN, uses)]
               for name, uses in evidence.uses.items() if uses}
     gone = freed(model, groups)
-    names = Names(model, evidence.scopes, gone, evidence.norms.columns)
+    names = Names(model, evidence, gone)
     for members in groups.values():
         names.give(members)
     changed = _untie(model, groups, evidence, names, untie)

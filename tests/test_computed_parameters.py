@@ -1,0 +1,177 @@
+"""Tensors that an exporter computed from parameters: what is trained of them, and that it is said; what else a file has lost."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from exported_files import by_pytorch, called, f4, signed, zeros
+from onnx import ModelProto
+from onnx_models import imported, node, port
+
+from tileflow.importers.onnx import Imported
+
+OPTIMIZE = "export with torch.onnx.export(..., dynamo=True, optimize=False), or with do_constant_folding=False."
+AS_WEIGHTS = "Trained as weights of their own, although the exporter computed them from parameters: "
+PERHAPS = "Trained as weights of their own, although the exporter computed them, perhaps from parameters: "
+CONSTANTS = "Not trained, because the exporter computed them from parameters: "
+UNREAD = "Nothing in the file reads these parameters of the network: "
+PADDING = "Trained with the row of padding, which PyTorch leaves as it is (padding_idx) and ONNX has no word for: "
+INSTANCES = "Instance normalisation with running statistics, for which ONNX has no operator: "
+
+
+def read(proto: ModelProto) -> Imported:
+    return imported(proto, training=True)
+
+
+def said(proto: ModelProto, beginning: str) -> list[str]:
+    """The sentences that begin so, without their beginning."""
+    return [text.removeprefix(beginning) for text in read(proto).warnings if text.startswith(beginning)]
+
+
+def product(weight: str, call: str, sources: list[str] | None = None, bias: str = "fc.bias") -> ModelProto:
+    """A product by a stored tensor, as torch.export's optimiser leaves it."""
+    proto = by_pytorch([called(node("Gemm", ["x", weight, bias], ["y"], "node_linear", transB=1), "fc", call)], [port("x", [2, 4])],
+                       {weight: f4(4, 4), bias: f4(4)})
+    return signed(proto, ["fc.weight", "fc.scale", "fc.bias"], {} if sources is None else {weight: sources})
+
+
+def test_a_weight_that_was_computed_is_trained_and_said() -> None:
+    proto = product("mul", "linear(%x, %mul, %p_fc_bias)", ["fc.weight", "fc.scale", "val_0"])
+    result = read(proto)
+    assert {s.name: s.trainable for s in result.graph.parameters} == {"mul": True, "fc.bias": True}
+    assert said(proto, AS_WEIGHTS) == [
+        f"mul (fc.weight, fc.scale). What is trained is another network then. To keep the parameters, {OPTIMIZE}"]
+    assert "PyTorch's parameter" not in result.verdicts["mul"].why
+    assert not said(proto, UNREAD), "said already"
+
+
+def test_a_computed_weight_beside_a_bias_of_another_name_is_no_parameter() -> None:
+    """An exporter that stores equal biases once leaves the call's only parameter without its name: the weight is not it."""
+    proto = product("mul", "linear(%x, %mul, %p_fc_bias)", ["fc.weight"], bias="other.bias")
+    assert said(proto, AS_WEIGHTS)[0].startswith("mul (fc.weight).")
+    assert read(proto).verdicts["other.bias"].why == "PyTorch's parameter fc.bias, in linear"
+
+
+def test_calls_alone_show_it() -> None:
+    assert said(product("mul", "linear(%x, %mul, %p_fc_bias)"), PERHAPS)[0].startswith("mul. ")
+
+
+def test_a_weight_that_was_only_moved_is_a_parameter() -> None:
+    """The nearest file in which nothing is lost."""
+    proto = product("val_1", "linear(%x, %p_fc_weight, %p_fc_bias)", ["fc.weight"])
+    result = read(proto)
+    assert not [text for text in result.warnings if "computed" in text]
+    assert result.verdicts["val_1"].why == "PyTorch's parameter fc.weight, in linear"
+
+
+def test_what_was_computed_from_no_parameter_is_a_constant() -> None:
+    proto = product("mul", "linear(%x, %mul, %p_fc_bias)", ["val_0", "fc.blur"])
+    result = read(proto)
+    assert [s.name for s in result.graph.parameters] == ["fc.bias"]
+    assert result.verdicts["mul"].why == "computed from no parameter of the network"
+
+
+@pytest.mark.parametrize(("sources", "sentences"), [
+    (["w", "val_1"], [f"add_1 (w). To keep the parameters, {OPTIMIZE}"]), (["val_0", "val_1"], [])])
+def test_one_plus_a_parameter(sources: list[str], sentences: list[str]) -> None:
+    proto = by_pytorch([called(node("Mul", ["x", "add_1"], ["y"], "node_mul"), "norm", "mul(%x, %add_1)"),
+                        called(node("Identity", ["fc.bias"], ["z"], "node_z"), "fc", "clone(%p_fc_bias)")],
+                       [port("x", [2, 4])], {"add_1": f4(4), "fc.bias": f4(4)})
+    proto = signed(proto, ["w", "fc.bias"], {"add_1": sources})
+    assert said(proto, CONSTANTS) == sentences
+    assert not read(proto).graph.parameters
+
+
+def test_a_signature_that_is_not_the_names_own_says_nothing() -> None:
+    """Other writers may put anything there."""
+    proto = product("mul", "linear(%x, %mul, %p_fc_bias)", ["body"])
+    proto.graph.metadata_props[0].value = "p_fc_weight: PARAMETER target='body'"
+    assert not said(proto, AS_WEIGHTS)
+    assert said(proto, PERHAPS)
+
+
+def test_parameters_that_nothing_reads() -> None:
+    """A merged layer's; not that of a module that reads another one's in its place, a tie."""
+    def embedding(module: str, parameter: str, x: str, y: str) -> list:
+        return [called(node("Gather", [parameter, x], [y], f"node_{y}"), module, f"embedding(%p_{parameter.replace('.', '_')}, %{x})")]
+    nodes = [*embedding("a", "a.weight", "ids", "e"), *embedding("b", "a.weight", "ids", "f"), node("Add", ["e", "f"], ["g"]),
+             called(node("Mul", ["g", "mul"], ["y"], "node_mul"), "", "mul(%g, %mul)")]
+    proto = by_pytorch(nodes, [port("ids", [2, 3], "int64")], {"a.weight": f4(5, 4), "mul": f4(4)})
+    signed(proto, ["a.weight", "b.weight", "norm.weight"], {"mul": ["val_0"]})
+    assert said(proto, UNREAD)[0].startswith("norm.weight. ")
+
+
+def test_a_zero_bias_beside_a_computed_weight_is_trained_again() -> None:
+    """As that of wav2vec2's convolution of positions."""
+    proto = by_pytorch([called(node("Conv", ["x", "mul"], ["y"], "node_conv"), "pos", "conv1d(%x, %mul, %p_pos_bias, [1], [1])")],
+                       [port("x", [2, 4, 8])], {"mul": f4(6, 4, 1)})
+    signed(proto, ["pos.weight", "pos.bias"], {"mul": ["pos.weight"]})
+    result = read(proto)
+    assert [s.name for s in result.graph.parameters] == ["mul", "pos.bias"]
+    np.testing.assert_array_equal(result.weights["pos.bias"], zeros(6))
+
+
+# ---- the older exporter ------------------------------------------------------------------------------------------------------
+
+def older(op: str, weight: np.ndarray, name: str = "onnx::Gemm_5") -> ModelProto:
+    arguments = {"transB": 1} if op == "Gemm" else {}
+    return by_pytorch([node(op, ["x", name, *(["fc.bias"] if op == "Gemm" else [])], ["y"], f"/fc/{op}", **arguments)], [port("x", [2, 4])],
+                      {name: weight} | ({"fc.bias": f4(6)} if op == "Gemm" else {}))
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("proto", "doubtful"), [
+    (older("Gemm", f4(6, 4)), True), (older("Gemm", f4(6, 4), "fc.weight"), False), (older("MatMul", f4(4, 6)), False),
+    (older("MatMul", unit(f4(6, 4)).T.copy()), True), (older("MatMul", np.eye(4, dtype=np.float32)[:, ::-1].copy()), False)],
+    ids=["gemm", "named", "transposed", "normalised", "orthogonal"])
+def test_where_only_names_and_elements_show_it(proto: ModelProto, doubtful: bool) -> None:
+    """The older exporter keeps the name of a weight that it only reads; one that it transposes has none, and then rows of the length 1 show it."""
+    assert bool(said(proto, PERHAPS)) == doubtful
+    assert all(s.trainable for s in read(proto).graph.parameters)
+
+
+def test_vectors_of_spectral_normalisation_are_not_trained() -> None:
+    nodes = [node("Identity", ["fc.weight_orig"], ["onnx::MatMul_9"], "Identity_0"),
+             node("MatMul", ["onnx::MatMul_9", "fc.weight_v"], ["a"], "/MatMul"),
+             node("MatMul", ["fc.weight_u", "a"], ["sigma"], "/MatMul_1"), node("Div", ["fc.weight_orig", "sigma"], ["w"], "/Div"),
+             node("Gemm", ["x", "w"], ["y"], "/fc/Gemm", transB=1)]
+    weights = {"fc.weight_orig": f4(6, 4), "fc.weight_u": f4(6), "fc.weight_v": f4(4)}
+    proto = by_pytorch(nodes, [port("x", [2, 4])], weights)
+    assert [s.name for s in read(proto).graph.parameters] == ["fc.weight_orig"]
+    alone = by_pytorch([node("MatMul", ["x", "fc.weight_v"], ["y"], "/fc/MatMul")], [port("x", [2, 4])], {"fc.weight_v": f4(4, 6)})
+    assert [s.name for s in read(alone).graph.parameters] == ["fc.weight_v"], "weight normalisation has a parameter of that name"
+
+
+# ---- layers in another form --------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("call", "row"), [
+    ("embedding(%p_e_weight, %ids, 2)", "row 2"), ("embedding(%p_e_weight, %ids)", ""), (None, "row 0, by its zeros")])
+def test_rows_of_padding_are_said(call: str | None, row: str) -> None:
+    gather, table = node("Gather", ["e.weight", "ids"], ["y"], "/e/Gather"), f4(5, 4)
+    table[0] = 0
+    proto = by_pytorch([called(gather, "e", call) if call else gather], [port("ids", [2, 3], "int64")], {"e.weight": table})
+    assert said(proto, PADDING) == ([f"e.weight ({row}). If it must stay, set it again after training."] if row else [])
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_running_statistics_of_instances_are_said(statistics: bool) -> None:
+    more = ", %b_n_running_mean, %b_n_running_var" if statistics else ", None, None"
+    norm = node("InstanceNormalization", ["x", "n.weight", "n.bias"], ["y"], "node_norm")
+    proto = by_pytorch([called(norm, "n", f"instance_norm(%x, %p_n_weight, %p_n_bias{more}, True)")], [port("x", [2, 4, 8])],
+                       {"n.weight": f4(4), "n.bias": f4(4)})
+    assert [text.partition(".")[0] for text in said(proto, INSTANCES)] == (["node_norm"] if statistics else [])
+
+
+def test_groups_of_one_channel_each_have_no_reshape_behind() -> None:
+    """As wav2vec2's first norm: in three axes an optimiser takes the Reshape away, and the numbers per channel are the parameters."""
+    call = "group_norm(%x, 4, %p_n_weight, %p_n_bias, 1e-05, False)"
+    nodes = [node("Reshape", ["x", "shape"], ["r"], "node_r"), node("InstanceNormalization", ["r", "val_1", "val_2"], ["i"], "node_i"),
+             node("Mul", ["i", "val_3"], ["m"], "node_m"), node("Add", ["m", "val_4"], ["y"], "node_a")]
+    weights = {"shape": np.array([0, 4, -1]), "val_1": np.ones(4, np.float32), "val_2": zeros(4), "val_3": f4(4, 1), "val_4": f4(4, 1)}
+    proto = by_pytorch([called(made, "n", call) for made in nodes], [port("x", [2, 4, 8])], weights)
+    sources = {"val_1": ["val_0"], "val_2": ["val_0"], "val_3": ["n.weight"], "val_4": ["n.bias"]}
+    result = read(signed(proto, ["n.weight", "n.bias"], sources))
+    assert {name: array.shape for name, array in result.weights.items()} == {"n.weight": (4,), "n.bias": (4,)}
+    assert result.warnings == []
