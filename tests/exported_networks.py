@@ -32,12 +32,14 @@ class Double(torch.overrides.TorchFunctionMode):
 class Called(nn.Module):
     """A network of transformers as a function of one input with one output."""
 
-    def __init__(self, net: Any, output: str, mask: bool, **arguments: Any) -> None:
+    def __init__(self, net: Any, output: str, mask: bool, decodes: bool = False, **arguments: Any) -> None:
+        """decodes: a decoder reads the tokens, too."""
         super().__init__()
-        self.net, self.output, self.mask, self.arguments = net, output, mask, arguments
+        self.net, self.output, self.mask, self.decodes, self.arguments = net, output, mask, decodes, arguments
 
     def forward(self, x: Any) -> Any:
         given = {"attention_mask": torch.ones_like(x)} if self.mask else {}
+        given |= {"decoder_input_ids": x} if self.decodes else {}
         y = getattr(self.net(x, **given, **self.arguments), self.output)
         return y.transpose(1, 2) if self.output == "logits" and y.dim() == 3 else y        # cross entropy wants the classes in axis 1
 
@@ -136,61 +138,85 @@ class Encoder(nn.Module):
         return self.head(self.layers(self.embedding(x))[:, 0])
 
 
-class ArcFace(nn.Module):
-    """A head whose weight and input are normalised."""
+class Vae(nn.Module):
+    """A variational autoencoder: what its latent numbers are drawn from is a mean and a logarithm of a variance."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.weight = nn.Linear(8, 16), nn.Parameter(torch.randn(CLASSES, 16))
+        self.encoder, self.mean, self.spread = nn.Linear(12, 16), nn.Linear(16, 4), nn.Linear(16, 4)
+        self.decoder = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 12))
+
+    def forward(self, x: Any) -> Any:
+        y = torch.tanh(self.encoder(x))
+        mean, spread = self.mean(y), self.spread(y)
+        return self.decoder(mean + torch.exp(0.5 * spread) * torch.randn_like(spread))
+
+
+class ArcFace(nn.Module):
+    """A head of cosines: features and weights are normalised, and the angle between them gets a margin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Linear(12, 16), nn.PReLU(), nn.Linear(16, 8, bias=False))
+        self.weight = nn.Parameter(torch.randn(CLASSES, 8))
 
     def forward(self, x: Any) -> Any:
         normalize = nn.functional.normalize
-        return 16.0 * nn.functional.linear(normalize(self.body(x)), normalize(self.weight))
+        cosine = nn.functional.linear(normalize(self.features(x)), normalize(self.weight))
+        sine = torch.sqrt((1.0 - cosine ** 2).clamp(min=2.0 ** -20))
+        return 16.0 * (cosine * 0.875 - sine * 0.5)
 
 
-class Normed(nn.Module):
-    """Weight normalisation of a product and a convolution before a layer of states in both directions."""
+class NormedRecurrent(nn.Module):
+    """A convolution and a layer with weight norm, and a bidirectional LSTM between them."""
 
     def __init__(self) -> None:
         super().__init__()
-        weight_norm = nn.utils.parametrizations.weight_norm
-        self.first, self.conv = weight_norm(nn.Linear(8, 12)), weight_norm(nn.Conv1d(12, 8, 3))
-        self.layers, self.head = nn.LSTM(8, 6, batch_first=True, bidirectional=True), nn.Linear(12, CLASSES)
+        normed = nn.utils.parametrizations.weight_norm
+        self.convolution, self.head = normed(nn.Conv1d(6, 8, 3, padding=1)), normed(nn.Linear(12, CLASSES))
+        self.layers = nn.LSTM(8, 6, batch_first=True, bidirectional=True)
 
     def forward(self, x: Any) -> Any:
-        y = self.conv(torch.tanh(self.first(x)).transpose(1, 2)).transpose(1, 2)
-        return self.head(self.layers(y)[0][:, -1])
+        y, _ = self.layers(torch.relu(self.convolution(x)).transpose(1, 2))
+        return self.head(y[:, -1])
 
 
-class Recommender(nn.Module):
-    """DLRM: tables of categories and numbers, their products with each other, and layers over them."""
+class Dlrm(nn.Module):
+    """A recommender: bags of embeddings and a bottom net, their products with each other, and a top net. A row is six tokens, two for each bag."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.tables = nn.ModuleList(nn.Embedding(WORDS, 4) for _ in range(3))
-        self.bottom, self.top = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 4), nn.ReLU()), nn.Sequential(nn.Linear(20, 8), nn.ReLU())
+        self.bags = nn.ModuleList(nn.EmbeddingBag(WORDS, 8, mode=mode) for mode in ("sum", "mean", "max"))
+        self.bottom = nn.Sequential(nn.Linear(TOKENS, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU())
+        self.top = nn.Sequential(nn.Linear(8 + 6, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+
+    def forward(self, x: Any) -> Any:
+        dense = self.bottom(torch.log1p(x.to(self.bottom[0].weight.dtype)))
+        rows = torch.stack([dense, *(bag(x[:, 2 * i:2 * i + 2]) for i, bag in enumerate(self.bags))], 1)
+        products = torch.bmm(rows, rows.transpose(1, 2))
+        first, second = zip(*((i, j) for i in range(4) for j in range(i)), strict=True)
+        return self.top(torch.cat([dense, products[:, list(first), list(second)]], 1))
+
+
+class GraphNet(nn.Module):
+    """Two layers of messages along the edges of one graph, the mean of its neighbours for each node; an output for every node."""
+
+    EDGES = ((0, 1, 2, 3, 4, 5, 1, 3), (1, 2, 3, 4, 5, 0, 4, 0))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.other = nn.ModuleList([nn.Linear(5, 8), nn.Linear(8, 8)]), nn.ModuleList([nn.Linear(5, 8, False), nn.Linear(8, 8, False)])
         self.head = nn.Linear(8, CLASSES)
+        self.register_buffer("edges", torch.tensor(self.EDGES))
 
     def forward(self, x: Any) -> Any:
-        numbers = self.bottom(x[:, 3:].to(self.head.weight.dtype) / WORDS)
-        features = torch.stack([numbers, *(table(x[:, i]) for i, table in enumerate(self.tables))], 1)
-        crossed = torch.bmm(features, features.transpose(1, 2)).flatten(1)
-        return self.head(self.top(torch.cat([numbers, crossed], 1)))
-
-
-class GraphNetwork(nn.Module):
-    """Messages along the edges of a ring with chords, gathered and added up at the nodes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("edges", torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2], [1, 2, 3, 4, 5, 0, 3, 5]]))
-        self.message, self.update, self.head = nn.Linear(16, 8), nn.Linear(16, 8), nn.Linear(8, CLASSES)
-
-    def forward(self, x: Any) -> Any:
-        sources, targets = self.edges
-        messages = torch.relu(self.message(torch.cat([x[:, sources], x[:, targets]], -1)))
-        received = torch.zeros_like(x).index_add(1, targets, messages)
-        return self.head(torch.relu(self.update(torch.cat([x, received], -1))).mean(1))
+        source, target = self.edges[0], self.edges[1][None, :, None]
+        for own, other in zip(self.own, self.other, strict=True):
+            messages = x[:, source]
+            places, zeros = target.expand(messages.shape), torch.zeros_like(x)
+            count = zeros.scatter_add(1, places, torch.ones_like(messages)).clamp(min=1)
+            x = torch.relu(own(x) + other(zeros.scatter_add(1, places, messages) / count))
+        return self.head(x).transpose(1, 2)
 
 
 def hugging(kind: str, output: str, sizes: dict[str, Any], config: str | None = None, mask: bool = False, **arguments: Any) -> Callable[[], Any]:
@@ -201,9 +227,6 @@ def hugging(kind: str, output: str, sizes: dict[str, Any], config: str | None = 
         made._attn_implementation = "eager"
         return Called(getattr(transformers, kind)(made), output, mask, **arguments)
     return make
-
-
-EXPORTS = ("torchscript training", "torchscript evaluation", "dynamo training", "dynamo evaluation")
 
 
 @dataclass(frozen=True)
@@ -217,8 +240,10 @@ class Network:
     normalised: bool = False
     """By the batch."""
     loss: str = "cross_entropy"
-    exports: tuple[str, ...] = EXPORTS
-    """Those that it can be exported by, and whose tensors are single parameters."""
+    draws: bool = False
+    """Random numbers, by `torch.randn_like`."""
+    dear: bool = False
+    """Exports of it take seconds."""
 
     def data(self, rows: int, output: tuple[int, ...], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and labels for an output of this shape."""
@@ -267,34 +292,42 @@ NETWORKS = {
         "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 32, "max_source_positions": 10, "max_target_positions": 8,
         "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "dropout": 0.0, "classifier_proj_size": 12, **LABELS},
         "WhisperConfig"), shape=(8, 20)),
-    "U-Net": Network(UNet, normalised=True),
-    "Groups": Network(groups),
-}
-MORE = {
-    "ArcFace": Network(ArcFace, shape=(8,)),
-    "WeightNorm": Network(Normed, shape=(TOKENS, 8), exports=("torchscript training", "dynamo training")),
-    "DLRM": Network(Recommender, tokens=True),
-    "GraphNetwork": Network(GraphNetwork, shape=(TOKENS, 8), exports=("dynamo training", "dynamo evaluation")),
     "DeBERTa": Network(hugging("DebertaForSequenceClassification", "logits", {
         **BERT, "pooler_dropout": 0.0, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "max_relative_positions": 8,
-        "position_biased_input": False, "pooler_hidden_size": 16}, mask=True), tokens=True),
+        "position_biased_input": False, "pooler_hidden_size": 16}, mask=True), tokens=True, dear=True),
     "Gemma": Network(hugging("GemmaForCausalLM", "logits", {
         "vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
-        "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 16}, mask=True, use_cache=False), tokens=True),
+        "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 16}, mask=True, use_cache=False), tokens=True, dear=True),
     "GPT-NeoX": Network(hugging("GPTNeoXForCausalLM", "logits", {
-        "vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
-        "max_position_embeddings": 16, "hidden_dropout": 0.0, "attention_dropout": 0.0}, mask=True, use_cache=False), tokens=True),
-    "DeiT": Network(hugging("DeiTForImageClassificationWithTeacher", "logits", VISION, "DeiTConfig")),
-    "ConvNeXt-V2": Network(hugging("ConvNextV2ForImageClassification", "logits", {
-        "hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2, "image_size": SIDE, "drop_path_rate": 0.0, **LABELS})),
+        "vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+        "max_position_embeddings": 16, "hidden_dropout": 0.0, "attention_dropout": 0.0}, "GPTNeoXConfig", mask=True, use_cache=False),
+        tokens=True, dear=True),
+    "Mamba": Network(hugging("MambaForCausalLM", "logits", {
+        "vocab_size": WORDS, "hidden_size": 8, "state_size": 4, "num_hidden_layers": 1, "time_step_rank": 2}, "MambaConfig", use_cache=False),
+        tokens=True, dear=True),
+    "T5 seq2seq": Network(hugging("T5ForConditionalGeneration", "logits", {
+        "vocab_size": WORDS, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2, "dropout_rate": 0.0,
+        "decoder_start_token_id": 0}, "T5Config", decodes=True, use_cache=False), tokens=True, dear=True),
     "wav2vec2": Network(hugging("Wav2Vec2ForSequenceClassification", "logits", {
         "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "conv_dim": [8, 8], "conv_kernel": [4, 3],
         "conv_stride": [2, 2], "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "classifier_proj_size": 8,
         "hidden_dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "feat_proj_dropout": 0.0, "layerdrop": 0.0,
-        "final_dropout": 0.0, "apply_spec_augment": False, "mask_time_prob": 0.0, **LABELS}), shape=(64,)),
+        "final_dropout": 0.0, "apply_spec_augment": False, "mask_time_prob": 0.0, **LABELS}), shape=(64,), dear=True),
+    "DeiT": Network(hugging("DeiTForImageClassificationWithTeacher", "logits", VISION, "DeiTConfig"), dear=True),
+    "ConvNeXt-V2": Network(hugging("ConvNextV2ForImageClassification", "logits", {
+        "hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2, "image_size": SIDE, "drop_path_rate": 0.0, **LABELS}), dear=True),
+    "MobileViT": Network(hugging("MobileViTForImageClassification", "logits", {
+        "image_size": SIDE, "patch_size": 2, "hidden_sizes": [8, 8, 8], "neck_hidden_sizes": [4, 4, 4, 4, 4, 4, 16], "num_attention_heads": 2,
+        "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "classifier_dropout_prob": 0.0, **LABELS}), normalised=True, dear=True),
+    "VAE": Network(Vae, shape=(12,), loss="mse", draws=True),
+    "ArcFace": Network(ArcFace, shape=(12,)),
+    "weight norm": Network(NormedRecurrent, shape=(6, 5)),
+    "DLRM": Network(Dlrm, tokens=True),
+    "graph network": Network(GraphNet, shape=(6, 5)),
+    "U-Net": Network(UNet, normalised=True),
+    "Groups": Network(groups),
 }
-"""Networks of which the first update is compared, in the exhaustive run."""
-NETWORKS |= MORE
+EXPORTS = ("torchscript training", "torchscript evaluation", "dynamo training", "dynamo evaluation")
 
 
 def network(name: str, perturbed: bool = True) -> Any:

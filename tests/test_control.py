@@ -571,9 +571,12 @@ def test_weights_that_a_body_reads_are_laid_out_once() -> None:
 def test_what_is_refused_says_why() -> None:
     growing = graph_of([node("Concat", ["h", "h"], ["h2"], axis=0), node("Identity", ["on"], ["on2"])],
                        [port("i", [], INT64), port("on", [], BOOL), port("h", ["n"])], [port("on2", [], BOOL), port("h2", ["m"])])
-    loop = model_of([node("Loop", ["n", "", "h0"], ["h"], body=growing)], [port("h0", [2])], [port("h", ["k"])], {"n": np.array(3)})
+    loop = model_of([node("Loop", ["n", "", "h0"], ["h"], body=growing)], [port("h0", [2]), port("n", [], INT64)], [port("h", ["k"])])
     with pytest.raises(UnsupportedError, match=r"makes float32\[4\] of 'h0', which is float32\[2\] before the first turn"):
         imported(loop)
+    del loop.graph.input[1]
+    loop.graph.initializer.append(numpy_helper.from_array(np.array(3), "n"))
+    assert imported(loop)[0].outputs[0].shape == (16,)
     endless = graph_of([node("Neg", ["h"], ["h2"]), node("Identity", ["on"], ["on2"])],
                        [port("i", [], INT64), port("on", [], BOOL), port("h", [2])], [port("on2", [], BOOL), port("h2", [2])])
     for limit in ("", "n"):

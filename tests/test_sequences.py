@@ -40,9 +40,23 @@ def test_what_does_not_fit() -> None:
         imported(split(["x", "sizes"], [0], {"sizes": np.array([1, 3])}))
     with pytest.raises(ShapeError, match="takes element 3 of a sequence of 3"):
         imported(split(["x", "size"], [3], {"size": np.int64(2)}))
-    proto = model_of([node("SequenceEmpty", [], ["s"]), node("SequenceAt", ["s", "i"], ["y"])], [port("x", [2])], ["y"], {"i": np.int64(0)})
-    with pytest.raises(UnsupportedError, match="SequenceEmpty"):
-        imported(proto)
+    empty = [node("SequenceEmpty", [], ["s"])]
+    for reader, why in ((node("SequenceAt", ["s", "i"], ["y"]), "takes element 0 of a sequence of 0"),
+                        (node("SequenceInsert", ["s", "x", "one"], ["y"]), "takes element 1 of a sequence of 0"),
+                        (node("ConcatFromSequence", ["s"], ["y"], axis=0), "joins a sequence that is empty")):
+        with pytest.raises(ShapeError, match=why):
+            imported(model_of([*empty, reader], [port("x", [2])], ["y"], {"i": np.int64(0), "one": np.int64(1)}))
+
+
+@pytest.mark.parametrize("new_axis", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_inserted_and_joined(axis: int, new_axis: int) -> None:
+    """At the end without a place, before it with one; parts of other sizes where no axis is new."""
+    last = np.ones((2, 3) if new_axis else ((4, 3) if axis == 0 else (2, 4)), np.float32)
+    nodes = [node("SequenceEmpty", [], ["s0"]), node("SequenceInsert", ["s0", "x"], ["s1"]), node("SequenceInsert", ["s1", "w"], ["s2"]),
+             node("Neg", ["x"], ["z"]), node("SequenceInsert", ["s2", "z", "at"], ["s3"]),
+             node("ConcatFromSequence", ["s3"], ["y"], axis=axis, new_axis=new_axis)]
+    compare(model_of(nodes, [port("x", [2, 3])], ["y"], {"w": last, "at": np.int64(-1)}), {"x": RNG.standard_normal((2, 3)).astype(np.float32)})
 
 
 def test_endless_sequences_are_refused() -> None:

@@ -133,8 +133,8 @@ def for_training(declaration: Declaration) -> bool:
 def _no_effect(verb: str, declaration: Declaration, options: Options, training: bool, command: bool) -> str | None:
     """Why an option has no effect on a verb; None where it has one."""
     name, verbs = declaration.name, verbs_of(declaration)
-    if name == "input_group_size" and options.input_group_size == 1:
-        return None                                     # no groups, which is so everywhere
+    if name == "input_group_size" and options.input_group_size == 1 and (verb in verbs or not command):
+        return None                                     # no groups, which is so everywhere; a flag that a command has not is none
     if verb not in verbs:
         shown = [v for v in verbs if v in COMMANDS] if command else verbs
         return f"has no effect on {verb}; it is for {_and(shown or verbs)}."

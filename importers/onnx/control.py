@@ -1,10 +1,12 @@
-"""If, Loop and Scan: known conditions are taken at import, computed ones and loops of static shapes become nodes with regions.
+"""If, Loop and Scan: known conditions are taken at import, computed ones and loops of static shapes become nodes with regions, others whose
+turns are known are unrolled.
 
 Everything else is refused, by a DynamicOperandError where knowing some operand would do.
 """
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,6 +21,7 @@ from tileflow.ops.shape import normal_axis
 
 from .inner import Control, Inner, Results, Walker
 from .site import DynamicOperandError, Site
+from .unroll import unrolled
 from .versions import form
 
 MOST_TURNS = 1 << 40
@@ -60,12 +63,47 @@ def loop(site: Site) -> Control:
 
 
 def _loop(site: Site, importer: Walker) -> Results:
-    """A body whose shapes stay as they are; where it gives slices, turns that are known."""
+    """A region for all turns, or where sizes in the body follow from the turn, or it carries a sequence, each turn in place of the loop."""
     graph: GraphProto = site.attrs["body"]
     initial = site.inputs[2:]
     if len(graph.input) != len(initial) + 2 or len(graph.output) < len(initial) + 1:
         raise ModelError(f"{site.title}: its body has {len(graph.input)} inputs and {len(graph.output)} outputs for {len(initial)} carried values; "
                          "export the model again")
+    try:
+        turn = _turn(site, importer, graph)
+    except UnsupportedError as error:
+        return _unrolled(site, importer, error)
+    return _looped(site, importer, turn)
+
+
+def _unrolled(site: Site, importer: Walker, error: UnsupportedError) -> Results:
+    """The turns one after the other; `error`: why there is no region for all of them."""
+    try:
+        results = unrolled(site, importer)
+    except UnsupportedError as inner:
+        raise (error if isinstance(error, DynamicOperandError) else inner) from None
+    if results is None:
+        raise error
+    return results
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A loop's body as a region: its inputs, whether it goes on (nothing where it always does), what it hands on and its slices.
+
+    moving: which carried values it changes.
+    """
+
+    scope: Inner
+    formals: Sequence[Value]
+    go_on: Sequence[Value]
+    made: Sequence[Value]
+    moving: Sequence[int]
+
+
+def _turn(site: Site, importer: Walker, graph: GraphProto) -> _Turn:
+    """The body, in which the number of the turn is computed, and whose shapes stay as they are."""
+    initial = site.inputs[2:]
     scope = importer.opened()
     turn, word = (v.name for v in graph.input[:2])
     formals = [scope.given(turn, INDEX)]
@@ -85,9 +123,15 @@ def _loop(site: Site, importer: Walker) -> Results:
     for formal, new, i in zip(formals[1:], made, moving, strict=False):
         if formal.type != new.type:
             raise UnsupportedError(f"its body makes {new.type} of '{initial[i]}', which is {formal.type} before the first turn; types must stay")
+    return _Turn(scope, formals, go_on, made, moving)
+
+
+def _looped(site: Site, importer: Walker, turn: _Turn) -> Results:
+    """A Loop of the graph; where it gives slices, turns that are known."""
+    scope, go_on, made, moving, initial = turn.scope, turn.go_on, turn.made, turn.moving, site.inputs[2:]
     importer.depends(site.node, scope.read)
     captures = _captures([scope])
-    region = _drawless(_region(scope, [*go_on, *made], formals, captures))
+    region = _drawless(_region(scope, [*go_on, *made], turn.formals, captures))
     count, operands = _turns(site, bool(go_on), len(made) > len(moving))
     outputs = [site.outputs[i] if i < len(site.outputs) else "" for i in (*moving, *range(len(initial), len(site.outputs)))]
     found = site.builder.emit(Loop(region, len(moving), 0, count, bool(go_on)),

@@ -1,7 +1,8 @@
 """Nodes that stand for other nodes: functions of the model itself, and operators that ONNX defines by simpler ones (HardSwish, Gelu)."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -9,6 +10,8 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
 from tileflow.graph import TensorType
+
+from .unfold import graphs_of
 
 if TYPE_CHECKING:
     from .site import Site
@@ -110,11 +113,21 @@ def _renamed(node: NodeProto, names: Mapping[str, str], prefix: str, attributes:
 
 
 def renamed_graph(graph: GraphProto, names: Mapping[str, str], prefix: str) -> GraphProto:
-    """A copy of an inner graph in which other names than these begin with `prefix`."""
+    """A copy of an inner graph whose own names begin with `prefix`, but for those in `names`."""
     copy = GraphProto()
     copy.CopyFrom(graph)
-    _rename_graph(copy, names, prefix, {})
+    _rename_graph(copy, {"": "", **{free: free for free in free_names(graph)}, **names}, prefix, {})
     return copy
+
+
+def free_names(graph: GraphProto) -> Iterator[str]:
+    """Names that a graph reads and does not make."""
+    made = {*(v.name for v in graph.input), *(t.name for t in graph.initializer), *(s.values.name for s in graph.sparse_initializer)}
+    for node in graph.node:
+        inner = itertools.chain.from_iterable(free_names(g) for g in graphs_of(node))
+        yield from (name for name in (*node.input, *inner) if name and name not in made)
+        made.update(node.output)
+    yield from (v.name for v in graph.output if v.name not in made)
 
 
 def _rename_graph(graph: GraphProto, names: Mapping[str, str], prefix: str, attributes: Mapping[str, AttributeProto]) -> None:

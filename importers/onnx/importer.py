@@ -236,7 +236,7 @@ class Importer:
         return results
 
     def depends(self, node: NodeProto, names: Iterable[str]) -> None:
-        """A node depends on what its regions read, too."""
+        """A node depends on more than its operands: on what its regions read, on what stands in its place."""
         for name in filter(None, node.output):
             self._parents[name] = (*self._parents.get(name, ()), *names)
 
@@ -290,12 +290,19 @@ class Importer:
         return [self.scope.result(name) if name else None for name in outputs]
 
     def _inlined(self, node: NodeProto, graph: GraphProto, opset: Mapping[str, int]) -> Sequence[Value | np.ndarray]:
-        """A branch in place of its node; its initializers are constants."""
+        """A branch in place of its node."""
+        with self.scope.builder.at(Origin((self._label(node),))):
+            self.walk(graph, opset)
+        self.depends(node, [v.name for v in graph.output])
+        return [self.scope.result(v.name) for v in graph.output]
+
+    def walk(self, graph: GraphProto, opset: Mapping[str, int]) -> None:
+        """Import an inner graph into the scope at hand; its initializers are constants."""
         for tensor in graph.initializer:
             self.scope.enter(tensor.name, self.scope.tensor(tensor), "the file")
-        with self.scope.builder.at(Origin((self._label(node),))):
-            self._nested(graph.node, opset)
-        return [self.scope.result(v.name) for v in graph.output]
+        if graph.sparse_initializer:
+            raise UnsupportedError("it holds sparse initializers; store them as plain ones")
+        self._nested(graph.node, opset)
 
     # Regions
 
@@ -315,13 +322,9 @@ class Importer:
             scope.leave()
 
     def fill(self, scope: Inner, graph: GraphProto, opset: Mapping[str, int]) -> Inner:
-        """Import a branch or a body into a region; its initializers are constants."""
+        """Import a branch or a body into a region."""
         with self.around(scope):
-            for tensor in graph.initializer:
-                scope.enter(tensor.name, scope.tensor(tensor), "the file")
-            if graph.sparse_initializer:
-                raise UnsupportedError("it holds sparse initializers; store them as plain ones")
-            self._nested(graph.node, opset)
+            self.walk(graph, opset)
         return scope
 
     def _nested(self, nodes: Iterable[NodeProto], opset: Mapping[str, int]) -> None:
@@ -340,12 +343,12 @@ class Importer:
             raise DynamicOperandError(why, dynamic) if dynamic else UnsupportedError(why)
 
     def _ancestors(self, errors: Iterable[UnsupportedError]) -> frozenset[str]:
-        """The graph inputs that the tensors depend on that had to be known."""
+        """The inputs that the tensors depend on that had to be known: the model's, or in a run in pieces what is there."""
         seen = {name for error in errors if isinstance(error, DynamicOperandError) for name in error.names}
         stack = list(seen)
         while stack:
             for parent in self._parents.get(stack.pop(), ()):
-                if parent and parent not in seen:
+                if parent and parent not in seen and self.scope.known(parent) is None:
                     seen.add(parent)
                     stack.append(parent)
-        return frozenset(p.name for p in self.model.inputs if p.name in seen)
+        return frozenset(seen.intersection(self.scope.binding.types))

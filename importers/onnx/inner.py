@@ -26,10 +26,13 @@ class Walker(Protocol):
         """Nodes made within the block are the region's."""
 
     def fill(self, scope: Inner, graph: GraphProto, opset: Mapping[str, int]) -> Inner:
-        """Import a branch or a body into a region; its initializers are constants."""
+        """Import a branch or a body into a region."""
+
+    def walk(self, graph: GraphProto, opset: Mapping[str, int]) -> None:
+        """Import an inner graph into the scope at hand; its initializers are constants."""
 
     def depends(self, node: NodeProto, names: Iterable[str]) -> None:
-        """A node depends on what its regions read, too."""
+        """A node depends on more than its operands: on what its regions read, on what stands in its place."""
 
 
 Control = Callable[[Walker], Results]

@@ -10,6 +10,7 @@ from tileflow.errors import ShapeError
 from tileflow.graph import Value
 from tileflow.ops.shape import normal_axis
 
+from .join import joined
 from .site import Site
 from .versions import form
 
@@ -38,21 +39,44 @@ def split_to_sequence(site: Site) -> Sequence[None]:
     return [None]
 
 
-@form("SequenceConstruct")
+@form("SequenceConstruct", "SequenceEmpty")
 def sequence_construct(site: Site) -> Sequence[None]:
     site.scope.sequences[site.outputs[0]] = tuple(site.value(i) for i in range(len(site.inputs)))
     return [None]
 
 
+@form("SequenceInsert")
+def sequence_insert(site: Site) -> Sequence[None]:
+    """Before the place; at the end without one."""
+    parts = _sequence(site)
+    at = _place(site, 2, len(parts), len(parts) + 1) if site.has(2) else len(parts)
+    site.scope.sequences[site.outputs[0]] = (*parts[:at], site.value(1), *parts[at:])
+    return [None]
+
+
 @form("SequenceAt")
 def sequence_at(site: Site) -> Sequence[Value]:
-    parts, given = _sequence(site), site.static(1)
+    parts = _sequence(site)
+    return [parts[_place(site, 1, len(parts), len(parts))]]
+
+
+@form("ConcatFromSequence")
+def concat_from_sequence(site: Site) -> Sequence[Value]:
+    parts = _sequence(site)
+    if not parts:
+        raise ShapeError(f"{site.title} joins a sequence that is empty, so that there is no type to make; export the model again")
+    return [joined(site, parts, site.attrs["axis"], bool(site.attrs.get("new_axis", 0)))]
+
+
+def _place(site: Site, i: int, length: int, places: int) -> int:
+    """Input `i` as one of so many places of a sequence of this length, counted from the end where negative."""
+    given = site.static(i)
     if given.size != 1:
         raise ShapeError(f"{site.title} takes one place of a sequence; its operand {list(given.shape)} holds {given.size}")
     place = int(given.reshape(-1)[0])
-    if not -len(parts) <= place < len(parts):
-        raise ShapeError(f"{site.title} takes element {place} of a sequence of {len(parts)}; export the model again")
-    return [parts[place]]
+    if not -length <= place < places:
+        raise ShapeError(f"{site.title} takes element {place} of a sequence of {length}; export the model again")
+    return place + length if place < 0 else place
 
 
 @form("SequenceLength")

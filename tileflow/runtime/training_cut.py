@@ -91,7 +91,13 @@ class TrainingCut:
             raise UnsupportedError(f"{self._cutter.model.where}: sizes within a branch, a body or a function follow from data at "
                                    f"{_listed(nodes)}, and training needs one program: export the model without it, or let the sizes be constants.")
         for name in new:
-            weights = self._weights_before(name, makers)
+            weights = [at for at in self._before([name], makers) if at in self._trained]
+            sizes = self._before(sorted(piece.deciding.get(makers[name], ())), makers)
+            if weights and sizes and self._trained.isdisjoint(sizes):
+                inputs = [port.name for port in self._cutter.model.inputs if port.name in sizes]
+                raise UnsupportedError(
+                    f"{self._cutter.model.where}: within {title(makers[name].node)} sizes follow from data (of {_names(inputs)}), and training needs "
+                    f"one program. Export the model with constants there: bags of embeddings, say, as a matrix [bags, indices] without offsets.")
             if weights:
                 raise UnsupportedError(
                     f"{self._cutter.model.where}: at {title(makers[name].node)} sizes follow from numbers that training changes (by "
@@ -99,21 +105,19 @@ class TrainingCut:
                     f"node for the loss, or let a constant decide, as the k of a TopK.")
         self._deciding = tuple(sorted({*self._deciding, *new}))
 
-    def _weights_before(self, name: str, makers: Mapping[str, Step]) -> list[str]:
-        """The weights that are trained on whose numbers a name depends."""
-        seen, stack, found = {name}, [name], []
+    def _before(self, names: Sequence[str], makers: Mapping[str, Step]) -> list[str]:
+        """These names, and those on whose numbers they depend."""
+        found = dict.fromkeys(names)
+        stack = list(names)
         while stack:
-            at = stack.pop()
-            if at in self._trained:
-                found.append(at)
-            step = makers.get(at)
+            step = makers.get(stack.pop())
             if step is None or (step.node.op_type in SHAPES and step.node.domain in ("", "ai.onnx")):
                 continue
             for read in step.reads:
-                if read not in seen:
-                    seen.add(read)
+                if read not in found:
+                    found[read] = None
                     stack.append(read)
-        return found
+        return list(found)
 
 
 def _key(frame: Frame, read: Mapping[str, Datum]) -> tuple[Any, ...]:

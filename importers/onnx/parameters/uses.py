@@ -65,7 +65,7 @@ def uses_of(model: OnnxModel, known: Mapping[tuple[int, int], str]) -> dict[str,
         for inner in bodies(node):
             for index, name in enumerate(inner.input):
                 if name in same and inner.op_type not in NOT_READING:
-                    role = declared_role(inner, index, model.opset)
+                    role = _role_inside(inner, index, model.opset)
                     found[same[name]].append(Use(name, inner, index, None, dims[same[name]], role))
     return found
 
@@ -83,6 +83,12 @@ def declared_role(node: NodeProto, index: int, opset: Mapping[str, int]) -> str:
     return FORMALS.get(formals[index].name, DATA) if index < len(formals) else DATA
 
 
+def _role_inside(node: NodeProto, index: int, opset: Mapping[str, int]) -> str:
+    """What an operand is for of a node in a branch or body, where nothing is followed behind operators that only move elements."""
+    role = declared_role(node, index, opset)
+    return DATA if role == MOVED else role
+
+
 def _roles_by_value(nodes: Sequence[NodeProto], opset: Mapping[str, int], known: Mapping[tuple[int, int], str]) -> list[list[str]]:
     """For each node the roles of its operands; readers stand behind what they read, so one pass from the end suffices."""
     readers: dict[str, str] = {}
@@ -97,8 +103,7 @@ def _roles_by_value(nodes: Sequence[NodeProto], opset: Mapping[str, int], known:
             readers[name] = most_important((role, readers.get(name, role)))
         for inner in bodies(node):
             for index, name in enumerate(inner.input):
-                role = declared_role(inner, index, opset)
-                role = DATA if role == MOVED else role
+                role = _role_inside(inner, index, opset)
                 readers[name] = most_important((role, readers.get(name, role)))
     return result
 

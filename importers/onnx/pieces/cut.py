@@ -23,6 +23,7 @@ from ..refused import refusal, unsupported
 from ..scope import Scope, StoredAs
 from ..site import DynamicOperandError, Site
 from ..tensors import text_array
+from ..unfold import graphs_of
 from ..weights import Weights
 from .steps import MOST_KEPT, Frame, Step, branch_steps, frame_of
 
@@ -39,6 +40,7 @@ class Piece:
 
     inputs: the names that the graph's inputs stand for. results: for each name that the graph makes its place among the outputs, or the places of
     a sequence's parts. known: names whose data are known already. weights: the elements of the graph's states. rest: None where all is done.
+    deciding: for hosted steps with graphs of their own the model's inputs from which sizes in these follow.
     """
 
     graph: Graph | None
@@ -48,6 +50,7 @@ class Piece:
     weights: Mapping[str, np.ndarray]
     hosted: tuple[Step, ...]
     rest: Frame | None
+    deciding: Mapping[Step, frozenset[str]] = field(default_factory=dict)
 
 
 class _Again(Exception):
@@ -164,6 +167,7 @@ class _Cut:
                 raise UnsupportedError(f"functions and branches come to more than {MOST_STEPS} nodes, or are nested more than {NESTED} deep; "
                                        f"flatten the model with onnx.inliner")
             wait = any(name in self.late or name in self.others for name in step.reads)
+            self.importer.depends(step.node, step.reads)
             error = None if wait else self.importer.attempt(step.node, step.opset)
             if not wait and error is None:
                 self.makers.update(dict.fromkeys(step.writes, step))
@@ -302,7 +306,9 @@ class _Cut:
         graph, weights = self._graph(named)
         self.cutter.warnings += [w for w in self.scope.warnings if w not in self.cutter.warnings]
         inputs = tuple(self.scope.inputs[v] for v in graph.inputs) if graph is not None else ()
-        return Piece(graph, inputs, results, known, weights, tuple(hosted), following)
+        errors = {step: self.blocked[step] for step in hosted if step in self.blocked and any(True for _ in graphs_of(step.node))}
+        deciding = {step: error.names for step, error in errors.items() if isinstance(error, DynamicOperandError)}
+        return Piece(graph, inputs, results, known, weights, tuple(hosted), following, deciding)
 
     def _graph(self, named: list[tuple[str, Value]]) -> tuple[Graph | None, dict[str, np.ndarray]]:
         if not named:

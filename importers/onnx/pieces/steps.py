@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnx import AttributeProto, GraphProto, NodeProto, helper
 
-from ..functions import renamed_graph
+from ..functions import free_names, renamed_graph
 from ..model import Port, port_of
 from ..unfold import graphs_of
 
@@ -87,16 +87,6 @@ def frame_of(steps: Sequence[Step], wanted: Iterable[str], formals: tuple[Port, 
     return Frame(tuple(kept), wanted, formals, results, tuple(name for name in read if name not in made))
 
 
-def free_names(graph: GraphProto) -> Iterator[str]:
-    """Names that a graph reads and does not make."""
-    made = {*(v.name for v in graph.input), *(t.name for t in graph.initializer), *(s.values.name for s in graph.sparse_initializer)}
-    for node in graph.node:
-        inner = itertools.chain.from_iterable(free_names(g) for g in graphs_of(node))
-        yield from (name for name in (*node.input, *inner) if name and name not in made)
-        made.update(node.output)
-    yield from (v.name for v in graph.output if v.name not in made)
-
-
 def constants_of(graph: GraphProto) -> list[NodeProto]:
     """The initializers of an inner graph as nodes."""
     dense = [helper.make_node("Constant", [], [t.name], value=t) for t in graph.initializer]
@@ -113,7 +103,7 @@ def branch_steps(step: Step, name: str) -> list[Step]:
     if name not in step.expansions:
         graph = next(a.g for a in step.node.attribute if a.name == name)
         prefix = f"{step.writes[0] if step.writes else name}/"
-        inner = renamed_graph(graph, {"": "", **{free: free for free in free_names(graph)}}, prefix)
+        inner = renamed_graph(graph, {}, prefix)
         nodes = [*constants_of(inner), *inner.node]
         nodes += [helper.make_node("Identity", [v.name], [output]) for v, output in zip(inner.output, step.node.output, strict=False) if output]
         step.expansions[name] = [Step(node, step.opset) for node in nodes]
