@@ -52,6 +52,15 @@ def test_a_run_in_which_no_update_counted(tmp_path: Path, capsys: pytest.Capture
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["updates"] == 8
 
 
+def test_rows_whose_end_nobody_knew_count_as_others(tmp_path: Path):
+    """An epoch of a generator has as many updates as it gave."""
+    def rows() -> Any:
+        return ((x * np.float32(1e30), y) for x, y in zip(X, Y, strict=True))
+    with pytest.raises(NoUpdateError, match="No update of epoch 1 counted: in each of its 4"):
+        tileflow.train(net(), data=rows, out=str(tmp_path / "a"), **OPTIONS)
+    tileflow.train(net(), data=lambda: zip(X, Y, strict=True), out=str(tmp_path / "b"), **OPTIONS)
+
+
 def test_a_run_whose_last_update_counted_is_a_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     words = ["train", *table(tmp_path, 1.0), "--precision", "16-mixed", "--out", str(tmp_path / "run")]
     assert cli.main([*words, "--epochs", "0"]) == 0                        # nothing to skip

@@ -101,6 +101,8 @@ class Trainer:
         batch = self.options.combined_batch_size
         self.schedule = Schedule.of(len(self.train) // batch * batch if self.train.is_open else len(self.train), self.options)
         self._rest: dict[Step, TrainingModel] = {}
+        self._length = self.schedule.length
+        """Updates of an epoch; of data that end where they end, those of the last one."""
         self._logged = 0
         """Updates of the checkpoint that the run goes on from."""
         self._stop = threading.Event()
@@ -240,6 +242,7 @@ class Trainer:
         record.learning_rate = self.rates[-1] if self.rates and self.rates[-1] == self.rates[-1] else None
         self._observe(record)
         self.history.append(record)
+        self._length = self.updates_in_epoch
         self.epoch, self.running, self.updates_in_epoch = self.epoch + 1, Running(), 0
         if self.options.checkpoint_every and self.epoch % self.options.checkpoint_every == 0 and self.epoch < self.options.epochs:
             self.save()
@@ -250,7 +253,7 @@ class Trainer:
 
     def _counted_none(self, record: Epoch) -> bool:
         """All updates of an epoch were skipped."""
-        return 0 < self.schedule.length <= record.skipped
+        return 0 < self._length <= record.skipped
 
     def _check_watched(self) -> None:
         """Raise OptionError where a schedule looks at a metric that no epoch will have."""
