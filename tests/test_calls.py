@@ -143,9 +143,10 @@ def test_a_shape_is_imported_once(tmp_path: Path, imports: list[tuple[str, bool 
     written = [name for name, _ in imports if name != path.name]
     assert len(written) == 1                                                         # the trained file is read again
     assert imports.count((path.name, True)) == imports.count((path.name, False)) == 1
+    assert imports.count((path.name, None)) == 1                                     # what it will be, before anything is trained
     result.evaluate()
     result.evaluate((data[0][:16], data[1][:16]))
-    assert len(imports) == 3
+    assert len(imports) == 4
     imports.clear()
     tileflow.infer(path, data=data[0], micro_batch_size=8, threads=1)
     assert imports == [(path.name, False)]

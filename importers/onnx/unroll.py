@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import GraphProto
 
+from tileflow.errors import ModelError
 from tileflow.graph import Value
 
 from .functions import renamed_graph
@@ -24,12 +25,16 @@ def unrolled(site: Site, importer: Walker) -> Results | None:
 
     Raises:
         UnsupportedError: as the import of the body does.
+        ModelError: the number of turns, or whether there is one, is no single number.
     """
     graph: GraphProto = site.attrs["body"]
     scope, carried = site.scope, site.inputs[2:]
     limit, word = site.known(0), site.known(1)
     if (site.has(0) and limit is None) or (site.has(1) and word is None):
         return None
+    for i, given in enumerate((limit, word)):
+        if given is not None and given.size != 1:
+            raise ModelError(f"{site.title}: its input {i} must be one number and has shape {list(given.shape)}; export the model again")
     most = min(MOST, MOST_NODES // max(sum(1 for _ in every_node(graph.node)), 1))
     turns = most + 1 if limit is None else min(int(limit.reshape(-1)[0]), most + 1)
     on = word is None or bool(word.reshape(-1)[0])
@@ -45,7 +50,7 @@ def unrolled(site: Site, importer: Walker) -> Results | None:
         scope.enter(at + go_on, np.array(True), "the loop")
         importer.walk(made, site.opsets)
         known = scope.known(made.output[0].name)
-        if known is None:
+        if known is None or known.size != 1:
             return None
         names = [v.name for v in made.output[1:]]
         carried = names[:len(carried)]

@@ -219,6 +219,16 @@ def clip(site: Site) -> Sequence[Value]:
     return site.finish("Min", x, site.value(2)) if site.has(2) else (x,)
 
 
+@form("STFT")
+def stft(site: Site) -> Sequence[Value]:
+    """A real signal may lack its axis of parts, as ONNX Runtime takes it: [n, elements]."""
+    if site.value(0).type.rank != 2:
+        return site.generic()
+    op, (_, *others) = site.declared()
+    signal = site.builder.Unsqueeze(site.value(0), axes=(2,))
+    return site.builder.emit(op, signal, *[None if i is None else site.value(i) for i in others], names=tuple(site.outputs))
+
+
 @form("Dropout")
 def dropout(site: Site) -> Sequence[Value | np.ndarray]:
     """Until opset 12 the file's Dropout does nothing; later it has a training_mode; the importer's `training` overrides both.

@@ -231,7 +231,7 @@ class DFT(Op):
 
 @op("STFT")
 class STFT(Op):
-    """Fourier transforms of frames of a signal [n, elements, 1 or 2] or [n, elements], `frame_step` apart, times `window`: [n, frames, bins, 2].
+    """Fourier transforms of frames of a signal [n, elements, 1 or 2], `frame_step` apart, times `window`: [n, frames, bins, 2].
 
     frame_length: elements of a frame (absent: those of the window). onesided: the first half of the bins, and one. Operands: signal, window.
     """
@@ -242,7 +242,7 @@ class STFT(Op):
 
     @classmethod
     def samples(cls) -> list[Sample]:
-        return [sample((2, 12, 1), (6,), frame_step=2), sample((2, 12), (6,), frame_step=2), sample((1, 11, 1), frame_step=3, frame_length=5),
+        return [sample((2, 12, 1), (6,), frame_step=2), sample((1, 11, 1), frame_step=3, frame_length=5),
                 sample((1, 10, 2), (4,), frame_step=2, frame_length=4, onesided=0)]
 
     def frames(self, x: TensorType, window: TensorType | None) -> tuple[int, int]:
@@ -259,17 +259,16 @@ class STFT(Op):
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x, window = present(types[0]), types[1] if len(types) > 1 else None
-        if x.rank not in (2, 3):
-            raise ShapeError(f"the signal is {x}; it must be [n, elements, 1 or 2] or [n, elements].")
-        _check(x if x.rank == 3 else x.with_shape((*x.shape, 1)), "signal")
+        _check(x, "signal")
+        if x.rank != 3:
+            raise ShapeError(f"the signal is {x}; it must be [n, elements, 1 or 2].")
         frames, length = self.frames(x, window)
-        return self.transform(length).infer(x.with_shape((x.shape[0], frames, length, *(x.shape[2:] or (1,)))))
+        return self.transform(length).infer(x.with_shape((x.shape[0], frames, length, x.shape[2])))
 
     def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value]:
         """Frames are made of pieces as long as the longest that divides frames and steps."""
         x, window = present(inputs[0]), inputs[1] if len(inputs) > 1 else None
-        (frames, length), (n, total) = self.frames(x.type, None if window is None else window.type), x.shape[:2]
-        parts = x.shape[2] if x.type.rank == 3 else 1
+        (frames, length), (n, total, parts) = self.frames(x.type, None if window is None else window.type), x.shape
         piece = math.gcd(length, self.frame_step)
         used = (frames - 1) * self.frame_step + length
         if used < total:
