@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from exported_files import by_pytorch, called, f4, signed, zeros
-from onnx import ModelProto
+from exported_files import by_pytorch, called, f4, ones, signed, zeros
+from onnx import ModelProto, numpy_helper
 from onnx_models import imported, node, port
 
 from tileflow.importers.onnx import Imported
@@ -14,6 +14,7 @@ AS_WEIGHTS = "Trained as weights of their own, although the exporter computed th
 PERHAPS = "Trained as weights of their own, although the exporter computed them, perhaps from parameters: "
 CONSTANTS = "Not trained, because the exporter computed them from parameters: "
 UNREAD = "Nothing in the file reads these parameters of the network: "
+IDLE = "Not trained, because no node of the file reads them, nor any like them: "
 PADDING = "Trained with the row of padding, which PyTorch leaves as it is (padding_idx) and ONNX has no word for: "
 INSTANCES = "Instance normalisation with running statistics, for which ONNX has no operator: "
 
@@ -89,15 +90,43 @@ def test_a_signature_that_is_not_the_names_own_says_nothing() -> None:
     assert said(proto, PERHAPS)
 
 
-def test_parameters_that_nothing_reads() -> None:
-    """A merged layer's; not that of a module that reads another one's in its place, a tie."""
-    def embedding(module: str, parameter: str, x: str, y: str) -> list:
-        return [called(node("Gather", [parameter, x], [y], f"node_{y}"), module, f"embedding(%p_{parameter.replace('.', '_')}, %{x})")]
-    nodes = [*embedding("a", "a.weight", "ids", "e"), *embedding("b", "a.weight", "ids", "f"), node("Add", ["e", "f"], ["g"]),
-             called(node("Mul", ["g", "mul"], ["y"], "node_mul"), "", "mul(%g, %mul)")]
-    proto = by_pytorch(nodes, [port("ids", [2, 3], "int64")], {"a.weight": f4(5, 4), "mul": f4(4)})
-    signed(proto, ["a.weight", "b.weight", "norm.weight"], {"mul": ["val_0"]})
-    assert said(proto, UNREAD)[0].startswith("norm.weight. ")
+def embeddings(tables: dict[str, str], norm: np.ndarray, *more: str) -> ModelProto:
+    """Modules that read these tables, and a norm's scale, among `more` parameters in the signature."""
+    nodes = [called(node("Gather", [table, f"ids{i}"], [f"e{i}"], f"node_{i}"), module,
+                    f"embedding(%p_{table.replace('.', '_')}, %ids{i})") for i, (module, table) in enumerate(tables.items())]
+    nodes += [node("Add", ["e0", "e1"], ["s"]), called(node("Mul", ["s", "input_norm.weight"], ["y"], "node_mul"), "input_norm",
+                                                       "mul(%s, %p_input_norm_weight)")]
+    weights = dict.fromkeys(tables.values(), f4(5, 4)) | {"input_norm.weight": norm}
+    proto = by_pytorch(nodes, [port(f"ids{i}", [2, 3], "int64") for i in range(2)], weights)
+    return signed(proto, [*more, *tables.values(), "input_norm.weight"], {})
+
+
+@pytest.mark.parametrize(("norm", "more", "lost", "idle"), [
+    (ones(4), ["output_norm.weight"], "output_norm.weight", ""), (f4(4), ["deep.norm.weight"], "", "deep.norm.weight"),
+    (ones(4), ["output_norm.bias"], "", "output_norm.bias"), (ones(4), ["pooler.weight", "pooler.bias"], "", "pooler.weight, pooler.bias"),
+    (f4(4), ["input_norm2.weight"], "input_norm2.weight", ""), (f4(4), [], "", ""),
+    (ones(4), ["shared.weight", "decoder.tokens.weight"], "", ""), (ones(4), ["deep.shared.weight"], "", "deep.shared.weight")],
+    ids=["equal", "of other values", "of another kind", "never used", "copied", "none", "tied", "elsewhere"])
+def test_parameters_that_nothing_reads(norm: np.ndarray, more: list[str], lost: str, idle: str) -> None:
+    """A merged layer's are lost. Not those of a module that reads another one's in its place and other names of that, which are ties; what the
+    network may never have used is said apart."""
+    proto = embeddings({"encoder.tokens": "head.weight", "head": "head.weight"}, norm, *more)
+    assert [text.partition(". ")[0] for text in said(proto, UNREAD)] == [lost] * bool(lost)
+    assert [text.partition(". ")[0] for text in said(proto, IDLE)] == [idle] * bool(idle)
+
+
+def test_tables_of_equal_elements_are_no_tie() -> None:
+    """Two modules that read one name, whose elements are all zero: as an exporter merges them."""
+    proto = embeddings({"encoder.tokens": "head.weight", "head": "head.weight"}, f4(4), "shared.weight")
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(zeros(5, 4), "head.weight"))
+    assert [text.partition(". ")[0] for text in said(proto, IDLE)] == ["shared.weight"]
+
+
+def test_a_file_that_no_optimiser_saw_has_lost_nothing() -> None:
+    proto = embeddings({"encoder.tokens": "head.weight", "head": "head.weight"}, ones(4), "output_norm.weight")
+    proto.graph.node.append(node("Transpose", ["head.weight"], ["turned"], perm=[1, 0]))
+    assert not said(proto, UNREAD)
+    assert not said(proto, IDLE)
 
 
 def test_a_zero_bias_beside_a_computed_weight_is_trained_again() -> None:

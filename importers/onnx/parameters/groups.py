@@ -124,22 +124,6 @@ class Evidence:
             return UNKNOWN
         return ("module", f"{module}{ROLE}{use.role}" if shared and self.is_filled(tensor) else module)
 
-    def unread(self) -> list[str]:
-        """The parameters in the network's signature that no node of an optimised file reads: the exporter computed with them, merged or dropped
-        them, or the network never uses them. One of a module that reads another module's in its place is tied to that."""
-        if not self.origins.computed:
-            return []
-        placeholders = self.placeholders
-        found = {*placeholders.known, *placeholders.given.values()}
-        borrowing = {self.scopes.module(use.node) for uses in self.uses.values() for use in uses if self._is_borrowed(use)}
-        return [name for placeholder, name in self.origins.parameters.items() if placeholder not in found and parent(name) not in borrowing]
-
-    def _is_borrowed(self, use: Use) -> bool:
-        """A module reads another module's parameter."""
-        given = self.placeholders.given.get((use.place or 0, use.index), "")
-        name = self.origins.parameters.get(given)
-        return name is not None and parent(name) != self.scopes.module(use.node)
-
     def _is_tie(self, tensor: str, found: dict[Key, list[Use]]) -> bool:
         roles = {use.role for uses in found.values() for use in uses}
         return roles >= MATRICES and all(kind in ("module", "unknown") for kind, _ in found) and not self.is_filled(tensor)
