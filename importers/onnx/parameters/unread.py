@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from .groups import Evidence
 from .scopes import last_word, parent
-from .uses import Use
 
 WORD, NUMBER = re.compile(r"[^\W\d_]+"), re.compile(r"\d+")
 GENERAL = {"weight", "bias"}
@@ -25,7 +24,7 @@ def unread(evidence: Evidence) -> tuple[list[str], list[str]]:
     placeholders, parameters = evidence.placeholders, evidence.origins.parameters
     found = {*placeholders.known, *placeholders.given.values()}
     borrowed = [(evidence.scopes.module(use.node) or "", name, tensor) for tensor, uses in evidence.uses.items() for use in uses
-                if (name := _given(evidence, use)) is not None and parent(name) != evidence.scopes.module(use.node)]
+                if (name := evidence.parameter(use)) is not None and parent(name) != evidence.scopes.module(use.node)]
     borrowing = {module for module, _, _ in borrowed}
     ties = {(module, base) for module, base, tensor in borrowed if not evidence.is_filled(tensor)}
     read, order = set(_read(evidence)), list(parameters.values())
@@ -39,15 +38,10 @@ def _is_as_exported(evidence: Evidence) -> bool:
     return any(node.op_type == "Transpose" and node.input and node.input[0] in evidence.model.tensors for node in evidence.nodes)
 
 
-def _given(evidence: Evidence, use: Use) -> str | None:
-    """The parameter, as the network calls it, that a call takes at this operand."""
-    return None if use.place is None else evidence.origins.parameters.get(evidence.placeholders.given.get((use.place, use.index), ""))
-
-
 def _read(evidence: Evidence) -> Iterator[tuple[str, bool]]:
     """The parameters that are read, or are in a result that is, each with whether all its elements are one number."""
     for tensor, uses in evidence.uses.items():
-        for name in (*evidence.origins.computed.get(tensor, ()), *filter(None, (_given(evidence, use) for use in uses))):
+        for name in (*evidence.origins.computed.get(tensor, ()), *filter(None, (evidence.parameter(use) for use in uses))):
             yield name, evidence.is_filled(tensor)
 
 
