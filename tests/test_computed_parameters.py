@@ -1,11 +1,15 @@
 """Tensors that an exporter computed from parameters: what is trained of them, and that it is said; what else a file has lost."""
 from __future__ import annotations
 
+import io
+from typing import Any
+
 import numpy as np
 import pytest
 from exported_files import by_pytorch, called, f4, ones, signed, zeros
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto, load_from_string, numpy_helper
 from onnx_models import imported, node, port
+from peers import needs
 
 from tileflow.importers.onnx import Imported
 
@@ -161,6 +165,20 @@ def test_where_only_names_and_elements_show_it(proto: ModelProto, doubtful: bool
     assert all(s.trainable for s in read(proto).graph.parameters)
 
 
+@pytest.mark.parametrize(("fold", "opset", "names"), [
+    (True, 17, ["onnx::MatMul_13"]), (False, 17, ["original0", "original1"]), (True, 18, ["original0", "original1"])])
+def test_weight_normalisation_before_a_product_and_the_remedy_of_the_guide(fold: bool, opset: int, names: list[str]) -> None:
+    """The exporter transposes the weight in any case: what it computed looks like what it moved, and docs/exporting.md says what helps."""
+    torch = needs("torch")
+    from exported_networks import quiet
+    net, file = torch.nn.Sequential(torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 6))), io.BytesIO()
+    with quiet():
+        torch.onnx.export(net, (torch.zeros(2, 3, 4),), file, dynamo=False, opset_version=opset, do_constant_folding=fold)
+    result = read(load_from_string(file.getvalue()))
+    assert [s.name.rpartition(".")[2] for s in result.graph.parameters] == ["bias", *names]
+    assert not result.warnings
+
+
 def test_vectors_of_spectral_normalisation_are_not_trained() -> None:
     nodes = [node("Identity", ["fc.weight_orig"], ["onnx::MatMul_9"], "Identity_0"),
              node("MatMul", ["onnx::MatMul_9", "fc.weight_v"], ["a"], "/MatMul"),
@@ -171,6 +189,66 @@ def test_vectors_of_spectral_normalisation_are_not_trained() -> None:
     assert [s.name for s in read(proto).graph.parameters] == ["fc.weight_orig"]
     alone = by_pytorch([node("MatMul", ["x", "fc.weight_v"], ["y"], "/fc/MatMul")], [port("x", [2, 4])], {"fc.weight_v": f4(4, 6)})
     assert [s.name for s in read(alone).graph.parameters] == ["fc.weight_v"], "weight normalisation has a parameter of that name"
+
+
+def frozen_norm(*absent: str, operator: bool = False) -> ModelProto:
+    """A convolution and a batch normalisation by its running statistics, in arithmetic or as the operator, without some of its tensors."""
+    weights = {f"bn.{name}": f4(3) ** 2 for name in ("weight", "bias", "running_mean", "running_var") if name not in absent}
+    conv, *names = node("Conv", ["x", "conv.weight"], ["c"], "/conv/Conv"), *weights
+    if operator:
+        nodes = [node("BatchNormalization", ["c", *names], ["y"], "/bn/BatchNormalization")]
+    else:
+        ends = ["c", *(f"/bn/{i}" for i in range(len(names) - 1)), "y"]
+        shape = node("Constant", [], ["shape"], "/bn/Constant", value=numpy_helper.from_array(np.array([1, -1, 1, 1])))
+        nodes = [shape, *(made for i, name in enumerate(names) for made in (
+            node("Reshape", [name, "shape"], [f"/bn/r{i}"], f"/bn/Reshape_{i}"),
+            node("Mul" if i % 3 == 0 else "Add", [ends[i], f"/bn/r{i}"], [ends[i + 1]], f"/bn/{i}")))]
+    return by_pytorch([conv, *nodes], [port("x", [2, 2, 4, 4])], {"conv.weight": f4(3, 2, 1, 1)} | weights)
+
+
+FROZEN = "Not trained (of a batch normalisation that computes with its running statistics, as frozen ones do): "
+
+
+def test_a_frozen_norms_buffers_are_not_trained() -> None:
+    """Its weight and bias are called as parameters are; the older exporter says of no tensor which it is."""
+    proto = frozen_norm()
+    assert [s.name for s in read(proto).graph.parameters] == ["conv.weight"]
+    assert said(proto, FROZEN) == ["bn.weight, bn.bias. To train them, use trainable."]
+    assert [s.name for s in imported(proto, training=True, trainable=["bn.weight"]).graph.parameters] == ["conv.weight", "bn.weight"]
+
+
+@pytest.mark.parametrize("proto", [frozen_norm("running_mean", "running_var"), frozen_norm("running_var"), frozen_norm(operator=True)],
+                         ids=["scale and shift", "with a mean", "operator"])
+def test_other_norms_are_trained(proto: ModelProto) -> None:
+    assert [s.name for s in read(proto).graph.parameters] == ["conv.weight", "bn.weight", "bn.bias"]
+    assert not said(proto, FROZEN)
+
+
+@pytest.mark.parametrize("how", ["torchscript training", "dynamo training"])
+@pytest.mark.parametrize("fresh", [True, False])
+def test_frozen_norms_of_an_exporter(how: str, fresh: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two layers as torchvision writes them, whose buffers the older exporter merges where their first values are equal."""
+    torch = needs("torch")
+    from exported_networks import NETWORKS, Network, export, network
+
+    class FrozenNorm(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name, value in (("weight", 1), ("bias", 0), ("running_mean", 0), ("running_var", 1)):
+                self.register_buffer(name, torch.full((4,), float(value)) if fresh else torch.rand(4) + 0.5)
+
+        def forward(self, x: Any) -> Any:
+            weight, bias, mean, variance = (b.reshape(1, -1, 1, 1) for b in (self.weight, self.bias, self.running_mean, self.running_var))
+            scale = weight * (variance + 1e-5).rsqrt()
+            return x * scale + (bias - mean * scale)
+
+    def make() -> Any:
+        layers = [(torch.nn.Conv2d(n, 4, 3, bias=False), FrozenNorm(), torch.nn.ReLU()) for n in (3, 4)]
+        return torch.nn.Sequential(*(part for layer in layers for part in layer))
+    monkeypatch.setitem(NETWORKS, "frozen", Network(make))
+    proto = export("frozen", network("frozen", perturbed=False), how)
+    assert [s.name for s in read(proto).graph.parameters if s.trainable] == ["0.weight", "3.weight"]
+    assert len(said(proto, FROZEN)) == (how == "torchscript training")
 
 
 # ---- layers in another form --------------------------------------------------------------------------------------------------

@@ -139,8 +139,8 @@ class Evidence:
 
     def called(self, uses: Iterable[Use]) -> str:
         """What the network calls the one parameter that these read; '' where that is not known, or where the tensor holds several."""
-        given = {None if use.place is None else self.placeholders.given.get((use.place, use.index)) for use in uses}
-        known = {self.origins.parameters.get(one, "") for one in given - {None} if one not in self.placeholders.stacked}
+        given = {self.placeholders.given.get((use.place, use.index)) for use in uses if use.place is not None}
+        known = {self.origins.parameters.get(one, "") for one in given if one is not None and one not in self.placeholders.stacked}
         return known.pop() if len(known) == 1 else ""
 
     def _is_tie(self, tensor: str, found: dict[Key, list[Use]]) -> bool:

@@ -34,8 +34,9 @@ def unread(evidence: Evidence) -> tuple[list[str], list[str]]:
 
 
 def _is_as_exported(evidence: Evidence) -> bool:
-    """The exporter's optimiser, which always transposes stored matrices, has not seen the file."""
-    return any(node.op_type == "Transpose" and node.input and node.input[0] in evidence.model.tensors for node in evidence.nodes)
+    """The exporter's optimiser, which makes initializers of constants and of transposed weights, has not seen the file."""
+    return any(node.op_type == "Constant" or (node.op_type == "Transpose" and {*node.input} & evidence.model.tensors.keys())
+               for node in evidence.nodes)
 
 
 def _read(evidence: Evidence) -> Iterator[tuple[str, bool]]:
