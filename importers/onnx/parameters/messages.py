@@ -51,12 +51,16 @@ def _ties(ties: Ties, states: set[str]) -> Found:
         (restored, f"{_count(restored)} that the exporter dropped because {'it is' if len(restored) == 1 else 'they are'} zero, "
                    f"and trained again: {listed(restored)}."),
         (views, f"One parameter in two tensors, trained as one: {listed(views)}."),
-        (kept, f"The file does not say whether the readers of these share one parameter: {listed(kept)}. Each is trained as one; if it is "
-               f"several, use untie (--untie '{next(iter(kept), '')}')."),
-        (merged, f"Trained as one for several modules, because the exporter made one node of theirs: {listed(merged)}. "
+        (kept, f"The file does not say whether the readers of these share one parameter: {_shown(ties, kept)}. Each is trained as one; "
+               f"if it is several, use untie (--untie '{next(iter(kept), '')}')."),
+        (merged, f"Trained as one for several modules, because the exporter made one node of theirs: {_shown(ties, merged)}. "
                  f"To tell them apart, {OPTIMIZE}."),
-        (list(ties.apart), f"These tensors hold one parameter in two forms, which are trained apart: {listed(list(ties.apart))}; {OPTIMIZE}."),
+        (list(ties.apart), f"These tensors hold one parameter in two forms, which are trained apart: {_shown(ties, ties.apart)}; {OPTIMIZE}."),
     ]
+
+
+def _shown(ties: Ties, names: Iterable[str]) -> str:
+    return listed([ties.shown(name) for name in names])
 
 
 def _doubts(verdicts: Mapping[str, Verdict], states: set[str]) -> Found:

@@ -22,7 +22,7 @@ from tileflow.graph import DATA, MOVED, OPS, START, STATISTIC, TRAINED
 from ..checker import schema_of
 from ..model import OnnxModel
 from .placeholders import RESULT, TARGET, call_of
-from .scopes import flattened, is_made_up, last_word, parent
+from .scopes import flattened, is_made_up, last_word
 from .stored import by_cast
 from .ties import Ties
 from .uses import UNIT, Use, declared_role, most_important
@@ -257,8 +257,9 @@ def called_like_a_buffer(f: Facts) -> Verdict | None:
 
 def frozen_norms(f: Facts) -> Verdict | None:
     """A batch normalisation by running statistics, written in plain arithmetic: torchvision's and others for detectors hold buffers only."""
-    statistics = (f"{parent(f.name)}.{word}" for word in ("running_mean", "running_var"))
-    if f.role != DATA or last_word(f.name) not in ("weight", "bias") or not all(name in f.model.initializers for name in statistics):
+    word = last_word(f.name)
+    statistics = (f"{str(f.name).removesuffix(word)}{statistic}" for statistic in ("running_mean", "running_var"))
+    if f.role != DATA or word not in ("weight", "bias") or not all(name in f.model.initializers for name in statistics):
         return None
     return Verdict("constant", "of a batch normalisation that computes with its running statistics, as frozen ones do", "parameters are possible")
 

@@ -19,7 +19,7 @@ GENERAL = {"weight", "bias"}
 
 def unread(evidence: Evidence) -> tuple[list[str], list[str]]:
     """The parameters that an equal one is read in place of, and those of which the file does not say whether the network uses them."""
-    if _is_as_exported(evidence):
+    if not evidence.origins.computed and _is_as_exported(evidence):
         return [], []
     placeholders, parameters = evidence.placeholders, evidence.origins.parameters
     found = {*placeholders.known, *placeholders.given.values()}
