@@ -1,11 +1,15 @@
 """Tensors that an exporter computed from parameters: what is trained of them, and that it is said; what else a file has lost."""
 from __future__ import annotations
 
+import io
+from typing import Any
+
 import numpy as np
 import pytest
-from exported_files import by_pytorch, called, f4, signed, zeros
-from onnx import ModelProto
+from exported_files import by_pytorch, called, f4, ones, signed, zeros
+from onnx import ModelProto, load_from_string, numpy_helper
 from onnx_models import imported, node, port
+from peers import needs
 
 from tileflow.importers.onnx import Imported
 
@@ -14,6 +18,7 @@ AS_WEIGHTS = "Trained as weights of their own, although the exporter computed th
 PERHAPS = "Trained as weights of their own, although the exporter computed them, perhaps from parameters: "
 CONSTANTS = "Not trained, because the exporter computed them from parameters: "
 UNREAD = "Nothing in the file reads these parameters of the network: "
+IDLE = "Not trained, because no node of the file reads them, nor any like them: "
 PADDING = "Trained with the row of padding, which PyTorch leaves as it is (padding_idx) and ONNX has no word for: "
 INSTANCES = "Instance normalisation with running statistics, for which ONNX has no operator: "
 
@@ -89,15 +94,43 @@ def test_a_signature_that_is_not_the_names_own_says_nothing() -> None:
     assert said(proto, PERHAPS)
 
 
-def test_parameters_that_nothing_reads() -> None:
-    """A merged layer's; not that of a module that reads another one's in its place, a tie."""
-    def embedding(module: str, parameter: str, x: str, y: str) -> list:
-        return [called(node("Gather", [parameter, x], [y], f"node_{y}"), module, f"embedding(%p_{parameter.replace('.', '_')}, %{x})")]
-    nodes = [*embedding("a", "a.weight", "ids", "e"), *embedding("b", "a.weight", "ids", "f"), node("Add", ["e", "f"], ["g"]),
-             called(node("Mul", ["g", "mul"], ["y"], "node_mul"), "", "mul(%g, %mul)")]
-    proto = by_pytorch(nodes, [port("ids", [2, 3], "int64")], {"a.weight": f4(5, 4), "mul": f4(4)})
-    signed(proto, ["a.weight", "b.weight", "norm.weight"], {"mul": ["val_0"]})
-    assert said(proto, UNREAD)[0].startswith("norm.weight. ")
+def embeddings(tables: dict[str, str], norm: np.ndarray, *more: str) -> ModelProto:
+    """Modules that read these tables, and a norm's scale, among `more` parameters in the signature."""
+    nodes = [called(node("Gather", [table, f"ids{i}"], [f"e{i}"], f"node_{i}"), module,
+                    f"embedding(%p_{table.replace('.', '_')}, %ids{i})") for i, (module, table) in enumerate(tables.items())]
+    nodes += [node("Add", ["e0", "e1"], ["s"]), called(node("Mul", ["s", "input_norm.weight"], ["y"], "node_mul"), "input_norm",
+                                                       "mul(%s, %p_input_norm_weight)")]
+    weights = dict.fromkeys(tables.values(), f4(5, 4)) | {"input_norm.weight": norm}
+    proto = by_pytorch(nodes, [port(f"ids{i}", [2, 3], "int64") for i in range(2)], weights)
+    return signed(proto, [*more, *tables.values(), "input_norm.weight"], {})
+
+
+@pytest.mark.parametrize(("norm", "more", "lost", "idle"), [
+    (ones(4), ["output_norm.weight"], "output_norm.weight", ""), (f4(4), ["deep.norm.weight"], "", "deep.norm.weight"),
+    (ones(4), ["output_norm.bias"], "", "output_norm.bias"), (ones(4), ["pooler.weight", "pooler.bias"], "", "pooler.weight, pooler.bias"),
+    (f4(4), ["input_norm2.weight"], "input_norm2.weight", ""), (f4(4), [], "", ""),
+    (ones(4), ["shared.weight", "decoder.tokens.weight"], "", ""), (ones(4), ["deep.shared.weight"], "", "deep.shared.weight")],
+    ids=["equal", "of other values", "of another kind", "never used", "copied", "none", "tied", "elsewhere"])
+def test_parameters_that_nothing_reads(norm: np.ndarray, more: list[str], lost: str, idle: str) -> None:
+    """A merged layer's are lost. Not those of a module that reads another one's in its place and other names of that, which are ties; what the
+    network may never have used is said apart."""
+    proto = embeddings({"encoder.tokens": "head.weight", "head": "head.weight"}, norm, *more)
+    assert [text.partition(". ")[0] for text in said(proto, UNREAD)] == [lost] * bool(lost)
+    assert [text.partition(". ")[0] for text in said(proto, IDLE)] == [idle] * bool(idle)
+
+
+def test_tables_of_equal_elements_are_no_tie() -> None:
+    """Two modules that read one name, whose elements are all zero: as an exporter merges them."""
+    proto = embeddings({"encoder.tokens": "head.weight", "head": "head.weight"}, f4(4), "shared.weight")
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(zeros(5, 4), "head.weight"))
+    assert [text.partition(". ")[0] for text in said(proto, IDLE)] == ["shared.weight"]
+
+
+def test_a_file_that_no_optimiser_saw_has_lost_nothing() -> None:
+    proto = embeddings({"encoder.tokens": "head.weight", "head": "head.weight"}, ones(4), "output_norm.weight")
+    proto.graph.node.append(node("Transpose", ["head.weight"], ["turned"], perm=[1, 0]))
+    assert not said(proto, UNREAD)
+    assert not said(proto, IDLE)
 
 
 def test_a_zero_bias_beside_a_computed_weight_is_trained_again() -> None:
@@ -132,6 +165,20 @@ def test_where_only_names_and_elements_show_it(proto: ModelProto, doubtful: bool
     assert all(s.trainable for s in read(proto).graph.parameters)
 
 
+@pytest.mark.parametrize(("fold", "opset", "names"), [
+    (True, 17, ["onnx::MatMul_13"]), (False, 17, ["original0", "original1"]), (True, 18, ["original0", "original1"])])
+def test_weight_normalisation_before_a_product_and_the_remedy_of_the_guide(fold: bool, opset: int, names: list[str]) -> None:
+    """The exporter transposes the weight in any case: what it computed looks like what it moved, and docs/exporting.md says what helps."""
+    torch = needs("torch")
+    from exported_networks import quiet
+    net, file = torch.nn.Sequential(torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 6))), io.BytesIO()
+    with quiet():
+        torch.onnx.export(net, (torch.zeros(2, 3, 4),), file, dynamo=False, opset_version=opset, do_constant_folding=fold)
+    result = read(load_from_string(file.getvalue()))
+    assert [s.name.rpartition(".")[2] for s in result.graph.parameters] == ["bias", *names]
+    assert not result.warnings
+
+
 def test_vectors_of_spectral_normalisation_are_not_trained() -> None:
     nodes = [node("Identity", ["fc.weight_orig"], ["onnx::MatMul_9"], "Identity_0"),
              node("MatMul", ["onnx::MatMul_9", "fc.weight_v"], ["a"], "/MatMul"),
@@ -142,6 +189,66 @@ def test_vectors_of_spectral_normalisation_are_not_trained() -> None:
     assert [s.name for s in read(proto).graph.parameters] == ["fc.weight_orig"]
     alone = by_pytorch([node("MatMul", ["x", "fc.weight_v"], ["y"], "/fc/MatMul")], [port("x", [2, 4])], {"fc.weight_v": f4(4, 6)})
     assert [s.name for s in read(alone).graph.parameters] == ["fc.weight_v"], "weight normalisation has a parameter of that name"
+
+
+def frozen_norm(*absent: str, operator: bool = False) -> ModelProto:
+    """A convolution and a batch normalisation by its running statistics, in arithmetic or as the operator, without some of its tensors."""
+    weights = {f"bn.{name}": f4(3) ** 2 for name in ("weight", "bias", "running_mean", "running_var") if name not in absent}
+    conv, *names = node("Conv", ["x", "conv.weight"], ["c"], "/conv/Conv"), *weights
+    if operator:
+        nodes = [node("BatchNormalization", ["c", *names], ["y"], "/bn/BatchNormalization")]
+    else:
+        ends = ["c", *(f"/bn/{i}" for i in range(len(names) - 1)), "y"]
+        shape = node("Constant", [], ["shape"], "/bn/Constant", value=numpy_helper.from_array(np.array([1, -1, 1, 1])))
+        nodes = [shape, *(made for i, name in enumerate(names) for made in (
+            node("Reshape", [name, "shape"], [f"/bn/r{i}"], f"/bn/Reshape_{i}"),
+            node("Mul" if i % 3 == 0 else "Add", [ends[i], f"/bn/r{i}"], [ends[i + 1]], f"/bn/{i}")))]
+    return by_pytorch([conv, *nodes], [port("x", [2, 2, 4, 4])], {"conv.weight": f4(3, 2, 1, 1)} | weights)
+
+
+FROZEN = "Not trained (of a batch normalisation that computes with its running statistics, as frozen ones do): "
+
+
+def test_a_frozen_norms_buffers_are_not_trained() -> None:
+    """Its weight and bias are called as parameters are; the older exporter says of no tensor which it is."""
+    proto = frozen_norm()
+    assert [s.name for s in read(proto).graph.parameters] == ["conv.weight"]
+    assert said(proto, FROZEN) == ["bn.weight, bn.bias. To train them, use trainable."]
+    assert [s.name for s in imported(proto, training=True, trainable=["bn.weight"]).graph.parameters] == ["conv.weight", "bn.weight"]
+
+
+@pytest.mark.parametrize("proto", [frozen_norm("running_mean", "running_var"), frozen_norm("running_var"), frozen_norm(operator=True)],
+                         ids=["scale and shift", "with a mean", "operator"])
+def test_other_norms_are_trained(proto: ModelProto) -> None:
+    assert [s.name for s in read(proto).graph.parameters] == ["conv.weight", "bn.weight", "bn.bias"]
+    assert not said(proto, FROZEN)
+
+
+@pytest.mark.parametrize("how", ["torchscript training", "dynamo training"])
+@pytest.mark.parametrize("fresh", [True, False])
+def test_frozen_norms_of_an_exporter(how: str, fresh: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two layers as torchvision writes them, whose buffers the older exporter merges where their first values are equal."""
+    torch = needs("torch")
+    from exported_networks import NETWORKS, Network, export, network
+
+    class FrozenNorm(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name, value in (("weight", 1), ("bias", 0), ("running_mean", 0), ("running_var", 1)):
+                self.register_buffer(name, torch.full((4,), float(value)) if fresh else torch.rand(4) + 0.5)
+
+        def forward(self, x: Any) -> Any:
+            weight, bias, mean, variance = (b.reshape(1, -1, 1, 1) for b in (self.weight, self.bias, self.running_mean, self.running_var))
+            scale = weight * (variance + 1e-5).rsqrt()
+            return x * scale + (bias - mean * scale)
+
+    def make() -> Any:
+        layers = [(torch.nn.Conv2d(n, 4, 3, bias=False), FrozenNorm(), torch.nn.ReLU()) for n in (3, 4)]
+        return torch.nn.Sequential(*(part for layer in layers for part in layer))
+    monkeypatch.setitem(NETWORKS, "frozen", Network(make))
+    proto = export("frozen", network("frozen", perturbed=False), how)
+    assert [s.name for s in read(proto).graph.parameters if s.trainable] == ["0.weight", "3.weight"]
+    assert len(said(proto, FROZEN)) == (how == "torchscript training")
 
 
 # ---- layers in another form --------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Literal
 
 from .errors import OptionError
@@ -66,9 +65,9 @@ def refuse_written(graphs: Sequence[Graph]) -> None:
                           f"The buffers that forward() writes are {', '.join([*names][:LISTED])}{' ...' if len(names) > LISTED else ''}.")
 
 
-def chosen(name: str, wanted: Mapping[str, Grouping]) -> Grouping | None:
+def chosen(parameter: State, wanted: Mapping[str, Grouping]) -> Grouping | None:
     """What was asked for of a parameter: the first pattern that matches counts."""
-    return next((g for pattern, g in wanted.items() if fnmatchcase(name, pattern)), None)
+    return next((g for pattern, g in wanted.items() if parameter.fits(pattern)), None)
 
 
 def grouped(parameters: Sequence[State], wanted: Mapping[str, Grouping], replicas: int) -> dict[str, tuple[int, ...]]:
@@ -78,13 +77,13 @@ def grouped(parameters: Sequence[State], wanted: Mapping[str, Grouping], replica
         OptionError: a pattern fits no parameter.
     """
     for pattern in wanted:
-        if not any(fnmatchcase(s.name, pattern) for s in parameters):
-            known = [s.name for s in parameters]
+        if not any(s.fits(pattern) for s in parameters):
+            known = [s.called or s.name for s in parameters]
             more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
             raise OptionError(f"Option replica_grouping: the pattern {pattern!r} fits no parameter; they are {', '.join(known[:LISTED])}{more}.")
     found = {}
     for s in parameters:
-        grouping = chosen(s.name, wanted)
+        grouping = chosen(s, wanted)
         if grouping is not None and max(grouping.groups(replicas)):
             found[s.name] = grouping.groups(replicas)
     return found

@@ -12,7 +12,7 @@ from tileflow.text import one_line
 from .folded import folded_norms
 from .importer import Imported
 from .model import OnnxModel, title
-from .parameters import Verdict, listed, matches, notes, quantized_weights, resolved, verdicts
+from .parameters import ResolvedModel, Ties, Verdict, listed, notes, quantized_weights, resolved, verdicts
 from .parameters.messages import HAS_NO_GRADIENT
 from .parameters.uses import Use
 from .tensors import describe
@@ -81,7 +81,7 @@ def training_report(model: OnnxModel, imported: Imported | None, *, freeze: Sequ
     """Look at a model as one to train. Where it was not imported (`None`), what no result needs is not known."""
     told = imported.model if imported is not None else resolved(model, tie, untie)
     found = imported.verdicts if imported is not None else verdicts(told, told.ties)
-    states = _states(imported, found, freeze, trainable)
+    states = _states(imported, found, told.ties, freeze, trainable)
     integers = quantized_weights(told)
     rows = [_row(told, name, verdict, states.get(name), told.ties.uses[name]) for name, verdict in found.items()]
     rows += [Row(one.name, describe(told.tensors[one.name]), one.elements, "constant", f"stored as {one.dtype}, which {HAS_NO_GRADIENT}",
@@ -92,21 +92,21 @@ def training_report(model: OnnxModel, imported: Imported | None, *, freeze: Sequ
                           tuple(filter(None, (*said.doubts, folded_norms(told)))))
 
 
-def _states(imported: Imported | None, found: Mapping[str, Verdict], freeze: Sequence[str], trainable: Sequence[str]) -> dict[str, str]:
+def _states(imported: Imported | None, found: Mapping[str, Verdict], ties: Ties, freeze: Sequence[str], trainable: Sequence[str]) -> dict[str, str]:
     """The state of every tensor that is none of the constants."""
     if imported is not None:
         kinds = {s.name: "buffer" if s.kind == "buffer" else "trained" if s.trainable else "frozen" for s in imported.graph.states}
         return {n: kinds.get(n, "constant" if v.kind == "constant" else "unused") for n, v in found.items()}
-    frozen = {n for n in found if matches(n, freeze) and not matches(n, trainable)}
+    frozen = {n for n in found if ties.fits(n, freeze) and not ties.fits(n, trainable)}
     return {n: "buffer" if v.kind == "buffer" else "frozen" if n in frozen else "trained" for n, v in found.items() if v.kind != "constant"}
 
 
-def _row(model: OnnxModel, name: str, verdict: Verdict, state: str | None, uses: Sequence[Use]) -> Row:
+def _row(model: ResolvedModel, name: str, verdict: Verdict, state: str | None, uses: Sequence[Use]) -> Row:
     tensor = model.tensors[name]
     elements = math.prod(tensor.dims)
     why = "known when the model is imported, or needed by no result" if state == "unused" else verdict.why
     small = state in (None, "constant") and not verdict.doubt and (elements == 1 or name not in model.initializers)
-    return Row(name, describe(tensor), elements, state or "constant", f"{why} ({verdict.doubt})" if verdict.doubt else why,
+    return Row(model.ties.shown(name), describe(tensor), elements, state or "constant", f"{why} ({verdict.doubt})" if verdict.doubt else why,
                tuple(title(use.node) for use in uses), small)
 
 

@@ -31,7 +31,7 @@ class Weights:
         kinds = {name: verdict.kind for name, verdict in self.verdicts.items()}
         forced = set()
         for pattern in self.trainable:
-            fitting = [name for name in kinds if matches(name, (pattern,))]
+            fitting = [name for name in kinds if self.model.ties.fits(name, (pattern,))]
             if not any(kinds[name] == "parameter" for name in fitting):
                 forced |= {name for name in fitting if kinds[name] == "constant"}
         return forced
@@ -50,19 +50,21 @@ class Weights:
     def trains(self, name: str) -> bool:
         """The tensor `name` becomes a parameter that is trained; of one that holds another's elements that is asked."""
         name = self.views[name].base if name in self.views else name
-        return name in self and not self.is_buffer(name) and (matches(name, self.trainable) or not matches(name, self.freeze))
+        fits = self.model.ties.fits
+        return name in self and not self.is_buffer(name) and (fits(name, self.trainable) or not fits(name, self.freeze))
 
     def state(self, name: str, value: Value, array: np.ndarray, group: str = "") -> State:
         """The state for the tensor `name`, read through `value`, holding `array` at first, among others of its kind and `group`."""
         self.arrays[name] = array
-        return State(name, "buffer" if self.is_buffer(name) else "parameter", value, trainable=self.trains(name), group=group)
+        return State(name, "buffer" if self.is_buffer(name) else "parameter", value, trainable=self.trains(name), group=group,
+                     called=self.model.ties.called.get(name, ""))
 
     def check_patterns(self) -> None:
         """Raise OptionError for a pattern that matches no weight."""
         for pattern in (*self.freeze, *self.trainable):
-            if not any(matches(name, (pattern,)) for name in self.arrays):
+            if not any(self.model.ties.fits(name, (pattern,)) for name in self.arrays):
                 self._check_quantized(pattern)
-                names = [n for n in self.model.tensors if n in self.arrays and self.verdicts[n].kind != "buffer"]
+                names = [self.model.ties.called.get(n, n) for n in self.model.tensors if n in self.arrays and self.verdicts[n].kind != "buffer"]
                 raise OptionError(f"the pattern '{pattern}' matches no weight; the weights are {listed(names)}.")
 
     def _check_quantized(self, pattern: str) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Literal
 
 import numpy as np
@@ -131,6 +132,12 @@ class State:
     """What memory without an initial array starts with. (Accumulators are zero when an update begins, whatever this says.)"""
     start: str = ""
     """Of an accumulator: the state of which it is a copy when an update begins. A call that ends early has not touched that one."""
+    called: str = ""
+    """Of a parameter: what the network calls it from which its file was exported, where that is another name."""
+
+    def fits(self, pattern: str) -> bool:
+        """A name pattern (* and ?) means it, by either name."""
+        return fnmatchcase(self.name, pattern) or (bool(self.called) and fnmatchcase(self.called, pattern))
 
     def read_only(self) -> State:
         """The same for a graph that reads it only."""

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 from ..errors import OptionError
@@ -97,14 +96,14 @@ class ParamGroup(MutableMapping[str, Any]):
         kind, found = type(self._optimizer).__name__, set[str]()
         for item in self.params:
             if isinstance(item, str):
-                names = {s.name for s in parameters if fnmatchcase(s.name, item)}
+                names = {s.name for s in parameters if s.fits(item)}
                 shown = f"the pattern {item!r}"
             else:
                 objects = item.parameters() if hasattr(item, "parameters") else [item]
                 names = {named[id(p)] for p in objects if id(p) in named}
                 shown = f"a {type(item).__name__}"
             if not names:
-                known = [s.name for s in parameters]
+                known = [s.called or s.name for s in parameters]
                 more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
                 raise OptionError(f"{kind}: group {self.name} matches nothing: {shown} fits no parameter of this model, which has "
                                   f"{', '.join(known[:LISTED])}{more}.")
@@ -151,10 +150,10 @@ def undecayed(optimizer: Grouped, parameters: Sequence[State]) -> set[str]:
     """The parameters that `no_decay` means (OptionError for a pattern that matches nothing)."""
     found: set[str] = set()
     for pattern in optimizer.no_decay:
-        names = {s.name for s in parameters if (_is_small(s) if pattern == AUTO else fnmatchcase(s.name, pattern))}
+        names = {s.name for s in parameters if (_is_small(s) if pattern == AUTO else s.fits(pattern))}
         if not names and pattern != AUTO:
             raise OptionError(f"{type(optimizer).__name__}: the no_decay pattern {pattern!r} matches nothing; the parameters are "
-                              f"{', '.join([s.name for s in parameters][:LISTED])} …")
+                              f"{', '.join([s.called or s.name for s in parameters][:LISTED])} …")
         found |= names
     return found
 

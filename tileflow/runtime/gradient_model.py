@@ -101,13 +101,15 @@ class GradientModel(LossModel):
 
     def _chosen(self, graph: Graph) -> list[Value]:
         """The inputs and parameters by whose elements is differentiated."""
-        known = {v.name: v for v in graph.inputs} | {s.name: s.input for s in graph.states if s.kind == "parameter"}
+        parameters = graph.parameters
+        known = {v.name: v for v in graph.inputs} | {s.name: s.input for s in parameters}
         inputs = [v.name for v in graph.inputs if v.type.is_float]
         if self.wrt is None and not inputs:
             raise UnsupportedError("The model has no floating input to differentiate by; name parameters: wrt='*'.")
         found: dict[str, Value] = {}
         for pattern in inputs if self.wrt is None else self.wrt:
-            fitting = [pattern] if pattern in known else [name for name in known if fnmatchcase(name, pattern)]
+            fitting = [pattern] if pattern in known else [*(v.name for v in graph.inputs if fnmatchcase(v.name, pattern)),
+                                                          *(s.name for s in parameters if s.fits(pattern))]
             floats = [name for name in fitting if known[name].type.is_float]
             if not fitting:
                 raise DataError(f"wrt: {one_line(pattern)!r} is no input and no parameter of the model; there are "

@@ -69,6 +69,6 @@ def _names(program: Program) -> list[str]:
 
 def _shown(program: Program, name: str, wanted: Mapping[str, Grouping]) -> list[str]:
     """The states whose arrays a user gets of a parameter or buffer."""
-    grouping = chosen(name, wanted)
+    grouping = chosen(program.states[name], wanted)
     every = list(program.own[name])
     return every if grouping is None or grouping.retrieval == "all_replicas" else list(dict.fromkeys(every))

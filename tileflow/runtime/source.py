@@ -4,7 +4,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 import numpy as np
@@ -171,7 +170,8 @@ class OnnxSource:
     def _check_kept(self, imported: Imported) -> None:
         """Raise OptionError for a pattern of keep_float32 without effect."""
         own = {s.name: self.precision.float_dtype or self.model.array(imported.names[s.name]).dtype.name
-               for s in imported.graph.states if s.kind == "parameter"} if self.precision.kept else {}
+               for s in imported.graph.parameters} if self.precision.kept else {}
+        own |= {s.called: own[s.name] for s in imported.graph.parameters if s.called and self.precision.kept}
         self.precision.check_kept(own, self.model.where)
 
     def _trainable(self, training: bool) -> Sequence[str]:
@@ -258,12 +258,12 @@ class NetSource:
         frozen, (trainable, head) = self.options.frozen, split_head(self.options.trainable, [s.name for s in parameters])
         last = {s.name for s in last_layer(graph)} if head else set()
         for pattern in (*frozen, *trainable):
-            if not any(fnmatchcase(s.name, pattern) for s in parameters):
+            if not any(s.fits(pattern) for s in parameters):
                 raise OptionError(f"The pattern {pattern!r} fits no parameter of {type(self.net).__name__}; they are "
                                   f"{', '.join(s.name for s in parameters)}.")
         for state in parameters:
-            wanted = not (trainable or head) or state.name in last or any(fnmatchcase(state.name, p) for p in trainable)
-            chosen = wanted and not any(fnmatchcase(state.name, p) for p in frozen)
+            wanted = not (trainable or head) or state.name in last or any(state.fits(p) for p in trainable)
+            chosen = wanted and not any(state.fits(p) for p in frozen)
             state.trainable = state.trainable and chosen
 
     def pieces(self, host: Host, progress: Progress | None = None) -> None:

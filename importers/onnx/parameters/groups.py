@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from tileflow.graph import STATISTIC
 from ..model import OnnxModel
 from .norms import find_norms
 from .origins import origins_of
+from .patterns import matches
 from .placeholders import Placeholders, call_of
 from .scopes import Scopes, is_made_up, parent
 from .told import told
@@ -47,6 +49,12 @@ class Group:
     """Readers among them of whom the file says nothing."""
     column: bool = False
     """A norm's parameter, one number per channel, that the file holds as a column."""
+    called: str = ""
+    """What the exported network calls it, as far as PyTorch's metadata say."""
+
+    def fits(self, patterns: Iterable[str]) -> bool:
+        """One of the patterns means it, by either name."""
+        return matches(self.name, patterns) or matches(self.called, patterns)
 
 
 class Evidence:
@@ -80,7 +88,8 @@ class Evidence:
             found = {next(iter(found)): uses}
         self._join_modules(found)
         unknown = found.pop(UNKNOWN, [])
-        parts = [Group(tensor, key, members, unknown=len(members) if key[0] == STATISTIC else 0) for key, members in found.items()]
+        parts = [Group(tensor, key, members, unknown=len(members) if key[0] == STATISTIC else 0, called=self.called(members))
+                 for key, members in found.items()]
         known = next((part for part in parts if part.uses[0].role not in (STATISTIC, UNIT)), None)
         if unknown and known is not None:
             known.uses += unknown
@@ -124,21 +133,15 @@ class Evidence:
             return UNKNOWN
         return ("module", f"{module}{ROLE}{use.role}" if shared and self.is_filled(tensor) else module)
 
-    def unread(self) -> list[str]:
-        """The parameters in the network's signature that no node of an optimised file reads: the exporter computed with them, merged or dropped
-        them, or the network never uses them. One of a module that reads another module's in its place is tied to that."""
-        if not self.origins.computed:
-            return []
-        placeholders = self.placeholders
-        found = {*placeholders.known, *placeholders.given.values()}
-        borrowing = {self.scopes.module(use.node) for uses in self.uses.values() for use in uses if self._is_borrowed(use)}
-        return [name for placeholder, name in self.origins.parameters.items() if placeholder not in found and parent(name) not in borrowing]
+    def parameter(self, use: Use) -> str | None:
+        """The parameter, as the network calls it, that a call of PyTorch takes at this operand."""
+        return None if use.place is None else self.origins.parameters.get(self.placeholders.given.get((use.place, use.index), ""))
 
-    def _is_borrowed(self, use: Use) -> bool:
-        """A module reads another module's parameter."""
-        given = self.placeholders.given.get((use.place or 0, use.index), "")
-        name = self.origins.parameters.get(given)
-        return name is not None and parent(name) != self.scopes.module(use.node)
+    def called(self, uses: Iterable[Use]) -> str:
+        """What the network calls the one parameter that these read; '' where that is not known, or where the tensor holds several."""
+        given = {self.placeholders.given.get((use.place, use.index)) for use in uses if use.place is not None}
+        known = {self.origins.parameters.get(one, "") for one in given if one is not None and one not in self.placeholders.stacked}
+        return known.pop() if len(known) == 1 else ""
 
     def _is_tie(self, tensor: str, found: dict[Key, list[Use]]) -> bool:
         roles = {use.role for uses in found.values() for use in uses}

@@ -8,6 +8,7 @@ from .altered import altered
 from .rules import COMPUTED, FROM, Verdict
 from .stored import Quantized
 from .ties import Ties, listed
+from .unread import unread
 
 OPTIMIZE = "export with torch.onnx.export(..., dynamo=True, optimize=False), or with do_constant_folding=False"
 HAS_NO_GRADIENT = "has no gradient"
@@ -50,12 +51,16 @@ def _ties(ties: Ties, states: set[str]) -> Found:
         (restored, f"{_count(restored)} that the exporter dropped because {'it is' if len(restored) == 1 else 'they are'} zero, "
                    f"and trained again: {listed(restored)}."),
         (views, f"One parameter in two tensors, trained as one: {listed(views)}."),
-        (kept, f"The file does not say whether the readers of these share one parameter: {listed(kept)}. Each is trained as one; if it is "
-               f"several, use untie (--untie '{next(iter(kept), '')}')."),
-        (merged, f"Trained as one for several modules, because the exporter made one node of theirs: {listed(merged)}. "
+        (kept, f"The file does not say whether the readers of these share one parameter: {_shown(ties, kept)}. Each is trained as one; "
+               f"if it is several, use untie (--untie '{next(iter(kept), '')}')."),
+        (merged, f"Trained as one for several modules, because the exporter made one node of theirs: {_shown(ties, merged)}. "
                  f"To tell them apart, {OPTIMIZE}."),
-        (list(ties.apart), f"These tensors hold one parameter in two forms, which are trained apart: {listed(list(ties.apart))}; {OPTIMIZE}."),
+        (list(ties.apart), f"These tensors hold one parameter in two forms, which are trained apart: {_shown(ties, ties.apart)}; {OPTIMIZE}."),
     ]
+
+
+def _shown(ties: Ties, names: Iterable[str]) -> str:
+    return listed([ties.shown(name) for name in names])
 
 
 def _doubts(verdicts: Mapping[str, Verdict], states: set[str]) -> Found:
@@ -98,13 +103,15 @@ def _lost(ties: Ties, verdicts: Mapping[str, Verdict]) -> Found:
     named = {name for result, verdict in verdicts.items() if _is_computed(verdict) for name in evidence.origins.computed.get(ties.tensor(result), ())}
     lost = [called for name, node in evidence.placeholders.lost.items()
             if (called := evidence.placeholders.called(name, evidence.scopes.module(node), "")) not in named]
-    unread = [name for name in evidence.unread() if name not in named]
+    merged, idle = ([name for name in names if name not in named] for names in unread(evidence))
     it, they = ("it", "it is") if len(lost) == 1 else ("them", "they are")
     return [
         (lost, f"The exporter dropped {_count(lost)}, or folded {it} into constants, so {they} not trained: {listed(lost)}. "
                f"To keep them, {OPTIMIZE}."),
-        (unread, f"Nothing in the file reads these parameters of the network: {listed(unread)}. Where the network uses them, the exporter "
+        (merged, f"Nothing in the file reads these parameters of the network: {listed(merged)}. Where the network uses them, the exporter "
                  f"merged them with equal ones or folded them away, and they are not trained on their own; to keep them, {OPTIMIZE}."),
+        (idle, f"Not trained, because no node of the file reads them, nor any like them: {listed(idle)}. Perhaps the network never uses them; "
+               f"if it does, {OPTIMIZE}."),
     ]
 
 

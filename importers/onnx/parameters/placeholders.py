@@ -54,6 +54,7 @@ class Placeholders:
 
     known: all parameters that calls take. given: (place of the node, operand) -> 'p_…', 'b_…', 'c_…', or RESULT; nothing where there are no metadata.
     cloned: the parameters, buffers and constants that an Identity reads by their own names, whoever reads what comes of it.
+    stacked: parameters of recurrent layers, of which a tensor holds several.
     lost: the parameters that calls take and no node reads, each with a node of such a call: the exporter dropped or folded them.
     """
 
@@ -62,7 +63,7 @@ class Placeholders:
         self.given: dict[Key, str] = {}
         self._origins = origins
         self._inputs = set(inputs)
-        self._stacked: set[str] = set()
+        self.stacked: set[str] = set()
         groups: dict[str, list[Use]] = defaultdict(list)
         for use in uses:
             call = call_of(use.node)
@@ -74,7 +75,7 @@ class Placeholders:
         calls = {call_of(node) or "": node for node in nodes}
         self.cloned = frozenset(given for call, node in calls.items() if node.op_type == "Identity" and node.input
                                 for given in self.arguments(call) if given[2:] == flattened(node.input[0]))
-        found = {*self.given.values(), *self._stacked, *self.cloned}
+        found = {*self.given.values(), *self.stacked, *self.cloned}
         wanted = {a: node for call, node in calls.items() for a in self.arguments(call) if a.startswith("p_")}
         self.known = frozenset(wanted)
         self.lost = {name: node for name, node in wanted.items() if name not in found}
@@ -137,4 +138,4 @@ class Placeholders:
                 if use.place == layer.place and 1 <= use.index <= min(each, 3):
                     self.given[use.place or 0, use.index] = arguments[at + use.index - 1]
             at += each * layer.dims[0]
-        self._stacked.update(arguments)
+        self.stacked.update(arguments)

@@ -255,6 +255,15 @@ def called_like_a_buffer(f: Facts) -> Verdict | None:
     return Verdict("constant", "called like a buffer", "a parameter of that name is possible")
 
 
+def frozen_norms(f: Facts) -> Verdict | None:
+    """A batch normalisation by running statistics, written in plain arithmetic: torchvision's and others for detectors hold buffers only."""
+    word = last_word(f.name)
+    statistics = (f"{str(f.name).removesuffix(word)}{statistic}" for statistic in ("running_mean", "running_var"))
+    if f.role != DATA or word not in ("weight", "bias") or not all(name in f.model.initializers for name in statistics):
+        return None
+    return Verdict("constant", "of a batch normalisation that computes with its running statistics, as frozen ones do", "parameters are possible")
+
+
 def declared_by_the_operator(f: Facts) -> Verdict | None:
     if f.role not in TRAINED:
         return None
@@ -336,7 +345,7 @@ def other_arithmetic(f: Facts) -> Verdict | None:
 
 RULES: tuple[Rule, ...] = (
     the_file_says, statistics, units, constant_nodes, spectral_vectors, computed_from_parameters, pytorch_says, masks,
-    called_like_a_buffer, declared_by_the_operator, bias_of_a_product,
+    called_like_a_buffer, frozen_norms, declared_by_the_operator, bias_of_a_product,
     scales_of_bytes, named_by_a_module, held_as_attributes, computed_by_the_exporter, first_states, single_numbers,
     limits, numbered_by_the_exporter, one_number_per_channel, other_arithmetic)
 

@@ -35,6 +35,7 @@ class Ties:
     restored: parameters that the exporter dropped, and their elements.
     kept: parameters read by several nodes of which the file does not say whether they share it.
     merged: parameters read for several modules by one node. apart: tensors that hold one parameter in forms that differ, each with another one.
+    called: what PyTorch's metadata say that the exported network calls a parameter, where that is another name.
     """
 
     evidence: Evidence
@@ -48,10 +49,19 @@ class Ties:
     kept: Sequence[str]
     merged: Sequence[str]
     apart: Mapping[str, str]
+    called: Mapping[str, str]
 
     def tensor(self, name: str) -> str:
         """The tensor of the file whose elements a parameter starts with."""
         return self.copies.get(name) or self.renamed.get(name, name)
+
+    def fits(self, name: str, patterns: Iterable[str]) -> bool:
+        """One of the patterns means the parameter or constant: by the name in the file, or by the exported network's."""
+        return matches(name, patterns) or (name in self.called and matches(self.called[name], patterns))
+
+    def shown(self, name: str) -> str:
+        """A name for users: the exported network's, with the file's behind it."""
+        return f"{self.called[name]} ({name})" if name in self.called else name
 
 
 def find_ties(model: OnnxModel, tie: Sequence[str] = (), untie: Sequence[str] = ()) -> Ties:
@@ -72,7 +82,7 @@ def find_ties(model: OnnxModel, tie: Sequence[str] = (), untie: Sequence[str] = 
         names.give(members)
     changed = _untie(model, groups, evidence, names, untie)
     views = dict(find_views(_flat(groups), evidence)) if evidence.told is None else {}
-    changed |= {name for name in views if matches(name, untie)}
+    changed |= {part.name for part in _flat(groups) if part.name in views and part.fits(untie)}
     views = {name: view for name, view in views.items() if name not in changed}
     _check(untie, changed, "untie", "that several nodes read", _flat(groups))
     _tie(groups, evidence, views, tie)
@@ -83,9 +93,10 @@ def find_ties(model: OnnxModel, tie: Sequence[str] = (), untie: Sequence[str] = 
                 copies={p.name: p.tensor for p in parts if p.name not in (p.tensor, *names.renamed)}, restored=restored,
                 renamed={name: tensor for name, tensor in names.renamed.items() if name in {p.name for p in parts}},
                 columns=frozenset(p.name for p in parts if p.column),
-                kept=[p.name for p in parts if _is_unclear(p) and not matches(p.name, told)],
+                kept=[p.name for p in parts if _is_unclear(p) and not p.fits(told)],
                 merged=[p.name for p in parts if any(evidence.scopes.is_merged(use.node) for use in p.uses)],
-                apart={p.name: same[0].name for same in placed(parts) for p in same[1:] if p.name not in views and not matches(p.name, told)})
+                apart={p.name: same[0].name for same in placed(parts) for p in same[1:] if p.name not in views and not p.fits(told)},
+                called={p.name: p.called for p in parts if p.called and p.called != p.name})
 
 
 def _restored(evidence: Evidence, names: Names) -> tuple[dict[str, TensorProto], dict[str, list[Use]]]:
@@ -116,7 +127,7 @@ def _untie(model: OnnxModel, groups: Mapping[str, list[Group]], evidence: Eviden
     """Split the parameters that a pattern fits; their names."""
     changed = set()
     for tensor, parts in groups.items():
-        for part in [p for p in parts if tensor in model.initializers and matches(p.name, patterns)]:
+        for part in [p for p in parts if tensor in model.initializers and p.fits(patterns)]:
             modules = {evidence.scopes.module(use.node) for use in part.uses}
             by_module = len(modules) > 1 and None not in modules
             split: dict[Key, list[Use]] = defaultdict(list)
@@ -127,7 +138,7 @@ def _untie(model: OnnxModel, groups: Mapping[str, list[Group]], evidence: Eviden
                 if not stays or any(use.place is None for use in uses):
                     stays += uses
                 else:
-                    parts.append(Group(tensor, key, uses))
+                    parts.append(Group(tensor, key, uses, called=part.called))
                     parts[-1].name = names.after(parts[-1])
                     changed.add(part.name)
             part.uses = stays
@@ -138,7 +149,7 @@ def _tie(groups: Mapping[str, list[Group]], evidence: Evidence, views: dict[str,
     """Make one parameter of those that one pattern fits and that hold the same elements."""
     changed = set()
     for pattern in patterns:
-        fitting = sorted((p for p in _flat(groups) if matches(p.name, (pattern,)) and p.name not in views), key=lambda p: p.name != p.tensor)
+        fitting = sorted((p for p in _flat(groups) if p.fits((pattern,)) and p.name not in views), key=lambda p: p.name != p.tensor)
         seen: dict[object, Group] = {}
         for part in fitting:
             first = seen.setdefault(evidence.elements(part.tensor), part)
@@ -159,10 +170,10 @@ def _tie(groups: Mapping[str, list[Group]], evidence: Evidence, views: dict[str,
         parts[:] = stay
 
 
-def _check(patterns: Sequence[str], changed: Iterable[str], option: str, what: str, parts: Sequence[Group]) -> None:
-    shown = [p.name for p in parts if len(p.uses) > 1] if option == "untie" else [p.name for p in parts]
+def _check(patterns: Sequence[str], changed: Set[str], option: str, what: str, parts: Sequence[Group]) -> None:
+    shown = [p.called or p.name for p in parts if option != "untie" or len(p.uses) > 1]
     for pattern in patterns:
-        if not any(matches(name, (pattern,)) for name in changed):
+        if not any(part.name in changed and part.fits((pattern,)) for part in parts):
             raise OptionError(f"The pattern '{pattern}' of {option} fits no weight {what}; "
                               f"{'those that several nodes read' if option == 'untie' else 'the weights'} are {listed(shown)}.")
 
