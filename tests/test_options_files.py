@@ -18,6 +18,7 @@ from tileflow.errors import OptionError
 from tileflow.options import DEFAULTS, Options, declarations
 from tileflow.options_file import from_lines
 from tileflow.poptorch.table import CALLS, SECTIONS, Entry
+from tileflow.strategy import stages
 
 
 def loaded(text: str, tmp_path: Path, name: str = "poptorch.conf", **changes) -> Options:
@@ -69,11 +70,36 @@ def test_lines(tmp_path):
     ('SerialPhasedExecution([["a"], ["b", "c"]])', {"strategy": "serial_phased", "stages": ("a", "b+c")}),
     ('ParallelPhasedExecution(poptorch.Phase(poptorch.Stage("a", "b"), poptorch.Stage("c")).ipus(0, 2), [poptorch.Stage("d"), poptorch.Stage("e")])',
      {"strategy": "parallel_phased", "stages": ("a+b@0|c@2", "d|e")}),
+    ('ParallelPhasedExecution([poptorch.Stage("a"), poptorch.Stage("b")], "c").phase(0).ipus(0, 2).phase(1).ipus(3).useSeparateBackwardPhase()',
+     {"strategy": "parallel_phased", "stages": ("a@0|b@2", "c@3"), "separate_backward_phase": True}),
     ('ParallelPhasedExecution(poptorch.Phase("a").ipus(0), poptorch.Phase("b").ipus(1)).sendTensorsOffChipAfterFwd(True)',
      {"strategy": "parallel_phased", "stages": ("a@0", "b@1"), "tensors_liveness": "off_chip_after_fwd"}),
 ])
 def test_strategies(strategy, wanted, tmp_path):
     assert loaded(f"setExecutionStrategy(poptorch.{strategy})", tmp_path) == Options(**wanted)
+
+
+@pytest.mark.parametrize("phases", [
+    '"a", "b"', '["a"], ["b", "c"]', '[["a"], ["b", "c"]]', '(("a",), "b")', '["a", "b"]', '[Stage("a"), Stage("b")]',
+    '[Stage("a"), Stage("b")], "c"', '[[Stage("a").ipu(0), Stage("b").ipu(2)], [Stage("c").ipu(1), Stage("d").ipu(3)]]',
+    'Phase("a", "b"), Stage("c").ipu(1)', '[Phase("a"), "b", ["c"]]', 'Phase(Stage("a"), Stage("b", "c")).ipus(0, 2), Phase("d").ipus(1)',
+    '"a", [Stage("b"), Stage("c")]).phase(0).ipus(2).phase(1).ipus(1, 3'])
+@pytest.mark.parametrize("kind", ["SerialPhasedExecution", "ParallelPhasedExecution"])
+def test_phases_are_the_same_in_python_and_in_files(kind, phases, tmp_path):
+    text = f"{kind}({phases})"
+    assert loaded(f"setExecutionStrategy({text})", tmp_path) == Options(**eval(text, vars(stages)).to_options())
+
+
+@pytest.mark.parametrize("phases", [
+    '["a", Stage("b")]', "3", "", '["a"], 3', '"a@1"', '[Stage("a"), Stage("b")]).phase(0).ipus(0', '"a").phase(1).ipus(0', '"a").phase(True).ipus(0',
+    '"a").phase(0).ipus(-1'])
+@pytest.mark.parametrize("kind", ["SerialPhasedExecution", "ParallelPhasedExecution"])
+def test_phases_that_are_none_in_python_are_none_in_files(kind, phases, tmp_path):
+    text = f"{kind}({phases})"
+    with pytest.raises(OptionError):
+        eval(text, vars(stages))
+    with pytest.raises(OptionError, match="setExecutionStrategy: "):
+        loaded(f"setExecutionStrategy({text})", tmp_path)
 
 
 def test_a_pipeline_from_lines(tmp_path):
@@ -137,7 +163,11 @@ def test_files_of_lines_go_under_what_is_given(tmp_path):
     ("setExecutionStrategy(poptorch.PipelinedExecution('a@1'))", "without +, @, | or commas, not 'a@1'"),
     ("setExecutionStrategy(poptorch.PipelinedExecution('a').stage('a'))", "cannot be said here; give Stage(...).ipu(n)"),
     ("setExecutionStrategy(poptorch.ParallelPhasedExecution('a').setTensorsLiveness(poptorch.Liveness.AlwaysLive))",
-     "it has useSeparateBackwardPhase"),
+     "it has useSeparateBackwardPhase and sendTensorsOffChipAfterFwd and phase(i).ipus(n, ...)."),
+    ("setExecutionStrategy(poptorch.SerialPhasedExecution('a', 'b').phase(2).ipus(0))", "a phase is named by .phase(i), a whole number from 0 to 1."),
+    ("setExecutionStrategy(poptorch.SerialPhasedExecution('a', 'b').phase(1))", "where the stages of a phase are is said by .ipus(n, ...)."),
+    ("setExecutionStrategy(poptorch.SerialPhasedExecution('a', 'b').phase(1).ipus(0, 1))", "Phase contains 1 stages but you provided 2 ipus"),
+    ("setExecutionStrategy(poptorch.PipelinedExecution('a', 'b').phase(1).ipus(0))", "PipelinedExecution(...).phase cannot be said here"),
     ("setExecutionStrategy(poptorch.SerialPhasedExecution('a').useSeparateBackwardPhase(1))", "takes True or False"),
     ("setExecutionStrategy(poptorch.PipelinedExecution(3))", "stages are poptorch.Stage"),
     ("Distributed.configureProcessId(0, 2)", "a run is one process"),

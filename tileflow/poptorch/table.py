@@ -226,8 +226,9 @@ OPTIONS = (
     _is("deviceIterations", "device_iterations"),
     _is("replicationFactor", "replication_factor", "Replicas of one process."),
     Entry("inputReplicaGrouping", "NoGrouping is a size of 1.", ("input_group_size", "input_group_type"), _grouping),
-    Entry("setExecutionStrategy", "`poptorch.PipelinedExecution(poptorch.Stage(\"B1\").ipu(0), ...)` and the other strategies; see "
-          "`docs/strategies.md`.",
+    Entry("setExecutionStrategy", "`poptorch.PipelinedExecution(poptorch.Stage(\"B1\").ipu(0), ...)` and the other strategies; phases are "
+          "`poptorch.Phase(...)`, stages, names of blocks, lists of these, or one list of all, and `.phase(i).ipus(0, 2)` after the strategy puts "
+          "the stages of a phase on IPUs. Stages of one phase may read each other, both ways; see `docs/strategies.md`.",
           ("strategy", "stages", "auto_stage", "tensors_liveness", "separate_backward_phase"), execution),
     Entry("setAvailableMemoryProportion", "`{\"IPU0\": 0.3}`, or by name pattern of operators.", ("available_memory_proportion",), _proportions),
     Entry("outputMode", "The period counts with EveryN only.", ("output_mode", "output_return_period"), _output_mode),
@@ -395,7 +396,8 @@ MODELS = (
     _none("BeginBlock", "`nn.begin_block`."),
     _none("BlockFunction", "`nn.block_function`."),
     _none("removeBlocks", "`nn.remove_blocks`."),
-    _none("Stage, Phase, AutoStage", "the option stages, or the classes of these names in `tileflow.strategy.stages`."),
+    _none("Stage, Phase, AutoStage", "the option stages, or the classes of these names in `tileflow.strategy.stages`; `strategy.phase(i).ipus(0, 2)` "
+          "as there."),
     _none("PipelinedExecution, ShardedExecution, SerialPhasedExecution, ParallelPhasedExecution", "the option strategy, or the classes of these "
           "names in `tileflow.strategy.stages`."),
     _none("Liveness", "the option tensors_liveness."),
