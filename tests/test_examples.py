@@ -104,6 +104,22 @@ def test_phases_learn_the_same_on_one_ipu_and_on_two(tmp_path: Path):
     assert "IPU 1" not in one
 
 
+def crossed(said: str) -> list[str]:
+    """The IPUs of which something crosses; the weights are those of one IPU."""
+    assert "the weights of one IPU to the bit: yes" in said
+    return re.findall(r"IPU (\d): [\d,]*[1-9][\d,]* bytes an update to other IPUs", said)
+
+
+def test_stages_of_a_phase_read_each_other(tmp_path: Path):
+    assert crossed(run(tmp_path, "crossing.py")) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("words", "ipus"), [(("--serial",), "01"), (("--groups", "1"), "0123"), (("--groups", "2", "--updates", "30"), "0123")])
+def test_stages_of_any_phases_read_each_other(words: tuple[str, ...], ipus: str, tmp_path: Path):
+    assert crossed(run(tmp_path, "crossing.py", *words)) == [*ipus]
+
+
 @pytest.mark.exhaustive
 def test_replicas_are_accumulation(tmp_path: Path):
     said = run(tmp_path, "replicated.py")

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tileflow
-from tileflow import cli
-from tileflow.errors import OptionError, TileflowError
+from tileflow import cli, nn
+from tileflow.errors import OptionError, OutOfMemoryError, ShapeError, TileflowError
 from tileflow.kinds import LARGEST, Counts, Integer, Kind, Machine, Number, Numbers, ParamGroups, Proportions, Sizes
 from tileflow.options import Options, declarations
 from tileflow.text import LONGEST_VALUE, shown
@@ -177,6 +178,86 @@ def test_commands_say_no(words: str, says: str, tmp_path: Path, capsys: pytest.C
     with at_once():
         assert cli.main(words.format(zeros="0" * 400, long=LONG).split()) == cli.USER_ERROR
     assert says in capsys.readouterr().err
+
+
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "none": {}, "pipelined": {"auto_pipeline": 2}, "1f1b": {"strategy": "pipelined", "auto_pipeline": 2, "pipeline_schedule": "1f1b"},
+    "sharded": {"auto_pipeline": 2}, "serial_phased": {"auto_pipeline": 2}, "parallel_phased": {"auto_pipeline": 2},
+}
+CALLS: list[dict[str, Any]] = [
+    *({"training": False, "device_iterations": n} for n in (1_000_000, 10 ** 9, LARGEST)),
+    *({"training": True, "gradient_accumulation": n} for n in (10 ** 9, LARGEST)),
+    {"training": True, "gradient_accumulation": 1_000_000, "device_iterations": 1_000_000},
+]
+
+
+@pytest.fixture(scope="module")
+def imported() -> None:
+    """What a first compilation brings in, which is not what is measured."""
+    tileflow.compile("digits_cnn.onnx", Options(machine="gc200"), training=True)
+
+
+@pytest.mark.parametrize("call", CALLS, ids=str)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_calls_of_any_length_compile_at_once(strategy: str, call: dict[str, Any], imported: None) -> None:
+    """A schedule's Repeats are looked at, not unrolled: for this computer, for the machine, with replicas and without."""
+    given = {"strategy": strategy, **STRATEGIES[strategy], **call}
+    for more in ({}, {"machine": "gc200"}, {"machine": "gc200", "replication_factor": 2}):
+        with at_once():
+            assert tileflow.compile("digits_cnn.onnx", **given, **more).to_text()
+
+
+@pytest.mark.parametrize("call", CALLS, ids=str)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_calls_of_any_length_run_tile_by_tile_for_a_few_turns(strategy: str, call: dict[str, Any], tmp_path: Path, imported: None) -> None:
+    """As many operators are compared as of a call of a few micro-batches."""
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x: nn.Tensor) -> nn.Tensor:
+            return self.b(self.a(x).relu())
+
+    given = {"strategy": strategy, **STRATEGIES[strategy], "machine": "gc200", "inputs": [np.zeros((2, 4), np.float32)]}
+    short = {name: min(n, 4) for name, n in call.items() if name != "training"}
+    wanted = tileflow.compile(Net(), **given, training=call["training"], **short).tile_exact()
+    found = tileflow.compile(Net(), **given, **call)
+    with at_once():
+        compared = found.tile_exact()
+    assert compared.ok
+    assert [s.name for s in compared.steps] == [s.name for s in wanted.steps]
+
+
+TRAININGS = [
+    *(f"{words} --strategy {s} --auto-pipeline 2" for s in ("pipelined", "sharded", "serial_phased", "parallel_phased")
+      for words in ("--gradient-accumulation 1000000000", "--gradient-accumulation 8 --device-iterations 1000000")),
+    "--gradient-accumulation 9223372036854775807", "--device-iterations 9223372036854775807", "--replication-factor 1000000000",
+]
+
+
+@pytest.mark.parametrize("words", TRAININGS)
+def test_trainings_of_more_rows_than_there_are_say_no(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], imported: None) -> None:
+    with at_once():
+        assert cli.main(f"train digits_cnn.onnx --data digits --out {tmp_path / 'run'} {words}".split()) == cli.USER_ERROR
+    said = capsys.readouterr().err
+    assert "have 1,438 rows, fewer than one batch of " in said
+    for option, value in zip(words.split()[::2], words.split()[1::2], strict=True):
+        name = option[2:].replace("-", "_").replace("replication_factor", "replicas")
+        assert f"{name} {value}" in said or name in ("strategy", "auto_pipeline")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_calls_of_more_rows_than_memory_say_no(strategy: str, imported: None) -> None:
+    """Rows that no memory could hold, of which only views are given."""
+    given = {"strategy": strategy, **STRATEGIES[strategy], "micro_batch_size": 1}
+    count = 10 ** 12
+    images, labels = (np.broadcast_to(np.zeros((1, *shape), kind), (count, *shape)) for shape, kind in (((1, 8, 8), np.float32), ((), np.int64)))
+    with at_once(), pytest.raises(OutOfMemoryError, match=r"needs 256\.0 TB of memory"):
+        tileflow.training_model("digits_cnn.onnx", gradient_accumulation=count, **given)(images, labels)
+    with at_once(), pytest.raises(OutOfMemoryError, match=r"needs 256\.0 TB of memory"):
+        tileflow.inference_model("digits_cnn.onnx", device_iterations=count, **given)(images)
+    with at_once(), pytest.raises(ShapeError, match=r"has 4 rows, but .* gradient_accumulation \(1000000000000\)"):
+        tileflow.training_model("digits_cnn.onnx", gradient_accumulation=count, **given)(np.zeros((4, 1, 8, 8), "f4"), np.zeros(4, "i8"))
 
 
 def test_explorations_of_more_stages_than_nodes_end_at_once(tmp_path: Path) -> None:

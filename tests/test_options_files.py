@@ -4,6 +4,7 @@ from __future__ import annotations
 import inspect
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from tileflow.api.models import chosen_options
 from tileflow.errors import OptionError
 from tileflow.options import DEFAULTS, Options, declarations
 from tileflow.options_file import from_lines
-from tileflow.poptorch.table import CALLS, SECTIONS, Entry
+from tileflow.poptorch.table import CALLS, SECTIONS
+from tileflow.strategy import stages
 
 
 def loaded(text: str, tmp_path: Path, name: str = "poptorch.conf", **changes) -> Options:
@@ -69,11 +71,36 @@ def test_lines(tmp_path):
     ('SerialPhasedExecution([["a"], ["b", "c"]])', {"strategy": "serial_phased", "stages": ("a", "b+c")}),
     ('ParallelPhasedExecution(poptorch.Phase(poptorch.Stage("a", "b"), poptorch.Stage("c")).ipus(0, 2), [poptorch.Stage("d"), poptorch.Stage("e")])',
      {"strategy": "parallel_phased", "stages": ("a+b@0|c@2", "d|e")}),
+    ('ParallelPhasedExecution([poptorch.Stage("a"), poptorch.Stage("b")], "c").phase(0).ipus(0, 2).phase(1).ipus(3).useSeparateBackwardPhase()',
+     {"strategy": "parallel_phased", "stages": ("a@0|b@2", "c@3"), "separate_backward_phase": True}),
     ('ParallelPhasedExecution(poptorch.Phase("a").ipus(0), poptorch.Phase("b").ipus(1)).sendTensorsOffChipAfterFwd(True)',
      {"strategy": "parallel_phased", "stages": ("a@0", "b@1"), "tensors_liveness": "off_chip_after_fwd"}),
 ])
 def test_strategies(strategy, wanted, tmp_path):
     assert loaded(f"setExecutionStrategy(poptorch.{strategy})", tmp_path) == Options(**wanted)
+
+
+@pytest.mark.parametrize("phases", [
+    '"a", "b"', '["a"], ["b", "c"]', '[["a"], ["b", "c"]]', '(("a",), "b")', '["a", "b"]', '[Stage("a"), Stage("b")]',
+    '[Stage("a"), Stage("b")], "c"', '[[Stage("a").ipu(0), Stage("b").ipu(2)], [Stage("c").ipu(1), Stage("d").ipu(3)]]',
+    'Phase("a", "b"), Stage("c").ipu(1)', '[Phase("a"), "b", ["c"]]', 'Phase(Stage("a"), Stage("b", "c")).ipus(0, 2), Phase("d").ipus(1)',
+    '"a", [Stage("b"), Stage("c")]).phase(0).ipus(2).phase(1).ipus(1, 3'])
+@pytest.mark.parametrize("kind", ["SerialPhasedExecution", "ParallelPhasedExecution"])
+def test_phases_are_the_same_in_python_and_in_files(kind, phases, tmp_path):
+    text = f"{kind}({phases})"
+    assert loaded(f"setExecutionStrategy({text})", tmp_path) == Options(**eval(text, vars(stages)).to_options())
+
+
+@pytest.mark.parametrize("phases", [
+    '["a", Stage("b")]', "3", "", '["a"], 3', '"a@1"', '[Stage("a"), Stage("b")]).phase(0).ipus(0', '"a").phase(1).ipus(0', '"a").phase(True).ipus(0',
+    '"a").phase(0).ipus(-1'])
+@pytest.mark.parametrize("kind", ["SerialPhasedExecution", "ParallelPhasedExecution"])
+def test_phases_that_are_none_in_python_are_none_in_files(kind, phases, tmp_path):
+    text = f"{kind}({phases})"
+    with pytest.raises(OptionError):
+        eval(text, vars(stages))
+    with pytest.raises(OptionError, match="setExecutionStrategy: "):
+        loaded(f"setExecutionStrategy({text})", tmp_path)
 
 
 def test_a_pipeline_from_lines(tmp_path):
@@ -137,13 +164,19 @@ def test_files_of_lines_go_under_what_is_given(tmp_path):
     ("setExecutionStrategy(poptorch.PipelinedExecution('a@1'))", "without +, @, | or commas, not 'a@1'"),
     ("setExecutionStrategy(poptorch.PipelinedExecution('a').stage('a'))", "cannot be said here; give Stage(...).ipu(n)"),
     ("setExecutionStrategy(poptorch.ParallelPhasedExecution('a').setTensorsLiveness(poptorch.Liveness.AlwaysLive))",
-     "it has useSeparateBackwardPhase"),
+     "it has useSeparateBackwardPhase and sendTensorsOffChipAfterFwd and phase(i).ipus(n, ...)."),
+    ("setExecutionStrategy(poptorch.SerialPhasedExecution('a', 'b').phase(2).ipus(0))", "a phase is named by .phase(i), a whole number from 0 to 1."),
+    ("setExecutionStrategy(poptorch.SerialPhasedExecution('a', 'b').phase(1))", "where the stages of a phase are is said by .ipus(n, ...)."),
+    ("setExecutionStrategy(poptorch.SerialPhasedExecution('a', 'b').phase(1).ipus(0, 1))", "Phase contains 1 stages but you provided 2 ipus"),
+    ("setExecutionStrategy(poptorch.PipelinedExecution('a', 'b').phase(1).ipus(0))", "PipelinedExecution(...).phase cannot be said here"),
     ("setExecutionStrategy(poptorch.SerialPhasedExecution('a').useSeparateBackwardPhase(1))", "takes True or False"),
     ("setExecutionStrategy(poptorch.PipelinedExecution(3))", "stages are poptorch.Stage"),
     ("Distributed.configureProcessId(0, 2)", "a run is one process"),
-    ("syncPattern(poptorch.SyncPattern.ReplicaAndLadder)", "synchronises all tiles"),
+    ("syncPattern(poptorch.SyncPattern.Half)", "needs a poptorch.SyncPattern (Full, SinglePipeline, ReplicaAndLadder), not"),
+    ("connectionType(3)", "needs a poptorch.ConnectionType (Always, OnDemand, Never), not 3."),
+    ("_Popart.set('autoRecomputation', 5)", "needs 0 (None), 1 (Standard), 2 (NormOnly), 3 (Pipeline) or 4 (RecomputeAll), not 5."),
     ("_Popart.set('engineOption', {})", "Unknown option 'engineOption' of _Popart.set. Did you mean engineOptions"),
-    ("_Popart.set('lstmOptions', {})", "there are no options of Poplar's libraries"),
+    ("_Popart.set('lstmOptions', 3)", "needs a table of names and values, not 3."),
     ("_Popart.set('enableOutlining')", "_Popart.set takes a name and a value."),
     ("logDir()", "logDir takes (log_dir), not ()."),
     ("disableModuleNamescope(True)", "disableModuleNamescope takes (), not (True)."),
@@ -181,31 +214,64 @@ IDLE = [entry for group in CALLS for entry in SECTIONS[group] if entry.idle]
 """Lines that scripts of the reference's users have, and that nothing here depends on."""
 
 
-def line_of(entry: Entry) -> str:
-    """A call of it as in a script, with all that it takes."""
-    assert entry.take is not None
-    given = ", ".join("2" if p.name == "level" else "'a value'" for p in inspect.signature(entry.take).parameters.values())
-    return f"{entry.name}({given})"
+HARMLESS: dict[str, list[Any]] = {
+    "connectionType": ["Never"], "syncPattern": ["ReplicaAndLadder"], "Distributed.configureProcessId": [0, 1],
+    "_Popart.setPatterns": [{"a": True}, 2],
+    **{f"_Popart.{name}": [False] for name in ("groupNormStridedChannelGrouping", "enableNonStableSoftmax")},
+    **{f"_Popart.{name}": [{"availableMemoryProportion": "0.1"}] for name in ("convolutionOptions", "matmulOptions", "lstmOptions")},
+}
+"""What is given where not any value would do."""
 
 
 @pytest.mark.parametrize("entry", IDLE, ids=lambda entry: entry.name)
 def test_lines_without_effect_are_taken_with_a_sentence(entry, tmp_path):
-    with pytest.warns(UserWarning, match="has no effect") as said:
-        assert loaded(f"seed(3)\n{line_of(entry)}\n", tmp_path) == Options(seed=3)
-    assert [str(w.message) for w in said] == [f"{entry.name} has no effect: {entry.says}"]
-    arguments = [2 if p.name == "level" else "a value" for p in inspect.signature(entry.take).parameters.values()]
+    arguments = HARMLESS.get(entry.name, ["a value"] * len(inspect.signature(entry.take).parameters))
+    given = ", ".join(map(repr, arguments))
+    key = entry.name.removeprefix("_Popart.")
+    for line in (f"{entry.name}({given})", *([f"_Popart.set({key!r}, {given})"] if key != entry.name and len(arguments) == 1 else [])):
+        with pytest.warns(UserWarning, match="has no effect") as said:
+            assert loaded(f"seed(3)\n{line}\n", tmp_path) == Options(seed=3)
+        assert [str(w.message).partition(" has no effect: ")[2] for w in said] == [entry.says]
     with pytest.warns(UserWarning, match="has no effect"):
         assert loaded(json.dumps({entry.name: arguments, "seed": 3}), tmp_path, "a.json") == Options(seed=3)
 
 
-def test_which_lines_are_taken_so():
-    """Those that issue after issue asked for; none that would change numbers, or that names hardware."""
-    names = {entry.name for entry in IDLE}
-    assert names >= {"enableExecutableCaching", "logDir", "modelName", "maxRepeatLogs", "logCycleCount", "enableProfiling", "Jit.traceModel",
-                     "Training.setConvolutionDithering", "_Popart.enableOutlining", "_Popart.setPatterns"}
-    assert not names & {"useIpuId", "connectionType", "syncPattern", "loadFromFile", "Distributed.configureProcessId", "Distributed.setEnvVarNames",
-                        "_Popart.convolutionOptions", "_Popart.matmulOptions", "_Popart.enableNonStableSoftmax", "enableStableNorm",
-                        "_Popart.automaticLossScalingSettings.gradientTensorTrackingMethod", "_Popart.groupNormStridedChannelGrouping"}
+REFUSED = {
+    "numbers": ["_Popart.automaticLossScalingSettings.gradientTensorTrackingMethod(1)", "_Popart.groupNormStridedChannelGrouping(True)",
+                "_Popart.enableNonStableSoftmax(True)", "_Popart.enableStableNorm(False)", "enableStableNorm(False)",
+                "Distributed.configureProcessId(1, 2)", "Training.accumulationAndReplicationReductionType(poptorch.ReductionType.NoReduction)",
+                "Training.setMeanAccumulationAndReplicationReductionStrategy(poptorch.MeanReductionStrategy.PostAndLoss)",
+                "anchorTensor('a', 'b', poptorch.OutputMode.Sum)",
+                *(f"_Popart.set('{name}', {{'partialsType': 'half'}})" for name in ("convolutionOptions", "matmulOptions", "lstmOptions"))],
+    "hardware": ["useIpuId(0)", "useIpuModel(False)"],
+    "no option, but what an object is asked or told": ["loadFromFile('a.conf')", "from_json('{}')", "clone()", "toDict()", "defaultOutputMode()",
+                                                      "Distributed.processId()", "Distributed.numProcesses()", "_Popart.set('a', 1)"],
+}
+"""Lines of the reference's options that end with a sentence, by why."""
+
+
+@pytest.mark.parametrize("line", [line for lines in REFUSED.values() for line in lines])
+def test_what_would_change_numbers_or_names_hardware_is_refused(line, tmp_path, recwarn):
+    with pytest.raises(OptionError):
+        loaded(line, tmp_path)
+    assert not recwarn, "what is refused is not said to have no effect"
+
+
+def test_nothing_else_is_refused():
+    """Each of the reference's lines is taken, or is refused for one of the two reasons."""
+    refused = {entry.name for group in CALLS for entry in SECTIONS[group] if entry.take is None}
+    named = {line.partition("(")[0] for lines in REFUSED.values() for line in lines}
+    assert refused <= named
+    assert {entry.name for entry in IDLE} >= {
+        "enableExecutableCaching", "logDir", "modelName", "maxRepeatLogs", "logCycleCount", "enableProfiling", "Jit.traceModel", "connectionType",
+        "syncPattern", "Training.setConvolutionDithering", "_Popart.enableOutlining", "_Popart.setPatterns", "_Popart.constantWeights"}
+
+
+def test_norms_alone_computed_again_and_activations_shared_out_change_no_numbers(tmp_path):
+    assert loaded("_Popart.set('autoRecomputation', 2)", tmp_path) == Options(recompute=True)
+    location = "TensorLocations.setActivationLocation(poptorch.TensorLocationSettings().useReplicatedTensorSharding(True))"
+    with pytest.warns(UserWarning, match="useReplicatedTensorSharding has no effect: replicas share out weights and optimizer state"):
+        assert loaded(location, tmp_path) == Options()
 
 
 @pytest.mark.filterwarnings("default")

@@ -47,7 +47,9 @@ POPTORCH_DEFAULT_OPTIONS POPLAR_ENGINE_OPTIONS PVTI_OPTIONS
 """).split()          # noqa: SIM905    (a hundred quotes would say no more)
 """Every method of `poptorch.Options` and of its groups, the settings of PopART's that its users touch, and the environment variables (SDK 3.4)."""
 VALUES = {
-    "disableModuleNamescope": (), "Distributed.disable": (),
+    "disableModuleNamescope": (), "Distributed.disable": (), "Distributed.setEnvVarNames": ("SIZE", "RANK"), "Distributed.configureProcessId": (0, 1),
+    **{f"_Popart.{name}": (False,) for name in ("groupNormStridedChannelGrouping", "enableNonStableSoftmax")},
+    **{f"_Popart.{name}": ({"availableMemoryProportion": "0.1"},) for name in ("convolutionOptions", "matmulOptions", "lstmOptions")},
     "inputReplicaGrouping": (2, Word("poptorch.CommGroupType.Consecutive")), "setAvailableMemoryProportion": ({"IPU0": 0.3},),
     "outputMode": (Word("poptorch.OutputMode.EveryN"), 2), "useOfflineIpuTarget": (21,), "useIpuModel": (True,),
     "connectionType": (Word("poptorch.ConnectionType.Always"),), "syncPattern": (Word("poptorch.SyncPattern.Full"),),

@@ -743,6 +743,24 @@ def test_the_partition_of_a_pipeline_computes_what_the_kernels_do():
     assert len(report.steps) > 3 * 4, "every micro-batch of every stage"
 
 
+@pytest.mark.parametrize(("training", "more", "one"), [
+    (True, {"strategy": "pipelined", "gradient_accumulation": 4}, "an update"), (True, {}, "an update"), (False, {}, "a micro-batch"),
+    (False, {"strategy": "pipelined", "device_iterations": 4}, "a call"), (False, {"strategy": "sharded", "device_iterations": 4}, "a micro-batch"),
+    (False, {"strategy": "serial_phased", "device_iterations": 4}, "a micro-batch"),
+])
+def test_reports_say_what_their_figures_are_of(training: bool, more: dict[str, Any], one: str):
+    """Micro-batches of a pipeline overlap, so there figures are those of a call."""
+    stages = {"auto_pipeline": 2} if more else {}
+    found = tileflow.compile("digits_cnn.onnx", training=training, machine="gc200", **stages, **more)
+    text, unit = found.to_text(), one.split()[1]
+    assert f"cycles per {unit} " in text
+    if more:
+        assert f"IPUs over the {found.report['totals']['cycles']:,} cycles of {one} (" in text
+    assert {u for u in ("update", "call", "micro-batch") if f"cycles per {u}" in text} == {unit}
+    data = pagedata.data(found.report)
+    assert (data["unit"], data["one"]) == (unit, one)
+
+
 def test_a_picture_of_the_schedule(tmp_path: Path):
     found = tiled(**FOUR.to_options(), report=tmp_path)
     chart = gantt.Chart(found.report)

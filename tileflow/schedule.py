@@ -357,9 +357,13 @@ class Moment:
     update: int
 
 
-def unrolled(steps: Steps) -> Iterator[Moment]:
-    """Every step of a call where all states are new, in the order of one that does nothing side by side and has one memory only."""
-    for together in _moments(steps, {"micro-batch": 0, "update": 0}, None, None):
+def unrolled(steps: Steps, turns: int | None = None) -> Iterator[Moment]:
+    """Every step of a call where all states are new, in the order of one that does nothing side by side and has one memory only.
+
+    Args:
+        turns: at most so many of a Repeat over micro-batches, and two updates, as a shorter call has them; None: all.
+    """
+    for together in _moments(steps, {"micro-batch": 0, "update": 0}, None, turns):
         yield from together
 
 

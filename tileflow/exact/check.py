@@ -12,7 +12,7 @@ from ..graph import Graph, Node, State, Value
 from ..program import Program
 from ..tiles.plans.plan import OpPlan, node_name
 from ..work import Contraction, Gather, Map, Move, Operand, Reduce, Scatter, Window, Work
-from .program import execute
+from .program import execute, micro_batches
 from .tiles import Tiles, Traffic, work_of
 from .vertex import Streams, run_op
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Array = np.ndarray
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 2e-2}
 """The largest error that another order of summation may make in each partials type."""
+TURNS = 2
+"""Of a call's Repeats over micro-batches, as are run: operators are compared once, but other rows may take other branches."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ class Report:
 
 
 def check(program: TileProgram, seed: int = 0, feeds: Mapping[str, Array] | None = None, states: Mapping[str, Array] | None = None) -> Report:
-    """Run a TileProgram tile by tile on random inputs and states (or those given) and compare every operator with its fast path.
+    """Run a TileProgram tile by tile on random inputs and states (or those given) and compare every operator with its fast path. Of a call with more
+    micro-batches the first `TURNS` turns are run, and two updates.
 
     Raises:
         TileMemoryError: a part of an operator does not fit a tile.
@@ -108,8 +111,9 @@ def compare(program: Program, plans: Mapping[Node, OpPlan], tiles: int, memory: 
     rng = np.random.default_rng(seed)
     found = {s.name: _state(s, rng) for s in program.states.values() if s.kind != "scalar"} | dict(states or {})
     hyper = {s.role: 0.1 for s in program.states.values() if s.kind == "scalar"}
-    fed = {v.name: _feed(v, program, rng) for v in program.inputs} | dict(feeds or {})
-    execute(program, plans, fed, found, machine, scalars=lambda _: hyper, seed=seed, watch=watch)
+    count = micro_batches(program, TURNS)
+    fed = {v.name: _feed(v, program, count, rng) for v in program.inputs} | dict(feeds or {})
+    execute(program, plans, fed, found, machine, scalars=lambda _: hyper, seed=seed, watch=watch, turns=TURNS)
     return report
 
 
@@ -184,9 +188,9 @@ def _state(s: State, rng: np.random.Generator) -> Array:
     return rng.uniform(0.5, 1.5, t.shape).astype(t.numpy)
 
 
-def _feed(v: Value, program: Program, rng: np.random.Generator) -> Array:
-    """Random rows of an input; integers are valid as labels and indices of whatever reads them."""
-    shape = (program.batching.micro_batches, *v.shape)
+def _feed(v: Value, program: Program, count: int, rng: np.random.Generator) -> Array:
+    """Random rows of an input, `count` micro-batches; integers are valid as labels and indices of whatever reads them."""
+    shape = (count, *v.shape)
     if v.type.is_float:
         return rng.standard_normal(shape).astype(v.type.numpy)
     return rng.integers(0, min(_values(g, v) for g in program.graphs if v in g.inputs), shape).astype(v.type.numpy)

@@ -36,19 +36,27 @@ class Result:
 
 def execute(program: Program, plans: Mapping[Node, OpPlan], feeds: Mapping[str, Array], states: Mapping[str, Array], tiles: Tiles, *,
             scalars: Callable[[int], Mapping[str, float]] | None = None, seed: int = 0, first_micro: int = 0, first_update: int = 0,
-            watch: Watch | None = None) -> Result:
+            watch: Watch | None = None, turns: int | None = None) -> Result:
     """Run one call of a program on the tiles, each operator split as its plan says. Views without a plan move nothing.
 
     Args:
         feeds: the program's inputs by name, [rows of a call, ...].
         states: weights, buffers and optimizer states by name; those that are missing start with what they say (`State.fill`).
         scalars: the optimizer's hyper-parameters at an update index.
+        turns: as `schedule.unrolled` takes it; `feeds` may then have the rows of `micro_batches` only.
 
     Raises:
         TileMemoryError: a part of an operator does not fit a tile.
         DataError: an input is missing or has another shape.
     """
-    return _Call(program, plans, tiles, scalars, watch, seed).run(feeds, states, first_micro, first_update)
+    return _Call(program, plans, tiles, scalars, watch, seed).run(feeds, states, first_micro, first_update, turns)
+
+
+def micro_batches(program: Program, turns: int | None) -> int:
+    """Of a call of so many turns; None: all."""
+    if turns is None:
+        return program.batching.micro_batches
+    return 1 + max(moment.micro_batch for moment in unrolled(program.schedule, turns))
 
 
 class _Call:
@@ -63,14 +71,14 @@ class _Call:
         """Statistics that wait for the Commit."""
         self.arena = 0
 
-    def run(self, feeds: Mapping[str, Array], states: Mapping[str, Array], micro: int, update: int) -> Result:
+    def run(self, feeds: Mapping[str, Array], states: Mapping[str, Array], micro: int, update: int, turns: int | None) -> Result:
         p = self.program
         self.states = {s.name: np.array(states.get(s.name, np.full(s.input.shape, s.fill)), s.input.type.numpy)
                        for s in p.states.values()}
-        rows = {v: self._rows(v, feeds) for v in p.inputs}
+        rows = {v: self._rows(v, feeds, micro_batches(p, turns)) for v in p.inputs}
         often = per("micro-batch", p.schedule)
         outputs: dict[Value, list[Array]] = {v: [] for name in often if name not in folded(p.schedule) for v in p.parts[name].outputs}
-        for moment in unrolled(p.schedule):
+        for moment in unrolled(p.schedule, turns):
             step, values = moment.step, self._values(moment, often)
             if isinstance(step, Begin):
                 self._begin(update + moment.update, step.ipu)
@@ -92,12 +100,14 @@ class _Call:
         return Result({v.name: np.stack(outputs[v]) for v in own}, self.states, {v.name: a[-1] for v, a in outputs.items() if v not in own},
                       self.arena)
 
-    def _rows(self, v: Value, feeds: Mapping[str, Array]) -> Array:
-        """An input of the call as [micro-batches, *micro-batch shape]."""
+    def _rows(self, v: Value, feeds: Mapping[str, Array], least: int) -> Array:
+        """An input of the call as [micro-batches, *micro-batch shape]; it has `least` of them, or all."""
         if v.name not in feeds:
             raise DataError(f"The input {v.name} is missing; the program takes {', '.join(i.name for i in self.program.inputs)}.")
         array, count = np.ascontiguousarray(feeds[v.name], v.type.numpy), self.program.batching.micro_batches
-        if array.size != count * v.type.size:
+        if array.size == least * v.type.size:
+            count = least
+        elif array.size != count * v.type.size:
             raise DataError(f"The input {v.name} is {list(np.shape(feeds[v.name]))}; a call takes {count} micro-batches of {list(v.shape)}.")
         return array.reshape(count, *v.shape)
 

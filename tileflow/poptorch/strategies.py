@@ -18,7 +18,7 @@ def execution(strategy: Any) -> Mapping[str, Any]:
     """The options that say `poptorch.PipelinedExecution(poptorch.Stage("B1").ipu(0), "B2")` and its like.
 
     Raises:
-        OptionError: it is no strategy, its arguments are none that it takes, or a phase has several stages.
+        OptionError: it is no strategy, or its arguments are none that it takes.
     """
     if not isinstance(strategy, Made) or strategy.kind not in KINDS:
         raise OptionError(f"needs one of {', '.join(f'poptorch.{name}(...)' for name in KINDS)}, not {strategy!r}.")
@@ -33,8 +33,21 @@ def execution(strategy: Any) -> Mapping[str, Any]:
         if phased and not stages:
             raise OptionError("There is currently no AutoStage for PhasedExecution, please explicitly specify the phases.")
         found = {"strategy": kind, **({"stages": stages} if stages else {})}
-    for call in strategy.calls[1:]:
-        found |= _later(call, kind, strategy.kind)
+    later = iter(strategy.calls[1:])
+    for call in later:
+        if phased and call.name == "phase":
+            at = _number_of(call, len(stages))
+            stages[at] = _on_ipus(stages[at].split("|"), next(later, Call("nothing")))
+        else:
+            found |= _later(call, kind, strategy.kind)
+    return found
+
+
+def _number_of(call: Call, count: int) -> int:
+    """Which phase `.phase(i)` means."""
+    found = call.args[0] if len(call.args) == 1 and not call.kwargs else None
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < count:
+        raise OptionError(f"a phase is named by .phase(i), a whole number from 0 to {count - 1}.")
     return found
 
 
@@ -43,7 +56,8 @@ def _later(call: Call, kind: str, shown: str) -> Mapping[str, Any]:
     name = next((n for n in LATER if n.lower() == call.name.replace("_", "").lower() and kind in LATER[n]), None)
     if name is None:
         has = [n for n, kinds in LATER.items() if kind in kinds]
-        raise OptionError(f"{shown}(...).{call.name} cannot be said here; " + (f"it has {' and '.join(has)}." if has else "give Stage(...).ipu(n)."))
+        raise OptionError(f"{shown}(...).{call.name} cannot be said here; " +
+                          (f"it has {' and '.join([*has, 'phase(i).ipus(n, ...)'])}." if has else "give Stage(...).ipu(n)."))
     value = call.args[0] if len(call.args) == 1 and not call.kwargs else True if not call.args and not call.kwargs else None
     if name == "setTensorsLiveness":
         return {"tensors_liveness": member("Liveness", value)}
@@ -80,9 +94,13 @@ def _phase(made: Any) -> str:
     if len(made.calls) > 2 or made.calls[0].kwargs:
         raise OptionError("phases are poptorch.Phase(...).ipus(n, ...).")
     stages = _together(made.calls[0].args)
-    if len(made.calls) == 1:
-        return "|".join(stages)
-    call = made.calls[1]
+    return "|".join(stages) if len(made.calls) == 1 else _on_ipus(stages, made.calls[1])
+
+
+def _on_ipus(stages: Sequence[str], call: Call) -> str:
+    """A phase's word with its stages on the IPUs that `.ipus(n, ...)` says."""
+    if call.name != "ipus":
+        raise OptionError("where the stages of a phase are is said by .ipus(n, ...).")
     if len(call.args) != len(stages):
         raise OptionError(f"Phase contains {len(stages)} stages but you provided {len(call.args)} ipus")
     ipus = [_number(Call(call.name, (n,), call.kwargs), "ipus") for n in call.args]

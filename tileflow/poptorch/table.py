@@ -53,9 +53,12 @@ def _none(name: str, says: str) -> Entry:
     return Entry(name, says)
 
 
-def _idle(name: str, arguments: str, says: str) -> Entry:
-    """A call without effect here that harms nobody: taken, with a sentence. arguments: what it takes there, "log_dir" or "profile_dir=None"."""
-    def take(*_args: Any, **_kwargs: Any) -> Mapping[str, Any]:
+def _idle(name: str, arguments: str, says: str, check: Callable[..., None] | None = None) -> Entry:
+    """A call without effect here that harms nobody: taken, with a sentence. arguments: what it takes there, "log_dir" or "profile_dir=None".
+    check: raises OptionError for values that are none, or that would change numbers."""
+    def take(*args: Any, **kwargs: Any) -> Mapping[str, Any]:
+        if check is not None:
+            check(*args, **kwargs)
         return {}
     parameters = []
     for word in filter(None, arguments.split(", ")):
@@ -103,15 +106,26 @@ def _anchor(short_name: Any, long_name: Any, output_mode: Any = None, output_ret
     return {"anchored_tensors": [long_name]}
 
 
-def _connection(connection_type: Any) -> Mapping[str, Any]:
-    kind = member("ConnectionType", connection_type)
-    return {} if kind == "always" else _refuse(
-        "the simulated machine is always there. tileflow.compile(model, machine=...) compiles without running, as ConnectionType.Never does.")
+def _no_partials(value: Any) -> None:
+    """Of options of Poplar's libraries only those of partial sums change numbers."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise OptionError(f"needs a table of names and values, not {value!r}.")
+    for name in value:
+        if "partials" in name.lower():
+            raise OptionError(f"{name} would change numbers; Precision.setPartialsType (the option partials) says what partial sums are.")
 
 
-def _sync(sync_pattern: Any) -> Mapping[str, Any]:
-    return {} if member("SyncPattern", sync_pattern) == "full" else _refuse(
-        "the tile machine synchronises all tiles of an IPU at every exchange, as SyncPattern.Full does, and knows no other pattern.")
+def _one_process(process_id: Any, num_processes: Any) -> None:
+    if (process_id, num_processes) != (0, 1):
+        raise OptionError(f"{NO_PROCESSES} Leave it out; several processes would be other numbers.")
+
+
+def _false(says: str) -> Callable[[Any], None]:
+    """A switch that is off here: what it would do changes numbers."""
+    def check(value: Any) -> None:
+        if value is not False:
+            raise OptionError(says)
+    return check
 
 
 def _offline(ipu_version: Any = 2) -> Mapping[str, Any]:
@@ -169,10 +183,10 @@ def _location(group: str) -> Take:
             options["min_elements_off_chip"] = {group: least}
         sharded, least = found.pop("useReplicatedTensorSharding", None), found.pop("minElementsForReplicatedTensorSharding", None)
         if group not in ("weights", "optimizer") and (sharded or least is not None):
-            raise OptionError(f"TensorLocationSettings().useReplicatedTensorSharding: {SHARDED}")
+            warnings.warn(f"TensorLocationSettings().useReplicatedTensorSharding has no effect: {SHARDED}", stacklevel=2)
         if sharded is not None and group in ("weights", "optimizer"):
             options[f"{group}_sharded"] = sharded
-        if least is not None:
+        if least is not None and group in ("weights", "optimizer"):
             options["min_elements_sharded"] = {group: least}
         does = [word for name, word in (("useIOTilesToLoad", "load"), ("useIOTilesToStore", "store")) if found.get(name)]
         if does:
@@ -187,13 +201,13 @@ def _located(name: str, group: str, what: str) -> Entry:
                  "(`docs/tiles.md`).", (f"{group}_off_chip", "min_elements_off_chip", *sharded, "io_tiles_for"), _location(group))
 
 
-SHARDED = "replicas share out weights and optimizer state, not activations or accumulators; leave it out."
+SHARDED = "replicas share out weights and optimizer state, not activations or accumulators."
 
 
 def _recomputation(value: Any) -> Mapping[str, Any]:
-    kinds = {0: False, 1: True, 3: True, 4: True}
+    kinds = {0: False, 1: True, 2: True, 3: True, 4: True}
     if isinstance(value, bool) or value not in kinds:
-        return _refuse("tileflow recomputes by its own choice (1, 3 and 4 mean recompute = true, 0 false) or by name (gradient_checkpointing).")
+        raise OptionError(f"needs 0 (None), 1 (Standard), 2 (NormOnly), 3 (Pipeline) or 4 (RecomputeAll), not {value!r}.")
     return {"recompute": kinds[value]}
 
 
@@ -219,6 +233,8 @@ STABLE = "statistics always take the mean first and then the squares of what dif
 NO_HARDWARE = "there is no IPU to connect to. The option machine names the chip to simulate."
 NO_PROCESSES = "a run is one process, which uses all cores of the machine."
 CYCLES = "`tileflow compile MODEL --machine gc200` always says the cycles of the simulated chip."
+CONSECUTIVE = "groups of channels are consecutive, as in PyTorch and ONNX."
+SOFTMAX = "softmax always subtracts the largest element; there is no other form."
 SCHEDULER = "tileflow's planner has no scheduler of this kind."
 STREAMS = "rows, weights and states lie in the computer's memory and are read where they are; nothing is streamed."
 
@@ -226,8 +242,9 @@ OPTIONS = (
     _is("deviceIterations", "device_iterations"),
     _is("replicationFactor", "replication_factor", "Replicas of one process."),
     Entry("inputReplicaGrouping", "NoGrouping is a size of 1.", ("input_group_size", "input_group_type"), _grouping),
-    Entry("setExecutionStrategy", "`poptorch.PipelinedExecution(poptorch.Stage(\"B1\").ipu(0), ...)` and the other strategies; see "
-          "`docs/strategies.md`.",
+    Entry("setExecutionStrategy", "`poptorch.PipelinedExecution(poptorch.Stage(\"B1\").ipu(0), ...)` and the other strategies; phases are "
+          "`poptorch.Phase(...)`, stages, names of blocks, lists of these, or one list of all, and `.phase(i).ipus(0, 2)` after the strategy puts "
+          "the stages of a phase on IPUs. Stages of one phase may read each other, both ways; see `docs/strategies.md`.",
           ("strategy", "stages", "auto_stage", "tensors_liveness", "separate_backward_phase"), execution),
     Entry("setAvailableMemoryProportion", "`{\"IPU0\": 0.3}`, or by name pattern of operators.", ("available_memory_proportion",), _proportions),
     Entry("outputMode", "The period counts with EveryN only.", ("output_mode", "output_return_period"), _output_mode),
@@ -235,10 +252,10 @@ OPTIONS = (
     _switch("autoRoundNumIPUs", "auto_round_num_ipus"),
     _switch("broadcastBuffers", "broadcast_buffers", "True works with running statistics, which replicas share; buffers that forward() writes need "
                                                  "False, as there."),
-    Entry("connectionType", "`Always` is taken, for it says what is so. The simulated machine is always there; `tileflow.compile(model, "
-          "machine=...)` "
-          "compiles without running.", (), _connection),
-    Entry("syncPattern", "`Full` is taken, for it says what is so: tiles synchronise at every exchange.", (), _sync),
+    _idle("connectionType", "connection_type", "the simulated machine is always there; `tileflow.compile(model, machine=...)` compiles without "
+          "running.", lambda connection_type: member("ConnectionType", connection_type)),
+    _idle("syncPattern", "sync_pattern", "the tile machine synchronises all tiles of an IPU at every exchange, as `Full` does.",
+          lambda sync_pattern: member("SyncPattern", sync_pattern)),
     Entry("useIpuModel", "True names the chip of PopTorch's default model, `gc200`. Numbers are always computed on this computer.",
           ("machine",), _ipu_model),
     _none("useIpuId", NO_HARDWARE),
@@ -314,15 +331,21 @@ SETTINGS = (
 
 JIT = (_idle("Jit.traceModel", "trace_model", "nothing is traced: the graph is read from the ONNX file, or recorded from the layers once."),)
 
-DISTRIBUTED = (_idle("Distributed.disable", "", NO_PROCESSES), *(_none(f"Distributed.{name}", f"{NO_PROCESSES} Leave it out.") for name in (
-    "setEnvVarNames", "configureProcessId", "processId", "numProcesses")))
+DISTRIBUTED = (
+    _idle("Distributed.disable", "", NO_PROCESSES),
+    _idle("Distributed.setEnvVarNames", "var_num_processes, var_process_id", NO_PROCESSES),
+    _idle("Distributed.configureProcessId", "process_id, num_processes", f"{NO_PROCESSES} Process 0 of 1 is taken; several are "
+          "refused.", _one_process),
+    *(_none(f"Distributed.{name}", f"{NO_PROCESSES} Leave it out.") for name in ("processId", "numProcesses")),
+)
 
 POPART = (
     _none("_Popart.set", "the keys are below; each is an option of its own, or none."),
     _idle("_Popart.setPatterns", "patterns, level=2", "graph rewrites are not chosen by hand; `tileflow compile MODEL` prints the program that "
           "they leave."),
     _idle("_Popart.setEngineOptions", "engine_options", "Poplar's engine is not part of tileflow; see `enableProfiling` for reports."),
-    Entry("_Popart.autoRecomputation", "None (0) is false; Standard (1), Pipeline (3) and RecomputeAll (4) are true.", ("recompute",),
+    Entry("_Popart.autoRecomputation", "None (0) is false; Standard (1), NormOnly (2), Pipeline (3) and RecomputeAll (4) are true: what "
+          "is computed again is tileflow's choice.", ("recompute",),
           _recomputation),
     Entry("_Popart.automaticLossScalingSettings.enabled", "`histogram`.", ("automatic_loss_scaling",), _automatic),
     _is("_Popart.automaticLossScalingSettings.binEdgeLocation", "bin_edge_location"),
@@ -344,22 +367,22 @@ POPART = (
         "accumulateOuterFragmentSettings.excludedVirtualGraphs", "timeLimitScheduler", "swapLimitScheduler",
         "decomposeGradSum", "mergeVarUpdate", "mergeVarUpdateMemThreshold", "batchSerializationSettings.factor", "batchSerializationSettings.method",
         "batchSerializationSettings.transformContext", "batchSerializationSettings.batchSchedule")),
-    *(_none(f"_Popart.executionPhaseSettings.{name}", "the options strategy, stages and separate_backward_phase say what phases there are.")
+    *(_idle(f"_Popart.executionPhaseSettings.{name}", "value", "the options strategy, stages and separate_backward_phase say what phases there are.")
       for name in ("phases", "stages")),
     *(_idle(f"_Popart.{name}", "value", STREAMS) for name in (
         "disableGradAccumulationTensorStreams", "disableOptimizerStateTensorStreams", "rearrangeAnchorsOnHost", "groupHostSync")),
     _idle("_Popart.saveInitializersToFile", "value", "`save_onnx` and `tileflow.save_state` write weights; an ONNX file is read with the "
           "files of its external data."),
     _idle("_Popart.replicatedCollectivesSettings", "value", "the tile machine chooses how sums over replicas are made."),
-    _none("_Popart.groupNormStridedChannelGrouping", "groups of channels are consecutive, as in PyTorch and ONNX."),
+    _idle("_Popart.groupNormStridedChannelGrouping", "value", f"{CONSECUTIVE} True, which would change numbers, is refused.", _false(CONSECUTIVE)),
     _idle("_Popart.ensureFp32LossScaleTensor", "value", "the loss scale is always float32."),
-    _none("_Popart.enableSupportedDataTypeCasting", "inputs that fit are always cast; what would lose digits is said. Leave it out."),
-    _none("_Popart.enableNonStableSoftmax", "softmax always subtracts the largest element; there is no other form, so leave it out."),
-    _none("_Popart.constantWeights", "inference always takes weights as they are at the call; leave it out."),
+    _idle("_Popart.enableSupportedDataTypeCasting", "value", "inputs that fit are always cast; what would lose digits is said."),
+    _idle("_Popart.enableNonStableSoftmax", "value", f"{SOFTMAX} True, which would change numbers, is refused.", _false(SOFTMAX)),
+    _idle("_Popart.constantWeights", "value", "inference always takes weights as they are at the call."),
     *(_idle(f"_Popart.{name}", "value", CYCLES) for name in ("instrumentWithHardwareCycleCounter", "hardwareInstrumentations")),
-    *(_none(f"_Popart.{name}", "the tile machine's planner takes available_memory_proportion, partials, serialized_matmul, joint_plans and "
-          "tile_plans; there "
-            "are no options of Poplar's libraries.") for name in ("convolutionOptions", "matmulOptions", "lstmOptions")),
+    *(_idle(f"_Popart.{name}", "value", "the tile machine's planner takes available_memory_proportion, partials, serialized_matmul, joint_plans and "
+            "tile_plans; there are no options of Poplar's libraries. Types of partial sums, which would change numbers, are refused.", _no_partials)
+      for name in ("convolutionOptions", "matmulOptions", "lstmOptions")),
     *(_idle(f"_Popart.{name}", "value", "Poplar's engine and its libraries are not part of tileflow.") for name in ("engineOptions", "gclOptions")),
 )
 
@@ -395,7 +418,8 @@ MODELS = (
     _none("BeginBlock", "`nn.begin_block`."),
     _none("BlockFunction", "`nn.block_function`."),
     _none("removeBlocks", "`nn.remove_blocks`."),
-    _none("Stage, Phase, AutoStage", "the option stages, or the classes of these names in `tileflow.strategy.stages`."),
+    _none("Stage, Phase, AutoStage", "the option stages, or the classes of these names in `tileflow.strategy.stages`; `strategy.phase(i).ipus(0, 2)` "
+          "as there."),
     _none("PipelinedExecution, ShardedExecution, SerialPhasedExecution, ParallelPhasedExecution", "the option strategy, or the classes of these "
           "names in `tileflow.strategy.stages`."),
     _none("Liveness", "the option tensors_liveness."),
@@ -480,12 +504,13 @@ def _applied(entry: Entry, shown: str, args: Sequence[Any], kwargs: Mapping[str,
         wanted = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default}" for p in signature.parameters.values())
         given = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
         raise OptionError(f"{shown} takes ({wanted}), not ({given}).") from None
-    if entry.idle:
-        warnings.warn(f"{shown} has no effect: {entry.says}", stacklevel=2)
     try:
-        return {name: _literal(name, value) for name, value in entry.take(*args, **kwargs).items()}
+        found = {name: _literal(name, value) for name, value in entry.take(*args, **kwargs).items()}
     except OptionError as error:
         raise OptionError(f"{shown}: {error}") from None
+    if entry.idle:
+        warnings.warn(f"{shown} has no effect: {entry.says}", stacklevel=2)
+    return found
 
 
 def _literal(name: str, value: Any) -> Any:

@@ -185,6 +185,16 @@ def limits(report: Mapping[str, Any]) -> list[str]:
     return said
 
 
+def unit(report: Mapping[str, Any]) -> str:
+    """What figures are of, `schedule.period`: an update, a micro-batch, or a call where micro-batches overlap."""
+    return "update" if report["training"] else "call" if any(step["kind"] == "repeat" for step in report["schedule"]) else "micro-batch"
+
+
+def one(report: Mapping[str, Any]) -> str:
+    """That, with its article."""
+    return f"an {unit(report)}" if report["training"] else f"a {unit(report)}"
+
+
 def apart(report: Mapping[str, Any]) -> list[str]:
     """Why the cycles of all operators are not those of an update, in a sentence; none where they are."""
     cycles, operators = report["totals"]["cycles"], all_phases(report)
@@ -194,9 +204,8 @@ def apart(report: Mapping[str, Any]) -> list[str]:
             (report["streaming"], "phases load and store what they need in streaming memory"),
             (report["collectives"], "replicas put together what they share")]
     said = [words for there, words in ways if there]
-    unit = "an update" if report["training"] else "a micro-batch"
     why = f": {', '.join(said)}" if said else ""
-    return [f"Shares are of the {count(operators)} cycles that all operators take; {unit} takes {count(cycles)}{why}."]
+    return [f"Shares are of the {count(operators)} cycles that all operators take; {one(report)} takes {count(cycles)}{why}."]
 
 
 def histogram(values: Sequence[float], top: float, bins: int) -> list[tuple[float, float, int]]:

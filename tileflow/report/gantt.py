@@ -143,11 +143,10 @@ def to_text(report: Report, width: int = 96) -> str:
         lines.append(f"  IPU {ipu['number']:<3}│{row}│ {f.percent(ipu['utilisation'])}")
     said = ", ".join(f"{mark_of(kind)} {kind}" for kind in kinds(chart))
     rows = [f"  IPU {i['number']}: {f.count(i['worst'])} bytes on the fullest tile, {f.count(i['always_live'])} always; "
-            f"{f.count(i['stashed'])} wait in stashes; {f.count(i['sent'])} go to other IPUs an update" +
+            f"{f.count(i['stashed'])} wait in stashes; {f.count(i['sent'])} go to other IPUs {f.one(report)}" +
             (f"; {f.count(i['streamed'])} pass to and from streaming memory" if i["streamed"] else "") for i in report["ipus"]]
-    unit = "update" if report["training"] else "call"
-    return "\n".join([f"IPUs over the {f.count(chart.clock)} cycles of an {unit} ({said}, . idle; working at the right)", "", *lines, "", *rows, "",
-                      *(f"  {s}" for s in advice(report))])
+    title = f"IPUs over the {f.count(chart.clock)} cycles of {f.one(report)} ({said}, . idle; working at the right)"
+    return "\n".join([title, "", *lines, "", *rows, "", *(f"  {s}" for s in advice(report))])
 
 
 def _fill(cells: list[dict[str, float]], b: Bar, total: int) -> None:

@@ -40,7 +40,7 @@ def data(report: Report) -> dict[str, Any]:
         "model": report["model"] or "model", "title": f.title(report), "lines": [f.chip_line(report), f.options_line(report)],
         "notes": report["notes"],
         "fits": m["fits"], "error": report["out_of_memory"] and report["out_of_memory"]["message"], "made_by": report["made_by"],
-        "unit": "update" if report["training"] else "micro-batch", "figures": _figures(report),
+        "unit": f.unit(report), "one": f.one(report), "figures": _figures(report),
         "phases": [{"name": p, "words": f.PHASE_WORDS.get(p, ""), "colour": colour(p), "cycles": t["phases"][p]} for p in phases],
         "all_phases": f.all_phases(report), "cycles": t["cycles"], "limits": [*f.limits(report), *f.together(report), *f.apart(report)],
         "memory": _memory(report),
@@ -57,7 +57,7 @@ def data(report: Report) -> dict[str, Any]:
 def _figures(report: Report) -> list[list[Any]]:
     """The headline: value, label, and a share to be drawn as a bar (None: none)."""
     t, m = report["totals"], report["memory"]
-    unit = "update" if report["training"] else "micro-batch"
+    unit = f.unit(report)
     used = m["worst"] / max(1, m["bytes_per_tile"])
     return [[f.short(t["cycles"]), f"cycles per {unit}", None], [f.seconds(t["seconds"]), f"per {unit}", None],
             [f.short(t["samples_per_second"]), "samples per second", None], [f"{t['tflops']:.4g}", "TFLOP/s", None],

@@ -47,7 +47,7 @@ def _head(report: Report) -> str:
 
 def _totals(report: Report) -> str:
     t = report["totals"]
-    unit = "update" if report["training"] else "micro-batch"
+    unit = f.unit(report)
     rows = [(f"cycles per {unit}", f.count(t["cycles"])), (f"seconds per {unit}", f.seconds(t["seconds"])),
             ("samples/s", f.count(t["samples_per_second"])), ("TFLOP/s", f"{t['tflops']:.4g}"), ("of peak", f.percent(t["peak_fraction"]))]
     lines = [f"  {name:<24} {value:>16}" for name, value in rows]
@@ -85,7 +85,7 @@ def _operators(report: Report, every: bool) -> str:
     header = ("operator", "role", "partition", "vertex", "tiles", "times", "cycles", "share", *PHASES, "temp bytes", "limit")
     more = f"\n  and {len(steps) - len(shown):,} operators more in the report" if len(shown) < len(steps) else ""
     which = "Operators" if len(shown) == len(steps) else f"The {len(shown)} operators with most cycles"
-    return f"{which}, cycles per update\n\n{table(header, rows, 4)}{more}"
+    return f"{which}, cycles per {f.unit(report)}\n\n{table(header, rows, 4)}{more}"
 
 
 def _row(s: dict[str, Any], total: int) -> tuple[str, ...]:

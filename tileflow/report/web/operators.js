@@ -27,7 +27,7 @@ VIEWS.Operators = panel => {
       title: i => texts(v.partition[i]),
     },
     { name: "limit", width: 85, left: true, value: i => texts(v.limit[i]) },
-    { name: "cycles", width: 100, value: i => v.all[i], show: i => count(v.all[i]), help: "of an update" },
+    { name: "cycles", width: 100, value: i => v.all[i], show: i => count(v.all[i]), help: "of " + r.one },
     { name: "share", width: 70, value: i => v.all[i], show: i => percent(v.all[i] / total), help: "of the cycles of all operators" },
     {
       name: "phases",
@@ -66,7 +66,7 @@ VIEWS.Operators = panel => {
     detail.replaceChildren(
       card(
         texts(v.name[i]),
-        `${texts(v.op[i])} of ${texts(v.source[i]) || "no layer"}, ${texts(v.role[i])}, in ${texts(v.part[i])}${several ? ` on IPU ${v.ipu[i]}` : ""}; ${count(v.times[i])} times an ${r.unit}.`,
+        `${texts(v.op[i])} of ${texts(v.source[i]) || "no layer"}, ${texts(v.role[i])}, in ${texts(v.part[i])}${several ? ` on IPU ${v.ipu[i]}` : ""}; ${count(v.times[i])} times ${r.one}.`,
         h("p", {}, h("b", {}, "Why this plan "), texts(v.why[i])),
         h(
           "p",
@@ -79,7 +79,7 @@ VIEWS.Operators = panel => {
         h("p", {}, h("b", {}, "Reads "), named(v.inputs[i])),
         h("p", {}, h("b", {}, "Makes "), named(v.outputs[i])),
         plain(
-          ["phase", "cycles once", "cycles of an " + r.unit, "share"],
+          ["phase", "cycles once", "cycles of " + r.one, "share"],
           r.phases.map((p, k) => [
             [dot(p.colour), p.name],
             count(v.phases[k][i]),
