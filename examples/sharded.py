@@ -29,7 +29,8 @@ def main() -> None:
 
     runs = {}
     for name, strategy in {"one IPU": {}, "sharded": sharded}.items():
-        run = runs[name] = tileflow.train(MODEL, data="digits", epochs=args.epochs, device_iterations=2, learning_rate=3e-3, **batching, **strategy)
+        run = runs[name] = tileflow.train(MODEL, data="digits", loss="cross_entropy", epochs=args.epochs, device_iterations=2,
+                                          learning_rate=3e-3, **batching, **strategy)
         priced: Any = tileflow.compile(MODEL, training=True, machine="gc200", **batching, **strategy)
         memory, totals = priced.report["memory"], priced.report["totals"]
         print(f"{name}: accuracy {run.history['test_accuracy'][-1]:.1%}; an update takes {totals['cycles']:,} cycles of a GC200, "
