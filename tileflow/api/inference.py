@@ -61,9 +61,8 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
     report_foreign(known, dataset)
     run_options = chosen.clone()
     run_options.gradient_accumulation, run_options.input_group_size, run_options.replica_grouping, run_options.output_mode = 1, 1, {}, "all"
-    filled = whole and not isinstance(dataset.source, Stream)
-    if not filled:
-        run_options.on_new_shape = "compile"                      # the last batch may be shorter: where sizes follow from data it is not filled up
+    run_options.on_new_shape = "compile"                          # batches may change their length, and the last one may have fewer rows
+    filled = whole and not isinstance(dataset.source, Stream)     # where sizes follow from data it is not filled up
     model_ = InferenceModel(source, run_options, chosen_progress(progress))
     loader = DataLoader(model_.options, dataset, shuffle=False, pad_last=filled, drop_last=False)
     parts: list[list[Any]] = []

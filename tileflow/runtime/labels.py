@@ -17,6 +17,7 @@ from ..options import Options
 from .data import Dataset, Scaling
 from .data.classes import CHUNK, from_one_hot, renumbered
 from .data.columns import Column
+from .source import Source
 
 
 def look(dataset: Dataset, ignore_index: int | None) -> Labels | None:
@@ -48,6 +49,15 @@ class Fit:
         return ready(dataset, self.choice, self.output, self.classes).adapt_to(self.inputs, self.label, self.options, known)
 
 
+    def of(self, source: Source, dataset: Dataset) -> Fit:
+        """The same for data that may be of another length than those that it was made for."""
+        if not dataset.may_vary:
+            return self
+        signature = source.signature(list(source.input_types(dataset).values()), True)
+        label = self.choice.loss.label_type([v.type for v in signature.outputs])
+        return replace(self, inputs=signature.inputs, output=signature.outputs[0].type, label=label)
+
+
 def ready(dataset: Dataset, choice: Choice, output: TensorType, classes: tuple[str, ...] | None) -> Dataset:
     """The data set with labels that the loss takes: one-hot ones as class numbers, strings numbered as the training data's `classes`.
 
@@ -76,7 +86,7 @@ def ready(dataset: Dataset, choice: Choice, output: TensorType, classes: tuple[s
 
 def _numbers(array: Any, axis: int) -> Any:
     """One-hot labels as class numbers; those of a column when they are read."""
-    return array.then(partial(from_one_hot, axis=axis)) if isinstance(array, Column) else from_one_hot(array, axis)
+    return array.unfillable().then(partial(from_one_hot, axis=axis)) if isinstance(array, Column) else from_one_hot(array, axis)
 
 
 def numbered_as(dataset: Dataset, classes: tuple[str, ...] | None) -> Dataset:

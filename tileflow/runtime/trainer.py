@@ -103,6 +103,8 @@ class Trainer:
         self._rest: dict[Step, TrainingModel] = {}
         self._logged = 0
         """Updates of the checkpoint that the run goes on from."""
+        self._told = False
+        """Somebody was told that lengths change."""
         self._stop = threading.Event()
         self.loader.stop = self._stop.is_set
         every = self.options.statistics
@@ -132,6 +134,7 @@ class Trainer:
         self._compile(Step(o.micro_batch_size, o.gradient_accumulation * o.device_iterations, o.replication_factor), self.model)
         for step in self.schedule.rest:
             self._model_of(step)
+        _ = self._fingerprint                       # of the model for these rows, whatever lengths come
         if self.test is not None:
             self.evaluator.prepare(self.test)
 
@@ -209,11 +212,14 @@ class Trainer:
 
     def _epoch(self) -> None:
         row, first_update, rest = self.schedule.after(self.updates_in_epoch)
+        if len(rest) < len(self.schedule.rest):     # what is left of the rest is cut from all of it, as without an interruption
+            row, _, rest = self.schedule.after(self.updates_in_epoch - (first_update := len(self.schedule.rest) - len(rest)))
         self.loader.set_epoch(self.epoch, row)
         self.reporter.begin_epoch(self.epoch + 1, self.options.epochs, 0 if self.loader.rows is None else len(self.loader))
         batches = iter(self.loader)
         try:
             for batch in batches:
+                self._tell_lengths(batch)
                 if len(batch[0]) == self.options.combined_batch_size:
                     self._call(self.model, batch, first_update)
                 else:
@@ -247,6 +253,15 @@ class Trainer:
         self.reporter.end_epoch(record)
         if self._counted_none(record) and self.epoch < self.options.epochs:
             self.reporter.say(none_counted(record.epoch, record.skipped, record.loss_scale))
+
+    def _tell_lengths(self, batch: tuple[np.ndarray, ...]) -> None:
+        """A word, once, where a batch has another length than the first row."""
+        if self._told or all(a.shape[1:] == f.sample for f, a in zip(self.train.tensors, batch, strict=True)):
+            return
+        self._told = True
+        self.reporter.say(f"Batches of data {one_line(self.train.name)} change their length: " + (
+            "it is rounded up to 8, 12, 16, 24, 32 and so on and filled with zeros, labels with ignore_index. The model must know padding by its "
+            "mask; with round_lengths=False lengths stay as they come." if self.options.round_lengths else "each length has a program of its own."))
 
     def _counted_none(self, record: Epoch) -> bool:
         """All updates of an epoch were skipped."""

@@ -73,14 +73,33 @@ class Field:
         """Rows as they were taken out of the array, as they are fed."""
         if isinstance(self.array, Column) and not np.can_cast(taken.dtype, self.array.dtype, "same_kind"):
             raise DataError(f"A row of the data set has {taken.dtype}, the first has {self.array.dtype}; rows must be alike.")
+        sample = self.sample
+        if taken.shape[1:] != self.array.shape[1:]:
+            taken = self._of_another_length(taken)
+            sample = taken.shape[1:]
         if self.scale != 1.0:
             taken = np.multiply(taken, self.scale, dtype=self.dtype)
-        out = np.ascontiguousarray(taken.reshape(len(taken), *self.sample), dtype=self.dtype)
+        out = np.ascontiguousarray(taken.reshape(len(taken), *sample), dtype=self.dtype)
         if self.mean is not None:
             out -= self.mean
         if self.std is not None:
             out /= self.std
         return out
+
+
+    def _of_another_length(self, taken: np.ndarray) -> np.ndarray:
+        """Rows whose lengths are not those of the first, filled up to one of few lengths (DataError where they must be alike)."""
+        have, first = taken.shape[1:], self.array.shape[1:]
+        per_channel = [a.shape for a in (self.mean, self.std) if a is not None]
+        if len(have) != len(first) or self.sample != first or not all(_fits(shape, have) for shape in per_channel):
+            fed = "" if self.sample == first else f", and is fed as {list(self.sample)}"
+            raise DataError(f"A row of the data set has shape {list(have)}, the first has {list(first)}{fed}; such rows must be alike.")
+        return self.array.lengthened(taken)
+
+
+def _fits(shape: tuple[int, ...], sample: tuple[int, ...]) -> bool:
+    """One number per channel goes with rows of another shape."""
+    return all(n in (1, m) for n, m in zip(shape[::-1], sample[::-1], strict=False))
 
 
 @dataclass(frozen=True)
@@ -145,6 +164,11 @@ class Dataset:
     def is_open(self) -> bool:
         """The rows come one after the other and end where they end: `len` is no number of theirs."""
         return len(self) == UNKNOWN_LENGTH
+
+    @property
+    def may_vary(self) -> bool:
+        """Somebody's own function makes the batches, whose lengths may change."""
+        return self.source is not None and self.source.may_vary
 
     @property
     def labels(self) -> np.ndarray | None:
