@@ -292,7 +292,7 @@ def test_where_a_collate_fn_has_no_effect(tmp_path: Path) -> None:
 
 def test_rows_that_must_be_alike(tmp_path: Path) -> None:
     """Without a collate_fn, and where a row's shape is changed or scaled by place."""
-    with pytest.raises(DataError, match=r"rows of a batch must be alike: pad them in the data set, or give a collate_fn that does\.$"):
+    with pytest.raises(DataError, match=r"rows of a batch must be alike: pad them in the data set, or give a collate_fn that does; where each is a "):
         train(nn.Embedding(20, 3), tmp_path / "a", Texts(KINDS), micro_batch_size=5, class_axis=-1)
     with pytest.raises(DataError, match=r"^A row of the data set has shape \[\d+\], the first has \[\d+\]; such rows must be alike\.$"):
         train(nn.Sequential(nn.Linear(int(LENGTHS[0]), 3)), tmp_path / "b", [(t.astype(np.float32), k) for t, k in zip(TOKENS, KINDS, strict=True)],

@@ -109,5 +109,6 @@ def test_rows_of_different_lengths(tmp_path):
     with pytest.raises(DataError) as caught:
         train(tmp_path / "b", data=Rows(ragged), shuffle=False)
     assert str(caught.value) == ("Part number 0 of the data set's rows has shape [5] in one row and [4] in another (rows 3 and 0 of a batch); rows "
-                                 "of a batch must be alike: pad them in the data set, or give a collate_fn that does.")
+                                 "of a batch must be alike: pad them in the data set, or give a collate_fn that does; where each is "
+                                 "a micro-batch of its own, as a graph is, set whole_elements.")
     assert train(tmp_path / "c", data=(list(X), Y)).epochs

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from ..errors import CheckpointError, DataError, ModelError, OptionError, UnsupportedError
+from ..errors import CheckpointError, DataError, ModelError, OptionError, TileflowError, UnsupportedError
 from ..feed.items import Collate
 from ..files import remove_link
 from ..importers.onnx import Form, OnnxModel, UnsupportedNodesError
@@ -22,7 +22,7 @@ from ..options import MEASURED_TWICE, Options
 from ..runtime import synthetic
 from ..runtime.data import DataLoader, Dataset, check_given, open_data, open_more
 from ..runtime.history import Epoch
-from ..runtime.labels import Fit, is_hard, look, numbered_as
+from ..runtime.labels import Fit, is_hard, look, numbered_as, types_of
 from ..runtime.preprocessing import Preprocessing
 from ..runtime.replica_state import OF_REPLICA_0
 from ..runtime.run_folder import checkpoint_of, run_folder
@@ -241,8 +241,8 @@ def _train(model: Modelish | None, options: Options, data: Any, test_data: Any, 
 
 def _micro_batch(trainer: Trainer) -> dict[str, np.ndarray]:
     """The model's own inputs for the first rows of the training data, by name."""
-    names = trainer.model.source.input_types(trainer.train)
-    return dict(zip(names, trainer.train.gather(np.arange(trainer.loader.batch_size) % len(trainer.train)), strict=False))
+    names = types_of(trainer.model.source, trainer.train)
+    return dict(zip(names, trainer.train.example(np.arange(trainer.loader.batch_size) % len(trainer.train)), strict=False))
 
 
 class _Given(NamedTuple):
@@ -295,9 +295,12 @@ def _task(source: Source, options: Options, train_set: Dataset, loss: Build | No
           metrics: str | Function | Sequence[str | Function] | None) -> _Task:
     """The loss and the metrics that fit the model's outputs and the labels; `options.metrics` then are those that have a name."""
     try:
-        signature = source.signature(list(source.input_types(train_set).values()), True)
-    except UnsupportedNodesError as error:
-        if not is_cut(error):
+        signature = source.signature(list(types_of(source, train_set).values()), True)
+    except TileflowError as error:
+        if train_set.source is not None and not train_set.whole and len({f.sample[0] for f in train_set.fields.values() if f.sample}) > 1:
+            error.add_note(f"Elements of data {one_line(train_set.name)} were taken for rows of micro-batches; where each is a micro-batch of its "
+                           "own, as a graph is, set whole_elements.")
+        if not isinstance(error, UnsupportedNodesError) or not is_cut(error):
             raise
         raise UnsupportedError(f"{error} Sizes in the model follow from data: train it call by call with tileflow.training_model.") from None
     choice = choose(loss or options.loss, options, signature.outputs, look(train_set, options.ignore_index))
@@ -343,10 +346,23 @@ def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimiz
     loop_options = options.clone()
     loop_options.output_mode, loop_options.input_group_size, loop_options.on_new_shape = "all", 1, "compile"
     choice = task.fit.choice
+    if sets.train.whole:
+        _check_whole(options)
+        loop_options.micro_batch_size = 1
     training = TrainingModel(source, loop_options, optimizer, choice.loss, reporter.compiling)
+    training.whole = sets.train.whole
     trainer = Trainer(training, sets.train, sets.test, folder, reporter, reason=choice.reason)
     _say_left_out(trainer.loader, reporter)
     return trainer
+
+
+def _check_whole(options: Options) -> None:
+    """OptionError for what would put several elements of the data into one call."""
+    for name in ("gradient_accumulation", "device_iterations", "replication_factor", *(["micro_batch_size"] if options.given(
+            "micro_batch_size", files=False) else [])):
+        if getattr(options, name) != 1:
+            raise OptionError(f"With whole_elements each element of the data is a micro-batch and an update: leave {name}={getattr(options, name)} "
+                              "out.")
 
 
 def _say_left_out(loader: DataLoader, reporter: Reporter) -> None:

@@ -85,6 +85,17 @@ def collate(rows: list[Row]) -> Batch:
     return (stacked(rows, "number 0"),)
 
 
+def heaped(elements: list[Row]) -> Batch:
+    """Elements, each a whole micro-batch, as [elements, ...], where shorter ones are filled up: one alone is as it was."""
+    return joined([_led(_arrays(element)) for element in elements], {})
+
+
+def _led(element: Batch) -> Batch:
+    if isinstance(element, Mapping):
+        return {name: a[None] for name, a in element.items()}
+    return tuple(a[None] for a in element)
+
+
 class Collated:
     """A collate_fn whose batches are arrays of ours, with as many rows as it was given."""
 
@@ -131,7 +142,8 @@ def stacked(parts: Sequence[Any], what: str) -> np.ndarray:
     for i, a in enumerate(arrays):
         if a.shape != first.shape:
             raise DataError(f"Part {what} of the data set's rows has shape {list(a.shape)} in one row and {list(first.shape)} in another (rows {i} "
-                            "and 0 of a batch); rows of a batch must be alike: pad them in the data set, or give a collate_fn that does.")
+                            "and 0 of a batch); rows of a batch must be alike: pad them in the data set, or give a collate_fn that does; where "
+                            "each is a micro-batch of its own, as a graph is, set whole_elements.")
     if first.dtype.kind == "O":
         raise DataError(f"Part {what} of the data set's rows is {type(parts[0]).__name__}, which is no array of numbers; give a collate_fn, or "
                         "arrays.")
@@ -156,7 +168,7 @@ class Items:
     @property
     def may_vary(self) -> bool:
         """Batches are made by somebody's own function, and may be of another length each."""
-        return isinstance(self.make, Collated)
+        return self.make is not collate
 
     @erring
     def read(self, rows: np.ndarray) -> Batch:
@@ -202,7 +214,7 @@ class Stream:
     @property
     def may_vary(self) -> bool:
         """Batches are made by somebody's own function, and may be of another length each."""
-        return self._batched or isinstance(self.make, Collated)
+        return self._batched or self.make is not collate
 
     def begin(self) -> None:
         """An epoch from its first row.

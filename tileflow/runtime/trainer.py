@@ -153,7 +153,7 @@ class Trainer:
         model.stop = lambda: self._stop.is_set()
         model.run = Run(None if per_epoch is None else self.options.epochs * per_epoch, per_epoch)
         try:
-            model.compile(*self.train.gather(np.zeros(step.rows, np.int64)))
+            model.compile(*self.train.example(np.zeros(step.rows, np.int64)))
         except TileflowError as error:
             if model is self.model or step.micro_batch == self.options.micro_batch_size:
                 raise
@@ -220,7 +220,7 @@ class Trainer:
         try:
             for batch in batches:
                 self._tell_lengths(batch)
-                if len(batch[0]) == self.options.combined_batch_size:
+                if self.train.whole or len(batch[0]) == self.options.combined_batch_size:
                     self._call(self.model, batch, first_update)
                 else:
                     foreseen = sum(step.rows for step in rest) == len(batch[0])
@@ -235,7 +235,7 @@ class Trainer:
         if self._stop.is_set():                     # while the next batch was waited for
             return
         record = self.running.record(self.epoch + 1)
-        record.unit = "images" if len(next(iter(self.train.fields.values())).sample) >= 2 else "samples"
+        record.unit = "images" if not self.train.whole and len(next(iter(self.train.fields.values())).sample) >= 2 else "samples"
         if self.test is not None:
             figures = self.evaluator.measure(self.test)
             if figures is None or self._stop.is_set():
@@ -256,7 +256,7 @@ class Trainer:
 
     def _tell_lengths(self, batch: tuple[np.ndarray, ...]) -> None:
         """A word, once, where a batch has another length than the first row."""
-        if self._told or all(a.shape[1:] == f.sample for f, a in zip(self.train.tensors, batch, strict=True)):
+        if self._told or self.train.whole or all(a.shape[1:] == f.sample for f, a in zip(self.train.tensors, batch, strict=True)):
             return
         self._told = True
         self.reporter.say(f"Batches of data {one_line(self.train.name)} change their length: " + (
@@ -313,7 +313,8 @@ class Trainer:
             raise
         seconds = time.perf_counter() - began
         engine = model.engine
-        accumulation, rows = engine.batching.per_update, engine.batching.micro_batch
+        accumulation = engine.batching.per_update
+        rows = self.train.counted(batch) if self.train.whole else engine.batching.micro_batch
         done = slice(first_update * accumulation, engine.completed * accumulation)
         count = done.stop - done.start
         if count <= 0:
@@ -342,7 +343,7 @@ class Trainer:
         for name, fed in zip((*(f"Input {one_line(name)}" for name in self.train.fields), "The label"), batch, strict=False):
             if kind_of(fed.dtype) == "f" and not (finite := np.isfinite(fed)).all():
                 first = np.unravel_index(int(np.argmin(finite)), fed.shape)
-                row, what = self.schedule.after(self.updates_in_epoch)[0] + int(first[0]), f"of epoch {self.epoch + 1}"
+                row, what = self.schedule.after(self.updates_in_epoch)[0] + (0 if self.train.whole else int(first[0])), f"of epoch {self.epoch + 1}"
                 if not self.loader.is_stream:
                     row, what = int(self.loader.order(self.epoch)[row]), "of the data"
                     row = row if self.train.rows is None else int(self.train.rows[row])

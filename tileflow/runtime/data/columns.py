@@ -32,8 +32,8 @@ def rounded(length: int) -> int:
 class Head:
     """The first rows of a stream, which stand for all of them where somebody looks."""
 
-    def __init__(self, stream: Stream) -> None:
-        self.rows = stream.peek(LOOKED_AT)
+    def __init__(self, stream: Stream, rows: int = LOOKED_AT) -> None:
+        self.rows = stream.peek(rows)
         if self.rows is None:
             raise DataError("The data have no rows: nothing came out of them.")
 

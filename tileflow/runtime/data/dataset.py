@@ -114,6 +114,7 @@ class Dataset:
     notes: sentences about what was adapted, for the user.
     classes: names of the classes in the order of their numbers, where the labels were strings.
     nameless: the fields' names are ours, for arrays that came in order: they say nothing of a model's inputs.
+    whole: each row is a micro-batch, whose arrays are fed as they are.
     ordered: somebody chose the fields in the order of a model's inputs, which may be called otherwise.
     """
 
@@ -129,6 +130,7 @@ class Dataset:
     source: Items | Stream | None = None
     nameless: bool = False
     ordered: bool = False
+    whole: bool = False
 
     def __post_init__(self) -> None:
         if not self.fields:
@@ -199,8 +201,19 @@ class Dataset:
         return Chosen(self.source, self.rows) if self.rows is not None and isinstance(self.source, Items) else self.source
 
     def fitted(self, batch: Batch) -> tuple[np.ndarray, ...]:
-        """A batch of whole rows out of the source: inputs in order, then the labels."""
-        return tuple(f.made(np.asarray(f.array.finished(batch))) for f in self.tensors)
+        """A batch of whole rows out of the source, as it is fed: inputs in order, then the labels."""
+        return self._fed([f.made(np.asarray(f.array.finished(batch))) for f in self.tensors])
+
+    def example(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The batch of these rows, as it is fed."""
+        return self._fed(self.gather(rows))
+
+    def _fed(self, batch: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        return tuple(a[0] for a in batch) if self.whole else tuple(batch)
+
+    def counted(self, batch: Sequence[np.ndarray]) -> int:
+        """The rows of a batch as it is fed: those of the labels, where each array has its own."""
+        return len(batch[-1] if self.whole and self.label is not None else batch[0])
 
     def looked_at(self) -> np.ndarray:
         """Numbers of the rows that may be read to say what the data are like: all of arrays."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import DataError, OptionError
-from ...feed.items import Collate, Collated, Items, Stream, array_of, collate, is_by_number, is_loader, is_one_by_one
+from ...feed.items import Collate, Collated, Fills, Items, Stream, array_of, collate, heaped, is_by_number, is_loader, is_one_by_one
 from ...graph.types import kind_of
 from ...options import Options
 from ...text import one_line
@@ -88,6 +88,9 @@ def open_more(spec: Any, options: Options, first: Dataset, trained: Roles, colla
     options = options.clone(max_batches=None)                # all rows are measured
     data = open_data(spec, options, roles_of(first) or trained, collate_fn)
     part = data.train if data.test is None else data.test
+    if first.whole and not part.whole:
+        raise OptionError(f"With whole_elements the data to measure with are elements, too, and no arrays or files, such as {part.name}; a single "
+                          "element is a list of one.")
     if part.label is None and part.columns and first.label_name is not None and not (has_names(first.columns) and has_names(part.columns)):
         return open_data(spec, options)
     return data
@@ -99,6 +102,9 @@ def check_given(spec: Any, data: Data, options: Options, more: bool = False, col
     Args:
         spec: what `open_data` took. data: what it made of it. more: there are test data, which such options may be for. collate_fn: what it took.
     """
+    if options.whole_elements and (collate_fn is not None or not data.train.whole or is_loader(spec)):
+        raise OptionError(f"Option whole_elements is for data of elements, one after the other or by number, and not for a collate_fn, a loader of "
+                          f"batches, arrays or files, such as data {data.train.name}; a single element is a list of one.")
     if collate_fn is not None and is_loader(spec):
         raise OptionError(f"collate_fn has no effect on data {data.train.name}, which give whole batches: give it to that loader.")
     if collate_fn is not None and data.train.source is None and not more:
@@ -134,8 +140,8 @@ def _open(spec: Any, options: Options, trained: Roles, collate_fn: Collate | Non
     if hasattr(spec, "combined_batch_size"):
         raise DataError("A tileflow.DataLoader is for loops of your own, and a run makes one that it can resume: give the data set itself, and "
                         "settings such as num_workers as options.")
-    make = collate if collate_fn is None else Collated(collate_fn)
-    if is_by_number(spec) or (isinstance(spec, list) and collate_fn is not None):
+    make = heaped if options.whole_elements else collate if collate_fn is None else Collated(collate_fn)
+    if is_by_number(spec) or (isinstance(spec, list) and make is not collate):
         return _of_rows(spec, Items(spec, make), options, trained)
     if is_one_by_one(spec):
         return _of_rows(spec, Stream(spec, make), options, trained)
@@ -155,8 +161,11 @@ def _of_rows(spec: Any, source: Items | Stream, options: Options, trained: Roles
         length = UNKNOWN_LENGTH if options.max_batches is None else options.max_batches * options.combined_batch_size
     if length == 0:
         raise DataError(f"Data {name} have no rows.")
-    source.fills = fills = {}
-    columns = columns_of(source if isinstance(source, Items) else Head(source), length, fills, options.round_lengths)
+    fills: Fills = {}
+    source.fills = fills
+    whole = source.make is heaped
+    columns = columns_of(source if isinstance(source, Items) else Head(source, *([1] if whole else [])), length, fills,
+                         options.round_lengths and not whole)
     for key, column in columns.items():
         if kind_of(column.dtype) not in "biuf" or column.dtype.itemsize > 8:
             raise DataError(f"Part {key!r} of the rows of data {name} has element type {column.dtype}; numbers or booleans of up to 64 bits are "
@@ -171,13 +180,15 @@ def _of_rows(spec: Any, source: Items | Stream, options: Options, trained: Roles
         inputs, ordered = _chosen_inputs(known, label, name, options, trained)
         chosen = {key: named[key] for key in inputs}
         fills.update(dict.fromkeys([key for key in named if key == label or key.lower() in LABEL_NAMES], options.ignore_index))
-        return Data(Dataset(name, chosen, None if label is None else named[label], source=source, label_name=label, ordered=ordered), None)
+        return Data(Dataset(name, chosen, None if label is None else named[label], source=source, label_name=label, ordered=ordered,
+                            whole=whole), None)
     *first, last = fields.values()
     given = first or [last]
     if first:
         fills[len(first)] = options.ignore_index
     names = ["x"] if len(given) == 1 else [f"x{i}" for i in range(len(given))]
-    return Data(Dataset(name, dict(zip(names, given, strict=True)), last if first else None, source=source, nameless=True), None)
+    return Data(Dataset(name, dict(zip(names, given, strict=True)), last if first else None, source=source, nameless=True, whole=whole),
+                None)
 
 
 def _open_tuple(spec: tuple[Any, ...]) -> Data:
