@@ -350,3 +350,37 @@ def test_a_file_with_an_open_length(tmp_path: Path) -> None:
         np.testing.assert_allclose(results[1].weights[name], w, rtol=1e-11, atol=1e-12)
     assert results[0].history["test_loss"] == pytest.approx(results[1].history["test_loss"])
     assert (tmp_path / "True" / "model.onnx").exists()
+
+
+def test_rows_that_were_shaped_anew(tmp_path: Path) -> None:
+    """Where the rows of the first batch are reshaped for the model, the others must be alike; a raw error of NumPy's came of it."""
+    flat = model_of([node("Gemm", ["x", "w"], ["y"], "fc")], [port("x", ["N", 12])], [port("y", ["N", 3])],
+                    {"w": draw.standard_normal((12, 3)).astype(np.float32)})
+    path = tmp_path / "model.onnx"
+    path.write_bytes(flat.SerializeToString())
+    x = [draw.standard_normal((n, 4)).astype(np.float32) for n in (3, 3, 3, 5, 3, 3)]
+    rows = list(zip(x, [0, 1, 2, 0, 1, 2], strict=True))
+    with pytest.raises(DataError, match=r"^A row of the data set has shape \[5, 4\], the first has \[3, 4\], and is fed as \[12\]; such rows"):
+        train(str(path), tmp_path / "a", rows, collate_fn=lambda some: (filled_rows([r[0] for r in some]), np.array([r[1] for r in some])),
+              micro_batch_size=1)
+
+
+def filled_rows(rows: list[np.ndarray]) -> np.ndarray:
+    longest = max(map(len, rows))
+    return np.array([np.pad(row, ((0, longest - len(row)), (0, 0))) for row in rows])
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_loader_whose_first_axis_is_no_rows(first: bool, tmp_path: Path) -> None:
+    """What pad_sequence gives where nobody says batch_first."""
+    torch = needs("torch")
+
+    def tensors(rows: list[Any]) -> tuple[Any, ...]:
+        tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(row[0]) for row in rows], batch_first=first)
+        return tokens, (tokens > 0).float(), torch.tensor([row[1] for row in rows])
+    loader = torch.utils.data.DataLoader(Texts(KINDS), batch_size=5, collate_fn=tensors)
+    if first:
+        assert train(reader(False), tmp_path, loader, micro_batch_size=5, epochs=1).epochs
+        return
+    with pytest.raises(DataError, match=r"^A batch of the data has parts of shapes \[\d+, 5\], \[\d+, 5\], \[5\]; the first axis of each"):
+        train(reader(False), tmp_path, loader, micro_batch_size=5)

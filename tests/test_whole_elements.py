@@ -198,3 +198,9 @@ def test_without_the_option(tmp_path: Path) -> None:
                                       "graph is, set whole_elements."]
     with pytest.raises(DataError, match=r"where each is a micro-batch of its own, as a graph is, set whole_elements\.$"):
         train(nn.Linear(3, 4), tmp_path, data=[{"x": x, "y": y} for x, _, y in GRAPHS], whole_elements=False)
+
+
+def test_inference_has_no_elements() -> None:
+    """Options of a run in another verb: what they would mean there is said."""
+    with pytest.raises(OptionError, match=r"^Option whole_elements is for train; call the model from Python"):
+        tileflow.infer(net(), tileflow.Options(whole_elements=True), data=NAMED)

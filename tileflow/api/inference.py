@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import memory
-from ..errors import DataError
+from ..errors import DataError, OptionError
 from ..feed.items import Stream
 from ..graph import TensorType, kind_of
 from ..importers.onnx import DynamicOperandError
@@ -47,6 +47,8 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
     opened = open_data(given, chosen, known.roles)
     check_given(given, opened, chosen)
     dataset = measured(opened)
+    if dataset.whole:
+        raise OptionError("Option whole_elements is for train; call the model from Python (tileflow.inference_model) with each element's arrays.")
     wanted = source.input_types(dataset)
     whole = _runs_whole(source, list(wanted.values()))             # what cannot run is said before anything is read
     try:

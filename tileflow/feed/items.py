@@ -238,7 +238,7 @@ class Stream:
         self.begin()
         if self._batched:
             batch = next(self._rows or iter(()), None)
-            self._left = [] if batch is None else [_arrays(batch)]
+            self._left = [] if batch is None else [_of_rows(batch)]
             self._peeked = True
             return self._left[0] if self._left else None
         rows = list(itertools.islice(self._rows or (), count))
@@ -275,7 +275,7 @@ class Stream:
             batch = next(self._rows or iter(()), None)
             if batch is None:
                 break
-            self._left.append(_arrays(batch))
+            self._left.append(_of_rows(batch))
         taken: list[Batch] = []
         while self._left and count > 0:                     # what is left stays as it came, so that no row's length depends on where others were cut
             batch, rows = self._left[0], rows_of(self._left[0])
@@ -316,6 +316,16 @@ def _arrays(batch: Any) -> Batch:
             raise
         raise DataError(f"A part of a batch of the data cannot be made an array ({str(error).split('.')[0]}); batches are arrays, in a tuple or a "
                         "dict.") from None
+
+
+def _of_rows(batch: Any) -> Batch:
+    """A batch of somebody's loader as arrays of ours (DataError where they have different numbers of rows)."""
+    made = _arrays(batch)
+    shapes = [a.shape for a in (made.values() if isinstance(made, Mapping) else made)]
+    if any(shape[:1] != shapes[0][:1] or not shape for shape in shapes):
+        raise DataError(f"A batch of the data has parts of shapes {', '.join(str(list(s)) for s in shapes)}; the first axis of each are the rows, of "
+                        "which all have the same number (pad_sequence: batch_first=True).")
+    return made
 
 
 def rows_of(batch: Batch) -> int:

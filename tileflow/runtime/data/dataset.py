@@ -86,7 +86,6 @@ class Field:
             out /= self.std
         return out
 
-
     def _of_another_length(self, taken: np.ndarray) -> np.ndarray:
         """Rows whose lengths are not those of the first, filled up to one of few lengths (DataError where they must be alike)."""
         have, first = taken.shape[1:], self.array.shape[1:]
