@@ -49,13 +49,6 @@ def test_options_by_place(tmp_path):
     assert tileflow.train(nn.Sequential(nn.Linear(4, 3)), options, data=(X, Y)).epochs
 
 
-def test_a_keyword_of_others(tmp_path):
-    with pytest.raises(OptionError) as caught:
-        train(tmp_path, collate_fn=list)
-    assert str(caught.value) == ("There is no option 'collate_fn' yet; rows of a data set must be alike, so pad them to one length there; in a loop "
-                                 "of your own tileflow.DataLoader takes one.")
-
-
 class Rows:
     def __init__(self, x: Any) -> None:
         self.x = x
@@ -116,5 +109,6 @@ def test_rows_of_different_lengths(tmp_path):
     with pytest.raises(DataError) as caught:
         train(tmp_path / "b", data=Rows(ragged), shuffle=False)
     assert str(caught.value) == ("Part number 0 of the data set's rows has shape [5] in one row and [4] in another (rows 3 and 0 of a batch); rows "
-                                 "of a batch must be alike: pad them in the data set, or give a tileflow.DataLoader of your own loop a collate_fn.")
+                                 "of a batch must be alike: pad them in the data set, or give a collate_fn that does; where each is "
+                                 "a micro-batch of its own, as a graph is, set whole_elements.")
     assert train(tmp_path / "c", data=(list(X), Y)).epochs

@@ -232,6 +232,12 @@ class Options(Settings):
     shuffle: bool = _option(True, Flag(), "data", "draw the training rows in a new random order each epoch")
     drop_last: bool = _option(
         True, Flag(), "data", "leave out the rows at the end that do not fill a whole call; else they are trained in updates of fewer rows")
+    round_lengths: bool = _option(
+        True, Flag(), "data", "where batches change their length, round it up to one of few (8, 12, 16, 24 ...), filled with zeros, labels with "
+        "ignore_index; else each length has a program of its own")
+    whole_elements: bool = _option(
+        False, Flag(), "data", "each element of the data is a micro-batch, whose arrays are fed as they are, such as a graph's nodes "
+        "and edges")
     max_batches: int | None = _option(None, _COUNT, "data", "end each training epoch after this many batches", optional=True)
     scale: float | None = _option(
         None, Number(), "data", "factor on the inputs; by default 1/255 for bytes that go into a float input, else 1", optional=True)

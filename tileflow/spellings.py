@@ -16,8 +16,7 @@ KNOWN_AS = {
 
 _STOP = "train some epochs, look at result.history, and go on bit for bit with resume=True and more epochs, or stop there"
 NOT_YET = dict.fromkeys(("early_stopping", "early_stopping_patience", "patience"), _STOP) | {
-    "callbacks": f"reporter takes an object that is told of every call and epoch; to steer, {_STOP}",
-    "collate_fn": "rows of a data set must be alike, so pad them to one length there; in a loop of your own tileflow.DataLoader takes one"}
+    "callbacks": f"reporter takes an object that is told of every call and epoch; to steer, {_STOP}"}
 """What other tools have and tileflow has not, and what to do without it."""
 
 PRECISION_SPELLINGS = MappingProxyType({

@@ -43,6 +43,7 @@ OF_OPTION: dict[str, tuple[str, ...]] = {
     "num_classes": ("train",),
     "gradient_checkpointing": ("train", "training_model"),
     "test_data": ("train",), "synthetic_data": ("train",), "shuffle": ("train",), "drop_last": ("train",), "max_batches": ("train",),
+    "round_lengths": ("train",), "whole_elements": ("train",),
     **dict.fromkeys(("schedule", "warmup", "schedule_epochs", "schedule_gamma", "schedule_power", "schedule_end"), ("train", "training_model")),
     "serialized_matmul": (*RUNS, *SIMULATED),
     "seed": (*RUNS, "compile"),

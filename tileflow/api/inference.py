@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import memory
-from ..errors import DataError
+from ..errors import DataError, OptionError
 from ..feed.items import Stream
 from ..graph import TensorType, kind_of
 from ..importers.onnx import DynamicOperandError
@@ -47,6 +47,8 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
     opened = open_data(given, chosen, known.roles)
     check_given(given, opened, chosen)
     dataset = measured(opened)
+    if dataset.whole:
+        raise OptionError("Option whole_elements is for train; call the model from Python (tileflow.inference_model) with each element's arrays.")
     wanted = source.input_types(dataset)
     whole = _runs_whole(source, list(wanted.values()))             # what cannot run is said before anything is read
     try:
@@ -61,9 +63,8 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
     report_foreign(known, dataset)
     run_options = chosen.clone()
     run_options.gradient_accumulation, run_options.input_group_size, run_options.replica_grouping, run_options.output_mode = 1, 1, {}, "all"
-    filled = whole and not isinstance(dataset.source, Stream)
-    if not filled:
-        run_options.on_new_shape = "compile"                      # the last batch may be shorter: where sizes follow from data it is not filled up
+    run_options.on_new_shape = "compile"                          # batches may change their length, and the last one may have fewer rows
+    filled = whole and not isinstance(dataset.source, Stream)     # where sizes follow from data it is not filled up
     model_ = InferenceModel(source, run_options, chosen_progress(progress))
     loader = DataLoader(model_.options, dataset, shuffle=False, pad_last=filled, drop_last=False)
     parts: list[list[Any]] = []

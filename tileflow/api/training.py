@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from ..errors import CheckpointError, DataError, ModelError, OptionError, UnsupportedError
+from ..errors import CheckpointError, DataError, ModelError, OptionError, TileflowError, UnsupportedError
+from ..feed.items import Collate
 from ..files import remove_link
 from ..importers.onnx import Form, OnnxModel, UnsupportedNodesError
 from ..loss import AS_CHOSEN, Build, choose
@@ -21,7 +22,7 @@ from ..options import MEASURED_TWICE, Options
 from ..runtime import synthetic
 from ..runtime.data import DataLoader, Dataset, check_given, open_data, open_more
 from ..runtime.history import Epoch
-from ..runtime.labels import Fit, is_hard, look, numbered_as
+from ..runtime.labels import Fit, is_hard, look, numbered_as, types_of
 from ..runtime.preprocessing import Preprocessing
 from ..runtime.replica_state import OF_REPLICA_0
 from ..runtime.run_folder import checkpoint_of, run_folder
@@ -53,6 +54,7 @@ class TrainResult:
     _model: OnnxModel | None
     _preprocessing: Preprocessing
     _fit: Fit
+    _collate_fn: Collate | None = None
 
     @property
     def history(self) -> dict[str, np.ndarray]:
@@ -130,7 +132,8 @@ class TrainResult:
     def _adapted(self, data: Any) -> Dataset:
         """Data of a later evaluation, made to fit like the training data."""
         known = self._preprocessing
-        dataset = self._fit(measured(open_data(data, self._trainer.options, known.roles)), known.scalings)
+        opened = measured(open_data(data, self._trainer.options, known.roles, self._collate_fn))
+        dataset = self._fit.of(self.model.source, opened)(opened, known.scalings)
         report_foreign(known, dataset)
         return dataset
 
@@ -154,7 +157,7 @@ class TrainResult:
 
 def train(model: Modelish | None = None, options: Options | None = None, *more: Any, data: Any = None, test_data: Any = None,
           optimizer: Optimizer | str | None = None, loss: str | Build | None = None, metrics: str | Function | Sequence[str | Function] | None = None,
-          reporter: Reporter | None = None, **changes: Any) -> TrainResult:
+          reporter: Reporter | None = None, collate_fn: Collate | None = None, **changes: Any) -> TrainResult:
     """Train a model on data and write trained ONNX file, metrics and checkpoint into a run folder.
 
         result = tileflow.train("model.onnx", data=(x, y), epochs=3, micro_batch_size=32)
@@ -168,6 +171,8 @@ def train(model: Modelish | None = None, options: Options | None = None, *more: 
         loss: a name, or a function (builder, outputs) -> one number per micro-batch, in place of the option.
         metrics: overrides `options.metrics`: names, or functions (the model's first output over all rows, labels) -> number.
         reporter: gets progress; None: silent, but for bars and lines with progress=True.
+        collate_fn: makes a batch of a list of rows, of data and of test_data that are read a row at a time; the first axis of each part are the
+            rows, the others may be of another length in each batch.
         changes: single options by keyword.
 
     The folder's `run.toml` keeps every setting and the model's path: `train(resume=True, out=folder)` goes on with them, and takes
@@ -192,27 +197,27 @@ def train(model: Modelish | None = None, options: Options | None = None, *more: 
         from ..progress import TrainPrinter
         printer = TrainPrinter(True)
         try:
-            return _train(model, chosen, data, test_data, optimizer, built, metrics, cast(Reporter, Heard(printer)))
+            return _train(model, chosen, data, test_data, collate_fn, optimizer, built, metrics, cast(Reporter, Heard(printer)))
         finally:
             printer.close()
     reporter = reporter or Silent()
     if not hasattr(reporter, "say"):
         raise OptionError(f"reporter must have the methods of tileflow.runtime.trainer.Reporter, which {type(reporter).__name__} has not; "
                           "progress=True shows bars and lines.")
-    return _train(model, chosen, data, test_data, optimizer, built, metrics, cast(Reporter, Heard(reporter)))
+    return _train(model, chosen, data, test_data, collate_fn, optimizer, built, metrics, cast(Reporter, Heard(reporter)))
 
 
-def _train(model: Modelish | None, options: Options, data: Any, test_data: Any, optimizer: Optimizer | None, loss: Build | None,
-           metrics: str | Function | Sequence[str | Function] | None, reporter: Reporter) -> TrainResult:
+def _train(model: Modelish | None, options: Options, data: Any, test_data: Any, collate_fn: Collate | None, optimizer: Optimizer | None,
+           loss: Build | None, metrics: str | Function | Sequence[str | Function] | None, reporter: Reporter) -> TrainResult:
     """`train` with what holds: `loss` is one of the caller's own, all else stands in the options."""
     chosen, kept = resumed(options)
     source = source_of(model if model is not None else _kept_model(chosen, kept, reporter), chosen)
-    given = _opened(source, chosen, data, test_data, reporter)
+    given = _opened(source, chosen, data, test_data, collate_fn, reporter)
     task = _task(source, chosen, given.train, loss, metrics)
     if given.test is None and (metrics or (chosen.metrics and chosen.given("metrics", files=False))):
         raise OptionError(f"Option metrics is about test data, and data {given.train.name} have none; give test_data, or keep some of the rows "
                           "with validation_split.")
-    sets = _fitted(given, task, reporter)
+    sets = _fitted(source, given, task, reporter)
     with run_folder(chosen.out, chosen.resume, reporter.say) as folder:
         trainer = _trainer(source, chosen, task, sets, optimizer, folder, reporter)
         written = folder / "model.onnx"
@@ -227,7 +232,7 @@ def _train(model: Modelish | None, options: Options, data: Any, test_data: Any, 
         record(folder, chosen, path)
         trainer.run()
         result = TrainResult(trainer.history, folder, chosen, trainer, source.model if isinstance(source, OnnxSource) else None,
-                             sets.preprocessing, task.fit)
+                             sets.preprocessing, task.fit, collate_fn)
         if result._model is not None:
             remove_link(written)
             result.save_onnx(written)
@@ -236,8 +241,8 @@ def _train(model: Modelish | None, options: Options, data: Any, test_data: Any, 
 
 def _micro_batch(trainer: Trainer) -> dict[str, np.ndarray]:
     """The model's own inputs for the first rows of the training data, by name."""
-    names = trainer.model.source.input_types(trainer.train)
-    return dict(zip(names, trainer.train.gather(np.arange(trainer.loader.batch_size) % len(trainer.train)), strict=False))
+    names = types_of(trainer.model.source, trainer.train)
+    return dict(zip(names, trainer.train.example(np.arange(trainer.loader.batch_size) % len(trainer.train)), strict=False))
 
 
 class _Given(NamedTuple):
@@ -248,7 +253,7 @@ class _Given(NamedTuple):
     known: Preprocessing
 
 
-def _opened(source: Source, options: Options, data: Any, test_data: Any, reporter: Reporter) -> _Given:
+def _opened(source: Source, options: Options, data: Any, test_data: Any, collate_fn: Collate | None, reporter: Reporter) -> _Given:
     """The data that were given, or that the options name, with labels numbered as the model knows them."""
     given = data if data is not None else options.data
     made_up = options.synthetic_data != "none"
@@ -266,14 +271,14 @@ def _opened(source: Source, options: Options, data: Any, test_data: Any, reporte
         raise DataError("There is no data to train on; give data=(x, y), a path, or the name digits.")
     options.data = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
     known = preprocessing_of(source)
-    opened = open_data(given, options, known.roles)
-    check_given(given, opened, options, test_data is not None)
+    opened = open_data(given, options, known.roles, collate_fn)
+    check_given(given, opened, options, test_data is not None, collate_fn)
     if made_up:
         return _Given(synthetic.like(opened.train, options), None, Preprocessing())
     train_set = numbered_as(opened.train, known.classes)
     if train_set.classes is not None and known.classes not in (None, train_set.classes):
         reporter.say("The labels are other classes than those that the model was trained on; they are numbered anew.")
-    test = opened.test if test_data is None else measured(open_more(test_data, options, train_set, known.roles))
+    test = opened.test if test_data is None else measured(open_more(test_data, options, train_set, known.roles, collate_fn))
     return _Given(train_set, test, known)
 
 
@@ -290,9 +295,12 @@ def _task(source: Source, options: Options, train_set: Dataset, loss: Build | No
           metrics: str | Function | Sequence[str | Function] | None) -> _Task:
     """The loss and the metrics that fit the model's outputs and the labels; `options.metrics` then are those that have a name."""
     try:
-        signature = source.signature(list(source.input_types(train_set).values()), True)
-    except UnsupportedNodesError as error:
-        if not is_cut(error):
+        signature = source.signature(list(types_of(source, train_set).values()), True)
+    except TileflowError as error:
+        if train_set.source is not None and not train_set.whole and len({f.sample[0] for f in train_set.fields.values() if f.sample}) > 1:
+            error.add_note(f"Elements of data {one_line(train_set.name)} were taken for rows of micro-batches; where each is a micro-batch of its "
+                           "own, as a graph is, set whole_elements.")
+        if not isinstance(error, UnsupportedNodesError) or not is_cut(error):
             raise
         raise UnsupportedError(f"{error} Sizes in the model follow from data: train it call by call with tileflow.training_model.") from None
     choice = choose(loss or options.loss, options, signature.outputs, look(train_set, options.ignore_index))
@@ -313,12 +321,12 @@ class _Sets(NamedTuple):
     preprocessing: Preprocessing
 
 
-def _fitted(given: _Given, task: _Task, reporter: Reporter) -> _Sets:
+def _fitted(source: Source, given: _Given, task: _Task, reporter: Reporter) -> _Sets:
     """The data made to fit, and what there is to say of that and of the model."""
     fit, known = task.fit, given.known
     train_set = fit(given.train.images_as_bytes(fit.inputs), known.scalings)
     found = Preprocessing.of(given.train, train_set)
-    test = None if given.test is None else fit(given.test, found.scalings)
+    test = None if given.test is None else fit.of(source, given.test)(given.test, found.scalings)
     if fit.choice.reason != AS_CHOSEN:
         reporter.say(f"Loss {fit.choice.loss.name}: {fit.choice.reason}.")
     said = (*fit.choice.notes, *train_set.notes, *(() if known.scalings else train_set.unscaled_bytes()))
@@ -336,12 +344,25 @@ def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimiz
              reporter: Reporter) -> Trainer:
     """The loop with its model."""
     loop_options = options.clone()
-    loop_options.output_mode, loop_options.input_group_size = "all", 1
+    loop_options.output_mode, loop_options.input_group_size, loop_options.on_new_shape = "all", 1, "compile"
     choice = task.fit.choice
+    if sets.train.whole:
+        _check_whole(options)
+        loop_options.micro_batch_size = 1
     training = TrainingModel(source, loop_options, optimizer, choice.loss, reporter.compiling)
+    training.whole = sets.train.whole
     trainer = Trainer(training, sets.train, sets.test, folder, reporter, reason=choice.reason)
     _say_left_out(trainer.loader, reporter)
     return trainer
+
+
+def _check_whole(options: Options) -> None:
+    """OptionError for what would put several elements of the data into one call."""
+    for name in ("gradient_accumulation", "device_iterations", "replication_factor", *(["micro_batch_size"] if options.given(
+            "micro_batch_size", files=False) else [])):
+        if getattr(options, name) != 1:
+            raise OptionError(f"With whole_elements each element of the data is a micro-batch and an update: leave {name}={getattr(options, name)} "
+                              "out.")
 
 
 def _say_left_out(loader: DataLoader, reporter: Reporter) -> None:

@@ -16,6 +16,8 @@ Batch = Any
 """Arrays [rows, ...] in a tuple, or in a dict where rows are dicts."""
 T = TypeVar("T")
 Collate = Callable[[list[Row]], Batch]
+Fills = dict[Any, float | None]
+"""By a part's name or place: what it is filled up with where it is shorter than others, 0 where nothing is said; None: nothing would do."""
 
 
 def erring(read: Callable[..., T]) -> Callable[..., T]:
@@ -83,6 +85,33 @@ def collate(rows: list[Row]) -> Batch:
     return (stacked(rows, "number 0"),)
 
 
+def heaped(elements: list[Row]) -> Batch:
+    """Elements, each a whole micro-batch, as [elements, ...], where shorter ones are filled up: one alone is as it was."""
+    return joined([_led(_arrays(element)) for element in elements], {})
+
+
+def _led(element: Batch) -> Batch:
+    if isinstance(element, Mapping):
+        return {name: a[None] for name, a in element.items()}
+    return tuple(a[None] for a in element)
+
+
+class Collated:
+    """A collate_fn whose batches are arrays of ours, with as many rows as it was given."""
+
+    def __init__(self, make: Collate) -> None:
+        self.make = make
+
+    def __call__(self, rows: list[Row]) -> Batch:
+        """Raises DataError where it makes something else."""
+        batch = _arrays(self.make(rows))
+        shapes = [a.shape for a in (batch.values() if isinstance(batch, Mapping) else batch)]
+        if not shapes or any(shape[:1] != (len(rows),) for shape in shapes):
+            raise DataError(f"The collate_fn made parts of shapes {', '.join(str(list(s)) for s in shapes) or 'no kind'} of {len(rows)} rows; give "
+                            "one array, or a tuple or a dict of arrays, each with the rows as its first axis (pad_sequence: batch_first=True).")
+        return batch
+
+
 def _part(row: Row, name: Any) -> Any:
     if not isinstance(row, Mapping) or name not in row:
         raise DataError(f"A row of the data set has no {name!r}, which the first has.")
@@ -113,8 +142,8 @@ def stacked(parts: Sequence[Any], what: str) -> np.ndarray:
     for i, a in enumerate(arrays):
         if a.shape != first.shape:
             raise DataError(f"Part {what} of the data set's rows has shape {list(a.shape)} in one row and {list(first.shape)} in another (rows {i} "
-                            "and 0 of a batch); rows of a batch must be alike: pad them in the data set, or give a tileflow.DataLoader of your own "
-                            "loop a collate_fn.")
+                            "and 0 of a batch); rows of a batch must be alike: pad them in the data set, or give a collate_fn that does; where "
+                            "each is a micro-batch of its own, as a graph is, set whole_elements.")
     if first.dtype.kind == "O":
         raise DataError(f"Part {what} of the data set's rows is {type(parts[0]).__name__}, which is no array of numbers; give a collate_fn, or "
                         "arrays.")
@@ -130,9 +159,16 @@ class Items:
 
     def __init__(self, data: Any, make: Collate = collate) -> None:
         self.data, self.make = data, make
+        self.fills: Fills | None = None
+        """How batches of different lengths are joined; None: they are not."""
 
     def __len__(self) -> int:
         return len(self.data)
+
+    @property
+    def may_vary(self) -> bool:
+        """Batches are made by somebody's own function, and may be of another length each."""
+        return self.make is not collate
 
     @erring
     def read(self, rows: np.ndarray) -> Batch:
@@ -146,7 +182,7 @@ class Chosen:
     """Some of the rows by number."""
 
     def __init__(self, source: Items, rows: np.ndarray) -> None:
-        self.source, self.rows = source, rows
+        self.source, self.rows, self.fills = source, rows, source.fills
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -161,6 +197,8 @@ class Stream:
     def __init__(self, data: Any, make: Collate = collate) -> None:
         """`data`: iterables of rows; loaders of whole batches; generators, which have one epoch; functions that give any of these."""
         self.data, self.make = data, make
+        self.fills: Fills | None = None
+        """How batches of different lengths are joined; None: they are not."""
         self._batched = is_loader(data)
         self._rows: Iterator[Row] | None = None
         self._left: list[Batch] = []
@@ -172,6 +210,11 @@ class Stream:
             return len(self.data)
         rows, size = len(self.data.dataset), self.data.batch_size
         return len(self.data) * size if size is not None and getattr(self.data, "drop_last", False) else rows
+
+    @property
+    def may_vary(self) -> bool:
+        """Batches are made by somebody's own function, and may be of another length each."""
+        return self._batched or self.make is not collate
 
     def begin(self) -> None:
         """An epoch from its first row.
@@ -195,7 +238,7 @@ class Stream:
         self.begin()
         if self._batched:
             batch = next(self._rows or iter(()), None)
-            self._left = [] if batch is None else [_arrays(batch)]
+            self._left = [] if batch is None else [_of_rows(batch)]
             self._peeked = True
             return self._left[0] if self._left else None
         rows = list(itertools.islice(self._rows or (), count))
@@ -232,12 +275,14 @@ class Stream:
             batch = next(self._rows or iter(()), None)
             if batch is None:
                 break
-            self._left.append(_arrays(batch))
-        if not self._left:
-            return None
-        whole = joined(self._left)
-        self._left = [part(whole, slice(count, None))] if rows_of(whole) > count else []
-        return part(whole, slice(0, count))
+            self._left.append(_of_rows(batch))
+        taken: list[Batch] = []
+        while self._left and count > 0:                     # what is left stays as it came, so that no row's length depends on where others were cut
+            batch, rows = self._left[0], rows_of(self._left[0])
+            self._left[:1] = [part(batch, slice(count, None))] if rows > count else []
+            taken.append(part(batch, slice(0, count)))
+            count -= min(rows, count)
+        return joined(taken, self.fills) if taken else None
 
 
 class Whole:
@@ -262,9 +307,25 @@ class Whole:
 
 def _arrays(batch: Any) -> Batch:
     """A batch of somebody's own as arrays of ours."""
-    if isinstance(batch, Mapping):
-        return {name: array_of(a) for name, a in batch.items()}
-    return tuple(array_of(a) for a in batch) if isinstance(batch, (tuple, list)) else (array_of(batch),)
+    try:
+        if isinstance(batch, Mapping):
+            return {name: array_of(a) for name, a in batch.items()}
+        return tuple(array_of(a) for a in batch) if isinstance(batch, (tuple, list)) else (array_of(batch),)
+    except ValueError as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"A part of a batch of the data cannot be made an array ({str(error).split('.')[0]}); batches are arrays, in a tuple or a "
+                        "dict.") from None
+
+
+def _of_rows(batch: Any) -> Batch:
+    """A batch of somebody's loader as arrays of ours (DataError where they have different numbers of rows)."""
+    made = _arrays(batch)
+    shapes = [a.shape for a in (made.values() if isinstance(made, Mapping) else made)]
+    if any(shape[:1] != shapes[0][:1] or not shape for shape in shapes):
+        raise DataError(f"A batch of the data has parts of shapes {', '.join(str(list(s)) for s in shapes)}; the first axis of each are the rows, of "
+                        "which all have the same number (pad_sequence: batch_first=True).")
+    return made
 
 
 def rows_of(batch: Batch) -> int:
@@ -280,10 +341,45 @@ def part(batch: Batch, rows: Any) -> Batch:
     return {name: a[rows] for name, a in batch.items()} if isinstance(batch, Mapping) else tuple(a[rows] for a in batch)
 
 
-def joined(batches: Sequence[Batch]) -> Batch:
-    """Batches one after the other, as one."""
+def joined(batches: Sequence[Batch], fills: Fills | None = None) -> Batch:
+    """Batches one after the other, as one; parts that are shorter than others are filled up.
+
+    Raises:
+        DataError: they have other parts than the first, or of other shapes and nobody says what to fill up with.
+    """
     if len(batches) == 1:
         return batches[0]
-    if isinstance(batches[0], Mapping):
-        return {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
-    return tuple(np.concatenate(parts) for parts in zip(*batches, strict=True))
+    first = batches[0]
+    keys = list(first) if isinstance(first, Mapping) else list(range(len(first)))
+    if any(isinstance(b, Mapping) != isinstance(first, Mapping) or len(b) != len(first) or (isinstance(b, Mapping) and set(b) != set(first))
+           for b in batches):
+        raise DataError("The batches of the data have different parts; all must have the same.")
+    made = {key: _concatenated([b[key] for b in batches], key, fills) for key in keys}
+    return made if isinstance(first, Mapping) else tuple(made.values())
+
+
+def _concatenated(parts: Sequence[np.ndarray], key: Any, fills: Fills | None) -> np.ndarray:
+    shapes = list(dict.fromkeys(a.shape[1:] for a in parts))
+    if len(shapes) > 1:
+        if fills is None or len({len(shape) for shape in shapes}) > 1:
+            raise DataError(f"Part {key!r} of the data has shape {list(shapes[0])} behind the rows in one batch and {list(shapes[1])} in another, so "
+                            "that they are not put together; pad them to one length.")
+        longest = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+        parts = [lengthened(a, longest, fills.get(key, 0), key) for a in parts]
+    return np.concatenate(parts)
+
+
+def lengthened(array: np.ndarray, shape: tuple[int, ...], fill: float | None, key: Any) -> np.ndarray:
+    """[rows, ...] as [rows, *shape], filled up at the ends of its axes.
+
+    Raises:
+        DataError: nothing would do for that.
+    """
+    if array.shape[1:] == shape:
+        return array
+    if fill is None:
+        raise DataError(f"The labels of the data, part {key!r}, are of {list(array.shape[1:])} per row in one batch and longer in another, and what "
+                        "they are filled up with must not count: set ignore_index (cross_entropy, nll), with class numbers as labels, or pad them "
+                        "to one length.")
+    return np.pad(array, [(0, 0), *((0, new - old) for old, new in zip(array.shape[1:], shape, strict=True))], constant_values=fill)
+

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import OptionError
+from ..errors import DataError, OptionError
 from .classes import F1, Accuracy, Auc, Perplexity, Top
 from .numbers import R2, MeanAbsoluteError, RootMeanSquaredError
 from .view import Task, View
@@ -59,6 +59,9 @@ class _Whole:
         return sum(a.nbytes for a in [*self.outputs, *self.labels])
 
     def value(self) -> float:
+        if len({(x.shape[1:], y.shape[1:]) for x, y in zip(self.outputs, self.labels, strict=True)}) > 1:
+            raise DataError(f"The metric {self.name} is a function of all rows together, and the outputs or labels of some are longer than those of "
+                            "others: choose metrics by name, or pad the data to measure with to one length.")
         result = np.asarray(self.function(np.concatenate(self.outputs), np.concatenate(self.labels)))
         if result.size != 1 or result.dtype.kind not in "biuf":
             raise OptionError(f"The metric {self.name} must return one number, not {result.dtype}{list(result.shape)}.")

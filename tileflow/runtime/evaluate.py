@@ -57,11 +57,12 @@ class EvaluationModel(LossModel):
         """One call: the model's first output [rows, ...] that is not its loss, the losses and what they weigh, float64 [rows]
         (or [1]: of all rows together)."""
         shown = self._call(arrays)
-        rows, output = len(arrays[0]), shown[self._prediction]
+        output = np.atleast_1d(shown[self._prediction])             # a model may give nothing but its loss
         if not self.by_rows:
+            rows = len(arrays[-1] if self.whole and self.loss.takes != "nothing" else arrays[0])
             return output, np.reshape(shown[-1], -1).astype(np.float64) * rows, np.array([rows], np.float64)
         if self._weight is not None:
-            return output, shown[-1].astype(np.float64), np.full(rows, self._weight)
+            return output, shown[-1].astype(np.float64), np.full(len(shown[-1]), self._weight)
         return output, shown[-2].astype(np.float64), shown[-1].astype(np.float64)
 
 
@@ -85,9 +86,9 @@ class Evaluator:
         total = weight = 0.0
         seen = 0
         for batch in loader:
-            real = len(batch[0]) if loader.is_stream else min(len(batch[0]), len(data) - seen)
+            real = data.counted(batch) if loader.is_stream or data.whole else min(len(batch[0]), len(data) - seen)
             seen += real
-            if loader.is_stream and evaluation.by_rows and real < loader.combined_batch_size:         # which nobody foresaw
+            if not data.whole and loader.is_stream and evaluation.by_rows and real < loader.combined_batch_size:         # which nobody foresaw
                 batch = tuple(a[np.minimum(np.arange(loader.combined_batch_size), real - 1)] for a in batch)
             output, losses, weights = evaluation.measure(*batch)
             total += float(losses[:real].sum())
@@ -116,7 +117,8 @@ class Evaluator:
     def prepare(self, data: Dataset) -> EvaluationModel:
         """The compiled program that measures these data."""
         if self._evaluation is None:
-            self._evaluation = self._make(max(1, min(MOST_MICRO_BATCHES, len(data) // self.model.options.micro_batch_size)), data)
+            most = 1 if data.whole else MOST_MICRO_BATCHES
+            self._evaluation = self._make(max(1, min(most, len(data) // self.model.options.micro_batch_size)), data)
             if not self._evaluation.by_rows:
                 self._evaluation = self._make(1, data)
         return self._evaluation
@@ -124,7 +126,7 @@ class Evaluator:
     def _make(self, micro_batches: int, data: Dataset) -> EvaluationModel:
         options = self.model.options.clone(device_iterations=micro_batches, max_batches=None)
         made = EvaluationModel(self.model.source, options, self.model.loss, self.progress)
-        made.stop = self.stop
-        example: Any = data.gather(np.zeros(micro_batches * options.micro_batch_size, np.int64))
+        made.stop, made.whole = self.stop, data.whole
+        example: Any = data.example(np.zeros(micro_batches * options.micro_batch_size, np.int64))
         made.compile(*example)
         return made

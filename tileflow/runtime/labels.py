@@ -17,13 +17,25 @@ from ..options import Options
 from .data import Dataset, Scaling
 from .data.classes import CHUNK, from_one_hot, renumbered
 from .data.columns import Column
+from .source import Source
 
 
 def look(dataset: Dataset, ignore_index: int | None) -> Labels | None:
     """What is known of a data set's labels; None where it has none."""
     if dataset.label is None:
         return None
+    if dataset.whole:
+        rows = (x.reshape(-1, *x.shape[2:]) for _, x in _chunks(dataset))
+        return facts(dataset.name, dataset.label.sample[1:], rows, ignore_index, dataset.classes)
     return facts(dataset.name, dataset.label.sample, (x for _, x in _chunks(dataset)), ignore_index, dataset.classes)
+
+
+def types_of(source: Source, dataset: Dataset) -> dict[str, TensorType]:
+    """The types of a model's inputs for a micro-batch of these data, by name."""
+    if not dataset.whole:
+        return source.input_types(dataset)
+    fields = dataset.for_inputs(source.names_for(dataset))
+    return {name: TensorType(source.input_dtype(i, f.array[:1]), f.sample) for i, (name, f) in enumerate(fields.items())}
 
 
 def is_hard(dataset: Dataset) -> bool:
@@ -45,7 +57,23 @@ class Fit:
 
     def __call__(self, dataset: Dataset, known: Mapping[str, Scaling]) -> Dataset:
         """`known`: by input the scaling of the data that the model was trained on."""
-        return ready(dataset, self.choice, self.output, self.classes).adapt_to(self.inputs, self.label, self.options, known)
+        inputs = {name: self._led(t, dataset) for name, t in self.inputs.items()}
+        label = None if self.label is None else self._led(self.label, dataset)
+        return ready(dataset, self.choice, self.output, self.classes).adapt_to(inputs, label, self.options, known)
+
+
+    def of(self, source: Source, dataset: Dataset) -> Fit:
+        """The same for data that may be of another length than those that it was made for."""
+        if not dataset.may_vary:
+            return self
+        signature = source.signature(list(types_of(source, dataset).values()), True)
+        label = self.choice.loss.label_type([v.type for v in signature.outputs])
+        return replace(self, inputs=signature.inputs, output=signature.outputs[0].type, label=label)
+
+    @staticmethod
+    def _led(t: TensorType, dataset: Dataset) -> TensorType:
+        """The type of a row's array in a batch of one, where each row is all that is fed."""
+        return t.with_shape((1, *t.shape)) if dataset.whole else t
 
 
 def ready(dataset: Dataset, choice: Choice, output: TensorType, classes: tuple[str, ...] | None) -> Dataset:
@@ -64,6 +92,8 @@ def ready(dataset: Dataset, choice: Choice, output: TensorType, classes: tuple[s
             raise DataError(f"The labels of data {dataset.name} are {have}, those of the training data {other}; give both in one form.")
         dataset = dataset.with_labels(renumbered(dataset.label.array, dataset.classes, classes, f"Data {dataset.name}"), classes)
     assert dataset.label is not None
+    if choice.one_hot is not None and dataset.whole:
+        raise DataError(f"The labels of data {dataset.name} are one-hot; with whole_elements give class numbers.")
     if choice.one_hot is not None and prod(dataset.label.sample) == prod(output.shape[1:]):
         if not all(is_one_hot(x, choice.one_hot) for _, x in _chunks(dataset)):
             raise DataError(f"The labels of data {dataset.name} are not one-hot as those of the training data are.")
@@ -76,7 +106,7 @@ def ready(dataset: Dataset, choice: Choice, output: TensorType, classes: tuple[s
 
 def _numbers(array: Any, axis: int) -> Any:
     """One-hot labels as class numbers; those of a column when they are read."""
-    return array.then(partial(from_one_hot, axis=axis)) if isinstance(array, Column) else from_one_hot(array, axis)
+    return array.unfillable().then(partial(from_one_hot, axis=axis)) if isinstance(array, Column) else from_one_hot(array, axis)
 
 
 def numbered_as(dataset: Dataset, classes: tuple[str, ...] | None) -> Dataset:

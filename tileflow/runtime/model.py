@@ -74,6 +74,8 @@ class Model:
         """What the last call kept, by name."""
         self._found: dict[str, Value] = {}
         """Those values of the graph that was built last."""
+        self.whole = False
+        """Arrays of a call are fed as they are, whatever micro_batch_size says."""
         self.stop: Callable[[], bool] | None = None
         """Asked about every 20 ms of a call; once true, the call ends after its last whole update."""
         self.compile_seconds = 0.0
@@ -319,7 +321,7 @@ class Model:
 
     def _rows_are_fixed(self) -> bool:
         """A micro-batch size was set for this model: inference may use other sizes than a run's file of options."""
-        return self.options.given("micro_batch_size", files=self.training)
+        return not self.whole and self.options.given("micro_batch_size", files=self.training)
 
     def _check_inputs(self, program: Program, micro: tuple[TensorType, ...]) -> None:
         """The graph's inputs are what the arrays give, in number, type and shape."""

@@ -71,6 +71,9 @@ class Source(Protocol):
             DataError: it cannot be told which of the data are which input.
         """
 
+    def names_for(self, data: Dataset) -> Sequence[str]:
+        """The inputs that data are for, by name."""
+
     def attach(self) -> None:
         """The session has the states now: let the model's own parameters show it."""
 
@@ -181,10 +184,13 @@ class OnnxSource:
     def input_types(self, data: Dataset | None = None) -> dict[str, TensorType]:
         """As the file declares them; rows settle open sizes that the options do not. A batch that the file fixes gives way to rows, and to the
         options where they say one."""
-        found = {} if data is None else open_sizes(self.model, data.samples([port.name for port in self.model.inputs]))
+        found = {} if data is None else open_sizes(self.model, data.samples(self.names_for(data)))
         dims = {**found, **self.options.dims}
         return input_types(self.model, dims=dims, batch=self.options.micro_batch_size, float_dtype=self.precision.float_dtype,
                            restated=data is not None or self.options.given("micro_batch_size"))
+
+    def names_for(self, data: Dataset) -> list[str]:
+        return [port.name for port in self.model.inputs]
 
     def attach(self) -> None:
         """An ONNX model has no parameters of its own to show."""
@@ -275,7 +281,7 @@ class NetSource:
 
     def input_types(self, data: Dataset | None = None) -> dict[str, TensorType]:
         """A network takes the data's shapes in its precision; none without data."""
-        rows = {} if data is None else data.for_inputs(self._names_for(data))
+        rows = {} if data is None else data.for_inputs(self.names_for(data))
         return {name: TensorType(self.dtype if kind_of(field.array.dtype) in "fu" else field.array.dtype.name,
                                  (self.options.micro_batch_size, *field.sample)) for name, field in rows.items()}
 
@@ -283,7 +289,7 @@ class NetSource:
         """What `forward` calls its first `count` inputs."""
         return [*self.input_names, *(f"input{i}" for i in range(len(self.input_names), count) if self._open)][:count]
 
-    def _names_for(self, data: Dataset) -> list[str]:
+    def names_for(self, data: Dataset) -> list[str]:
         """The inputs of `forward` that data are for: up to the last one that a field is called like, else as many as there are fields."""
         last = max((self.input_names.index(name) for name in data.fields if name in self.input_names), default=-1)
         by_name = not data.nameless and all(name in self.input_names for name in data.fields)

@@ -105,6 +105,8 @@ class Trainer:
         """Updates of an epoch; of data that end where they end, those of the last one."""
         self._logged = 0
         """Updates of the checkpoint that the run goes on from."""
+        self._told = False
+        """Somebody was told that lengths change."""
         self._stop = threading.Event()
         self.loader.stop = self._stop.is_set
         every = self.options.statistics
@@ -134,6 +136,7 @@ class Trainer:
         self._compile(Step(o.micro_batch_size, o.gradient_accumulation * o.device_iterations, o.replication_factor), self.model)
         for step in self.schedule.rest:
             self._model_of(step)
+        _ = self._fingerprint                       # of the model for these rows, whatever lengths come
         if self.test is not None:
             self.evaluator.prepare(self.test)
 
@@ -152,7 +155,7 @@ class Trainer:
         model.stop = lambda: self._stop.is_set()
         model.run = Run(None if per_epoch is None else self.options.epochs * per_epoch, per_epoch)
         try:
-            model.compile(*self.train.gather(np.zeros(step.rows, np.int64)))
+            model.compile(*self.train.example(np.zeros(step.rows, np.int64)))
         except TileflowError as error:
             if model is self.model or step.micro_batch == self.options.micro_batch_size:
                 raise
@@ -211,12 +214,15 @@ class Trainer:
 
     def _epoch(self) -> None:
         row, first_update, rest = self.schedule.after(self.updates_in_epoch)
+        if len(rest) < len(self.schedule.rest):     # what is left of the rest is cut from all of it, as without an interruption
+            row, _, rest = self.schedule.after(self.updates_in_epoch - (first_update := len(self.schedule.rest) - len(rest)))
         self.loader.set_epoch(self.epoch, row)
         self.reporter.begin_epoch(self.epoch + 1, self.options.epochs, 0 if self.loader.rows is None else len(self.loader))
         batches = iter(self.loader)
         try:
             for batch in batches:
-                if len(batch[0]) == self.options.combined_batch_size:
+                self._tell_lengths(batch)
+                if self.train.whole or len(batch[0]) == self.options.combined_batch_size:
                     self._call(self.model, batch, first_update)
                 else:
                     foreseen = sum(step.rows for step in rest) == len(batch[0])
@@ -231,7 +237,7 @@ class Trainer:
         if self._stop.is_set():                     # while the next batch was waited for
             return
         record = self.running.record(self.epoch + 1)
-        record.unit = "images" if len(next(iter(self.train.fields.values())).sample) >= 2 else "samples"
+        record.unit = "images" if not self.train.whole and len(next(iter(self.train.fields.values())).sample) >= 2 else "samples"
         if self.test is not None:
             figures = self.evaluator.measure(self.test)
             if figures is None or self._stop.is_set():
@@ -250,6 +256,15 @@ class Trainer:
         self.reporter.end_epoch(record)
         if self._counted_none(record) and self.epoch < self.options.epochs:
             self.reporter.say(none_counted(record.epoch, record.skipped, record.loss_scale))
+
+    def _tell_lengths(self, batch: tuple[np.ndarray, ...]) -> None:
+        """A word, once, where a batch has another length than the first row."""
+        if self._told or self.train.whole or all(a.shape[1:] == f.sample for f, a in zip(self.train.tensors, batch, strict=True)):
+            return
+        self._told = True
+        self.reporter.say(f"Batches of data {one_line(self.train.name)} change their length: " + (
+            "it is rounded up to 8, 12, 16, 24, 32 and so on and filled with zeros, labels with ignore_index. The model must know padding by its "
+            "mask; with round_lengths=False lengths stay as they come." if self.options.round_lengths else "each length has a program of its own."))
 
     def _counted_none(self, record: Epoch) -> bool:
         """All updates of an epoch were skipped."""
@@ -301,7 +316,8 @@ class Trainer:
             raise
         seconds = time.perf_counter() - began
         engine = model.engine
-        accumulation, rows = engine.batching.per_update, engine.batching.micro_batch
+        accumulation = engine.batching.per_update
+        rows = self.train.counted(batch) if self.train.whole else engine.batching.micro_batch
         done = slice(first_update * accumulation, engine.completed * accumulation)
         count = done.stop - done.start
         if count <= 0:
@@ -330,7 +346,7 @@ class Trainer:
         for name, fed in zip((*(f"Input {one_line(name)}" for name in self.train.fields), "The label"), batch, strict=False):
             if kind_of(fed.dtype) == "f" and not (finite := np.isfinite(fed)).all():
                 first = np.unravel_index(int(np.argmin(finite)), fed.shape)
-                row, what = self.schedule.after(self.updates_in_epoch)[0] + int(first[0]), f"of epoch {self.epoch + 1}"
+                row, what = self.schedule.after(self.updates_in_epoch)[0] + (0 if self.train.whole else int(first[0])), f"of epoch {self.epoch + 1}"
                 if not self.loader.is_stream:
                     row, what = int(self.loader.order(self.epoch)[row]), "of the data"
                     row = row if self.train.rows is None else int(self.train.rows[row])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError
-from ...feed.items import Batch, Items, Stream, part, rows_of
+from ...feed.items import Batch, Fills, Items, Stream, lengthened, part, rows_of
 
 LOOKED_AT = 64
 """Rows that are read to say what the data are like; their labels are checked, those of others when they are trained."""
@@ -15,14 +15,25 @@ LOOKED_AT = 64
 UNKNOWN_LENGTH = 1 << 60
 """Rows that stand for data of which nobody knows where they end."""
 
+SHORTEST = 8
+"""The least that a length that changes is rounded up to."""
+
 Step = Callable[[np.ndarray], np.ndarray]
+
+
+def rounded(length: int) -> int:
+    """The next of 8, 12, 16, 24, 32, 48 ...: few lengths, so that few programs are compiled, and at most half as much again."""
+    size = SHORTEST
+    while size < length:
+        size *= 2
+    return size * 3 // 4 if size > SHORTEST and length <= size * 3 // 4 else size
 
 
 class Head:
     """The first rows of a stream, which stand for all of them where somebody looks."""
 
-    def __init__(self, stream: Stream) -> None:
-        self.rows = stream.peek(LOOKED_AT)
+    def __init__(self, stream: Stream, rows: int = LOOKED_AT) -> None:
+        self.rows = stream.peek(rows)
         if self.rows is None:
             raise DataError("The data have no rows: nothing came out of them.")
 
@@ -31,10 +42,11 @@ class Head:
 
 
 class Last:
-    """Reads rows; the columns of one batch ask for the same rows, which are read once."""
+    """Reads rows; the columns of one batch ask for the same rows, which are read once. `fills`: what each is filled up with; `rounds`: lengths that
+    change are rounded up."""
 
-    def __init__(self, source: Items | Head) -> None:
-        self.source = source
+    def __init__(self, source: Items | Head, fills: Fills, rounds: bool) -> None:
+        self.source, self.fills, self.rounds = source, fills, rounds
         self._rows: bytes | None = None
         self._batch: Batch = None
 
@@ -76,6 +88,18 @@ class Column:
             found = step(found)
         return found
 
+    def lengthened(self, found: np.ndarray) -> np.ndarray:
+        """This part of a batch whose lengths are others than the first row's, which are rounded up and filled."""
+        if not self.source.rounds:
+            return found
+        shape = tuple(n if n == first else rounded(n) for n, first in zip(found.shape[1:], self.shape[1:], strict=True))
+        return lengthened(found, shape, self.source.fills.get(self.key, 0), self.key)
+
+    def unfillable(self) -> Column:
+        """The column, of which no batch may be shorter than others."""
+        self.source.fills[self.key] = None
+        return self
+
     def then(self, step: Step) -> Column:
         """The column with something done to it; `step` can be pickled."""
         return Column(self.source, self.key, self.length, (*self.steps, step))
@@ -88,8 +112,8 @@ class Column:
         return np.arange(count) * self.length // count
 
 
-def columns_of(source: Items | Head, length: int) -> dict[Any, Column]:
+def columns_of(source: Items | Head, length: int, fills: Fills, rounds: bool) -> dict[Any, Column]:
     """A column for each part of the rows, by its name in a dict or its place in a tuple."""
-    last = Last(source)
+    last = Last(source, fills, rounds)
     first = last.read(np.zeros(1, np.int64))
     return {key: Column(last, key, length) for key in (first if isinstance(first, Mapping) else range(len(first)))}

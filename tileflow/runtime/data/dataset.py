@@ -73,14 +73,32 @@ class Field:
         """Rows as they were taken out of the array, as they are fed."""
         if isinstance(self.array, Column) and not np.can_cast(taken.dtype, self.array.dtype, "same_kind"):
             raise DataError(f"A row of the data set has {taken.dtype}, the first has {self.array.dtype}; rows must be alike.")
+        sample = self.sample
+        if taken.shape[1:] != self.array.shape[1:]:
+            taken = self._of_another_length(taken)
+            sample = taken.shape[1:]
         if self.scale != 1.0:
             taken = np.multiply(taken, self.scale, dtype=self.dtype)
-        out = np.ascontiguousarray(taken.reshape(len(taken), *self.sample), dtype=self.dtype)
+        out = np.ascontiguousarray(taken.reshape(len(taken), *sample), dtype=self.dtype)
         if self.mean is not None:
             out -= self.mean
         if self.std is not None:
             out /= self.std
         return out
+
+    def _of_another_length(self, taken: np.ndarray) -> np.ndarray:
+        """Rows whose lengths are not those of the first, filled up to one of few lengths (DataError where they must be alike)."""
+        have, first = taken.shape[1:], self.array.shape[1:]
+        per_channel = [a.shape for a in (self.mean, self.std) if a is not None]
+        if len(have) != len(first) or self.sample != first or not all(_fits(shape, have) for shape in per_channel):
+            fed = "" if self.sample == first else f", and is fed as {list(self.sample)}"
+            raise DataError(f"A row of the data set has shape {list(have)}, the first has {list(first)}{fed}; such rows must be alike.")
+        return self.array.lengthened(taken)
+
+
+def _fits(shape: tuple[int, ...], sample: tuple[int, ...]) -> bool:
+    """One number per channel goes with rows of another shape."""
+    return all(n in (1, m) for n, m in zip(shape[::-1], sample[::-1], strict=False))
 
 
 @dataclass(frozen=True)
@@ -95,6 +113,7 @@ class Dataset:
     notes: sentences about what was adapted, for the user.
     classes: names of the classes in the order of their numbers, where the labels were strings.
     nameless: the fields' names are ours, for arrays that came in order: they say nothing of a model's inputs.
+    whole: each row is a micro-batch, whose arrays are fed as they are.
     ordered: somebody chose the fields in the order of a model's inputs, which may be called otherwise.
     """
 
@@ -110,6 +129,7 @@ class Dataset:
     source: Items | Stream | None = None
     nameless: bool = False
     ordered: bool = False
+    whole: bool = False
 
     def __post_init__(self) -> None:
         if not self.fields:
@@ -147,6 +167,11 @@ class Dataset:
         return len(self) == UNKNOWN_LENGTH
 
     @property
+    def may_vary(self) -> bool:
+        """Somebody's own function makes the batches, whose lengths may change."""
+        return self.source is not None and self.source.may_vary
+
+    @property
     def labels(self) -> np.ndarray | None:
         """The labels [rows, ...] as they were given; None without labels."""
         if self.label is None:
@@ -175,8 +200,19 @@ class Dataset:
         return Chosen(self.source, self.rows) if self.rows is not None and isinstance(self.source, Items) else self.source
 
     def fitted(self, batch: Batch) -> tuple[np.ndarray, ...]:
-        """A batch of whole rows out of the source: inputs in order, then the labels."""
-        return tuple(f.made(np.asarray(f.array.finished(batch))) for f in self.tensors)
+        """A batch of whole rows out of the source, as it is fed: inputs in order, then the labels."""
+        return self._fed([f.made(np.asarray(f.array.finished(batch))) for f in self.tensors])
+
+    def example(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The batch of these rows, as it is fed."""
+        return self._fed(self.gather(rows))
+
+    def _fed(self, batch: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        return tuple(a[0] for a in batch) if self.whole else tuple(batch)
+
+    def counted(self, batch: Sequence[np.ndarray]) -> int:
+        """The rows of a batch as it is fed: those of the labels, where each array has its own."""
+        return len(batch[-1] if self.whole and self.label is not None else batch[0])
 
     def looked_at(self) -> np.ndarray:
         """Numbers of the rows that may be read to say what the data are like: all of arrays."""

@@ -304,7 +304,7 @@ class DataLoader:
                 worker, ticket, last = asked.popleft()
                 parts.append(workers.answer(worker, ticket))
                 if last:
-                    yield self._made(joined(parts))
+                    yield self._made(joined(parts, getattr(self._reader, "fills", None)))
                     parts = []
         except Abandoned:
             return

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import DataError, OptionError
-from ...feed.items import Items, Stream, array_of, is_by_number, is_one_by_one
+from ...feed.items import Collate, Collated, Fills, Items, Stream, array_of, collate, heaped, is_by_number, is_loader, is_one_by_one
 from ...graph.types import kind_of
 from ...options import Options
 from ...text import one_line
@@ -51,7 +51,7 @@ class Data(NamedTuple):
     """The rows to measure with were taken out of those to train with."""
 
 
-def open_data(spec: Any, options: Options | None = None, trained: Roles | None = None) -> Data:
+def open_data(spec: Any, options: Options | None = None, trained: Roles | None = None, collate_fn: Collate | None = None) -> Data:
     """Open data.
 
     Args:
@@ -69,35 +69,46 @@ def open_data(spec: Any, options: Options | None = None, trained: Roles | None =
         options: data_format, inputs, label and validation_split (with seed) count.
         trained: for what the options leave open: the names of inputs and label when the model was trained. A table without that label
             column has no labels.
+        collate_fn: makes a batch of a list of rows, of data that are read a row at a time.
 
     Raises DataError where something is missing or malformed.
     """
     options = options or Options()
-    data = _open(spec, options, trained or Roles())
+    data = _open(spec, options, trained or Roles(), collate_fn)
     if data.test is None and options.validation_split > 0:
         return Data(*data.train.split(options.validation_split, options.seed), split=True)
     return data
 
 
-def open_more(spec: Any, options: Options, first: Dataset, trained: Roles) -> Data:
+def open_more(spec: Any, options: Options, first: Dataset, trained: Roles, collate_fn: Collate | None = None) -> Data:
     """Open data to measure with, which are taken as those to train with were: the same arrays or columns, in the same order.
 
     Where a table has no names, or stands beside what is no table, its label is where it is by default.
     """
     options = options.clone(max_batches=None)                # all rows are measured
-    data = open_data(spec, options, roles_of(first) or trained)
+    data = open_data(spec, options, roles_of(first) or trained, collate_fn)
     part = data.train if data.test is None else data.test
+    if first.whole and not part.whole:
+        raise OptionError(f"With whole_elements the data to measure with are elements, too, and no arrays or files, such as {part.name}; a single "
+                          "element is a list of one.")
     if part.label is None and part.columns and first.label_name is not None and not (has_names(first.columns) and has_names(part.columns)):
         return open_data(spec, options)
     return data
 
 
-def check_given(spec: Any, data: Data, options: Options, more: bool = False) -> None:
+def check_given(spec: Any, data: Data, options: Options, more: bool = False, collate_fn: Collate | None = None) -> None:
     """Refuse options on the data that were given for this very call and have no effect on it; OptionError.
 
     Args:
-        spec: what `open_data` took. data: what it made of it. more: there are test data, which such options may be for.
+        spec: what `open_data` took. data: what it made of it. more: there are test data, which such options may be for. collate_fn: what it took.
     """
+    if options.whole_elements and (collate_fn is not None or not data.train.whole or is_loader(spec)):
+        raise OptionError(f"Option whole_elements is for data of elements, one after the other or by number, and not for a collate_fn, a loader of "
+                          f"batches, arrays or files, such as data {data.train.name}; a single element is a list of one.")
+    if collate_fn is not None and is_loader(spec):
+        raise OptionError(f"collate_fn has no effect on data {data.train.name}, which give whole batches: give it to that loader.")
+    if collate_fn is not None and data.train.source is None and not more:
+        raise OptionError("collate_fn has no effect on arrays and files, whose rows are arrays already.")
     def given(name: str) -> bool:
         return options.given(name, files=False) and bool(getattr(options, name))
     built_in = isinstance(spec, str) and spec in BUILT_IN
@@ -113,7 +124,7 @@ def check_given(spec: Any, data: Data, options: Options, more: bool = False) -> 
             raise OptionError(f"Option {name} has no effect on arrays without names; give a dict of arrays, or leave it out.")
 
 
-def _open(spec: Any, options: Options, trained: Roles) -> Data:
+def _open(spec: Any, options: Options, trained: Roles, collate_fn: Collate | None) -> Data:
     if isinstance(spec, Data):
         return spec
     if isinstance(spec, Dataset):
@@ -129,10 +140,11 @@ def _open(spec: Any, options: Options, trained: Roles) -> Data:
     if hasattr(spec, "combined_batch_size"):
         raise DataError("A tileflow.DataLoader is for loops of your own, and a run makes one that it can resume: give the data set itself, and "
                         "settings such as num_workers as options.")
-    if is_by_number(spec):
-        return _of_rows(spec, Items(spec), options, trained)
+    make = heaped if options.whole_elements else collate if collate_fn is None else Collated(collate_fn)
+    if is_by_number(spec) or (isinstance(spec, list) and make is not collate):
+        return _of_rows(spec, Items(spec, make), options, trained)
     if is_one_by_one(spec):
-        return _of_rows(spec, Stream(spec), options, trained)
+        return _of_rows(spec, Stream(spec, make), options, trained)
     return Data(Dataset.of({"x": spec}), None)
 
 
@@ -149,7 +161,11 @@ def _of_rows(spec: Any, source: Items | Stream, options: Options, trained: Roles
         length = UNKNOWN_LENGTH if options.max_batches is None else options.max_batches * options.combined_batch_size
     if length == 0:
         raise DataError(f"Data {name} have no rows.")
-    columns = columns_of(source if isinstance(source, Items) else Head(source), length)
+    fills: Fills = {}
+    source.fills = fills
+    whole = source.make is heaped
+    columns = columns_of(source if isinstance(source, Items) else Head(source, *([1] if whole else [])), length, fills,
+                         options.round_lengths and not whole)
     for key, column in columns.items():
         if kind_of(column.dtype) not in "biuf" or column.dtype.itemsize > 8:
             raise DataError(f"Part {key!r} of the rows of data {name} has element type {column.dtype}; numbers or booleans of up to 64 bits are "
@@ -163,11 +179,16 @@ def _of_rows(spec: Any, source: Items | Stream, options: Options, trained: Roles
                  else next((lowered[word] for word in LABEL_NAMES if word in lowered), None))
         inputs, ordered = _chosen_inputs(known, label, name, options, trained)
         chosen = {key: named[key] for key in inputs}
-        return Data(Dataset(name, chosen, None if label is None else named[label], source=source, label_name=label, ordered=ordered), None)
+        fills.update(dict.fromkeys([key for key in named if key == label or key.lower() in LABEL_NAMES], options.ignore_index))
+        return Data(Dataset(name, chosen, None if label is None else named[label], source=source, label_name=label, ordered=ordered,
+                            whole=whole), None)
     *first, last = fields.values()
     given = first or [last]
+    if first:
+        fills[len(first)] = options.ignore_index
     names = ["x"] if len(given) == 1 else [f"x{i}" for i in range(len(given))]
-    return Data(Dataset(name, dict(zip(names, given, strict=True)), last if first else None, source=source, nameless=True), None)
+    return Data(Dataset(name, dict(zip(names, given, strict=True)), last if first else None, source=source, nameless=True, whole=whole),
+                None)
 
 
 def _open_tuple(spec: tuple[Any, ...]) -> Data:
