@@ -61,7 +61,6 @@ class Fit:
         label = None if self.label is None else self._led(self.label, dataset)
         return ready(dataset, self.choice, self.output, self.classes).adapt_to(inputs, label, self.options, known)
 
-
     def of(self, source: Source, dataset: Dataset) -> Fit:
         """The same for data that may be of another length than those that it was made for."""
         if not dataset.may_vary:
