@@ -7,7 +7,6 @@ from __future__ import annotations
 import numpy as np
 from onnx import GraphProto
 
-from tileflow.errors import ModelError
 from tileflow.graph import Value
 
 from .functions import renamed_graph
@@ -29,15 +28,11 @@ def unrolled(site: Site, importer: Walker) -> Results | None:
     """
     graph: GraphProto = site.attrs["body"]
     scope, carried = site.scope, site.inputs[2:]
-    limit, word = site.known(0), site.known(1)
-    if (site.has(0) and limit is None) or (site.has(1) and word is None):
+    if any(site.has(i) and site.known(i) is None for i in (0, 1)):
         return None
-    for i, given in enumerate((limit, word)):
-        if given is not None and given.size != 1:
-            raise ModelError(f"{site.title}: its input {i} must be one number and has shape {list(given.shape)}; export the model again")
     most = min(MOST, MOST_NODES // max(sum(1 for _ in every_node(graph.node)), 1))
-    turns = most + 1 if limit is None else min(int(limit.reshape(-1)[0]), most + 1)
-    on = word is None or bool(word.reshape(-1)[0])
+    turns = min(int(site.scalar(0)), most + 1) if site.has(0) else most + 1
+    on = bool(site.scalar(1)) if site.has(1) else True
     slices: list[list[Value]] = [[] for _ in graph.output[1 + len(carried):]]
     turn = 0
     while on and turn < turns:
