@@ -32,10 +32,14 @@ def _lowered_graphs_are_verified() -> None:
 
 @pytest.fixture(autouse=True)
 def _draws_of_its_own(request: pytest.FixtureRequest) -> None:
-    """A file's generators begin anew for every test, by its name: what a test draws depends neither on those before it nor on its process."""
+    """A file's generators and layers' weights begin anew for every test, by its name: what a test draws depends neither on those before it nor on
+    its process."""
+    from tileflow import nn
+    seed = zlib.crc32(request.node.nodeid.encode())
+    nn.manual_seed(seed)
     for generator in vars(request.module).values():
         if isinstance(generator, np.random.Generator):
-            generator.bit_generator.state = np.random.default_rng(zlib.crc32(request.node.nodeid.encode())).bit_generator.state
+            generator.bit_generator.state = np.random.default_rng(seed).bit_generator.state
 
 
 @pytest.hookimpl(trylast=True)

@@ -298,7 +298,7 @@ def test_wide_tables_are_read_in_the_time_of_their_cells(kind, tmp_path):
         train = open_data(path, Options(inputs=inputs)).train
         assert train.fields["x"].array.shape == (100, len(inputs or names))
         assert len(train.label.array) == 100
-    assert time.process_time() - begun < 3
+    assert time.process_time() - begun < 10         # with a search per column: over a minute
 
 
 def test_many_columns_are_many_inputs_in_no_more_time(tmp_path):
@@ -308,7 +308,7 @@ def test_many_columns_are_many_inputs_in_no_more_time(tmp_path):
     opened = open_data(tmp_path / "a.csv").train
     begun = time.process_time()
     fitted = opened.adapt_to({f"c{i}": TensorType("float32", (1, 1)) for i in reversed(range(count))})
-    assert time.process_time() - begun < 3
+    assert time.process_time() - begun < 10         # with a search per column: over a minute
     assert [fitted.fields[f"c{i}"].array[0].item() for i in (0, 7, count - 1)] == [0, 7, count - 1]
 
 

@@ -3,13 +3,13 @@ from __future__ import annotations
 
 import random
 import re
-import time
 import warnings
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from effort import at_most
 
 from tileflow.errors import DataError, ModelError, OutOfMemoryError, ShapeError, TypeMismatchError, UnsupportedError
 from tileflow.importers.onnx.hosted import Attributes, hosted_form
@@ -189,9 +189,8 @@ def test_patterns_match_what_pythons_do(pattern: str):
 
 
 def test_hostile_patterns():
-    began = time.process_time()
-    assert not matcher("(a+)+b", "t")("a" * 20_000)
-    assert time.process_time() - began < 2
+    with at_most(4_000_000):
+        assert not matcher("(a+)+b", "t")("a" * 20_000)
     for pattern in (r"(a)\1", r"(?=a)b", "[[:alpha:]]", r"\p{L}", "(", "(a{1000}){1000}", "(" * 5000):
         with pytest.raises(UnsupportedError, match="which is none that can be matched"):
             matcher(pattern, "t")

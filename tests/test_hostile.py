@@ -7,13 +7,13 @@ import os
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from effort import at_most
 from hostile import cases, judge, model_of, npy_with, ones, use_data, use_model, use_pieces
 from onnx import AttributeProto, ModelProto, StringStringEntryProto, TensorProto, helper
 
@@ -34,10 +34,9 @@ node, whole = helper.make_node, TensorProto.INT64
 def test_damaged_files_end_in_sentences(kind: str, tmp_path: Path):
     save_tensors(tmp_path / "c", {"w": np.ones((2, 3), np.float32), "step": np.ones((), np.float64)}, {"tileflow": '{"updates": 3}', "epoch": "1"})
     make = cases(tmp_path, (tmp_path / "c").read_bytes())[kind]
-    began = time.process_time()
-    wrong = {seed: said for seed in range(SEEDS[kind]) if (said := judge(make(random.Random(f"{kind}{seed}")))) is not None}
+    with at_most(40_000_000):
+        wrong = {seed: said for seed in range(SEEDS[kind]) if (said := judge(make(random.Random(f"{kind}{seed}")))) is not None}
     assert not wrong
-    assert time.process_time() - began < 60
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork: a POSIX system makes it run")
@@ -65,14 +64,12 @@ def test_places_in_sequences_are_one_number(place: list[int], split: bool, tmp_p
 def refused(model: ModelProto, tmp_path: Path, error: type[TileflowError], says: str) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(model.SerializeToString())
-    began = time.process_time()
-    with pytest.raises(error) as caught:
+    with at_most(4_000_000), pytest.raises(error) as caught:
         use_model(path)
     text = str(caught.value)
     assert says in text
     assert "\n" not in text
     assert len(text) < 2100
-    assert time.process_time() - began < 5
 
 
 def relu(shape: list[Any], name: str = "relu") -> ModelProto:

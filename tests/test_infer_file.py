@@ -1,13 +1,13 @@
 """The file that `tileflow infer` writes: outputs may have any name, and no member of the archive leaves the folder in which it is unpacked."""
 from __future__ import annotations
 
-import time
 import zipfile
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 import onnx
 import pytest
+from effort import at_most
 from onnx_models import model_of, node, port
 
 from tileflow import cli
@@ -40,9 +40,8 @@ def test_no_two_are_alike() -> None:
     members = member_names(names)
     assert len(set(members.values())) == len(names)
     assert (members["_x"], members["_x-2"]) == ("_x", "_x-2")
-    began = time.process_time()
-    assert len(set(member_names([f"/{'x' * LONGEST}{i}" for i in range(20_000)]).values())) == 20_000
-    assert time.process_time() - began < 5
+    with at_most(4_000_000):
+        assert len(set(member_names([f"/{'x' * LONGEST}{i}" for i in range(20_000)]).values())) == 20_000
 
 
 @pytest.mark.parametrize("name", ["../../x", "/fc/Gemm_output_0", "scores"])

@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 
 import pytest
+from effort import at_most
 
 from tileflow import arena
 from tileflow.arena import Arena, Interval
@@ -57,6 +57,5 @@ def test_lifetimes_without_order_take_more_memory_not_more_time(monkeypatch: pyt
     offsets = Arena().place(wild)
     assert not overlaps(wild, offsets)
     monkeypatch.undo()
-    began = time.process_time()
-    Arena().place([Interval(i, 64 * (1 + i * 7919 % 5000), i, i + i * 104729 % 8000) for i in range(8000)])
-    assert time.process_time() - began < 20
+    with at_most(40_000_000):
+        Arena().place([Interval(i, 64 * (1 + i * 7919 % 5000), i, i + i * 104729 % 8000) for i in range(8000)])
