@@ -67,6 +67,11 @@ PLACES: dict[str, tuple[Forward, int, int]] = {
     "marked alone": (lambda z, ce: nn.identity_loss(ce), 1, 0),
     "first": (lambda z, ce: (ce, z), 2, 0),
     "last": (lambda z, ce: (z, ce), 2, 1),
+    "beside another number": (lambda z, ce: (z.mean(), ce, z), 3, 1),
+    "in a mark of its own": (lambda z, ce: (nn.identity_loss(ce * 1.0), z, ce), 3, 0),
+    "beside another loss that is only looked at": (lambda z, ce: (nn.functional.mse_loss(z, z * 0.5).detach(), ce, z), 3, 1),
+    "beside what is computed from it and only looked at": (lambda z, ce: (z, ce, ce.detach().exp()), 3, 1),
+    "beside what has no gradient for it": (lambda z, ce: (z, ce, ce.argmax()), 3, 1),
     "marked beside another number": (lambda z, ce: (z.mean(), nn.identity_loss(ce), z), 3, 1),
     "marked and not returned": (not_returned, 2, 1),
     "a mark within a mark": (second_mark, 1, 0),
@@ -119,15 +124,22 @@ def test_elements_of_a_mark_that_is_not_reduced_have_gradients_of_one() -> None:
         np.testing.assert_allclose(others[k], weights[k], rtol=1e-6, atol=1e-7)
 
 
-MULTIPLE = (r"Multiple independent losses found in graph\. Graph must have one final loss\. Wrap final graph loss in nn\.identity_loss\. "
-            r"They are \S+: float32\[\], \S+: float32\[\]\.")
+MULTIPLE = (r"Multiple independent losses found in graph\. Graph must have one final loss\. Wrap final graph loss in nn\.identity_loss, and detach\(\) what is only "
+            r"looked at\. They are \S+: float32\[\], \S+: float32\[\]\.")
+TWO = (r"The output \S+: float32\[\] is computed from the loss \S+: float32\[\], and nothing says which of the two training is to minimise\. "
+       r"Wrap final graph loss in nn\.identity_loss, and detach\(\) what is only looked at\.")
 NONE = r"Couldn't find a loss in graph! .*mark it with nn\.identity_loss in forward\(\).*the outputs are "
 
 
 @pytest.mark.parametrize(("end", "message"), [
     (lambda z, ce: (nn.identity_loss(ce), nn.identity_loss(z.mean())), MULTIPLE),
     (lambda z, ce: nn.identity_loss(ce) + nn.identity_loss(z.mean()), MULTIPLE),
-    (lambda z, ce: (z, ce, z.mean()), MULTIPLE),
+    (lambda z, ce: (z, ce, nn.functional.mse_loss(z, z * 0.5)), MULTIPLE),
+    (lambda z, ce: (nn.identity_loss(ce), nn.functional.mse_loss(z, z * 0.5)), MULTIPLE),
+    (lambda z, ce: ce + nn.functional.l1_loss(z, z * 0.5), MULTIPLE),
+    (lambda z, ce: (z.square().mean(), z.mean()), MULTIPLE),
+    (lambda z, ce: (z, ce * 0.5), TWO),
+    (lambda z, ce: (ce, z, ce + z.mean()), TWO),
     (of_scores(lambda z: z), NONE),
     (of_scores(lambda z: (z, z.argmax(1).sum())), NONE),
     (of_scores(lambda z: z.square().mean(1)), NONE),
@@ -238,4 +250,4 @@ def test_gradients_of_the_models_own_loss() -> None:
     assert sorted(gradients[0]) == ["first.weight", "second.weight"]
     assert all(g[k].tobytes() == gradients[0][k].tobytes() for g in gradients for k in g)
     with pytest.raises(OptionError, match="Multiple independent losses"):
-        tileflow.grad(Net(lambda z, ce: (ce, z.mean())), (X, Y), wrt="*.weight", loss="identity")
+        tileflow.grad(Net(lambda z, ce: (z.square().mean(), z.mean())), (X, Y), wrt="*.weight", loss="identity")

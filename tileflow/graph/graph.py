@@ -154,6 +154,8 @@ class Graph:
     nodes: list[Node] = field(default_factory=list)
     constants: dict[Value, np.ndarray] = field(default_factory=dict)
     states: list[State] = field(default_factory=list)
+    losses: list[Value] = field(default_factory=list)
+    """What losses of the layer API gave while a network was recorded, one number each."""
 
     def state(self, name: str) -> State:
         """The state called `name` (KeyError where there is none)."""

@@ -1,4 +1,6 @@
-"""The loss that a model computes itself: the one that it marks, wherever that is, else its only output of one number."""
+"""The loss that a model computes itself: the one that it marks, wherever that is, else its only output of one number.
+
+`nn.identity_loss` marks, and so do the losses of `nn.functional`, reduced to one number, if outputs depend on them other than by `detach`."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,6 +14,8 @@ from .base import Loss
 
 MARK = "IdentityLoss"
 """The operator that marks a loss."""
+DETACH = "Detach"
+"""The operator through which nothing is trained."""
 SHOWN = 8
 """Outputs that a sentence lists."""
 
@@ -56,23 +60,32 @@ def _final(graph: Graph) -> Value:
     Raises:
         OptionError: there is none, or more than one.
     """
-    feeding: set[Value] = set()
-    found: list[Value] = []
-    for node in reversed(graph.nodes):
-        marked = node.op.name == MARK
-        if marked and node.outputs[0] not in feeding:
-            found.append(node.outputs[0])
-        if marked or not feeding.isdisjoint(node.outputs):
-            feeding.update(node.operands)
-    found = found[::-1] or _numbers(graph)
+    live = _sources(graph, graph.outputs)
+    marked = {node.outputs[0] for node in graph.nodes if node.op.name == MARK}
+    losses = marked | live.intersection(graph.losses)
+    feeding = _sources(graph, [x for node in graph.nodes if not losses.isdisjoint(node.outputs) for x in node.operands])
+    final = [v for node in graph.nodes for v in node.outputs if v in losses and v not in feeding]
+    found = final or _numbers(graph)
     if len(found) > 1:
-        raise OptionError("Multiple independent losses found in graph. Graph must have one final loss. Wrap final graph loss in nn.identity_loss. "
-                          f"They are {_listed(found)}.")
+        raise OptionError("Multiple independent losses found in graph. Graph must have one final loss. Wrap final graph loss in nn.identity_loss, "
+                          f"and detach() what is only looked at. They are {_listed(found)}.")
     if not found:
         raise OptionError("Couldn't find a loss in graph! With loss='identity' the model computes what training minimises: mark it with "
                           "nn.identity_loss in forward(), or let one output be a single floating-point number; "
                           f"the outputs are {_listed(graph.outputs)}.")
+    if final and final[0] not in marked and (others := [v for v in _numbers(graph) if v is not final[0] and final[0] in _sources(graph, [v])]):
+        raise OptionError(f"The output {_listed(others)} is computed from the loss {_listed(final)}, and nothing says which of the two training is to "
+                          "minimise. Wrap final graph loss in nn.identity_loss, and detach() what is only looked at.")
     return found[0]
+
+
+def _sources(graph: Graph, values: Sequence[Value]) -> set[Value]:
+    """These values and all that they are computed from, with a gradient."""
+    found = set(values)
+    for node in reversed(graph.nodes):
+        if node.op.name != DETACH and not found.isdisjoint(node.outputs):
+            found.update(node.operands)
+    return found
 
 
 def _numbers(graph: Graph) -> list[Value]:

@@ -1,15 +1,30 @@
-"""Losses with PyTorch's formulas, as values in `forward`; `identity_loss` marks the one that training minimises."""
+"""Losses with PyTorch's formulas, as values in `forward`; `identity_loss` marks the one that training minimises, and so does each that is reduced to one
+number."""
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 import numpy as np
 
 from ...errors import OptionError, ShapeError
 from ..tensor import Tensor, where
 from .normalization import cosine_similarity, pairwise_distance
+
+P = ParamSpec("P")
+
+
+def marks(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """The loss, whose one number is marked as what training with loss="identity" minimises (`loss.own`)."""
+    @wraps(loss)
+    def marked(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        y = loss(*args, **kwargs)
+        if not y.shape:
+            y.trace.graph.losses.append(y.value)
+        return y
+    return marked
 
 
 def identity_loss(x: Tensor, reduction: str = "mean") -> Tensor:
@@ -38,6 +53,7 @@ def _weighted(each: Tensor, weight: Any, reduction: str) -> Tensor:
 # ---- classes
 
 
+@marks
 def cross_entropy(input: Tensor, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean",
                   label_smoothing: float = 0.0) -> Tensor:
     """-log softmax(x) at the label: x [N, C, ...] or [C]; labels int64 [N, ...], or probabilities of x's shape; weight [C].
@@ -65,6 +81,7 @@ def cross_entropy(input: Tensor, target: Any, weight: Any = None, ignore_index: 
     return each.sum() / counted.sum()
 
 
+@marks
 def nll_loss(input: Tensor, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean") -> Tensor:
     """-x at the label for log-probabilities x [N, C, ...] or [C]; labels int64 [N, ...]; weight [C]."""
     labels = input.lift(target)
@@ -98,16 +115,19 @@ def _soft_cross_entropy(input: Tensor, target: Tensor, weight: Any, reduction: s
 # ---- numbers
 
 
+@marks
 def mse_loss(input: Tensor, target: Any, reduction: str = "mean") -> Tensor:
     """(x - t)^2, both of one shape."""
     return input.apply("MSELoss", target, reduction=reduction)
 
 
+@marks
 def l1_loss(input: Tensor, target: Any, reduction: str = "mean") -> Tensor:
     """|x - t|, both of one shape."""
     return input.apply("L1Loss", target, reduction=reduction)
 
 
+@marks
 def smooth_l1_loss(input: Tensor, target: Any, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """d^2 / (2 beta) for d = |x - t| below beta, else d - beta / 2."""
     if beta < 0:
@@ -118,6 +138,7 @@ def smooth_l1_loss(input: Tensor, target: Any, reduction: str = "mean", beta: fl
     return reduced(where(d < beta, d * d * (0.5 / beta), d - 0.5 * beta), reduction)
 
 
+@marks
 def huber_loss(input: Tensor, target: Any, reduction: str = "mean", delta: float = 1.0) -> Tensor:
     """d^2 / 2 for d = |x - t| below delta, else delta (d - delta / 2)."""
     if delta <= 0:
@@ -133,6 +154,7 @@ def _difference(input: Tensor, target: Any, what: str) -> Tensor:
     return input - other
 
 
+@marks
 def poisson_nll_loss(input: Tensor, target: Any, log_input: bool = True, full: bool = False, eps: float = 1e-8, reduction: str = "mean") -> Tensor:
     """e^x - t x, or with log_input=False x - t log(x + eps); `full` adds Stirling's t log t - t + log(2 pi t) / 2 where t > 1."""
     t = input.lift(target)
@@ -143,6 +165,7 @@ def poisson_nll_loss(input: Tensor, target: Any, log_input: bool = True, full: b
     return reduced(each, reduction)
 
 
+@marks
 def gaussian_nll_loss(input: Tensor, target: Any, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Tensor:
     """(log v + (x - t)^2 / v) / 2 with v = max(var, eps), which has no gradient below eps; `full` adds log(2 pi) / 2."""
     given = input.lift(var)
@@ -156,6 +179,7 @@ def gaussian_nll_loss(input: Tensor, target: Any, var: Any, full: bool = False, 
 # ---- probabilities
 
 
+@marks
 def binary_cross_entropy(input: Tensor, target: Any, weight: Any = None, reduction: str = "mean") -> Tensor:
     """-t log p - (1 - t) log(1 - p); logarithms are at least -100."""
     if weight is None:
@@ -163,6 +187,7 @@ def binary_cross_entropy(input: Tensor, target: Any, weight: Any = None, reducti
     return _weighted(input.apply("BCELoss", target, reduction="none"), weight, reduction)
 
 
+@marks
 def binary_cross_entropy_with_logits(input: Tensor, target: Any, weight: Any = None, reduction: str = "mean", pos_weight: Any = None) -> Tensor:
     """-w (q t log sigmoid(x) + (1 - t) log(1 - sigmoid(x))) with the weight w and pos_weight q, which broadcast."""
     if pos_weight is None:
@@ -174,6 +199,7 @@ def binary_cross_entropy_with_logits(input: Tensor, target: Any, weight: Any = N
     return _weighted((1 - t) * input + factor * (-input).apply("Softplus"), weight, reduction)
 
 
+@marks
 def kl_div(input: Tensor, target: Any, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """t (log t - x) for log-probabilities x; with log_target t is a logarithm, too. reduction="batchmean": the sum over the rows' number."""
     t = input.lift(target)
@@ -185,11 +211,13 @@ def kl_div(input: Tensor, target: Any, reduction: str = "mean", log_target: bool
     return each.sum() / float(max(1, each.shape[0])) if reduction == "batchmean" else reduced(each, reduction)
 
 
+@marks
 def soft_margin_loss(input: Tensor, target: Any, reduction: str = "mean") -> Tensor:
     """log(1 + e^(-t x)) for t of 1 or -1."""
     return reduced((-input.lift(target) * input).apply("Softplus"), reduction)
 
 
+@marks
 def multilabel_soft_margin_loss(input: Tensor, target: Any, weight: Any = None, reduction: str = "mean") -> Tensor:
     """The mean over classes, the last axis, of the binary cross entropy of scores."""
     each = input.apply("BCEWithLogitsLoss", target, reduction="none")
@@ -199,22 +227,26 @@ def multilabel_soft_margin_loss(input: Tensor, target: Any, weight: Any = None, 
 # ---- distances
 
 
+@marks
 def hinge_embedding_loss(input: Tensor, target: Any, margin: float = 1.0, reduction: str = "mean") -> Tensor:
     """x where t is 1, max(0, margin - x) where it is -1."""
     return reduced(where(input.lift(target) == 1, input, (margin - input).relu()), reduction)
 
 
+@marks
 def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Any, margin: float = 0.0, reduction: str = "mean") -> Tensor:
     """max(0, -t (x1 - x2) + margin)."""
     return reduced((-input1.lift(target) * (input1 - input2) + margin).relu(), reduction)
 
 
+@marks
 def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Any, margin: float = 0.0, reduction: str = "mean") -> Tensor:
     """1 - cos(x1, x2) where t is 1, max(0, cos(x1, x2) - margin) where it is -1."""
     cosine = cosine_similarity(input1, input2, -1)
     return reduced(where(input1.lift(target) == 1, 1 - cosine, (cosine - margin).relu()), reduction)
 
 
+@marks
 def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6,
                         reduction: str = "mean") -> Tensor:
     """max(0, |a - p| - |a - n| + margin)."""
@@ -222,6 +254,7 @@ def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, marg
     return reduced((near - far + margin).relu(), reduction)
 
 
+@marks
 def triplet_margin_with_distance_loss(anchor: Tensor, positive: Tensor, negative: Tensor, *,
                                       distance_function: Callable[[Tensor, Tensor], Tensor] | None = None, margin: float = 1.0, swap: bool = False,
                                       reduction: str = "mean") -> Tensor:
@@ -233,6 +266,7 @@ def triplet_margin_with_distance_loss(anchor: Tensor, positive: Tensor, negative
     return reduced((d(anchor, positive) - far + margin).relu(), reduction)
 
 
+@marks
 def multi_margin_loss(input: Tensor, target: Any, p: int = 1, margin: float = 1.0, weight: Any = None, reduction: str = "mean") -> Tensor:
     """The mean over classes i other than the label y of max(0, margin - x_y + x_i)^p, times the label's weight: x [N, C], labels [N]."""
     if p not in (1, 2):
