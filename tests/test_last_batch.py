@@ -49,9 +49,10 @@ def test_what_an_epoch_is_made_of(rows: int, options: dict[str, Any], calls: int
     assert Schedule.of(rows, Options(drop_last=True, **options)).rest == ()
     updates, at = calls * found.updates + len(steps), []
     for done in range(updates + 1):
-        row, within, left = found.after(done)
-        at.append(row + within * found.rows)
-        assert len(left) == len(steps) - max(0, done - calls * found.updates)
+        row, within = found.after(done, found.short(done))
+        within_calls = row < calls * found.updates * found.rows
+        at.append(row + (within * found.rows if within_calls else sum(s.rows for s in steps[:within])))
+        assert within < found.updates if within_calls else row == calls * found.updates * found.rows
     sizes = [found.rows] * (calls * found.updates) + [s.rows for s in steps]
     assert at == np.cumsum([0, *sizes]).tolist()
 

@@ -1,6 +1,8 @@
 """Loaders over data sets of one's own: rows by number and in order, worker processes and what befalls them, samplers, PyTorch's data sets."""
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -19,7 +21,8 @@ from row_sets import Squares
 
 import tileflow
 from tileflow import AsynchronousDataAccessor, DataLoader, Options, nn, optim
-from tileflow.errors import DataError, OptionError
+from tileflow.errors import DataError, Interrupted, OptionError
+from tileflow.runtime.trainer import Trainer
 
 
 def loader(data: Any, micro: int = 4, options: dict[str, Any] | None = None, **more: Any) -> DataLoader:
@@ -453,6 +456,32 @@ def test_resumed_training_on_rows_of_ones_own(tmp_path: Path):
         tileflow.train(network(), data=data, optimizer=optim.SGD(lr=1e-4), epochs=1, micro_batch_size=4, gradient_accumulation=2,
                        out=str(tmp_path / f"parts{i}"))
         resumed = run(data, tmp_path / f"parts{i}", resume=True)
+        for name, weight in whole.weights.items():
+            np.testing.assert_array_equal(weight, resumed.weights[name])
+
+
+@pytest.mark.parametrize("iterations", [1, 2])
+@pytest.mark.parametrize("kind", [row_sets.InOrder, row_sets.InOrderWithLength, Squares])
+def test_stopped_at_the_end_of_an_epoch(kind: Any, iterations: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of an epoch of five updates of eight rows, the last one alone where calls have two, then one micro-batch, then two rows."""
+    data = kind(46)
+    more: dict[str, Any] = {"drop_last": False, "device_iterations": iterations, "shuffle": False}
+    whole = run(data, tmp_path / "whole", **more)
+    updates = json.loads((tmp_path / "whole" / "metrics.json").read_text())["updates"]
+    assert updates == 14
+    for stop in (4, 5, 6, 7, 13):
+        made = Trainer._call
+
+        def until(self: Trainer, *args: Any, stop: int = stop, made: Any = made) -> None:
+            made(self, *args)
+            if self.session.updates >= stop:
+                self._stop.set()
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "_call", until)
+            with contextlib.suppress(Interrupted):
+                run(data, tmp_path / str(stop), **more)
+        resumed = run(data, tmp_path / str(stop), resume=True, **more)
+        assert [(e.loss, e.samples) for e in resumed.epochs] == [(e.loss, e.samples) for e in whole.epochs], stop
         for name, weight in whole.weights.items():
             np.testing.assert_array_equal(weight, resumed.weights[name])
 

@@ -124,8 +124,8 @@ def test_elements_of_a_mark_that_is_not_reduced_have_gradients_of_one() -> None:
         np.testing.assert_allclose(others[k], weights[k], rtol=1e-6, atol=1e-7)
 
 
-MULTIPLE = (r"Multiple independent losses found in graph\. Graph must have one final loss\. Wrap final graph loss in nn\.identity_loss, and detach\(\) what is only "
-            r"looked at\. They are \S+: float32\[\], \S+: float32\[\]\.")
+MULTIPLE = (r"Multiple independent losses found in graph\. Graph must have one final loss\. Wrap final graph loss in nn\.identity_loss, "
+            r"and detach\(\) what is only looked at\. They are \S+: float32\[\], \S+: float32\[\]\.")
 TWO = (r"The output \S+: float32\[\] is computed from the loss \S+: float32\[\], and nothing says which of the two training is to minimise\. "
        r"Wrap final graph loss in nn\.identity_loss, and detach\(\) what is only looked at\.")
 NONE = r"Couldn't find a loss in graph! .*mark it with nn\.identity_loss in forward\(\).*the outputs are "

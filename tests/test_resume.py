@@ -388,11 +388,14 @@ def test_training_outside_of_the_main_thread(tmp_path: Path):
     (lambda t, s: (t.pop("optimizer.loss_scale"), s["run"].update(loss_scaling=-3)), "holds -3.0 under optimizer.loss_scale"),
     (lambda t, s: s.update(updates=2**60), "The learning rates of the 1,152,921,504,606,846,976 updates that"),
     (lambda t, s: s.update(history=["x"]), "does not say how far its run has come"),
+    (lambda t, s: s.update(short_updates=3, updates_in_epoch=4), "does not say how far its run has come"),
+    (lambda t, s: s.update(short_updates=1), "does not say how far its run has come"),
+    (lambda t, s: s.pop("short_updates"), ""),
     (lambda t, s: None, ""),
     (lambda t, s: (s.update(updates_in_epoch=4, epoch=0, history=[]), s["running"].update(samples=64)), ""),
 ])
 def test_forged_checkpoints(forge: Any, says: str, tmp_path: Path):
-    """With a digest that is right. The last two are none: as it was, and stopped between an epoch's last call and its end."""
+    """With a digest that is right. The last three are none: an older one, one as it was, and stopped between an epoch's last call and its end."""
     options: dict[str, Any] = dict(data=rows(), micro_batch_size=4, gradient_accumulation=4, precision="16-mixed", max_batches=4, out=str(tmp_path))
     tileflow.train(nn.Linear(6, 3), epochs=1, **options)
     tensors, metadata = load_tensors(tmp_path / CHECKPOINT)

@@ -73,9 +73,10 @@ def _final(graph: Graph) -> Value:
         raise OptionError("Couldn't find a loss in graph! With loss='identity' the model computes what training minimises: mark it with "
                           "nn.identity_loss in forward(), or let one output be a single floating-point number; "
                           f"the outputs are {_listed(graph.outputs)}.")
-    if final and final[0] not in marked and (others := [v for v in _numbers(graph) if v is not final[0] and final[0] in _sources(graph, [v])]):
-        raise OptionError(f"The output {_listed(others)} is computed from the loss {_listed(final)}, and nothing says which of the two training is to "
-                          "minimise. Wrap final graph loss in nn.identity_loss, and detach() what is only looked at.")
+    others = [v for v in _numbers(graph) if v is not found[0] and found[0] in _sources(graph, [v])]
+    if others and final and found[0] not in marked:
+        raise OptionError(f"The output {_listed(others)} is computed from the loss {_listed(found)}, and nothing says which of the two training "
+                          "is to minimise. Wrap final graph loss in nn.identity_loss, and detach() what is only looked at.")
     return found[0]
 
 

@@ -423,9 +423,9 @@ MODELS = (
     _none("PipelinedExecution, ShardedExecution, SerialPhasedExecution, ParallelPhasedExecution", "the option strategy, or the classes of these "
           "names in `tileflow.strategy.stages`."),
     _none("Liveness", "the option tensors_liveness."),
-    _none("identity_loss", "`nn.identity_loss`, with loss = \"identity\". Losses such as `nn.CrossEntropyLoss` in `forward()` mark, too; an output of one number "
-                           "that is computed from such a loss, which is silently not what is minimised there, is an error here. Without a mark the "
-                           "only output of one number is the loss."),
+    _none("identity_loss", "`nn.identity_loss`, with loss = \"identity\". Losses such as `nn.CrossEntropyLoss` in `forward()` mark, "
+                           "too; an output of one number that is computed from such a loss, which is silently not what is minimised there, is an "
+                           "error here. Without a mark the only output of one number is the loss."),
     _none("serializedMatMul", "`nn.serialized_matmul`, or the option serialized_matmul by name."),
     _none("set_available_memory", "`nn.set_available_memory`, or the option available_memory_proportion by name."),
     _none("MultiConv", "`nn.MultiConv`."),

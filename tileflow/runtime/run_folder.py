@@ -24,6 +24,8 @@ CHECKPOINT = "checkpoint.safetensors"
 FAILED = "checkpoint.failed"
 """The state before a failure: kept apart, since it may be why the run failed."""
 METRICS = "metrics.json"
+SHORT = 2
+"""Updates at the end of an epoch that may have fewer rows than the others: one of micro-batches, one of the rows that fill none."""
 FORMAT = 2
 """Of the state in a checkpoint's metadata. 1 (tileflow 0.1) had no digest."""
 
@@ -51,6 +53,7 @@ class Position:
     micro_batches: int
     epoch: int
     updates_in_epoch: int
+    short_updates: int
     running: Running = field(default_factory=Running)
     history: list[Epoch] = field(default_factory=list)
 
@@ -136,8 +139,8 @@ def load_run(path: Path) -> tuple[dict[str, np.ndarray], Position, dict[str, Any
         raise CheckpointError(f"{path} has no digest of its contents, so that it cannot be told from a damaged one: tileflow 0.1 wrote it, or it "
                               "is damaged; go on with the tileflow that wrote it, or train anew.")
     try:
-        numbers = [state[k] for k in ("updates", "micro_batches", "epoch", "updates_in_epoch")]
-        if not all(map(_is_count, numbers)):
+        numbers = [state[k] for k in ("updates", "micro_batches", "epoch", "updates_in_epoch")] + [state.get("short_updates", 0)]
+        if not all(map(_is_count, numbers)) or numbers[-1] > min(SHORT, numbers[-2]):
             raise ValueError("position")
         at = Position(*numbers, running=_record(Running, state["running"]), history=[_record(Epoch, e) for e in state["history"]])
         if [e.epoch for e in at.history] != list(range(1, len(at.history) + 1)) or len(at.history) != at.epoch:

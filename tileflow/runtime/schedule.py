@@ -52,10 +52,12 @@ class Schedule:
         """Updates of an epoch."""
         return self.calls * self.updates + len(self.rest)
 
-    def after(self, updates: int) -> tuple[int, int, tuple[Step, ...]]:
-        """Where an epoch goes on after so many updates: the first row of the call, updates of it that were done, what is then left of the rest."""
-        whole, done = divmod(updates, self.updates)
-        if whole < self.calls:
-            return whole * self.updates * self.rows, done, self.rest
-        done = updates - self.calls * self.updates
-        return self.calls * self.updates * self.rows + sum(step.rows for step in self.rest[:done]), 0, self.rest[done:]
+    def short(self, updates: int) -> int:
+        """How many of an epoch's first updates have fewer rows than the others."""
+        return max(0, updates - self.calls * self.updates - sum(step.rows == self.rows for step in self.rest))
+
+    def after(self, updates: int, short: int) -> tuple[int, int]:
+        """Where an epoch goes on after so many updates, of which the last `short` had fewer rows than the others: the first row of the call or of the
+        rest, and how many updates of it were done."""
+        whole = (updates - short) // self.updates
+        return whole * self.updates * self.rows, updates - whole * self.updates

@@ -91,6 +91,8 @@ class Trainer:
     epoch: int = 0
     running: Running = field(default_factory=Running)
     updates_in_epoch: int = 0
+    short_updates: int = 0
+    """The last of them, with fewer rows than the others."""
     rates: list[float] = field(default_factory=list)
     """The learning rate of every update of the run (NaN: of a checkpoint that did not tell)."""
     reason: str = "as chosen"
@@ -213,9 +215,7 @@ class Trainer:
         return error
 
     def _epoch(self) -> None:
-        row, first_update, rest = self.schedule.after(self.updates_in_epoch)
-        if len(rest) < len(self.schedule.rest):     # what is left of the rest is cut from all of it, as without an interruption
-            row, _, rest = self.schedule.after(self.updates_in_epoch - (first_update := len(self.schedule.rest) - len(rest)))
+        row, first_update = self.schedule.after(self.updates_in_epoch, self.short_updates)
         self.loader.set_epoch(self.epoch, row)
         self.reporter.begin_epoch(self.epoch + 1, self.options.epochs, 0 if self.loader.rows is None else len(self.loader))
         batches = iter(self.loader)
@@ -225,8 +225,7 @@ class Trainer:
                 if self.train.whole or len(batch[0]) == self.options.combined_batch_size:
                     self._call(self.model, batch, first_update)
                 else:
-                    foreseen = sum(step.rows for step in rest) == len(batch[0])
-                    self._last(batch, rest if foreseen else Schedule.of(len(batch[0]), self.options).rest, first_update)
+                    self._last(batch, Schedule.of(len(batch[0]), self.options).rest, first_update)
                 first_update = 0
                 if self._stop.is_set():
                     return
@@ -249,7 +248,7 @@ class Trainer:
         self._observe(record)
         self.history.append(record)
         self._length = self.updates_in_epoch
-        self.epoch, self.running, self.updates_in_epoch = self.epoch + 1, Running(), 0
+        self.epoch, self.running, self.updates_in_epoch, self.short_updates = self.epoch + 1, Running(), 0, 0
         if self.options.checkpoint_every and self.epoch % self.options.checkpoint_every == 0 and self.epoch < self.options.epochs:
             self.save()
         self._write_metrics()
@@ -297,7 +296,9 @@ class Trainer:
         row = 0
         for i, step in enumerate(rest):
             if i >= done:
+                before = self.updates_in_epoch
                 self._call(self._model_of(step), tuple(a[row:row + step.rows] for a in batch), 0)
+                self.short_updates += self.updates_in_epoch - before if step.rows < self.schedule.rows else 0
             row += step.rows
             if self._stop.is_set():
                 return
@@ -346,7 +347,8 @@ class Trainer:
         for name, fed in zip((*(f"Input {one_line(name)}" for name in self.train.fields), "The label"), batch, strict=False):
             if kind_of(fed.dtype) == "f" and not (finite := np.isfinite(fed)).all():
                 first = np.unravel_index(int(np.argmin(finite)), fed.shape)
-                row, what = self.schedule.after(self.updates_in_epoch)[0] + (0 if self.train.whole else int(first[0])), f"of epoch {self.epoch + 1}"
+                row, what = self.schedule.after(self.updates_in_epoch, self.short_updates)[0], f"of epoch {self.epoch + 1}"
+                row += 0 if self.train.whole else int(first[0])
                 if not self.loader.is_stream:
                     row, what = int(self.loader.order(self.epoch)[row]), "of the data"
                     row = row if self.train.rows is None else int(self.train.rows[row])
@@ -382,7 +384,8 @@ class Trainer:
         def write() -> None:
             if self.statistics is not None:
                 self.statistics.write()
-            at = Position(self.session.updates, self.session.micro_batches, self.epoch, self.updates_in_epoch, self.running, self.history)
+            at = Position(self.session.updates, self.session.micro_batches, self.epoch, self.updates_in_epoch, self.short_updates, self.running,
+                          self.history)
             save_run(path, self.session.lasting() | self._kept(), at, self._fingerprint)
         self.session.turn.hold(write)
         self._write_metrics()
@@ -449,7 +452,9 @@ class Trainer:
                                   "restore it from a copy or train anew.")
         self.session.restore(tensors, updates=at.updates, micro_batches=at.micro_batches)
         self._logged = at.updates
-        self.epoch, self.updates_in_epoch = at.epoch, at.updates_in_epoch
+        self.epoch, self.updates_in_epoch, self.short_updates = at.epoch, at.updates_in_epoch, at.short_updates
+        if not self.train.is_open:                  # older checkpoints do not say it
+            self.short_updates = self.schedule.short(at.updates_in_epoch)
         self.history, self.running = at.history, at.running
         self._take_kept(path, tensors, changed_attributes(made, self._fingerprint))
         for sentence in said:

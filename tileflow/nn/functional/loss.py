@@ -1,5 +1,5 @@
-"""Losses with PyTorch's formulas, as values in `forward`; `identity_loss` marks the one that training minimises, and so does each that is reduced to one
-number."""
+"""Losses with PyTorch's formulas, as values in `forward`; `identity_loss` marks the one that training minimises, and so does each
+that is reduced to one number."""
 from __future__ import annotations
 
 import math
