@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -155,3 +156,53 @@ def test_an_exporters_file() -> None:
     assert names["0.weight"].startswith("val_")
     assert trained(proto, freeze=["0.weight"]) == trained(proto, freeze=[names["0.weight"]])
     assert names["0.weight"] not in trained(proto, freeze=["0.*"])
+
+
+# ---- tied parameters, which have several names
+
+
+def tied(*others: str) -> ModelProto:
+    """A table that is its own head's weight, by which name torch.export calls it; it is read in the module `table`."""
+    nodes = [called(node("Gather", ["head.weight", "x"], ["rows"], "node_rows"), "table", "embedding(%p_head_weight, %x)"),
+             called(node("MatMul", ["rows", "val_1"], ["body"], "node_body"), "body", "linear(%rows, %p_body_weight)"),
+             called(node("Transpose", ["head.weight"], ["turned"], "node_turned", perm=[1, 0]), "head", "linear(%body, %p_head_weight)"),
+             called(node("MatMul", ["body", "turned"], ["y"], "node_y"), "head", "linear(%body, %p_head_weight)")]
+    proto = by_pytorch(nodes, [port("x", [2, 3], "int64")], {"head.weight": f4(7, 4), "val_1": f4(4, 4)})
+    return signed(proto, [*others, "table.weight", "body.weight", "head.weight"], {"val_1": ["body.weight"]})
+
+
+@pytest.mark.parametrize("name", ["head.weight", "table.weight", "shared.weight", "shared.*", "tab*"])
+def test_any_name_of_a_tied_parameter_means_it(name: str) -> None:
+    assert trained(tied("shared.weight"), freeze=[name]) == ["val_1"]
+    assert trained(tied("shared.weight"), freeze=["*"], trainable=[name]) == ["head.weight"]
+
+
+@pytest.mark.parametrize("name", ["shared.weight", "other.bias", "table", "body.table.weight"])
+def test_names_that_are_not_of_the_tied_parameter(name: str) -> None:
+    with pytest.raises(OptionError, match=r"matches no weight; the weights are head\.weight, body\.weight\."):
+        trained(tied("other.bias"), freeze=[name])
+
+
+@pytest.mark.parametrize("options", [
+    lambda name: {"frozen": [name]}, lambda name: {"optimizer": optim.SGD(lr=0.1, groups=[{"params": name, "lr": 0.7}])},
+    lambda name: {"precision": "16-true", "keep_float32": [name]}], ids=["frozen", "groups", "keep_float32"])
+def test_options_mean_a_tied_weight_by_any_name(options: Callable[[str], dict[str, Any]]) -> None:
+    proto = tied("shared.weight")
+
+    def update(name: str) -> dict[str, np.ndarray]:
+        model = tileflow.training_model(wrap_model(proto), loss="mse", **options(name))
+        model(np.arange(6).reshape(2, 3), np.ones((2, 3, 7), np.float32))
+        return {k: model.source.session[k].copy() for k in ("head.weight", "val_1")}
+    one = update("head.weight")
+    for name in ("table.weight", "shared.weight"):
+        other = update(name)
+        assert all(one[k].dtype == other[k].dtype and np.array_equal(one[k], other[k]) for k in one)
+    other = update("val_1")
+    assert any(one[k].dtype != other[k].dtype or not np.array_equal(one[k], other[k]) for k in one), "it has an effect"
+
+
+def test_tile_reports_say_the_networks_names(tmp_path: Any) -> None:
+    tileflow.compile(wrap_model(two_layers()), training=True, machine="gc200", loss="mse", report=str(tmp_path))
+    text = (tmp_path / "report.json").read_text()
+    assert not re.findall('"val_[14][^"]*"', text)
+    assert {f'"{name}.weight{what}"' for name in ("body", "head") for what in ("", ".exp_avg")} <= set(re.findall('"[^"]*"', text))

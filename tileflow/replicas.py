@@ -78,7 +78,7 @@ def grouped(parameters: Sequence[State], wanted: Mapping[str, Grouping], replica
     """
     for pattern in wanted:
         if not any(s.fits(pattern) for s in parameters):
-            known = [s.called or s.name for s in parameters]
+            known = [s.known_as for s in parameters]
             more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
             raise OptionError(f"Option replica_grouping: the pattern {pattern!r} fits no parameter; they are {', '.join(known[:LISTED])}{more}.")
     found = {}

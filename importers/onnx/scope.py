@@ -165,9 +165,9 @@ class Scope:
         """What a weight is stored in; the graph reads it as the file's operators want it."""
         if file not in FLOATS or self._stored is None:
             return self.float_name(file)
-        names = dict.fromkeys((name, self.model.ties.called.get(name, name)))
+        names = self.model.ties.names(name)
         found = {self._stored(n, None if self.changes_floats else file, self.weights.is_buffer(name)) for n in names}
-        return "float32" if "float32" in found else found.pop()                # kept by either name
+        return "float32" if "float32" in found else found.pop()                # kept by any of its names
 
     def whole(self, name: str) -> Value:
         """The tensor `name` as a value; of a weight that is stored in another type than the file's operators read, as it is stored."""

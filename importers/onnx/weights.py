@@ -57,7 +57,7 @@ class Weights:
         """The state for the tensor `name`, read through `value`, holding `array` at first, among others of its kind and `group`."""
         self.arrays[name] = array
         return State(name, "buffer" if self.is_buffer(name) else "parameter", value, trainable=self.trains(name), group=group,
-                     called=self.model.ties.called.get(name, ""))
+                     called=self.model.ties.called.get(name, ""), aliases=self.model.ties.aliases.get(name, ()))
 
     def check_patterns(self) -> None:
         """Raise OptionError for a pattern that matches no weight."""

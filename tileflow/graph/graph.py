@@ -134,10 +134,17 @@ class State:
     """Of an accumulator: the state of which it is a copy when an update begins. A call that ends early has not touched that one."""
     called: str = ""
     """Of a parameter: what the network calls it from which its file was exported, where that is another name."""
+    aliases: tuple[str, ...] = ()
+    """Of a tied parameter: other names that it has there."""
+
+    @property
+    def known_as(self) -> str:
+        """The name that people know."""
+        return self.called or self.name
 
     def fits(self, pattern: str) -> bool:
-        """A name pattern (* and ?) means it, by either name."""
-        return fnmatchcase(self.name, pattern) or (bool(self.called) and fnmatchcase(self.called, pattern))
+        """A name pattern (* and ?) means it, by any of its names."""
+        return any(fnmatchcase(name, pattern) for name in (self.name, self.known_as, *self.aliases))
 
     def read_only(self) -> State:
         """The same for a graph that reads it only."""

@@ -147,14 +147,15 @@ def build_update(optimizer: Optimizer, parameters: list[State], gradients: Seque
     arrivals, updates, slots = {}, [], []
     for parameter, gradient in zip(parameters, gradients, strict=True):
         t, wide = parameter.input.type, arithmetic(parameter.input.type).dtype
-        weight = w.state(parameter.name, "parameter", t, parameter.group, parameter.owner, parameter.role)
+        weight = w.state(parameter.name, "parameter", t, parameter.group, parameter.owner, parameter.role, called=parameter.called,
+                         aliases=parameter.aliases)
         folded = gradient is None and optimizer.combined
         if gradient is None:
             g = _accumulator(w, optimizer, parameter).input
         else:
             g = arrivals[parameter.name] = b.input(f"{parameter.name}.grad", gradient.type)
         own = {s.name: w.slot(parameter, s) for s in optimizer.slots_of(w.groups.given(parameter))}
-        with b.at(Origin((parameter.name,), "update")):
+        with b.at(Origin((parameter.known_as,), "update")):
             read = {name: b.cast(s.input, wide) for name, s in own.items()}
             updates.append(Update(b, w.scalars, weight, b.cast(weight.input, wide), g, b.cast(g, wide), 1.0 if folded else factor, read,
                                   w.hyper(parameter), count, folded=folded))
@@ -203,7 +204,7 @@ def build_fold(optimizer: Optimizer, parameters: list[State], gradients: Sequenc
         arriving = arrivals[parameter.name] = b.input(f"{parameter.name}.contribution", gradient.type)
         total = _accumulator(w, optimizer, parameter)
         wide = arithmetic(total.input.type).dtype if gradient.dtype != "float64" else "float64"
-        with b.at(Origin((parameter.name,), "backward")):
+        with b.at(Origin((parameter.known_as,), "backward")):
             old, new = b.cast(total.input, wide), b.cast(arriving, wide)
             u = Update(b, n, parameter, old, None, new, 1.0, {}, w.hyper(parameter) if optimizer.combined else {})
             if optimizer.combined:

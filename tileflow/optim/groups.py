@@ -103,7 +103,7 @@ class ParamGroup(MutableMapping[str, Any]):
                 names = {named[id(p)] for p in objects if id(p) in named}
                 shown = f"a {type(item).__name__}"
             if not names:
-                known = [s.called or s.name for s in parameters]
+                known = [s.known_as for s in parameters]
                 more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
                 raise OptionError(f"{kind}: group {self.name} matches nothing: {shown} fits no parameter of this model, which has "
                                   f"{', '.join(known[:LISTED])}{more}.")
@@ -153,7 +153,7 @@ def undecayed(optimizer: Grouped, parameters: Sequence[State]) -> set[str]:
         names = {s.name for s in parameters if (_is_small(s) if pattern == AUTO else s.fits(pattern))}
         if not names and pattern != AUTO:
             raise OptionError(f"{type(optimizer).__name__}: the no_decay pattern {pattern!r} matches nothing; the parameters are "
-                              f"{', '.join([s.called or s.name for s in parameters][:LISTED])} …")
+                              f"{', '.join([s.known_as for s in parameters][:LISTED])} …")
         found |= names
     return found
 

@@ -57,7 +57,7 @@ def keep_remainders(update: Graph) -> None:
 
 def _complete(update: Graph, weight: State) -> None:
     name, type = f"{weight.name}.remainder", weight.input.type
-    b = Builder(update, Origin((weight.name,), "update"))
+    b = Builder(update, Origin((weight.known_as,), "update"))
     rest = State(name, "optimizer", Value(b.name(name), type.with_dtype("int16")), group=f"{weight.group}.remainder", owner=weight.name,
                  role="remainder")
     update.states.append(rest)

@@ -51,7 +51,7 @@ class Update:
 
     @property
     def origin(self) -> Origin:
-        return Origin((self.state.name,), "update")
+        return Origin((self.state.known_as,), "update")
 
     def cast(self, x: Number) -> Value:
         """A number in the type of the update."""
@@ -167,7 +167,7 @@ class ClipByGlobalNorm(Transform):
             with b.at(u.origin):
                 x = u.raw if u.raw is not None and together else u.top if together else u.settle()
             tensors.setdefault(x.dtype, []).append(x)
-        with b.at(Origin(tuple(u.state.name for u in updates), "update")):
+        with b.at(Origin(tuple(u.state.known_as for u in updates), "update")):
             squares = [b.SquareSum(*same) for same in tensors.values()]
             norm = scalars.root(squares[0] if len(squares) == 1 else b.Sum(*squares))
             if together:

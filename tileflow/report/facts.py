@@ -31,6 +31,7 @@ class Variables:
         self._known: dict[Any, int] = {}
         self._numbers: dict[tuple[int, int], int] = {}
         self._of = tiled.memory_schedule.of
+        self._called = {s.name: s.called for s in tiled.memory_schedule.states if s.called}
         for ipu, memory in memories(tiled):
             self._add(memory, ipu)
 
@@ -47,11 +48,17 @@ class Variables:
         assert mapping is not None
         spread = self._spread(mapping, mapping.elements_per_tile)
         each, always = storage.itemsize * storage.copies, storage.always_live
-        return {"name": storage.name, "kind": storage.kind, "category": category(storage), "layer": storage.layer, "shape": list(storage.shape),
-                "dtype": storage.dtype, "ipu": ipu, "bytes": int(mapping.elements_per_tile().sum()) * each, "largest": mapping.worst * each,
-                "tiles": mapping.tiles_used, "spread": spread, "element_bytes": each, "copies": storage.copies,
+        return {"name": self._name(storage), "kind": storage.kind, "category": category(storage), "layer": storage.layer,
+                "shape": list(storage.shape), "dtype": storage.dtype, "ipu": ipu,
+                "bytes": int(mapping.elements_per_tile().sum()) * each, "largest": mapping.worst * each, "tiles": mapping.tiles_used,
+                "spread": spread, "element_bytes": each, "copies": storage.copies,
                 "birth": None if always else storage.birth, "death": None if always else storage.death, "heir": heir, "off_chip": storage.off_chip,
                 "stays": [] if always else [list(span) for span in storage.spans]}
+
+    def _name(self, storage: Storage) -> str:
+        """As people know it: a parameter by the name that the network has for it, what belongs to one by that name, too."""
+        owner = storage.state.owner or storage.state.name if storage.state is not None else ""
+        return self._called[owner] + storage.name.removeprefix(owner) if owner in self._called and storage.name.startswith(owner) else storage.name
 
     def _spread(self, key: Any, made: Callable[[], np.ndarray]) -> int:
         """The number of a spread, made where its key is not known."""

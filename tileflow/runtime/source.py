@@ -174,7 +174,7 @@ class OnnxSource:
         """Raise OptionError for a pattern of keep_float32 without effect."""
         own = {s.name: self.precision.float_dtype or self.model.array(imported.names[s.name]).dtype.name
                for s in imported.graph.parameters} if self.precision.kept else {}
-        own |= {s.called: own[s.name] for s in imported.graph.parameters if s.called and self.precision.kept}
+        own |= {name: own[s.name] for s in imported.graph.parameters for name in (s.known_as, *s.aliases) if self.precision.kept}
         self.precision.check_kept(own, self.model.where)
 
     def _trainable(self, training: bool) -> Sequence[str]:

@@ -51,10 +51,12 @@ class Group:
     """A norm's parameter, one number per channel, that the file holds as a column."""
     called: str = ""
     """What the exported network calls it, as far as PyTorch's metadata say."""
+    aliases: tuple[str, ...] = ()
+    """Other names that it has there."""
 
     def fits(self, patterns: Iterable[str]) -> bool:
-        """One of the patterns means it, by either name."""
-        return matches(self.name, patterns) or matches(self.called, patterns)
+        """One of the patterns means it, by any of its names."""
+        return any(matches(name, patterns) for name in (self.name, self.called, *self.aliases))
 
 
 class Evidence:

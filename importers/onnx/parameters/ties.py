@@ -18,6 +18,7 @@ from .groups import MATRICES, UNKNOWN, Evidence, Group, Key
 from .names import Names, freed
 from .patterns import matches
 from .restored import dropped_biases
+from .unread import aliases
 from .uses import Use
 from .views import View, find_views, placed
 
@@ -36,6 +37,7 @@ class Ties:
     kept: parameters read by several nodes of which the file does not say whether they share it.
     merged: parameters read for several modules by one node. apart: tensors that hold one parameter in forms that differ, each with another one.
     called: what PyTorch's metadata say that the exported network calls a parameter, where that is another name.
+    aliases: other names that a tied parameter has in the exported network.
     """
 
     evidence: Evidence
@@ -50,14 +52,19 @@ class Ties:
     merged: Sequence[str]
     apart: Mapping[str, str]
     called: Mapping[str, str]
+    aliases: Mapping[str, tuple[str, ...]]
 
     def tensor(self, name: str) -> str:
         """The tensor of the file whose elements a parameter starts with."""
         return self.copies.get(name) or self.renamed.get(name, name)
 
     def fits(self, name: str, patterns: Iterable[str]) -> bool:
-        """One of the patterns means the parameter or constant: by the name in the file, or by the exported network's."""
-        return matches(name, patterns) or (name in self.called and matches(self.called[name], patterns))
+        """One of the patterns means the parameter or constant: by the name in the file, or by one of the exported network's."""
+        return any(matches(one, patterns) for one in self.names(name))
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """Every name of a parameter or constant, the file's first."""
+        return name, *([self.called[name]] if name in self.called else []), *self.aliases.get(name, ())
 
     def shown(self, name: str) -> str:
         """A name for users: the exported network's, with the file's behind it."""
@@ -80,6 +87,9 @@ def find_ties(model: OnnxModel, tie: Sequence[str] = (), untie: Sequence[str] = 
     names = Names(model, evidence, gone)
     for members in groups.values():
         names.give(members)
+    tied = aliases(evidence)
+    for part in _flat(groups):
+        part.aliases = tied.get(part.called, ())
     changed = _untie(model, groups, evidence, names, untie)
     views = dict(find_views(_flat(groups), evidence)) if evidence.told is None else {}
     changed |= {part.name for part in _flat(groups) if part.name in views and part.fits(untie)}
@@ -96,7 +106,8 @@ def find_ties(model: OnnxModel, tie: Sequence[str] = (), untie: Sequence[str] = 
                 kept=[p.name for p in parts if _is_unclear(p) and not p.fits(told)],
                 merged=[p.name for p in parts if any(evidence.scopes.is_merged(use.node) for use in p.uses)],
                 apart={p.name: same[0].name for same in placed(parts) for p in same[1:] if p.name not in views and not p.fits(told)},
-                called={p.name: p.called for p in parts if p.called and p.called != p.name})
+                called={p.name: p.called for p in parts if p.called and p.called != p.name},
+                aliases={p.name: p.aliases for p in parts if p.aliases})
 
 
 def _restored(evidence: Evidence, names: Names) -> tuple[dict[str, TensorProto], dict[str, list[Use]]]:
@@ -138,7 +149,7 @@ def _untie(model: OnnxModel, groups: Mapping[str, list[Group]], evidence: Eviden
                 if not stays or any(use.place is None for use in uses):
                     stays += uses
                 else:
-                    parts.append(Group(tensor, key, uses, called=part.called))
+                    parts.append(Group(tensor, key, uses, called=part.called, aliases=part.aliases))
                     parts[-1].name = names.after(parts[-1])
                     changed.add(part.name)
             part.uses = stays

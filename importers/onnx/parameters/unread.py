@@ -7,6 +7,7 @@ is tied to another parameter, and one that the network never reads, are in the s
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
 from .groups import Evidence
@@ -21,16 +22,41 @@ def unread(evidence: Evidence) -> tuple[list[str], list[str]]:
     """The parameters that an equal one is read in place of, and those of which the file does not say whether the network uses them."""
     if not evidence.origins.computed and _is_as_exported(evidence):
         return [], []
-    placeholders, parameters = evidence.placeholders, evidence.origins.parameters
-    found = {*placeholders.known, *placeholders.given.values()}
-    borrowed = [(evidence.scopes.module(use.node) or "", name, tensor) for tensor, uses in evidence.uses.items() for use in uses
-                if (name := evidence.parameter(use)) is not None and parent(name) != evidence.scopes.module(use.node)]
-    borrowing = {module for module, _, _ in borrowed}
-    ties = {(module, base) for module, base, tensor in borrowed if not evidence.is_filled(tensor)}
-    read, order = set(_read(evidence)), list(parameters.values())
-    rest = [name for placeholder, name in parameters.items() if placeholder not in found and parent(name) not in borrowing]
+    borrowing, ties = {module for module, _, _ in _borrowed(evidence)}, _ties(evidence)
+    read, order = set(_read(evidence)), list(evidence.origins.parameters.values())
+    rest = [name for name in _not_read(evidence) if parent(name) not in borrowing]
     lost = [name for name in rest if any(_is_twin(name, other, filled) for other, filled in read)]
     return lost, [name for name in rest if name not in lost and not any(_is_alias(name, *tie, order) for tie in ties)]
+
+
+def aliases(evidence: Evidence) -> dict[str, tuple[str, ...]]:
+    """The other names of tied parameters, by the one that torch.export chose: that of a module which reads another's parameter where its own would
+    be, or, if it can be of one parameter only, one that stands for such a module (see `_is_alias`)."""
+    found: dict[str, list[str]] = defaultdict(list)
+    ties, order = _ties(evidence), list(evidence.origins.parameters.values())
+    for name in _not_read(evidence) if ties else ():
+        own = {base for module, base in ties if parent(name) == module and last_word(name) == last_word(base)}
+        bases = own or {base for module, base in ties if _is_alias(name, module, base, order)}
+        if len(bases) == 1:
+            found[bases.pop()].append(name)
+    return {base: tuple(names) for base, names in found.items()}
+
+
+def _not_read(evidence: Evidence) -> list[str]:
+    """The names in the signature of which no node reads the parameter."""
+    read = {*evidence.placeholders.known, *evidence.placeholders.given.values()}
+    return [name for placeholder, name in evidence.origins.parameters.items() if placeholder not in read]
+
+
+def _borrowed(evidence: Evidence) -> list[tuple[str, str, str]]:
+    """Parameters of other modules than the one that reads them: that module, the parameter, and its tensor."""
+    return [(evidence.scopes.module(use.node) or "", name, tensor) for tensor, uses in evidence.uses.items() for use in uses
+            if (name := evidence.parameter(use)) is not None and parent(name) != evidence.scopes.module(use.node)]
+
+
+def _ties(evidence: Evidence) -> set[tuple[str, str]]:
+    """Modules that read another's parameter, and that. Tensors of one number throughout may be equal by chance."""
+    return {(module, base) for module, base, tensor in _borrowed(evidence) if not evidence.is_filled(tensor)}
 
 
 def _is_as_exported(evidence: Evidence) -> bool:
