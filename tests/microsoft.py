@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from onnx import ModelProto
 from onnx_models import model_of, node, port
-from peers import needs
+from peers import onnx_runtime
 
 DOMAIN = "com.microsoft"
 
@@ -34,5 +34,5 @@ def fused(op: str, feeds: Mapping[str, np.ndarray | None], outputs: int | Sequen
 
 
 def by_runtime(proto: ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    session = needs("onnxruntime").InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnx_runtime(proto.SerializeToString())
     return list(session.run(None, dict(feeds)))

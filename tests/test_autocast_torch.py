@@ -18,12 +18,15 @@ from tileflow import optim
 from tileflow.importers.onnx import wrap_model
 
 LOW = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
-NETS = [name for name in NETWORKS if not NETWORKS[name].normalised] + ["ResNet"]
+NETS = [name for name in NETWORKS if not NETWORKS[name].normalised and not NETWORKS[name].draws and name != "DeBERTa"] + ["ResNet"]
+"""Without what draws random numbers, and what PyTorch refuses under autocast: a mask filled with float32's least number."""
 AT_EACH_CHANGE = {("BERT", "dynamo", "16-mixed")}
 ROWS = [pytest.param(*row, marks=() if row in AT_EACH_CHANGE else paths.exhaustive)
         for row in [(name, exporter, precision) for name in NETS for exporter in ("torchscript", "dynamo") for precision in LOW]]
 WORSE = 1.3
 """Our error over PyTorch's, at most, beside half a unit: it rounds at other places (softmax and normalisation of layers are float32 here)."""
+SCALE = 128.0
+"""Of the loss: at the one that runs begin with the first update of some would be skipped, as with PyTorch's GradScaler."""
 SPACING = {"16-mixed": 2.0 ** -10, "bf16-mixed": 2.0 ** -7}
 
 
@@ -63,7 +66,7 @@ def ours(name: str, exporter: str, precision: str) -> tuple[np.ndarray, np.ndarr
     """Our outputs and gradients, and by operators the types that they give in the forward pass."""
     spec, (x, y) = NETWORKS[name], rows_of(name)
     model = tileflow.training_model(wrap_model(export(name, network(name), f"{exporter} training")), optimizer=optim.SGD(lr=1.0), loss=spec.loss,
-                                    precision=precision, output_mode="all")
+                                    precision=precision, output_mode="all", loss_scaling=SCALE, automatic_loss_scaling="off")
     model.compile(x, y)
     trained = [s.name for s in model.program.parts["update"].parameters]
     session = model.source.session

@@ -729,3 +729,54 @@ def test_the_tile_machine_plans_them(back: bool, training: bool, tmp_path: Path)
         cycles.append(tiled.tiled.cycles_per_update)
     overlapped = cycles[2] if training or back else cycles[2] / 6  # figures of a pipeline of inference are those of a call
     assert (overlapped < cycles[1]) == (not back)
+
+
+# ---- what was taken of a buffer before a write
+
+
+class Looking(nn.Module):
+    """Returns what `look` took of a buffer before a write, with `after` or what it takes after it."""
+
+    def __init__(self, look: Callable[[Any], Any], again: bool) -> None:
+        self.m, self.look, self.again = nn.Buffer(np.arange(6, dtype=np.float32).reshape(2, 3)), look, again
+
+    def forward(self, x: nn.Tensor) -> Any:                        # type: ignore[override]
+        before = self.look(self.m)
+        self.m += x
+        return (self.look(self.m) if self.again else before) + x.sum() * 0
+
+
+LOOKS: dict[str, Callable[[Any], Any]] = {
+    "a row": lambda m: m[0], "a slice": lambda m: m[:, 1:], "reshaped": lambda m: m.reshape(-1), "turned": lambda m: m.T,
+    "a part": lambda m: m.split(1)[1], "a view of a view": lambda m: m[1].reshape(3, 1), "detached": lambda m: m.detach()}
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "a clone": lambda m: m.clone(), "a row of a clone": lambda m: m.clone()[0], "a clone of a row": lambda m: m[0].clone(),
+    "a sum": lambda m: m + 1,
+    "rows by number": lambda m: m[[1, 0]], "a mean of a row": lambda m: m[0].mean()}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_view_of_what_a_buffer_was(name: str) -> None:
+    ones = np.ones((2, 3), np.float32)
+    with pytest.raises(TileflowError, match=r"A view of the buffer 'm' .* Take it again after the write, or take it of clone\(\)"):
+        tileflow.inference_model(Looking(LOOKS[name], False))(ones)
+    found = tileflow.inference_model(Looking(LOOKS[name], True))(ones)
+    np.testing.assert_array_equal(found, follow(LOOKS[name], True))
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_of_what_a_buffer_was(name: str) -> None:
+    for again in (False, True):
+        found = tileflow.inference_model(Looking(COPIES[name], again))(np.ones((2, 3), np.float32))
+        np.testing.assert_allclose(found, follow(COPIES[name], again), rtol=1e-6)
+
+
+def follow(look: Callable[[Any], Any], again: bool) -> np.ndarray:
+    """What PyTorch gives, written out in NumPy."""
+    class Array(np.ndarray):
+        clone, detach = np.ndarray.copy, np.ndarray.view
+
+        def split(self, size: int) -> Any:
+            return [self[i:i + size] for i in range(0, len(self), size)]
+    m = np.arange(6, dtype=np.float32).reshape(2, 3).view(Array)
+    return np.asarray(look(m + 1 if again else m.copy().view(Array)))

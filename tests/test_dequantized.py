@@ -11,7 +11,7 @@ import pytest
 from evaluate import evaluate
 from onnx_models import imported, model_of, node, port
 from paths import rare
-from peers import needs
+from peers import needs, onnx_runtime
 
 from tileflow.compiler import inference
 from tileflow.graph import Graph
@@ -169,7 +169,7 @@ def test_weights_are_found_where_they_are_dequantised_beforehand() -> None:
 
 def test_files_of_onnx_runtimes_quantisation(tmp_path: Path) -> None:
     """Static quantisation of a small network: the same numbers up to a step of the last one."""
-    runtime = needs("onnxruntime")
+    needs("onnxruntime")
     from onnxruntime import quantization
 
     rng = np.random.default_rng(3)
@@ -194,7 +194,7 @@ def test_files_of_onnx_runtimes_quantisation(tmp_path: Path) -> None:
                                      per_channel=per_channel, activation_type=kind, weight_type=quantization.QuantType.QInt8)
         made = onnx.load(tmp_path / "q.onnx")
         assert len([n for n in rewritten(made)[1].nodes if n.op.name in ("HostConv", "QuantizedProduct")]) == 4
-        session = runtime.InferenceSession(tmp_path / "q.onnx", providers=["CPUExecutionProvider"])
+        session = onnx_runtime(tmp_path / "q.onnx")
         backend = Backend.prepare(made)
         step = max(float(onnx.numpy_helper.to_array(i)) for i in made.graph.initializer if i.name == "y_scale")
         for x in batches:

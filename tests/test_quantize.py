@@ -12,7 +12,7 @@ from lowered import host_passes
 from onnx import TensorProto
 from onnx_models import imported, model_of, node, port, run
 from paths import PATHS
-from peers import needs
+from peers import needs, onnx_runtime
 
 from tileflow.autograd import gradients
 from tileflow.errors import ShapeError, TypeMismatchError
@@ -120,7 +120,7 @@ def same(op: str, feeds: dict[str, Any], result: str = "uint8", weights: tuple[s
     fed = {n: a for n, a in given.items() if n not in stored}
     model = model_of([node(op, [n if n in given else "" for n in feeds], ["y"], "it", domain="com.microsoft", **attributes)],
                      [port(n, a.shape, a.dtype.name) for n, a in fed.items()], [port("y", None, result)], stored, domains=["com.microsoft"])
-    session = needs("onnxruntime").InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnx_runtime(model.SerializeToString())
     (found,), (wanted,) = run(imported(model), fed), session.run(None, fed)
     assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
     step = 1 if result == "uint8" else tolerance
@@ -170,7 +170,7 @@ def test_convolutions_are_exact() -> None:
     for weights, group, more in ((w, 2, {"pads": [1, 0, 2, 1], "strides": [2, 1]}), (depthwise, 6, {"dilations": [2, 1], "pads": [2, 1, 2, 1]})):
         model = model_of([node("ConvInteger", ["x", "w", "z"], ["y"], group=group, **more)], [port("x", x.shape, "uint8")],
                          [port("y", None, "int32")], {"w": weights, "z": np.uint8(31)})
-        session = needs("onnxruntime").InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        session = onnx_runtime(model.SerializeToString())
         wanted = session.run(None, {"x": x})[0]
         assert np.array_equal(run(imported(model), {"x": x})[0], wanted)
         assert np.array_equal(Backend.prepare(model).run([x])[0], wanted)

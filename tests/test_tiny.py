@@ -8,6 +8,7 @@ import pytest
 import tileflow
 from tileflow import nn
 
+pytestmark = pytest.mark.filterwarnings("ignore::tileflow.TileflowWarning")          # what `train` says of its choices
 MODEL = Path(tileflow.__file__).parent / "data" / "digits_cnn.onnx"
 QUICK = dict(data="digits", micro_batch_size=16, gradient_accumulation=2, device_iterations=4, learning_rate=3e-3)
 

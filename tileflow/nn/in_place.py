@@ -1,15 +1,22 @@
 """Writing in place: what buffers have besides the methods of tensors. In a network's `forward` it is recorded as what the next micro-batch finds."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError
+from ..errors import ShapeError, TileflowError, TypeMismatchError
+from ..graph import Graph, Value
 from .tensor import Tensor
 
 KINDS = "biuf"
 """Truth values, whole numbers and floats: a result does not become a kind before its own by itself."""
+
+
+VIEWS = {"Detach", "Expand", "Flatten", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+"""Operators whose results PyTorch would have in their operand's own memory."""
 
 
 class InPlace(Tensor):
@@ -90,3 +97,30 @@ class InPlace(Tensor):
             if plain == name or name.startswith("_") or not callable(getattr(Tensor, plain, None)):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             return lambda *args, **named: self._written(getattr(self, plain)(*args, **named))
+
+
+@dataclass(frozen=True)
+class Write:
+    """One write into a buffer: which, what it was before, and how many nodes were recorded by then."""
+
+    name: str
+    old: Value
+    nodes: int
+
+
+def refuse_old_views(graph: Graph, writes: Sequence[Write]) -> None:
+    """Views are values here, and do not see what is written later.
+
+    Raises:
+        TileflowError: one that was taken of a buffer before a write is read after it, where PyTorch would show what was written.
+    """
+    for write in writes:
+        views: set[Value] = set()
+        for node in graph.nodes[:write.nodes]:
+            if node.op.name in VIEWS and (node.inputs[0] is write.old or node.inputs[0] in views):
+                views.update(node.outputs)
+        read = {v for node in graph.nodes[write.nodes:] for v in node.operands}.union(graph.outputs) if views else set()
+        if not views.isdisjoint(read):
+            raise TileflowError(f"A view of the buffer {write.name!r} (a part of it, or it in another shape) is taken before forward() writes the "
+                                "buffer and read after that, where PyTorch would show what was written. Take it again after the write, or take it of "
+                                "clone() to have what was there before.")

@@ -13,6 +13,7 @@ from ..policy import Policy
 from ..state import Session, fitting
 from .casting import casting
 from .holding import held
+from .in_place import refuse_old_views
 from .mixed import Recorder
 from .parameter import Buffer, Parameter
 from .stored import Stored
@@ -222,4 +223,5 @@ def record(net: Module, inputs: Sequence[tuple[str, TensorType]], *, training: b
                 raise TileflowError(f"{type(net).__name__}.forward() must return tensors; output {i} is {type(tensor).__name__}.")
             own = tensor.value.producer is not None and tensor.value not in graph.outputs
             graph.outputs.append(tensor.value if own else trace.builder.Identity(tensor.value))
+    refuse_old_views(graph, trace.writes)
     return graph

@@ -151,7 +151,9 @@ class Moves(Methods[Made]):
         """Itself: how a tensor lies in memory is not the network's business."""
         return self          # type: ignore[return-value]
 
-    clone = contiguous
+    def clone(self) -> Made:
+        """The same numbers; of a buffer, or a view of one, what they are now."""
+        return self.apply("Identity")          # type: ignore[no-any-return]
 
     # ---- parts
 

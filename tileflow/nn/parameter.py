@@ -7,7 +7,7 @@ import numpy as np
 
 from ..errors import ShapeError, TileflowError
 from ..graph import WRITTEN, Value, kind_of
-from .in_place import InPlace
+from .in_place import InPlace, Write
 from .tensor import Tensor
 from .trace import Trace, current_trace, trace_under_way
 
@@ -142,8 +142,10 @@ class Buffer(Parameter):
 
     def write(self, new: Tensor) -> Self:
         """Let this be `new`, of its type and shape, from here on: in this `forward`, and for the next micro-batch."""
+        state = self.trace.state(self)
+        self.trace.writes.append(Write(state.name, self.value, len(self.trace.graph.nodes)))
         self.follow(new)
-        self.trace.state(self).role = WRITTEN
+        state.role = WRITTEN
         return self
 
     def follow(self, new: Tensor) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from .. import ops  # noqa: F401  (fills the registry)
 from ..errors import TileflowError
@@ -32,6 +33,8 @@ class Trace:
     """The block for execution over several IPUs that operators belong to now."""
     blocks: list[tuple[int, Annotation]] = field(default_factory=list)
     """The blocks so far, with the number of nodes before each."""
+    writes: list[Any] = field(default_factory=list)
+    """What `forward` wrote into buffers so far (`in_place.Write`)."""
     unnamed: int = 0
     """Blocks that were named by counting."""
 

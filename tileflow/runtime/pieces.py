@@ -73,12 +73,13 @@ class Pieces:
         while rest is not None:
             ready = self._piece(rest, here)
             piece, read = ready.piece, rest.reads
+            found: Sequence[np.ndarray] = ()
             if ready.engine is not None:
                 ready.engine.repeats = self._turns.get(ready, 0)
                 self._turns[ready] = ready.engine.repeats + 1
                 found = ready.engine.call([_contiguous(here[name]) for name in piece.inputs])
-                for name, place in piece.results.items():
-                    here[name] = _first(found[place]) if isinstance(place, int) else [_first(found[i]) for i in place]
+            for name, place in piece.results.items():                    # without a graph: sequences that are empty
+                here[name] = _first(found[place]) if isinstance(place, int) else [_first(found[i]) for i in place]
             here.update(piece.known)
             for step in piece.hosted:
                 here.update(self._hosted(step, here))
