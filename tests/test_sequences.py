@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import NodeProto
+from onnx import NodeProto, helper
 from onnx_models import compare, imported, model_of, node, port
 
+import tileflow
 from tileflow.errors import ShapeError, UnsupportedError
+from tileflow.importers.onnx import wrap_model
 
 RNG = np.random.default_rng(0)
 
@@ -63,3 +65,18 @@ def test_endless_sequences_are_refused() -> None:
     proto = model_of([node("SplitToSequence", ["x"], ["s"], axis=0), node("SequenceLength", ["s"], ["y"])], [port("x", [5000, 1])], ["y"])
     with pytest.raises(UnsupportedError, match="a sequence of more than 4096 parts"):
         imported(proto)
+
+
+def test_an_empty_sequence_is_handed_to_a_loop_whose_turns_are_data() -> None:
+    """Nothing else is made before the loop, so that no graph runs there."""
+    body = helper.make_graph(
+        [node("Identity", ["on"], ["still"]), node("Cast", ["i"], ["number"], to=1), node("Add", ["x", "number"], ["part"]),
+         node("SequenceInsert", ["s", "part"], ["t"])], "body",
+        [helper.make_tensor_value_info("i", 7, []), helper.make_tensor_value_info("on", 9, []), helper.make_tensor_sequence_value_info("s", 1, None)],
+        [helper.make_tensor_value_info("still", 9, []), helper.make_tensor_sequence_value_info("t", 1, None)])
+    nodes = [node("SequenceEmpty", [], ["none"]), node("Loop", ["n", "", "none"], ["all"], body=body),
+             node("SequenceInsert", ["all", "x"], ["more"]), node("ConcatFromSequence", ["more"], ["y"], axis=0)]
+    model = tileflow.inference_model(wrap_model(model_of(nodes, [port("x", [2]), port("n", [], "int64")], ["y"], opset=17)))
+    x = np.array([1, 2], np.float32)
+    for turns in (3, 0, 1):
+        np.testing.assert_array_equal(model(x, np.int64(turns)), np.concatenate([*(x + i for i in range(turns)), x]))
