@@ -31,7 +31,7 @@ class Variables:
         self._known: dict[Any, int] = {}
         self._numbers: dict[tuple[int, int], int] = {}
         self._of = tiled.memory_schedule.of
-        self._called = {s.name: s.called for s in tiled.memory_schedule.states if s.called}
+        self._called = {s.state.name: s.state.called for _, m in memories(tiled) for s in m.storages if s.state is not None and s.state.called}
         for ipu, memory in memories(tiled):
             self._add(memory, ipu)
 

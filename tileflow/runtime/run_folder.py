@@ -53,9 +53,9 @@ class Position:
     micro_batches: int
     epoch: int
     updates_in_epoch: int
-    short_updates: int
     running: Running = field(default_factory=Running)
     history: list[Epoch] = field(default_factory=list)
+    short_updates: int = 0
 
 
 def _unused(folder: Path) -> Path:
@@ -139,10 +139,11 @@ def load_run(path: Path) -> tuple[dict[str, np.ndarray], Position, dict[str, Any
         raise CheckpointError(f"{path} has no digest of its contents, so that it cannot be told from a damaged one: tileflow 0.1 wrote it, or it "
                               "is damaged; go on with the tileflow that wrote it, or train anew.")
     try:
-        numbers = [state[k] for k in ("updates", "micro_batches", "epoch", "updates_in_epoch")] + [state.get("short_updates", 0)]
-        if not all(map(_is_count, numbers)) or numbers[-1] > min(SHORT, numbers[-2]):
+        numbers, short = [state[k] for k in ("updates", "micro_batches", "epoch", "updates_in_epoch")], state.get("short_updates", 0)
+        if not all(map(_is_count, (*numbers, short))) or short > min(SHORT, numbers[-1]):
             raise ValueError("position")
-        at = Position(*numbers, running=_record(Running, state["running"]), history=[_record(Epoch, e) for e in state["history"]])
+        history = [_record(Epoch, e) for e in state["history"]]
+        at = Position(*numbers, running=_record(Running, state["running"]), history=history, short_updates=short)
         if [e.epoch for e in at.history] != list(range(1, len(at.history) + 1)) or len(at.history) != at.epoch:
             raise ValueError("history")
         made = dict(state["run"])

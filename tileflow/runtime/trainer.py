@@ -384,8 +384,8 @@ class Trainer:
         def write() -> None:
             if self.statistics is not None:
                 self.statistics.write()
-            at = Position(self.session.updates, self.session.micro_batches, self.epoch, self.updates_in_epoch, self.short_updates, self.running,
-                          self.history)
+            at = Position(self.session.updates, self.session.micro_batches, self.epoch, self.updates_in_epoch, self.running, self.history,
+                          self.short_updates)
             save_run(path, self.session.lasting() | self._kept(), at, self._fingerprint)
         self.session.turn.hold(write)
         self._write_metrics()
