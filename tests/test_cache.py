@@ -281,6 +281,37 @@ def test_whom_an_access_control_list_lets_write(tmp_path: Path) -> None:
 
 
 @posix
+def test_whom_a_list_in_the_form_of_nfs_lets_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under another attribute's name, which any file system keeps."""
+    import pwd
+
+    def listed(*entries: tuple[int, int, str]) -> bytes:
+        owner, group, everyone = (0, 0x1601BF, "OWNER@"), (0, 0x1200A9, "GROUP@"), (0, 0x1200A9, "EVERYONE@")
+        every = [owner, *entries, group, everyone]
+        names = [who.encode() for _, _, who in every]
+        return struct.pack(">I", len(every)) + b"".join(
+            struct.pack(">IIII", kind, 0, mask, len(name)) + name.ljust((len(name) + 3) // 4 * 4, b"\0")
+            for (kind, mask, _), name in zip(every, names, strict=True))
+    monkeypatch.setattr(trust, "NFS4", "user.nfs4_acl")
+    me = pwd.getpwuid(os.getuid()).pw_name
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    try:
+        os.setxattr(folder, trust.NFS4, listed())
+    except (AttributeError, OSError):
+        pytest.skip("this system keeps no extended attributes: a Linux file system with them makes it run")
+    assert trust.doubt(folder) == ""
+    for kind, mask, who, doubted in [
+            (0, 0x2, "eve@example.org", True), (0, 0x40, "eve@example.org", True), (0, 0x1200A9, "eve@example.org", False),
+            (1, 0x2, "eve@example.org", False), (0, 0x1601BF, f"{me}@example.org", False), (0, 0x2, "54321", True), (0, 0x2, str(os.getuid()), False),
+            (0, 0x40000, "EVERYONE@", True), (0, 0x80000, "GROUP@", True), (0, 0x1601BF, "root@example.org", False)]:
+        os.setxattr(folder, trust.NFS4, listed((kind, mask, who)))
+        assert trust.doubt(folder) == (f"{folder} may be written by other users (access control list)" if doubted else ""), (kind, mask, who)
+    os.setxattr(folder, trust.NFS4, listed()[:-14])
+    assert "access control list" in trust.doubt(folder)
+
+
+@posix
 def test_whoever_has_a_group_as_the_primary_one_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     import grp
     import pwd

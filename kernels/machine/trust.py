@@ -13,6 +13,12 @@ ACL = "system.posix_acl_access"
 _ENTRY = struct.Struct("<HHI")
 _USER, _GROUP = 0x02, 0x08
 """Kinds of entries: for somebody, and for some group, by number."""
+NFS4 = "system.nfs4_acl"
+"""The attribute of a list in NFSv4's form: how many entries, then of each its type, flags, mask and name (RFC 7530, 6.2.1). The mode shows
+the owner's, the group's and everyone's rights to write, nobody else's, and none to change the list or the owner."""
+_HEAD = struct.Struct(">IIII")
+_WRITE, _CHANGE = 0x2 | 0x4 | 0x40, 0x40000 | 0x80000
+"""Rights: to write, add or delete; to change the list or the owner."""
 
 
 def doubt(folder: Path) -> str:
@@ -41,7 +47,7 @@ def doubt_of(place: Path | int, status: os.stat_result) -> str:
     mode = stat.S_IMODE(status.st_mode)
     if hasattr(os, "getuid") and (mode & stat.S_IWOTH or (mode & stat.S_IWGRP and not (_nobody_else_in(status.st_gid) and _nobody_listed(place)))):
         return f"may be written by other users (mode {mode:o})"
-    return ""
+    return "may be written by other users (access control list)" if _others_listed(place) else ""
 
 
 def _owner(status: os.stat_result) -> str:
@@ -83,9 +89,31 @@ def _names(*users: int) -> set[str]:
 
 def _nobody_listed(place: Path | int) -> bool:
     """No access control list lets another user write, or a group that somebody else is in."""
-    entries = b""
-    if hasattr(os, "getxattr"):
-        with contextlib.suppress(OSError):                       # there is none
-            entries = os.getxattr(place, ACL)[4:]
+    entries = _attribute(place, ACL)[4:]
     writers = [(kind, number) for kind, allowed, number in _ENTRY.iter_unpack(entries) if allowed & 2]
     return all(number in _trusted() if kind == _USER else _nobody_else_in(number) for kind, number in writers if kind in (_USER, _GROUP))
+
+
+def _others_listed(place: Path | int) -> bool:
+    """A list in NFSv4's form lets somebody else write beyond what the mode shows, or cannot be read as one."""
+    raw = _attribute(place, NFS4)
+    own = {"OWNER@", "0", str(os.getuid()), *_names(0, os.getuid())} if raw else set()
+    at = 4
+    while at < len(raw):
+        if len(raw) < at + _HEAD.size:
+            return True
+        kind, _, mask, length = _HEAD.unpack_from(raw, at)
+        who = raw[at + _HEAD.size:at + _HEAD.size + length].decode("utf-8", "replace")
+        at += _HEAD.size + (length + 3) // 4 * 4
+        shown = _CHANGE if who in ("GROUP@", "EVERYONE@") else _WRITE | _CHANGE
+        if kind == 0 and mask & shown and who not in own and who.partition("@")[0] not in own:
+            return True
+    return False
+
+
+def _attribute(place: Path | int, name: str) -> bytes:
+    """An extended attribute; empty where there is none."""
+    if hasattr(os, "getxattr"):
+        with contextlib.suppress(OSError):
+            return os.getxattr(place, name)
+    return b""
