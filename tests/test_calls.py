@@ -1,7 +1,6 @@
 """What calls cost: few functions for a small model, one import for each shape; arrays copied in and out are as good as arrays used in place."""
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from effort import counted
 from onnx_models import model_of, node, port
 
 import tileflow
@@ -41,17 +41,9 @@ def functions_called(work: Callable[[], Any]) -> int:
     """How many functions run when `work` is called a third time."""
     work()
     work()
-    count = 0
-
-    def seen(_frame: Any, event: str, _argument: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-    sys.setprofile(seen)
-    try:
+    with counted() as effort:
         work()
-    finally:
-        sys.setprofile(None)
-    return count
+    return effort.calls
 
 
 def test_a_call_costs_few_functions() -> None:

@@ -13,8 +13,6 @@ from .tensor import Tensor
 
 KINDS = "biuf"
 """Truth values, whole numbers and floats: a result does not become a kind before its own by itself."""
-
-
 VIEWS = {"Detach", "Expand", "Flatten", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
 """Operators whose results PyTorch would have in their operand's own memory."""
 
