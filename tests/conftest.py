@@ -26,8 +26,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _lowered_graphs_are_verified() -> None:
     """After every pass of the host lowering, as graphs are before the fork of the street. For users that would cost time."""
-    from tileflow.lower import through
-    through.VERIFIED = True
+    from tileflow.lower import passes
+    passes.VERIFIED = True
 
 
 @pytest.fixture(autouse=True)

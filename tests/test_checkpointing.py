@@ -12,8 +12,8 @@ from bench.again import CASES, model
 from tileflow import nn
 from tileflow.errors import OptionError
 from tileflow.graph import Builder, Graph, Origin, TensorType, checkpoints
-from tileflow.lower.again import again
 from tileflow.lower.plan import make_plan
+from tileflow.lower.rematerialise import rematerialise
 from tileflow.passes.checkpoint import mark_checkpoints
 
 DRAW = np.random.default_rng(0)
@@ -126,15 +126,15 @@ def test_what_is_done_again_and_what_is_kept() -> None:
     """What another block reads is kept; what only the block itself and the backward pass read is made again, once, just before."""
     graph, made = chain()
     mark_checkpoints(graph, ["model"])                          # one block of all three: the last is a result
-    done = again(graph)
+    done = rematerialise(graph)
     assert [n.origin.role for n in done.nodes] == ["forward"] * 3 + ["recompute"] * 2 + ["backward"] * 3
     assert [v.name for n in done.nodes[3:5] for v in n.outputs] == [f"{v.name}.again" for v in made[1:3]]
     assert done.nodes[-1].inputs[1] is made[0]
     graph, made = chain()
     mark_checkpoints(graph, ["*/layer1.?"])                       # two blocks: each reads what the other one makes
-    assert again(graph).nodes == graph.nodes
+    assert rematerialise(graph).nodes == graph.nodes
     graph, _ = chain()
-    assert again(graph) is graph
+    assert rematerialise(graph) is graph
 
 
 class Deep(nn.Module):

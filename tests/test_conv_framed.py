@@ -14,7 +14,7 @@ from tileflow.host.form import blockwise
 from tileflow.kernels.conv import PLANAR, choose
 from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.isa import cpu
-from tileflow.lower.attach import Finished
+from tileflow.lower.epilogues import Finished
 from tileflow.ops.conv import Conv
 
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {

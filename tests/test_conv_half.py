@@ -21,7 +21,7 @@ from tileflow.kernels.conv.indirection import fill_table, phase_pixels
 from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.gemm import tiles
 from tileflow.kernels.isa import cpu
-from tileflow.lower.attach import Finished
+from tileflow.lower.epilogues import Finished
 from tileflow.lower.layout import arrange
 from tileflow.lower.widen import widen
 from tileflow.ops.conv import Conv, ConvInputGrad, ConvWeightGrad

@@ -15,7 +15,7 @@ from tileflow.host.form import Blockwise, Finish, blockwise, channels_last, pack
 from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import Call
-from tileflow.lower.attach import Finished
+from tileflow.lower.epilogues import Finished
 from tileflow.lower.pack import Pack
 from tileflow.ops.conv import Conv, ConvInputGrad, ConvWeightGrad
 from tileflow.ops.window import windows

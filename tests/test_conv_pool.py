@@ -16,10 +16,11 @@ from tileflow.graph import Builder, Graph, Value, type_of, verify
 from tileflow.host.pool import WinningMaxPool
 from tileflow.kernels.conv import pools
 from tileflow.kernels.isa import cpu
-from tileflow.lower import plan as planning
-from tileflow.lower.attach import attach
+from tileflow.lower import passes
+from tileflow.lower.epilogues import fuse_epilogues
 from tileflow.lower.fuse import fuse
-from tileflow.lower.planes import Pooled, pool_planes
+from tileflow.lower.plan import Plan
+from tileflow.lower.pool_fusion import Pooled, fuse_pools
 from tileflow.ops.conv import Conv
 from tileflow.ops.pool import MaxPool
 
@@ -80,7 +81,7 @@ def run(graph: Graph, given: Sequence[Array], workers: int) -> list[Array]:
 
 def pooled(graph: Graph) -> Graph:
     """As the lowering does it."""
-    return attach(pool_planes(attach(fuse(graph)), cpu.current()))
+    return fuse_epilogues(fuse_pools(fuse_epilogues(fuse(graph)), cpu.current()))
 
 
 @pytest.mark.parametrize("path", paths.PATHS)
@@ -122,15 +123,15 @@ def test_maxima_are_those_of_torch(name: str, dtype: str):
 @pytest.mark.parametrize("pool", [{"kernel_shape": (3, 3)}, {"strides": (1, 1)}, {"pads": (1, 1, 1, 1)}, {"ceil_mode": 1, "pads": (0, 0, 1, 1)}])
 def test_other_windows_stay_apart(pool: dict[str, Any]):
     graph, _ = build("odd", "float32", True, False, False, **pool)
-    assert pool_planes(graph, cpu.current()) is graph
+    assert fuse_pools(graph, cpu.current()) is graph
 
 
 def test_a_product_that_others_read_or_want_is_kept():
     graph, _ = build("odd", "float32", False, False, False)
     y = graph.nodes[0].outputs[0]
-    assert pool_planes(graph, cpu.current(), [y]) is graph
+    assert fuse_pools(graph, cpu.current(), [y]) is graph
     graph.outputs.append(Builder(graph).Relu(y))
-    assert pool_planes(graph, cpu.current()) is graph
+    assert fuse_pools(graph, cpu.current()) is graph
 
 
 def test_only_planes_that_stay_in_the_cache_are_pooled_there():
@@ -156,13 +157,13 @@ class Net(nn.Module):
         return self.fc(self.pool(self.conv2(x)).relu().flatten())
 
 
-def pooled_nodes(plan: planning.Plan) -> int:
+def pooled_nodes(plan: Plan) -> int:
     """How many rows compute a convolution and its pooling in one."""
     ops = [row.node.op for row in plan.micro.rows if row.node is not None and row.leaf.name == "conv_forward"]
     return sum(isinstance(getattr(op, "op", op), Pooled) for op in ops)
 
 
-def trained() -> tuple[dict[str, Array], planning.Plan]:
+def trained() -> tuple[dict[str, Array], Plan]:
     nn.manual_seed(0)
     net = Net()
     model = tileflow.training_model(net, optimizer=optim.SGD(lr=0.05))
@@ -172,7 +173,7 @@ def trained() -> tuple[dict[str, Array], planning.Plan]:
     return net.state_dict(), model.engine.plan
 
 
-def inferred() -> tuple[Array, planning.Plan]:
+def inferred() -> tuple[Array, Plan]:
     nn.manual_seed(0)
     model = tileflow.inference_model(Net())
     found = model(np.random.default_rng(2).standard_normal((8, 1, 16, 16)).astype(np.float32))
@@ -183,7 +184,7 @@ def test_training_pools_in_the_convolutions_with_the_same_bits(monkeypatch: pyte
     joined, plan = trained()
     assert pooled_nodes(plan) == 2
     assert not [row for row in plan.micro.rows if row.leaf.name.startswith("max_halves")]
-    monkeypatch.setattr(planning, "pool_planes", lambda graph, cpu, keep: graph)
+    monkeypatch.setattr(passes, "fuse_pools", lambda graph, cpu, keep: graph)
     apart, plan = trained()
     assert pooled_nodes(plan) == 0
     assert {n: a.tobytes() for n, a in joined.items()} == {n: a.tobytes() for n, a in apart.items()}
@@ -194,6 +195,6 @@ def test_inference_pools_in_the_convolutions_with_the_same_bits(monkeypatch: pyt
     assert pooled_nodes(plan) == 2
     assert [row.leaf.name for row in plan.micro.rows].count("conv_forward") == 2
     assert not [row for row in plan.micro.rows if row.leaf.name.startswith(("max_halves", "elementwise"))]
-    monkeypatch.setattr(planning, "pool_planes", lambda graph, cpu, keep: graph)
+    monkeypatch.setattr(passes, "fuse_pools", lambda graph, cpu, keep: graph)
     apart, _ = inferred()
     assert joined.tobytes() == apart.tobytes()

@@ -14,7 +14,7 @@ from tileflow.host.form import blockwise, packed
 from tileflow.host.stem import ConvStem
 from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.isa import cpu
-from tileflow.lower.attach import Finished
+from tileflow.lower.epilogues import Finished
 from tileflow.lower.layout import arrange
 from tileflow.lower.pack import Pack
 from tileflow.ops.conv import Conv

@@ -14,7 +14,7 @@ from tileflow.host.form import packed
 from tileflow.kernels import conv as kernels
 from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.isa import cpu
-from tileflow.lower.attach import Finished
+from tileflow.lower.epilogues import Finished
 from tileflow.lower.pack import Pack
 from tileflow.ops.conv import Conv, ConvInputGrad
 

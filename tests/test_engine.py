@@ -84,7 +84,7 @@ def test_short_slices_give_the_same_bits(monkeypatch: pytest.MonkeyPatch):
 
 def test_fusion_and_merging_give_the_same_bits(monkeypatch: pytest.MonkeyPatch):
     wanted = run(3, 4, threads=2)
-    monkeypatch.setattr("tileflow.lower.plan.fuse", lambda graph, keep, together=False: graph)
+    monkeypatch.setattr("tileflow.lower.passes.fuse", lambda graph, keep, together=False: graph)
     monkeypatch.setattr("tileflow.runtime.binding._joined", lambda a, b: None)
     assert run(3, 4, threads=2) == wanted
 

@@ -357,7 +357,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, convolutions: bool, planar: bool, s
     """A model after some steps, with layouts chosen as if turning were free, or not at all."""
     with monkeypatch.context() as patch:
         if planar:
-            patch.setattr("tileflow.lower.plan.arrange", lambda graph, cpu, keep: graph)
+            patch.setattr("tileflow.lower.passes.arrange", lambda graph, cpu, keep: graph)
         patch.setattr("tileflow.lower.layout.TURN", 1e-9)
         nn.manual_seed(2)
         net = Small(convolutions)
@@ -382,8 +382,8 @@ def test_training_is_the_same_in_both_orders(monkeypatch: pytest.MonkeyPatch, co
 def test_bits_do_not_depend_on_threads_or_fusion(monkeypatch: pytest.MonkeyPatch) -> None:
     _, wanted = trained(monkeypatch, True, planar=False, threads=1)
     _, two = trained(monkeypatch, True, planar=False, threads=2)
-    monkeypatch.setattr("tileflow.lower.plan.attach", lambda graph, keep: graph)
-    monkeypatch.setattr("tileflow.lower.plan.fuse", lambda graph, keep, together=False: graph)
+    monkeypatch.setattr("tileflow.lower.passes.fuse_epilogues", lambda graph, keep: graph)
+    monkeypatch.setattr("tileflow.lower.passes.fuse", lambda graph, keep, together=False: graph)
     _, apart = trained(monkeypatch, True, planar=False, threads=1)
     for other in (two, apart):
         assert {n: a.tobytes() for n, a in other.items()} == {n: a.tobytes() for n, a in wanted.items()}
@@ -394,7 +394,7 @@ def test_normalisation_residual_and_activation_of_inference_join_their_convoluti
     """Elementwise passes of their own are left for the factors per channel only, which the prologue computes; the results are torch's."""
     torch = needs("torch")
     if planar:
-        monkeypatch.setattr("tileflow.lower.plan.arrange", lambda graph, cpu, keep: graph)
+        monkeypatch.setattr("tileflow.lower.passes.arrange", lambda graph, cpu, keep: graph)
     monkeypatch.setattr("tileflow.lower.layout.TURN", 1e-9)
     nn.manual_seed(2)
     net = Small(convolutions=True)

@@ -1,7 +1,7 @@
 """Host lowering: arenas, fusion, places of values, merged rows."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,14 @@ from tileflow.kernels.machine.call import Call, In, Out
 from tileflow.kernels.machine.guard import clear, copy
 from tileflow.kernels.reduce import reduce_calls
 from tileflow.lower import groups
-from tileflow.lower.attach import attach
+from tileflow.lower.epilogues import fuse_epilogues
 from tileflow.lower.expand import expand
 from tileflow.lower.fuse import Fused, fuse
 from tileflow.lower.groups import MOST_OPERANDS
 from tileflow.lower.layout import Turn
+from tileflow.lower.passes import Pass, Setting, through
 from tileflow.lower.row import Operand, Place, Row
 from tileflow.lower.rows import lower
-from tileflow.lower.through import through
 from tileflow.room import ALIGN, padded
 from tileflow.runtime import binding
 from tileflow.runtime.binding import Bound, Moving, bind, merge
@@ -175,7 +175,7 @@ def trained(net: nn.Module, optimizer: optim.Optimizer, **options: Any) -> dict[
 
 def test_fusion_never_changes_bits(monkeypatch: pytest.MonkeyPatch):
     fused = trained(tanh_net(), optim.AdamW(lr=0.05))
-    monkeypatch.setattr("tileflow.lower.plan.fuse", lambda graph, keep, update: graph)
+    monkeypatch.setattr("tileflow.lower.passes.fuse", lambda graph, keep, update: graph)
     alone = trained(tanh_net(), optim.AdamW(lr=0.05))
     assert {n: a.tobytes() for n, a in fused.items()} == {n: a.tobytes() for n, a in alone.items()}
 
@@ -200,11 +200,17 @@ def test_what_a_pass_leaves_is_verified():
     b = Builder(graph)
     x = b.input("x", TensorType("float32", (2, 3, 4)))
     graph.outputs = [b.Neg(b.Exp(x))]
-    assert through(graph, fuse, lambda g: g.with_nodes(g.nodes)).nodes[0].op.name == "Fused"
+
+    def done(*changes: Callable[[Graph], Graph]) -> Graph:
+        return through(graph, [Pass(str(i), lambda g, s, change=change: change(g)) for i, change in enumerate(changes)], setting)     # type: ignore[misc]
+
+    setting = Setting(cpu.current())
+    assert done(fuse, lambda g: g.with_nodes(g.nodes)).nodes[0].op.name == "Fused"
+    assert list(setting.seconds) == ["0", "1"]
     with pytest.raises(AssertionError, match="before it is made"):
-        through(graph, lambda g: g.with_nodes(reversed(g.nodes)))
+        done(lambda g: g.with_nodes(reversed(g.nodes)))
     with pytest.raises(AssertionError, match="should be"):
-        through(graph, lambda g: g.with_nodes([*g.nodes[:1], Node(Turn(back=False), g.nodes[1].inputs, g.nodes[1].outputs, g.nodes[1].origin)]))
+        done(lambda g: g.with_nodes([*g.nodes[:1], Node(Turn(back=False), g.nodes[1].inputs, g.nodes[1].outputs, g.nodes[1].origin)]))
     assert list(graph.walk()) == graph.nodes
 
 
@@ -444,13 +450,13 @@ def train_pooled() -> tuple[dict[str, np.ndarray], Any]:
 
 def test_winners_are_written_down_for_the_gradient_with_the_same_bits(monkeypatch: pytest.MonkeyPatch):
     """Each pool's gradient reads the winners of its own windows, and nothing is searched twice."""
-    from tileflow.lower import plan as planning
-    monkeypatch.setattr(planning, "arrange", lambda graph, cpu, keep: graph)
+    from tileflow.lower import passes
+    monkeypatch.setattr(passes, "arrange", lambda graph, cpu, keep: graph)
     recorded, plan = train_pooled()
     names = [row.leaf.name for row in plan.micro.rows]
     assert sorted(n for n in names if n.startswith("max")) == ["max_halves_winners", "max_pool_winners", "max_unpool", "max_unpool_halves"]
     assert sum(n.op.name == "MaxUnpool" for n in plan.program.micro.nodes) == 2
-    monkeypatch.setattr(planning, "record", lambda graph: graph)
+    monkeypatch.setattr(passes, "record", lambda graph: graph)
     searched, _ = train_pooled()
     assert {n: a.tobytes() for n, a in recorded.items()} == {n: a.tobytes() for n, a in searched.items()}
 
@@ -506,7 +512,7 @@ def attached(build: Any, keep: bool = False) -> tuple[list[str], list[np.ndarray
     graph.outputs = list(build(b, *values))
     feeds = {n: rng.standard_normal(shape).astype("f4") for n, shape in zip(names, shapes, strict=True)}
     wanted = evaluate(graph, feeds, run_kernel)
-    done = attach(fuse(expand(graph)))
+    done = fuse_epilogues(fuse(expand(graph)))
     found = run_graph(done, feeds)
     return [n.op.name for n in done.nodes], [found[v] for v in graph.outputs], [wanted[v.name] for v in graph.outputs]
 

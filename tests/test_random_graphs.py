@@ -7,12 +7,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from evaluate import evaluate
-from lowered import host_passes, run
+from lowered import host_parts, host_passes, run, run_parts
 from random_graphs import Array, Recipe, random_recipe, sum_of
+from random_strategies import CLASSES, Images, Tokens
 
-from tileflow import compiler
+from tileflow import compiler, optim
 from tileflow.autograd import gradients
-from tileflow.graph import Builder, Graph, Value
+from tileflow.graph import Builder, Graph, Value, type_of
+from tileflow.loss import find
+from tileflow.nn.module import record
 from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold
 from tileflow.program import Batching
@@ -58,10 +61,10 @@ def check_values(seed: int) -> None:
     single, double = references(graph, feeds), references(*made.build("float64"))
     plain, _ = made.build()
     cse(fold(plain))
-    lowered = host_passes(plain)
+    program, parts = host_parts(compiler.inference(plain, Batching(1)).program)
     with np.errstate(all="ignore"):
-        values = run(lowered, feeds)
-    close(graph, {v.name: values[v] for v in lowered.outputs}, single, double)
+        values = run_parts(program, parts, feeds)
+    close(graph, {v.name: values[v] for v in program.outputs}, single, double)
 
 
 def check_engine(seed: int) -> None:
@@ -132,6 +135,30 @@ def test_gradients(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_values_of_the_engine(seed: int) -> None:
     check_engine(seed)
+
+
+@pytest.mark.parametrize("optimizer", [optim.SGD(lr=0.1, momentum=0.9), optim.LAMB(lr=0.1, max_grad_norm=0.5), optim.AdamW(lr=0.1)],
+                         ids=lambda o: type(o).__name__)
+@pytest.mark.parametrize("network", [Images, Tokens])
+@pytest.mark.parametrize("checkpoints", [0, 2], ids=["kept", "rematerialised"])
+def test_whole_updates(network: type[Images] | type[Tokens], optimizer: optim.Optimizer, checkpoints: int) -> None:
+    """The last micro-batch of an update, its fold and the update: as the host has them they give the states that they give as they were written."""
+    rng = np.random.default_rng(1)
+    x, labels = network.rows(rng, 2), rng.integers(0, CLASSES, 2)
+    graph = record(network(), [("x", type_of(x))], training=True, dtype="float32")
+    program = compiler.training(graph, find("cross_entropy"), optimizer, Batching(2, 2), checkpoints=network.layers[:checkpoints]).program
+    feeds = dict(zip((v.name for v in program.inputs), (x, labels), strict=True))
+    states = {s.name: (0.5 + rng.random(s.input.shape)).astype(s.input.dtype) for s in program.states.values()}
+    wanted, got = dict(states), dict(states)
+    run_parts(program, dict(program.running), feeds, wanted)
+    host, parts = host_parts(program)
+    assert any(node.op.name == "Guarded" or node.op.name == "Fused" for node in parts["update"].nodes)
+    run_parts(host, parts, feeds, got)
+    changed = 0
+    for name, array in wanted.items():
+        changed += not np.array_equal(array, states[name])
+        np.testing.assert_allclose(got[name].astype("f8"), array.astype("f8"), rtol=2e-4, atol=2e-5, err_msg=name)
+    assert changed > len(program.micro.parameters)
 
 
 @pytest.mark.exhaustive

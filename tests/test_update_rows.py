@@ -10,8 +10,8 @@ import pytest
 from tileflow.errors import TileflowError
 from tileflow.graph import Builder, Graph, Origin, State, TensorType, Value
 from tileflow.kernels.machine.guard import copy
-from tileflow.lower import alike as ordering
-from tileflow.lower import plan as planning
+from tileflow.lower import batched_updates as ordering
+from tileflow.lower import passes
 from tileflow.lower.row import Operand, Place, Row
 from tileflow.optim.rounding import stochastic
 from tileflow.passes.cse import cse
@@ -131,7 +131,7 @@ def test_rows_do_not_grow_with_the_weights_and_keep_their_bits(monkeypatch: pyte
     counts = [make((*SHAPES, *(SHAPES[0],) * k), (*dtypes, *dtypes[:1] * k)).run()[0] for k in (4, 40)]
     assert counts == [rows, rows]
     monkeypatch.setattr(tables, "gather", list)
-    monkeypatch.setattr(planning, "alike", lambda graph, cpu: graph)
+    monkeypatch.setattr(passes, "batch_updates", lambda graph, cpu: graph)
     more, apart = make(SHAPES, dtypes).run()
     assert more > rows
     assert {n: a.tobytes() for n, a in together.items()} == {n: a.tobytes() for n, a in apart.items()}

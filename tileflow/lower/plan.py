@@ -3,12 +3,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..graph import Graph, Value, with_inside
+from ..graph import Graph, Value
 from ..graph.collector import without_collector
-from ..host.rewrite import COMPOSITES, Outside, made_outside, rewrite
 from ..kernels.isa import cpu
 from ..kernels.machine import limits
 from ..kernels.machine.leaf import Leaf
@@ -29,29 +28,11 @@ from ..schedule import (
     to_text,
     widest,
 )
-from ..strategy.cut import staged
-from .again import again
-from .alike import alike
-from .anomaly import judged
-from .attach import attach
-from .coarse import coarsen
-from .constants import settle
-from .expand import composites, expand
-from .fuse import fuse
-from .guard import check_part, join, watch
-from .layout import arrange
 from .memory import side_by_side
-from .moves import undo_moves
-from .narrow import narrow
-from .pack import pack
-from .planes import pool_planes
-from .prologue import hoist
-from .record import record
+from .passes import Setting, host_program, part_forms
 from .row import Lowered, Place
 from .rows import lower
 from .tasks import Task, beside, tasks, turns
-from .through import through
-from .widen import widen
 
 LANE_MEMORY_SHARE = 0.25
 """Lanes side by side may take this share of the memory that can be had; a larger model runs one micro-batch over all workers."""
@@ -73,6 +54,8 @@ class Plan:
     workers: int
     stashes: dict[Value, int] = field(default_factory=dict)
     """Values that a stage hands to others, with the number of micro-batches that there is room for."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By pass of the lowering, the time it took."""
 
     @property
     def micro(self) -> Lowered:
@@ -140,8 +123,9 @@ class Plan:
         return list(dict.fromkeys(row.leaf for part in self.lowered.values() for row in part.every_row()))
 
     def to_text(self) -> str:
-        """The schedule, then rows by part."""
-        lines = [f"{self.lanes} lanes, {self.workers} workers", to_text(self.schedule)]
+        """The schedule, the passes with their times, then rows by part."""
+        lines = [f"{self.lanes} lanes, {self.workers} workers", to_text(self.schedule), "passes"]
+        lines += [f"  {name:<20} {1e3 * s:8.1f} ms" for name, s in self.seconds.items()]
         for name, part in self.lowered.items():
             lines.append(f"{name}: {part.arena_bytes} bytes")
             lines += [f"  {row.leaf.name:<24} n={row.n} cost={row.cost / 1e3:.1f} us  {row.node.origin if row.node else 'copy'}"
@@ -154,42 +138,26 @@ def make_plan(program: Program, workers: int, precision: str = "highest", detect
     """Lower a program for `workers` threads, with float32 products of that precision (`kernels.cpu.precision`). detect_anomaly: the first operator
     that makes NaN or an infinity fails (see `lower.anomaly`)."""
     with cpu.precision(precision):
-        path = cpu.current()
-        return _choose(staged(with_blocks_again(pack(hoist(host_form(program, path)), path))), workers, path, detect_anomaly)
+        setting = Setting(cpu.current())
+        program = host_program(program, setting)
+        program = replace(program, schedule=in_one_memory(program.schedule))
+        return _choose(program, part_forms(program, setting, detect_anomaly), workers, setting)
 
 
-def _choose(program: Program, workers: int, path: cpu.Cpu, watchful: bool) -> Plan:
+Forms = tuple[Mapping[str, Graph], Mapping[str, Graph]]
+"""By part, the graphs that become rows, and those of what refuses beforehand."""
+
+
+def _choose(program: Program, forms: Forms, workers: int, setting: Setting) -> Plan:
     """With lanes for micro-batches side by side, if there is memory for them."""
-    program = replace(program, schedule=in_one_memory(program.schedule))
     lanes = 1 if program.ordered else min(workers, widest(program.schedule))
     if lanes > 1:
-        plan = _lower(program, lanes, workers, path, watchful)
+        plan = _lower(program, forms, lanes, workers, setting)
         stashed = sum(n * room(v.type) for v, n in plan.stashes.items())
         lanes_own = {memory for name, n in plan.in_flight.items() if n > 1 for memory in plan.memories[name]}
         if stashed + sum(plan.memory[memory] for memory in lanes_own) <= LANE_MEMORY_SHARE * _memory():
             return plan
-    return _lower(program, 1, workers, path, watchful)
-
-
-def host_form(program: Program, path: cpu.Cpu) -> Program:
-    """The program as the host likes to compute it: other operators, other layouts, the same results. The given one stays as it is."""
-    wanted = [*program.links.values(), *([program.loss] if program.loss else [])]
-
-    def form(graph: Graph, outside: Outside | None = None) -> Graph:
-        done = through(graph, lambda g: rewrite(g, wanted, COMPOSITES, outside), composites, lambda g: settle(g, wanted), coarsen, record,
-                       lambda g: rewrite(g, wanted), lambda g: widen(g, path), expand, lambda g: arrange(g, path, wanted),
-                       lambda g: undo_moves(g, wanted), lambda g: narrow(g, path, wanted))
-        return with_inside(done, form)
-
-    prologue = program.parts["prologue"]
-    return program.with_parts({name: form(graph, made_outside(graph, prologue, program.links)) for name, graph in program.parts.items()})
-
-
-def with_blocks_again(program: Program) -> Program:
-    """The program with the marked blocks of its parts computed again for their backward passes."""
-    linked = set(program.links.values())
-    return program.with_parts({name: through(graph, lambda g, name=name: again(g, {*linked, *program.kept(name)}))       # type: ignore[misc]
-                               for name, graph in program.parts.items()})
+    return _lower(program, forms, 1, workers, setting)
 
 
 def _flying(program: Program, steps: Steps) -> dict[str, int]:
@@ -229,7 +197,7 @@ def _stashes(program: Program, steps: Steps) -> tuple[dict[Value, int], dict[Val
     return deepest, own
 
 
-def _lower(program: Program, lanes: int, workers: int, path: cpu.Cpu, watchful: bool) -> Plan:
+def _lower(program: Program, forms: Forms, lanes: int, workers: int, setting: Setting) -> Plan:
     """Rows of all parts. A lane runs its micro-batch alone; everything else may run over all workers and needs their scratch."""
     steps = in_waves(program.schedule, lanes)
     guarded, flying = atomic(steps), _flying(program, steps)
@@ -245,45 +213,22 @@ def _lower(program: Program, lanes: int, workers: int, path: cpu.Cpu, watchful: 
             found[v] = places[program.links[v]] if v in program.links else Place(("io", v.name))
         return found
 
-    def inner(graph: Graph) -> Graph:
-        graph = with_inside(graph, inner)
-        return graph if watchful else joined(graph, [], False)
-
-    def joined(graph: Graph, wanted: list[Value], together: bool) -> Graph:
-        """Elementwise work put together, and onto the products that it alone reads."""
-        found = through(graph, lambda g: fuse(g, wanted, together), join, lambda g: attach(g, wanted))
-        pooled = through(found, lambda g: pool_planes(g, path, wanted))
-        return found if pooled is found else through(pooled, lambda g: attach(g, wanted))
-
-    def lowered(graph: Graph, arena: str, keep: list[Value], threads: int = workers, together: bool = False) -> Lowered:
+    def lowered(graph: Graph, arena: str, keep: list[Value], threads: int = workers, writes: bool = False) -> Lowered:
         direct = {v: Place(("io", v.name)) for v in graph.outputs if v in given}
         stash = {v: Place(("stash", stashed[v])) for v in keep if v in stashed}
-        wanted, keep = [*keep, *direct], [v for v in keep if v not in stash]
-        graph = with_inside(graph, inner)
-        if watchful and not together:
-            found = lower(through(graph, judged), arena, outside(graph).get, keep=keep, direct=direct, workers=threads, cpu=path,
-                          stash=stash)
-            return placed(found, keep, stash)
-        form = joined(graph, wanted, together)
-        form = through(form, lambda g: alike(g, path)) if together else form
-        found = lower(form, arena, outside(graph).get, keep=keep, direct=direct, workers=threads, cpu=path,
-                      together=together, stash=stash)
-        return placed(found, keep, stash)
-
-    def placed(found: Lowered, keep: list[Value], stash: dict[Value, Place]) -> Lowered:
+        keep = [v for v in keep if v not in stash]
+        found = lower(graph, arena, outside(graph).get, keep=keep, direct=direct, workers=threads, cpu=setting.cpu, together=writes, stash=stash)
         found.places.update(stash)
         places.update(found.places)
         places.update({v: Place(("arena", found.arena), at) for v, at in side_by_side(keep)[0].items()})
         return found
 
     parts, checks = {}, {}
-    for name, graph in program.running:
-        check = check_part(graph) if name in guarded else None
-        if check is not None and check.nodes:
-            checks[name] = lowered(check, f"{name}.check", [], together=True)
-        parts[name] = lowered(watch(graph) if name in guarded else graph, name, program.kept(name),
-                              workers if flying[name] == 1 else 1, name in guarded)
-    return Plan(program, steps, parts, checks, lanes, workers, stashes)
+    for name, graph in forms[0].items():
+        if name in forms[1]:
+            checks[name] = lowered(forms[1][name], f"{name}.check", [], writes=True)
+        parts[name] = lowered(graph, name, program.kept(name), workers if flying[name] == 1 else 1, name in guarded)
+    return Plan(program, steps, parts, checks, lanes, workers, stashes, setting.seconds)
 
 
 def _memory() -> float:

@@ -1,7 +1,7 @@
 """Gradient checkpoints: marks on forward nodes computed again for the backward pass instead of kept (arXiv:1604.06174).
 
 A mark is the name of a block (`Origin.block`), such as one layer of many. Nothing changes in the graph: the host chooses kernels, layouts and rules
-as without marks, and computes a marked block's nodes twice after that (`lower/again.py`), so every bit stays.
+as without marks, and computes a marked block's nodes twice after that (`lower/rematerialise.py`), so every bit stays.
 """
 from __future__ import annotations
 

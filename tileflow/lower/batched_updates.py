@@ -16,7 +16,7 @@ PART = 1 << 19
 """Elements of weights that are gone over twice: what the first pass leaves is in cache for the second."""
 
 
-def alike(graph: Graph, cpu: Cpu) -> Graph:
+def batch_updates(graph: Graph, cpu: Cpu) -> Graph:
     """A copy of the graph with its nodes in that order; the graph itself where that is the order already."""
     nodes = _Order(graph, cpu).run()
     return graph if nodes == graph.nodes else graph.with_nodes(nodes)

@@ -22,7 +22,7 @@ from .groups import waits
 
 
 class Finished(Blockwise):
-    """An operator with elementwise work appended. Made by `attach` only, after the fork of the street.
+    """An operator with elementwise work appended. Made by `fuse_epilogues` only, after the fork of the street.
 
     Inputs: the operator's own `inputs`, then the epilogue's operands, of these `kinds`. Outputs: the operator's own `outputs`, the
     first replaced by the first expression, then the other expressions.
@@ -46,7 +46,7 @@ class Finished(Blockwise):
         return len(outputs) == 1 and self.op.pools(inputs[:self.inputs], self.outputs, cpu)
 
     def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish) -> list[Call]:
-        assert finish.epilogue is None, "epilogues are merged by `attach`"
+        assert finish.epilogue is None, "epilogues are merged by `fuse_epilogues`"
         operands = [(i, t, kind) for i, (t, kind) in enumerate(zip(inputs[self.inputs:], self.kinds, strict=True), self.inputs) if t]
         along = tuple(Along(In(i, t.shape), kind) for i, t, kind in operands)
         epilogue = Epilogue(self.exprs, along, self.outputs[0].size, len(self.outputs), self.op.retypes)
@@ -56,7 +56,7 @@ class Finished(Blockwise):
         return f"{self.op} then {', '.join(map(str, self.exprs))}"
 
 
-def attach(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
+def fuse_epilogues(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
     """A copy of the graph with elementwise nodes appended to products; values keep their identity.
 
     `keep` names values that are wanted besides the graph's results. The two run where the product stood or, where an operand is not

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ..graph import Graph, Node, Value, checkpoints
 
 
-def again(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
+def rematerialise(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
     """A copy of the graph in which backward nodes read copies of what marked nodes make, which run just before they are first needed.
 
     Of a block only what other forward nodes read is kept, and what is a result, a checkpoint (`Origin.kept`) or in `keep`. Values keep their
@@ -19,14 +19,14 @@ def again(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
     """
     if not any(_is_marked(node) for node in graph.nodes):
         return graph
-    return graph.with_nodes(_Again(graph, keep).nodes())
+    return graph.with_nodes(_Rematerialised(graph, keep).nodes())
 
 
 def _is_marked(node: Node) -> bool:
     return node.origin.block is not None and node.origin.role == "forward"
 
 
-class _Again:
+class _Rematerialised:
     def __init__(self, graph: Graph, keep: Iterable[Value]) -> None:
         self.graph = graph
         marked = [(i, n) for i, n in enumerate(graph.nodes) if _is_marked(n)]

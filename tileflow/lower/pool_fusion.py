@@ -19,7 +19,7 @@ from ..kernels.pool.planes import Pooling
 
 
 class Pooled(Blockwise):
-    """The operator `reader` over the planes of `product`, of type `whole`. Made by `pool_planes` only, after the fork of the street.
+    """The operator `reader` over the planes of `product`, of type `whole`. Made by `fuse_pools` only, after the fork of the street.
 
     Inputs: those of the product. Outputs: those of the reader.
     """
@@ -44,7 +44,7 @@ class Pooled(Blockwise):
         return f"{self.product} then {self.reader}"
 
 
-def pool_planes(graph: Graph, cpu: Cpu, keep: Iterable[Value] = ()) -> Graph:
+def fuse_pools(graph: Graph, cpu: Cpu, keep: Iterable[Value] = ()) -> Graph:
     """A copy of the graph in which pooling joins the products it alone reads; the graph itself where there are none.
 
     `keep` names values that are wanted besides the graph's results. The two run where the pooling stood.
