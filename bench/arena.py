@@ -37,7 +37,7 @@ class Arena:
 
 def run(threads: int | None, runs: int) -> list[Arena]:
     """All networks and precisions."""
-    from tileflow.errors import TileflowError
+    from tileflow.system.errors import TileflowError
     found = []
     for shape in SHAPES:
         wide = planned(Network({**shape, "pass": "training"}), threads or 1).micro.arena_bytes

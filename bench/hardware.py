@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import tileflow
-from tileflow import schedule as order
-from tileflow.program import Program
+from tileflow.program import schedule as order
+from tileflow.program.program import Program
 from tileflow.tiles.hardware.chip import Chip, chip
 from tileflow.tiles.machine import TileProgram, analyze
 from tileflow.tiles.plans.plan import TileOptions

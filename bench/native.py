@@ -18,12 +18,12 @@ from tileflow.kernels.machine.table import Table, Word
 from tileflow.lower.rows import Row
 from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold
-from tileflow.program import Batching, Program
+from tileflow.program.program import Batching, Program
+from tileflow.program.schedule import Atomic, Refresh, Repeat, Run
 from tileflow.runtime.binding import every_bound
 from tileflow.runtime.engine import Engine
 from tileflow.runtime.executable import Host, make_engine
 from tileflow.runtime.tables import Owner, Tables
-from tileflow.schedule import Atomic, Refresh, Repeat, Run
 from tileflow.state import Session
 
 

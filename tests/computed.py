@@ -7,9 +7,9 @@ import pytest
 from evaluate import Array, KernelFailed, check_kernel, evaluate, run_kernel, run_reference
 from samples import Case, cases, variants
 
-from tileflow.errors import TileflowError
 from tileflow.graph import Graph, Value
 from tileflow.graph.composite import alone, declares, expanded
+from tileflow.system.errors import TileflowError
 
 
 def with_leaves() -> list[Case]:

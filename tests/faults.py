@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import pytest
 
-from tileflow.errors import TileflowError
+from tileflow.system.errors import TileflowError
 
 KINDS = ("mkdir", "creat", "write", "fsync", "rename", "unlink")
 AVAILABLE = hasattr(os, "fork") and os.path.isdir("/proc/self/fd")

@@ -14,7 +14,7 @@ from tileflow import nn  # noqa: E402
 from tileflow.graph import FLOATS, Value  # noqa: E402
 from tileflow.importers.onnx import wrap_model  # noqa: E402
 from tileflow.passes.casts import cast_of  # noqa: E402
-from tileflow.program import Program  # noqa: E402
+from tileflow.program.program import Program  # noqa: E402
 
 FOLDER = Path(__file__).with_name("golden_casts")
 

@@ -474,7 +474,7 @@ def use_model(path: Path, run: bool = False) -> None:
     from tileflow.loss import find
     from tileflow.lower.plan import make_plan
     from tileflow.optim import SGD
-    from tileflow.program import Batching
+    from tileflow.program.program import Batching
     model = load_model(path)
     for training in (False, True):
         inspect_model(model, training=training)
@@ -531,7 +531,7 @@ def use_pieces(path: Path, run: bool = False) -> tuple[dict[str, np.ndarray], li
 
 def compiled(graph: Any) -> Any:
     from tileflow import compiler
-    from tileflow.program import Batching
+    from tileflow.program.program import Batching
     return compiler.inference(check_size(graph), Batching(1)).program
 
 
@@ -662,7 +662,7 @@ LONGEST = 20_010
 
 def judge(act: Callable[[], Any]) -> str | None:
     """What is wrong with what happened: anything but success or a TileflowError of one line. None where all is well."""
-    from tileflow.errors import TileflowError
+    from tileflow.system.errors import TileflowError
     try:
         act()
     except TileflowError as error:
@@ -717,7 +717,7 @@ def cases(folder: Path, checkpoint: bytes | None = None) -> dict[str, Callable[[
         return lambda: use_data(path)
 
     def settings(rng: random.Random) -> Callable[[], Any]:
-        from tileflow.options import Options, read_options_file
+        from tileflow.options.options import Options, read_options_file
         text = "epochs = 3\nlearning_rate = 0.1\ndims = { batch = 3 }\nfrozen = ['a*']\nloss = 'mse'\n"
         lines = "deviceIterations(4)\nTraining.gradientAccumulation(8)\noutputMode(poptorch.OutputMode.EveryN, 2)\nfrozen(['a*'])\nloss('mse')\n"
         path = written("o.toml", damaged_bytes(text.encode(), rng)) if rng.random() < 0.4 else written(

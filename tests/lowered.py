@@ -15,7 +15,7 @@ import numpy as np
 from tileflow.graph import Graph, Op, Value, type_of
 from tileflow.kernels.isa import cpu
 from tileflow.lower.passes import PROGRAM, Setting, formed, fused, host_program, part_forms
-from tileflow.program import Program
+from tileflow.program.program import Program
 
 Array = np.ndarray
 

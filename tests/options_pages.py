@@ -11,11 +11,11 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from tileflow.declaration import GROUPS, Declaration  # noqa: E402
-from tileflow.kinds import Flag  # noqa: E402
-from tileflow.options import declarations  # noqa: E402
-from tileflow.poptorch.table import SECTIONS, Entry  # noqa: E402
-from tileflow.uses import verbs_of  # noqa: E402
+from tileflow.options.declaration import GROUPS, Declaration  # noqa: E402
+from tileflow.options.kinds import Flag  # noqa: E402
+from tileflow.options.options import declarations  # noqa: E402
+from tileflow.options.reference.table import SECTIONS, Entry  # noqa: E402
+from tileflow.options.uses import verbs_of  # noqa: E402
 
 COMMAND = "python tests/options_pages.py"
 OPTIONS, POPTORCH = ROOT / "docs" / "options.md", ROOT / "docs" / "poptorch.md"
@@ -78,7 +78,7 @@ outputs and weights keep their bits, but where attention is no longer one operat
 """
 POPTORCH_HEAD = f"""# PopTorch's options in tileflow
 
-Made by `{COMMAND}` from the table `tileflow/poptorch/table.py`, which reads the files as well; a test holds it to the table.
+Made by `{COMMAND}` from the table `tileflow/options/reference/table.py`, which reads the files as well; a test holds it to the table.
 
 Options files that end in `.conf` or `.txt` take these names as calls, `Training.gradientAccumulation(8)`, in camelCase or snake_case; TOML and
 JSON files as keys, `{{"Training.gradientAccumulation": 8}}` (`docs/options.md`). In Python the option's own name is a keyword or a field. Where

@@ -14,9 +14,9 @@ import numpy as np
 from evaluate import run_reference
 from samples import Array, Case, cases, drawn
 
-from tileflow.errors import TileflowError
 from tileflow.graph import Builder, Graph, Op, TensorType, Value, type_of
 from tileflow.graph.composite import declares
+from tileflow.system.errors import TileflowError
 
 LARGEST = 2048
 """Elements of a value."""

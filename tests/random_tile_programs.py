@@ -12,11 +12,11 @@ from random_graphs import Array, random_recipe, sum_of
 from tile_models import build
 
 import tileflow.nn as nn
-from tileflow.autograd import gradients
 from tileflow.graph import Builder
 from tileflow.nn.tensor import Tensor
 from tileflow.optim import SGD, Adam, Optimizer
-from tileflow.program import Batching, Program
+from tileflow.passes.autograd import gradients
+from tileflow.program.program import Batching, Program
 from tileflow.tiles.hardware.chip import CHIPS, Chip, MatrixUnit
 from tileflow.tiles.plans.plan import TileOptions
 

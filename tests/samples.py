@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import tileflow.ops  # noqa: F401  (fills the registry)
-from tileflow.errors import TileflowError
 from tileflow.graph import OPS, Op, TensorType
 from tileflow.graph.composite import declares
 from tileflow.graph.sample import Operand
-from tileflow.work import Window
+from tileflow.graph.work import Window
+from tileflow.system.errors import TileflowError
 
 Array = np.ndarray
 Types = list[TensorType | None]

@@ -19,8 +19,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "conformance")]
 import table  # noqa: E402
 from onnx import NodeProto, defs  # noqa: E402
 
-from tileflow.autograd import gradients  # noqa: E402
-from tileflow.errors import TileflowError, UnsupportedError  # noqa: E402
 from tileflow.graph import CODES, FLOATS, OPS, Builder, Graph, Op, TensorType  # noqa: E402
 from tileflow.graph.composite import declares  # noqa: E402
 from tileflow.graph.sample import Sample  # noqa: E402
@@ -30,6 +28,8 @@ from tileflow.importers.onnx.fold import FOLDERS  # noqa: E402
 from tileflow.importers.onnx.functions import body_of  # noqa: E402
 from tileflow.importers.onnx.hosted import hosted_form  # noqa: E402
 from tileflow.importers.onnx.versions import FORMS  # noqa: E402
+from tileflow.passes.autograd import gradients  # noqa: E402
+from tileflow.system.errors import TileflowError, UnsupportedError  # noqa: E402
 
 PAGE = ROOT / "docs" / "operators.md"
 COMMAND = "python tests/support.py"

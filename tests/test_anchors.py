@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tileflow
 from tileflow import nn
-from tileflow.errors import OptionError, TileflowError
+from tileflow.system.errors import OptionError, TileflowError
 
 
 class Net(nn.Module):

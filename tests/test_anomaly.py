@@ -10,8 +10,8 @@ import pytest
 
 import tileflow
 from tileflow import nn, optim
-from tileflow.errors import TrainingError
 from tileflow.runtime.failure import bad_gradient
+from tileflow.system.errors import TrainingError
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((16, 6)).astype(np.float32)

@@ -11,8 +11,6 @@ from evaluate import check_gradient, check_kernel, evaluate, run_kernel
 from peers import needs
 
 from tileflow import nn
-from tileflow.autograd import gradients
-from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import Builder, Graph, TensorType, Value
 from tileflow.host.attention import causal_reach
 from tileflow.host.rewrite import rewrite
@@ -21,6 +19,8 @@ from tileflow.kernels.attention.half import half_scratch_elements
 from tileflow.kernels.isa import cpu
 from tileflow.nn.module import record
 from tileflow.ops.attention import FusedAttention, FusedAttentionGrad
+from tileflow.passes.autograd import gradients
+from tileflow.system.errors import ShapeError, TypeMismatchError
 
 rng = np.random.default_rng(11)
 NONE = (False, False, False, False)

@@ -14,17 +14,17 @@ from peers import needs
 import tileflow
 from tileflow import nn
 from tileflow.compiler import training
-from tileflow.errors import OptionError, TileflowError
 from tileflow.graph import Builder, Graph, State, TensorType, Value, verify
 from tileflow.loss import find
 from tileflow.nn import Module, Tensor, record
 from tileflow.optim import SGD
-from tileflow.options import Options
+from tileflow.options.options import Options
 from tileflow.passes.autocast import Choice, autocast
 from tileflow.passes.casts import cast_of, shorten_casts
-from tileflow.policy import ALIASES, DEFAULT, SETS, Policy
-from tileflow.precision import Precision
-from tileflow.program import Batching
+from tileflow.precision.policy import ALIASES, DEFAULT, SETS, Policy
+from tileflow.precision.types import Precision
+from tileflow.program.program import Batching
+from tileflow.system.errors import OptionError, TileflowError
 
 MIXED = Precision.of(Options(precision="16-mixed"))
 X = ("x", TensorType("float32", (4, 8)))

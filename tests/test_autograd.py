@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from evaluate import evaluate
 
-from tileflow.autograd import gradients
-from tileflow.errors import UnsupportedError
 from tileflow.graph import Builder, Graph, Origin, TensorType, Value, verify
+from tileflow.passes.autograd import gradients
+from tileflow.system.errors import UnsupportedError
 
 rng = np.random.default_rng(1)
 

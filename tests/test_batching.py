@@ -11,10 +11,10 @@ from paths import exhaustive
 
 import tileflow
 from tileflow import Options, nn, optim
-from tileflow.errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
 from tileflow.importers.onnx import wrap_model
-from tileflow.program import Batching
+from tileflow.program.program import Batching
 from tileflow.runtime.model import select
+from tileflow.system.errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
 
 rng = np.random.default_rng(7)
 X = rng.standard_normal((40, 6)).astype(np.float32)

@@ -11,12 +11,12 @@ from bench import hardware, networks, planning
 from bench.hardware import LINES
 from tileflow import nn
 from tileflow.graph import TensorType
+from tileflow.graph.work import Contraction
 from tileflow.loss import find
-from tileflow.program import Batching, Program
+from tileflow.program.program import Batching, Program
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 from tileflow.tiles.plans.plan import TileOptions
-from tileflow.work import Contraction
 
 
 def forward_macs(program: Program) -> float:

@@ -16,8 +16,8 @@ from test_resume import stop_at
 
 import tileflow
 from tileflow import exact, nn, optim
-from tileflow.errors import Interrupted, OptionError, ShapeError, TileflowError, TrainingError, TypeMismatchError
-from tileflow.schedule import waves
+from tileflow.program.schedule import waves
+from tileflow.system.errors import Interrupted, OptionError, ShapeError, TileflowError, TrainingError, TypeMismatchError
 
 X = np.random.default_rng(0).standard_normal((24, 3)).astype(np.float32)
 THREADS = [1, 2, 5]

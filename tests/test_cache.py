@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from paths import rare
 
-from tileflow import doctor
+from tileflow.cli import examination as doctor
 from tileflow.kernels.machine import cache, trust
 from tileflow.kernels.machine.leaf import Leaf
 

@@ -16,13 +16,14 @@ import pytest
 from peers import needs
 
 import tileflow
-from tileflow import files, nn
-from tileflow.errors import CheckpointError
-from tileflow.files import atomic_write_bytes, remove_stale, temporary_prefix
+from tileflow import nn
 from tileflow.runtime import checkpoint
 from tileflow.runtime.checkpoint import DTYPES, load_checkpoint, load_tensors, save_tensors
 from tileflow.runtime.history import Epoch, Running
 from tileflow.runtime.run_folder import CHECKPOINT, Position, load_run, save_run
+from tileflow.system import files
+from tileflow.system.errors import CheckpointError
+from tileflow.system.files import atomic_write_bytes, remove_stale, temporary_prefix
 
 
 def some_tensors() -> dict[str, np.ndarray]:
@@ -237,7 +238,7 @@ def test_what_cannot_be_read_back_takes_no_place(tmp_path, monkeypatch):
 
 def test_temporary_files_of_killed_processes_go(tmp_path):
     """A process is killed while it writes; what a living one writes, and what only looks alike, stays."""
-    script = ("import os, signal, sys\nfrom tileflow.files import atomic_write, temporary_prefix\nfrom pathlib import Path\n"
+    script = ("import os, signal, sys\nfrom tileflow.system.files import atomic_write, temporary_prefix\nfrom pathlib import Path\n"
               "folder = Path(sys.argv[1])\n"
               "(folder / (temporary_prefix(folder / 'model.onnx') + 'abc.tmp')).mkdir()\n"
               "atomic_write(folder / 'a', (os.kill(os.getpid(), signal.SIGKILL) for _ in range(1)))\n")

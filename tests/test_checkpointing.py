@@ -10,11 +10,11 @@ import pytest
 import tileflow
 from bench.again import CASES, model
 from tileflow import nn
-from tileflow.errors import OptionError
 from tileflow.graph import Builder, Graph, Origin, TensorType, checkpoints
 from tileflow.lower.plan import make_plan
 from tileflow.lower.rematerialise import rematerialise
 from tileflow.passes.checkpoint import mark_checkpoints
+from tileflow.system.errors import OptionError
 
 DRAW = np.random.default_rng(0)
 

@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 
 import tileflow
-from tileflow import cli, doctor, progress
+from tileflow import cli
+from tileflow.cli import examination as doctor
 from tileflow.cli.parser import make_parser
-from tileflow.errors import Interrupted, ModelError, OptionError, TrainingError
 from tileflow.kernels.machine.limits import Group, Room
-from tileflow.options import Options, declarations
+from tileflow.options.options import Options, declarations
+from tileflow.options.spellings import OF_OPTIMIZER
+from tileflow.options.uses import COMMANDS, OF_SCALING, OF_STRATEGY, for_training, verbs_of
+from tileflow.runtime import progress
 from tileflow.runtime.history import Epoch
-from tileflow.spellings import OF_OPTIMIZER
-from tileflow.uses import COMMANDS, OF_SCALING, OF_STRATEGY, for_training, verbs_of
+from tileflow.system.errors import Interrupted, ModelError, OptionError, TrainingError
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = {

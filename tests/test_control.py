@@ -16,9 +16,7 @@ from samples import cases
 
 import tileflow
 from tileflow import exact
-from tileflow.autograd import gradients
 from tileflow.compiler import inference
-from tileflow.errors import TileflowError, UnsupportedError
 from tileflow.graph import Builder, Graph, Op, State, TensorType, to_text, type_of, verify
 from tileflow.graph.copy import copied
 from tileflow.graph.digest import digest
@@ -28,11 +26,13 @@ from tileflow.kernels.machine.call import Call, Const, In, Out
 from tileflow.kernels.machine.leaf import generic
 from tileflow.ops.control import INDEX, If, Loop, closed
 from tileflow.passes.autocast import Choice, autocast
+from tileflow.passes.autograd import gradients
 from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold
-from tileflow.program import Batching
+from tileflow.program.program import Batching
 from tileflow.runtime.executable import Host, make_engine
 from tileflow.state import Session
+from tileflow.system.errors import TileflowError, UnsupportedError
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 

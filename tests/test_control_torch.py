@@ -11,9 +11,9 @@ import pytest
 from peers import needs
 from test_control import run
 
-from tileflow.autograd import gradients
 from tileflow.graph import Builder, type_of, verify
 from tileflow.importers.onnx import import_graph, wrap_model
+from tileflow.passes.autograd import gradients
 
 torch = needs("torch")
 needs("onnxscript")

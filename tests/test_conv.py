@@ -11,12 +11,12 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from peers import needs
 
-from tileflow.errors import ShapeError, TypeMismatchError, UnsupportedError
 from tileflow.graph import TensorType
+from tileflow.graph.work import Contraction
 from tileflow.kernels.isa import cpu
 from tileflow.ops.conv import Conv, ConvInputGrad, ConvWeightGrad
 from tileflow.ops.window import windows
-from tileflow.work import Contraction
+from tileflow.system.errors import ShapeError, TypeMismatchError, UnsupportedError
 
 Array = np.ndarray
 

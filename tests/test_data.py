@@ -13,14 +13,14 @@ from onnx_models import model_of, node, port
 from peers import needs
 
 import tileflow
-from tileflow.errors import DataError, OutOfMemoryError
 from tileflow.feed.ahead import ahead
 from tileflow.graph.types import TensorType
 from tileflow.importers.onnx import wrap_model
 from tileflow.kernels.machine import limits as limits_module
-from tileflow.options import Options
+from tileflow.options.options import Options
 from tileflow.runtime.data import Data, DataLoader, Dataset, open_data
 from tileflow.runtime.data.dataset import permutation
+from tileflow.system.errors import DataError, OutOfMemoryError
 
 
 def rows(n: int, *shape: int) -> np.ndarray:

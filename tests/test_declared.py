@@ -19,12 +19,12 @@ from samples import UNLIKE, Array, Case, cases
 from tile_models import alone as alone_on_tiles
 
 from tileflow import exact
-from tileflow.autograd import gradients
-from tileflow.errors import TypeMismatchError, UnsupportedError
 from tileflow.graph import OPS, Builder, Graph, Op, TensorType, type_of
 from tileflow.graph.composite import declares
 from tileflow.importers.onnx import import_graph, wrap_model
 from tileflow.importers.onnx.site import field_types
+from tileflow.passes.autograd import gradients
+from tileflow.system.errors import TypeMismatchError, UnsupportedError
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 

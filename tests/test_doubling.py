@@ -11,8 +11,8 @@ from onnx import ModelProto, NodeProto
 from onnx_models import model_of, node, port
 
 import tileflow
-from tileflow.errors import ModelError
 from tileflow.importers.onnx import wrap_model
+from tileflow.system.errors import ModelError
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 READERS: dict[str, Callable[[str], NodeProto]] = {

@@ -14,12 +14,12 @@ from said import Said
 
 import tileflow
 from tileflow import nn, optim
-from tileflow.errors import CheckpointError, ModelError, OptionError, TileflowError
 from tileflow.importers.onnx import load_model, wrap_model
 from tileflow.optim import schedules
-from tileflow.options import Options
+from tileflow.options.options import Options
 from tileflow.runtime.source import OnnxSource
 from tileflow.runtime.trained_file import rehearse
+from tileflow.system.errors import CheckpointError, ModelError, OptionError, TileflowError
 
 RNG = np.random.default_rng(0)
 ROWS, FEATURES, HIDDEN = 12, 6, 4
@@ -230,7 +230,7 @@ def test_what_fails_at_the_end_fails_before_the_first_epoch(case: str, error: ty
     if case.startswith("a folder"):
         (tmp_path / "model.onnx").mkdir()
     elif case.startswith("a disk"):
-        monkeypatch.setattr("tileflow.files.shutil.disk_usage", lambda folder: type("Usage", (), {"total": 100, "free": 1}))
+        monkeypatch.setattr("tileflow.system.files.shutil.disk_usage", lambda folder: type("Usage", (), {"total": 100, "free": 1}))
     elif case.startswith("a metric"):
         options["optimizer"] = optim.AdamW(lr=schedules.plateau(0.1, metric="f1" if "nobody" in case else "r2"))
     else:

@@ -16,7 +16,6 @@ from evaluate import check_gradient, check_kernel, evaluate, gradient_graph, run
 from onnx.reference import ReferenceEvaluator
 from peers import needs
 
-from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import OPS, Builder, Graph, Op, TensorType, type_of
 from tileflow.kernels.elementwise import expr as E
 from tileflow.kernels.elementwise.expr import Const, Expr, Var, derivative, substitute, times, where
@@ -24,6 +23,7 @@ from tileflow.kernels.elementwise.loops import collapse, elementwise_call
 from tileflow.kernels.isa import cpu, mathlib
 from tileflow.kernels.machine.call import In, Out
 from tileflow.ops.elementwise import Elementwise
+from tileflow.system.errors import ShapeError, TypeMismatchError
 
 ops = SimpleNamespace(**OPS)
 rng = np.random.default_rng(7)

@@ -16,8 +16,8 @@ from peers import needs
 
 import tileflow
 from tileflow import nn, optim
-from tileflow.errors import TrainingError
 from tileflow.runtime.training_model import TrainingModel
+from tileflow.system.errors import TrainingError
 
 ROOT = Path(__file__).parent.parent
 ROWS, MICRO = 48, 4

@@ -13,19 +13,19 @@ from evaluate import run_kernel
 
 import tileflow
 from tileflow import exact, nn, optim
-from tileflow.errors import DataError
 from tileflow.exact import Arena, TileMemoryError, Tiles
 from tileflow.exact.boxes import cut, extent, parts_of, region, table_axis
 from tileflow.graph import OPS as REGISTRY
 from tileflow.graph import Node, Op, type_of
+from tileflow.graph.work import Contraction, Reduce, Window, Work
 from tileflow.ops.reduce import ReduceSum
-from tileflow.program import Program
+from tileflow.program.program import Program
 from tileflow.runtime.training_model import TrainingModel
+from tileflow.system.errors import DataError
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 from tileflow.tiles.plans.plan import OpPlan, Phases, TileOptions
 from tileflow.tiles.plans.planner import plan_work
-from tileflow.work import Contraction, Reduce, Window, Work
 
 Array = np.ndarray
 OPS: dict[str, Any] = dict(REGISTRY)

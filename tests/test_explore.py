@@ -16,14 +16,14 @@ import pytest
 import tileflow
 from tileflow import cli, nn
 from tileflow.api import exploration as api
-from tileflow.errors import OptionError, ReportError
 from tileflow.exploration import Exploration, ExplorationInterrupted, Point, front
 from tileflow.exploration import found as found_files
 from tileflow.exploration.grid import MOST, settings
 from tileflow.exploration.picture import STYLE
 from tileflow.exploration.point import FIGURES
-from tileflow.options import Options
-from tileflow.progress import ExploreBar
+from tileflow.options.options import Options
+from tileflow.runtime.progress import ExploreBar
+from tileflow.system.errors import OptionError, ReportError
 
 MODEL = "digits_cnn.onnx"
 SMALL = {"name": "small", "base": "gc200", "tiles": 16}

@@ -12,8 +12,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx_models import expected, imported, mnist_cnn, model_of, node, port, run
 from peers import needs
 
-from tileflow.errors import CheckpointError, ModelError
 from tileflow.importers.onnx import export_model, import_graph, load_model, wrap_model
+from tileflow.system.errors import CheckpointError, ModelError
 
 RNG = np.random.default_rng(3)
 

@@ -74,6 +74,6 @@ def test_the_page_has_every_section() -> None:
 
 @pytest.mark.parametrize("option", ["--tie", "--untie", "--trainable", "--keep-training-mode"])
 def test_options_exist(option: str) -> None:
-    from tileflow.options import declarations
+    from tileflow.options.options import declarations
     assert option in {d.flag for d in declarations().values()}
     assert f"`{option}`" in PAGE

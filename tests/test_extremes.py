@@ -13,10 +13,10 @@ from effort import at_most
 
 import tileflow
 from tileflow import cli, nn
-from tileflow.errors import OptionError, OutOfMemoryError, ShapeError, TileflowError
-from tileflow.kinds import LARGEST, Counts, Integer, Kind, Machine, Number, Numbers, ParamGroups, Proportions, Sizes
-from tileflow.options import Options, declarations
-from tileflow.text import LONGEST_VALUE, shown
+from tileflow.options.kinds import LARGEST, Counts, Integer, Kind, Machine, Number, Numbers, ParamGroups, Proportions, Sizes
+from tileflow.options.options import Options, declarations
+from tileflow.system.errors import OptionError, OutOfMemoryError, ShapeError, TileflowError
+from tileflow.system.text import LONGEST_VALUE, shown
 from tileflow.tiles.hardware.chip import CHIPS, MOST, MOST_TILES, MOST_WHOLE, Chip
 
 LONG = "9" * 5000

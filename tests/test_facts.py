@@ -14,8 +14,8 @@ from twins import optimizers as twins
 
 import tileflow
 from tileflow import nn, optim
-from tileflow.errors import OptionError, TrainingError
 from tileflow.optim import schedules
+from tileflow.system.errors import OptionError, TrainingError
 
 W = {"w": np.array([1.0, -2.0, 3.0], np.float32)}
 

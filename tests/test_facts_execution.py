@@ -9,12 +9,12 @@ import pytest
 
 import tileflow
 from tileflow import nn, optim
-from tileflow.errors import DataError, OptionError, ShapeError, TypeMismatchError
-from tileflow.program import Batching
-from tileflow.schedule import Run, depths, elapsed, period, times, unrolled
-from tileflow.staging import Staging
+from tileflow.program.program import Batching
+from tileflow.program.schedule import Run, depths, elapsed, period, times, unrolled
+from tileflow.program.staging import Staging
 from tileflow.strategy import pipelined, rules
 from tileflow.strategy.order import Parts
+from tileflow.system.errors import DataError, OptionError, ShapeError, TypeMismatchError
 
 ROWS = np.arange(240, dtype=np.float32).reshape(120, 2)
 

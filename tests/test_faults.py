@@ -16,10 +16,10 @@ from faults import AVAILABLE, BROKEN, KINDS, MENDED, How, changes, disturbed
 from onnx_models import model_of, node, port
 
 import tileflow
-from tileflow.errors import CheckpointError
 from tileflow.runtime.checkpoint import load_checkpoint
 from tileflow.runtime.run_folder import CHECKPOINT, FAILED, METRICS
 from tileflow.runtime.statistics import LOG
+from tileflow.system.errors import CheckpointError
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="no forks, or no list of open files")
 RNG = np.random.default_rng(0)

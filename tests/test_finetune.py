@@ -12,8 +12,8 @@ from onnx_models import mnist_cnn, model_of, node, port
 
 import tileflow
 from tileflow import nn
-from tileflow.errors import ModelError, OptionError
 from tileflow.importers.onnx import OnnxModel, with_classes, wrap_model
+from tileflow.system.errors import ModelError, OptionError
 
 DRAW = np.random.default_rng(0)
 

@@ -13,9 +13,9 @@ from said import Said
 
 import tileflow
 from tileflow import cli, nn
-from tileflow.errors import NoUpdateError, TrainingError
 from tileflow.runtime.checkpoint import load_tensors
 from tileflow.runtime.run_folder import CHECKPOINT
+from tileflow.system.errors import NoUpdateError, TrainingError
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((64, 4)).astype(np.float32), RNG.integers(0, 3, 64)

@@ -12,9 +12,9 @@ from onnx_models import model_of, node, port
 
 import tileflow
 from tileflow import cli
-from tileflow.errors import TileflowError
 from tileflow.importers.onnx import wrap_model
-from tileflow.options import Options
+from tileflow.options.options import Options
+from tileflow.system.errors import TileflowError
 
 TAKEN = "The micro-batch is {}, which the file declares; micro_batch_size (--micro-batch-size) takes its place.\n"
 

@@ -13,10 +13,10 @@ from test_architecture import PRODUCT, nodes
 
 import tileflow
 from tileflow import cli, nn
-from tileflow.errors import DataError, ModelError, OptionError, TypeMismatchError
 from tileflow.importers.onnx import open_sizes, wrap_model
-from tileflow.options import declarations
-from tileflow.uses import OF_COMMAND, OF_FILES, OF_OPTIMIZER, OF_OPTION, check_use
+from tileflow.options.options import declarations
+from tileflow.options.uses import OF_COMMAND, OF_FILES, OF_OPTIMIZER, OF_OPTION, check_use
+from tileflow.system.errors import DataError, ModelError, OptionError, TypeMismatchError
 
 X = np.random.default_rng(0).standard_normal((32, 4)).astype(np.float32)
 Y = np.arange(32) % 3

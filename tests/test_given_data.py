@@ -11,9 +11,9 @@ from peers import needs
 
 import tileflow
 from tileflow import nn
-from tileflow.errors import DataError, OptionError
-from tileflow.options import MEASURED_TWICE
+from tileflow.options.options import MEASURED_TWICE
 from tileflow.runtime.trainer import Silent
+from tileflow.system.errors import DataError, OptionError
 
 X, Y = np.random.default_rng(0).normal(size=(23, 4)).astype(np.float32), np.arange(23) % 3
 

@@ -11,7 +11,7 @@ from peers import needs
 
 import tileflow
 from tileflow import nn
-from tileflow.errors import DataError, OptionError, UnsupportedError
+from tileflow.system.errors import DataError, OptionError, UnsupportedError
 
 
 class Net(nn.Module):

@@ -14,10 +14,10 @@ from onnx_models import model_of, node, port
 
 import tileflow
 from tileflow import cli
-from tileflow.autograd import barriers
-from tileflow.errors import OptionError, UnsupportedError
 from tileflow.graph import Builder, Graph, TensorType
 from tileflow.importers.onnx import import_graph, wrap_model
+from tileflow.passes.autograd import barriers
+from tileflow.system.errors import OptionError, UnsupportedError
 
 DRAW = np.random.default_rng(5)
 X, Y = DRAW.standard_normal((4, 6)).astype(np.float32), DRAW.standard_normal((4, 3)).astype(np.float32)

@@ -9,8 +9,8 @@ import pytest
 from onnx import ModelProto, NodeProto
 from onnx_models import imported, model_of, node, port, run
 
-from tileflow.errors import UnsupportedError
 from tileflow.onnx_backend import Backend
+from tileflow.system.errors import UnsupportedError
 
 DOMAIN = "ai.onnx.preview.training"
 X, W = np.random.default_rng(3).standard_normal((4, 3)), np.random.default_rng(4).standard_normal((3, 2))

@@ -14,9 +14,9 @@ from samples import UNLIKE, Array, Case, cases
 
 import tileflow
 from tileflow import nn
-from tileflow.errors import DataError, ModelError, OptionError, UnsupportedError
 from tileflow.graph import Builder, Graph
 from tileflow.importers.onnx import Form, graph_model, import_graph, load_model, wrap_model
+from tileflow.system.errors import DataError, ModelError, OptionError, UnsupportedError
 
 NOT_WRITTEN = {"Dropout-0": "a Dropout that drops", "Dropout-2": "a Dropout that drops", "BatchNormalization-1": "by the batch's own statistics"}
 """Samples that are part of training, and how they are refused."""

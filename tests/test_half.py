@@ -14,13 +14,13 @@ from samples import Case, cases
 
 import tileflow
 from tileflow import compiler
-from tileflow.errors import TileflowError
 from tileflow.graph import HALVES, Builder, Graph, Op, TensorType
 from tileflow.importers.onnx import wrap_model
 from tileflow.ops.elementwise import Elementwise
-from tileflow.program import Batching
+from tileflow.program.program import Batching
 from tileflow.runtime.executable import Host, make_engine
 from tileflow.state import Session
+from tileflow.system.errors import TileflowError
 
 EPSILON = {"float16": 2.0 ** -10, "bfloat16": 2.0 ** -7}
 

@@ -8,10 +8,10 @@ import pytest
 
 import tileflow
 from tileflow import nn
-from tileflow.errors import DataError, OptionError, TypeMismatchError
 from tileflow.graph import Graph, TensorType
 from tileflow.nn import record
 from tileflow.optim import SGD, AdamW
+from tileflow.system.errors import DataError, OptionError, TypeMismatchError
 
 Array = np.ndarray
 RNG = np.random.default_rng(0)

@@ -11,7 +11,7 @@ from said import Said
 
 import tileflow
 from tileflow import cli, nn
-from tileflow.errors import DataError
+from tileflow.system.errors import DataError
 
 IDS = np.random.default_rng(0).integers(0, 7, (8, 5))
 MASK = np.ones((8, 5), np.int64)

@@ -11,9 +11,9 @@ import onnx
 import pytest
 from effort import at_most
 
-from tileflow.errors import DataError, ModelError, OutOfMemoryError, ShapeError, TypeMismatchError, UnsupportedError
 from tileflow.importers.onnx.hosted import Attributes, hosted_form
 from tileflow.importers.onnx.hosted.patterns import matcher
+from tileflow.system.errors import DataError, ModelError, OutOfMemoryError, ShapeError, TypeMismatchError, UnsupportedError
 
 
 def run(name: str, *data: Any, outputs: int = 1, **attributes: Any) -> Any:

@@ -18,13 +18,13 @@ from hostile import cases, judge, model_of, npy_with, ones, use_data, use_model,
 from onnx import AttributeProto, ModelProto, StringStringEntryProto, TensorProto, helper
 
 from tileflow import cli
-from tileflow.errors import CheckpointError, DataError, ModelError, ShapeError, TileflowError
 from tileflow.graph import TensorType
 from tileflow.graph.types import broadcast_shapes
 from tileflow.importers.onnx import fold, import_graph, load_model
 from tileflow.ops.index import Slice
 from tileflow.ops.moving import move
 from tileflow.runtime.checkpoint import load_tensors, save_tensors
+from tileflow.system.errors import CheckpointError, DataError, ModelError, ShapeError, TileflowError
 
 SEEDS = {"structured": 90, "pieces": 120, "bytes": 60, "arrays": 60, "settings": 30, "checkpoint": 60}
 node, whole = helper.make_node, TensorProto.INT64

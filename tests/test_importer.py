@@ -14,11 +14,11 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx_models import NEWEST, compare, expected, imported, mnist_cnn, model_of, node, port, run, tensor
 from peers import needs
 
-from tileflow.errors import ModelError, OptionError, ShapeError, TileflowError, TypeMismatchError, UnsupportedError
 from tileflow.graph import TensorType
 from tileflow.importers.onnx import export_model, import_graph, inspect_model, load_model, wrap_model
 from tileflow.importers.onnx.bind import evaluate as evaluate_dim
 from tileflow.importers.onnx.rebatch import rescaled
+from tileflow.system.errors import ModelError, OptionError, ShapeError, TileflowError, TypeMismatchError, UnsupportedError
 
 RNG = np.random.default_rng(7)
 

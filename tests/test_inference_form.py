@@ -11,9 +11,9 @@ from onnx import ModelProto, helper
 from onnx_models import expected, model_of, node, port, tensor
 
 import tileflow
-from tileflow.errors import ModelError
 from tileflow.importers.onnx import export_model, load_model, wrap_model
 from tileflow.importers.onnx.inference_form import to_inference
+from tileflow.system.errors import ModelError
 
 RNG = np.random.default_rng(0)
 STATISTICS = ["scale", "shift", "mean", "variance"]

@@ -13,9 +13,9 @@ from tile_checker import violations
 from tile_models import build, mlp
 
 import tileflow
-from tileflow.errors import OptionError
 from tileflow.optim import Adam
-from tileflow.program import Batching
+from tileflow.program.program import Batching
+from tileflow.system.errors import OptionError
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.hardware.io import Transfer, host_io
 from tileflow.tiles.machine import analyze

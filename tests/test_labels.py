@@ -13,10 +13,10 @@ from said import Said
 
 import tileflow
 from tileflow import cli, nn
-from tileflow.errors import DataError, OptionError
 from tileflow.importers.onnx import wrap_model
-from tileflow.options import Options
+from tileflow.options.options import Options
 from tileflow.runtime.data import Dataset, open_data
+from tileflow.system.errors import DataError, OptionError
 
 rng = np.random.default_rng(8)
 X = rng.standard_normal((48, 4)).astype(np.float32)

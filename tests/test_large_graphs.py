@@ -13,12 +13,12 @@ from hostile import array, model_of, ones
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from tileflow import compiler, inference_model
-from tileflow.errors import ModelError
 from tileflow.importers.onnx import UnsupportedNodesError, import_graph, wrap_model
 from tileflow.loss import find
 from tileflow.lower.plan import make_plan
 from tileflow.optim import Adam
-from tileflow.program import Batching
+from tileflow.program.program import Batching
+from tileflow.system.errors import ModelError
 
 FEW, MANY, MOST = 1500, 6000, 9.0
 """Sizes to compare, and how much longer the larger one may take: 4 is in proportion, 16 its square."""

@@ -11,11 +11,11 @@ from peers import needs
 
 import tileflow
 from tileflow import nn, optim
-from tileflow.errors import Interrupted, OptionError
 from tileflow.importers.onnx import wrap_model
-from tileflow.options import Options
+from tileflow.options.options import Options
 from tileflow.runtime.schedule import Schedule, Step
 from tileflow.runtime.trainer import Trainer
+from tileflow.system.errors import Interrupted, OptionError
 
 rng = np.random.default_rng(21)
 X, Y = rng.standard_normal((103, 5)), rng.integers(0, 3, 103)

@@ -12,9 +12,9 @@ from peers import needs
 
 import tileflow
 from tileflow import nn, optim
-from tileflow.errors import DataError, Interrupted, OptionError
 from tileflow.runtime.data.columns import rounded
 from tileflow.runtime.trainer import Trainer
+from tileflow.system.errors import DataError, Interrupted, OptionError
 
 draw = np.random.default_rng(11)
 LENGTHS = draw.integers(2, 30, 43)

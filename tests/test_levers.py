@@ -14,10 +14,10 @@ import pytest
 import tileflow
 from tileflow import cli, nn
 from tileflow.api import simulation
-from tileflow.errors import OptionError, OutOfTileMemoryError
-from tileflow.options import Options
+from tileflow.options.options import Options
+from tileflow.options.uses import OF_MACHINE_ALONE
+from tileflow.system.errors import OptionError, OutOfTileMemoryError
 from tileflow.tiles.hardware.chip import chip
-from tileflow.uses import OF_MACHINE_ALONE
 
 FOLDER = tempfile.TemporaryDirectory()
 MODEL = str(Path(FOLDER.name) / "net.onnx")

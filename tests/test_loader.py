@@ -21,8 +21,8 @@ from row_sets import Squares
 
 import tileflow
 from tileflow import AsynchronousDataAccessor, DataLoader, Options, nn, optim
-from tileflow.errors import DataError, Interrupted, OptionError
 from tileflow.runtime.trainer import Trainer
+from tileflow.system.errors import DataError, Interrupted, OptionError
 
 
 def loader(data: Any, micro: int = 4, options: dict[str, Any] | None = None, **more: Any) -> DataLoader:

@@ -10,10 +10,10 @@ from test_tiles_memory import count
 from tile_models import Mixer, build, mlp
 
 import tileflow
-from tileflow.errors import OptionError
 from tileflow.optim import SGD, Adam
-from tileflow.program import Program
+from tileflow.program.program import Program
 from tileflow.strategy.stages import SerialPhasedExecution
+from tileflow.system.errors import OptionError
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import TileProgram, analyze
 from tileflow.tiles.plans.plan import TileOptions

@@ -13,15 +13,15 @@ from peers import needs
 
 import tileflow
 from tileflow import nn, optim
-from tileflow.errors import DataError, OptionError, ShapeError, TrainingError
 from tileflow.graph import Builder, Graph, TensorType, Value
 from tileflow.importers.onnx import wrap_model
 from tileflow.loss import LOSSES, find, head_of
 from tileflow.ops.loss import BCELoss
-from tileflow.options import Options, declarations
+from tileflow.options.options import Options, declarations
 from tileflow.runtime.data import Dataset
 from tileflow.runtime.evaluate import EvaluationModel, Evaluator
 from tileflow.runtime.source import NetSource
+from tileflow.system.errors import DataError, OptionError, ShapeError, TrainingError
 
 rng = np.random.default_rng(11)
 EXACT: dict[str, Any] = {"precision": "float64", "threads": 1}

@@ -11,7 +11,6 @@ from evaluate import evaluate, run_kernel
 import tileflow
 import tileflow.ops
 from tileflow import nn, optim
-from tileflow.arena import Arena, Interval
 from tileflow.graph import Builder, Graph, Index, Node, State, TensorType, Value, verify
 from tileflow.host.form import Blockwise, Finish
 from tileflow.kernels.elementwise.expr import Var
@@ -29,7 +28,8 @@ from tileflow.lower.layout import Turn
 from tileflow.lower.passes import Pass, Setting, through
 from tileflow.lower.row import Operand, Place, Row
 from tileflow.lower.rows import lower
-from tileflow.room import ALIGN, padded
+from tileflow.memory.alignment import ALIGN, padded
+from tileflow.memory.arena import Arena, Interval
 from tileflow.runtime import binding
 from tileflow.runtime.binding import Bound, Moving, bind, merge
 
@@ -406,7 +406,7 @@ def test_every_worker_has_scratch_wherever_rows_may_be_split():
     """More workers than micro-batches side by side: the lanes work alone, everything else over all workers."""
     from tileflow import compiler
     from tileflow.lower.plan import make_plan
-    from tileflow.program import Batching
+    from tileflow.program.program import Batching
 
     def graph() -> Graph:
         graph = Graph()

@@ -16,14 +16,15 @@ import pytest
 from onnx import TensorProto, helper
 
 import tileflow
-from tileflow import memory, nn
-from tileflow.errors import OutOfMemoryError
+from tileflow import nn
 from tileflow.kernels.machine import limits
+from tileflow.memory import budget as memory
 from tileflow.onnx_backend import Backend
 from tileflow.runtime import budget
 from tileflow.runtime.checkpoint import load_tensors, save_tensors
 from tileflow.runtime.data import DataLoader, Dataset, open_data
 from tileflow.runtime.evaluate import Evaluator
+from tileflow.system.errors import OutOfMemoryError
 
 ROOT = Path(__file__).parent.parent
 MB = 1 << 20
@@ -238,7 +239,7 @@ CODES = {
     "a program": """
 try:
     tileflow.inference_model(sys.argv[1])(np.ones((40_000, 1), np.float32), np.ones((1, 40_000), np.float32))
-except tileflow.errors.OutOfMemoryError as error:
+except tileflow.system.errors.OutOfMemoryError as error:
     sys.exit(str(error))
 """,
     "data": "sys.exit(tileflow.cli.main(['infer', 'digits_cnn.onnx', '--data', sys.argv[1]]))",

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 from effort import at_most
 
-from tileflow import arena
-from tileflow.arena import Arena, Interval
-from tileflow.room import padded
+from tileflow.memory import arena
+from tileflow.memory.alignment import padded
+from tileflow.memory.arena import Arena, Interval
 
 
 def plain(intervals: Sequence[Interval], base: int) -> dict[object, int]:

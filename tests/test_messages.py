@@ -10,8 +10,8 @@ from peers import needs
 
 import tileflow
 from tileflow import nn
-from tileflow.errors import DataError, OptionError, TrainingError
 from tileflow.loss import LOSSES
+from tileflow.system.errors import DataError, OptionError, TrainingError
 
 X, Y = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32), np.arange(20) % 3
 

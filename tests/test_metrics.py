@@ -11,8 +11,8 @@ from peers import needs
 
 import tileflow
 from tileflow import nn
-from tileflow.errors import DataError, OptionError
 from tileflow.metrics import METRICS, Collector, View, check_names, defaults
+from tileflow.system.errors import DataError, OptionError
 
 rng = np.random.default_rng(5)
 CLASSES, BINARY, NUMBERS = View("classes"), View("binary"), View("numbers")
@@ -174,7 +174,7 @@ def test_what_cannot_be_measured_is_said():
 # ---- in a training
 
 def test_a_training_measures_what_was_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    from tileflow.progress import TrainPrinter
+    from tileflow.runtime.progress import TrainPrinter
     x = rng.standard_normal((90, 4)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64) + (x[:, 1] > 0)
 

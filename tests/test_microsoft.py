@@ -14,10 +14,10 @@ from onnx import ModelProto, TensorProto
 from onnx_models import imported, model_of, node, port, run
 from peers import needs
 
-from tileflow.autograd import gradients
-from tileflow.errors import ModelError, UnsupportedError
 from tileflow.graph import Builder
 from tileflow.importers.onnx.declared import DECLARED, ROLES
+from tileflow.passes.autograd import gradients
+from tileflow.system.errors import ModelError, UnsupportedError
 
 
 def same(op: str, feeds: Mapping[str, np.ndarray | None], outputs: int = 1, weights: Sequence[str] = (), tolerance: float = 2e-5,

@@ -11,10 +11,10 @@ from microsoft import DOMAIN, by_runtime, f4, fused, whole
 from onnx import ModelProto
 from onnx_models import imported, model_of, node, port, run
 
-from tileflow.autograd import gradients
-from tileflow.errors import ShapeError, UnsupportedError
 from tileflow.graph import Builder
 from tileflow.onnx_backend import Backend
+from tileflow.passes.autograd import gradients
+from tileflow.system.errors import ShapeError, UnsupportedError
 
 X, BIAS = f4(2, 3, 8), f4(8)
 

@@ -8,7 +8,7 @@ import pytest
 from microsoft import by_runtime, f4, fused, whole
 from onnx_models import imported, run
 
-from tileflow.errors import ShapeError, UnsupportedError
+from tileflow.system.errors import ShapeError, UnsupportedError
 
 F, U8 = np.float32, np.uint8
 

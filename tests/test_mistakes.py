@@ -30,7 +30,7 @@ from mistake_files import FILES, HOSTILE
 
 import tileflow
 from tileflow import cli, nn
-from tileflow.errors import DataError, ModelError, OptionError, ShapeError, TileflowError, TypeMismatchError
+from tileflow.system.errors import DataError, ModelError, OptionError, ShapeError, TileflowError, TypeMismatchError
 
 ROOT = Path(__file__).parent.parent
 

@@ -13,12 +13,12 @@ from onnx_models import node, port
 from peers import needs
 
 import tileflow
-from tileflow.autograd import gradients
 from tileflow.cli import main
-from tileflow.errors import TileflowError
 from tileflow.graph import Builder
 from tileflow.importers.onnx import import_graph, wrap_model
 from tileflow.onnx_backend import Backend
+from tileflow.passes.autograd import gradients
+from tileflow.system.errors import TileflowError
 
 ML = "ai.onnx.ml"
 

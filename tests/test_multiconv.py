@@ -13,12 +13,12 @@ import tileflow
 from bench.models import initial_weights, tutorial_cnn
 from tileflow import nn
 from tileflow.compiler import inference, training
-from tileflow.errors import OptionError, ShapeError, TileflowError
 from tileflow.graph import Graph, Node, TensorType
 from tileflow.loss import find
 from tileflow.lower.plan import make_plan
 from tileflow.nn.module import record
-from tileflow.program import Batching
+from tileflow.program.program import Batching
+from tileflow.system.errors import OptionError, ShapeError, TileflowError
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import TileProgram, analyze
 from tileflow.tiles.plans.plan import TileOptions

@@ -12,12 +12,12 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_models import model_of, node, port
 from paths import PATHS
 
-from tileflow.errors import ModelError, TypeMismatchError
 from tileflow.graph import CODES, NARROW, OPS, TensorType
 from tileflow.importers.onnx.tensors import check_tensor, packed, tensor_array
 from tileflow.kernels.dtypes import ELEMENTS
 from tileflow.kernels.isa import cpu
 from tileflow.onnx_backend import Backend
+from tileflow.system.errors import ModelError, TypeMismatchError
 
 Array = np.ndarray
 FLOATS8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")

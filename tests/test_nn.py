@@ -14,8 +14,8 @@ from peers import needs
 
 import tileflow
 from tileflow import nn, optim
-from tileflow.errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
 from tileflow.graph import TensorType, verify
+from tileflow.system.errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
 
 rng = np.random.default_rng(13)
 

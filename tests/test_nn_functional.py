@@ -13,11 +13,11 @@ from our_layers import OurLayers
 from peers import needs
 
 from tileflow import nn
-from tileflow.autograd import gradients
 from tileflow.graph import Graph, State, TensorType, Value, type_of, verify
 from tileflow.importers.onnx import Form, graph_model, import_graph, wrap_model
 from tileflow.nn import functional as F
 from tileflow.nn.trace import Trace, recording
+from tileflow.passes.autograd import gradients
 
 torch = needs("torch")
 TF = torch.nn.functional

@@ -10,8 +10,8 @@ from peers import needs
 from test_nn_functional import agree, normal, recorded, theirs, whole
 
 from tileflow import nn
-from tileflow.errors import OptionError, ShapeError
 from tileflow.nn import functional as F
+from tileflow.system.errors import OptionError, ShapeError
 
 torch = needs("torch")
 

@@ -9,9 +9,9 @@ import pytest
 from peers import needs
 
 from tileflow import nn
-from tileflow.errors import OptionError, ShapeError, TypeMismatchError
 from tileflow.graph import Graph
 from tileflow.nn.trace import Trace, recording
+from tileflow.system.errors import OptionError, ShapeError, TypeMismatchError
 
 rng = np.random.default_rng(5)
 X, CUBE = rng.standard_normal((3, 4)), rng.standard_normal((2, 3, 4))

@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx_models import model_of, node, port
 
-from tileflow.errors import DataError, ModelError, TypeMismatchError, UnsupportedError
 from tileflow.onnx_backend import Backend
+from tileflow.system.errors import DataError, ModelError, TypeMismatchError, UnsupportedError
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 

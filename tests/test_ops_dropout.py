@@ -6,11 +6,11 @@ import paths
 import pytest
 from evaluate import check_gradient, check_kernel, run_kernel, run_reference
 
-from tileflow.errors import OptionError, TypeMismatchError
 from tileflow.graph import TensorType
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.random import philox, uniform_bits
 from tileflow.ops.dropout import Dropout, DropoutGrad
+from tileflow.system.errors import OptionError, TypeMismatchError
 
 rng = np.random.default_rng(5)
 

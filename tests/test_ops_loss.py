@@ -8,7 +8,6 @@ import pytest
 from evaluate import KernelFailed, check_gradient, check_gradient_kernels, check_kernel, run_kernel
 from peers import needs
 
-from tileflow.errors import DataError, OptionError, ShapeError, TypeMismatchError
 from tileflow.graph import Op, TensorType
 from tileflow.kernels.machine.status import LABEL_OUT_OF_RANGE
 from tileflow.ops.loss import (
@@ -21,6 +20,7 @@ from tileflow.ops.loss import (
     SoftmaxCrossEntropyLoss,
     SoftmaxCrossEntropyLossGrad,
 )
+from tileflow.system.errors import DataError, OptionError, ShapeError, TypeMismatchError
 
 rng = np.random.default_rng(4)
 REDUCTIONS = ["none", "sum", "mean"]

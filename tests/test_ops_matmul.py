@@ -6,9 +6,9 @@ from evaluate import check_gradient, check_gradient_kernels, check_kernel, run_k
 from onnx.reference import ReferenceEvaluator
 from paths import rare
 
-from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import OPS, Op, TensorType, type_of
-from tileflow.work import Contraction
+from tileflow.graph.work import Contraction
+from tileflow.system.errors import ShapeError, TypeMismatchError
 
 
 def make(name: str, **attributes: float) -> Op:

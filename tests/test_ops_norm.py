@@ -7,10 +7,10 @@ from evaluate import check_gradient, check_gradient_kernels, check_kernel, run_k
 from paths import rare
 from peers import needs
 
-from tileflow.errors import ShapeError, TypeMismatchError, UnsupportedError
 from tileflow.graph import Builder, Graph, TensorType
 from tileflow.ops.groups import GroupNormalization, GroupNormalizationGrad, GroupNormalizationTraining, InstanceNormalization
 from tileflow.ops.norm import BatchNormalization, BatchNormalizationGrad, LayerNormalization, LayerNormalizationGrad
+from tileflow.system.errors import ShapeError, TypeMismatchError, UnsupportedError
 
 rng = np.random.default_rng(6)
 Array = np.ndarray

@@ -7,7 +7,6 @@ from evaluate import KernelFailed, check_kernel, run_kernel
 from onnx import helper
 from paths import rare
 
-from tileflow.errors import OptionError, ShapeError
 from tileflow.graph import TensorType
 from tileflow.kernels.top_k import top_k_calls
 from tileflow.onnx_backend import Backend
@@ -17,6 +16,7 @@ from tileflow.ops.pad import Pad
 from tileflow.ops.random import RandomUniform
 from tileflow.ops.scatter import ScatterRows
 from tileflow.ops.top_k import TopK
+from tileflow.system.errors import OptionError, ShapeError
 
 rng = np.random.default_rng(3)
 

@@ -9,10 +9,10 @@ import pytest
 from evaluate import check_gradient, check_gradient_kernels, check_kernel, run_kernel
 from peers import needs
 
-from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import TensorType
 from tileflow.kernels.isa import cpu
 from tileflow.ops.reduce import ArgMax, ArgMin, ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
+from tileflow.system.errors import ShapeError, TypeMismatchError
 
 rng = np.random.default_rng(2)
 NUMPY: dict[Any, Any] = {ReduceSum: np.sum, ReduceMean: np.mean, ReduceMax: np.max, ReduceMin: np.min}

@@ -8,10 +8,10 @@ from evaluate import check_gradient, check_kernel, run_kernel
 from onnx_models import compare, imported, model_of, node, port, tensor
 from peers import needs
 
-from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import TensorType
 from tileflow.kernels.isa import cpu
 from tileflow.ops.rms import RMSNormalization, RMSNormalizationGrad
+from tileflow.system.errors import ShapeError, TypeMismatchError
 
 rng = np.random.default_rng(8)
 

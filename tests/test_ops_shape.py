@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from evaluate import KernelFailed, check_gradient, check_gradient_kernels, check_kernel, run_kernel
 
-from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import Op, TensorType
 from tileflow.kernels.machine.status import INDEX_OUT_OF_RANGE
 from tileflow.ops.index import Gather, GatherGrad, Slice, SliceGrad
 from tileflow.ops.pad import Pad
 from tileflow.ops.shape import Concat, Expand, Flatten, Identity, Reshape, Split, Squeeze, Tile, Transpose, Unsqueeze
+from tileflow.system.errors import ShapeError, TypeMismatchError
 
 rng = np.random.default_rng(1)
 

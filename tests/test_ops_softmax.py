@@ -9,11 +9,11 @@ import pytest
 from evaluate import check_gradient, check_gradient_kernels, check_kernel, run_kernel
 from peers import needs
 
-from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import TensorType
 from tileflow.kernels.isa import cpu
 from tileflow.ops.reduce import ReduceMax
 from tileflow.ops.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad
+from tileflow.system.errors import ShapeError, TypeMismatchError
 
 rng = np.random.default_rng(3)
 

@@ -10,7 +10,7 @@ from peers import needs
 
 import tileflow
 from tileflow import Options, nn, optim
-from tileflow.errors import OptionError
+from tileflow.system.errors import OptionError
 
 rng = np.random.default_rng(9)
 X = rng.standard_normal((120, 4))

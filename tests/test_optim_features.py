@@ -15,9 +15,9 @@ from twins import optimizers as twins
 
 import tileflow
 from tileflow import exact, nn, optim
-from tileflow.errors import OptionError, TrainingError
 from tileflow.optim.schedules import linear
-from tileflow.options import Options
+from tileflow.options.options import Options
+from tileflow.system.errors import OptionError, TrainingError
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 

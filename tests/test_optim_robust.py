@@ -11,7 +11,7 @@ import pytest
 from optim_harness import Array, drawn, feed, trainer
 
 from tileflow import optim
-from tileflow.errors import TrainingError, WeightsLostError
+from tileflow.system.errors import TrainingError, WeightsLostError
 
 SHAPES = {"dense.weight": (5, 7), "dense.bias": (3,), "gain": (1,)}
 HALVES = ("float16", "bfloat16")

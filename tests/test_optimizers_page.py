@@ -12,7 +12,7 @@ import pytest
 from optim_harness import feed, trainer
 
 from tileflow import cli, optim
-from tileflow.options import Options
+from tileflow.options.options import Options
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 

@@ -14,8 +14,8 @@ import tileflow
 from tileflow.api.models import chosen_options
 from tileflow.cli.arguments import options_of
 from tileflow.cli.parser import make_parser
-from tileflow.errors import OptionError
-from tileflow.options import GROUPS, FrozenOptionsError, Options, declarations
+from tileflow.options.options import GROUPS, FrozenOptionsError, Options, declarations
+from tileflow.system.errors import OptionError
 
 
 def test_defaults_and_keywords():
@@ -209,7 +209,7 @@ def test_every_declaration_is_complete():
 
 
 def test_importing_options_is_cheap():
-    code = "import sys, tileflow.options; assert not {'numba', 'numpy', 'onnx'} & set(sys.modules), sorted(sys.modules)"
+    code = "import sys, tileflow.options.options; assert not {'numba', 'numpy', 'onnx'} & set(sys.modules), sorted(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent)
 
 

@@ -12,14 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tileflow
-from tileflow import cli, doctor, nn
+from tileflow import cli, nn
 from tileflow.api.choices import compare
 from tileflow.api.models import chosen_options
-from tileflow.errors import OptionError
-from tileflow.options import DEFAULTS, Options, declarations
-from tileflow.options_file import from_lines
-from tileflow.poptorch.table import CALLS, SECTIONS
+from tileflow.cli import examination as doctor
+from tileflow.options.files import from_lines
+from tileflow.options.options import DEFAULTS, Options, declarations
+from tileflow.options.reference.table import CALLS, SECTIONS
 from tileflow.strategy import stages
+from tileflow.system.errors import OptionError
 
 
 def loaded(text: str, tmp_path: Path, name: str = "poptorch.conf", **changes) -> Options:

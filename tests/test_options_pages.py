@@ -10,11 +10,11 @@ import pytest
 
 import tileflow
 from tileflow.cli.parser import COMMANDS
-from tileflow.declaration import Declarations
-from tileflow.errors import OptionError
-from tileflow.options import Options, declarations
-from tileflow.poptorch import table
-from tileflow.poptorch.values import Call, Made, Word
+from tileflow.options.declaration import Declarations
+from tileflow.options.options import Options, declarations
+from tileflow.options.reference import table
+from tileflow.options.reference.values import Call, Made, Word
+from tileflow.system.errors import OptionError
 
 NAMES = ("""
 deviceIterations replicationFactor inputReplicaGrouping setExecutionStrategy setAvailableMemoryProportion outputMode anchorTensor randomSeed

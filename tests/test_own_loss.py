@@ -10,8 +10,8 @@ from onnx import TensorProto, helper
 
 import tileflow
 from tileflow import nn, optim
-from tileflow.errors import OptionError
 from tileflow.importers.onnx import wrap_model
+from tileflow.system.errors import OptionError
 
 X = np.random.default_rng(3).standard_normal((12, 4)).astype(np.float32)
 Y = np.random.default_rng(4).integers(0, 3, 12)

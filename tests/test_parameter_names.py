@@ -16,8 +16,8 @@ from peers import needs
 
 import tileflow
 from tileflow import optim
-from tileflow.errors import DataError, OptionError
 from tileflow.importers.onnx import inspect_model, wrap_model
+from tileflow.system.errors import DataError, OptionError
 
 
 def two_layers() -> ModelProto:

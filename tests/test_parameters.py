@@ -14,8 +14,8 @@ from onnx import ModelProto, NodeProto, helper
 from onnx_models import expected, imported, model_of, node, port, run, tensor
 
 import tileflow
-from tileflow.errors import OptionError
 from tileflow.importers.onnx import export_model, import_graph, load_model, wrap_model
+from tileflow.system.errors import OptionError
 
 
 def trained(proto: ModelProto, **options: Any) -> dict[str, bool]:

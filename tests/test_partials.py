@@ -13,7 +13,6 @@ from paths import exhaustive
 
 import tileflow
 from tileflow import nn
-from tileflow.errors import OptionError
 from tileflow.graph import Builder, Graph, Hints, Op, Origin, type_of, verify
 from tileflow.host.coarse import CoarseProducts
 from tileflow.kernels.isa import cpu
@@ -21,6 +20,7 @@ from tileflow.lower.coarse import coarsen
 from tileflow.lower.widen import widen
 from tileflow.ops.conv import Conv, ConvInputGrad, ConvWeightGrad
 from tileflow.ops.matmul import FusedMatMul, Gemm
+from tileflow.system.errors import OptionError
 
 Array = np.ndarray
 RNG = np.random.default_rng(0)
@@ -146,6 +146,6 @@ def test_what_has_no_effect_is_refused(options: dict[str, Any], sentence: str) -
     with pytest.raises(OptionError, match=sentence):
         model(np.zeros((2, 1, 8, 8), np.float32), np.zeros(2, np.int64))
     with pytest.raises(OptionError, match="Option partials must be float32 or float16"):
-        tileflow.options.Options(partials="bfloat16")
+        tileflow.options.options.Options(partials="bfloat16")
     with pytest.raises(OptionError, match="Partial sums are float16 or float32"):
         nn.set_partials(nn.Linear(2, 2), "int8")

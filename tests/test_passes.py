@@ -6,13 +6,13 @@ import pytest
 from evaluate import evaluate
 
 from tileflow import compiler
-from tileflow.errors import OptionError
 from tileflow.graph import Builder, Graph, State, TensorType, Value, verify
 from tileflow.optim import SGD
 from tileflow.passes.cse import LARGEST_CONSTANT, cse
 from tileflow.passes.fold import LARGEST, fold
 from tileflow.passes.split import hoist, split_fold
-from tileflow.program import Batching
+from tileflow.program.program import Batching
+from tileflow.system.errors import OptionError
 
 F4 = TensorType("float32", (2, 3))
 

@@ -9,8 +9,8 @@ from test_stashes import five_workers  # noqa: F401 (a fixture)
 
 import tileflow
 from tileflow import nn
-from tileflow.errors import OptionError, TypeMismatchError
 from tileflow.strategy.stages import ParallelPhasedExecution, Phase, SerialPhasedExecution, ShardedExecution, Stage
+from tileflow.system.errors import OptionError, TypeMismatchError
 
 N, SIZE = 3, 10
 

@@ -13,7 +13,10 @@ from onnx.reference import ReferenceEvaluator
 from onnx_models import model_of, node, port
 
 import tileflow
-from tileflow.errors import (
+from tileflow.importers.onnx import wrap_model
+from tileflow.onnx_backend import Backend, Prepared
+from tileflow.runtime.pieces import Pieces
+from tileflow.system.errors import (
     DataError,
     ModelError,
     OptionError,
@@ -23,9 +26,6 @@ from tileflow.errors import (
     TypeMismatchError,
     UnsupportedError,
 )
-from tileflow.importers.onnx import wrap_model
-from tileflow.onnx_backend import Backend, Prepared
-from tileflow.runtime.pieces import Pieces
 
 FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 

@@ -11,11 +11,11 @@ from evaluate import check_gradient, check_kernel, evaluate, gradient_graph, run
 from onnx import TensorProto, helper
 from peers import needs
 
-from tileflow.errors import ShapeError, TypeMismatchError, UnsupportedError
 from tileflow.graph import Op, TensorType
 from tileflow.host.pool import MaxUnpool, WinningMaxPool
 from tileflow.kernels.isa import cpu
 from tileflow.ops.pool import AveragePool, AveragePoolGrad, GlobalAveragePool, GlobalMaxPool, MaxPool, MaxPoolGrad
+from tileflow.system.errors import ShapeError, TypeMismatchError, UnsupportedError
 
 Array = np.ndarray
 

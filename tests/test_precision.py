@@ -8,9 +8,9 @@ import pytest
 
 from tileflow.cli.arguments import options_of
 from tileflow.cli.parser import make_parser
-from tileflow.errors import OptionError
-from tileflow.options import Options
-from tileflow.precision import Precision
+from tileflow.options.options import Options
+from tileflow.precision.types import Precision
+from tileflow.system.errors import OptionError
 
 NAMES = {"32": ("float32", "float32", "float32"), "64": ("float64", "float64", "float64"), "16-mixed": ("float32", "float16", "float32"),
          "bf16-mixed": ("float32", "bfloat16", "float32"), "16-true": ("float16", "float16", "float32"),
@@ -49,8 +49,8 @@ def test_what_is_no_precision(given: Any) -> None:
 
 def test_a_checkpoint_that_spells_the_precision_as_before_goes_on(tmp_path: Any) -> None:
     """Runs made when the option was called float32 and float64 can be resumed, and only with their own precision."""
-    from tileflow.errors import CheckpointError
     from tileflow.runtime.fingerprint import differences
+    from tileflow.system.errors import CheckpointError
     made: dict[str, Any] = {"settings": {"precision": "float64"}, "loss": "mse", "model": "m", "optimizer": {"name": "sgd"},
                             "scaling": {}, "loss_scaling": 1.0, "data": "d", "rows": 1, "epochs": 1}
     model: Any = type("Model", (), {"optimizer": type("Sgd", (), {"variable": ()})})

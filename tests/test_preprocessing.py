@@ -15,11 +15,11 @@ from test_data import idx
 
 import tileflow
 from tileflow import cli
-from tileflow.errors import DataError, ModelError
 from tileflow.graph import TensorType
 from tileflow.importers.onnx import load_model, wrap_model
 from tileflow.runtime.data import Roles, Scaling, Statistics, open_data, open_more
 from tileflow.runtime.preprocessing import Preprocessing
+from tileflow.system.errors import DataError, ModelError
 
 MODEL = Path(tileflow.__file__).parent / "data" / "digits_cnn.onnx"
 OPTIONS: dict[str, Any] = dict(epochs=4, learning_rate=3e-3, micro_batch_size=16)

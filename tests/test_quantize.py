@@ -14,11 +14,11 @@ from onnx_models import imported, model_of, node, port, run
 from paths import PATHS
 from peers import needs, onnx_runtime
 
-from tileflow.autograd import gradients
-from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import OPS, Builder, Graph, TensorType
 from tileflow.kernels.isa import cpu
 from tileflow.onnx_backend import Backend
+from tileflow.passes.autograd import gradients
+from tileflow.system.errors import ShapeError, TypeMismatchError
 
 Array = np.ndarray
 KINDS = [("uint8", "int8"), ("int8", "int8"), *(paths.rare(*kinds) for kinds in (("uint8", "uint8"), ("int8", "uint8")))]

@@ -12,13 +12,13 @@ from random_graphs import Array, Recipe, random_recipe, sum_of
 from random_strategies import CLASSES, Images, Tokens
 
 from tileflow import compiler, optim
-from tileflow.autograd import gradients
 from tileflow.graph import Builder, Graph, Value, type_of
 from tileflow.loss import find
 from tileflow.nn.module import record
+from tileflow.passes.autograd import gradients
 from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold
-from tileflow.program import Batching
+from tileflow.program.program import Batching
 from tileflow.runtime.executable import make_engine
 from tileflow.state.session import Session
 

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 import tileflow
-from tileflow import report, simulate
-from tileflow.errors import TileflowError
-from tileflow.options import read_options_file
-from tileflow.reading import open_regular, read_text
+from tileflow import report
+from tileflow.exploration import simulate
+from tileflow.options.options import read_options_file
 from tileflow.runtime.checkpoint import load_tensors
 from tileflow.runtime.data import open_data
+from tileflow.system.errors import TileflowError
+from tileflow.system.reading import open_regular, read_text
 from tileflow.tiles.hardware.chip import Chip
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes: a POSIX system makes it run")

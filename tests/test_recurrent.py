@@ -12,7 +12,6 @@ from onnx import TensorProto, helper
 from peers import needs
 
 from tileflow import compiler, nn
-from tileflow.errors import ShapeError, TypeMismatchError, UnsupportedError
 from tileflow.graph import OPS, Builder, Graph, TensorType
 from tileflow.graph.composite import trimmed
 from tileflow.kernels.isa import cpu
@@ -24,7 +23,8 @@ from tileflow.onnx_backend import Backend
 from tileflow.ops.cells import GATES, TAKES
 from tileflow.ops.recurrence import Recurrence
 from tileflow.optim import Adam
-from tileflow.program import Batching
+from tileflow.program.program import Batching
+from tileflow.system.errors import ShapeError, TypeMismatchError, UnsupportedError
 
 rng = np.random.default_rng(12)
 Array = np.ndarray

@@ -13,9 +13,9 @@ from peers import needs
 
 import tileflow
 from tileflow import nn, optim
-from tileflow.errors import OptionError, ShapeError
 from tileflow.importers.onnx import wrap_model
 from tileflow.nn.functional.recurrent import ORDERS
+from tileflow.system.errors import OptionError, ShapeError
 
 rng = np.random.default_rng(5)
 STEPS, ROWS, INPUTS, HIDDEN, UPDATES = 5, 4, 3, 6, 20

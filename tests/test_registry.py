@@ -15,12 +15,12 @@ from samples import Case, cases
 import tileflow.ops
 from tileflow.graph import OPS, Builder, Graph, Op, Regional, TensorType, verify
 from tileflow.graph.composite import declares
+from tileflow.graph.work import Operand, Window, Work
 from tileflow.kernels.dtypes import ELEMENTS
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import Call, Const, In, Micro, Out, Position, Seed
 from tileflow.kernels.machine.call import Work as Scratch
 from tileflow.kernels.machine.leaf import Numbers
-from tileflow.work import Operand, Window, Work
 
 
 def having(method: str) -> Any:

@@ -9,9 +9,9 @@ import pytest
 
 import tileflow
 from tileflow import nn, optim
-from tileflow.errors import DataError, OptionError, TileflowError
-from tileflow.replicas import Grouping
+from tileflow.program.replicas import Grouping
 from tileflow.runtime.trainer import Silent
+from tileflow.system.errors import DataError, OptionError, TileflowError
 
 rng = np.random.default_rng(5)
 X = rng.standard_normal((48, 2, 6, 6)).astype(np.float32)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import tileflow
 from tileflow import Options, nn, optim
-from tileflow.errors import OptionError, ShapeError
-from tileflow.program import Batching
+from tileflow.program.program import Batching
 from tileflow.runtime.model import select
+from tileflow.system.errors import OptionError, ShapeError
 
 rng = np.random.default_rng(3)
 X = rng.standard_normal((48, 6)).astype(np.float32)

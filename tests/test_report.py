@@ -13,10 +13,10 @@ from tile_programs import CATEGORIES, handmade
 
 from tileflow import report
 from tileflow.cli import main
-from tileflow.errors import ReportError
-from tileflow.options import declarations
+from tileflow.options.options import declarations
 from tileflow.report import compare, gantt, gaps, insights, palette, svg, text, trace
 from tileflow.report import format as f
+from tileflow.system.errors import ReportError
 from tileflow.tiles.hardware.chip import CHIPS
 
 POINTS = [

@@ -13,8 +13,8 @@ from peers import needs
 
 import tileflow
 from tileflow import nn, report
-from tileflow.errors import ReportError
 from tileflow.report import schema
+from tileflow.system.errors import ReportError
 
 HERE = Path(__file__).parent
 

@@ -11,15 +11,15 @@ from paths import exhaustive
 from peers import needs
 
 from tileflow import compiler
-from tileflow.autograd import gradients
-from tileflow.errors import ShapeError
 from tileflow.graph import Builder, Graph, TensorType, Value, type_of
 from tileflow.ops.conv_transpose import ConvTranspose
 from tileflow.ops.gather_nd import GatherND
 from tileflow.ops.resize import Resize
-from tileflow.program import Batching
+from tileflow.passes.autograd import gradients
+from tileflow.program.program import Batching
 from tileflow.runtime.executable import make_engine
 from tileflow.state.session import Session
+from tileflow.system.errors import ShapeError
 
 rng = np.random.default_rng(5)
 

@@ -20,11 +20,11 @@ from said import Said
 
 import tileflow
 from tileflow import cli, nn
-from tileflow.errors import CheckpointError, Interrupted, TileflowError, TrainingError
 from tileflow.runtime.checkpoint import load_tensors, save_tensors
 from tileflow.runtime.run_folder import CHECKPOINT, FAILED
 from tileflow.runtime.stop import asked_by_signals
 from tileflow.runtime.trainer import Trainer
+from tileflow.system.errors import CheckpointError, Interrupted, TileflowError, TrainingError
 
 ROOT = Path(__file__).parent.parent
 MODEL = Path(tileflow.__file__).parent / "data" / "digits_cnn.onnx"

@@ -11,9 +11,9 @@ from test_resume import Said, rows
 from test_scheduled_runs import Net
 
 import tileflow
-from tileflow.errors import CheckpointError
-from tileflow.options import declarations
+from tileflow.options.options import declarations
 from tileflow.runtime.fingerprint import FREE
+from tileflow.system.errors import CheckpointError
 
 BASE: dict[str, Any] = dict(micro_batch_size=4, gradient_accumulation=2, device_iterations=3, epochs=1, optimizer="lamb", learning_rate=0.01)
 PURE = ("stochastic_rounding", "master_weights")

@@ -15,11 +15,11 @@ import pytest
 
 import tileflow
 from tileflow import nn
-from tileflow.errors import Interrupted
-from tileflow.options import declarations
+from tileflow.options.options import declarations
 from tileflow.runtime.checkpoint import load_checkpoint
 from tileflow.runtime.run_folder import CHECKPOINT
 from tileflow.runtime.trainer import Trainer
+from tileflow.system.errors import Interrupted
 
 hypothesis = pytest.importorskip("hypothesis", reason="pip install hypothesis makes it run")
 st = hypothesis.strategies

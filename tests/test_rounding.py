@@ -11,13 +11,13 @@ from evaluate import check_kernel, run_kernel, run_reference
 
 import tileflow
 from tileflow import exact, nn
-from tileflow.errors import OptionError, TrainingError
 from tileflow.exact import Tiles
 from tileflow.graph import HALVES
 from tileflow.kernels.elementwise.rounding import joined, stochastic
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.random import philox, position_bits
 from tileflow.ops.cast import Cast, CastAway, Joined, Remainder, StochasticCast
+from tileflow.system.errors import OptionError, TrainingError
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 

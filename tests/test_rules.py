@@ -10,12 +10,12 @@ from evaluate import evaluate
 from lowered import host_passes, run
 from paths import rare
 
-from tileflow.autograd import gradients
 from tileflow.graph import OPS, Builder, Graph, Node, TensorType, Value
 from tileflow.host.linear import linear_factor
 from tileflow.host.rewrite import rewrite
 from tileflow.kernels.elementwise.expr import Const, Expr, Var, cast, exp, floor, maximum, sign, where
 from tileflow.lower import layout
+from tileflow.passes.autograd import gradients
 
 Made = Callable[[Builder, Value], Value]
 x, half = Var(0, "float32"), Var(0, "float16")

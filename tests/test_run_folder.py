@@ -20,9 +20,9 @@ from said import Said
 import tileflow
 from tileflow import cli, nn
 from tileflow.cli import suggest
-from tileflow.errors import CheckpointError, DataError, ModelError, OptionError
-from tileflow.options import Options, declarations
+from tileflow.options.options import Options, declarations
 from tileflow.runtime.run_folder import run_folder
+from tileflow.system.errors import CheckpointError, DataError, ModelError, OptionError
 
 ROOT = Path(__file__).parent.parent
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import tileflow
-from tileflow import doctor
-from tileflow.errors import CheckpointError
-from tileflow.files import probe
+from tileflow.cli import examination as doctor
 from tileflow.kernels.machine import cache
 from tileflow.runtime.run_folder import CHECKPOINT
+from tileflow.system.errors import CheckpointError
+from tileflow.system.files import probe
 
 MODEL = Path(tileflow.__file__).parent / "data" / "digits_cnn.onnx"
 OPTIONS: dict[str, Any] = dict(data="digits", max_batches=2, micro_batch_size=16, statistics=1, seed=1)

@@ -18,11 +18,11 @@ from said import Said
 
 import tileflow
 from tileflow import nn
-from tileflow.errors import CheckpointError
 from tileflow.runtime import run_lock
 from tileflow.runtime.run_folder import CHECKPOINT, run_folder
 from tileflow.runtime.run_lock import LOCK
 from tileflow.runtime.trainer import Silent
+from tileflow.system.errors import CheckpointError
 
 fcntl = pytest.importorskip("fcntl", reason="a system with flock has such locks")
 ROOT = Path(__file__).parent.parent

@@ -14,14 +14,14 @@ from said import Said
 
 import tileflow
 from tileflow import exact, nn, optim
-from tileflow.errors import OptionError, TrainingError
 from tileflow.optim.scaling import LOSS_SCALE
-from tileflow.options import declarations
-from tileflow.progress import epoch_line
+from tileflow.options.options import declarations
+from tileflow.options.uses import OF_SCALING
+from tileflow.runtime.progress import epoch_line
+from tileflow.system.errors import OptionError, TrainingError
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 from tileflow.tiles.plans.plan import TileOptions
-from tileflow.uses import OF_SCALING
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((48, 6)).astype(np.float32)

@@ -14,10 +14,8 @@ import tileflow
 from tileflow import exact, nn, optim, report
 from tileflow.kernels.machine import table as rows
 from tileflow.kernels.machine.table import Table
-from tileflow.program import Batching, Program
-from tileflow.report import trace
-from tileflow.runtime.executable import Host, make_engine
-from tileflow.schedule import (
+from tileflow.program.program import Batching, Program
+from tileflow.program.schedule import (
     Atomic,
     Begin,
     Commit,
@@ -44,6 +42,8 @@ from tileflow.schedule import (
     visits,
     widest,
 )
+from tileflow.report import trace
+from tileflow.runtime.executable import Host, make_engine
 from tileflow.state import Session
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze

@@ -13,13 +13,13 @@ from test_resume import Said, rows, stop_at
 
 import tileflow
 from tileflow import cli, nn, optim
-from tileflow.errors import CheckpointError, Interrupted, OptionError
 from tileflow.kernels.machine import cache
 from tileflow.optim import schedules as s
 from tileflow.optim.schedules import Run, value_at
-from tileflow.progress import TrainPrinter
 from tileflow.runtime.checkpoint import load_tensors, save_tensors
+from tileflow.runtime.progress import TrainPrinter
 from tileflow.runtime.run_folder import CHECKPOINT
+from tileflow.system.errors import CheckpointError, Interrupted, OptionError
 
 EPOCH = 12
 """Updates of an epoch: 96 rows in updates of 8."""

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from peers import needs
 
-from tileflow.errors import OptionError
 from tileflow.optim import schedules as s
 from tileflow.optim.schedules import Run, value_at
+from tileflow.system.errors import OptionError
 
 STEPS = 400
 

@@ -9,8 +9,8 @@ from onnx import NodeProto, helper
 from onnx_models import compare, imported, model_of, node, port
 
 import tileflow
-from tileflow.errors import ShapeError, UnsupportedError
 from tileflow.importers.onnx import wrap_model
+from tileflow.system.errors import ShapeError, UnsupportedError
 
 RNG = np.random.default_rng(0)
 

@@ -9,19 +9,19 @@ import paths
 import pytest
 from evaluate import check_gradient, check_gradient_kernels, check_kernel, run_kernel
 
-from tileflow.errors import OptionError, ShapeError
 from tileflow.graph import OPS, Builder, Graph, TensorType, verify
+from tileflow.graph.work import Contraction
 from tileflow.kernels.gemm import Problem, Serial, matmul_calls
 from tileflow.kernels.gemm.blocking import blocking
 from tileflow.kernels.gemm.problem import simplify
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import In, Out, Work
 from tileflow.ops.matmul import MODES
-from tileflow.program import Batching, Program
+from tileflow.program.program import Batching, Program
+from tileflow.system.errors import OptionError, ShapeError
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 from tileflow.tiles.plans.plan import TileOptions
-from tileflow.work import Contraction
 
 CHANNELS = ("input_channels", "output_channels")
 

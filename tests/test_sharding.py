@@ -12,10 +12,10 @@ from tile_models import build, mlp
 
 import tileflow
 from tileflow import nn
-from tileflow.errors import OptionError
 from tileflow.graph import Graph, TensorType, verify
 from tileflow.optim import LAMB, SGD, Adam, AdamW, Optimizer
-from tileflow.program import Program
+from tileflow.program.program import Program
+from tileflow.system.errors import OptionError
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import TileProgram, analyze
 from tileflow.tiles.plans.plan import TileOptions

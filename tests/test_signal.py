@@ -9,10 +9,10 @@ from onnx_models import model_of, node, port
 from peers import needs
 
 import tileflow
-from tileflow.errors import ShapeError
 from tileflow.graph import TensorType
 from tileflow.importers.onnx import wrap_model
 from tileflow.ops.signal import DFT, DIRECT, PRIME, STFT, mel_weights
+from tileflow.system.errors import ShapeError
 
 LENGTHS = (1, 2, 17, 600, 1024, 1021, 2 * 2053, 2053)
 """Direct, in two steps, a prime that is direct, a prime that is a convolution, and twice one."""

@@ -10,11 +10,11 @@ import paths
 import pytest
 from evaluate import run_kernel
 
-from tileflow.errors import ShapeError, TypeMismatchError
 from tileflow.graph import TensorType
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.squares import BLOCK
 from tileflow.ops.squares import SquareSum, SquareSums
+from tileflow.system.errors import ShapeError, TypeMismatchError
 
 SIZES = (1, 31, 32, 33, 0, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 77)
 

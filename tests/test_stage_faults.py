@@ -14,9 +14,9 @@ import row_sets
 
 import tileflow
 from tileflow import nn, optim
-from tileflow.errors import DataError, Interrupted
+from tileflow.program.schedule import Repeat, period
 from tileflow.runtime import engine
-from tileflow.schedule import Repeat, period
+from tileflow.system.errors import DataError, Interrupted
 
 STAGES: list[dict[str, Any]] = [{"strategy": "pipelined", "pipeline_splits": ("1", "2")},
                                 {"strategy": "pipelined", "pipeline_splits": ("1", "2"), "pipeline_schedule": "1f1b"},

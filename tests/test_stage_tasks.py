@@ -8,11 +8,11 @@ import pytest
 
 import tileflow
 from tileflow import nn
-from tileflow.errors import TrainingError
 from tileflow.lower.row import Operand
 from tileflow.lower.tasks import beside, tasks, turns
+from tileflow.program.schedule import Fold, Repeat, Run, Wave
 from tileflow.runtime import budget, engine
-from tileflow.schedule import Fold, Repeat, Run, Wave
+from tileflow.system.errors import TrainingError
 
 SPLITS = {"strategy": "pipelined", "pipeline_splits": ("1", "3", "5"), "auto_round_num_ipus": True}
 

@@ -12,9 +12,9 @@ from random_strategies import Images
 
 import tileflow
 from tileflow.lower import plan
-from tileflow.program import Batching
-from tileflow.schedule import Atomic, Fold, Refresh, Repeat, Run, Step, Steps, Wave, depths, in_one_memory, in_waves, overwritten, period
-from tileflow.staging import Staging
+from tileflow.program.program import Batching
+from tileflow.program.schedule import Atomic, Fold, Refresh, Repeat, Run, Step, Steps, Wave, depths, in_one_memory, in_waves, overwritten, period
+from tileflow.program.staging import Staging
 from tileflow.strategy.cut import BUILDERS
 from tileflow.strategy.order import Parts
 from tileflow.strategy.phased import numbers

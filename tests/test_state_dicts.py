@@ -12,8 +12,8 @@ from peers import needs
 
 import tileflow
 from tileflow import nn, optim
-from tileflow.errors import CheckpointError, DataError, OptionError, TileflowError
 from tileflow.optim import schedules
+from tileflow.system.errors import CheckpointError, DataError, OptionError, TileflowError
 
 ROWS = 24
 draw = np.random.default_rng(5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 
 from tileflow.graph import State, TensorType, Value
-from tileflow.room import room
+from tileflow.memory.alignment import room
 from tileflow.state import Session
 
 

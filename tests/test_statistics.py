@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 import tileflow
-from tileflow import files, nn, optim
-from tileflow.errors import CheckpointError, OptionError
+from tileflow import nn, optim
 from tileflow.report.statistics import SCALES, Tensor, best, lost, render
 from tileflow.runtime import statistics
 from tileflow.runtime.run_folder import CHECKPOINT, FAILED
 from tileflow.runtime.statistics import LOG, PAGE, figures, measured, read
+from tileflow.system import files
+from tileflow.system.errors import CheckpointError, OptionError
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((48, 6)).astype(np.float32)

@@ -12,18 +12,33 @@ import pytest
 
 import tileflow
 from tileflow import nn
-from tileflow.errors import OptionError
 from tileflow.kernels.elementwise.loops import EmittedLeaf
-from tileflow.program import Batching
+from tileflow.program.program import Batching
+from tileflow.program.schedule import (
+    Fold,
+    Repeat,
+    Run,
+    Stream,
+    Wave,
+    depths,
+    elapsed,
+    from_data,
+    in_one_memory,
+    key,
+    period,
+    to_data,
+    unrolled,
+    visits,
+)
+from tileflow.program.staging import Staging
 from tileflow.report import gantt, pagedata
-from tileflow.schedule import Fold, Repeat, Run, Stream, Wave, depths, elapsed, from_data, in_one_memory, key, period, to_data, unrolled, visits
-from tileflow.staging import Staging
 from tileflow.strategy import automatic, phased, pipelined
 from tileflow.strategy.balance import Holding, balanced
 from tileflow.strategy.order import Parts
 from tileflow.strategy.phased import numbers, phase_ids
 from tileflow.strategy.rules import counted_stages, ipus_for
 from tileflow.strategy.stages import AutoStage, ParallelPhasedExecution, Phase, PipelinedExecution, SerialPhasedExecution, ShardedExecution, Stage
+from tileflow.system.errors import OptionError
 
 MODES = ("always_live", "off_chip_after_fwd", "off_chip_after_fwd_no_overlap", "off_chip_after_each_phase")
 FOUR = PipelinedExecution(Stage("a").ipu(0), Stage("b").ipu(1), Stage("c").ipu(2), Stage("d").ipu(3))

@@ -8,11 +8,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tileflow
 from tileflow import cli, nn
-from tileflow.errors import DataError, OptionError
-from tileflow.options import Options
+from tileflow.options.options import Options
 from tileflow.runtime import synthetic
 from tileflow.runtime.data import Dataset
 from tileflow.runtime.source import OnnxSource
+from tileflow.system.errors import DataError, OptionError
 
 
 def test_like_data():

@@ -15,9 +15,9 @@ from onnx_models import model_of, node, port
 
 import tileflow
 from tileflow import cli
-from tileflow.errors import OptionError
-from tileflow.terminal import say
-from tileflow.text import one_line, printable
+from tileflow.system.errors import OptionError
+from tileflow.system.terminal import say
+from tileflow.system.text import one_line, printable
 
 TAKEN_OUT = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 EVIL = "\x00\x07\x08\x1b[31m\x9b2J\r\x7f\x85\u00ad\u061c\u200b\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069\ufeff\ud800\U000e0041"

@@ -19,12 +19,12 @@ from onnx import TensorProto, helper
 
 import tileflow
 from tileflow import nn, optim
-from tileflow.errors import TileflowError
 from tileflow.loss.named import find
 from tileflow.onnx_backend import Backend
 from tileflow.runtime.evaluate import EvaluationModel
 from tileflow.runtime.source import NetSource
 from tileflow.state import Turn, build
+from tileflow.system.errors import TileflowError
 
 ROOT = Path(__file__).parent.parent
 THREADS = 8

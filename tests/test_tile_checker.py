@@ -13,7 +13,7 @@ from tile_checker import violations
 from tile_models import alone
 from tile_zoo import ZOO
 
-from tileflow.program import Program
+from tileflow.program.program import Program
 from tileflow.tiles.hardware.chip import Chip, MatrixUnit, chip
 from tileflow.tiles.limits import square_matmul
 from tileflow.tiles.machine import TileProgram, analyze

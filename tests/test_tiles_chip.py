@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from tileflow.errors import OptionError
+from tileflow.system.errors import OptionError
 from tileflow.tiles.hardware.chip import CHIPS, Chip, MatrixUnit, chip, device_dtype
 from tileflow.tiles.hardware.exchange import exchange_cycles
 

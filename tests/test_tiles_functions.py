@@ -9,15 +9,15 @@ from tile_models import alone
 
 import tileflow.ops  # noqa: F401   (registers the operators)
 from tileflow.graph import OPS, Builder, Graph, TensorType
+from tileflow.graph.work import Work
 from tileflow.kernels.elementwise.expr import OPERATIONS
 from tileflow.ops.functions import CASTS
-from tileflow.program import Batching, Program
+from tileflow.program.program import Batching, Program
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.hardware.functions import FLOATS, vector_cycles
 from tileflow.tiles.machine import analyze
 from tileflow.tiles.plans.plan import TileOptions
 from tileflow.tiles.plans.spread import on_device, worker_cycles
-from tileflow.work import Work
 
 ONE = chip("gc200").variant(name="one", tiles=1)
 

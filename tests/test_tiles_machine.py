@@ -18,11 +18,12 @@ from tile_models import PROGRAMS, Mixer, Residual, alone, build, lenet, mlp
 
 import tileflow.nn as nn
 from tileflow import exact
-from tileflow.errors import OutOfTileMemoryError
 from tileflow.exact.boxes import parts_of
 from tileflow.graph import Op, verify
+from tileflow.graph.work import Gather, Scatter
 from tileflow.optim import Adam
-from tileflow.program import Program
+from tileflow.program.program import Program
+from tileflow.system.errors import OutOfTileMemoryError
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.levers import changed
 from tileflow.tiles.limits import bisect, largest_square_matmul, square_matmul
@@ -30,7 +31,6 @@ from tileflow.tiles.machine import TileProgram, analyze
 from tileflow.tiles.plans.plan import Phases, TileOptions
 from tileflow.tiles.program.recompute import recomputed
 from tileflow.tiles.system.streaming import streaming_cycles
-from tileflow.work import Gather, Scatter
 
 GC200, SMALL = chip("gc200"), chip("gc200").variant(name="small", tiles=16)
 DECLARED = list(declared())

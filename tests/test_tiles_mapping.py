@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 import tileflow.ops  # noqa: F401   (registers the operators)
 from tileflow.exact.boxes import parts_of, region, slices
+from tileflow.graph.work import Axis, Operand, Reduce, Window, Work, map_work
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.plans.mapping import Cut, Mapping, axis_step, linear, owned, slab
 from tileflow.tiles.plans.plan import OpPlan, Phases
 from tileflow.tiles.plans.spread import plan_spread
-from tileflow.work import Axis, Operand, Reduce, Window, Work, map_work
 
 
 def owners(mapping: Mapping) -> np.ndarray:

@@ -9,13 +9,13 @@ from operators import f
 from tile_models import PROGRAMS, Mixer, build, lenet, mlp
 
 from tileflow.graph import Builder, Graph, Origin, State, TensorType, Value
+from tileflow.graph.work import Map
 from tileflow.optim import SGD, Adam
-from tileflow.program import Batching, Program
+from tileflow.program.program import Batching, Program
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import TileProgram, analyze
 from tileflow.tiles.placing.memory import holdings, tiles_of
 from tileflow.tiles.plans.plan import OpPlan, Phases, TileOptions
-from tileflow.work import Map
 
 SMALL = chip("gc200").variant(name="small", tiles=16)
 

@@ -18,7 +18,7 @@ import tileflow
 import tileflow.nn as nn
 from tileflow.exact import check
 from tileflow.nn.tensor import Tensor
-from tileflow.program import Program
+from tileflow.program.program import Program
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import TileProgram, analyze
 from tileflow.tiles.plans.plan import TileOptions

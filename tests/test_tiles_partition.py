@@ -9,10 +9,11 @@ import math
 import numpy as np
 import pytest
 
-from tileflow.errors import OptionError
 from tileflow.graph.types import TensorType
+from tileflow.graph.work import Axis, Contraction, Operand, Window
 from tileflow.ops import conv as conv_ops
 from tileflow.ops.matmul import Gemm, MatMul
+from tileflow.system.errors import OptionError
 from tileflow.tiles.hardware.chip import Chip, MatrixUnit, chip
 from tileflow.tiles.plans.contraction import canonical, elements, intervals, step
 from tileflow.tiles.plans.cost import evaluate, reduction_rounds
@@ -21,7 +22,6 @@ from tileflow.tiles.plans.partition import explore, frontier_indices, partials_t
 from tileflow.tiles.plans.pins import plan_to_dict
 from tileflow.tiles.plans.plan import TileOptions
 from tileflow.tiles.plans.planner import export_plans, import_plans, plan_frontier, plan_layer, plan_work
-from tileflow.work import Axis, Contraction, Operand, Window
 
 SMALL = chip("gc200").variant(tiles=64)
 HALF, MIXED = TileOptions(precision="16.16"), TileOptions(precision="16.32")

@@ -17,7 +17,7 @@ from tileflow.exact import Tiles, check
 from tileflow.graph import OPS, TensorType, type_of
 from tileflow.nn.tensor import Tensor
 from tileflow.optim import AdamW
-from tileflow.program import Program
+from tileflow.program.program import Program
 from tileflow.tiles.hardware.chip import Chip, chip
 from tileflow.tiles.machine import analyze
 from tileflow.tiles.plans.lookup import Kept, plan_lookup

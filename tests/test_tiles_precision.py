@@ -10,7 +10,7 @@ import tileflow
 from tileflow import nn
 from tileflow.api.choices import Choice, compare, to_text
 from tileflow.cli import main
-from tileflow.errors import OptionError
+from tileflow.system.errors import OptionError
 
 ROOT = Path(__file__).parent.parent
 

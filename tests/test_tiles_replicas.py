@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import tileflow
 from tileflow import nn, report
-from tileflow.errors import OptionError
 from tileflow.report import gantt
+from tileflow.system.errors import OptionError
 from tileflow.tiles.hardware.chip import CHIPS, chip
 from tileflow.tiles.system.links import collective, crossing_cycles, waits
 

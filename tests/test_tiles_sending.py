@@ -11,12 +11,12 @@ from tile_models import build
 import tileflow.nn as nn
 from tileflow.exact.boxes import parts_of
 from tileflow.graph import OPS, TensorType
+from tileflow.graph.work import Axis, Operand, Window, Work
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 from tileflow.tiles.placing.sending import sent_elements
 from tileflow.tiles.plans.mapping import Cut, Mapping, linear, owned
 from tileflow.tiles.plans.plan import OpPlan, Phases
-from tileflow.work import Axis, Operand, Window, Work
 
 TILES = 24
 

@@ -12,13 +12,13 @@ import tileflow.ops  # noqa: F401   (registers the operators)
 from tileflow.exact.check import check
 from tileflow.exact.tiles import Tiles
 from tileflow.graph import OPS, Builder, Graph, TensorType
-from tileflow.program import Batching, Program
+from tileflow.graph.work import Stepwise
+from tileflow.program.program import Batching, Program
 from tileflow.tiles.hardware.chip import Chip, chip
 from tileflow.tiles.machine import TileProgram, analyze
 from tileflow.tiles.plans.mapping import owned
 from tileflow.tiles.plans.plan import OpPlan, Phases, TileOptions
 from tileflow.tiles.plans.stepwise import plan_stepwise
-from tileflow.work import Stepwise
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 KINDS: dict[str, dict[str, Any]] = {"RNN": {}, "GRU": {}, "GRU reset after": {"linear_before_reset": 1}, "LSTM": {"input_forget": 1},

@@ -9,9 +9,9 @@ import pytest
 import tileflow
 from bench import networks
 from tileflow import nn
-from tileflow.program import Batching
+from tileflow.program.program import Batching
+from tileflow.program.schedule import busy, elapsed, period, times
 from tileflow.report import gantt
-from tileflow.schedule import busy, elapsed, period, times
 from tileflow.strategy import pipelined
 from tileflow.strategy.order import Parts
 from tileflow.strategy.stages import PipelinedExecution, Stage

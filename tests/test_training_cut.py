@@ -12,8 +12,8 @@ from onnx_models import model_of, node, port
 from peers import needs
 
 import tileflow
-from tileflow.errors import OptionError, ShapeError, TrainingError, UnsupportedError
 from tileflow.importers.onnx import wrap_model
+from tileflow.system.errors import OptionError, ShapeError, TrainingError, UnsupportedError
 
 DRAW = np.random.default_rng(7)
 W, V = DRAW.standard_normal((5, 4)).astype(np.float64), DRAW.standard_normal((4, 3)).astype(np.float64)

@@ -9,7 +9,7 @@ from peers import needs
 
 import tileflow
 from tileflow import nn
-from tileflow.errors import OptionError
+from tileflow.system.errors import OptionError
 
 torch = needs("torch")
 

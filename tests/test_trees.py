@@ -12,10 +12,10 @@ from onnx.reference import ReferenceEvaluator
 from onnx_models import imported, node
 from peers import needs
 
-from tileflow.errors import ModelError, ShapeError, TileflowError, UnsupportedError
 from tileflow.importers.onnx import load_model
 from tileflow.onnx_backend import Backend
-from tileflow.program import Batching, Program
+from tileflow.program.program import Batching, Program
+from tileflow.system.errors import ModelError, ShapeError, TileflowError, UnsupportedError
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 
@@ -239,8 +239,8 @@ def test_bits_depend_neither_on_threads_nor_on_the_rest_of_the_batch() -> None:
 
 def test_no_gradient_passes_trees() -> None:
     graph = imported(tree_model("TreeEnsembleRegressor", random_trees(5, 3, MODES, 1), rows=4)).graph
-    from tileflow.autograd import gradients
     from tileflow.graph import Builder
+    from tileflow.passes.autograd import gradients
     with pytest.raises(UnsupportedError, match="trees are constant between their thresholds"):
         gradients(graph, Builder(graph).ReduceSum(graph.outputs[0], keepdims=0), [graph.inputs[0]])
 

@@ -20,16 +20,17 @@ import pytest
 from tile_programs import program
 
 import tileflow
-from tileflow import cli, simulate
-from tileflow.errors import DataError, OptionError, OutOfTileMemoryError, TileflowError
-from tileflow.options import Options
-from tileflow.progress import TuneBar
+from tileflow import cli
+from tileflow.exploration import simulate
+from tileflow.exploration.simulate import write_plans
+from tileflow.graph.work import Contraction
+from tileflow.options.options import Options
 from tileflow.report import _write
-from tileflow.simulate import write_plans
+from tileflow.runtime.progress import TuneBar
+from tileflow.system.errors import DataError, OptionError, OutOfTileMemoryError, TileflowError
 from tileflow.tiles import tune
 from tileflow.tiles.hardware.chip import CHIPS
 from tileflow.tiles.plans.plan import OpPlan, Phases, TileOptions, TileStep
-from tileflow.work import Contraction
 
 MODEL = "digits_cnn.onnx"
 GRID = (0.0, 0.25, 0.5, 1.0)

@@ -10,8 +10,8 @@ from onnx import GraphProto, ModelProto, NodeProto, helper
 from onnx_models import compare, imported, model_of, node, port, run
 
 import tileflow
-from tileflow.errors import UnsupportedError
 from tileflow.importers.onnx import wrap_model
+from tileflow.system.errors import UnsupportedError
 
 RNG = np.random.default_rng(5)
 TABLE = RNG.standard_normal((11, 3)).astype(np.float32)

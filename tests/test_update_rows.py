@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tileflow.errors import TileflowError
 from tileflow.graph import Builder, Graph, Origin, State, TensorType, Value
 from tileflow.kernels.machine.guard import copy
 from tileflow.lower import batched_updates as ordering
@@ -16,13 +15,14 @@ from tileflow.lower.row import Operand, Place, Row
 from tileflow.optim.rounding import stochastic
 from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold
-from tileflow.program import Batching, Program
+from tileflow.program.program import Batching, Program
+from tileflow.program.schedule import Atomic, Repeat, Run
 from tileflow.runtime import tables
 from tileflow.runtime.binding import Bound
 from tileflow.runtime.executable import Host, make_engine
 from tileflow.runtime.together import gather
-from tileflow.schedule import Atomic, Repeat, Run
 from tileflow.state import Session
+from tileflow.system.errors import TileflowError
 
 SHAPES = [(5,), (40, 30), (), (64,), (3, 50), (70, 70), (129,), (1000,)]
 

@@ -15,12 +15,12 @@ from test_half import model as half_classifier
 
 import tileflow
 from tileflow import exact, nn, optim
-from tileflow.errors import CheckpointError, TrainingError, WeightsLostError
 from tileflow.importers.onnx import wrap_model
+from tileflow.memory.alignment import room
 from tileflow.optim.transform import Chain, Transform
-from tileflow.room import room
 from tileflow.runtime.binding import bind
 from tileflow.runtime.checkpoint import load_tensors, save_tensors
+from tileflow.system.errors import CheckpointError, TrainingError, WeightsLostError
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 

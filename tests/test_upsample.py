@@ -16,7 +16,7 @@ from tileflow.kernels.conv import PLANAR, choose
 from tileflow.kernels.isa import cpu
 from tileflow.ops.conv import ConvInputGrad
 from tileflow.ops.resize import Repeat, RepeatGrad
-from tileflow.program import Batching
+from tileflow.program.program import Batching
 from tileflow.runtime.executable import Host, make_engine
 from tileflow.state import Session
 

@@ -11,7 +11,7 @@ from onnx_models import model_of, node, port
 
 import tileflow
 from tileflow import nn
-from tileflow.errors import DataError, OptionError
+from tileflow.system.errors import DataError, OptionError
 
 X = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
 Y = np.arange(8) % 3

@@ -12,8 +12,8 @@ from peers import needs
 
 import tileflow
 from tileflow import nn, optim
-from tileflow.errors import DataError, Interrupted, OptionError, ShapeError
 from tileflow.runtime.trainer import Trainer
+from tileflow.system.errors import DataError, Interrupted, OptionError, ShapeError
 
 draw = np.random.default_rng(3)
 SIZES = [(5, 7), (4, 4), (9, 12), (5, 7), (3, 2), (9, 5), (6, 11)]

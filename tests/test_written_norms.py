@@ -14,10 +14,10 @@ from onnx import TensorProto, helper
 from peers import needs
 
 import tileflow
-from tileflow.errors import ShapeError
 from tileflow.graph import Builder, Graph, Hints, Origin, TensorType, Value, verify
 from tileflow.importers.onnx import import_graph, wrap_model
 from tileflow.passes.gather import gather
+from tileflow.system.errors import ShapeError
 
 N, C, G, H, W = 2, 6, 3, 4, 5
 Change = dict[str, Any]

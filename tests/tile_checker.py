@@ -26,10 +26,10 @@ import numpy as np
 
 from tileflow.exact.boxes import ROWS, cut
 from tileflow.graph import Value
+from tileflow.graph.work import Axis, Contraction, Gather, Map, Move, Operand, Reduce, Scatter, Stepwise, Window, Work
 from tileflow.tiles.hardware.chip import ITEMSIZE, device_dtype
 from tileflow.tiles.machine import TileProgram
 from tileflow.tiles.plans.plan import TileStep
-from tileflow.work import Axis, Contraction, Gather, Map, Move, Operand, Reduce, Scatter, Stepwise, Window, Work
 
 Array = np.ndarray
 LARGEST = 1 << 22

@@ -12,7 +12,7 @@ from tileflow.loss import find
 from tileflow.nn.module import record
 from tileflow.nn.tensor import Tensor
 from tileflow.optim import SGD, Adam, Optimizer
-from tileflow.program import Batching, Program
+from tileflow.program.program import Batching, Program
 
 
 def build(net: nn.Module, shape: tuple[int, ...], training: bool = True, accumulation: int = 1, optimizer: Optimizer | None = None,

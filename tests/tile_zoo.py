@@ -14,7 +14,7 @@ from tileflow.nn import functional
 from tileflow.nn.module import record
 from tileflow.nn.tensor import Tensor, cat
 from tileflow.optim import SGD, Adam
-from tileflow.program import Batching, Program
+from tileflow.program.program import Batching, Program
 
 
 class Block(nn.Module):

@@ -1,11 +1,13 @@
 """tileflow: train and run the ONNX file you already have, on a plain CPU."""
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .errors import TileflowError, TileflowWarning
-from .version import VERSION
+from .system import errors
+from .system.errors import TileflowError, TileflowWarning
+from .system.version import VERSION
 
 if TYPE_CHECKING:
     from . import nn, optim
@@ -26,20 +28,22 @@ if TYPE_CHECKING:
         tune_available_memory,
     )
     from .exploration import Exploration
+    from .exploration.simulate import TileCompilation, TuneResult
     from .nn import autocast
-    from .options import Options
-    from .policy import Policy
+    from .options.options import Options
+    from .precision.policy import Policy
     from .runtime.data import AsynchronousDataAccessor, DataLoader, Dataset
-    from .simulate import TileCompilation, TuneResult
 
 __version__ = VERSION
+sys.modules[f"{__name__}.errors"] = errors         # also a public name: `from tileflow.errors import OptionError`
 _LAZY = {
     "train": "api", "infer": "api", "compile": "api", "training_model": "api", "inference_model": "api", "load": "api",
     "load_state": "api", "save_state": "api", "save_onnx": "api", "grad": "api", "gradient_model": "api",
-    "tune_available_memory": "api", "explore": "api", "Exploration": "exploration", "TuneResult": "simulate", "TileCompilation": "simulate",
-    "TrainResult": "api", "Options": "options", "DataLoader": "runtime.data",
+    "tune_available_memory": "api", "explore": "api", "Exploration": "exploration", "TuneResult": "exploration.simulate",
+    "TileCompilation": "exploration.simulate",
+    "TrainResult": "api", "Options": "options.options", "DataLoader": "runtime.data",
     "AsynchronousDataAccessor": "runtime.data", "Dataset": "runtime.data", "nn": "nn", "optim": "optim",
-    "autocast": "nn", "Policy": "policy",
+    "autocast": "nn", "Policy": "precision.policy",
 }
 """Public names and where they live; loaded at first use, so that `import tileflow` and `tileflow --help` are quick."""
 __all__ = [
@@ -53,7 +57,7 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'tileflow' has no attribute {name!r}")
     module = import_module(f"{__name__}.{_LAZY[name]}")
-    found = module if _LAZY[name] == name else getattr(module, name)
+    found = module if _LAZY[name].rpartition(".")[2] == name else getattr(module, name)
     globals()[name] = found
     return found
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 
-from .autograd import gradients, losses, reached
-from .errors import OptionError, UnsupportedError
 from .graph import Builder, Graph, Origin, State, Value, verify
 from .graph.collector import without_collector
 from .optim import Optimizer, rounding
@@ -16,6 +14,7 @@ from .optim.adapting import adapt
 from .optim.base import Averaged, build_fold, build_update
 from .optim.scaling import Scaling, loss_scale
 from .passes.autocast import autocast
+from .passes.autograd import gradients, losses, reached
 from .passes.casts import shorten_casts
 from .passes.checkpoint import keep_results, mark_checkpoints
 from .passes.cse import cse
@@ -24,10 +23,11 @@ from .passes.gather import gather
 from .passes.partials import require_halves, set_partials
 from .passes.serialize import serialize
 from .passes.split import hoist, split_fold
-from .precision import Precision
-from .program import Batching, Program
-from .replicas import Grouping, copy_of, grouped, own_states, refuse_written
+from .precision.types import Precision
+from .program.program import Batching, Program
+from .program.replicas import Grouping, copy_of, grouped, own_states, refuse_written
 from .strategy.mark import Marking
+from .system.errors import OptionError, UnsupportedError
 
 Loss = Callable[[Builder, Sequence[Value]], Value]
 """Builds a loss from the model's outputs; makes the inputs it needs (labels) itself and returns the loss."""

@@ -89,8 +89,8 @@ class Problem:
 
     def ours(self, threads: int) -> Runner:
         """Our side. Raises Unsupported."""
-        from tileflow.errors import TileflowError
         from tileflow.graph.types import CODES
+        from tileflow.system.errors import TileflowError
         if self.dtype not in CODES:
             raise Unsupported(f"not supported yet: {self.dtype}")
         try:

@@ -79,7 +79,7 @@ class Model(Problem):
         return usual if optimised is None else max(usual, 4 * (self.error(optimised) or 0.0))
 
     def ours(self, threads: int) -> Runner:
-        from tileflow.errors import TileflowError
+        from tileflow.system.errors import TileflowError
         try:
             return _Ours(self, threads)
         except TileflowError as error:

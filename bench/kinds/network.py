@@ -76,7 +76,7 @@ class Network(Problem):
         return _model(self, threads, 0.1, self.updates, again)
 
     def ours(self, threads: int) -> Runner:
-        from tileflow.errors import TileflowError
+        from tileflow.system.errors import TileflowError
         try:
             return _OurTraining(self, threads) if self.which == "training" else _OurInference(self, threads)
         except TileflowError as error:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import TensorProto
 
-from tileflow.errors import ShapeError
 from tileflow.graph import Value
+from tileflow.system.errors import ShapeError
 
 from .site import Site
 from .versions import form

@@ -6,8 +6,8 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from tileflow.errors import ModelError, OptionError, ShapeError, TypeMismatchError, UnsupportedError
 from tileflow.graph import CODES, FLOATS, TensorType
+from tileflow.system.errors import ModelError, OptionError, ShapeError, TypeMismatchError, UnsupportedError
 
 from .model import OnnxModel, Port
 

@@ -6,8 +6,8 @@ import functools
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from tileflow.errors import ModelError
-from tileflow.text import one_line
+from tileflow.system.errors import ModelError
+from tileflow.system.text import one_line
 
 from .declared import DECLARED
 from .tensors import SHOWN, is_external, tensors_of

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from tileflow.errors import ModelError
+from tileflow.system.errors import ModelError
 
 from .model import title
 from .unfold import every_node, graphs_of

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto
 
-from tileflow.errors import ModelError, ShapeError, TileflowError, UnsupportedError
 from tileflow.graph import Region, Value
 from tileflow.graph.region import closed, draws
 from tileflow.ops.control import INDEX, If, Loop
 from tileflow.ops.shape import normal_axis
+from tileflow.system.errors import ModelError, ShapeError, TileflowError, UnsupportedError
 
 from .inner import Control, Inner, Results, Walker
 from .site import DynamicOperandError, Site

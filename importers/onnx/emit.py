@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import AttributeProto, NodeProto, defs, helper, numpy_helper
 
-from tileflow.errors import UnsupportedError
 from tileflow.graph import Node, Op, TensorType, Value
-from tileflow.text import one_line
+from tileflow.system.errors import UnsupportedError
+from tileflow.system.text import one_line
 
 from .checker import find_schema
 from .declared import ONNX_NAMES

@@ -13,9 +13,9 @@ import numpy as np
 from google.protobuf.message import EncodeError
 from onnx import ModelProto, StringStringEntryProto, TensorProto
 
-from tileflow.errors import CheckpointError, ModelError, TileflowError
-from tileflow.files import remedy, require_space, sync, sync_folder, temporary_prefix
 from tileflow.graph import NARROW
+from tileflow.system.errors import CheckpointError, ModelError, TileflowError
+from tileflow.system.files import remedy, require_space, sync, sync_folder, temporary_prefix
 
 from .checker import check_by_onnx
 from .inference_form import to_inference

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tileflow import memory
-from tileflow.errors import ModelError, TileflowError
 from tileflow.graph import HALVES, HIGHEST_RANK, OPS, Op, type_of
+from tileflow.memory import budget as memory
 from tileflow.ops.cast import Cast
 from tileflow.ops.elementwise import Elementwise
 from tileflow.ops.shape import Split, normal_axis
-from tileflow.text import one_line
+from tileflow.system.errors import ModelError, TileflowError
+from tileflow.system.text import one_line
 
 from .tensors import SHOWN, sparse_array
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, defs, helper
 
-from tileflow.errors import OptionError, UnsupportedError
 from tileflow.graph import Graph, Node, Value
 from tileflow.graph.composite import declares, expanded
 from tileflow.graph.copy import copied
-from tileflow.text import one_line
-from tileflow.version import VERSION
+from tileflow.system.errors import OptionError, UnsupportedError
+from tileflow.system.text import one_line
+from tileflow.system.version import VERSION
 
 from .checker import find_schema
 from .emit import NUMBERS, Emitter, Said, say

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
-from tileflow import memory
-from tileflow.errors import ModelError, OptionError
-from tileflow.text import one_line
+from tileflow.memory import budget as memory
+from tileflow.system.errors import ModelError, OptionError
+from tileflow.system.text import one_line
 
 from .load import wrap_model
 from .model import OnnxModel, title

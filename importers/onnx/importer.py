@@ -9,11 +9,11 @@ import numpy as np
 from onnx import GraphProto, NodeProto
 
 import tileflow.ops  # noqa: F401  (fills the registry)
-from tileflow import memory
-from tileflow.errors import ModelError, ShapeError, TileflowError, UnsupportedError
 from tileflow.graph import OPS, Graph, Origin, TensorType, Value, type_of, verify
 from tileflow.graph.collector import without_collector
-from tileflow.text import one_line
+from tileflow.memory import budget as memory
+from tileflow.system.errors import ModelError, ShapeError, TileflowError, UnsupportedError
+from tileflow.system.text import one_line
 
 from . import attention as _attention  # noqa: F401  (registers its form)
 from . import control as _control  # noqa: F401  (registers its forms)

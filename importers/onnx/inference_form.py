@@ -6,7 +6,7 @@ from typing import Any
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
 
-from tileflow.errors import ModelError
+from tileflow.system.errors import ModelError
 
 from .model import title
 

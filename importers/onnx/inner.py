@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 from onnx import GraphProto, NodeProto
 
-from tileflow.errors import UnsupportedError
 from tileflow.graph import Builder, Graph, TensorType, Value
+from tileflow.system.errors import UnsupportedError
 
 from .scope import Scope
 

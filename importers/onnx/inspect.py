@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tileflow.errors import OptionError, TileflowError
 from tileflow.graph import CODES, FLOATS, Graph
-from tileflow.text import one_line
+from tileflow.system.errors import OptionError, TileflowError
+from tileflow.system.text import one_line
 
 from .bind import OpenSizesError
 from .importer import import_graph

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tileflow.graph import Graph
-from tileflow.text import one_line
+from tileflow.system.text import one_line
 
 from .folded import folded_norms
 from .importer import Imported

@@ -9,11 +9,11 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
-from tileflow import memory
-from tileflow.errors import ModelError
 from tileflow.graph.collector import without_collector
-from tileflow.reading import open_regular
-from tileflow.text import one_line
+from tileflow.memory import budget as memory
+from tileflow.system.errors import ModelError
+from tileflow.system.reading import open_regular
+from tileflow.system.text import one_line
 
 from .checker import check_by_onnx
 from .consistent import check_consistent

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto
 
-from tileflow.text import one_line
+from tileflow.system.text import one_line
 
 from .tensors import dtype_name, external_location, folders_of, is_external, tensor_array, tensors_of
 

@@ -5,8 +5,8 @@ import onnx
 from onnx import ModelProto, helper
 from onnx.version_converter import ConvertError, convert_version
 
-from tileflow.errors import ModelError
-from tileflow.text import one_line
+from tileflow.system.errors import ModelError
+from tileflow.system.text import one_line
 
 from .checker import check_by_onnx
 from .tensors import SHOWN, is_external, tensors_of

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from onnx import NodeProto
 
-from tileflow.errors import UnsupportedError
 from tileflow.graph import OPS
+from tileflow.system.errors import UnsupportedError
 
 from .checker import schema_of
 from .fold import FOLDERS

@@ -7,11 +7,11 @@ import ml_dtypes
 import numpy as np
 from onnx import TensorProto
 
-from tileflow.errors import ModelError, UnsupportedError
 from tileflow.graph import FLOATS, OPS, Builder, Graph, Origin, State, TensorType, Value, check_reach, type_of
 from tileflow.ops.cast import Cast
 from tileflow.ops.shape import Reshape, Transpose
-from tileflow.text import one_line
+from tileflow.system.errors import ModelError, UnsupportedError
+from tileflow.system.text import one_line
 
 from .bind import Binding
 from .parameters import ResolvedModel

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from tileflow.errors import ShapeError
 from tileflow.graph import Value
 from tileflow.ops.shape import normal_axis
+from tileflow.system.errors import ShapeError
 
 from .join import joined
 from .site import Site

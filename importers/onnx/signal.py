@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tileflow.errors import ModelError
 from tileflow.ops.signal import mel_weights
+from tileflow.system.errors import ModelError
 
 from .fold import fits
 from .site import Site

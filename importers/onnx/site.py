@@ -14,9 +14,9 @@ import onnx
 from onnx import AttributeProto, NodeProto, TensorProto
 from onnx.defs import OpSchema
 
-from tileflow.errors import ModelError, TypeMismatchError, UnsupportedError
 from tileflow.graph import FLOATS, HIGHEST_RANK, OPS, Builder, Op, TensorType, Value
-from tileflow.text import one_line
+from tileflow.system.errors import ModelError, TypeMismatchError, UnsupportedError
+from tileflow.system.text import one_line
 
 from .checker import schema_of
 from .declared import ONNX_NAMES

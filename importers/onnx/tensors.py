@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
-from tileflow import memory
-from tileflow.errors import ModelError, UnsupportedError
 from tileflow.graph import CODES, HIGHEST_RANK, NARROW
 from tileflow.graph.types import packing
-from tileflow.text import one_line
+from tileflow.memory import budget as memory
+from tileflow.system.errors import ModelError, UnsupportedError
+from tileflow.system.text import one_line
 
 DTYPES: dict[int, str] = {helper.np_dtype_to_tensor_dtype(np.dtype(name)): name for name in CODES}
 """ONNX element type numbers to the engine's names, for the types the engine has."""

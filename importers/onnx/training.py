@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tileflow.errors import ModelError, UnsupportedError
 from tileflow.graph import Builder, Value
 from tileflow.graph.backward import NoGradientError, backward
 from tileflow.ops import update_rules
 from tileflow.ops.update_rules import Rule
+from tileflow.system.errors import ModelError, UnsupportedError
 
 from .site import Site
 from .versions import form

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
-from tileflow.errors import ModelError
+from tileflow.system.errors import ModelError
 
 FREE, FACTOR = 20_000, 100
 """Nodes that any file may unfold into, and for each node that it holds."""

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from onnx import GraphProto, TensorProto
 
-from tileflow.errors import ShapeError
 from tileflow.graph import TensorType, Value
 from tileflow.graph.types import broadcast_shapes
 from tileflow.ops.quantize import BOUNDS, QuantizeLinear
 from tileflow.ops.shape import normal_axes, normal_axis
+from tileflow.system.errors import ShapeError
 
 from .fold import rounding
 from .inner import Control, Results

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tileflow.errors import OptionError
 from tileflow.graph import State, Value
+from tileflow.system.errors import OptionError
 
 from .parameters import ResolvedModel, listed, matches, quantized_weights, verdicts
 from .parameters.messages import BEFORE, HAS_NO_GRADIENT

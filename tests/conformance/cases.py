@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tileflow.errors import TileflowError
 from tileflow.importers.onnx.refused import UnsupportedNodesError
 from tileflow.onnx_backend import Backend
-from tileflow.text import one_line
+from tileflow.system.errors import TileflowError
+from tileflow.system.text import one_line
 
 PASS = "pass"
 REASON = 120

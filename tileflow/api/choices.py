@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import OptionError
-from ..options import Options, with_defaults
+from ..options.options import Options, with_defaults
 from ..report import Report
 from ..report.format import count, percent
 from ..report.text import table
+from ..system.errors import OptionError
 from .models import Modelish
 from .simulation import DEFAULT_MACHINE, compile
 

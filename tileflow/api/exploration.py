@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import compiler
-from ..errors import OptionError, TileflowError
 from ..exploration import Exploration, ExplorationInterrupted, Point
 from ..exploration.found import made
 from ..exploration.grid import Setting, check_effects, program_key, settings
 from ..exploration.point import FAILED, FITS, OUT_OF_MEMORY
 from ..importers.onnx import fixed_batch
 from ..nn import Module
-from ..options import Options, renamed, with_defaults
-from ..text import one_line
+from ..options.options import Options, renamed, with_defaults
+from ..options.uses import AXES
+from ..system.errors import OptionError, TileflowError
+from ..system.text import one_line
 from ..tiles.system.ipus import counts
 from ..tiles.tiled import TileProgram
-from ..uses import AXES
 from .models import Modelish, load, model_name
 from .simulation import DEFAULT_MACHINE, bytes_per_ipu, compiled
 
@@ -105,7 +105,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         """Check what can be checked before anything is compiled: machines, and options that contradict one another."""
-        from .. import simulate
+        from ..exploration import simulate
         for setting in self.settings:
             simulate.machine(setting.options)
             simulate.tile_options(setting.options)
@@ -138,7 +138,7 @@ class _Run:
             return error
 
     def _point(self, setting: Setting, program: compiler.Compilation | Exception) -> Point:
-        from .. import simulate
+        from ..exploration import simulate
         failed = Point(setting.values, setting.training, FAILED, options=setting.options)
         if isinstance(program, Exception):
             return replace(failed, reason=_sentence(program))

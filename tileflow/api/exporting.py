@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ModelError
 from ..importers.onnx import Form
 from ..nn import Module
-from ..options import Options
+from ..options.options import Options
 from ..runtime.source import NetSource
 from ..runtime.trained_file import write_network
+from ..system.errors import ModelError
 from .models import Modelish, chosen_options, chosen_progress, given_arrays, shared_source_of
 
 

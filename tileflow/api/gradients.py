@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from .. import compiler
-from ..errors import DataError, OptionError
 from ..nn import Parameter
-from ..options import Options
+from ..options.options import Options
 from ..runtime.gradient_model import GradientModel
 from ..runtime.model import Progress
 from ..runtime.source import NetSource, OnnxSource
+from ..system.errors import DataError, OptionError
 from .models import Modelish, chosen_options, chosen_progress, given_arrays, shared_source_of
 
 Wrt = str | Parameter | Sequence[str | Parameter] | None

@@ -7,9 +7,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from ..errors import TileflowWarning
 from ..runtime.trainer import Reporter
-from ..text import one_line
+from ..system.errors import TileflowWarning
+from ..system.text import one_line
 
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from .. import memory
-from ..errors import DataError, OptionError
 from ..feed.items import Stream
 from ..graph import TensorType, kind_of
 from ..importers.onnx import DynamicOperandError
-from ..options import Options
+from ..memory import budget as memory
+from ..options.options import Options
 from ..runtime.data import Data, DataLoader, Dataset, check_given, open_data
 from ..runtime.executable import Host
 from ..runtime.model import InferenceModel, Progress
 from ..runtime.preprocessing import Preprocessing
 from ..runtime.source import OnnxSource, Source
-from ..text import one_line
+from ..system.errors import DataError, OptionError
+from ..system.text import one_line
 from .models import Modelish, chosen_options, chosen_progress, source_of
 
 

@@ -5,14 +5,14 @@ from math import prod
 
 import numpy as np
 
-from ..errors import DataError
 from ..importers.onnx import OnnxModel
 from ..loss import choose
 from ..metrics import Collector, defaults
-from ..options import Options
+from ..options.options import Options
 from ..runtime.data import Dataset
 from ..runtime.labels import look, ready
 from ..runtime.source import OnnxSource
+from ..system.errors import DataError
 
 OF_NUMBERS = ("mae", "rmse", "r2")
 """What is measured of numbers where nothing else was asked for: infer has no loss to show."""

@@ -13,20 +13,20 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from .. import compiler
-from ..errors import DataError, ModelError, OptionError
 from ..importers.onnx import OnnxModel, load_model, with_classes
 from ..nn import Module
 from ..optim import Optimizer
 from ..optim.choose import CLASSES
-from ..options import Options, declarations, renamed, with_defaults
-from ..packaged import model_path
-from ..reading import open_regular
+from ..options.options import Options, declarations, renamed, with_defaults
+from ..options.uses import check_layers, check_use
 from ..runtime.model import InferenceModel, Progress
 from ..runtime.source import NetSource, OnnxSource, Source
 from ..runtime.training_model import TrainingModel
 from ..state import Session
-from ..text import one_line
-from ..uses import check_layers, check_use
+from ..system.errors import DataError, ModelError, OptionError
+from ..system.reading import open_regular
+from ..system.text import one_line
+from .packaged import model_path
 
 Modelish = Module | OnnxModel | str | os.PathLike[str]
 
@@ -98,7 +98,7 @@ def chosen_optimizer(optimizer: Optimizer | str | None, options: Options) -> Opt
 def chosen_progress(progress: Progress | bool | None) -> Progress | None:
     """What is called while kernels are compiled: a function, or the bar that the command shows for True (OptionError for anything else)."""
     if isinstance(progress, bool):
-        from ..progress import CompileBar
+        from ..runtime.progress import CompileBar
         return CompileBar(True) if progress else None
     if progress is not None and not callable(progress):
         raise OptionError(f"progress must be true, false or a function (kernel, done, total), not {_what(progress)}.")

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import compiler
-from ..errors import DataError, OptionError
 from ..graph import Graph, TensorType, type_of
 from ..importers.onnx import OnnxModel, fixed_batch
 from ..loss import find, without_labels
 from ..nn import Module
 from ..optim import from_options
 from ..optim.scaling import Scaling
-from ..options import Options
-from ..precision import Precision
-from ..program import Batching
+from ..options.options import Options
+from ..precision.types import Precision
+from ..program.program import Batching
 from ..runtime.source import NetSource, OnnxSource, as_array
 from ..strategy.mark import Marking
+from ..system.errors import DataError, OptionError
 from .models import Modelish, chosen_options, load, model_name
 
 if TYPE_CHECKING:
-    from ..simulate import TuneResult
+    from ..exploration.simulate import TuneResult
 
 DEFAULT_MACHINE = "gc200"
 
@@ -61,7 +61,7 @@ def compile(model: Modelish, options: Options | None = None, *, training: bool =
     found = compiled(model, chosen, training, inputs, stop_after)
     if chosen.machine is None or stop_after is not None:
         return found
-    from .. import simulate
+    from ..exploration import simulate
     return simulate.compile_tiles(found, chosen, model=model_name(model), folder=report, allow_out_of_memory=allow_out_of_memory,
                                   made=_maker(model, found, training, inputs), levers=levers)
 
@@ -87,7 +87,7 @@ def tune_available_memory(model: Modelish, options: Options | None = None, *, tr
     chosen = chosen_options("tune", options, changes, training)
     if chosen.machine is None:
         chosen = chosen.clone(machine=DEFAULT_MACHINE)
-    from .. import simulate
+    from ..exploration import simulate
     simulate.machine(chosen)
     given = chosen.available_memory_proportion
     if chosen.given("available_memory_proportion", files=False) and (not isinstance(given, Mapping) or "*" in given):
@@ -151,7 +151,7 @@ def _rows(given: Any, before: int, rows: int) -> Any:
 
 def bytes_per_ipu(chosen: Options) -> int:
     """What the tiles of one IPU hold."""
-    from .. import simulate
+    from ..exploration import simulate
     chip = simulate.machine(chosen)
     return chip.tiles * chip.usable_bytes
 

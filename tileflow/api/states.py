@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CheckpointError
 from ..runtime.checkpoint import load_checkpoint, save_tensors
+from ..system.errors import CheckpointError
 
 PARTS = "tileflow.parts"
 """Metadata: the names of the tables that a file holds, as a JSON list. Tensors then are called <table>/<name>."""

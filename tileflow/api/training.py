@@ -10,15 +10,13 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from ..errors import CheckpointError, DataError, ModelError, OptionError, TileflowError, UnsupportedError
 from ..feed.items import Collate
-from ..files import remove_link
 from ..importers.onnx import Form, OnnxModel, UnsupportedNodesError
 from ..loss import AS_CHOSEN, Build, choose
 from ..metrics import View, check_names, defaults
 from ..metrics.named import Function
 from ..optim import Optimizer
-from ..options import MEASURED_TWICE, Options
+from ..options.options import MEASURED_TWICE, Options
 from ..runtime import synthetic
 from ..runtime.data import DataLoader, Dataset, check_given, open_data, open_more
 from ..runtime.history import Epoch
@@ -32,7 +30,9 @@ from ..runtime.trained_file import rehearse, write_trained
 from ..runtime.trainer import Reporter, Silent, Trainer
 from ..runtime.training_cut import is_cut
 from ..runtime.training_model import TrainingModel
-from ..text import one_line
+from ..system.errors import CheckpointError, DataError, ModelError, OptionError, TileflowError, UnsupportedError
+from ..system.files import remove_link
+from ..system.text import one_line
 from .heard import Heard
 from .inference import measured, preprocessing_of, report_foreign
 from .models import Modelish, by_name, chosen_optimizer, chosen_options, source_of
@@ -194,7 +194,7 @@ def train(model: Modelish | None = None, options: Options | None = None, *more: 
     optimizer = chosen_optimizer(optimizer, chosen)
     built = loss if callable(loss) else None
     if reporter is None and chosen.progress:
-        from ..progress import TrainPrinter
+        from ..runtime.progress import TrainPrinter
         printer = TrainPrinter(True)
         try:
             return _train(model, chosen, data, test_data, collate_fn, optimizer, built, metrics, cast(Reporter, Heard(printer)))

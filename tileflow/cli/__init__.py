@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import NoUpdateError, TileflowError
-from ..terminal import say
-from ..text import one_line
+from ..system.errors import NoUpdateError, TileflowError
+from ..system.terminal import say
+from ..system.text import one_line
 from .arguments import model_path, options_of
 from .exit import INTERNAL_ERROR, INTERRUPTED, NO_UPDATE, OK, USER_ERROR
 from .parser import DEBUG, make_parser, parse

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..declaration import Declaration
-from ..errors import OptionError
-from ..kinds import Flag
-from ..options import GROUPS, Options, declarations, with_defaults
-from ..packaged import PACKAGED_MODELS, model_path
-from ..terminal import say
-from ..uses import check_use, used_by
+from ..api.packaged import PACKAGED_MODELS, model_path
+from ..options.declaration import Declaration
+from ..options.kinds import Flag
+from ..options.options import GROUPS, Options, declarations, with_defaults
+from ..options.uses import check_use, used_by
+from ..system.errors import OptionError
+from ..system.terminal import say
 
 __all__ = ["add_model", "add_options", "add_simulation", "model_path", "options_of", "say_where"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..errors import OptionError, OutOfTileMemoryError
-from ..options import Options
-from ..terminal import say
+from ..options.options import Options
+from ..system.errors import OptionError, OutOfTileMemoryError
+from ..system.terminal import say
 from . import suggest
 from .arguments import add_model, add_options, add_simulation, model_path, options_of, say_where
 from .exit import OK, USER_ERROR

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..terminal import say
+from ..system.terminal import say
 from .exit import OK, USER_ERROR
 
 HELP = "check this installation and say how to mend what is wrong"
@@ -16,7 +16,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(_chosen: argparse.Namespace) -> int:
     """`tileflow doctor`."""
-    from ..doctor import examine
+    from .examination import examine
     examination = examine()
     say(examination.text())
     return USER_ERROR if examination.broken else OK

@@ -5,13 +5,13 @@ import argparse
 import sys
 from typing import Any
 
-from ..declaration import Declaration
-from ..errors import OptionError
-from ..kinds import Flag
-from ..options import Options, declarations
-from ..terminal import say
-from ..text import shown
-from ..uses import AXES, check_use
+from ..options.declaration import Declaration
+from ..options.kinds import Flag
+from ..options.options import Options, declarations
+from ..options.uses import AXES, check_use
+from ..system.errors import OptionError
+from ..system.terminal import say
+from ..system.text import shown
 from . import suggest
 from .arguments import BOTH, Several, add_model, add_options, model_path, options_of
 from .exit import INTERNAL_ERROR, OK, USER_ERROR
@@ -37,7 +37,7 @@ def run(chosen: argparse.Namespace) -> int:
     out = options.out or FOLDER
     from .. import api
     from ..exploration import ExplorationInterrupted
-    from ..progress import ExploreBar
+    from ..runtime.progress import ExploreBar
     bar = ExploreBar(sys.stderr.isatty() if options.progress is None else options.progress)
     try:
         found = api.explore(path, options, out=out, progress=bar, **axes)

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..environment import check_environment
-from ..errors import DataError, OptionError, TileflowError
-from ..terminal import say
-from ..text import one_line
+from ..system.environment import check_environment
+from ..system.errors import DataError, OptionError, TileflowError
+from ..system.terminal import say
+from ..system.text import one_line
 from .arguments import add_model, add_options, model_path, options_of
 from .exit import OK
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..importers.onnx import OnnxModel
-    from ..options import Options
+    from ..options.options import Options
     from ..runtime.data import Dataset
 
 PREDICTIONS = "predictions.npz"
@@ -44,12 +44,12 @@ def run(chosen: argparse.Namespace) -> int:
     if out.suffix != ".npz":
         raise OptionError(f"Option out must end in .npz, not {str(out)!r}: infer writes the outputs as one .npz file.")
     from .. import api
-    from ..files import atomic_write_bytes
     from ..importers.onnx import load_model
-    from ..progress import CompileBar
     from ..runtime.data import check_given, open_data
     from ..runtime.labels import numbered_as
     from ..runtime.preprocessing import Preprocessing
+    from ..runtime.progress import CompileBar
+    from ..system.files import atomic_write_bytes
     if options.data is None:
         raise DataError("There is no data to run on; give --data with a path, or the name digits.")
     model = load_model(path)

@@ -4,10 +4,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from ..errors import TileflowError
-from ..options import declarations
-from ..terminal import say
-from ..text import one_line
+from ..options.options import declarations
+from ..system.errors import TileflowError
+from ..system.terminal import say
+from ..system.text import one_line
 from .arguments import add_model, model_path, options_of
 from .exit import OK, USER_ERROR
 
@@ -61,14 +61,14 @@ def run(chosen: argparse.Namespace) -> int:
 
 def _losses(graph: Graph) -> list[str]:
     """What does not train, or not in full, because gradients of the model's first output end on their way, and where."""
-    from ..autograd import losses
+    from ..passes.autograd import losses
     trained = [s for s in graph.parameters if s.trainable]
     return losses(graph, graph.outputs[0], [s.input for s in trained], [s.name for s in trained])
 
 
 def _obstacle(graph: Graph) -> str | None:
     """Why no loss of the model's first output trains it; None where one does."""
-    from ..autograd import gradients, reached
+    from ..passes.autograd import gradients, reached
     result, trained = graph.outputs[0], [s for s in graph.parameters if s.trainable]
     if not result.type.is_float:
         return f"its first output, which a loss reads, is {result!r}; a model to train gives numbers with a gradient."

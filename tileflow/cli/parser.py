@@ -6,12 +6,12 @@ import difflib
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from ..errors import OptionError
-from ..options import Options, declarations, near_names
-from ..spellings import NOT_YET
-from ..uses import COMMANDS as VERBS
-from ..uses import check_use
-from ..version import VERSION
+from ..options.options import Options, declarations, near_names
+from ..options.spellings import NOT_YET
+from ..options.uses import COMMANDS as VERBS
+from ..options.uses import check_use
+from ..system.errors import OptionError
+from ..system.version import VERSION
 from . import compile, doctor, explore, infer, inspect, report, train, tune
 from .arguments import OPTIONS_FLAG
 

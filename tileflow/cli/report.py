@@ -5,8 +5,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..terminal import say
-from ..text import one_line
+from ..system.terminal import say
+from ..system.text import one_line
 from .arguments import say_where
 from .exit import OK
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import OutOfTileMemoryError
-from ..options import Options, declarations
-from ..terminal import say
-from ..uses import for_training, used_by
+from ..options.options import Options, declarations
+from ..options.uses import for_training, used_by
+from ..system.errors import OutOfTileMemoryError
+from ..system.terminal import say
 
 if TYPE_CHECKING:
     from ..tiles.tiled import TileProgram

@@ -4,9 +4,9 @@ from __future__ import annotations
 import argparse
 import warnings
 
-from ..environment import check_environment
-from ..errors import OptionError, TileflowWarning
-from ..terminal import say
+from ..system.environment import check_environment
+from ..system.errors import OptionError, TileflowWarning
+from ..system.terminal import say
 from . import suggest
 from .arguments import add_model, add_options, model_path, options_of
 from .exit import OK
@@ -30,7 +30,7 @@ def run(chosen: argparse.Namespace) -> int:
         raise OptionError("The following arguments are required: MODEL; see tileflow train --help.")
     path = None if chosen.model is None else model_path(chosen.model)
     from .. import api
-    from ..progress import TrainPrinter
+    from ..runtime.progress import TrainPrinter
     printer = TrainPrinter(options.progress)
     try:
         with warnings.catch_warnings():

@@ -5,8 +5,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..errors import OptionError, OutOfTileMemoryError
-from ..terminal import say
+from ..system.errors import OptionError, OutOfTileMemoryError
+from ..system.terminal import say
 from . import suggest
 from .arguments import add_model, add_options, add_simulation, model_path, options_of, say_where
 from .exit import OK
@@ -31,7 +31,7 @@ def run(chosen: argparse.Namespace) -> int:
     if out.suffix != ".toml":
         raise OptionError(f"Option out must end in .toml, not {str(out)!r}: tune writes the settings as a file of options.")
     from .. import api
-    from ..progress import TuneBar
+    from ..runtime.progress import TuneBar
     bar = TuneBar(sys.stderr.isatty() if options.progress is None else options.progress)
     try:
         found = api.tune_available_memory(path, options, training=chosen.training, report=chosen.report, evaluations=chosen.evaluations,

@@ -1,5 +1,5 @@
 """Tile-exact execution: a planned program run part by part, each tile seeing only what was brought to it."""
-from ..errors import TileMemoryError
+from ..system.errors import TileMemoryError
 from .arena import Arena
 from .check import Difference, Report, check, compare
 from .program import Result, alone, execute

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from ..errors import TileMemoryError
+from ..system.errors import TileMemoryError
 
 POISON = 0xFF             # NaN in every float type, -1 in integers
 ALIGN = 64

@@ -5,8 +5,8 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ..graph.work import Axis, Gather, Operand, Scatter, Window, Work
 from ..tiles.plans.plan import OpPlan
-from ..work import Axis, Gather, Operand, Scatter, Window, Work
 
 Range = tuple[int, int]
 Box = dict[str, Range]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..graph import Graph, Node, State, Value
-from ..program import Program
+from ..graph.work import Contraction, Gather, Map, Move, Operand, Reduce, Scatter, Window, Work
+from ..program.program import Program
 from ..tiles.plans.plan import OpPlan, node_name
-from ..work import Contraction, Gather, Map, Move, Operand, Reduce, Scatter, Window, Work
 from .program import execute, micro_batches
 from .tiles import Tiles, Traffic, work_of
 from .vertex import Streams, run_op

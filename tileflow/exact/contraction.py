@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..work import Contraction, Operand, Window
+from ..graph.work import Contraction, Operand, Window
 from .boxes import Box, Region, reaches_out, slides
 from .vertex import multiply
 

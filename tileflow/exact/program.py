@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..errors import DataError
 from ..graph import Graph, Node, Regional, Value
-from ..program import Program
-from ..schedule import Begin, Commit, Fold, Moment, Run, folded, per, unrolled
+from ..program.program import Program
+from ..program.schedule import Begin, Commit, Fold, Moment, Run, folded, per, unrolled
+from ..system.errors import DataError
 from ..tiles.plans.plan import OpPlan, Phases, node_name
 from .tiles import Tiles, Traffic
 from .vertex import Streams

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..graph import Op, TensorType
+from ..graph.work import Operand, Stepwise, Window
 from ..tiles.plans.plan import OpPlan
-from ..work import Operand, Stepwise, Window
 from .arena import Arena
 from .boxes import Box, Part, Region, parts_of
 

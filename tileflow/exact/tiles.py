@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..errors import DataError
 from ..graph import Builder, Graph, Node, Op, TensorType, Value, type_of
+from ..graph.work import Contraction, Gather, Operand, Reduce, Scatter, Stepwise, Work
 from ..kernels.dtypes import BITS
+from ..system.errors import DataError
 from ..tiles.plans.plan import OpPlan
-from ..work import Contraction, Gather, Operand, Reduce, Scatter, Stepwise, Work
 from . import contraction
 from .arena import Arena
 from .boxes import ROWS, Box, Part, Region, dense, extent, parts_of, region, slices, table_axis

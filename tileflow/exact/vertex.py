@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError
 from ..graph import Op, TensorType, type_of
 from ..kernels.dtypes import ELEMENTS
 from ..kernels.gemm import Problem, matmul_calls
 from ..kernels.isa import cpu
 from ..kernels.machine.call import Call, Const, In, Micro, Out, Seed, Work
 from ..kernels.quantized.product import calls as byte_calls
+from ..system.errors import DataError
 
 Array = np.ndarray
 Types = tuple[TensorType | None, ...]

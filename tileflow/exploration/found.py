@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..errors import Interrupted, ReportError
-from ..files import REMEDIES, atomic_write_bytes, remedy
-from ..version import VERSION
+from ..system.errors import Interrupted, ReportError
+from ..system.files import REMEDIES, atomic_write_bytes, remedy
+from ..system.version import VERSION
 from . import picture, text
 from .point import FIGURES, Points
 

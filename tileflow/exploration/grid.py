@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OptionError
-from ..kinds import Choice, Range
-from ..kinds import Integer as Whole
-from ..options import Options, declarations
-from ..text import shown
-from ..uses import AXES, OF_MACHINE_ALONE, check_use, for_training
+from ..options.kinds import Choice, Range
+from ..options.kinds import Integer as Whole
+from ..options.options import Options, declarations
+from ..options.uses import AXES, OF_MACHINE_ALONE, check_use, for_training
+from ..system.errors import OptionError
+from ..system.text import shown
 
 MOST = 10_000
 """Settings of an exploration."""

@@ -7,7 +7,7 @@ from html import escape
 
 from ..report import format as f
 from ..report.svg import BOTTOM, LEFT, RIGHT, TOP, Frame, size, text, ticks
-from ..text import one_line
+from ..system.text import one_line
 from .point import FAILED, Point, Points
 from .text import TITLES, label, named, varying, word
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..options import Options
+from ..options.options import Options
 
 FITS, OUT_OF_MEMORY, FAILED = "fits", "out of memory", "failed"
 

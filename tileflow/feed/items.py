@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..errors import DataError
+from ..system.errors import DataError
 
 Row = Any
 """What a data set gives for a row: an array or a number, a tuple of such (inputs, then the label), or a dict of such by name."""

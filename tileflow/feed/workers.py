@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ..errors import DataError
+from ..system.errors import DataError
 from . import wire
 from .worker import main
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from ..errors import UnsupportedError
+from ..system.errors import UnsupportedError
 from .builder import Builder
 from .composite import declares, expanded
 from .graph import Graph, Node, Origin, Value

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import TileflowError
+from ..system.errors import TileflowError
 from .graph import Graph, Node, Origin, Value
 from .op import OPS, Op
 from .types import TensorType, type_of

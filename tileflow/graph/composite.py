@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..work import Work
 from .builder import Builder
 from .graph import Graph, Node, Value
 from .op import Op
 from .types import type_of
+from .work import Work
 
 
 def declares(op: Op, method: str) -> bool:

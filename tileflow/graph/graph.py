@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..text import one_line
+from ..system.text import one_line
 from .hints import Hints
 from .op import Op
 from .types import TensorType

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, dataclass_tr
 
 import numpy as np
 
-from ..work import Work
 from .sample import Sample
 from .types import TensorType
+from .work import Work
 
 if TYPE_CHECKING:
     from ..kernels.isa.cpu import Cpu

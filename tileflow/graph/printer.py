@@ -1,7 +1,7 @@
 """A graph as text, one node a line."""
 from __future__ import annotations
 
-from ..text import one_line
+from ..system.text import one_line
 from .graph import Graph
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import TypeMismatchError
+from ..system.errors import TypeMismatchError
 from .builder import Builder
 from .copy import copied
 from .digest import digest

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import ml_dtypes  # noqa: F401  (teaches NumPy the name bfloat16; comes with onnx)
 import numpy as np
 
-from ..errors import DataError
 from ..kernels.dtypes import CODES, ELEMENTS, FLOATS, HALVES, NARROW
+from ..system.errors import DataError
 
 __all__ = ["CODES", "FLOATS", "HALVES", "HIGHEST_RANK", "NARROW", "TensorType", "broadcast_shapes", "check_reach", "dtype_of",
            "kind_of", "packing", "type_of", "widest"]

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..graph.op import Op, Types
 from ..graph.types import TensorType
+from ..graph.work import Work
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.pool import channels_last as kernels
@@ -31,7 +32,6 @@ from ..ops.pool import (
 )
 from ..ops.shape import Shape, present
 from ..ops.window import Windows
-from ..work import Work
 from .channels_last import ChannelsLast
 from .form import Form, HostOp, Record, channels_last, pooling, recorded
 

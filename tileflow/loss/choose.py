@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from ..errors import DataError, ModelError, OptionError
 from ..graph import TensorType, Value
-from ..options import Options
+from ..options.options import Options
+from ..system.errors import DataError, ModelError, OptionError
 from .base import Build, Loss
 from .classes import ClassLoss, class_axes
 from .head import Head, head_of

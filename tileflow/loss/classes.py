@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ..errors import OptionError, ShapeError
 from ..graph import Builder, TensorType, Value
 from ..metrics.view import Form, View
+from ..system.errors import OptionError, ShapeError
 from .base import LABELS, Loss, RowLosses, per_row
 from .head import head_of
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import DataError
+from ..system.errors import DataError
 from .base import Loss
 from .classes import ClassLoss
 from .numbers import NumberLoss

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..errors import OptionError
-from ..options import Options
+from ..options.options import Options
+from ..system.errors import OptionError
 from .base import AsLoss, Build, FunctionLoss, Loss
 from .classes import ClassLoss
 from .numbers import NumberLoss

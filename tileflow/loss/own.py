@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from ..errors import OptionError
 from ..graph import Builder, Graph, TensorType, Value
-from ..text import one_line
+from ..system.errors import OptionError
+from ..system.text import one_line
 from .base import Loss
 
 MARK = "IdentityLoss"

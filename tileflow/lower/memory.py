@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..graph import Value
-from ..room import BLOCK, room
+from ..memory.alignment import BLOCK, room
 
 MOST_ROOM = 8 * BLOCK
 

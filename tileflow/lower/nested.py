@@ -12,7 +12,7 @@ from ..kernels.elementwise.loops import elementwise_call
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import In, Out
 from ..kernels.machine.guard import clear
-from ..room import room
+from ..memory.alignment import room
 from .row import Choice, Count, Cycle, Item, Lowered, Move, Operand, Place, Row, copy_row, moved
 
 LowerRegion = Callable[[Graph, str, Callable[[Value], "Place | None"], "dict[Value, Place]"], Lowered]

@@ -15,7 +15,7 @@ from ..host.form import HostOp, Packed
 from ..host.form import packed as packed_form
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call
-from ..program import Program
+from ..program.program import Program
 from .prologue import SMALL, Prologue, fixed
 
 MOST_BYTES = 1 << 29

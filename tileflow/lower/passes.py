@@ -13,8 +13,8 @@ from functools import partial
 from ..graph import Graph, Value, verify, with_inside
 from ..host.rewrite import COMPOSITES, Outside, made_outside, rewrite
 from ..kernels.isa.cpu import Cpu
-from ..program import Program
-from ..schedule import atomic
+from ..program.program import Program
+from ..program.schedule import atomic
 from ..strategy.cut import staged
 from .anomaly import judged
 from .batched_updates import batch_updates

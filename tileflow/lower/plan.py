@@ -11,9 +11,9 @@ from ..graph.collector import without_collector
 from ..kernels.isa import cpu
 from ..kernels.machine import limits
 from ..kernels.machine.leaf import Leaf
-from ..program import Program
-from ..room import room
-from ..schedule import (
+from ..memory.alignment import room
+from ..program.program import Program
+from ..program.schedule import (
     Fold,
     Steps,
     Wave,

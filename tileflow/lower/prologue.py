@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..graph import Node, Value
-from ..program import Program
+from ..program.program import Program
 
 SMALL = 1 << 21
 """Bytes of a result that is kept from micro-batch to micro-batch whatever computing it anew takes."""

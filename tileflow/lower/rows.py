@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..arena import Arena, Interval
 from ..graph import Graph, Node, State, Value
 from ..kernels.dtypes import ELEMENTS
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, Const, In, Micro, Out, Position, Seed, Work
 from ..kernels.machine.leaf import Numbers
-from ..room import room
+from ..memory.alignment import room
+from ..memory.arena import Arena, Interval
 from .memory import MOST_ROOM, side_by_side
 from .nested import Nested
 from .row import Item, Lowered, Operand, Place, Row, copy_row

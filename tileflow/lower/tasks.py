@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-from ..schedule import Fold, Run, Steps, Wave, parts, waves
+from ..program.schedule import Fold, Run, Steps, Wave, parts, waves
 
 Task = tuple[Run | Fold, ...]
 """Runs and folds that follow one another."""

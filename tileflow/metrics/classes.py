@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from ..errors import DataError
+from ..system.errors import DataError
 from .view import View, accuracy_counts, truth
 
 

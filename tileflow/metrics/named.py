@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import DataError, OptionError
+from ..system.errors import DataError, OptionError
 from .classes import F1, Accuracy, Auc, Perplexity, Top
 from .numbers import R2, MeanAbsoluteError, RootMeanSquaredError
 from .view import Task, View

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..errors import DataError
+from ..system.errors import DataError
 
 Task = Literal["classes", "binary", "numbers"]
 Form = Literal["scores", "probabilities", "log_probabilities"]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from ..errors import OptionError
 from ..graph.hints import Annotation
+from ..system.errors import OptionError
 from .module import Module
 from .trace import current_trace
 

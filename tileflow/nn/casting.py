@@ -4,9 +4,9 @@ from __future__ import annotations
 from contextlib import ContextDecorator
 from types import TracebackType
 
-from ..errors import OptionError
 from ..graph import Casting, Hints, Origin
-from ..policy import Policy
+from ..precision.policy import Policy
+from ..system.errors import OptionError
 from .trace import Trace, current_trace
 
 LOW = ("float16", "bfloat16")

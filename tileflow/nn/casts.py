@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import TypeMismatchError
 from ..graph import CODES
+from ..system.errors import TypeMismatchError
 from .methods import Made, Methods
 
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from ..errors import OptionError
 from ..graph import Builder, TensorType, Value
 from ..loss import LABELS, ClassLoss, Loss, RowLosses
 from ..loss.base import per_row
+from ..system.errors import OptionError
 from .module import Module
 from .tensor import Tensor
 from .trace import Trace, recording

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from ..errors import ShapeError, TileflowError, TypeMismatchError
 from ..graph import Graph, Value
+from ..system.errors import ShapeError, TileflowError, TypeMismatchError
 from .tensor import Tensor
 
 KINDS = "biuf"

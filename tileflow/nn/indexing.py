@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError
+from ..system.errors import ShapeError, TypeMismatchError
 
 
 @dataclass(frozen=True)

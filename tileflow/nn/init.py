@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from .. import memory
+from ..memory import budget as memory
 
 _generator = np.random.Generator(np.random.Philox(key=0))
 _skipped = False

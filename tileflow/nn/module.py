@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
 
-from ..errors import TileflowError
 from ..graph import Graph, Hints, Origin, State, TensorType, Value
-from ..policy import Policy
+from ..precision.policy import Policy
 from ..state import Session, fitting
+from ..system.errors import TileflowError
 from .casting import casting
 from .holding import held
 from .in_place import refuse_old_views

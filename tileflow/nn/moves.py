@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OptionError, ShapeError
+from ..system.errors import OptionError, ShapeError
 from .indexing import cut
 from .methods import Made, Methods
 

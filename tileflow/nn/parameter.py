@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
-from ..errors import ShapeError, TileflowError
 from ..graph import WRITTEN, Value, kind_of
+from ..system.errors import ShapeError, TileflowError
 from .in_place import InPlace, Write
 from .tensor import Tensor
 from .trace import Trace, current_trace, trace_under_way

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..errors import OptionError, ShapeError
+from ..system.errors import OptionError, ShapeError
 from .methods import Made, Methods
 
 REDUCTIONS = {"sum": "add", "prod": "mul", "amin": "min", "amax": "max"}

@@ -8,11 +8,11 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ..errors import OptionError, ShapeError
 from ..graph import Graph, Hints, Node, Value
 from ..graph import MultiConv as Group
 from ..graph.composite import works
-from ..work import Contraction, Gather, Scatter
+from ..graph.work import Contraction, Gather, Scatter
+from ..system.errors import OptionError, ShapeError
 from .module import Module
 from .tensor import Tensor
 from .trace import Trace, current_trace

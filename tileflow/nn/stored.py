@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..errors import OptionError, TypeMismatchError
 from ..graph import FLOATS, check_reach
+from ..system.errors import OptionError, TypeMismatchError
 from .parameter import Parameter
 
 

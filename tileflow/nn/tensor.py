@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from ..errors import OptionError, TypeMismatchError
 from ..graph import Value, kind_of
+from ..system.errors import OptionError, TypeMismatchError
 from .casts import Casts
 from .moves import Dim, Moves
 from .picks import Picks

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import ops  # noqa: F401  (fills the registry)
-from ..errors import TileflowError
 from ..graph import Builder, Graph, Hints, State
 from ..graph.hints import Annotation
+from ..system.errors import TileflowError
 
 
 @dataclass

@@ -4,9 +4,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..errors import ShapeError
 from ..graph import TensorType, op
 from ..kernels.elementwise.expr import Expr, abs_, erf, exp, expm1, gelu, log1p, maximum, minimum, sigmoid, tanh, where
+from ..system.errors import ShapeError
 from .elementwise import NUMBERS, Elementwise
 
 

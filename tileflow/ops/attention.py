@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError, UnsupportedError
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType, broadcast_shapes
+from ..graph.work import Axis, Operand, Reduce, Work
 from ..kernels.attention.float32 import FAR, FULL_MASK, KEY_MASK, NO_MASK, attention_grad_leaf, attention_leaf, blocks, scratch_elements
 from ..kernels.attention.half import attention_half_grad_leaf, attention_half_leaf, half_scratch_elements
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import fill_call, strides
-from ..work import Axis, Operand, Reduce, Work
+from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .shape import Shape, present
 from .softmax import softmax
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..errors import TypeMismatchError
 from ..graph import CODES, HALVES, NARROW, Op, TensorType, op
 from ..graph.op import Types
 from ..graph.sample import Sample, sample
 from ..graph.types import packing
+from ..graph.work import Move, Work, map_work
 from ..kernels.elementwise import expr as scalar
 from ..kernels.elementwise import narrow
 from ..kernels.elementwise.expr import Expr, cast
@@ -20,7 +20,7 @@ from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import copy_call
 from ..kernels.random import position_bits
-from ..work import Move, Work, map_work
+from ..system.errors import TypeMismatchError
 from .elementwise import ANY, Elementwise
 from .shape import Shape, present
 

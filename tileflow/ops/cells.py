@@ -4,10 +4,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..errors import ShapeError, UnsupportedError
 from ..graph.op import OPS
 from ..kernels.elementwise.expr import Const, Expr, Var, abs_, maximum, minimum, substitute, where
 from ..kernels.recurrent.rows import RowPass, Vectors
+from ..system.errors import ShapeError, UnsupportedError
 from .elementwise import Elementwise
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}

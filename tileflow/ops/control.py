@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError
 from ..graph import Branches, Builder, Graph, Op, Region, TensorType, Turns, Value, op
 from ..graph.copy import copied
 from ..graph.op import Types
 from ..graph.region import Array, Evaluate, closed
 from ..graph.sample import Sample, sample
+from ..system.errors import ShapeError, TypeMismatchError
 from .region_gradients import branch_backward, turn_backward, zeros
 
 INDEX = TensorType("int64", ())

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError, UnsupportedError
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
+from ..graph.work import Axis, Contraction, Nested, Operand, Window, Work
 from ..kernels.conv import PLANAR, PLANAR_WEIGHTS, Problem, choose, choose_weights
 from ..kernels.conv import Axis as Line
 from ..kernels.machine.call import Call, Out
 from ..kernels.move import fill_call
-from ..work import Axis, Contraction, Nested, Operand, Window, Work
+from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .shape import present
 from .window import Shape, Windows
 from .window import windows as find_windows

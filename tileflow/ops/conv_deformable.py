@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError, UnsupportedError
 from ..graph.op import Op, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
+from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .sampled import sampled
 from .shape import Shape, present
 from .window import Windows, windows

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..errors import ShapeError, TypeMismatchError, UnsupportedError
 from ..graph.op import Op, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
+from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .shape import Shape, present
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ..errors import TypeMismatchError
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import CODES, FLOATS, HALVES, TensorType
+from ..graph.work import LETTERS, Axis, Map, Operand, Work
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.leaf import Generic
 from ..kernels.scan import STRIP, TYPES, running_product, running_product_gradient, running_sum
-from ..work import LETTERS, Axis, Map, Operand, Work
+from ..system.errors import TypeMismatchError
 from .shape import normal_axis, present
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
+from ..graph.work import LETTERS, Axis, Map, Operand, Work
 from ..kernels.determinant import determinant, determinant_gradient
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.call import Work as Scratch
-from ..work import LETTERS, Axis, Map, Operand, Work
+from ..system.errors import ShapeError, TypeMismatchError
 from .shape import present
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..errors import OptionError, ShapeError, TypeMismatchError
 from ..graph.op import Op, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
+from ..system.errors import OptionError, ShapeError, TypeMismatchError
 from .elementwise import NUMBERS
 from .shape import Shape, present
 

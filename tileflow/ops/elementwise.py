@@ -9,16 +9,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..errors import ShapeError, TileflowError, TypeMismatchError
 from ..graph import FLOATS, Builder, Op, TensorType, Value, broadcast_shapes, op
 from ..graph.op import Types
 from ..graph.sample import Sample, sample
+from ..graph.work import Work, map_work
 from ..kernels.elementwise import expr as scalar
 from ..kernels.elementwise.expr import Expr, Var, cast, derivative, is_zero, plus, substitute, times
 from ..kernels.elementwise.loops import elementwise_call
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
-from ..work import Work, map_work
+from ..system.errors import ShapeError, TileflowError, TypeMismatchError
 from .functions import applications, functions
 from .shape import sum_to, zeros
 

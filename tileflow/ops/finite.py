@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import FLOATS, TensorType
 from ..kernels.finite import all_finite_calls, count_calls
 from ..kernels.machine.call import Call
+from ..system.errors import ShapeError, TypeMismatchError
 from .shape import present
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ShapeError
 from ..graph.op import Op, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
 from ..kernels.elementwise.expr import Const, Var, where
+from ..system.errors import ShapeError
 from .places import check_indices, element_places, inside, known_place
 from .shape import Shape, normal_axis, present
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError, UnsupportedError
 from ..graph.op import Op, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
 from ..kernels.elementwise.expr import Var
+from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .sampled import TAPS, sampled
 from .shape import Shape, present
 

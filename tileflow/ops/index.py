@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ShapeError
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
+from ..graph.work import LETTERS, Move, Operand, Scatter, Window, Work, map_work
+from ..graph.work import Axis as WorkAxis
+from ..graph.work import Gather as GatherWork
 from ..kernels import move as moves
 from ..kernels.dtypes import BITS
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import Axis, fill_call, strides
-from ..work import LETTERS, Move, Operand, Scatter, Window, Work, map_work
-from ..work import Axis as WorkAxis
-from ..work import Gather as GatherWork
+from ..system.errors import ShapeError
 from .moving import move
 from .places import check_indices
 from .shape import Shape, met, normal_axes, normal_axis, present

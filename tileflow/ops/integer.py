@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError
 from ..graph import Builder, Op, TensorType, Value, op
 from ..graph.op import Types
 from ..graph.sample import Sample, sample
+from ..graph.work import Work
 from ..kernels.elementwise.epilogue import Epilogue
 from ..kernels.elementwise.expr import Expr, Var, cast, round_
 from ..kernels.gemm.problem import Problem
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.quantized import product
-from ..work import Work
+from ..system.errors import ShapeError, TypeMismatchError
 from .matmul import MatMul, product_problem
 from .quantize import clipped
 from .shape import Shape, present

@@ -4,11 +4,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..errors import OptionError, TypeMismatchError
 from ..graph import TensorType, op
 from ..graph.sample import Sample, sample
 from ..kernels.elementwise import expr as scalar
 from ..kernels.elementwise.expr import Expr, equal, isnan, shift_left, shift_right, where
+from ..system.errors import OptionError, TypeMismatchError
 from .elementwise import ANY, INTEGERS, NUMBERS, Elementwise
 
 

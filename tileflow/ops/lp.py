@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError, UnsupportedError
 from ..graph.op import Op, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
 from ..kernels.elementwise.expr import Expr, Var, abs_, equal, pow_, sqrt, where
+from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .pool import AveragePool, Windowed
 from .pool_volume import average_pool
 from .shape import normal_axis, present

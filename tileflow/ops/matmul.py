@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import OPS, Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType, broadcast_shapes
+from ..graph.work import Axis, Contraction, Operand, Work
 from ..kernels.elementwise.epilogue import Epilogue
 from ..kernels.gemm import Bias, Problem, Serial, matmul_calls
 from ..kernels.machine.call import Call, In, Out
-from ..work import Axis, Contraction, Operand, Work
+from ..system.errors import ShapeError, TypeMismatchError
 from .shape import Shape, present, sum_to, zeros
 
 if TYPE_CHECKING:

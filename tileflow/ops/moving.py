@@ -4,10 +4,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..errors import ShapeError
 from ..kernels import move as kernel
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import Axis
+from ..system.errors import ShapeError
 
 MOST_CALLS = 1 << 12
 

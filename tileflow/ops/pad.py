@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ShapeError, UnsupportedError
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
+from ..graph.work import Move, Work, map_work
 from ..kernels import move as moves
 from ..kernels.dtypes import BITS
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import Axis, copy_call, fill_call, strides
-from ..work import Move, Work, map_work
+from ..system.errors import ShapeError, UnsupportedError
 from .index import Slice
 from .moving import move
 from .shape import Shape, present

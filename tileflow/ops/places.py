@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError
 from ..graph.types import TensorType
 from ..kernels.elementwise.expr import Const, Expr, Var, cast, where
+from ..system.errors import ShapeError, TypeMismatchError
 from .shape import Shape
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UnsupportedError
+from ..system.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from ..graph.builder import Builder

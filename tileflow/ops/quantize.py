@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError
 from ..graph import FLOATS, HALVES, Builder, Op, TensorType, Value, op
 from ..graph.sample import Sample, sample
 from ..kernels.elementwise import narrow
 from ..kernels.elementwise.expr import Const, Expr, Var, cast, equal, maximum, minimum, round_, where
+from ..system.errors import ShapeError, TypeMismatchError
 from .shape import Shape, normal_axis, present
 
 BOUNDS: dict[str, tuple[int, int]] = {

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ..errors import DataError, ShapeError, TypeMismatchError, UnsupportedError
 from ..graph.op import OPS, Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
+from ..graph.work import Axis, Operand, Stepwise, Window, Work
 from ..kernels.elementwise.expr import Var, evaluate
 from ..kernels.machine.call import Call, Const, In, Out
 from ..kernels.machine.call import Work as Scratch
@@ -18,7 +18,7 @@ from ..kernels.recurrent.forward import forward_leaf, scratch_elements
 from ..kernels.recurrent.panels import Layout, padded, panel_width, panels_leaf
 from ..kernels.recurrent.rows import RowPass
 from ..kernels.recurrent.steps import Steps, most_rows, row_blocks
-from ..work import Axis, Operand, Stepwise, Window, Work
+from ..system.errors import DataError, ShapeError, TypeMismatchError, UnsupportedError
 from .cells import GATES, Activation, Cell, activations
 from .functions import applications, functions
 from .shape import present

@@ -10,13 +10,13 @@ import numpy as np
 from ..graph.op import Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
+from ..graph.work import Work
 from ..kernels.elementwise.expr import Var, evaluate
 from ..kernels.machine.call import Call, Const, In, Out
 from ..kernels.machine.call import Work as Scratch
 from ..kernels.recurrent.backward import backward_leaf, backward_scratch_elements
 from ..kernels.recurrent.panels import Layout, padded, panel_width
 from ..kernels.recurrent.steps import most_rows
-from ..work import Work
 from .cells import GATES, Cell
 from .recurrence import Recurrent, Sizes, Turns, alone, apply, panel_calls, result_of, slope
 from .shape import present

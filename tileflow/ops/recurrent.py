@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import Op, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
+from ..system.errors import ShapeError, TypeMismatchError
 from .cells import GATES
 from .recurrence import Recurrence
 from .shape import present

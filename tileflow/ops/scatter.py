@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import OptionError, ShapeError, TypeMismatchError
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
+from ..graph.work import LETTERS, Operand, Reduce, Work
+from ..graph.work import Axis as WorkAxis
 from ..kernels.dtypes import BITS
 from ..kernels.elementwise.expr import Const, Expr, Var, cast, where
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import copy_call
 from ..kernels.scatter import REDUCTIONS, STRIP, scatter_rows
-from ..work import LETTERS, Operand, Reduce, Work
-from ..work import Axis as WorkAxis
+from ..system.errors import OptionError, ShapeError, TypeMismatchError
 from .gather_nd import row_places
 from .places import check_indices, element_places
 from .shape import normal_axis, present

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from ..errors import OptionError, ShapeError
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
+from ..system.errors import OptionError, ShapeError
 from .matmul import MODES, FusedMatMul, Gemm, Pieces
 from .shape import present
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType, broadcast_shapes
+from ..graph.work import LETTERS, Map, Move, Operand, Work, map_work
+from ..graph.work import Axis as WorkAxis
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import Axis, copy_call, strides
-from ..work import LETTERS, Map, Move, Operand, Work, map_work
-from ..work import Axis as WorkAxis
+from ..system.errors import ShapeError, TypeMismatchError
 from .moving import move
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import Op, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
 from ..kernels.elementwise.expr import Var
+from ..system.errors import ShapeError, TypeMismatchError
 from .shape import normal_axis, present
 
 if TYPE_CHECKING:

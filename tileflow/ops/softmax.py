@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ..errors import TypeMismatchError
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
+from ..graph.work import LETTERS, Axis, Operand, Reduce, Work, counted
 from ..kernels.machine.call import Call
 from ..kernels.rows import row_calls
-from ..work import LETTERS, Axis, Operand, Reduce, Work, counted
+from ..system.errors import TypeMismatchError
 from .shape import normal_axis, present
 
 if TYPE_CHECKING:

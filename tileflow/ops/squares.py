@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import FLOATS, TensorType
 from ..kernels.machine.call import Call
 from ..kernels.squares import squares_calls
+from ..system.errors import ShapeError, TypeMismatchError
 from .shape import present
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import FLOATS, TensorType
+from ..graph.work import LETTERS, Map, Operand, Work
+from ..graph.work import Axis as WorkAxis
 from ..kernels.machine.call import Call
 from ..kernels.top_k import top_k_calls
-from ..work import LETTERS, Map, Operand, Work
-from ..work import Axis as WorkAxis
+from ..system.errors import ShapeError, TypeMismatchError
 from .shape import normal_axis, present
 
 if TYPE_CHECKING:

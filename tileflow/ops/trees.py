@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ShapeError, TypeMismatchError
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
+from ..graph.work import Axis, Map, Operand, Work
 from ..kernels import trees as kernels
 from ..kernels.machine.call import Call
-from ..work import Axis, Map, Operand, Work
+from ..system.errors import ShapeError, TypeMismatchError
 from .shape import present
 
 if TYPE_CHECKING:

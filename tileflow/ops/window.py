@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..errors import ShapeError
+from ..system.errors import ShapeError
 
 Shape = tuple[int, ...]
 

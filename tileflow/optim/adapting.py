@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from ..errors import OptionError
 from ..graph import HALVES, Builder, Graph, Origin, State, TensorType, Value
+from ..system.errors import OptionError
 from .scaling import BAD_LOSSES, GROWTH, IN_A_ROW, LARGE, LARGEST, LOSS_SCALE, SINCE, SKIPPED, SMALLEST, USED_SCALE, Scaling
 
 ORIGIN = Origin(("loss scaling",), "update")

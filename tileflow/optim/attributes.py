@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from ..errors import OptionError
+from ..system.errors import OptionError
 from .schedules import Number as Schedule
 
 ALWAYS_VARIABLE = "loss_scaling"

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import OptionError
 from ..graph import Builder, Graph, Origin, State, TensorType, Value
+from ..system.errors import OptionError
 from .groups import assigned, undecayed
 from .optimizer import Optimizer
 from .scalars import SCALAR, Number, Scalars

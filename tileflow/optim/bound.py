@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from ..errors import OptionError
+from ..system.errors import OptionError
 
 _models: WeakSet[Any] = WeakSet()
 """Training models in use."""

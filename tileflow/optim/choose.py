@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..options import Options, declarations
-from ..spellings import OF_OPTIMIZER
+from ..options.options import Options, declarations
+from ..options.spellings import OF_OPTIMIZER
 from . import schedules
 from .adam import Adam, AdamW
 from .lamb import LAMB

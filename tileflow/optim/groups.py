@@ -5,8 +5,8 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
-from ..errors import OptionError
 from ..graph import State
+from ..system.errors import OptionError
 from .attributes import Owner, check_number
 
 AUTO = "auto"

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..errors import OptionError
+from ..system.errors import OptionError
 from .adam import Adam
 from .attributes import Schedule
 from .transform import Chain, TrustRatio, add_decayed_weights, apply_updates, chain, clip_by_global_norm, scale_by_lr

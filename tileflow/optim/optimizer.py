@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar
 
-from ..errors import OptionError
+from ..system.errors import OptionError
 from .attributes import ALWAYS_VARIABLE, PARTS, Schedule, VariableAttributes, check_number, check_type, check_value, numbers_of
 from .bound import Bound
 from .groups import ParamGroup

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ..errors import OptionError
+from ..system.errors import OptionError
 from .attributes import Schedule
 from .groups import ParamGroup
 from .optimizer import Optimizer

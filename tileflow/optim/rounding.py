@@ -7,9 +7,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 
-from ..errors import OptionError
 from ..graph import Builder, Graph, Node, Origin, State, Value
-from ..room import blocks
+from ..memory.alignment import blocks
+from ..system.errors import OptionError
 
 OWN = 1 << 31
 """Streams of rounding have this bit, those of dropout do not."""

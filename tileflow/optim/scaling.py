@@ -5,9 +5,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import OptionError
 from ..graph import Builder, State, TensorType, Value
-from ..options import Options
+from ..options.options import Options
+from ..system.errors import OptionError
 
 LOSS_SCALE = "optimizer.loss_scale"
 """The state's name. The backward pass begins with it, the update divides by it; the host writes it where somebody assigns a new one."""

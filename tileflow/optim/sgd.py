@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ..errors import OptionError
 from ..graph import Value
+from ..system.errors import OptionError
 from .attributes import Schedule
 from .groups import ParamGroup
 from .optimizer import Optimizer

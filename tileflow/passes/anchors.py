@@ -5,9 +5,9 @@ import difflib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from ..errors import OptionError
 from ..graph import Graph, Value
-from ..text import one_line
+from ..system.errors import OptionError
+from ..system.text import one_line
 
 LISTED = 40
 """Names that a sentence lists."""

@@ -11,8 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from ..errors import TileflowError
 from ..graph import HALVES, Builder, Graph, Hints, Node, Value, inside, widest
+from ..system.errors import TileflowError
 
 CASTABLE = ("float32", *HALVES)
 """Types that casts go from and to. Whoever computes in float64 wants it everywhere."""

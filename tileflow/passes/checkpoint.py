@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from ..errors import OptionError
 from ..graph import Graph, Node, Value
+from ..system.errors import OptionError
 
 LISTED = 20
 """Names that a message lists."""

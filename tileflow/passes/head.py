@@ -1,8 +1,8 @@
 """The last layer of a network, for those who train nothing else."""
 from __future__ import annotations
 
-from ..errors import OptionError
 from ..graph import Graph, State, Value
+from ..system.errors import OptionError
 
 HEAD = "head"
 """The word that stands for the last layer among name patterns of parameters."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from ..errors import OptionError
 from ..graph import Graph, Hints, inside
+from ..system.errors import OptionError
 
 
 def set_partials(graph: Graph, wanted: Mapping[str, str]) -> None:

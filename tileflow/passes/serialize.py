@@ -4,8 +4,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
-from ..errors import OptionError, TileflowError
 from ..graph import Graph, Node, inside
+from ..system.errors import OptionError, TileflowError
 
 
 def serialize(graph: Graph, wanted: Mapping[str, tuple[str, int]]) -> Graph:

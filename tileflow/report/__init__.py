@@ -5,8 +5,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import ReportError
-from ..files import replace_by
+from ..system.errors import ReportError
+from ..system.files import replace_by
 from . import compare, page, text, trace
 from .json import FILE, SCHEMA_VERSION, Report, build, load, to_text, validate
 

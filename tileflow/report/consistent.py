@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..schedule import from_data
+from ..program.schedule import from_data
 
 
 def first_wrong(report: Mapping[str, Any]) -> str | None:

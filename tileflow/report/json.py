@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ReportError
-from ..reading import read_text
-from ..schedule import period, to_data
-from ..text import one_line
+from ..program.schedule import period, to_data
+from ..system.errors import ReportError
+from ..system.reading import read_text
+from ..system.text import one_line
+from ..system.version import VERSION
 from ..tiles.plans.plan import step_names
 from ..tiles.system.ipus import Ipu, always_live, counts
-from ..version import VERSION
 from . import facts
 from .consistent import first_wrong
 from .older import OLDEST, upgraded

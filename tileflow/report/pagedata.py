@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..schedule import elapsed, from_data
+from ..program.schedule import elapsed, from_data
 from . import format as f
 from . import gantt, insights, trace
 from .json import Report

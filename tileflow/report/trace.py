@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..schedule import Atomic, Fold, Repeat, Run, Steps, Stream, Wave, elapsed, exchanged, from_data, key, rounds, visits
+from ..program.schedule import Atomic, Fold, Repeat, Run, Steps, Stream, Wave, elapsed, exchanged, from_data, key, rounds, visits
 from . import format as f
 from .json import Report
 

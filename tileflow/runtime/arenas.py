@@ -9,7 +9,7 @@ from ..graph import Graph, Value
 from ..kernels.machine.call import Const
 from ..lower.plan import Plan
 from ..lower.row import Place
-from ..room import aligned, padded, room
+from ..memory.alignment import aligned, padded, room
 from ..state import Session
 from .binding import Moving, Resolve
 

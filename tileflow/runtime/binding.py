@@ -12,8 +12,8 @@ import numpy as np
 from ..kernels.machine.call import Micro, Position, Seed
 from ..kernels.machine.leaf import Numbers, scalar_word
 from ..lower.row import Choice, Count, Cycle, Item, Operand, Place, Row
-from ..room import blocks
-from ..schedule import Counter
+from ..memory.alignment import blocks
+from ..program.schedule import Counter
 
 STREAMS = "\0micro-batches"
 """What the index of the call's first micro-batch is called among the caller's arrays: a name that no tensor has."""

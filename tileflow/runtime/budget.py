@@ -1,10 +1,10 @@
 """What a program needs in memory, counted before any of it is taken and before its kernels are compiled."""
 from __future__ import annotations
 
-from .. import memory
 from ..lower.plan import Plan
-from ..room import room
-from ..schedule import atomic, per
+from ..memory import budget as memory
+from ..memory.alignment import room
+from ..program.schedule import atomic, per
 from ..state import Session
 
 

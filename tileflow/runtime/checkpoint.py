@@ -21,10 +21,10 @@ from typing import Any, BinaryIO, NamedTuple
 import ml_dtypes  # noqa: F401  (teaches NumPy the name bfloat16)
 import numpy as np
 
-from .. import memory
-from ..errors import CheckpointError
-from ..files import atomic_write
-from ..reading import open_regular
+from ..memory import budget as memory
+from ..system.errors import CheckpointError
+from ..system.files import atomic_write
+from ..system.reading import open_regular
 
 DTYPES = {
     "BOOL": "?", "U8": "<u1", "I8": "<i1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "BF16": "bfloat16", "I32": "<i4", "U32": "<u4",

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ..errors import TrainingError
 from ..graph import TensorType, Value
 from ..kernels.finite import NAN
 from ..kernels.machine.job import run
@@ -14,9 +13,10 @@ from ..kernels.machine.table import Failure
 from ..lower.anomaly import Judge
 from ..lower.plan import Plan
 from ..lower.row import Place
-from ..room import room
-from ..schedule import atomic
+from ..memory.alignment import room
+from ..program.schedule import atomic
 from ..state import Session
+from ..system.errors import TrainingError
 from . import upkeep
 from .arenas import Arenas
 from .binding import STREAMS

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from .. import compiler, memory
+from .. import compiler
 from ..feed.items import Stream
 from ..graph import Builder, Graph, TensorType, Value
 from ..loss import IdentityLoss, Loss
+from ..memory import budget as memory
 from ..metrics import Collector
 from ..metrics.named import Function
-from ..options import Options
-from ..program import Batching
+from ..options.options import Options
+from ..program.program import Batching
 from .data import DataLoader, Dataset
 from .model import Progress
 from .source import Source

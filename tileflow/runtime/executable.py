@@ -8,15 +8,15 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ..environment import check_environment
 from ..graph import TensorType
 from ..graph.collector import seldom
 from ..kernels.machine import pool
 from ..kernels.machine.warm import compile_all
 from ..lower.plan import make_plan
-from ..options import Options
-from ..program import Program
+from ..options.options import Options
+from ..program.program import Program
 from ..state import Session
+from ..system.environment import check_environment
 from . import budget
 from .engine import Engine
 

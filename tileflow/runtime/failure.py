@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import NoUpdateError, TrainingError, WeightsLostError
 from ..graph import Node, Value
 from ..kernels.machine.status import INDEX_OUT_OF_RANGE, LABEL_OUT_OF_RANGE, NOT_FINITE
+from ..system.errors import NoUpdateError, TrainingError, WeightsLostError
 
 KEPT = "the weights are kept as they were before that update"
 

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError, OptionError
 from ..optim.choose import OPTIONS
-from ..options import Options, declarations, renamed
-from ..version import VERSION
+from ..options.options import Options, declarations, renamed
+from ..system.errors import CheckpointError, OptionError
+from ..system.version import VERSION
 from .data import Dataset
 from .training_model import TrainingModel
 

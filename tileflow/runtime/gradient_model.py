@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from .. import compiler
-from ..autograd import SHOWN, barriers, gradients, losses, reached, stops
-from ..errors import DataError, UnsupportedError
 from ..graph import Builder, Graph, TensorType, Value
 from ..loss import Loss
-from ..options import Options
-from ..program import Batching
-from ..text import one_line
+from ..options.options import Options
+from ..passes.autograd import SHOWN, barriers, gradients, losses, reached, stops
+from ..program.program import Batching
+from ..system.errors import DataError, UnsupportedError
+from ..system.text import one_line
 from .model import Model, Progress
 from .source import Source, as_array
 from .training_model import LONGEST_NOTE, LossModel

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError
 from ..graph import TensorType
 from ..loss import Choice, ClassLoss
 from ..loss.labels import Labels, facts, is_one_hot, is_wrong, refuse
-from ..options import Options
+from ..options.options import Options
+from ..system.errors import DataError
 from .data import Dataset, Scaling
 from .data.classes import CHUNK, from_one_hot, renumbered
 from .data.columns import Column

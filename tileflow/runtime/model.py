@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 
 from .. import compiler
-from ..errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
 from ..feed.items import array_of
 from ..graph import Graph, TensorType, Value
 from ..importers.onnx import DynamicOperandError, Form
 from ..importers.onnx.hosted import is_plain
 from ..importers.onnx.model import OTHER_TYPES
-from ..options import Options
+from ..options.options import Options
 from ..passes.anchors import anchored
-from ..program import Batching, Program
-from ..replicas import Grouping
+from ..program.program import Batching, Program
+from ..program.replicas import Grouping
 from ..state import build
 from ..strategy.mark import Marking
-from ..text import one_line
+from ..system.errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
+from ..system.text import one_line
 from . import replica_state
 from .engine import Engine
 from .executable import Host, Progress, Recent, Signature, make_engine

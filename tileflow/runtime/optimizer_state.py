@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CheckpointError
 from ..optim import Optimizer, remembered
 from ..optim.schedules import is_state
 from ..state import Session
+from ..system.errors import CheckpointError
 
 CLASS = "optimizer.class"
 COUNTS = ("updates", "micro_batches")

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OutOfMemoryError, TypeMismatchError
 from ..graph import CODES, Graph, type_of
 from ..importers.onnx import Port
 from ..importers.onnx.hosted import Datum, is_plain
 from ..importers.onnx.model import OTHER_TYPES
 from ..importers.onnx.pieces import Cutter, Frame, Piece, Step, run_hosted
-from ..program import Program
+from ..program.program import Program
 from ..state import Session, build
-from ..text import one_line
+from ..system.errors import OutOfMemoryError, TypeMismatchError
+from ..system.text import one_line
 from .engine import Engine
 from .executable import Host, Progress, Recent, make_engine
 

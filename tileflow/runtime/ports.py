@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import memory
 from ..graph import TensorType, Value
-from ..room import aligned
+from ..memory import budget as memory
+from ..memory.alignment import aligned
 
 HELD = 1 << 13
 """Bytes: to copy fewer takes less time than to ask NumPy where an array lies (0.1 us against 0.2 to 0.8, and as much again for its patch)."""

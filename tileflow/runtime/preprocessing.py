@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NoReturn
 
-from ..errors import ModelError
 from ..importers.onnx import OnnxModel
-from ..text import one_line
+from ..system.errors import ModelError
+from ..system.text import one_line
 from .data import Dataset, Roles, Scaling, Statistics, roles_of
 
 PREFIX = "tileflow."

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError, OptionError
-from ..program import Program
-from ..replicas import Grouping, chosen
+from ..program.program import Program
+from ..program.replicas import Grouping, chosen
 from ..state import Session
 from ..state.weights import fitting
+from ..system.errors import DataError, OptionError
 
 OF_REPLICA_0 = "Replicas have weights of their own, and a file has those of replica 0; state_dict(replica=1) of the model gives another's."
 

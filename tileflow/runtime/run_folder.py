@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..errors import CheckpointError
-from ..files import atomic_write_bytes, probe, remove_stale
-from ..options import Options
+from ..options.options import Options
+from ..system.errors import CheckpointError
+from ..system.files import atomic_write_bytes, probe, remove_stale
 from .checkpoint import load_checkpoint, save_tensors
 from .history import Epoch, Running
 from .run_lock import locked

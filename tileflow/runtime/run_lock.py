@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ..errors import CheckpointError
-from ..files import remedy, remove_link
+from ..system.errors import CheckpointError
+from ..system.files import remedy, remove_link
 
 try:
     import fcntl

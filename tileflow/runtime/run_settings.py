@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import toml
-from ..errors import CheckpointError, OptionError
-from ..files import atomic_write_bytes
-from ..kinds import FilePath
-from ..options import MODEL_TABLE, Options, declarations, read_options_file
-from ..reading import open_regular
-from ..text import one_line
+from ..options import toml
+from ..options.kinds import FilePath
+from ..options.options import MODEL_TABLE, Options, declarations, read_options_file
+from ..system.errors import CheckpointError, OptionError
+from ..system.files import atomic_write_bytes
+from ..system.reading import open_regular
+from ..system.text import one_line
 from .data.sources import BUILT_IN
 
 RUN = "run.toml"

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..options import Options
+from ..options.options import Options
 
 
 class Step(NamedTuple):

@@ -8,20 +8,21 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .. import compiler, memory
-from ..errors import DataError, OptionError, TypeMismatchError, UnsupportedError
+from .. import compiler
 from ..feed.items import array_of
 from ..graph import CODES, FLOATS, HALVES, Graph, TensorType, Value, kind_of
 from ..graph.copy import copied
 from ..importers.onnx import Imported, OnnxModel, folded_norms, import_graph, input_types, open_sizes, resolved, unsupported_nodes
 from ..importers.onnx.pieces import Cutter
 from ..importers.onnx.refused import LISTED
+from ..memory import budget as memory
 from ..nn import Buffer, Module, record
-from ..options import Options
+from ..options.options import Options
 from ..passes.head import last_layer, split_head
-from ..precision import Precision
-from ..program import Batching, Program
+from ..precision.types import Precision
+from ..program.program import Batching, Program
 from ..state import Session, fitting
+from ..system.errors import DataError, OptionError, TypeMismatchError, UnsupportedError
 from .data import Dataset
 from .executable import Host, Progress
 from .pieces import Pieces

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CheckpointError, OptionError
-from ..files import append, atomic_write_bytes
 from ..optim.scaling import USED_SCALE
-from ..reading import open_regular
+from ..program.schedule import atomic
 from ..report.statistics import Tensor, render
-from ..schedule import atomic
+from ..system.errors import CheckpointError, OptionError
+from ..system.files import append, atomic_write_bytes
+from ..system.reading import open_regular
 from . import upkeep
 from .training_model import TrainingModel
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import memory
-from ..errors import DataError
 from ..graph import TensorType
-from ..options import Options
+from ..memory import budget as memory
+from ..options.options import Options
+from ..system.errors import DataError
 from .data import Dataset
 from .source import Source
 

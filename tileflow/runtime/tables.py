@@ -14,7 +14,7 @@ from ..kernels.machine.table import PATCH_WORDS, Table, Task, Word
 from ..lower.plan import Plan
 from ..lower.row import Count, Item, Place, Row
 from ..lower.tasks import Task as Together
-from ..schedule import Atomic, Begin, Commit, Counter, Fold, Refresh, Repeat, Run, Step, Steps, Wave, folded, per, rounds, visits
+from ..program.schedule import Atomic, Begin, Commit, Counter, Fold, Refresh, Repeat, Run, Step, Steps, Wave, folded, per, rounds, visits
 from . import upkeep
 from .arenas import Arenas
 from .binding import STREAMS, Blocks, Bound, BoundChoice, BoundCycle, BoundItem, Moving, bind_items, every_bound

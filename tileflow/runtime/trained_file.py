@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 
 from .. import compiler
-from ..errors import ModelError, UnsupportedError
 from ..graph import Graph, TensorType, needed_for, type_of
 from ..graph.digest import digest
 from ..graph.region import draws, evaluated
 from ..importers.onnx import Form, OnnxModel, UnsupportedNodesError, graph_model, load_model
 from ..importers.onnx.export import export_model, rehearse_export, set_metadata, write_model
 from ..importers.onnx.hosted import is_plain
-from ..options import Options
-from ..program import Batching
+from ..options.options import Options
+from ..program.program import Batching
 from ..state import Session, build
-from ..text import one_line
+from ..system.errors import ModelError, UnsupportedError
+from ..system.text import one_line
 from .engine import Engine
 from .executable import Host, Progress, make_engine
 from .source import NetSource, OnnxSource, Source, as_array

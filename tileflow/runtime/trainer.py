@@ -12,17 +12,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .. import memory
-from ..errors import CheckpointError, DataError, Interrupted, OptionError, TileflowError, TrainingError, WeightsLostError
-from ..files import require_space
 from ..graph.types import kind_of
+from ..memory import budget as memory
 from ..metrics import accuracy_counts
 from ..metrics.named import Function, name_of
 from ..optim import remembered
 from ..optim.scaling import LOSS_SCALE
 from ..optim.schedules import Run, is_state
-from ..options import Options
-from ..text import one_line
+from ..options.options import Options
+from ..system.errors import CheckpointError, DataError, Interrupted, OptionError, TileflowError, TrainingError, WeightsLostError
+from ..system.files import require_space
+from ..system.text import one_line
 from .data import DataLoader, Dataset
 from .data.values import doubts
 from .engine import Engine

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UnsupportedError
 from ..graph import Graph, type_of
 from ..importers.onnx import UnsupportedNodesError
 from ..importers.onnx.hosted import Datum, is_plain
 from ..importers.onnx.model import title
 from ..importers.onnx.pieces import Cutter, Frame, Piece, Step, frame_of
-from ..text import one_line
+from ..system.errors import UnsupportedError
+from ..system.text import one_line
 from .pieces import Pieces, kind
 
 SHAPES = ("Shape", "Size")

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from .. import compiler
-from ..errors import DataError, OptionError, TrainingError, TypeMismatchError
 from ..feed.items import array_of
 from ..graph import Graph, TensorType, kind_of, type_of
 from ..graph.copy import copied
@@ -20,10 +19,11 @@ from ..optim import Optimizer, bound, from_options
 from ..optim.optimizer import same_structure
 from ..optim.scaling import IN_A_ROW, LOSS_SCALE, SKIPPED, Scaling
 from ..optim.schedules import UNKNOWN, Run
-from ..options import Options
-from ..program import Batching
+from ..options.options import Options
+from ..program.program import Batching
 from ..strategy.mark import Marking
-from ..text import one_line
+from ..system.errors import DataError, OptionError, TrainingError, TypeMismatchError
+from ..system.text import one_line
 from . import optimizer_state
 from .executable import Host
 from .failure import stuck, uncounted

@@ -5,7 +5,7 @@ from ..graph import State, TensorType
 from ..kernels.machine.guard import clear, copy, finite
 from ..lower.plan import Plan
 from ..lower.row import Operand, Place, Row
-from ..room import padded
+from ..memory.alignment import padded
 
 
 def gradients(plan: Plan, parts: list[str]) -> list[tuple[str, TensorType, Place]]:

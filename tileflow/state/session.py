@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from .. import memory
-from ..errors import CheckpointError, OptionError
 from ..graph import State, check_reach
-from ..room import aligned, room
+from ..memory import budget as memory
+from ..memory.alignment import aligned, room
+from ..system.errors import CheckpointError, OptionError
 from .turns import Turn
 
 LASTING = ("parameter", "buffer", "optimizer", "replica")

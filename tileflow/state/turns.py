@@ -8,7 +8,7 @@ from threading import get_ident
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet
 
-from ..errors import TileflowError
+from ..system.errors import TileflowError
 
 P = ParamSpec("P")
 T = TypeVar("T")

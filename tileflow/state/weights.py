@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError
 from ..graph import check_reach, kind_of
+from ..system.errors import DataError
 
 LISTED = 5
 """Weights that a sentence names."""

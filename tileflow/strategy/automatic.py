@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from ..errors import OptionError
 from ..graph import Graph, Node, Value
-from ..staging import PipelineSchedule
+from ..program.staging import PipelineSchedule
+from ..system.errors import OptionError
 from .balance import Holding, balanced
 from .cost import cycles
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from ..graph import Node
 from ..graph.composite import works
-from ..work import Contraction, Work
+from ..graph.work import Contraction, Work
 
 TILES = 1472
 """Of an IPU (Graphcore Mk2)."""

@@ -8,8 +8,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
 from ..graph import OPS, Graph, Node, Origin, Value
-from ..program import Caller, Program
-from ..staging import Staging
+from ..program.program import Caller, Program
+from ..program.staging import Staging
 from . import phased, pipelined, sharded
 from .order import Parts
 

@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from ..errors import OptionError
 from ..graph import Graph, Node, Value
 from ..graph.hints import Annotation
 from ..passes.checkpoint import LISTED, beginnings
-from ..program import Batching
-from ..staging import Liveness, PipelineSchedule, Staging, Strategy
+from ..program.program import Batching
+from ..program.staging import Liveness, PipelineSchedule, Staging, Strategy
+from ..system.errors import OptionError
 from . import automatic, rules
 from .stages import BESIDE, Stage, default_ipus, parsed
 
 if TYPE_CHECKING:
-    from ..options import Options
+    from ..options.options import Options
 
 PHASED = ("serial_phased", "parallel_phased")
 Found = tuple[dict[Node, int], list[int]]

@@ -4,8 +4,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..program import Batching
-from ..schedule import Atomic, Begin, Commit, Fold, Refresh, Repeat, Run, Step, Steps, Wave, whole_call
+from ..program.program import Batching
+from ..program.schedule import Atomic, Begin, Commit, Fold, Refresh, Repeat, Run, Step, Steps, Wave, whole_call
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import functools
 import itertools
 
-from ..program import Batching
-from ..schedule import Run, Step, Steps, Stream, Wave
-from ..staging import Liveness, Staging
+from ..program.program import Batching
+from ..program.schedule import Run, Step, Steps, Stream, Wave
+from ..program.staging import Liveness, Staging
 from .order import Parts, per_update, updates
 
 _NUMBERS: dict[Liveness, tuple[int, int]] = {"always_live": (1, 0), "off_chip_after_fwd": (1, 4), "off_chip_after_fwd_no_overlap": (2, 4),

@@ -11,8 +11,8 @@ With P places, G micro-batches and an interval of k cycles between micro-batches
 """
 from __future__ import annotations
 
-from ..program import Batching
-from ..schedule import Repeat, Step, Steps, Wave
+from ..program.program import Batching
+from ..program.schedule import Repeat, Step, Steps, Wave
 from .order import Parts, per_update, updates
 
 INTERVALS = {"grouped": 1, "1f1b": 2}

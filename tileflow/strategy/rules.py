@@ -3,10 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..errors import OptionError
 from ..graph import Graph, Node
-from ..program import Batching
-from ..staging import Liveness, Staging, Strategy
+from ..program.program import Batching
+from ..program.staging import Liveness, Staging, Strategy
+from ..system.errors import OptionError
 
 MOST_IPUS = 64
 """IPUs that one process may have."""

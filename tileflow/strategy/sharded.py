@@ -1,8 +1,8 @@
 """Sharded execution: stages on several IPUs, one after the other, micro-batch after micro-batch."""
 from __future__ import annotations
 
-from ..program import Batching
-from ..schedule import Steps
+from ..program.program import Batching
+from ..program.schedule import Steps
 from .order import Parts, per_update, updates
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, Self, TypeVar
 
-from ..errors import OptionError
-from ..staging import Liveness, Strategy
+from ..program.staging import Liveness, Strategy
+from ..system.errors import OptionError
 from .rules import check_liveness, require_parity
 
 S = TypeVar("S")

@@ -10,7 +10,7 @@ import glob
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ..work import Contraction
+from ..graph.work import Contraction
 from .plans.plan import TileOptions, TileStep
 from .program.schedule import layer_of
 from .system.ipus import counts

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..graph import Builder, Graph, Origin, TensorType
-from ..program import Batching, Program
+from ..program.program import Batching, Program
 from .hardware.chip import Chip
 from .machine import TileProgram, analyze
 from .plans.plan import TileOptions

@@ -11,12 +11,12 @@ import math
 from collections.abc import Mapping as Dict
 from typing import Any
 
-from .. import schedule as order
 from ..graph import Graph, Node, with_inside
 from ..graph.composite import declares, expanded, trimmed
-from ..program import Program
+from ..graph.work import Contraction, Map, Work, sized
+from ..program import schedule as order
+from ..program.program import Program
 from ..strategy.cut import staged
-from ..work import Contraction, Map, Work, sized
 from .hardware.chip import Chip, device_dtype
 from .hardware.functions import raised
 from .hardware.io import Transfer, buffers, computing, hand_over, host_io

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OutOfTileMemoryError
-from ..program import Program
+from ..program.program import Program
+from ..system.errors import OutOfTileMemoryError
 from .hardware.chip import Chip
 from .hardware.io import HostIO, Transfer
 from .placing.memory import Memory, holdings

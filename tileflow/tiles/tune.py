@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from ..graph import Node
-from ..program import Program
-from ..work import Contraction, Gather, Scatter
+from ..graph.work import Contraction, Gather, Scatter
+from ..program.program import Program
 from .hardware.chip import Chip
 from .machine import TileProgram, analyze
 from .plans.plan import TileOptions, TileStep

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from tileflow.errors import UnsupportedError
+from tileflow.system.errors import UnsupportedError
 
 from ..tensors import dtype_name, text_array
 from .registry import Attributes, Datum, hosted

@@ -5,8 +5,8 @@ import io
 
 import numpy as np
 
-from tileflow import memory
-from tileflow.errors import DataError, UnsupportedError
+from tileflow.memory import budget as memory
+from tileflow.system.errors import DataError, UnsupportedError
 
 from .registry import Attributes, Datum, hosted
 

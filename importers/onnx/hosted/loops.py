@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tileflow import memory
-from tileflow.errors import ModelError, ShapeError, UnsupportedError
+from tileflow.memory import budget as memory
+from tileflow.system.errors import ModelError, ShapeError, UnsupportedError
 
 from .registry import Attributes, Datum, hosted
 

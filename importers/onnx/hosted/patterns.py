@@ -10,8 +10,8 @@ from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
-from tileflow.errors import UnsupportedError
-from tileflow.text import one_line
+from tileflow.system.errors import UnsupportedError
+from tileflow.system.text import one_line
 
 SHOWN = 100
 LARGEST = 10_000

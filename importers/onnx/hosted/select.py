@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tileflow import memory
-from tileflow.errors import ShapeError
+from tileflow.memory import budget as memory
+from tileflow.system.errors import ShapeError
 
 from .registry import Attributes, Datum, hosted
 

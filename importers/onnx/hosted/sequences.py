@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tileflow import memory
-from tileflow.errors import DataError, ShapeError
 from tileflow.graph import HIGHEST_RANK
+from tileflow.memory import budget as memory
+from tileflow.system.errors import DataError, ShapeError
 
 from .registry import Attributes, Datum, hosted
 

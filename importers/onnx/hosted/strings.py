@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tileflow import memory
-from tileflow.errors import DataError, ShapeError, TypeMismatchError, UnsupportedError
-from tileflow.text import one_line
+from tileflow.memory import budget as memory
+from tileflow.system.errors import DataError, ShapeError, TypeMismatchError, UnsupportedError
+from tileflow.system.text import one_line
 
 from ..tensors import DTYPES, dtype_name
 from .registry import Attributes, Datum, hosted

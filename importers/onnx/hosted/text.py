@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tileflow import memory
-from tileflow.errors import ModelError, ShapeError
+from tileflow.memory import budget as memory
+from tileflow.system.errors import ModelError, ShapeError
 
 from .patterns import matcher
 from .registry import Attributes, Datum, hosted

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from onnx import NodeProto
 
-from tileflow.text import one_line
+from tileflow.system.text import one_line
 
 from ..model import OnnxModel, label
 from .placeholders import call_of

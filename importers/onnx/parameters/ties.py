@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from onnx import NodeProto, TensorProto
 
-from tileflow.errors import OptionError
+from tileflow.system.errors import OptionError
 
 from ..model import OnnxModel
 from .groups import MATRICES, UNKNOWN, Evidence, Group, Key

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from onnx import TensorProto, helper
 
-from tileflow.errors import TileflowError, UnsupportedError
 from tileflow.graph import Graph, TensorType, Value, verify
 from tileflow.graph.collector import without_collector
-from tileflow.text import one_line
+from tileflow.system.errors import TileflowError, UnsupportedError
+from tileflow.system.text import one_line
 
 from ..bind import Binding, check_inputs
 from ..functions import body_of, inlined

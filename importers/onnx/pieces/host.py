@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from onnx import GraphProto
 
-from tileflow.errors import ModelError, ShapeError, TileflowError, UnsupportedError
-from tileflow.text import one_line
+from tileflow.system.errors import ModelError, ShapeError, TileflowError, UnsupportedError
+from tileflow.system.text import one_line
 
 from ..checker import schema_of
 from ..hosted import Attributes, Datum, hosted_form

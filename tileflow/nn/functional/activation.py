@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import OptionError, ShapeError
+from ...system.errors import OptionError, ShapeError
 from ..tensor import Tensor, where
 
 

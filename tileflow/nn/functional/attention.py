@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ShapeError
+from ...system.errors import ShapeError
 from ..tensor import Tensor, where
 from .normalization import dropout as dropped
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import OptionError, ShapeError
+from ...system.errors import OptionError, ShapeError
 from ..tensor import Tensor, where
 from .sizes import Size, per_axis
 

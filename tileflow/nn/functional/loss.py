@@ -9,7 +9,7 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from ...errors import OptionError, ShapeError
+from ...system.errors import OptionError, ShapeError
 from ..tensor import Tensor, where
 from .normalization import cosine_similarity, pairwise_distance
 

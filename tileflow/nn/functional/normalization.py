@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import OptionError, ShapeError
+from ...system.errors import OptionError, ShapeError
 from ..tensor import Tensor
 
 SPACING = {"float32": 2.0 ** -23, "float64": 2.0 ** -52, "float16": 2.0 ** -10, "bfloat16": 2.0 ** -7}

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...errors import TypeMismatchError
+from ...system.errors import TypeMismatchError
 from ..picks import Ranked
 from ..tensor import Tensor
 from ..tensor import where as _where

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ShapeError
 from ...ops.pool_volume import average_pool, max_pool
+from ...system.errors import ShapeError
 from ..tensor import Tensor
 from .sizes import Size, per_axis
 

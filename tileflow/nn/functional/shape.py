@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...errors import OptionError, ShapeError
+from ...system.errors import OptionError, ShapeError
 from ..tensor import Tensor
 from .pooling import adaptive_avg_pool
 from .sizes import Size, per_axis

@@ -1,7 +1,7 @@
 """Sizes that are one number for all axes, or one for each."""
 from __future__ import annotations
 
-from ...errors import OptionError
+from ...system.errors import OptionError
 
 Size = int | tuple[int, ...] | list[int]
 

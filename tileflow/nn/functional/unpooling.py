@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...errors import ShapeError
+from ...system.errors import ShapeError
 from ..tensor import Tensor
 from .sizes import Size, per_axis
 

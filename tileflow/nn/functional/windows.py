@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import OptionError, ShapeError
+from ...system.errors import OptionError, ShapeError
 from ..tensor import Tensor, stack
 from .pooling import pool
 from .shape import pad

@@ -1,7 +1,7 @@
 """Attention with its projections."""
 from __future__ import annotations
 
-from ...errors import OptionError, ShapeError
+from ...system.errors import OptionError, ShapeError
 from ..functional.attention import attention
 from ..module import Module
 from ..tensor import Tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from ...errors import OptionError, TypeMismatchError
+from ...system.errors import OptionError, TypeMismatchError
 from ..module import Module
 from ..parameter import Parameter
 from ..tensor import Tensor

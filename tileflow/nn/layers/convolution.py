@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 
-from ...errors import OptionError
+from ...system.errors import OptionError
 from .. import functional as F
 from ..functional.linear import convolution, transposed_convolution
 from ..functional.shape import PADDING

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...errors import OptionError
+from ...system.errors import OptionError
 from .. import functional as F
 from ..init import normal, uniform
 from ..module import Module

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import OptionError
 from ...loss import ClassLoss, Loss
 from ...loss.numbers import NumberLoss
+from ...system.errors import OptionError
 from .. import functional as F
 from ..criterion import Criterion
 from ..tensor import Tensor

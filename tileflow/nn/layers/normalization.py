@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...errors import OptionError
+from ...system.errors import OptionError
 from .. import functional as F
 from ..functional.normalization import instance_norm
 from ..module import Module

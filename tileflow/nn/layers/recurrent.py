@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...errors import OptionError
+from ...system.errors import OptionError
 from ..functional.recurrent import check_nonlinearity, gru_cell, lstm_cell, recurrent, rnn_cell
 from ..init import uniform
 from ..module import Module

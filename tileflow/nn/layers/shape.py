@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import OptionError
+from ...system.errors import OptionError
 from .. import functional as F
 from ..functional.sizes import Size
 from ..module import Module

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import OptionError, ShapeError
+from ...system.errors import OptionError, ShapeError
 from .. import functional as F
 from ..functional.attention import attention
 from ..init import xavier_uniform

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import OptionError
+from ...system.errors import OptionError
 
 
 @dataclass(frozen=True)

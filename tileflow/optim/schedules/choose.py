@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...options import Options, declarations
+from ...options.options import Options, declarations
 from .base import Number
 from .composed import per_epoch, warmup
 from .curves import cosine, cosine_restarts, exponential, linear, multi_step, one_cycle, one_cycle_momentum, polynomial, step

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ...errors import OptionError
+from ...system.errors import OptionError
 from .base import Number, Run, Schedule, check, check_inner, check_length, check_numbers, is_count, is_number, value_at
 
 

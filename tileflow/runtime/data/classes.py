@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DataError
 from ...feed.items import array_of
+from ...system.errors import DataError
 
 NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 CHUNK = 1 << 16

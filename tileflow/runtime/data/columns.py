@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DataError
 from ...feed.items import Batch, Fills, Items, Stream, lengthened, part, rows_of
+from ...system.errors import DataError
 
 LOOKED_AT = 64
 """Rows that are read to say what the data are like; their labels are checked, those of others when they are trained."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DataError
 from ...feed.items import Batch, Chosen, Items, Stream, array_of
 from ...graph.types import TensorType, kind_of
-from ...options import Options
+from ...options.options import Options
+from ...system.errors import DataError
 from .classes import numbered
 from .columns import LOOKED_AT, UNKNOWN_LENGTH, Column
 from .scaling import Scaling, Statistics, resolve

@@ -14,8 +14,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from ...errors import DataError
-from ...reading import open_regular
+from ...system.errors import DataError
+from ...system.reading import open_regular
 from .limits import DEFLATE_RATIO, check_shape, check_size
 
 DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

@@ -5,10 +5,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ... import memory
-from ...errors import DataError
 from ...graph import HIGHEST_RANK
-from ...text import one_line
+from ...memory import budget as memory
+from ...system.errors import DataError
+from ...system.text import one_line
 
 SHOWN = 300
 """Characters of a foreign text that a message repeats."""

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ... import memory
-from ...errors import DataError, OptionError
 from ...feed.ahead import ahead
 from ...feed.items import Batch, Collate, Items, Stream, Whole, collate, is_by_number, is_one_by_one, joined, part, rows_of
 from ...feed.workers import Abandoned, Workers
-from ...options import Options
-from ...text import one_line
+from ...memory import budget as memory
+from ...options.options import Options
+from ...system.errors import DataError, OptionError
+from ...system.text import one_line
 from .dataset import Dataset, permutation
 from .sources import open_data
 

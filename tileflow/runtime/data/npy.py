@@ -10,9 +10,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy_format
 
-from ...errors import DataError
-from ...reading import open_regular
-from ...text import one_line
+from ...system.errors import DataError
+from ...system.reading import open_regular
+from ...system.text import one_line
 from .limits import DEFLATE_RATIO, check_shape, check_size
 
 _RATIOS = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: DEFLATE_RATIO}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...options import Options
+from ...options.options import Options
 
 SHIFT = 2.0
 """Standard deviations of the training data by which the mean of other data may lie elsewhere."""

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import DataError, OptionError
 from ...feed.items import Collate, Collated, Fills, Items, Stream, array_of, collate, heaped, is_by_number, is_loader, is_one_by_one
 from ...graph.types import kind_of
-from ...options import Options
-from ...text import one_line
+from ...options.options import Options
+from ...system.errors import DataError, OptionError
+from ...system.text import one_line
 from .columns import UNKNOWN_LENGTH, Head, columns_of
 from .dataset import Dataset, Field
 from .idx import find_idx, is_idx, read_idx

@@ -13,9 +13,9 @@ from typing import TextIO
 
 import numpy as np
 
-from ... import memory
-from ...errors import DataError
-from ...reading import open_regular, open_text
+from ...memory import budget as memory
+from ...system.errors import DataError
+from ...system.reading import open_regular, open_text
 
 DELIMITERS = ",;\t"
 COPIES = 2

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ...errors import OptionError
 from ...graph import NARROW
-from ...reading import parsed, read_text
-from ...text import shown
+from ...system.errors import OptionError
+from ...system.reading import parsed, read_text
+from ...system.text import shown
 
 DEVICE_DTYPES = {"float64": "float32", "int64": "int32", "uint64": "uint32", "bfloat16": "float16"}
 """Element types the tiles do not have, and what they hold instead: bfloat16 takes the room and the time of float16."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...arena import Arena, Interval
-from ...room import padded
+from ...memory.alignment import padded
+from ...memory.arena import Arena, Interval
 from ..hardware.chip import Chip
 from ..plans.plan import TileStep
 from ..program.schedule import Storage

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...graph import Node
-from ...work import Contraction, Gather, Reduce, Scatter, Stepwise, Work
+from ...graph.work import Contraction, Gather, Reduce, Scatter, Stepwise, Work
 from ..hardware.chip import Chip
 from ..plans.lookup import plan_lookup
 from ..plans.multiconv import plan_multi

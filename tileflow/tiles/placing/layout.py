@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...graph import Node, Value
-from ...work import Contraction, Gather, Map, Move, Operand, Reduce, Scatter, Work
+from ...graph.work import Contraction, Gather, Map, Move, Operand, Reduce, Scatter, Work
 from ..hardware.chip import ITEMSIZE, Chip
 from ..plans.lookup import ROWS
 from ..plans.mapping import Mapping, linear, owned, slab

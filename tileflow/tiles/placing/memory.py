@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...work import Map, Work
+from ...graph.work import Map, Work
 from ..hardware.chip import Chip
 from ..hardware.vertex import CODE_BYTES as CONTRACTION_CODE
 from ..plans.plan import OpPlan, TileStep

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...graph import Node
-from ...work import Gather, Map, Scatter, Work
+from ...graph.work import Gather, Map, Scatter, Work
 from ..hardware.chip import Chip
 from ..plans.lookup import NOTHING, Kept
 from ..plans.spread import item_bytes, worker_cycles

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...work import Move, Operand, Window, Work
+from ...graph.work import Move, Operand, Window, Work
 from ..plans.mapping import Mapping, axis_step, offsets, tile_strides
 from ..plans.plan import OpPlan
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...work import Window
+from ...graph.work import Window
 from ..hardware.chip import ITEMSIZE, Chip
 from ..hardware.vertex import SLIC_CHANNELS
 from .contraction import Canonical, slides

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...work import Axis, Contraction, Operand, Window
+from ...graph.work import Axis, Contraction, Operand, Window
 from ..hardware.chip import device_dtype
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...work import Operand, Window
+from ...graph.work import Operand, Window
 from ..hardware import vertex
 from ..hardware.chip import Chip
 from ..hardware.exchange import exchange_cycles

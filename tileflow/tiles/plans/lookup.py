@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...work import Axis, Gather, Scatter, Work
+from ...graph.work import Axis, Gather, Scatter, Work
 from ..hardware import vertex
 from ..hardware.chip import Chip
 from .mapping import axis_step

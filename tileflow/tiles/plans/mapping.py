@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...work import Operand, Window, Work
+from ...graph.work import Operand, Window, Work
 from .plan import OpPlan
 
 MIN_BYTES_PER_TILE = 128

@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from ...errors import OptionError
-from ...work import Contraction
+from ...graph.work import Contraction
+from ...system.errors import OptionError
 from ..hardware.chip import Chip
 from .contraction import canonical
 from .partition import COSTS, Space, explore, mark, partials_type

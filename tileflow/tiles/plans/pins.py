@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from ...errors import OptionError
+from ...system.errors import OptionError
 from ..hardware.chip import Chip
 from ..hardware.vertex import SLIC_CHANNELS
 from .candidates import takes_depth_wise, takes_small_groups

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ...graph import Node
-from ...work import Work
+from ...graph.work import Work
 
 Vertex = Literal["amp", "hmac", "outer", "vmac", "slic", "map", "reduce", "move", "gather", "scatter", "none"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import OptionError
-from ...work import Contraction, Gather, Scatter, Stepwise, Work
+from ...graph.work import Contraction, Gather, Scatter, Stepwise, Work
+from ...system.errors import OptionError
 from ..hardware.chip import Chip
 from ..hardware.vertex import itemsize
 from .candidates import grid, variants

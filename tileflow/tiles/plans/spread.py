@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping as Dict
 from collections.abc import Sequence
 
-from ...work import Axis, Move, Nested, Operand, Reduce, Window, Work, indexed_by
+from ...graph.work import Axis, Move, Nested, Operand, Reduce, Window, Work, indexed_by
 from ..hardware.chip import ITEMSIZE, Chip, device_dtype
 from ..hardware.functions import vector_cycles
 from ..hardware.vertex import reduction

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...work import Operand, Stepwise, Window
+from ...graph.work import Operand, Stepwise, Window
 from ..hardware import vertex
 from ..hardware.chip import Chip
 from ..hardware.exchange import exchange_cycles

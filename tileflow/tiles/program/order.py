@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from ...graph import Graph, Node, Value
-from ...program import Program
+from ...program.program import Program
 
 
 def weight_by_weight(program: Program) -> Program:

@@ -6,8 +6,8 @@ import math
 
 from ...graph import Graph, Node, Value, checkpoints
 from ...graph.graph import Role
-from ...program import Program
-from ...staging import Staging
+from ...program.program import Program
+from ...program.staging import Staging
 
 
 def recomputed(program: Program) -> Program:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ... import schedule as order
 from ...graph import Branches, Graph, Node, State, Turns, Value
-from ...program import Program
-from ...work import Map, Work
+from ...graph.work import Map, Work
+from ...program import schedule as order
+from ...program.program import Program
 from ..hardware.chip import ITEMSIZE, device_dtype
 from ..plans.mapping import Mapping
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...schedule import LIVE_PHASES, Atomic, Fold, Refresh, Repeat, Run, Steps, Stream, Wave, key
+from ...program.schedule import LIVE_PHASES, Atomic, Fold, Refresh, Repeat, Run, Steps, Stream, Wave, key
 
 
 class Away:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ... import schedule as order
-from ...program import Program
+from ...program import schedule as order
+from ...program.program import Program
 from ...strategy.rules import reserved
 from ..hardware.chip import ITEMSIZE, Chip
 from ..placing.memory import Memory, measure

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ...work import Map, Operand
+from ...graph.work import Map, Operand
 from ..hardware.chip import ITEMSIZE, Chip
 from ..plans.spread import worker_cycles
 

@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ... import schedule as order
 from ...graph import Node, Value
-from ...program import Program
+from ...program import schedule as order
+from ...program.program import Program
 from ..program.schedule import Schedule, Storage
 
 GROUPS = ("activations", "weights", "optimizer", "accumulators")

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from ...errors import TileflowError
 from ...graph import Graph, Node, Op, State, TensorType, Value
 from ...graph.op import Types
-from ...program import Program
-from ...work import Axis, Map, Operand, Work
+from ...graph.work import Axis, Map, Operand, Work
+from ...program.program import Program
+from ...system.errors import TileflowError
 
 SHARDED_FROM = 8192
 """Elements from which on a tensor is shared out where nothing else is said (PopART, `minElementsForReplicatedTensorSharding`)."""

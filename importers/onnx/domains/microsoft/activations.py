@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tileflow.errors import ShapeError
 from tileflow.graph import Value
 from tileflow.ops.dropout import Dropout
+from tileflow.system.errors import ShapeError
 
 from ...site import Site
 from .form import fused

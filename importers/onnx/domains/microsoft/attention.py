@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tileflow.errors import ShapeError
 from tileflow.graph import Value
+from tileflow.system.errors import ShapeError
 
 from ...attention import HEADS_FIRST, split_heads, weighted
 from ...site import Site

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tileflow.errors import ShapeError
 from tileflow.graph import Value
+from tileflow.system.errors import ShapeError
 
 from ...declared import declare
 from ...site import Site

@@ -6,8 +6,8 @@ from typing import Any
 
 from onnx import GraphProto, helper
 
-from tileflow.errors import ShapeError
 from tileflow.graph import Value
+from tileflow.system.errors import ShapeError
 
 from ...site import Site
 from .form import alike, fused

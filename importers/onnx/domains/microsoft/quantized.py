@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import GraphProto, NodeProto, helper
 
-from tileflow.errors import ShapeError
 from tileflow.graph import Value
 from tileflow.ops.integer import exact_product, requantize, scaled
 from tileflow.ops.quantize import DequantizeLinear, QuantizeLinear
 from tileflow.ops.shape import normal_axis, present
+from tileflow.system.errors import ShapeError
 
 from ...site import Site
 from .attention import from_product, refuse

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from tileflow.errors import ModelError
 from tileflow.graph import Value
+from tileflow.system.errors import ModelError
 
 from ...site import Site
 from ...tensors import tensor_array

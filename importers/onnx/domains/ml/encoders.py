@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from tileflow.errors import ModelError, ShapeError
 from tileflow.graph import Value
+from tileflow.system.errors import ModelError, ShapeError
 
 from ...site import Site
 from ...versions import form

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tileflow.errors import ModelError
+from tileflow.system.errors import ModelError
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER", "LEAF")
 """As TreeEnsemble numbers them; LEAF is the older operators'."""

@@ -6,8 +6,8 @@ from itertools import combinations
 
 import numpy as np
 
-from tileflow.errors import ModelError
 from tileflow.graph import Value
+from tileflow.system.errors import ModelError
 
 from ...site import Site
 from ...versions import form

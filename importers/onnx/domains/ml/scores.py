@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 
-from tileflow.errors import ModelError
 from tileflow.graph import Value
+from tileflow.system.errors import ModelError
 
 from ...refused import HOSTED
 from ...site import Site

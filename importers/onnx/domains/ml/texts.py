@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from onnx import FunctionProto, NodeProto, TensorProto, helper
 
-from tileflow import memory
-from tileflow.errors import DataError, ModelError
+from tileflow.memory import budget as memory
+from tileflow.system.errors import DataError, ModelError
 
 from ...functions import stands_for
 from ...hosted import Attributes, Datum, hosted

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .errors import OptionError
-from .graph import WRITTEN, Graph, State
+from ..graph import WRITTEN, Graph, State
+from ..system.errors import OptionError
 
 REPLICA = "replica"
 """The role of a state that is another replica's copy of its owner's."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .graph import TensorType
+from ..graph import TensorType
 
 ALIGN = 64
 """Bytes: one cache line and one AVX-512 register."""

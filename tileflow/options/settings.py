@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self
 
-from . import options_file, toml
+from ..system.errors import OptionError
+from ..system.files import replace_by
+from . import files as options_file
+from . import toml
 from .declaration import GROUPS, Declarations
-from .errors import OptionError
-from .files import replace_by
 
 
 class FrozenOptionsError(OptionError, AttributeError):

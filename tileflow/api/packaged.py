@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .errors import ModelError
+from ..system.errors import ModelError
 
 PACKAGED_MODELS = ("digits_cnn.onnx",)
 
@@ -19,5 +19,5 @@ def model_path(given: str | os.PathLike[str]) -> Path:
     if os.path.exists(path):                              # Path's own raises for names that no file can have
         return path
     if os.fspath(given) in PACKAGED_MODELS:
-        return Path(__file__).parent / "data" / path
+        return Path(__file__).parents[1] / "data" / path
     raise ModelError(f"There is no model file {path}; give an .onnx file, or one that comes with tileflow: {', '.join(PACKAGED_MODELS)}.")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..system.errors import OptionError
 from .declaration import Declaration
-from .errors import OptionError
 from .options import Options, declarations
 from .spellings import OF_OPTIMIZER
 

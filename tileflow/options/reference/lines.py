@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import OptionError
-from ..text import one_line
+from ...system.errors import OptionError
+from ...system.text import one_line
 from .values import Call, Made, Word
 
 LONGEST = 4000

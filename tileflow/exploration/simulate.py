@@ -11,29 +11,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import report as reports
-from .compiler import Compilation
-from .environment import check_environment
-from .errors import OptionError, OutOfTileMemoryError, ReportError, TileflowError
-from .files import replace_by
-from .options import SHARDED_GROUPS, TENSOR_GROUPS, Options
-from .reading import read_text
-from .replicas import Grouping, grouped
-from .report import Report, format
-from .state import build
-from .strategy.rules import ipus_for
-from .text import one_line
-from .tiles.hardware.chip import Chip, chip
-from .tiles.machine import TileProgram, analyze
-from .tiles.plans.plan import TileOptions, step_names
-from .tiles.plans.planner import export_plans, import_plans
-from .tiles.tiled import Changes
-from .tiles.tune import EVALUATIONS, PROPORTIONS, Point, Progress, Tuning, tune_available_memory
-from .uses import OF_MACHINE_ALONE
-from .work import Contraction
+from .. import report as reports
+from ..compiler import Compilation
+from ..graph.work import Contraction
+from ..options.options import SHARDED_GROUPS, TENSOR_GROUPS, Options
+from ..options.uses import OF_MACHINE_ALONE
+from ..program.replicas import Grouping, grouped
+from ..report import Report, format
+from ..state import build
+from ..strategy.rules import ipus_for
+from ..system.environment import check_environment
+from ..system.errors import OptionError, OutOfTileMemoryError, ReportError, TileflowError
+from ..system.files import replace_by
+from ..system.reading import read_text
+from ..system.text import one_line
+from ..tiles.hardware.chip import Chip, chip
+from ..tiles.machine import TileProgram, analyze
+from ..tiles.plans.plan import TileOptions, step_names
+from ..tiles.plans.planner import export_plans, import_plans
+from ..tiles.tiled import Changes
+from ..tiles.tune import EVALUATIONS, PROPORTIONS, Point, Progress, Tuning, tune_available_memory
 
 if TYPE_CHECKING:
-    from . import exact
+    from .. import exact
 
 DEFAULT_PROPORTION = 0.6
 PLANS = "plans.json"
@@ -80,7 +80,7 @@ class TileCompilation(Compilation):
             raise OptionError("tile_exact runs one replica's program on data of its own, and what replicas share out (optimizer_sharded) is not "
                               "there as a whole; leave it out.")
         check_environment()
-        from . import exact
+        from .. import exact
         return build(lambda: exact.check(self.tiled, seed))          # it makes kernels and runs them in this thread
 
     def to_text(self, every_operator: bool = False) -> str:

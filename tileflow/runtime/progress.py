@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from tqdm import tqdm
 
-from .terminal import encodable, say
-from .text import one_line, printable
+from ..system.terminal import encodable, say
+from ..system.text import one_line, printable
 
 if TYPE_CHECKING:
-    from .runtime.history import Epoch
+    from .history import Epoch
 
 BAR_DELAY = 0.5
 """Seconds that compiling takes before it gets a bar: reading kernels from the cache does not."""
@@ -36,7 +36,7 @@ class CompileBar:
             self.close()
 
     def _open(self, total: int) -> None:
-        from .kernels.machine import cache
+        from ..kernels.machine import cache
         cache.on_compile.append(self._compiled.append)
         self._began = time.monotonic()
         self._bar = tqdm(total=total, file=self.stream, unit="kernel", leave=False, disable=not self.bars, delay=BAR_DELAY,
@@ -46,7 +46,7 @@ class CompileBar:
         """Take the bar away; harmless where there is none."""
         if self._bar is None:
             return
-        from .kernels.machine import cache
+        from ..kernels.machine import cache
         cache.on_compile.remove(self._compiled.append)
         self._bar.close()
         self._bar = None

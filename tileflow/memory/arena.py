@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .room import ALIGN, padded
+from .alignment import ALIGN, padded
 
 STEPS = 200
 """Ranges looked at for each buffer, on average; networks need 30."""

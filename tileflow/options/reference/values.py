@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import OptionError
+from ...system.errors import OptionError
 
 
 @dataclass(frozen=True)

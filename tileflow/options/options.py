@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from . import options_file
+from ..program.staging import Liveness, PipelineSchedule, Strategy
+from ..system.errors import OptionError
+from . import files as options_file
 from .declaration import GROUPS, MODEL_TABLE, Declarations
 from .declaration import declared as _option
-from .errors import OptionError
 from .kinds import (
     Choice,
     Counts,
@@ -46,7 +47,6 @@ from .kinds import (
 )
 from .settings import FrozenOptionsError, Settings, by_any_name
 from .spellings import PRECISION_SPELLINGS
-from .staging import Liveness, PipelineSchedule, Strategy
 
 __all__ = ["GROUPS", "MODEL_TABLE", "FrozenOptionsError", "Options", "declarations", "default_options", "near_names",
            "read_options_file", "renamed", "with_defaults"]

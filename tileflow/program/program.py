@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..graph import Graph, State, TensorType, Value, to_text
 from . import schedule
-from .graph import Graph, State, TensorType, Value, to_text
 from .replicas import copy_of
 from .schedule import Steps
 from .staging import Staging

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import OptionError
+from ...system.errors import OptionError
 from .strategies import execution
 from .values import Call, Made, Word, member, partials, settings
 

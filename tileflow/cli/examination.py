@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import memory
-from .environment import obstacle
-from .errors import OptionError
-from .files import probe
-from .kernels.machine import limits, share
-from .options import DEFAULTS, Options, default_options
-from .text import one_line
-from .version import VERSION
+from ..kernels.machine import limits, share
+from ..memory import budget as memory
+from ..options.options import DEFAULTS, Options, default_options
+from ..system.environment import obstacle
+from ..system.errors import OptionError
+from ..system.files import probe
+from ..system.text import one_line
+from ..system.version import VERSION
 
 REQUIRED = ("numba", "llvmlite", "numpy", "onnx", "tqdm")
 OPTIONAL = ("onnxruntime", "torch", "safetensors")
@@ -85,7 +85,7 @@ def _versions(found: Examination) -> None:
 
 
 def _cpu(found: Examination) -> None:
-    from .kernels.isa import cpu
+    from ..kernels.isa import cpu
     path = cpu.current()
     wanted = ("sse4.2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni", "avx512bf16",
               "amx-tile", "amx-bf16", "amx-int8", "neon")
@@ -127,7 +127,7 @@ def _threads(found: Examination) -> None:
 
 
 def _cache(found: Examination) -> None:
-    from .kernels.machine import cache
+    from ..kernels.machine import cache
     root, current = cache.root(), cache.folder()
     if why := cache.refusal():
         found.problems.append(Problem(f"the kernel cache {root} is not used, because {why}; kernels are kept in {current}.",
@@ -173,7 +173,7 @@ def _kernels(found: Examination) -> None:
     """Compile and run a kernel."""
     import numpy as np
 
-    from .kernels.machine.leaf import Leaf
+    from ..kernels.machine.leaf import Leaf
     x, y = np.arange(5, dtype=np.float32), np.zeros(5, np.float32)
     try:
         Leaf(_twice, "f4[r], f4[r]")(x, y)

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import OptionError
+from ..system.errors import OptionError
+from ..system.text import shown
 from .kinds import Kind
 from .spellings import KNOWN_AS, NOT_YET
-from .text import shown
 
 GROUPS = {
     "batching": "Batching",

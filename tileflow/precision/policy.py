@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from . import ops  # noqa: F401  (fills the registry)
-from .errors import OptionError
-from .graph import OPS
+from .. import ops  # noqa: F401  (fills the registry)
+from ..graph import OPS
+from ..system.errors import OptionError
 
 SETS = ("fp16", "fp32", "promote", "demote")
 FOLLOW = "follow"

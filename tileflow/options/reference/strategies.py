@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import OptionError
+from ...system.errors import OptionError
 from .values import Call, Made, Word, member
 
 KINDS = {"PipelinedExecution": "pipelined", "ShardedExecution": "sharded", "SerialPhasedExecution": "serial_phased",

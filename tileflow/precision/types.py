@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from .errors import OptionError
-from .graph import HALVES, Casting, Graph, Node
-from .options import Options
-from .passes.autocast import Choice
+from ..graph import HALVES, Casting, Graph, Node
+from ..options.options import Options
+from ..passes.autocast import Choice
+from ..system.errors import OptionError
+from ..system.text import one_line
 from .policy import Policy, merged, operators_called
-from .text import one_line
 
 TYPES = {"16": "float16", "bf16": "bfloat16", "32": "float32", "64": "float64"}
 """Element types by the first word of a precision's name."""

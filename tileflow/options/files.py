@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..system.errors import OptionError
+from ..system.reading import parsed, read_text
+from ..system.text import one_line
 from .declaration import GROUPS, MODEL_TABLE, Declarations
-from .errors import OptionError
-from .poptorch import lines, table
-from .poptorch.values import Call, Made, Word
-from .reading import parsed, read_text
-from .text import one_line
+from .reference import lines, table
+from .reference.values import Call, Made, Word
 
 READERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads}
 LINES = (".conf", ".txt")

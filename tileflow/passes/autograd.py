@@ -4,9 +4,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from .errors import UnsupportedError
-from .graph import Builder, Graph, Node, Origin, Value
-from .graph.backward import NoGradientError, backward, backward_origin, between
+from ..graph import Builder, Graph, Node, Origin, Value
+from ..graph.backward import NoGradientError, backward, backward_origin, between
+from ..system.errors import UnsupportedError
 
 TRAINING = "the trained weights and the loss"
 SHOWN = 10

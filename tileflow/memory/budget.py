@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .errors import OutOfMemoryError
-from .kernels.machine import limits
+from ..kernels.machine import limits
+from ..system.errors import OutOfMemoryError
 
 SMALL = 16 << 20
 """Bytes for which nobody asks: asking takes as long as filling them."""
