@@ -7,7 +7,7 @@ TESTS := $(RUN) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 # Tests start hundreds of processes, and each would compile all of tileflow's Python anew where none of it may be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check lint bench doctor wheel clean help
+.PHONY: demo test quick check lint bench doctor wheel clean help
 
 demo: $(VENV)/ready            ## train a small CNN from an ONNX file on real handwritten digits
 	$(RUN) -m tileflow train digits_cnn.onnx --data digits --epochs 10 --micro-batch-size 16 --gradient-accumulation 2 --device-iterations 4 --learning-rate 0.003
@@ -15,6 +15,9 @@ demo: $(VENV)/ready            ## train a small CNN from an ONNX file on real ha
 # Neighbouring tests share kernels: with worksteal a process keeps to its part of the list until another has none left.
 test: $(VENV)/ready            ## run the tests, on up to four cores
 	$(TESTS)
+
+quick: $(VENV)/ready           ## run the tests that a change needs (what differs from the last commit)
+	$(RUN) tests/quick.py -- --numprocesses auto --maxprocesses 4 --dist worksteal
 
 check: $(VENV)/ready           ## run the exhaustive ones as well: every CPU path, guarded and emulated (pip install bochscpu-python)
 	$(TESTS) --exhaustive

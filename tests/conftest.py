@@ -8,9 +8,11 @@ import zlib
 from collections.abc import Iterator
 
 import numpy as np
+import places
 import pytest
 from selection import pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_generate_tests  # noqa: F401  (pytest finds its hooks here)
 
+places.add_to_path()
 os.environ.setdefault("NUMBA_NUM_THREADS", str(max(2, os.cpu_count() or 1)))      # two threads are told from one on one core too
 os.environ.pop("TILEFLOW_DEFAULT_OPTIONS", None)                                  # options of whoever runs the tests are no part of them
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:                             # `make test &` ignores Ctrl-C, and so would what tests start

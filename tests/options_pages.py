@@ -1,6 +1,6 @@
 """Writes docs/options.md from the options' declarations and docs/poptorch.md from the table of PopTorch's names.
 
-    python tests/options_pages.py       # after an option or an entry changed; tests/test_options_pages.py asks for it
+    python tests/options_pages.py       # after an option or an entry changed; tests/options/test_options_pages.py asks for it
 """
 from __future__ import annotations
 

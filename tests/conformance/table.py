@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_name("nodes.txt")
 COMMAND = "python tests/conformance/table.py"
 BLOCK = 16

@@ -24,9 +24,9 @@ from ..runtime.source import NetSource, OnnxSource, Source
 from ..runtime.training_model import TrainingModel
 from ..state import Session
 from ..system.errors import DataError, ModelError, OptionError
+from ..system.packaged import model_path
 from ..system.reading import open_regular
 from ..system.text import one_line
-from .packaged import model_path
 
 Modelish = Module | OnnxModel | str | os.PathLike[str]
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..api.packaged import PACKAGED_MODELS, model_path
 from ..options.declaration import Declaration
 from ..options.kinds import Flag
 from ..options.options import GROUPS, Options, declarations, with_defaults
 from ..options.uses import check_use, used_by
 from ..system.errors import OptionError
+from ..system.packaged import PACKAGED_MODELS, model_path
 from ..system.terminal import say
 
 __all__ = ["add_model", "add_options", "add_simulation", "model_path", "options_of", "say_where"]

@@ -1,0 +1,83 @@
+"""What a kernel's name in the cache depends on: two bodies that compute different things are never one name."""
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from places import PATH, ROOT
+
+from tileflow.kernels.machine import content
+from tileflow.kernels.machine.leaf import Leaf
+
+LOOP = "    for i in range(y.shape[0]):\n        y[i] = "
+BODIES = {
+    "constant": f"def body(x, y):\n{LOOP}x[i] * SCALE",
+    "constant tuple": f"def body(x, y):\n{LOOP}x[i] * (1.0, SCALE)[1]",
+    "default": f"def body(x, y, scale=SCALE):\n{LOOP}x[i] * scale",
+    "default of an inner function": f"@register_jitable\ndef inner(v, scale=SCALE):\n    return v * scale\ndef body(x, y):\n{LOOP}inner(x[i])",
+    "closure": f"def make(scale):\n    def body(x, y):\n    {LOOP.replace('    ', '        ')}x[i] * scale\n    return body\nbody = make(SCALE)",
+    "closure of an inner function": "def make(scale):\n    @register_jitable\n    def inner(v):\n        return v * scale\n    return inner\n"
+                                    f"inner = make(SCALE)\ndef body(x, y):\n{LOOP}inner(x[i])",
+    "array in a closure": f"table = np.array([SCALE])\ndef body(x, y):\n{LOOP}x[i] * table[0]",
+    "global": f"scale = SCALE\ndef body(x, y):\n{LOOP}x[i] * scale",
+    "global tuple": f"scales = (1.0, SCALE)\ndef body(x, y):\n{LOOP}x[i] * scales[1]",
+    "global of an inner function": f"scale = SCALE\n@njit\ndef inner(v):\n    return v * scale\ndef body(x, y):\n{LOOP}inner(x[i])",
+}
+
+
+def body_of(kind: str, scale: str) -> Any:
+    """A body as in somebody's file: float64, y = x * scale."""
+    made: dict[str, Any] = {"__name__": "a_file_of_somebody"}
+    exec("import numpy as np\nfrom numba import njit\nfrom tileflow.kernels.machine.inner import register_jitable\n"
+         + BODIES[kind].replace("SCALE", scale), made)
+    return made["body"]
+
+
+def leaf(kind: str, scale: str) -> Leaf:
+    return Leaf(body_of(kind, scale), "f8[r], f8[r]")
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_bodies_that_differ_have_names_that_differ(kind: str) -> None:
+    names = [leaf(kind, scale)._stored for scale in ("2.0", "3.0", "2", "-2.0", "True", "2.0")]
+    assert len(set(names)) == 5
+    assert names[0] == names[-1]
+
+
+@pytest.mark.parametrize("kind", ["constant", *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in BODIES if kind != "constant")])
+def test_the_second_of_two_bodies_computes_what_it_says(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEFLOW_CACHE_DIR", str(tmp_path))
+    x, y = np.arange(5.0), np.empty(5)
+    for scale, kept in itertools.product((2.0, 3.0), (False, True)):
+        made = leaf(kind, str(scale))
+        assert made.load() == kept
+        assert made(x, y) == 0
+        assert (y == x * scale).all()
+
+
+def test_names_are_the_same_in_every_process() -> None:
+    """Else every start would compile anew."""
+    script = "from test_content import BODIES, leaf\nfor kind in BODIES:\n    print(leaf(kind, '2.0')._stored)\n"
+    script += "from tileflow.kernels.rows import row_leaf\nfrom tileflow.kernels.attention.float32 import attention_leaf\n"
+    script += "print(row_leaf('softmax', 'f4')._stored, attention_leaf('f4')._stored)\n"
+    found = {subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=100, check=True,
+                            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": PATH}).stdout
+             for seed in ("1", "2")}
+    assert len(found) == 1
+    assert len(next(iter(found)).split()) == len(BODIES) + 2
+
+
+def test_functions_that_know_each_other_have_a_hash() -> None:
+    def even(n: int) -> bool:
+        return n == 0 or odd(n - 1)
+
+    def odd(n: int) -> bool:
+        return n != 0 and even(n - 1)
+
+    assert content.digest(even) == content.digest(even) != content.digest(odd)

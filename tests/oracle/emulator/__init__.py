@@ -1,0 +1,71 @@
+"""Runs compiled leaves in an x86 emulator, so that the paths this machine lacks are executed and checked as well.
+
+    if emulator.available():
+        status = emulator.run(leaf, a, b, c)           # as leaf(a, b, c), on an emulated processor
+
+The process must compile for that processor: `environment(path)` gives the variables to start it with.
+`python tests/oracle/emulator PATH tests/kernels/test_x.py …` runs a test module like that, with every call of a leaf
+emulated; nothing that was compiled runs natively then. Each array lies against an unmapped page, so that an access
+outside of the arguments is found. Tile (AMX) instructions are done by `tiles.py`, all others by Bochs.
+"""
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+from tileflow.kernels.isa import cpu
+from tileflow.kernels.isa.paths import PATHS
+from tileflow.kernels.machine.leaf import Leaf
+
+from .layout import SIDES, Fault, Layout, rows, run_against
+from .machine import PROCESSORS, Machine, installed
+
+__all__ = ["TARGETS", "Fault", "available", "environment", "machine", "run"]
+
+TARGETS = tuple(name for name, entry in PATHS.items() if entry.processor in PROCESSORS)
+"""Names of the paths that can be emulated."""
+LIBRARY = {"avx2": "AVX2", "fma": "FMA", "bmi": "BMI1", "bmi2": "BMI2", "lzcnt": "LZCNT", "movbe": "MOVBE", "avx512f": "AVX512F",
+           "avx512vl": "AVX512VL", "avx512bw": "AVX512BW", "avx512dq": "AVX512DQ"}
+"""Features as LLVM and as the C library names them, by which it chooses among its own functions."""
+
+
+def available() -> bool:
+    """Whether leaves can be emulated here: Linux on x86-64 with `bochscpu-python` and a C compiler."""
+    return os.uname().machine == "x86_64" and installed()
+
+
+def environment(path: str) -> dict[str, str]:
+    """Environment variables under which a new process compiles for `path` (one of `TARGETS`) and nothing better."""
+    entry = PATHS[path]
+    have = entry.features.split()
+    lacks = ",".join(f"-{name}" for feature, name in LIBRARY.items() if feature not in have)
+    return {"NUMBA_CPU_NAME": entry.processor, "NUMBA_CPU_FEATURES": ",".join(f"+{feature}" for feature in have),
+            **({"GLIBC_TUNABLES": f"glibc.cpu.hwcaps={lacks}"} if lacks else {})}
+
+
+@functools.cache
+def machine() -> Machine:
+    """The process's guest: the processor that the process compiles for."""
+    return Machine(PATHS[cpu.available()[0]].processor)
+
+
+def run(leaf: Leaf, *args: Any, n: int | None = None, lo: int = 0, worker: int = 0, against: str = "after", seconds: float = 30.0) -> int:
+    """Run a leaf over rows lo..n as `Leaf.__call__` does, in the emulator.
+
+    Args:
+        against: on which side of each array memory ends: "after", "before", or "both" for two runs, which must agree.
+            On the other side garbage fills the page and must stay. Arrays that are not writeable must stay as well.
+        seconds: computing time after which the run is given up.
+
+    Raises:
+        Fault: the leaf touched memory outside of its arguments (the message names the argument), changed a read-only one,
+            or did something else that a processor refuses.
+    """
+    guest, stop = machine(), rows(leaf, args, n)
+
+    def call(layout: Layout, _what: str) -> int:
+        guest.where = layout.where
+        return guest.call(leaf.address, (layout.block, lo, stop, worker), seconds)
+
+    return run_against(guest, leaf, args, (lo, stop), SIDES if against == "both" else (against,), call)
