@@ -110,9 +110,6 @@ def test_derived_values():
     assert (options.global_batch_size, options.combined_batch_size) == (12, 24)
     assert (options.output_mode_for(True), options.output_mode_for(False)) == ("final", "all")
     assert options.clone(output_mode="sum").output_mode_for(True) == "sum"
-    assert options.resolved_weight_decay == 0.01
-    assert options.clone(optimizer="sgd").resolved_weight_decay == 0.0
-    assert options.clone(weight_decay=0.0).resolved_weight_decay == 0.0
 
 
 def test_options_of_a_model_are_frozen():

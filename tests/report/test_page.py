@@ -12,7 +12,6 @@ from peers import needs
 
 import tileflow
 from tileflow import nn, report
-from tileflow.report import older
 
 if chromium.found() is None:
     pytest.skip("needs a browser: apt-get install chromium (or CHROMIUM=its path)", allow_module_level=True)
@@ -99,15 +98,10 @@ def text(page, selector):
 
 
 def others(one):
-    """Reports that are not like most: replicas, inference, an old version, a search, no operator at all, everything in streaming memory."""
+    """Reports that are not like most: replicas, inference, a search, no operator at all, everything in streaming memory."""
     yield compiled(replication_factor=4, gradient_accumulation=2)
     yield compiled(strategy="serial_phased", stages=("first", "second"), tensors_liveness="off_chip_after_each_phase")
     yield tileflow.compile(Net(), inputs=[(4, 3, 8, 8)], machine="gc200").report
-    old = {**copy.deepcopy(one), "schema_version": 3}
-    for name in ("kinds", "peak_step", "steps"):
-        del old["memory"][name]
-    del old["layouts"]
-    yield report.validate(older.upgraded(old), "it")
     points = [{"label": f"{p:g}", "kind": "sweep", "proportion": p, "per_op": {}, "cycles": round(1e6 / (p + 0.1)), "bytes": round(4e5 * (1 + p)),
                "fits": p < 0.6, "best": p == 0.4} for p in (0.1, 0.2, 0.4, 0.8)]
     yield {**one, "frontier": points}
@@ -325,24 +319,6 @@ def test_the_page_lays_out_any_tile_as_the_report_does(shown, one, several, tmp_
                 table = [tuple(int(row[i].replace(",", "")) for i in (0, 1)) for row in rows(page, 1)]
                 assert table == wanted[:len(table)]
         quiet(page)
-
-
-@pytest.mark.exhaustive
-def test_a_report_of_an_older_version_has_addresses_of_its_fullest_tiles(shown, several, tmp_path):
-    old = {**copy.deepcopy(several), "schema_version": 5}
-    for step in old["steps"]:
-        del step["running"]
-    page = opened(shown, tmp_path, report.validate(older.upgraded(old), "it"))
-    tab(page, "memory")
-    fullest = max(several["ipus"], key=lambda i: i["worst"])
-    others = [t for t in range(96) if t not in {x["tile"] for x in several["layouts"] if x["ipu"] == fullest["number"]}]
-    page(f"(f => {{ f.value = {others[-1]}; f.dispatchEvent(new Event('change')); }})(document.querySelector('#panel-memory input[type=number]'))")
-    page.frame()
-    assert "Those of the fullest tiles are laid out" in page("document.querySelector('#panel-memory').innerText")
-    page("[...document.querySelectorAll('#panel-memory .link')].find(b => b.textContent.startsWith('tile ')).click()")
-    page.frame()
-    assert "Laid out, it takes" in page("document.querySelector('#panel-memory').innerText")
-    quiet(page)
 
 
 @pytest.mark.exhaustive

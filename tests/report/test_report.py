@@ -88,7 +88,7 @@ def change(value, path, new):
 
 
 @pytest.mark.parametrize(("path", "new", "says"), [
-    (("schema_version",), 2, "has schema_version 2, and this tileflow reads versions 3 to 6"),
+    (("schema_version",), 2, "has schema_version 2, and this tileflow reads version 6"),
     (("schema_version",), None, "has schema_version None"),
     (("totals",), None, "totals is missing"),
     (("totals", "cycles"), 1.5, "totals.cycles is a number, not an integer"),

@@ -21,7 +21,7 @@ from tileflow.tiles.plans.multiconv import plan_multi
 from tileflow.tiles.plans.partition import explore, frontier_indices, partials_type
 from tileflow.tiles.plans.pins import plan_to_dict
 from tileflow.tiles.plans.plan import TileOptions
-from tileflow.tiles.plans.planner import export_plans, import_plans, plan_frontier, plan_layer, plan_work
+from tileflow.tiles.plans.planner import contraction_frontier, export_plans, import_plans, plan_layer, plan_work
 
 SMALL = chip("gc200").variant(tiles=64)
 HALF, MIXED = TileOptions(precision="16.16"), TileOptions(precision="16.32")
@@ -99,10 +99,15 @@ def plan_parts(plan, work):
     return found
 
 
+def frontier(work, chip, options=None, cache=None):
+    """All plans worth having of a contraction, from fastest to leanest."""
+    return contraction_frontier(work, chip, (options or TileOptions()).precision, {} if cache is None else cache).plans
+
+
 @pytest.mark.parametrize("options", [TileOptions(), HALF], ids=["single", "half"])
 @pytest.mark.parametrize("work", WORKS, ids=range(len(WORKS)))
 def test_every_plan_is_a_partition(work, options):
-    for plan in plan_frontier(work, SMALL, options):
+    for plan in frontier(work, SMALL, options):
         assert plan.tiles == math.prod(plan.splits.values()) <= SMALL.tiles
         cuts = plan_parts(plan, work)
         flops = math.prod(sum(c) for c in cuts) * work.flops_per_point
@@ -175,7 +180,7 @@ def test_monotone_in_the_bound():
             assert lower.phases.total >= higher.phases.total
             assert lower.temp_bytes <= higher.temp_bytes or not lower.fits
             assert lower.fits <= higher.fits
-        least = plan_frontier(work, SMALL, HALF, cache)[-1]
+        least = frontier(work, SMALL, HALF, cache)[-1]
         assert all(p.temp_bytes == least.temp_bytes for p in plans if not p.fits)
 
 
@@ -238,7 +243,7 @@ def test_square_products_come_near_published_figures(machine, size, options, low
 
 
 def test_serial_splits_save_memory():
-    plans = plan_frontier(gemm(2048, 2048, 2048), chip("gc2"))
+    plans = frontier(gemm(2048, 2048, 2048), chip("gc2"))
     assert any(p.serial for p in plans)
     assert all(len(p.serial) <= 1 for p in plans)
     assert min(p.temp_bytes for p in plans if p.serial) < min(p.temp_bytes for p in plans if not p.serial)
@@ -249,17 +254,17 @@ def test_impossible_bound_takes_the_leanest_plan_and_says_so():
     plan = plan_work(work, SMALL, 10)
     assert not plan.fits
     assert plan.bound_bytes == 10
-    assert plan.temp_bytes == min(p.temp_bytes for p in plan_frontier(work, SMALL))
+    assert plan.temp_bytes == min(p.temp_bytes for p in frontier(work, SMALL))
     assert plan_work(work, SMALL, 0).temp_bytes == plan.temp_bytes
 
 
 def test_plans_come_from_memory():
     cache: dict = {}
-    first = plan_frontier(gemm(100, 100, 100), SMALL, None, cache)
+    first = frontier(gemm(100, 100, 100), SMALL, None, cache)
     size = len(cache)
-    assert plan_frontier(gemm(100, 100, 100), SMALL, None, cache) == first
+    assert frontier(gemm(100, 100, 100), SMALL, None, cache) == first
     assert len(cache) == size
-    assert plan_frontier(gemm(100, 100, 100), SMALL.variant(workers=4), None, cache) != first
+    assert frontier(gemm(100, 100, 100), SMALL.variant(workers=4), None, cache) != first
 
 
 def test_vertices_fit_their_shapes():
@@ -280,7 +285,7 @@ def test_half_partials_only_where_asked():
 
 @pytest.mark.parametrize("work", [*conv(4, 64, 64, 14, 3), gemm(2048, 2048, 2048), conv(2, 16, 16, 8, 3, 1, 4)[0]], ids=range(5))
 def test_export_and_pin(work):
-    for plan in plan_frontier(work, SMALL, HALF):
+    for plan in frontier(work, SMALL, HALF):
         pin = import_plans(json.loads(json.dumps(export_plans({"conv1": plan}))))["conv1"]
         pinned = plan_work(work, SMALL, None, HALF, pin=pin, where="conv1")
         assert (pinned.splits, pinned.serial, pinned.phases, pinned.temp_bytes) == (plan.splits, plan.serial, plan.phases, plan.temp_bytes)
@@ -427,7 +432,7 @@ def test_empty_contractions_cost_nothing():
 
 def test_a_product_as_large_as_the_chip_can_be_planned_in_little_memory():
     """12,288 squared in float16 fills 864 of the GC200's 897 MiB with its three matrices; about 24 KiB a tile are left."""
-    plan = plan_frontier(gemm(12288, 12288, 12288), chip("gc200"), HALF)[-1]
+    plan = frontier(gemm(12288, 12288, 12288), chip("gc200"), HALF)[-1]
     assert plan.temp_bytes < 64 * 1024
 
 

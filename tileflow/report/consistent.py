@@ -41,7 +41,7 @@ def _tiles(at: str, memory: Mapping[str, Any], kinds: set[str]) -> Iterator[str]
 
 
 def _over_steps(at: str, memory: Mapping[str, Any], kinds: set[str], steps: int) -> Iterator[str]:
-    """Lists per step; there are none in what older versions wrote."""
+    """Lists per step; none where nothing runs."""
     over, tiles = memory["steps"], len(memory["always_live"])
     if not over["fullest"] and not over["categories"]:
         return
@@ -58,11 +58,10 @@ def _steps(report: Mapping[str, Any], kinds: set[str]) -> Iterator[str]:
             yield f"steps[{i}].index is {step['index']}"
         if not all(0 <= n < variables for n in (*step["inputs"], *step["outputs"])):
             yield f"steps[{i}] names a variable that there is not"
-        if step["running"] is not None:
-            if not 0 <= step["running"]["spread"] < len(report["spreads"]):
-                yield f"steps[{i}].running has a spread that there is not"
-            if not set(step["running"]["bytes"]) <= kinds:
-                yield f"steps[{i}].running is of a category that there is not"
+        if not 0 <= step["running"]["spread"] < len(report["spreads"]):
+            yield f"steps[{i}].running has a spread that there is not"
+        if not set(step["running"]["bytes"]) <= kinds:
+            yield f"steps[{i}].running is of a category that there is not"
 
 
 def _variables(report: Mapping[str, Any]) -> Iterator[str]:

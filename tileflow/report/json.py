@@ -22,7 +22,6 @@ from ..tiles.plans.plan import step_names
 from ..tiles.system.ipus import Ipu, always_live, counts
 from . import facts
 from .consistent import first_wrong
-from .older import OLDEST, upgraded
 from .schema import checker
 
 if TYPE_CHECKING:
@@ -171,8 +170,8 @@ def validate(report: Any, where: str) -> Report:
     """The report itself where it is one of this version; ReportError naming the first field that is wrong."""
     version = report.get("schema_version") if isinstance(report, Mapping) else None
     if version != SCHEMA_VERSION:
-        raise ReportError(f"{where} has schema_version {version!r}, and this tileflow reads versions {OLDEST} to {SCHEMA_VERSION}; compile the model "
-                          "again.")
+        raise ReportError(f"{where} has schema_version {version!r}, and this tileflow reads version {SCHEMA_VERSION}; compile the "
+                          "model again.")
     wrong = checker()(report)
     wrong = wrong.lstrip(".") if wrong else first_wrong(report)
     if wrong:
@@ -205,7 +204,7 @@ def load(path: str | os.PathLike[str]) -> Report:
     """Read and check a report: a report.json, or the folder with one.
 
     Raises:
-        ReportError: it cannot be read, is not JSON, or is no report of a version that is still read.
+        ReportError: it cannot be read, is not JSON, or is no report of this version.
     """
     where = Path(path)
     file = where / FILE if os.path.isdir(where) else where
@@ -216,4 +215,4 @@ def load(path: str | os.PathLike[str]) -> Report:
                           "gc200 --report DIR.") from None
     except (ValueError, RecursionError) as error:
         raise ReportError(f"Report {file} is not valid JSON ({error}); compile the model again.") from None
-    return validate(upgraded(_plain(content)), f"Report {file}")
+    return validate(_plain(content), f"Report {file}")

@@ -46,7 +46,7 @@ def data(report: Report) -> dict[str, Any]:
         "memory": _memory(report),
         "steps": _steps(report, phases, texts), "parts": _parts(report),
         "variables": _variables(report["variables"], texts), "spreads": report["spreads"],
-        "layouts": _layouts(report), "align": _constant(report, "vector_bytes"),
+        "align": _constant(report, "vector_bytes"),
         "kinds": {name: colour(name) for name in dict.fromkeys(v["kind"] for v in report["variables"])},
         "chart": _chart(report, texts), "ipus": _ipus(report), "tree": _tree(report), "insights": insights.sections(report),
         "frontier": report["frontier"] or [], "constants": [[c["name"], _value(c["value"]), c["kind"], c["source"]] for c in constants],
@@ -99,11 +99,8 @@ def _steps(report: Report, phases: Sequence[str], texts: Texts) -> dict[str, Any
 
 
 def _running(report: Report) -> dict[str, Any]:
-    """What steps need on their tiles: `on`, the spreads of these, and `needs`, pairs of a category and its bytes by step. Empty where it is not
-    known."""
+    """What steps need on their tiles: `on`, the spreads of these, and `needs`, pairs of a category and its bytes by step."""
     running, kinds = [s["running"] for s in report["steps"]], _kinds(report)
-    if not all(running):
-        return {"on": [], "needs": []}
     names = sorted({name for r in running for name in r["bytes"]}, key=kinds.__getitem__)
     return {"on": [r["spread"] for r in running], "needs": [[kinds[name], [r["bytes"].get(name, 0) for r in running]] for name in names]}
 
@@ -137,19 +134,6 @@ def _constant(report: Report, name: str) -> int:
 def _kinds(report: Report) -> dict[str, int]:
     """Numbers of the categories of memory."""
     return {kind["name"]: i for i, kind in enumerate(report["memory"]["kinds"])}
-
-
-def _layouts(report: Report) -> list[dict[str, Any]]:
-    """Addresses as a report of an older version has them; of others the page finds them itself, on any tile (arena.js). Blocks by address, as
-    columns; of no variable, and always there: -1."""
-    if all(s["running"] for s in report["steps"]):
-        return []
-    kinds = _kinds(report)
-    several = any(i["memory"] for i in report["ipus"])
-    return [{"ipu": laid["ipu"] if several else -1, "tile": laid["tile"], "extent": laid["extent"],
-             "kind": [kinds[b["category"]] for b in laid["blocks"]], **{name: [b[name] for b in laid["blocks"]] for name in ("start", "bytes")},
-             **{name: [-1 if b[name] is None else b[name] for b in laid["blocks"]] for name in ("variable", "first", "last")}}
-            for laid in report["layouts"]]
 
 
 def _chart(report: Report, texts: Texts) -> dict[str, Any]:

@@ -86,16 +86,6 @@ def rect(x: float, y: float, width: float, height: float, cls: str, tip: str = "
     return f'<rect class="{cls}" x="{x:.2f}" y="{y:.2f}" width="{max(0, width):.2f}" height="{max(0, height):.2f}">{inner}</rect>'
 
 
-def stacked_row(shares: Sequence[tuple[str, float, str]], y: float, height: float, left: float, right: float) -> list[str]:
-    """One horizontal bar of (class, share of left..right, tooltip) pieces."""
-    parts, x = [], left
-    for cls, share, tip in shares:
-        width = share * (right - left)
-        if width > 0.05:
-            parts.append(rect(x, y, width, height, cls, tip))
-        x += width
-    return parts
-
 
 def columns(frame: Frame, stacks: Sequence[Sequence[tuple[str, float]]], tips: Sequence[str], xs: Sequence[tuple[float, float]]) -> list[str]:
     """Stacked columns: per column (class, value) pieces from the bottom up, a tooltip, and where it begins and ends."""

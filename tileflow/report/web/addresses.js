@@ -1,6 +1,6 @@
 // Where everything lies in the memory of a tile: addresses over the cycles, and a table of what lies there at the step that is picked, gaps included.
 
-function addressCard(one, tile, pickTile, again) {
+function addressCard(one, tile, again) {
   const r = the(),
     m = r.memory,
     laid = layoutOf(one, tile);
@@ -22,21 +22,7 @@ function addressCard(one, tile, pickTile, again) {
         `Lay out tile ${tile}`,
       ),
     );
-  if (!laid) {
-    const others = r.layouts.filter(l => l.ipu === one.number).map(l => l.tile);
-    if (!others.length) return null;
-    return card(
-      "Addresses",
-      null,
-      h(
-        "p",
-        { class: "soft" },
-        "Those of the fullest tiles are laid out: ",
-        others.map((t, i) => [i ? ", " : "", link(`tile ${t}`, () => pickTile(t))]),
-        ".",
-      ),
-    );
-  }
+  if (!laid) return null;
   const mine = r.steps.name.map((_, i) => i).filter(i => one.number < 0 || r.steps.ipu[i] === one.number),
     edges = edgesOf(mine),
     place = new Map(mine.map((step, k) => [step, k])),

@@ -172,11 +172,10 @@ function layOut(one, tile) {
 // Blocks of a tile beyond which its layout is found only when somebody asks for it: some microseconds each.
 const MANY_BLOCKS = 30000;
 const LAID = new Map();
-// The layout of a tile, kept; undefined where the report does not say enough, or where it would take long and nobody asked.
+// The layout of a tile, kept; undefined where nothing runs, or where it would take long and nobody asked.
 function layoutOf(one, tile, asked) {
-  const r = the(),
-    known = r.layouts.find(l => l.ipu === one.number && l.tile === tile);
-  if (known || !canLayOut()) return known;
+  const r = the();
+  if (!canLayOut()) return undefined;
   const key = `${state.report} ${one.number} ${tile}`;
   if (!LAID.has(key) && (asked || r.variables.name.length + r.steps.name.length < MANY_BLOCKS)) LAID.set(key, layOut(one, tile));
   return LAID.get(key);

@@ -116,7 +116,7 @@ VIEWS.Memory = panel => {
         v.name.length ? grid.element : null,
       ),
     );
-    const lay = () => below.replaceChildren(...[addressCard(one, t, tile => chart.set(tile), lay)].filter(Boolean));
+    const lay = () => below.replaceChildren(...[addressCard(one, t, lay)].filter(Boolean));
     lay();
     say(`Tile ${t}: ${count(one.peak[t])} bytes`);
   }

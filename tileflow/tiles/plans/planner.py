@@ -104,15 +104,6 @@ def bound_for(sources: Sequence[str], chip: Chip, options: TileOptions, ipu: int
     return chip.bound(by_name(options.per_op, sources, rest))
 
 
-def plan_frontier(work: Work, chip: Chip, options: TileOptions | None = None, cache: PlanCache | None = None) -> list[OpPlan]:
-    """All plans worth having of a contraction, from fastest to leanest; the one plan of any other work."""
-    options = options or TileOptions()
-    cache = {} if cache is None else cache
-    if isinstance(work, Contraction) and _splittable(work):
-        return list(contraction_frontier(work, chip, options.precision, cache).plans)
-    return [plan_work(work, chip, None, options, cache)]
-
-
 @dataclass(frozen=True)
 class LayerPlans:
     """Plans of a layer's forward pass and of its gradients, in the order given.
