@@ -93,6 +93,7 @@ class Hints:
 
 
 NOTHING = Hints()
+"""Hints that ask nothing: what nodes have by default."""
 
 
 def _filled(inner: Asked, outer: Asked) -> Asked:
