@@ -40,7 +40,7 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
-def _statements(node: ast.AST, types: bool) -> Iterator[ast.AST]:
+def statements(node: ast.AST, types: bool = True) -> Iterator[ast.AST]:
     """All statements below, for imports are nothing else; without `types` but for what stands for type checkers only."""
     below = [node]
     while below:
@@ -63,7 +63,7 @@ def _imported_names(top: ast.Module, path: Path, types: bool) -> tuple[tuple[str
 
 def _found_names(top: ast.Module, path: Path, types: bool) -> Iterator[tuple[str, str]]:
     package = module_of(path) if path.name == "__init__.py" else module_of(path).rpartition(".")[0]
-    for node in _statements(top, types):
+    for node in statements(top, types):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

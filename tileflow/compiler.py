@@ -16,7 +16,7 @@ from .optim.scaling import Scaling, loss_scale
 from .passes.autocast import autocast
 from .passes.autograd import gradients, losses, reached
 from .passes.casts import shorten_casts
-from .passes.checkpoint import keep_results, mark_checkpoints
+from .passes.checkpoint import keep_results, recompute
 from .passes.cse import cse
 from .passes.fold import fold
 from .passes.gather import gather
@@ -209,7 +209,7 @@ def _serialize(wanted: Serial | None) -> list[Step]:
 
 def _checkpoints(patterns: Sequence[str], kept: Sequence[str]) -> list[Step]:
     def step(p: Program) -> None:
-        mark_checkpoints(p.micro, patterns)
+        recompute(p.micro, patterns)
         keep_results(p.micro, kept)
     return [("checkpoint", step)] if patterns or kept else []
 

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import GraphProto, NodeProto
 
 import tileflow.ops  # noqa: F401  (fills the registry)
-from tileflow.graph import OPS, Graph, Origin, TensorType, Value, type_of, verify
+from tileflow.graph import OPS, Graph, TensorType, Value, type_of, verify
 from tileflow.graph.collector import without_collector
 from tileflow.memory import budget as memory
 from tileflow.system.errors import ModelError, ShapeError, TileflowError, UnsupportedError
@@ -211,7 +211,7 @@ class Importer:
     def _node(self, node: NodeProto, opset: Mapping[str, int]) -> None:
         site = Site(self.scope, node, opset)
         results: Sequence[Value | np.ndarray | None] | GraphProto | Control | None = None
-        with self.scope.builder.at(Origin((self._label(node),))):
+        with self.scope.builder.scope(source=self._label(node)):
             if site.schema is not None and (site.domain == "" or (node.domain, node.op_type) not in self.functions):
                 site.check()
                 results = self._known(site)
@@ -220,7 +220,7 @@ class Importer:
         elif isinstance(results, GraphProto):
             results = self._inlined(node, results, opset)
         elif callable(results):
-            with self.scope.builder.at(Origin((self._label(node),))):
+            with self.scope.builder.scope(source=self._label(node)):
                 results = results(self)
         self._enter_outputs(node, results)
 
@@ -285,13 +285,13 @@ class Importer:
         if body is None:
             raise UnsupportedError(unknown(site.node, site.opsets))
         nodes, outputs, opset = inlined(body, site)
-        with self.scope.builder.at(Origin((self._label(site.node),))):
+        with self.scope.builder.scope(source=self._label(site.node)):
             self._nested(nodes, opset)
         return [self.scope.result(name) if name else None for name in outputs]
 
     def _inlined(self, node: NodeProto, graph: GraphProto, opset: Mapping[str, int]) -> Sequence[Value | np.ndarray]:
         """A branch in place of its node."""
-        with self.scope.builder.at(Origin((self._label(node),))):
+        with self.scope.builder.scope(source=self._label(node)):
             self.walk(graph, opset)
         self.depends(node, [v.name for v in graph.output])
         return [self.scope.result(v.name) for v in graph.output]

@@ -23,6 +23,7 @@ from .tensors import check_tensor, folders_of, named_tensors, tensors_of
 from .unfold import check_unfolding
 
 OLDEST_OPSET = 7
+"""Files with an older version of ONNX's operators are converted to this one before they are read."""
 PROTOBUF_LIMIT = 2**31 - 1
 """Bytes: protobuf reads no longer message; larger models keep their weights as external data."""
 

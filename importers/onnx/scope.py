@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 from onnx import TensorProto
 
-from tileflow.graph import FLOATS, OPS, Builder, Graph, Origin, State, TensorType, Value, check_reach, type_of
+from tileflow.graph import FLOATS, OPS, Builder, Graph, State, TensorType, Value, check_reach, type_of
 from tileflow.ops.cast import Cast
 from tileflow.ops.shape import Reshape, Transpose
 from tileflow.system.errors import ModelError, UnsupportedError
@@ -205,7 +205,7 @@ class Scope:
                 continue
             result = value
             if value.producer is None or value.name != name:
-                with self.builder.at(Origin((name,))):
+                with self.builder.scope(source=name):
                     result = self.builder.emit(OPS["Identity"](), value, names=(name,))[0]
                 if (other := named.get(name)) is not None:
                     other.name, result.name = result.name, name

@@ -86,7 +86,8 @@ def test_stages_have_all_of_their_layers() -> None:
     program = networks.bert_program("mini", 2, 5, sequence=16, masked=2, cuts=(0,))
     assert program.staging is not None
     assert program.staging.ipus == (0, 1, 0)
-    found = {(name.split(".")[0], node.origin.stage) for node in program.micro.nodes if node.origin.role == "forward" for name in node.origin.sources}
+    origins = [node.origin for node in program.micro.nodes if node.origin.role == "forward"]
+    found = {(name.split(".")[0], origin.hints.stage) for origin in origins for name in origin.sources}
     assert {stage for name, stage in found if name == "layers"} == {1}
     assert {name: stage for name, stage in found if name != "Bert"} == {
         "tokens": 0, "positions": 0, "segments": 0, "norm": 0, "dropout": 0, "layers": 1, "transform": 2, "activation": 2, "transform_norm": 2,

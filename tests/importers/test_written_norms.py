@@ -50,7 +50,7 @@ def scaled(b: Builder, y: Value, rows: Value, x: Value, change: Change) -> Value
         b.graph.outputs.append({"normal": y, "rows": rows}[change["read"]])
     y = b.Reshape(y, shape=change.get("back", x.shape))
     scale, shift = (b.input(name, TensorType("float64", change.get(name, (C, 1, 1)))) for name in ("scale", "shift"))
-    with b.at(Origin(("p",), hints=change.get("hints"))):
+    with b.at(Origin(("p",), hints=change.get("hints", Hints()))):
         return b.Add(b.Mul(scale, y), shift) if change.get("turned") else b.Add(b.Mul(y, scale), shift)
 
 

@@ -10,10 +10,10 @@ import pytest
 import tileflow
 from bench.again import CASES, model
 from tileflow import nn
-from tileflow.graph import Builder, Graph, Origin, TensorType, checkpoints
+from tileflow.graph import Builder, Graph, Hints, Origin, TensorType, checkpoints
 from tileflow.lower.plan import make_plan
 from tileflow.lower.rematerialise import rematerialise
-from tileflow.passes.checkpoint import mark_checkpoints
+from tileflow.passes.checkpoint import recompute
 from tileflow.system.errors import OptionError
 
 DRAW = np.random.default_rng(0)
@@ -89,7 +89,7 @@ def test_nodes_of_a_file_go_by_the_beginning_of_their_path(tmp_path: Path) -> No
     plain = tileflow.training_model(tileflow.load(path))
     marked = tileflow.training_model(tileflow.load(path), gradient_checkpointing=["layer1", "layer2*"])
     assert plain(x, y)[-1] == marked(x, y)[-1]
-    blocks = {n.origin.block for n in marked.program.micro.nodes if n.origin.role == "forward"}
+    blocks = {n.origin.hints.recomputed for n in marked.program.micro.nodes if n.origin.role == "forward"}
     assert blocks == {None, "layer1", "layer2"}
     with pytest.raises(OptionError, match=r"the pattern 'layr\*' fits no layer or node; their names are stem"):
         tileflow.training_model(tileflow.load(path), gradient_checkpointing="layr*").compile(x, y)
@@ -118,20 +118,20 @@ def chain() -> tuple[Graph, list[Any]]:
 ])
 def test_marks(pattern: str, blocks: list[str | None]) -> None:
     graph, _ = chain()
-    mark_checkpoints(graph, [pattern])
-    assert [n.origin.block for n in graph.nodes] == [*blocks, None, None, None]
+    recompute(graph, [pattern])
+    assert [n.origin.hints.recomputed for n in graph.nodes] == [*blocks, None, None, None]
 
 
 def test_what_is_done_again_and_what_is_kept() -> None:
     """What another block reads is kept; what only the block itself and the backward pass read is made again, once, just before."""
     graph, made = chain()
-    mark_checkpoints(graph, ["model"])                          # one block of all three: the last is a result
+    recompute(graph, ["model"])                                 # one block of all three: the last is a result
     done = rematerialise(graph)
     assert [n.origin.role for n in done.nodes] == ["forward"] * 3 + ["recompute"] * 2 + ["backward"] * 3
     assert [v.name for n in done.nodes[3:5] for v in n.outputs] == [f"{v.name}.again" for v in made[1:3]]
     assert done.nodes[-1].inputs[1] is made[0]
     graph, made = chain()
-    mark_checkpoints(graph, ["*/layer1.?"])                       # two blocks: each reads what the other one makes
+    recompute(graph, ["*/layer1.?"])                              # two blocks: each reads what the other one makes
     assert rematerialise(graph).nodes == graph.nodes
     graph, _ = chain()
     assert rematerialise(graph) is graph
@@ -180,7 +180,7 @@ def test_several_tensors_and_what_is_none() -> None:
 
     model = tileflow.training_model(Two(), loss="mse")
     model.compile(np.ones((2, 4), "f4"), np.ones((2, 4), "f4"))
-    assert {n.origin.sources[0] for n in model.program.micro.nodes if n.origin.kept and n.origin.role == "forward"} == {"a", "b"}
+    assert {n.origin.sources[0] for n in model.program.micro.nodes if n.origin.hints.kept and n.origin.role == "forward"} == {"a", "b"}
     for wrong in ((), (3,)):
         with pytest.raises(OptionError, match="recomputation_checkpoint takes tensors"):
             nn.recomputation_checkpoint(*wrong)                      # type: ignore[arg-type]
@@ -189,9 +189,9 @@ def test_several_tensors_and_what_is_none() -> None:
 def test_parts_of_a_marked_operator_are_no_checkpoints() -> None:
     graph, made = chain()
     for node in graph.nodes[:2]:
-        node.origin = Origin(("one",), kept=True)
+        node.origin = Origin(("one",), hints=Hints(kept=True))
     assert checkpoints(graph.nodes) == {made[2]}, "what the first hands to the second only is its own affair"
-    graph.nodes[1].origin = Origin(("other",), kept=True)
+    graph.nodes[1].origin = Origin(("other",), hints=Hints(kept=True))
     assert checkpoints(graph.nodes) == {made[1], made[2]}
     assert not checkpoints(graph.nodes[3:])
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from evaluate import evaluate
 
-from tileflow.graph import Builder, Graph, Origin, TensorType, Value, verify
+from tileflow.graph import Builder, Graph, Hints, Origin, TensorType, Value, verify
 from tileflow.passes.autograd import gradients
 from tileflow.system.errors import UnsupportedError
 
@@ -134,13 +134,13 @@ def x_row(b: Builder, x: Value) -> Value:
 
 def test_origin_and_role():
     graph = Graph()
-    b = Builder(graph, Origin(("layer",), block="first"))
+    b = Builder(graph, Origin(("layer",), hints=Hints(recomputed="first")))
     x = b.input("x", TensorType("float64", (3,)))
     before = 1 + len(graph.nodes)
     gradients(graph, b.Exp(x), [x])
     added = graph.nodes[before:]
     assert added
-    assert {n.origin for n in added} == {Origin(("layer",), "backward", "first")}
+    assert {n.origin for n in added} == {Origin(("layer",), "backward", Hints(recomputed="first"))}
 
 
 def test_sums_have_one_order():

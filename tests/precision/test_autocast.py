@@ -290,7 +290,7 @@ def products(net: Module, precision: str = "32", **options: Any) -> list[str]:
     choose = Precision.of(Options(precision=precision, **options)).choices(graph)
     if choose is not None:
         verify(autocast(graph, choose))
-        assert not any(n.origin.hints is not None and n.origin.hints.casting is not None for n in graph.nodes)
+        assert not any(n.origin.hints.casting is not None for n in graph.nodes)
     return [n.outputs[0].dtype for n in graph.nodes if n.op.name in ("Gemm", "FusedMatMul")]
 
 

@@ -525,9 +525,9 @@ def test_stages_of_one_phase_that_do_not_need_each_other_are_side_by_side():
 def stages_of(net: nn.Module, x: np.ndarray, y: np.ndarray, **options: Any) -> tuple[dict[str, int], Staging]:
     model = tileflow.training_model(net, gradient_accumulation=14, **options)
     program = model.program_for(x, y)
-    found = {name: node.origin.stage for node in program.micro.nodes if node.origin.role == "forward" for name in node.origin.sources}
+    found = {name: node.origin.hints.stage for node in program.micro.nodes if node.origin.role == "forward" for name in node.origin.sources}
     assert program.staging is not None
-    backward = {name: node.origin.stage for node in program.micro.nodes if node.origin.role == "backward" for name in node.origin.sources}
+    backward = {name: node.origin.hints.stage for node in program.micro.nodes if node.origin.role == "backward" for name in node.origin.sources}
     assert all(found[name] == stage for name, stage in backward.items() if stage is not None and name in found), "gradients have the mark"
     return found, program.staging                                                                                   # type: ignore[return-value]
 
@@ -669,7 +669,7 @@ def test_automatic_stages_never_part_the_readers_of_a_weight():
     assert program.staging is not None
     assert program.staging.ipus == (0, 1, 0), "a head that shares the embedding's weight returns to the first IPU"
     shared = [s.input for s in program.micro.states if s.name == "last.weight"]
-    assert {n.origin.stage for n in program.micro.nodes if n.origin.role == "forward" and set(shared) & set(n.operands)} == {0, 2}
+    assert {n.origin.hints.stage for n in program.micro.nodes if n.origin.role == "forward" and set(shared) & set(n.operands)} == {0, 2}
     with pytest.raises(OptionError, match="cannot be 9 stages"):
         stages_of(Chain(1), X, Y, strategy="pipelined", auto_pipeline=9)
 

@@ -2,11 +2,16 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import resolve_name
+from itertools import pairwise
 from pathlib import Path
 
 import house
+import pointers
 import pytest
 from house import House, files, imported_names, module_of, tree
 from places import ROOT
@@ -57,7 +62,7 @@ ARROWS = {
     "optim": {"graph", "memory", "optim", "options", "system"},
     "passes": {"graph", "passes", "system"},
     "program": {"graph", "program", "system"},
-    "strategy": {"graph", "options", "passes", "program", "strategy", "system"},
+    "strategy": {"graph", "options", "program", "strategy", "system"},
     "compiler": {"graph", "optim", "passes", "precision", "program", "strategy", "system"},
     "precision": {"graph", "ops", "options", "passes", "precision", "system"},
     "host": LOWEST | {"host", "ops"},
@@ -293,6 +298,53 @@ def test_nobody_prints_or_configures_logging():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id != "print", f"{path.name}:{node.lineno}"
         assert "logging" not in {n.split(".")[0] for n in imports(path)}, path
+
+
+# ---- what is told
+
+def documented(module: str, name: str) -> bool:
+    """A public name has a docstring of its own: not inherited, not made by a dataclass; data and types of types have theirs below them."""
+    found = getattr(importlib.import_module(module), name)
+    if isinstance(found, type):
+        return not (found.__dict__.get("__doc__") or f"{name}(").startswith(f"{name}(")
+    if inspect.ismodule(found) or inspect.isroutine(found):
+        return bool(found.__doc__)
+    path = Path(importlib.import_module(module).__file__ or "")
+    for before, after in pairwise(tree(path).body):
+        targets = before.targets if isinstance(before, ast.Assign) else [before.target] if isinstance(before, ast.AnnAssign) else []
+        if name in {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}:
+            return isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str)
+    imported = ((n, a) for n in tree(path).body if isinstance(n, ast.ImportFrom) for a in n.names if name == (a.asname or a.name))
+    return any(documented(resolve_name("." * n.level + (n.module or ""), package_of(path)), a.name) for n, a in imported)
+
+
+def package_of(path: Path) -> str:
+    return module_of(path) if path.name == "__init__.py" else module_of(path).rpartition(".")[0]
+
+
+FACES = [module_of(p) for p in PRODUCT if any(isinstance(n, ast.Assign) and any(getattr(t, "id", "") == "__all__" for t in n.targets)
+                                              for n in tree(p).body) and part_of(module_of(p)) != "kernels"]
+"""Modules that say what of them is public, but for kernels, which only the house itself calls."""
+
+
+@pytest.mark.parametrize("module", FACES)
+def test_public_names_say_what_they_are(module: str):
+    assert not [name for name in importlib.import_module(module).__all__ if not documented(module, name)]
+
+
+def test_what_is_pointed_to_is_there():
+    """Files, folders, modules and names in docstrings, comments and documents that look like ones of this repository."""
+    assert not pointers.broken([*pointers.sources(), *pointers.documents()])
+
+
+def test_pointers_that_lead_nowhere_are_found():
+    known, path = pointers.Pointers(), ROOT / "tileflow" / "lower" / "plan.py"
+    for gone in ("`kernels.planes`", "`kernels.isa.cpu.gone`", "`lower.gone`", "`fuse.gone`", "`tileflow.nn.Gone`", "`lower/gone.py`", "gone.md",
+                 "`importers/gone/`"):
+        assert list(known.broken(path, f"See {gone} there.")) == [gone.strip("`")], gone
+    for there in ("`kernels.isa.cpu.precision`", "`lower.fuse`", "`fuse.fuse`", "`tileflow.nn.Linear`", "`lower/fuse.py`", "`importers/onnx/`",
+                  "`value.name`"):
+        assert not list(known.broken(path, f"See {there} there.")), there
 
 
 # ---- the drawing

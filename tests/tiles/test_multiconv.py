@@ -13,7 +13,7 @@ import tileflow
 from bench.models import initial_weights, tutorial_cnn
 from tileflow import nn
 from tileflow.compiler import inference, training
-from tileflow.graph import Graph, Node, TensorType
+from tileflow.graph import Graph, Hints, Node, TensorType
 from tileflow.loss import find
 from tileflow.lower.plan import make_plan
 from tileflow.nn.module import record
@@ -56,24 +56,24 @@ def grouped(**settings: Any) -> Graph:
 def test_a_group_has_its_settings() -> None:
     left, right, after = convolutions(grouped(plan_type="serial", available_memory_proportions=[0.1, 0.2], partials_types="float16",
                                               per_conv_reserved_tiles=9, cycle_back_off=0.3))
-    assert after.origin.hints is None
-    group = left.origin.hints.multi_conv                                                         # type: ignore[union-attr]
+    assert after.origin.hints == Hints()
+    group = left.origin.hints.multi_conv
     assert group is not None
-    assert right.origin.hints.multi_conv == group                                                # type: ignore[union-attr]
+    assert right.origin.hints.multi_conv == group
     assert (group.plan, group.reserved_tiles, group.cycle_back_off) == ("serial", 9, 0.3)
-    assert [n.origin.hints.available_memory_proportion for n in (left, right)] == [0.1, 0.2]     # type: ignore[union-attr]
-    assert [n.origin.hints.partials for n in (left, right)] == ["float16", "float16"]            # type: ignore[union-attr]
+    assert [n.origin.hints.available_memory_proportion for n in (left, right)] == [0.1, 0.2]
+    assert [n.origin.hints.partials for n in (left, right)] == ["float16", "float16"]
 
 
 def test_defaults_and_gradients() -> None:
     graph = grouped()
     program = training(graph, _sum_loss, tileflow.optim.SGD(lr=0.1), Batching(2)).program
-    group = convolutions(program.micro)[0].origin.hints.multi_conv                               # type: ignore[union-attr]
+    group = convolutions(program.micro)[0].origin.hints.multi_conv
     assert group is not None
     assert (group.plan, group.reserved_tiles, group.cycle_back_off) == ("parallel", 50, 0.1)
-    backward = [n for n in convolutions(program.micro) if n.origin.role == "backward" and n.origin.hints is not None]
+    backward = [n for n in convolutions(program.micro) if n.origin.role == "backward" and n.origin.hints.multi_conv]
     assert {n.op.name for n in backward} == {"ConvWeightGrad"}
-    assert all(n.origin.hints.multi_conv == group for n in backward)                             # type: ignore[union-attr]
+    assert all(n.origin.hints.multi_conv == group for n in backward)
     assert len(backward) == 2
 
 
@@ -132,7 +132,7 @@ def test_blocks_that_make_no_group() -> None:
 
 
 def proportions(graph: Graph) -> dict[str, float | None]:
-    return {n.op.name: n.origin.hints.available_memory_proportion if n.origin.hints else None for n in graph.nodes}
+    return {n.op.name: n.origin.hints.available_memory_proportion for n in graph.nodes}
 
 
 def test_available_memory_of_layers() -> None:

@@ -23,6 +23,7 @@ WHAT_IF = ("16.16", "16.32", "32.32")
 
 
 def add_model(parser: argparse.ArgumentParser, optional: bool = False) -> None:
+    """Let a command take a model: the positional argument MODEL, which is None where it is left out and may be."""
     more: dict[str, Any] = {"nargs": "?", "default": None} if optional else {}
     parser.add_argument("model", metavar="MODEL", **more, help=f"an ONNX file, or one that comes with tileflow: {', '.join(PACKAGED_MODELS)}")
 
@@ -109,5 +110,6 @@ def options_of(chosen: argparse.Namespace) -> Options:
 
 
 def say_where(folder: Path | None) -> None:
+    """Say on the terminal where a report was written, if it was, and how its files are opened."""
     if folder is not None:
         say(f"\nThe report is in {folder}: open page.html in a browser and trace.json at https://ui.perfetto.dev.")

@@ -45,6 +45,11 @@ class _Help(argparse.Action):
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line's words, by name; --help prints and exits.
+
+    Raises:
+        OptionError: the command has no such option. argparse exits with 2 for what else is wrong.
+    """
     parser = make_parser()
     chosen, unknown = parser.parse_known_args(arguments)
     if unknown:

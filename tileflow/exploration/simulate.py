@@ -135,7 +135,7 @@ def _shared_by(options: Options) -> dict[str, int]:
 
 def _locations(options: Options) -> dict[str, Any]:
     """Which groups of tensors leave the chip: those that are said, in phases all but activations, which leave as the liveness says
-    (`tiles.away`)."""
+    (`tiles.system.away`)."""
     phased = options.strategy in ("serial_phased", "parallel_phased")
     by_default = {group: phased and group != "activations" for group in TENSOR_GROUPS}
     found: dict[str, Any] = {}

@@ -2,13 +2,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..system.errors import TileflowError
 from .graph import Graph, Node, Origin, Value
+from .hints import NOTHING, Hints
 from .op import OPS, Op
 from .types import TensorType, type_of
 
@@ -26,6 +28,7 @@ class Builder(Calls):
 
     def __init__(self, graph: Graph, origin: Origin | None = None) -> None:
         self.graph, self.origin = graph, origin or Origin()
+        self.begun = NOTHING
         self._next = 0
         self._names: set[str] = set()
         self.collect()
@@ -44,6 +47,23 @@ class Builder(Calls):
             yield
         finally:
             self.origin = before
+
+    def scope(self, hints: Hints = NOTHING, source: str | None = None) -> AbstractContextManager[None]:
+        """Nodes made within the block are asked these hints, and those of the scopes around it where these ask nothing.
+
+            with b.scope(Hints(partials="float16"), "encoder.fc"):
+                y = b.MatMul(x, w)
+
+        Args:
+            source: the layer, or the node of a file, that they stand for; by default that of the scope around it.
+        """
+        origin = self.origin.asking(hints)
+        return self.at(origin if source is None else replace(origin, sources=(source,)))
+
+    def begin(self, hints: Hints) -> Hints:
+        """Nodes made from here on, whatever their scope, are asked these hints before others, until the next `begin`; returns what ends here."""
+        ended, self.begun = self.begun, hints
+        return ended
 
     def name(self, stem: str) -> str:
         """A name that no value of the graph has yet."""
@@ -88,7 +108,7 @@ class Builder(Calls):
         except TileflowError as error:
             what = f"{op.name} ({self.origin})" if self.origin.sources else op.name
             raise type(error)(f"{what}: {error}") from None
-        node = Node(op, list(inputs), [], self.origin)
+        node = Node(op, list(inputs), [], self.origin if self.begun is NOTHING else self.origin.asking(self.begun))
         for i, t in enumerate(types):
             stem = names[i] if i < len(names) and names[i] else op.name.lower()
             node.outputs.append(Value(self.name(stem), t, node))

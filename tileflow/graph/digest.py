@@ -31,9 +31,8 @@ def digest(graph: Graph) -> str:
     for node in graph.nodes:
         attributes: list[Any] = [(f.name, getattr(node.op, f.name)) for f in dataclasses.fields(node.op)] if dataclasses.is_dataclass(node.op) else []
         add("node", node.op.name, attributes, [None if v is None else number(v) for v in node.inputs])
-        hints = node.origin.hints
-        if hints is not None and hints.casting is not None:
-            add("cast", hints.casting)
+        if node.origin.hints.casting is not None:
+            add("cast", node.origin.hints.casting)
         add("makes", [(number(v), str(v.type)) for v in node.outputs])
     for s in graph.states:
         add("written", None if s.output is None else number(s.output), s.when)

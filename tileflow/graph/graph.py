@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from ..system.text import one_line
-from .hints import Hints
+from .hints import NOTHING, Hints
 from .op import Op
 from .types import TensorType
 
@@ -22,29 +22,20 @@ Role = Literal["forward", "backward", "update", "recompute"]
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a node came from: names of the source (ONNX) nodes or layers it stands for, its role in training, what was asked for it.
-
-    block: of forward nodes: the block of work that is done again for the backward pass.
-    stage: the stage of the forward pass that a node, or what it is the gradient of, belongs to.
-    kept: of forward nodes: a checkpoint; what it makes is kept for the backward pass where the nodes around it are done again.
-    """
+    """Where a node came from: names of the source (ONNX) nodes or layers it stands for, its role in training, what was asked of it."""
 
     sources: tuple[str, ...] = ()
     role: Role = "forward"
-    block: str | None = None
-    hints: Hints | None = None
-    stage: int | None = None
-    kept: bool = False
+    hints: Hints = NOTHING
+
+    def asking(self, hints: Hints) -> Origin:
+        """The same, of which these hints are asked as well; they go before its own."""
+        return replace(self, hints=hints.over(self.hints))
 
     def merged(self, *others: Origin) -> Origin:
         """The origin of a node that replaces several."""
-        every = (self, *others)
-        sources = dict.fromkeys(name for origin in every for name in origin.sources)
-        block = next((o.block for o in every if o.block), None)
-        hints = next((o.hints for o in every if o.hints), None)
-        stages = [o.stage for o in every if o.stage is not None]
-        stage = None if not stages else max(stages) if self.role == "forward" else min(stages)
-        return Origin(tuple(sources), self.role, block, hints, stage, any(o.kept for o in every))
+        sources = dict.fromkeys(name for origin in (self, *others) for name in origin.sources)
+        return Origin(tuple(sources), self.role, self.hints.merged([o.hints for o in others], latest=self.role == "forward"))
 
     def __str__(self) -> str:
         return one_line(", ".join(self.sources), SHOWN) or "unnamed"
@@ -83,6 +74,10 @@ class Node:
     def __init__(self, op: Op, inputs: list[Value | None], outputs: list[Value], origin: Origin) -> None:
         self.op, self.inputs, self.outputs, self.origin = op, inputs, outputs, origin
         self._inferred: list[object] = []
+
+    def ask(self, hints: Hints) -> None:
+        """Ask these hints of this node; they go before its own."""
+        self.origin = self.origin.asking(hints)
 
     def set_inferred(self) -> None:
         """The types of the outputs are what the operator infers from those of the inputs."""

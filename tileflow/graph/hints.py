@@ -1,12 +1,15 @@
-"""Hints: what a user asks for one operator, by the layer or the block of code that it was recorded in.
+"""Hints: what is asked of one operator, by the scope that it was recorded in (`Builder.scope`, `Builder.begin`) or afterwards (`Node.ask`).
 
-Those for the tile machine's planner leave the program as it is; what is asked of automatic casts becomes Casts (`passes/autocast.py`) and is gone.
+None changes a graph by itself: passes and planners read them, and gradients have those of what they belong to. What is asked of automatic casts
+becomes Casts (`passes/autocast.py`) and is gone; which stage blocks or patterns of names make of a node is asked of it again (`strategy/mark.py`).
 """
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
+
+Asked = TypeVar("Asked", "Casting", "Hints")
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Casting:
         """This, and what `outer` asks where this asks nothing; a rule is its own policy's."""
         if outer is None:
             return self
-        return Casting(**{**_merged(self, outer), "rule": outer.rule if self.rule is None and self.policy is None else self.rule})
+        return replace(_filled(self, outer), rule=outer.rule if self.rule is None and self.policy is None else self.rule)
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,6 @@ class Annotation:
 
     block: str | None
     ipu: int | None = None
-    begun: bool = False
-    """By `begin_block` or `Block.start`, which have no end."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,9 @@ class Hints:
     available_memory_proportion: share of a tile's memory for the operator's temporaries, before any option.
     partials: element type of partial sums, "float16" or "float32".
     annotation: the block for execution over several IPUs.
+    stage: the stage of the forward pass that a node, or what it is the gradient of, belongs to.
+    recomputed: of forward nodes: the name of the part of the model, such as one layer of many, that is computed again for the backward pass.
+    kept: of forward nodes: a checkpoint; what it makes is kept for the backward pass where the nodes around it are computed again.
     """
 
     available_memory_proportion: float | None = None
@@ -69,15 +73,29 @@ class Hints:
     multi_conv: MultiConv | None = None
     casting: Casting | None = None
     annotation: Annotation | None = None
+    stage: int | None = None
+    recomputed: str | None = None
+    kept: bool | None = None
 
-    def over(self, outer: Hints | None) -> Hints:
+    def over(self, outer: Hints) -> Hints:
         """These hints, and those of `outer` where these ask nothing."""
-        if outer is None:
-            return self
         casting = self.casting.over(outer.casting) if self.casting is not None else outer.casting
-        return Hints(**{**_merged(self, outer), "casting": casting})
+        return replace(_filled(self, outer), casting=casting)
+
+    def merged(self, others: Sequence[Hints], *, latest: bool) -> Hints:
+        """What is asked of a node in place of several: of the first that a user asked something of what it was, and of all stages one: the last
+        where `latest`, else the first."""
+        every = (self, *others)
+        asked = next((h for h in every if replace(h, stage=None, recomputed=None, kept=None) != NOTHING), NOTHING)
+        stages = [h.stage for h in every if h.stage is not None]
+        return replace(asked, stage=(max if latest else min)(stages, default=None),
+                       recomputed=next((h.recomputed for h in every if h.recomputed), None), kept=any(h.kept for h in every) or None)
 
 
-def _merged(inner: Any, outer: Any) -> dict[str, Any]:
-    """The fields of `inner`, and those of `outer` where they are None."""
-    return {f.name: getattr(outer, f.name) if getattr(inner, f.name) is None else getattr(inner, f.name) for f in fields(inner)}
+NOTHING = Hints()
+"""Hints that ask nothing: what nodes have by default."""
+
+
+def _filled(inner: Asked, outer: Asked) -> Asked:
+    """`inner`, with the fields of `outer` where its own are None."""
+    return replace(inner, **{f.name: getattr(outer, f.name) for f in fields(inner) if getattr(inner, f.name) is None})

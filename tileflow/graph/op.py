@@ -21,6 +21,7 @@ Types = Sequence["TensorType | None"]
 TRAINED = ("table", "weight", "scale", "slope", "bias")
 """Roles of operands that a file stores in order to train them."""
 STATISTIC, START, MOVED, DATA = "statistic", "start", "moved", "data"
+"""Roles of other operands: see `Op.roles`."""
 OPS: dict[str, type[Op]] = {}
 """Every operator by name; the operator files register themselves when imported."""
 

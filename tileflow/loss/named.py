@@ -30,6 +30,7 @@ LOSSES: dict[str, Callable[[Options], Loss]] = {
     "bce_with_logits": lambda o: NumberLoss("bce_with_logits", "BCEWithLogitsLoss", "BCEWithLogitsLoss"),
     "identity": lambda o: IdentityLoss(),
 }
+"""Every loss by its name in the option `loss`, but for auto: what makes it of the options."""
 CLASS_OPTIONS = {"ignore_index": ("cross_entropy", "nll"), "class_weights": ("cross_entropy", "nll"), "class_axis": ("cross_entropy", "nll"),
                  "label_smoothing": ("cross_entropy",)}
 """Options that shape a loss, and the losses that know them."""

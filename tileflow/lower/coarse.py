@@ -27,6 +27,5 @@ def coarsen(graph: Graph) -> Graph:
 
 def _wants(node: Node) -> bool:
     """Float16 sums were asked for, and the operands are float16."""
-    hints = node.origin.hints
     floats = [v for v in node.operands if v.type.is_float]
-    return hints is not None and hints.partials == "float16" and bool(floats) and all(v.dtype == "float16" for v in floats)
+    return node.origin.hints.partials == "float16" and bool(floats) and all(v.dtype == "float16" for v in floats)

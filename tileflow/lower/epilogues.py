@@ -1,6 +1,6 @@
 """Epilogues: elementwise work that alone reads a product's result moves into the product's kernel, block by block in cache.
 
-Bits never change: kernels run the elementwise leaves' code over finished elements (see `kernels.epilogue`).
+Bits never change: kernels run the elementwise leaves' code over finished elements (see `kernels.elementwise.epilogue`).
 """
 from __future__ import annotations
 

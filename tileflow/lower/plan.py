@@ -135,8 +135,10 @@ class Plan:
 
 @without_collector
 def make_plan(program: Program, workers: int, precision: str = "highest", detect_anomaly: bool = False) -> Plan:
-    """Lower a program for `workers` threads, with float32 products of that precision (`kernels.cpu.precision`). detect_anomaly: the first operator
-    that makes NaN or an infinity fails (see `lower.anomaly`)."""
+    """Lower a program for `workers` threads, with float32 products of that precision (`kernels.isa.cpu.precision`).
+
+    detect_anomaly: the first operator that makes NaN or an infinity fails (see `lower.anomaly`).
+    """
     with cpu.precision(precision):
         setting = Setting(cpu.current())
         program = host_program(program, setting)

@@ -14,7 +14,7 @@ from ..graph import Graph, Node, Value, checkpoints
 def rematerialise(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
     """A copy of the graph in which backward nodes read copies of what marked nodes make, which run just before they are first needed.
 
-    Of a block only what other forward nodes read is kept, and what is a result, a checkpoint (`Origin.kept`) or in `keep`. Values keep their
+    Of a block only what other forward nodes read is kept, and what is a result, a checkpoint (`Hints.kept`) or in `keep`. Values keep their
     identity.
     """
     if not any(_is_marked(node) for node in graph.nodes):
@@ -23,7 +23,7 @@ def rematerialise(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
 
 
 def _is_marked(node: Node) -> bool:
-    return node.origin.block is not None and node.origin.role == "forward"
+    return node.origin.hints.recomputed is not None and node.origin.role == "forward"
 
 
 class _Rematerialised:
@@ -34,7 +34,8 @@ class _Rematerialised:
         self.kept = {*graph.results(), *keep, *checkpoints(graph.nodes)}
         for node in graph.nodes:
             if node.origin.role == "forward":
-                self.kept.update(v for v in node.operands if v in self.maker and self.maker[v][1].origin.block != node.origin.block)
+                again = node.origin.hints.recomputed
+                self.kept.update(v for v in node.operands if v in self.maker and self.maker[v][1].origin.hints.recomputed != again)
         self.twin: dict[Value, Value] = {}
         """Copies of values that were made again."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from ..graph.hints import Annotation
+from ..graph import NOTHING, Annotation, Hints
 from ..system.errors import OptionError
 from .module import Module
 from .trace import current_trace
@@ -16,17 +16,17 @@ R = TypeVar("R")
 M = TypeVar("M", bound=Module)
 
 
-def _annotation(name: str, user_id: str | int | None, ipu_id: int | None, begun: bool) -> Annotation:
+def _block(name: str, user_id: str | int | None, ipu_id: int | None) -> Hints:
     """A block as it begins; one without a name goes by its number among these.
 
     Raises:
-        OptionError: the name is none, or the IPU no number.
+        TileflowError: no network is being recorded.
     """
     trace = current_trace(name)
     if user_id is None:
         user_id = trace.unnamed
         trace.unnamed += 1
-    return Annotation(str(user_id), ipu_id, begun)
+    return Hints(annotation=Annotation(str(user_id), ipu_id))
 
 
 def _check(name: str, user_id: str | int | None, ipu_id: int | None) -> None:
@@ -50,22 +50,21 @@ class Block:
     def __init__(self, user_id: str | int | None = None, ipu_id: int | None = None) -> None:
         _check("Block", user_id, ipu_id)
         self.user_id, self.ipu_id = user_id, ipu_id
-        self._outer: list[Annotation | None] = []
+        self._outer: list[Hints] = []
 
     def __enter__(self) -> Block:
-        trace = current_trace("Block")
-        self._outer.append(trace.block)
-        trace.enter(_annotation("Block", self.user_id, self.ipu_id, False))
+        self._outer.append(current_trace("Block").builder.begin(_block("Block", self.user_id, self.ipu_id)))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
-        current_trace("Block").enter(self._outer.pop())
+        outer = self._outer.pop()
+        current_trace("Block").builder.begin(Hints(annotation=Annotation(None)) if outer is NOTHING else outer)
 
     @staticmethod
     def start(user_id: str | int | None = None, ipu_id: int | None = None) -> None:
         """From here on operators belong to this block, until another begins."""
         _check("Block.start", user_id, ipu_id)
-        current_trace("Block.start").enter(_annotation("Block.start", user_id, ipu_id, True))
+        current_trace("Block.start").builder.begin(_block("Block.start", user_id, ipu_id))
 
     @staticmethod
     def use_auto_id() -> None:
@@ -120,4 +119,4 @@ class _Begin:
         self.user_id, self.ipu_id = user_id, ipu_id
 
     def __call__(self) -> Any:
-        current_trace("begin_block").enter(_annotation("begin_block", self.user_id, self.ipu_id, True))
+        current_trace("begin_block").builder.begin(_block("begin_block", self.user_id, self.ipu_id))

@@ -1,13 +1,13 @@
 """Automatic mixed precision as a network's code asks for it: for a module and all in it, a function, a block of code."""
 from __future__ import annotations
 
-from contextlib import ContextDecorator
+from contextlib import AbstractContextManager, ContextDecorator
 from types import TracebackType
 
-from ..graph import Casting, Hints, Origin
+from ..graph import Casting, Hints
 from ..precision.policy import Policy
 from ..system.errors import OptionError
-from .trace import Trace, current_trace
+from .trace import current_trace
 
 LOW = ("float16", "bfloat16")
 
@@ -46,19 +46,17 @@ class autocast(ContextDecorator):
 
     def __init__(self, enabled: bool = True, dtype: str | None = None, policy: Policy | None = None) -> None:
         self._casting, self._policy = casting(enabled, dtype, policy), policy
-        self._entered: list[tuple[Trace, Origin]] = []
+        self._entered: list[AbstractContextManager[None]] = []
 
     def _recreate_cm(self) -> autocast:
         """One for each call of a function: threads may record at once."""
         return autocast(self._casting.enabled is not False, self._casting.low, self._policy)
 
     def __enter__(self) -> autocast:
-        trace = current_trace("autocast")
-        before = trace.builder.origin
-        self._entered.append((trace, before))
-        trace.builder.origin = Origin(before.sources, before.role, before.block, Hints(casting=self._casting).over(before.hints))
+        scope = current_trace("autocast").builder.scope(Hints(casting=self._casting))
+        scope.__enter__()
+        self._entered.append(scope)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
-        trace, before = self._entered.pop()
-        trace.builder.origin = before
+        self._entered.pop().__exit__(kind, error, where)

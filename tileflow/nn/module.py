@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
 
-from ..graph import Graph, Hints, Origin, State, TensorType, Value
+from ..graph import NOTHING, Graph, Hints, State, TensorType, Value
 from ..precision.policy import Policy
 from ..state import Session, fitting
 from ..system.errors import TileflowError
@@ -34,9 +34,9 @@ def _no_forward(self: Module, *_: Any, **__: Any) -> Any:
     raise NotImplementedError(f"{type(self).__name__} has no forward().")
 
 
-def _with_rule(layer: type, hints: Hints | None) -> Hints | None:
+def _with_rule(layer: type, hints: Hints) -> Hints:
     """The hints, with the set that a policy of casts puts modules of this class in."""
-    if hints is None or hints.casting is None or not isinstance(hints.casting.policy, Policy):
+    if hints.casting is None or not isinstance(hints.casting.policy, Policy):
         return hints
     rule = hints.casting.policy.rule_of_layer(layer)
     return hints if rule is None else replace(hints, casting=replace(hints.casting, rule=rule))
@@ -55,7 +55,7 @@ class Module(Stored):
     Lists, tuples and dicts of them, nested in any way, count as attributes; names are paths: "layers.in.weight".
     """
 
-    _hints: Hints | None = None
+    _hints: Hints = NOTHING
 
     forward: Callable[..., Any] = _no_forward
     """Record this module's operators: tensors in; a tensor, or a tuple of them, out."""
@@ -67,11 +67,11 @@ class Module(Stored):
         if trace is None:
             raise TileflowError(f"{kind} records a graph and takes no arrays; wrap the network: tileflow.inference_model(net)(x).")
         path = getattr(self, "_path", "") or kind
-        own, outer = getattr(self, "_hints", None), trace.builder.origin.hints
         begin = getattr(self, "_begin_block", None)
         if begin is not None:
             begin()
-        with trace.builder.at(Origin((path,), hints=_with_rule(type(self), own.over(outer) if own else outer))):
+        asked = getattr(self, "_hints", NOTHING).over(trace.builder.origin.hints)
+        with trace.builder.scope(_with_rule(type(self), asked), path):
             given = (Tensor(trace, trace.builder.constant(x)) if isinstance(x, np.ndarray) else x for x in inputs)
             return self.forward(*given, **named)          # type: ignore[arg-type]
 
@@ -217,7 +217,7 @@ def record(net: Module, inputs: Sequence[tuple[str, TensorType]], *, training: b
     boxes = (box for module in net.modules() for item in vars(module).values() for box in _boxes(item, set()))
     with recording(trace), held(boxes):
         result = net(*tensors)
-        trace.annotate()
+        trace.builder.begin(NOTHING)
         for i, tensor in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
             if not isinstance(tensor, Tensor):
                 raise TileflowError(f"{type(net).__name__}.forward() must return tensors; output {i} is {type(tensor).__name__}.")

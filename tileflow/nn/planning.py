@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -42,14 +41,7 @@ def set_available_memory(target: Planned, proportion: float) -> Planned:
         OptionError: the proportion is out of range, or no such operator made the tensor.
     """
     proportion = _proportion(proportion, "The proportion of set_available_memory")
-    if isinstance(target, Module):
-        target._hints = Hints(proportion).over(target._hints)
-        return target
-    node = _planned(target.value)
-    if node is None:
-        raise OptionError(f"set_available_memory: no convolution, matmul, lookup or indexing made {target!r}; call it on the result of one.")
-    node.origin = replace(node.origin, hints=Hints(proportion).over(node.origin.hints))
-    return target
+    return _asked(target, Hints(proportion), "set_available_memory: no convolution, matmul, lookup or indexing")
 
 
 def recomputation_checkpoint(*tensors: Tensor) -> Any:
@@ -68,7 +60,7 @@ def recomputation_checkpoint(*tensors: Tensor) -> Any:
     for tensor in tensors:
         node = tensor.value.producer
         if node is not None:
-            node.origin = replace(node.origin, kept=True)
+            node.ask(Hints(kept=True))
     return tensors[0] if len(tensors) == 1 else tensors
 
 
@@ -88,13 +80,18 @@ def set_partials(target: Planned, dtype: str) -> Planned:
     """
     if dtype not in ("float16", "float32"):
         raise OptionError(f"Partial sums are float16 or float32, not {dtype!r}.")
+    return _asked(target, Hints(partials=dtype), "set_partials: no convolution or matmul")
+
+
+def _asked(target: Planned, hints: Hints, nothing: str) -> Planned:
+    """Ask hints of a layer, or of the operator that made a tensor; OptionError, which begins with `nothing`, where none did."""
     if isinstance(target, Module):
-        target._hints = Hints(partials=dtype).over(target._hints)
+        target._hints = hints.over(target._hints)
         return target
     node = _planned(target.value)
     if node is None:
-        raise OptionError(f"set_partials: no convolution or matmul made {target!r}; call it on the result of one.")
-    node.origin = replace(node.origin, hints=Hints(partials=dtype).over(node.origin.hints))
+        raise OptionError(f"{nothing} made {target!r}; call it on the result of one.")
+    node.ask(hints)
     return target
 
 
@@ -175,7 +172,7 @@ class MultiConv:
         trace.groups += 1
         group = Group(f"multi_conv{trace.groups}", self._plan, self._reserved, self._back_off)
         for node, share, dtype in zip(convolutions, proportions, partials, strict=True):
-            node.origin = replace(node.origin, hints=Hints(share, dtype, group).over(node.origin.hints))
+            node.ask(Hints(share, dtype, group))
 
 
 def _each(values: Any) -> list[Any] | None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from .. import ops  # noqa: F401  (fills the registry)
-from ..graph import Builder, Graph, Hints, State
-from ..graph.hints import Annotation
+from ..graph import Builder, Graph, State
 from ..system.errors import TileflowError
 
 
@@ -29,10 +28,6 @@ class Trace:
     """A MultiConv block is open."""
     groups: int = 0
     """MultiConv blocks so far."""
-    block: Annotation | None = None
-    """The block for execution over several IPUs that operators belong to now."""
-    blocks: list[tuple[int, Annotation]] = field(default_factory=list)
-    """The blocks so far, with the number of nodes before each."""
     writes: list[Any] = field(default_factory=list)
     """What `forward` wrote into buffers so far (`in_place.Write`)."""
     unnamed: int = 0
@@ -51,19 +46,6 @@ class Trace:
             raise TileflowError(f"forward() used {parameter!r}, which is not an attribute of any module of the network; assign it to one in "
                                 "__init__ (lists and dicts will do), so that it is found, trained and saved.")
         return self.states[id(parameter)]
-
-    def enter(self, block: Annotation | None) -> None:
-        """Operators belong to this block from here on; None: to none any more."""
-        self.block = block
-        self.blocks.append((len(self.graph.nodes), block or Annotation(None)))
-
-    def annotate(self) -> None:
-        """Write the blocks into the nodes' hints."""
-        end = len(self.graph.nodes)
-        for start, block in reversed(self.blocks):
-            for node in self.graph.nodes[start:end]:
-                node.origin = replace(node.origin, hints=Hints(annotation=block).over(node.origin.hints))
-            end = start
 
     def stream(self) -> int:
         """The next random stream's number: fixed by position in the network."""

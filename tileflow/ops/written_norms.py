@@ -144,8 +144,7 @@ def _finished(index: Index, x: Value, nodes: list[Node], epsilon: float) -> Repl
 
 def _asked_alike(a: Node, b: Node) -> bool:
     """Nothing was asked of one of two nodes alone."""
-    first, second = a.origin, b.origin
-    return (first.hints, first.block, first.stage, first.kept) == (second.hints, second.block, second.stage, second.kept)
+    return a.origin.hints == b.origin.hints
 
 
 def _per_channel(index: Index, node: Node, kind: type[Op], before: Node) -> Value | None:

@@ -72,7 +72,7 @@ class _Caster:
         if (node.inputs != given or any(v in self.declared for v in node.operands)) and not self._retype(node):
             node.inputs = [None if v is None else self._as(v, self._written(v), node) for v in given]
             assert self._retype(node), f"{node!r} took these types before"
-        node.origin = replace(node.origin, hints=_without_casting(node.origin.hints))
+        node.origin = replace(node.origin, hints=replace(node.origin.hints, casting=None))          # it is done
         if node.operands and not node.op.random and all(v in self.weights for v in node.operands):
             self.weights.update(node.outputs)
         self.graph.nodes.append(node)
@@ -154,7 +154,7 @@ class _Caster:
             if v in self.graph.constants and v.type.size == 1:
                 self.made[key] = self.b.constant(self.graph.constants[v].astype(dtype), v.name)
             else:
-                origin = replace(reader.origin, hints=None) if reader is not None else self.b.origin
+                origin = replace(reader.origin, hints=Hints(kept=reader.origin.hints.kept)) if reader is not None else self.b.origin
                 with self.b.at(origin):
                     self.made[key] = self.b.Cast(v, to=dtype)
             if v in self.weights:
@@ -167,11 +167,3 @@ class _Caster:
         if cast not in self.graph.outputs:
             v.name, cast.name = self.b.name(f"{v.name}.{v.dtype}"), v.name
         return cast
-
-
-def _without_casting(hints: Hints | None) -> Hints | None:
-    """The hints without what was asked of casts, which is done."""
-    if hints is None or hints.casting is None:
-        return hints
-    left = replace(hints, casting=None)
-    return None if left == Hints() else left

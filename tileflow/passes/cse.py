@@ -23,7 +23,7 @@ def cse(graph: Graph) -> Graph:
     twins: dict[Node, list[Origin]] = {}
     for node in graph.nodes:
         node.inputs = [v if v is None else canonical.get(v, v) for v in node.inputs]
-        key = (node.op, tuple(node.inputs), node.origin.block)
+        key = (node.op, tuple(node.inputs), node.origin.hints.recomputed)
         twin = None if node.op.random else seen.get(key)
         if twin is None or any(v in protected for v in node.outputs):
             seen.setdefault(key, node)

@@ -3,10 +3,8 @@ gradients have it, too."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from fnmatch import fnmatchcase
 
-from ..graph import Graph, Hints, inside
+from ..graph import Graph, Hints, Node, on_named
 from ..system.errors import OptionError
 
 
@@ -17,20 +15,16 @@ def set_partials(graph: Graph, wanted: Mapping[str, str]) -> None:
         OptionError: a pattern fits no name, or nothing is computed in float16.
     """
     met: set[str] = set()
-    _set(graph, wanted, met)
+
+    def ask(node: Node, pattern: str) -> None:
+        met.add(pattern)
+        if node.origin.hints.partials is None:
+            node.ask(Hints(partials=wanted[pattern]))
+    on_named(graph, wanted, ask)
     missed = [p for p in wanted if p not in met]
     if missed:
         names = dict.fromkeys(name for node in graph.walk() for name in node.origin.sources)
         raise OptionError(f"Option partials: the pattern {missed[0]!r} fits no operator; their names are {', '.join(names) or 'none'}.")
-
-
-def _set(graph: Graph, wanted: Mapping[str, str], met: set[str]) -> None:
-    inside(graph, lambda region: _set(region, wanted, met))
-    for node in graph.nodes:
-        pattern = next((p for p in wanted if any(fnmatchcase(name, p) for name in node.origin.sources)), None)
-        if pattern is not None:
-            met.add(pattern)
-            node.origin = replace(node.origin, hints=(node.origin.hints or Hints()).over(Hints(partials=wanted[pattern])))
 
 
 def require_halves(graph: Graph) -> None:

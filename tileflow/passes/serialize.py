@@ -2,9 +2,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 
-from ..graph import Graph, Node, inside
+from ..graph import Graph, Node, on_named
 from ..system.errors import OptionError, TileflowError
 
 
@@ -20,30 +19,24 @@ def serialize(graph: Graph, wanted: Mapping[str, tuple[str, int]]) -> Graph:
         ShapeError: a factor does not divide the dimension.
     """
     met: set[str] = set()
-    if wanted:
-        _serialize(graph, wanted, met)
-    missed = [p for p in wanted if p not in met]
-    if missed:
-        names = dict.fromkeys(name for node in graph.walk() if _can(node) for name in node.origin.sources)
-        raise OptionError(f"serialized_matmul: {missed[0]!r} matches no matmul; the matmuls are {', '.join(names) or 'none'}.")
-    return graph
 
-
-def _serialize(graph: Graph, wanted: Mapping[str, tuple[str, int]], met: set[str]) -> None:
-    inside(graph, lambda region: _serialize(region, wanted, met))
-    for node in graph.nodes:
-        pattern = next((p for p in wanted if any(fnmatchcase(name, p) for name in node.origin.sources)), None)
-        if pattern is None:
-            continue
+    def cut(node: Node, pattern: str) -> None:
         replacement = node.op.serialized(*wanted[pattern])
         if replacement is None:
-            continue
+            return
         met.add(pattern)
         try:
             replacement.infer(*[None if v is None else v.type for v in node.inputs])
         except TileflowError as error:
             raise type(error)(f"serialized_matmul {pattern!r}: {node.op.name} ({node.origin}): {error}") from None
         node.op = replacement
+    if wanted:
+        on_named(graph, wanted, cut)
+    missed = [p for p in wanted if p not in met]
+    if missed:
+        names = dict.fromkeys(name for node in graph.walk() if _can(node) for name in node.origin.sources)
+        raise OptionError(f"serialized_matmul: {missed[0]!r} matches no matmul; the matmuls are {', '.join(names) or 'none'}.")
+    return graph
 
 
 def _can(node: Node) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from ..graph import HALVES, Casting, Graph, Node
+from ..graph import HALVES, Casting, Graph, Node, first_fitting
 from ..options.options import Options
 from ..passes.autocast import Choice
 from ..system.errors import OptionError
@@ -137,8 +137,7 @@ def _partials(option: str | Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 def _asked(node: Node) -> Casting:
     """What the layer or the block of code around a node asks of casts."""
-    hints = node.origin.hints
-    return Casting() if hints is None or hints.casting is None else hints.casting
+    return node.origin.hints.casting or Casting()
 
 
 def _named(named: Sequence[tuple[str, str]], nodes: Sequence[Node], from_file: bool) -> Callable[[Node], str | None]:
@@ -148,7 +147,7 @@ def _named(named: Sequence[tuple[str, str]], nodes: Sequence[Node], from_file: b
         OptionError: an operator or a pattern fits no node; out of a file an operator may, and a pattern is warned of.
     """
     def fits(key: str, node: Node) -> bool:
-        return any(fnmatchcase(name, key) for name in node.origin.sources)
+        return first_fitting([key], node.origin.sources) is not None
     patterns = [(key, rule) for key, rule in named if not operators_called(key)]
     for key, _ in named:
         operators = operators_called(key)

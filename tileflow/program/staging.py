@@ -11,7 +11,7 @@ Liveness = Literal["always_live", "off_chip_after_fwd", "off_chip_after_fwd_no_o
 
 @dataclass(frozen=True)
 class Staging:
-    """What the marks on a program's nodes (`Origin.stage`) mean.
+    """What the marks on a program's nodes (`Hints.stage`) mean.
 
     ipus: of each stage of the forward pass, in their order. recompute: the forward stages but the last run again for the backward pass, from
     what enters them. pipeline_schedule: the order of a pipeline's runs (`strategy.pipelined`). liveness: of phases (`strategy.phased`).

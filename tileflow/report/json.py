@@ -31,11 +31,14 @@ if TYPE_CHECKING:
     from ..tiles.tiled import Lever
 
 SCHEMA_VERSION = 6
+"""The field `schema_version` of reports that are written; older ones down to `OLDEST` are read as well."""
 FILE = "report.json"
+"""The report's name in its folder."""
 PHASES = ("compute", "exchange", "sync", "transform", "reduce")
 LINES = ("steps", "variables", "spreads", "layouts")
 """Fields whose elements have a line each."""
 Report = dict[str, Any]
+"""A report as plain data, as its JSON has it; docs/report.md tells every field and its unit."""
 
 def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException | None = None,
           frontier: Sequence[Mapping[str, Any]] | None = None, notes: Sequence[str] = ()) -> Report:

@@ -53,7 +53,7 @@ def _places(graph: Graph, count: int, staging: Staging) -> dict[Node, int]:
     found: dict[Value, int] = {}
     where: dict[Node, int] = {}
     for node in graph.nodes:
-        stage = node.origin.stage
+        stage = node.origin.hints.stage
         own = 0 if stage is None else stage if node.origin.role == "forward" else staging.backward(stage)
         at = max([min(own, count - 1), *(found.get(v, 0) for v in node.operands)])
         where[node] = at

@@ -5,13 +5,10 @@ Set before autograd, which hands the mark of a node to its gradient's. Nothing c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..graph import Graph, Node, Value
-from ..graph.hints import Annotation
-from ..passes.checkpoint import LISTED, beginnings
+from ..graph import Annotation, Graph, Hints, Node, Value, selected
 from ..program.program import Batching
 from ..program.staging import Liveness, PipelineSchedule, Staging, Strategy
 from ..system.errors import OptionError
@@ -87,8 +84,7 @@ class Marking:
             rules.check_depth(staging, batching, training)
         last = len(ipus) - 1
         for node, stage in stages.items():
-            again = f"stage {stage}" if staging.recompute and stage < last else node.origin.block
-            node.origin = replace(node.origin, stage=stage, block=again)
+            node.ask(Hints(stage=stage, recomputed=f"stage {stage}" if staging.recompute and stage < last else None))
         return staging
 
     @property
@@ -112,7 +108,7 @@ class Marking:
         nodes = [n for n in graph.nodes if n.origin.role == "forward"]
         if self._named:
             default = default_ipus(self.strategy, self.phases)
-            if self.stages and not any(n.origin.hints and n.origin.hints.annotation for n in nodes):
+            if self.stages and not any(n.origin.hints.annotation for n in nodes):
                 return _by_pattern(graph, nodes, self.stages, default)
             return _blocks(graph, nodes, self.stages, self.auto_stage, self.strategy, default)
         if self.splits:
@@ -191,24 +187,9 @@ def _spread(graph: Graph, nodes: Sequence[Node], own: dict[Node, int], last: int
     return {node: stage or 0 for node, stage in found.items()}
 
 
-def _fits(node: Node, pattern: str) -> bool:
-    return any(fnmatchcase(part, pattern) for name in node.origin.sources for part in beginnings(name))
-
-
-def _missed(option: str, pattern: str, nodes: Sequence[Node]) -> OptionError:
-    names = list(dict.fromkeys(name for node in nodes for name in node.origin.sources))
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return OptionError(f"Option {option}: the pattern {pattern!r} fits no layer or node; their names are {', '.join(names[:LISTED])}{more}.")
-
-
 def _split(graph: Graph, nodes: Sequence[Node], splits: Sequence[str]) -> Found:
     """A new stage begins with the first node that each pattern fits."""
-    begin: list[int] = []
-    for pattern in splits:
-        at = next((i for i, n in enumerate(nodes) if _fits(n, pattern)), None)
-        if at is None:
-            raise _missed("pipeline_splits", pattern, nodes)
-        begin.append(at)
+    begin = [nodes.index(next(iter(selected(nodes, [pattern], "pipeline_splits")))) for pattern in splits]
     if sorted(set(begin)) != begin:
         raise OptionError(f"Option pipeline_splits: {', '.join(splits)} must fit nodes in the order in which they run, each another; they are the "
                           f"nodes {', '.join(map(str, begin))}.")
@@ -233,10 +214,7 @@ def _by_pattern(graph: Graph, nodes: Sequence[Node], stages: Sequence[Stage], de
     own: dict[Node, int] = {}
     for i, stage in enumerate(stages):
         for pattern in stage.blocks:
-            fitting = [n for n in nodes if _fits(n, pattern)]
-            if not fitting:
-                raise _missed("stages", pattern, nodes)
-            for node in fitting:
+            for node in selected(nodes, [pattern], "stages"):
                 if own.setdefault(node, i) != i:
                     raise OptionError(f"{node.origin} associated with more than one stage.")
     return _spread(graph, nodes, own, len(stages) - 1), [d if s.ipu_id is None else s.ipu_id for s, d in zip(stages, default, strict=True)]
@@ -244,7 +222,7 @@ def _by_pattern(graph: Graph, nodes: Sequence[Node], stages: Sequence[Stage], de
 
 def _blocks(graph: Graph, nodes: Sequence[Node], stages: Sequence[Stage], auto: str, strategy: str, default: Sequence[int]) -> Found:
     """Stages by the blocks in which layers were recorded."""
-    noted = [(n, n.origin.hints.annotation) for n in nodes if n.origin.hints is not None and n.origin.hints.annotation is not None]
+    noted = [(n, n.origin.hints.annotation) for n in nodes if n.origin.hints.annotation is not None]
     if not noted:
         raise OptionError(f"Option strategy {strategy}: nothing says what the stages are; give stages or pipeline_splits (patterns of names), "
                           "auto_pipeline (how many), or let the network's layers be in blocks (tileflow.nn.Block, begin_block).")

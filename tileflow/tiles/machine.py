@@ -1,7 +1,7 @@
 """analyze(): a Program on a chip. Every operator planned, every tensor placed, cycles and bytes per tile added up.
 
 Cycles are bulk-synchronous: per operator the worst tile decides each phase, and operators follow one another. The tiles wait for streams to and from
-the host, unless I/O tiles let them pass meanwhile (`tiles.io`).
+the host, unless I/O tiles let them pass meanwhile (`tiles.hardware.io`).
 """
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ class _Search:
 def bounded(step: TileStep) -> bool:
     """The proportion has a say in this step's plan, and the model does not fix it."""
     origin = step.node.origin
-    fixed = origin.hints is not None and origin.hints.available_memory_proportion is not None
+    fixed = origin.hints.available_memory_proportion is not None
     return isinstance(step.work, (Contraction, Gather, Scatter)) and bool(origin.sources) and not fixed
 
 

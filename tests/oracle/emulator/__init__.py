@@ -4,7 +4,7 @@
         status = emulator.run(leaf, a, b, c)           # as leaf(a, b, c), on an emulated processor
 
 The process must compile for that processor: `environment(path)` gives the variables to start it with.
-`python tests/oracle/emulator PATH tests/kernels/test_x.py …` runs a test module like that, with every call of a leaf
+`python tests/oracle/emulator PATH tests/kernels/test_gemm.py …` runs a test module like that, with every call of a leaf
 emulated; nothing that was compiled runs natively then. Each array lies against an unmapped page, so that an access
 outside of the arguments is found. Tile (AMX) instructions are done by `tiles.py`, all others by Bochs.
 """

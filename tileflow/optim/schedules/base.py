@@ -25,6 +25,7 @@ class Run:
 
 
 UNKNOWN = Run()
+"""A run of which nothing is known: neither its updates nor those of an epoch."""
 
 
 class Schedule:

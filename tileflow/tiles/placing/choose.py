@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...graph import Node
+from ...graph import MultiConv, Node
 from ...graph.work import Contraction, Gather, Reduce, Scatter, Stepwise, Work
 from ..hardware.chip import Chip
 from ..plans.lookup import plan_lookup
@@ -73,18 +73,18 @@ class Chooser:
 
     def bound(self, node: Node) -> int:
         """Bytes of a tile that a node's temporaries may take: by its own hint, by a pattern of its name, by its IPU, or the program's."""
-        hints = node.origin.hints
-        if hints is not None and hints.available_memory_proportion is not None:
-            return self.chip.bound(hints.available_memory_proportion)
+        asked = node.origin.hints.available_memory_proportion
+        if asked is not None:
+            return self.chip.bound(asked)
         return bound_for(node.origin.sources, self.chip, self.options, self.ipus.get(node, 0))
 
     def options_for(self, node: Node) -> TileOptions:
         """The options with the type of partial sums that a node asks for."""
-        hints, precision = node.origin.hints, self.options.precision
+        asked, precision = node.origin.hints.partials, self.options.precision
         halves = all(v.type.is_half for v in node.operands if v.type.is_float)
-        if hints is None or hints.partials is None or not (halves or precision.startswith("16")):
+        if asked is None or not (halves or precision.startswith("16")):
             return self.options
-        return dataclasses.replace(self.options, precision="16.16" if hints.partials == "float16" else "16.32")
+        return dataclasses.replace(self.options, precision="16.16" if asked == "float16" else "16.32")
 
     def _pin(self, node: Node) -> Mapping[str, Any] | None:
         """The plan that a node is pinned to by its own name in the schedule or by a source; None: it is not."""
@@ -119,18 +119,18 @@ class Chooser:
 
     def _groups(self) -> None:
         """Multi-convolutions: the first of a group that runs carries the cycles of all."""
-        groups: dict[tuple[object, ...], list[tuple[Node, Contraction]]] = {}
+        groups: dict[tuple[MultiConv, str, type], list[tuple[Node, Contraction]]] = {}
         for entry, work in zip(self.made.entries, self.works, strict=True):
-            hints = entry.node.origin.hints
-            if hints is not None and hints.multi_conv is not None and isinstance(work, Contraction) and work.points and not work.serial:
-                key = hints.multi_conv, entry.node.origin.role, type(entry.node.op)
+            group = entry.node.origin.hints.multi_conv
+            if group is not None and isinstance(work, Contraction) and work.points and not work.serial:
+                key = group, entry.node.origin.role, type(entry.node.op)
                 groups.setdefault(key, []).append((entry.node, work))
         for (group, *_), members in groups.items():
             nodes, works = [n for n, _ in members], [w for _, w in members]
-            made = plan_multi(works, self.chip, [self.bound(n) for n in nodes], self.options_for(nodes[0]), self.cache, plan_type=group.plan,  # type: ignore
-                              per_conv_reserved_tiles=max(1, group.reserved_tiles), cycle_back_off=group.cycle_back_off)  # type: ignore[attr-defined]
+            made = plan_multi(works, self.chip, [self.bound(n) for n in nodes], self.options_for(nodes[0]), self.cache,
+                              plan_type=group.plan, per_conv_reserved_tiles=max(1, group.reserved_tiles), cycle_back_off=group.cycle_back_off)
             for i, (node, plan) in enumerate(zip(nodes, made.plans, strict=True)):
-                notes = {**plan.notes, "multi_conv": group.name, "planned": made.kind}  # type: ignore[attr-defined]
+                notes = {**plan.notes, "multi_conv": group.name, "planned": made.kind}
                 if made.kind == "parallel":
                     plan = dataclasses.replace(plan, phases=made.phases if i == 0 else Phases(),
                                                gathered=max(p.gathered for p in made.plans) if i == 0 else 0)

@@ -243,7 +243,7 @@ class Layouts:
         for (value, operand), layout in sources.items():
             sent += sent_elements(layout, work, operand, value.shape, plan, produced) * self.made.of[value].itemsize
         if together:                                                     # the group's operands travel at once; its first operator receives for all
-            group = node.origin.hints and node.origin.hints.multi_conv, node.origin.role, type(node.op)
+            group = node.origin.hints.multi_conv, node.origin.role, type(node.op)
             earlier, counted = self._groups.get(group, (np.zeros_like(sent), 0))
             sent, received = sent + earlier, received + counted
         waits = max(0, exchange_cycles(int(sent.max()), self.chip) - received)

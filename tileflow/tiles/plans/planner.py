@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
+from ...graph import first_fitting
 from ...graph.work import Contraction, Gather, Scatter, Stepwise, Work
 from ...system.errors import OptionError
 from ..hardware.chip import Chip
@@ -92,10 +92,8 @@ def _splittable(work: Contraction) -> bool:
 
 def by_name(table: Mapping[str, Any], sources: Sequence[str], default: Any = None) -> Any:
     """The value of the first pattern (fnmatch) that one of a node's origin sources matches."""
-    for pattern, value in table.items():
-        if any(fnmatchcase(source, pattern) for source in sources):
-            return value
-    return default
+    pattern = first_fitting(table, sources)
+    return default if pattern is None else table[pattern]
 
 
 def bound_for(sources: Sequence[str], chip: Chip, options: TileOptions, ipu: int = 0) -> int:

@@ -13,7 +13,7 @@ from ...program.staging import Staging
 def recomputed(program: Program) -> Program:
     """The program with the forward pass of its micro-step cut in about sqrt(n) segments, or in its stages.
 
-    Where the program has checkpoints of its own (`Origin.kept`), they are what is kept: besides what enters a stage, or in place of segments.
+    Where the program has checkpoints of its own (`Hints.kept`), they are what is kept: besides what enters a stage, or in place of segments.
     Of each segment only what later segments read is kept; before the first backward node that needs anything else of it, the needed
     nodes run again. Random operators draw the same numbers again, as they are keyed by micro-batch and position. Inference, and
     what has been recomputed already, is returned as it is.
@@ -42,7 +42,7 @@ class _Clones:
         length = max(1, math.isqrt(len(forward)))
         marked = checkpoints(forward)
         own = staging is None and not marked
-        segments = [i // length if own else (n.origin.stage or 0) if staging is not None else 0 for i, n in enumerate(forward)]
+        segments = [i // length if own else (n.origin.hints.stage or 0) if staging is not None else 0 for i, n in enumerate(forward)]
         self.segment = {v: segment for n, segment in zip(forward, segments, strict=True) for v in n.outputs}
         self.kept = {v for v in (*results, *marked) if v in self.segment}
         if staging is not None:                                   # the last stage's backward pass follows at once
