@@ -13,7 +13,7 @@ from ..graph import Graph, Node, Value
 from ..graph.hints import Annotation
 from ..passes.checkpoint import LISTED, beginnings
 from ..program.program import Batching
-from ..program.staging import Liveness, PipelineSchedule, Staging, Strategy
+from ..program.staging import PHASED, Liveness, PipelineSchedule, Staging, Strategy
 from ..system.errors import OptionError
 from . import automatic, rules
 from .stages import BESIDE, Stage, default_ipus, parsed
@@ -21,7 +21,6 @@ from .stages import BESIDE, Stage, default_ipus, parsed
 if TYPE_CHECKING:
     from ..options.options import Options
 
-PHASED = ("serial_phased", "parallel_phased")
 Found = tuple[dict[Node, int], list[int]]
 """The stage of each forward node, and the IPU of each stage."""
 
