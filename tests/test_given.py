@@ -22,6 +22,7 @@ from tileflow.options.options import Options, declarations
 from tileflow.options.registries import LOSSES, OPTIMIZERS, SCHEDULES
 from tileflow.options.uses import AXES, check_use
 from tileflow.options.verbs import COMMANDS, MODELS
+from tileflow.strategy.cut import BUILDERS
 from tileflow.system.errors import DataError, ModelError, OptionError, TypeMismatchError
 
 X = np.random.default_rng(0).standard_normal((32, 4)).astype(np.float32)
@@ -207,6 +208,7 @@ def test_declarations_name_what_exists():
         assert {registry.option, *registry.own} <= set(declarations())
         assert all({*entry.defaults} <= set(declarations()) for entry in registry.values())
         assert set(declarations()[registry.option].kind.words) - {"auto"} == set(registry)
+    assert {*BUILDERS} == {*declarations()["strategy"].kind.words} - {"none"}
 
 
 READERS = {
