@@ -119,11 +119,13 @@ def options_page() -> str:
     """The page of options: a table for each group."""
     parts = [OPTIONS_HEAD]
     for group, its in GROUPS.items():
-        parts.append(f"## {its.title.partition(' (')[0]}\n\n| option | values | default | what it says | used by | PopTorch |\n"
+        title = its.title.partition(" (")[0]
+        parts.append(f"## {title}\n\n| option | values | default | what it says | used by | PopTorch |\n"
                      "| --- | --- | --- | --- | --- | --- |\n")
         for d in declarations().values():
             if d.group == group:
-                cells = (f"`{d.name}`", _values(d), _default(d), d.help, ", ".join(d.verbs), ", ".join(f"`{n}`" for n in called(d)))
+                names = ", ".join(f"`{n}`" for n in called(d))
+                cells = (f"`{d.name}`", _values(d), _default(d), d.help, ", ".join(d.verbs), names)
                 parts.append(f"| {' | '.join(map(_cell, cells))} |\n")
         parts.append("\n")
     return "".join(parts).rstrip() + "\n"

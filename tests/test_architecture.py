@@ -74,8 +74,8 @@ ARROWS = {
     "collective": {"collective", "system"},
     "poptorch": {"poptorch", "api", "nn", "optim", "options", "runtime", "strategy", "system", "torch"},
 }
-"""What each part may import of the house, those that are still empty (`EMPTY`) included. Parts above these (runtime, api, cli) have
-rules of their own below."""
+"""What each part may import of the house, those that are still empty (`EMPTY`) included. Parts above these (runtime, api,
+cli) have rules of their own below."""
 EMPTY = {"torch", "custom", "executable", "collective", "poptorch"}
 """Rooms that docs/design.md keeps free for floors to come."""
 

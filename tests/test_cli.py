@@ -62,8 +62,8 @@ def parsed(*words: str, command: str = "train") -> Options:
     return cli.options_of(cli.parse([command, "m.onnx", *words]))
 
 
-PARTNERS = {d.name: [declarations()[need.option].flag, need.values[0]] for d in declarations().values() for need in d.needs
-            if isinstance(need, With) and need.option != "output_mode"}
+PARTNERS = {d.name: [declarations()[need.option].flag, need.values[0]] for d in declarations().values()
+            for need in d.needs if isinstance(need, With) and need.option != "output_mode"}
 PARTNERS["nesterov"] += ["--momentum", "0.9"]
 PARTNERS |= {"schedule_epochs": ["--schedule", "plateau"], "schedule_gamma": ["--schedule", "plateau"],
              "schedule_end": ["--schedule", "cosine"], "schedule_power": ["--schedule", "polynomial"]}

@@ -212,10 +212,10 @@ def test_declarations_name_what_exists():
 
 
 READERS = {
-    "options/uses.py": {*AXES}, "options/declaration.py": {*GROUPS}, "options/needs.py": set(), "options/settings.py": set(),
-    "options/files.py": set(), "runtime/run_settings.py": set(),
+    "options/uses.py": {*AXES}, "options/declaration.py": {*GROUPS}, "options/needs.py": set(),
+    "options/settings.py": set(), "options/files.py": set(), "runtime/run_settings.py": set(),
     "runtime/fingerprint.py": {"loss", "optimizer", "loss_scaling", "epochs", "data", "weight_decay"}}
-"""What reads declarations, and what of its words is an option's name as well: axes, groups, what a fingerprint holds."""
+"""What reads declarations, and what of its words is an option's name, too: axes, groups, what a fingerprint holds."""
 
 
 def test_what_reads_declarations_knows_no_option_by_name():

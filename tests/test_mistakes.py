@@ -307,7 +307,8 @@ CALLS = [
          "Invalid batch dimension: the input [32, 4] has 32 rows, but micro_batch_size was set, so that a call takes 5: micro_batch_size (5) * "
          "device_iterations (1) * gradient_accumulation (1); give as many, or leave micro_batch_size out, and it follows from the first call."),
     Call(10, lambda: tileflow.train("linear.onnx", data=XY, optimizer=tileflow.optim.SGD), OptionError,
-         f"optimizer must be a name ({', '.join(OPTIMIZERS)}) or an optimizer such as tileflow.optim.SGD(lr=0.1), not the class SGD."),
+         f"optimizer must be a name ({', '.join(OPTIMIZERS)}) or an optimizer such as tileflow.optim.SGD(lr=0.1), "
+         "not the class SGD."),
     Call(10, lambda: tileflow.train("linear.onnx", data=XY, optimizer="adamax"), OptionError,
          f"Option optimizer must be one of {', '.join(map(repr, OPTIMIZERS))}, not 'adamax'."),
     Call(10, lambda: tileflow.train("linear.onnx", data=XY, label="y"), OptionError,

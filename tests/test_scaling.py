@@ -364,4 +364,7 @@ def test_the_page_is_true():
     assert known["model"].loss_scale == 65536.0
     named = set(re.findall(r"`([a-z]+_[a-z_]+)(?:=[^`]*)?`", page)) - {"loss_scale"}
     assert named <= set(declarations()), named - set(declarations())
-    assert all(d.name in page for d in declarations().values() for n in d.needs if isinstance(n, With) and n.option == "automatic_loss_scaling")
+    needing = {d.name for d in declarations().values() for n in d.needs
+               if isinstance(n, With) and n.option == "automatic_loss_scaling"}
+    assert needing
+    assert all(name in page for name in needing)

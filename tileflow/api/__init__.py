@@ -19,10 +19,10 @@ __all__ = [
     "save_onnx", "save_state", "train", "training_model", "tune_available_memory",
 ]
 _PLACES = {
-    "exploration": ("explore",), "exporting": ("save_onnx",), "gradients": ("grad", "gradient_model"), "inference": ("infer",),
-    "measure": ("agreement", "measure"), "models": ("inference_model", "load", "training_model"),
-    "simulation": ("compile", "tune_available_memory"), "states": ("load_state", "save_state"),
-    "training": ("TrainResult", "train"),
+    "exploration": ("explore",), "exporting": ("save_onnx",), "gradients": ("grad", "gradient_model"),
+    "inference": ("infer",), "measure": ("agreement", "measure"),
+    "models": ("inference_model", "load", "training_model"), "simulation": ("compile", "tune_available_memory"),
+    "states": ("load_state", "save_state"), "training": ("TrainResult", "train"),
 }
 """Files and their verbs; loaded at first use, so that the command line can ask `packaged` and be quick."""
 

@@ -54,7 +54,8 @@ def add_options(parser: argparse.ArgumentParser, command: str, several: Sequence
     parser.add_argument(OPTIONS_FLAG, dest="options_file", metavar="FILE",
                         help="a file of options (.toml, .json, or .conf with PopTorch's lines); flags override it")
     used = used_by(command)
-    sections = {group: parser.add_argument_group(its.title) for group, its in GROUPS.items() if any(d.group == group for d in used)}
+    sections = {group: parser.add_argument_group(its.title) for group, its in GROUPS.items()
+                if any(d.group == group for d in used)}
     for declaration in used:
         if declaration.name in several:
             _add_several(sections[declaration.group], declaration)

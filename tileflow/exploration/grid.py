@@ -65,7 +65,8 @@ def settings(base: Options, axes: Mapping[str, Any]) -> list[Setting]:
         chosen = dict(zip(lists, combination, strict=True))
         training = bool(chosen.get("training", False))
         if not training:
-            chosen = {name: value for name, value in chosen.items() if name not in declarations() or not declarations()[name].for_training}
+            chosen = {name: value for name, value in chosen.items()
+                      if name not in declarations() or not declarations()[name].for_training}
         changes: dict[str, Any] = {}
         for name, value in chosen.items():
             changes |= _changes(name, value, base, training)

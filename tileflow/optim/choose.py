@@ -10,7 +10,7 @@ from .optimizer import Optimizer
 
 CLASSES: Mapping[str, type[Optimizer]] = OPTIMIZERS.makers(__package__)
 OF_ALL = ("weight_decay", "max_grad_norm", "accum_type", "no_decay", "torch_compat")
-"""Options that are attributes of every optimizer; those of some are its registry's, the schedule is the learning rate's."""
+"""Options that are attributes of every optimizer; the registry has those of some, the schedule is the rate's."""
 
 
 def from_options(options: Options) -> Optimizer:

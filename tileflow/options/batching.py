@@ -28,8 +28,8 @@ class BatchingOptions:
         16, COUNT, "rows that one operator sees at a time", common=True, verbs=(*COMMANDS, *MODELS),
         known_as=("batch_size", "batch"))
     gradient_accumulation: int = _option(
-        1, COUNT, "micro-batches per weight update", common=True, verbs=(*TRAINING, "inference_model"), for_training=True,
-        known_as=("accumulate",))
+        1, COUNT, "micro-batches per weight update", common=True, verbs=(*TRAINING, "inference_model"),
+        for_training=True, known_as=("accumulate",))          # inference_model: where it must be 1, and that is said
     device_iterations: int = _option(
         1, COUNT, "weight updates (inference: micro-batches) per call of the engine", common=True)
     replication_factor: int = _option(

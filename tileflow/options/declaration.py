@@ -1,4 +1,5 @@
-"""What is known about one option, declared once: the source of its flag, checks, help, uses and pages; and all of them, found by any name."""
+"""What is known about one option, declared once: the source of its flag, checks, help, uses and pages; and all of them,
+found by any name."""
 from __future__ import annotations
 
 import dataclasses
@@ -17,7 +18,7 @@ from .verbs import MODELS, RUNS, SIMULATED, TRAINING
 
 @dataclass(frozen=True)
 class Group:
-    """Options that belong together, and what is true of those that do not say otherwise; the fields are those of a declaration."""
+    """Options that belong together, and what is true of those that do not say otherwise, by a declaration's fields."""
 
     title: str
     verbs: tuple[str, ...]
@@ -37,8 +38,8 @@ GROUPS = {
                      free=True, of_machine=True),
     "run": Group("Run", RUNS),
 }
-"""Groups of options; an options file may use their names as tables. Free are those whose numbers do not follow from the option, or
-from what is compared itself: the optimizer."""
+"""Groups of options; an options file may use their names as tables. Free are groups that shape no number, and the one
+that makes the optimizer, which a resumed run compares itself."""
 MODEL_TABLE = "model"
 """A table that an options file may hold and that is no group: a run folder's file names the run's model there."""
 
@@ -52,33 +53,36 @@ class Declaration:
     default: Any
     kind: Kind
     help: str
-    optional: bool
+    optional: bool = False
     """It may be None."""
-    aliases: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
     """Names that it had before, or has elsewhere too, taken wherever its name is."""
-    known_as: tuple[str, ...]
+    known_as: tuple[str, ...] = ()
     """What other tools and people call it, for the sentence on a name that is none."""
-    common: bool
+    common: bool = False
     """Most runs set it, so that a command's --help shows it; the others stand in --help all."""
-    verbs: tuple[str, ...]
+    verbs: tuple[str, ...] = ()
     """The verbs that use it."""
-    commands: tuple[str, ...]
-    """Of these the ones whose command uses it, and whose function does not: it returns its results, and calls what it is given as progress."""
-    for_training: bool
+    commands: tuple[str, ...] = ()
+    """Of these the ones whose command alone uses it: the function returns its results, and calls what it is given as
+    progress."""
+    for_training: bool = False
     """It says nothing about inference, where a verb has the choice."""
-    needs: tuple[Need, ...]
+    of: Registry | None = None
+    """The registry whose names it counts with where they say so; "{whose}" in its help stands for them."""
+    needs: tuple[Need, ...] = ()
     """What else must be so for it to have an effect."""
-    neutral: Any
+    neutral: Any = None
     """A value that may be given to every verb, for it is so everywhere; None: there is none."""
-    free: bool
+    free: bool = False
     """A resumed run may change it: the numbers do not follow from it, or what follows from it is compared itself."""
-    recorded: bool
+    recorded: bool = True
     """A run's folder keeps it."""
-    of_machine: bool
+    of_machine: bool = False
     """It is about the tile machine, and to be given with one."""
-    machine_alone: bool
+    machine_alone: bool = False
     """A compiled program knows nothing of it: what differs in no more shares the program."""
-    of_files: bool
+    of_files: bool = False
     """It says how an ONNX file is read or written, and nothing of a network of layers."""
 
     @property
@@ -117,37 +121,28 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def declared(group: str, default: Any, kind: Kind, help: str, *, optional: bool = False, common: bool = False,
-             aliases: tuple[str, ...] = (), known_as: tuple[str, ...] = (), verbs: tuple[str, ...] | None = None,
-             commands: tuple[str, ...] = (), of: Registry | None = None, needs: tuple[Need, ...] = (),
-             for_training: bool | None = None, free: bool | None = None, of_machine: bool | None = None,
-             neutral: Any = None, recorded: bool = True, machine_alone: bool = False, of_files: bool = False) -> Any:
-    """Declare an option as a field of a dataclass: a `Declaration`, in which what is None is as the group says.
-
-    Args:
-        verbs: without `commands`, which are added.
-        of: the registry whose names the option counts with where they say so; "{whose}" in the help stands for them.
-    """
+def declared(group: str, default: Any, kind: Kind, help: str, *, commands: tuple[str, ...] = (), **facts: Any) -> Any:
+    """Declare an option as a field of a dataclass. `facts` are those of `Declaration` that are not as the group, or the
+    class itself, has them; `verbs` among them without `commands`, which are added."""
     checked, its = default if default is None else kind.check(default), GROUPS[group]
-    return field(default_factory=lambda: checked, metadata={"of": of, "declaration": {
-        "group": group, "default": checked, "kind": kind, "help": help, "optional": optional, "aliases": aliases,
-        "known_as": known_as, "common": common, "verbs": (*(its.verbs if verbs is None else verbs), *commands),
-        "commands": commands, "for_training": its.for_training if for_training is None else for_training, "needs": needs,
-        "neutral": neutral, "free": its.free if free is None else free, "recorded": recorded,
-        "of_machine": its.of_machine if of_machine is None else of_machine, "machine_alone": machine_alone,
-        "of_files": of_files}})
+    told = {"verbs": its.verbs, "for_training": its.for_training, "free": its.free, "of_machine": its.of_machine, **facts}
+    told["verbs"] += commands
+    made = Declaration("", group, checked, kind, help, commands=commands, **told)
+    return field(default_factory=lambda: checked, metadata={"declaration": made})
 
 
-def _made(field: dataclasses.Field[Any]) -> Declaration:
-    """The declaration of a field, which knows its name now."""
-    made, of = Declaration(field.name, **field.metadata["declaration"]), field.metadata["of"]
-    if of is None:
-        return made
-    needs = made.needs if of.late else (With(of.option, of.having(made.name)), *made.needs)
-    return dataclasses.replace(made, help=made.help.replace("{whose}", of.whose(made.name)), needs=needs)
+def _named(field: dataclasses.Field[Any]) -> Declaration:
+    """The declaration of a field, which knows its name now, and with it what a registry says."""
+    made: Declaration = field.metadata["declaration"]
+    if (of := made.of) is None:
+        return dataclasses.replace(made, name=field.name)
+    needs = made.needs if of.late else (With(of.option, of.having(field.name)), *made.needs)
+    help = made.help.replace("{whose}", of.whose(field.name))
+    return dataclasses.replace(made, name=field.name, help=help, needs=needs)
 
 
-_STOP = "train some epochs, look at result.history, and go on bit for bit with resume=True and more epochs, or stop there"
+_STOP = ("train some epochs, look at result.history, and go on bit for bit with resume=True and more epochs, "
+         "or stop there")
 NOT_YET = dict.fromkeys(("early_stopping", "early_stopping_patience", "patience"), _STOP) | {
     "callbacks": f"reporter takes an object that is told of every call and epoch; to steer, {_STOP}"}
 """What other tools have and tileflow has not, and what to do without it."""
@@ -164,7 +159,7 @@ class Declarations(Mapping[str, Declaration]):
     @classmethod
     def of(cls, options: type) -> Declarations:
         """Those of a dataclass whose fields are all `declared`."""
-        return cls(map(_made, dataclasses.fields(options)))
+        return cls(map(_named, dataclasses.fields(options)))
 
     def __getitem__(self, name: str) -> Declaration:
         return self._by_name[name]

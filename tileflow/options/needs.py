@@ -1,4 +1,4 @@
-"""What an option needs to have an effect: other options at certain values. An unmet need says how the sentence goes on."""
+"""What an option needs to have an effect: other options at certain values. An unmet one says how a sentence goes on."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable

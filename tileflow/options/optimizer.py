@@ -24,8 +24,8 @@ class OptimizerOptions:
     optimizer: str = _option("adamw", Choice(tuple(OPTIMIZERS)), "update rule", common=True, known_as=("optim",))
     learning_rate: float = _option(1e-3, NOT_NEGATIVE, "step size", common=True, known_as=("lr",))
     weight_decay: float | None = _option(
-        None, NOT_NEGATIVE, f"weight decay; by default {OPTIMIZERS.told('weight_decay')} and 0 for the others", optional=True,
-        common=True, known_as=("wd",))
+        None, NOT_NEGATIVE, f"weight decay; by default {OPTIMIZERS.told('weight_decay')} and 0 for the others",
+        optional=True, common=True, known_as=("wd",))
     no_decay: tuple[str, ...] = _option(
         (), Names(), "parameters without weight decay, by name pattern; auto means biases and the weights of norms")
     param_groups: tuple[Mapping[str, Any], ...] = _option(

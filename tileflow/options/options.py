@@ -4,7 +4,7 @@
     options.learning_rate = 1e-2                checked on assignment
     Options.load("run.toml")                    a TOML or JSON file, parsed and never executed
 
-Each field declares all that is known of an option once (`declaration.Declaration`), in the file of its group: the command line's flags,
+Each field declares all that is known of an option once (`declaration.Declaration`), in the file of its group: flags,
 error sentences, options files, which verb uses it and what a resumed run may change all follow from that declaration.
 """
 from __future__ import annotations

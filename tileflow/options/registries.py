@@ -1,6 +1,8 @@
-"""Optimizers, losses and schedules by name: what options take, said once, and where the rooms that have them find their makers.
+"""Optimizers, losses and schedules by name: what options take, said once, and where the rooms that have them find their
+makers.
 
-Options know none of those rooms, which are built on them, and --help loads none: an entry names its maker, and the room itself loads it.
+Options know none of those rooms, which are built on them, and --help loads none: an entry names its maker, and the room
+itself loads it.
 """
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from .needs import joined
 class Entry:
     """What a name stands for.
 
-    maker: "module.attribute" in the room that has the registry. options: those that count with some of the names only, and with this one.
-    defaults: options that are something else with this name where nobody sets them.
+    maker: "module.attribute" in the room that has the registry. options: those that count with some of the names only,
+    and with this one. defaults: options that are something else with this name where nobody sets them.
     """
 
     maker: str
@@ -58,18 +60,20 @@ class Registry(Mapping[str, Entry]):
     def told(self, option: str) -> str:
         """An option's defaults in words, where names have their own: "0.01 for adamw and lamb"."""
         values = dict.fromkeys(entry.defaults[option] for entry in self.values() if option in entry.defaults)
-        return ", ".join(f"{x:g} for {joined(n for n, e in self.items() if e.defaults.get(option) == x)}" for x in values)
+        names = {x: joined(name for name, entry in self.items() if entry.defaults.get(option) == x) for x in values}
+        return ", ".join(f"{x:g} for {those}" for x, those in names.items())
 
     def makers(self, room: str) -> dict[str, Any]:
         """What the names stand for, loaded from `room`, a package."""
         found = {name: entry.maker.rpartition(".") for name, entry in self.items()}
-        return {name: getattr(import_module(f"{room}.{module}"), attribute) for name, (module, _, attribute) in found.items()}
+        return {name: getattr(import_module(f"{room}.{module}"), made) for name, (module, _, made) in found.items()}
 
 
 _MOMENTS = ("first_order_momentum_accum_type", "second_order_momentum_accum_type")
 _ADAM = ("betas", "eps", "bias_correction", *_MOMENTS)
 OPTIMIZERS = Registry("optimizer", {
-    "sgd": Entry("sgd.SGD", ("momentum", "dampening", "nesterov", "velocity_scaling", "use_combined_accum", "velocity_accum_type")),
+    "sgd": Entry("sgd.SGD", ("momentum", "dampening", "nesterov", "velocity_scaling", "use_combined_accum",
+                             "velocity_accum_type")),
     "adam": Entry("adam.Adam", _ADAM),
     "adamw": Entry("adam.AdamW", _ADAM, {"weight_decay": 0.01}),
     "rmsprop": Entry("rmsprop.RMSprop", ("momentum", "eps", *_MOMENTS, "alpha", "centered", "use_tf_variant")),

@@ -16,8 +16,8 @@ _option = functools.partial(declared, "run")
 PRECISION_SPELLINGS = MappingProxyType({
     "float32": "32", "float64": "64", "float16": "16-true", "bfloat16": "bf16-true", "fp32": "32", "fp64": "64",
     "32-true": "32", "64-true": "64", "16": "16-mixed", "bf16": "bf16-mixed", "fp16": "16-mixed"})
-"""Other names of precisions: an element type stands for all in that type; 16, fp16 and bf16 alone mean mixed precision, as in Lightning
-and in Hugging Face's trainers."""
+"""Other names of precisions: an element type stands for all in that type; 16, fp16 and bf16 alone mean mixed precision,
+as in Lightning and in Hugging Face's trainers."""
 Precision = Literal["32", "64", "16-mixed", "bf16-mixed", "16-true", "bf16-true"]
 HalfFloatCasting = Literal["activation", "upcast"]
 MatmulPrecision = Literal["highest", "high", "medium"]
@@ -39,7 +39,8 @@ class RunOptions:
         "and computes products in 16 bits, true has everything in 16 bits; bf16 is bfloat16", common=True,
         verbs=(*RUNS, *SIMULATED), known_as=("dtype",))
     autocast: Mapping[str, str] = _option(
-        {}, Table("operators or patterns of node names", ("fp16", "fp32", "promote", "demote", "off"), '{Softmax = "fp16", "/head/*" = "fp32"}'),
+        {}, Table("operators or patterns of node names", ("fp16", "fp32", "promote", "demote", "off"),
+                  '{Softmax = "fp16", "/head/*" = "fp32"}'),
         "how operators, by name, or nodes, by name pattern, are computed with mixed precision: in 16 bits, in "
         "float32, in the wider or the narrower of their operands' types, or as the model was written",
         verbs=(*RUNS, *SIMULATED))

@@ -1,5 +1,5 @@
-"""The schedules by name, as the option `schedule` gives them: what PyTorch's users step once per epoch is counted in epochs, the others go from
-update to update to the end of the run."""
+"""The schedules by name, as the option `schedule` gives them: what PyTorch's users step once per epoch is counted in
+epochs, the others go from update to update to the end of the run."""
 from __future__ import annotations
 
 from ...options.options import Options
