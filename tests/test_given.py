@@ -234,6 +234,15 @@ def test_registries_say_of_optimizers_what_their_classes_do():
         assert cls().weight_decay == Options(optimizer=name).resolved_weight_decay
 
 
+def test_what_a_resumed_run_is_told_again_needs_no_more():
+    """Its folder knows the optimizer, the schedule and how the loss scale adapts."""
+    given = {"momentum": 0.9, "schedule_power": 2.0, "growth_factor": 3.0, "auto_stage": "auto_increment"}
+    check_use("train", given, Options(resume=True, **given))
+    for name, value in given.items():
+        with pytest.raises(OptionError, match=f"Option {name} has no effect with"):
+            check_use("train", [name], Options(**{name: value}))
+
+
 def test_options_objects_may_hold_more_than_a_verb_uses():
     options = tileflow.Options(epochs=3, machine="gc200", momentum=0.9)
     check_use("infer", [], options)
