@@ -15,7 +15,6 @@ from tileflow.options.declaration import GROUPS, Declaration  # noqa: E402
 from tileflow.options.kinds import Flag  # noqa: E402
 from tileflow.options.options import declarations  # noqa: E402
 from tileflow.options.reference.table import SECTIONS, Entry  # noqa: E402
-from tileflow.options.uses import verbs_of  # noqa: E402
 
 COMMAND = "python tests/options_pages.py"
 OPTIONS, POPTORCH = ROOT / "docs" / "options.md", ROOT / "docs" / "poptorch.md"
@@ -119,12 +118,14 @@ def called(d: Declaration) -> list[str]:
 def options_page() -> str:
     """The page of options: a table for each group."""
     parts = [OPTIONS_HEAD]
-    for group, title in GROUPS.items():
-        parts.append(f"## {title.partition(' (')[0]}\n\n| option | values | default | what it says | used by | PopTorch |\n"
+    for group, its in GROUPS.items():
+        title = its.title.partition(" (")[0]
+        parts.append(f"## {title}\n\n| option | values | default | what it says | used by | PopTorch |\n"
                      "| --- | --- | --- | --- | --- | --- |\n")
         for d in declarations().values():
             if d.group == group:
-                cells = (f"`{d.name}`", _values(d), _default(d), d.help, ", ".join(verbs_of(d)), ", ".join(f"`{n}`" for n in called(d)))
+                names = ", ".join(f"`{n}`" for n in called(d))
+                cells = (f"`{d.name}`", _values(d), _default(d), d.help, ", ".join(d.verbs), names)
                 parts.append(f"| {' | '.join(map(_cell, cells))} |\n")
         parts.append("\n")
     return "".join(parts).rstrip() + "\n"

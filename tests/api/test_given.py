@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import dataclasses
 import re
 
 import numpy as np
@@ -14,8 +15,14 @@ from test_architecture import PRODUCT, nodes
 import tileflow
 from tileflow import cli, nn
 from tileflow.importers.onnx import open_sizes, wrap_model
-from tileflow.options.options import declarations
-from tileflow.options.uses import OF_COMMAND, OF_FILES, OF_OPTIMIZER, OF_OPTION, check_use
+from tileflow.optim.choose import CLASSES
+from tileflow.options.declaration import GROUPS
+from tileflow.options.needs import With
+from tileflow.options.options import Options, declarations
+from tileflow.options.registries import LOSSES, OPTIMIZERS, SCHEDULES
+from tileflow.options.uses import AXES, check_use
+from tileflow.options.verbs import COMMANDS, MODELS
+from tileflow.strategy.cut import BUILDERS
 from tileflow.system.errors import DataError, ModelError, OptionError, TypeMismatchError
 
 X = np.random.default_rng(0).standard_normal((32, 4)).astype(np.float32)
@@ -190,12 +197,50 @@ def test_progress_is_shown_in_python_too(tmp_path, capsys):
 # ---- the table
 
 
-def test_the_table_of_uses_names_options_that_exist():
-    known = set(declarations())
-    assert set(OF_OPTION) <= known
-    assert set(OF_OPTIMIZER) <= known
-    assert set(OF_FILES) <= known
-    assert {name for names in OF_COMMAND.values() for name in names} <= known
+def test_declarations_name_what_exists():
+    verbs = {*COMMANDS, *MODELS}
+    for d in declarations().values():
+        assert verbs >= {*d.verbs} >= {*d.commands}, d.name
+        assert len({*d.verbs}) == len(d.verbs), d.name
+        for need in d.needs:
+            assert not isinstance(need, With) or (need.option in declarations() and need.values), d.name
+    for registry in (OPTIMIZERS, LOSSES, SCHEDULES):
+        assert {registry.option, *registry.own} <= set(declarations())
+        assert all({*entry.defaults} <= set(declarations()) for entry in registry.values())
+        assert set(declarations()[registry.option].kind.words) - {"auto"} == set(registry)
+    assert {*BUILDERS} == {*declarations()["strategy"].kind.words} - {"none"}
+
+
+READERS = {
+    "options/uses.py": {*AXES}, "options/declaration.py": {*GROUPS}, "options/needs.py": set(),
+    "options/settings.py": set(), "options/files.py": set(), "runtime/run_settings.py": set(),
+    "runtime/fingerprint.py": {"loss", "optimizer", "loss_scaling", "epochs", "data", "weight_decay"}}
+"""What reads declarations, and what of its words is an option's name, too: axes, groups, what a fingerprint holds."""
+
+
+def test_what_reads_declarations_knows_no_option_by_name():
+    for name, words in READERS.items():
+        path, = (p for p in PRODUCT if p.as_posix().endswith(f"tileflow/{name}"))
+        found = {n.value for n in nodes(path) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+        assert found & set(declarations()) <= words, name
+
+
+def test_registries_say_of_optimizers_what_their_classes_do():
+    for name, entry in OPTIMIZERS.items():
+        cls = CLASSES[name]
+        assert getattr(tileflow.optim, cls.__name__) is cls
+        own = {f.name for f in dataclasses.fields(cls)} - {f.name for f in dataclasses.fields(tileflow.optim.Optimizer)}
+        assert own == {*entry.options}, name
+        assert cls().weight_decay == entry.defaults.get("weight_decay", 0.0)
+
+
+def test_what_a_resumed_run_is_told_again_needs_no_more():
+    """Its folder knows the optimizer, the schedule and how the loss scale adapts."""
+    given = {"momentum": 0.9, "schedule_power": 2.0, "growth_factor": 3.0, "auto_stage": "auto_increment"}
+    check_use("train", given, Options(resume=True, **given))
+    for name, value in given.items():
+        with pytest.raises(OptionError, match=f"Option {name} has no effect with"):
+            check_use("train", [name], Options(**{name: value}))
 
 
 def test_options_objects_may_hold_more_than_a_verb_uses():

@@ -31,6 +31,7 @@ from places import ROOT
 
 import tileflow
 from tileflow import cli, nn
+from tileflow.options.registries import OPTIMIZERS
 from tileflow.system.errors import DataError, ModelError, OptionError, ShapeError, TileflowError, TypeMismatchError
 
 # ---- the table
@@ -304,9 +305,10 @@ CALLS = [
          "Invalid batch dimension: the input [32, 4] has 32 rows, but micro_batch_size was set, so that a call takes 5: micro_batch_size (5) * "
          "device_iterations (1) * gradient_accumulation (1); give as many, or leave micro_batch_size out, and it follows from the first call."),
     Call(10, lambda: tileflow.train("linear.onnx", data=XY, optimizer=tileflow.optim.SGD), OptionError,
-         "optimizer must be a name (sgd, adam, adamw, rmsprop, lamb) or an optimizer such as tileflow.optim.SGD(lr=0.1), not the class SGD."),
+         f"optimizer must be a name ({', '.join(OPTIMIZERS)}) or an optimizer such as tileflow.optim.SGD(lr=0.1), "
+         "not the class SGD."),
     Call(10, lambda: tileflow.train("linear.onnx", data=XY, optimizer="adamax"), OptionError,
-         "Option optimizer must be one of 'sgd', 'adam', 'adamw', 'rmsprop', 'lamb', not 'adamax'."),
+         f"Option optimizer must be one of {', '.join(map(repr, OPTIMIZERS))}, not 'adamax'."),
     Call(10, lambda: tileflow.train("linear.onnx", data=XY, label="y"), OptionError,
          "Option label has no effect on arrays without names; give a dict of arrays, or leave it out."),
     Call(10, lambda: tileflow.infer("linear.onnx", XY[0]), OptionError,

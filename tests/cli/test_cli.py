@@ -18,9 +18,9 @@ from tileflow import cli
 from tileflow.cli import examination as doctor
 from tileflow.cli.parser import make_parser
 from tileflow.kernels.machine.limits import Group, Room
+from tileflow.options.needs import With
 from tileflow.options.options import Options, declarations
-from tileflow.options.spellings import OF_OPTIMIZER
-from tileflow.options.uses import COMMANDS, OF_SCALING, OF_STRATEGY, for_training, verbs_of
+from tileflow.options.verbs import COMMANDS
 from tileflow.runtime import progress
 from tileflow.runtime.history import Epoch
 from tileflow.system.errors import Interrupted, ModelError, OptionError, TrainingError
@@ -62,12 +62,11 @@ def parsed(*words: str, command: str = "train") -> Options:
     return cli.options_of(cli.parse([command, "m.onnx", *words]))
 
 
-PARTNERS = {name: ["--optimizer", kinds[0]] for name, kinds in OF_OPTIMIZER.items()}
+PARTNERS = {d.name: [declarations()[need.option].flag, need.values[0]] for d in declarations().values()
+            for need in d.needs if isinstance(need, With) and need.option != "output_mode"}
 PARTNERS["nesterov"] += ["--momentum", "0.9"]
 PARTNERS |= {"schedule_epochs": ["--schedule", "plateau"], "schedule_gamma": ["--schedule", "plateau"],
              "schedule_end": ["--schedule", "cosine"], "schedule_power": ["--schedule", "polynomial"]}
-PARTNERS |= {name: ["--automatic-loss-scaling", kinds[0]] for name, kinds in OF_SCALING.items()}
-PARTNERS |= {name: ["--strategy", kinds[0]] for name, kinds in OF_STRATEGY.items()}
 PARTNERS["broadcast_buffers"] = PARTNERS["replica_grouping"] = ["--replication-factor", "2"]
 PARTNERS["input_group_size"] = ["--replication-factor", "3"]
 PARTNERS |= {name: ["--replication-factor", "2", "--optimizer-sharded"] for name in ("weights_sharded", "min_elements_sharded")}
@@ -83,7 +82,7 @@ ONE_PARSER = functools.cache(make_parser)
 def test_every_option_has_its_flag_where_it_has_an_effect(name, monkeypatch):
     monkeypatch.setattr("tileflow.cli.parser.make_parser", ONE_PARSER)
     declaration = declarations()[name]
-    verbs = verbs_of(declaration)
+    verbs = declaration.verbs
     assert verbs, "nobody uses it"
     for command in COMMANDS:
         if command not in verbs:
@@ -93,10 +92,9 @@ def test_every_option_has_its_flag_where_it_has_an_effect(name, monkeypatch):
         partners = list(PARTNERS.get(name, []))
         if name == "recomputation_checkpoints":
             partners += ["--gradient-checkpointing", "layer*"] if command == "train" else ["--recompute", "--machine=gc200"]
-        if command in ("compile", "tune", "explore", "inspect") and for_training(declaration):
+        if command in ("compile", "tune", "explore", "inspect") and declaration.for_training:
             partners.append("--training")
-        of_machine = name in ("replication_factor", "input_group_size", "replica_grouping") or (declaration.group == "machine" and name != "machine")
-        if of_machine and command not in ("train", "infer"):
+        if declaration.of_machine and name != "machine" and command not in ("train", "infer"):
             partners.append("--machine=gc200")
         if type(declaration.kind).__name__ == "Flag":
             assert getattr(parsed(declaration.flag, *partners, command=command), name) is True
@@ -459,7 +457,7 @@ def test_help_shows_the_common_flags_and_help_all_the_rest(command, capsys):
 
     short, every = shown("--help"), shown("--help", "all")
     assert shown("-h") == short
-    used = [d for d in declarations().values() if command in verbs_of(d)]
+    used = [d for d in declarations().values() if command in d.verbs]
     for d in used:
         assert f" {d.flag} " in every or f" {d.flag},"  in every or f"\n  {d.flag}" in every
         assert (f"\n  {d.flag} " in short or f"\n  {d.flag}\n" in short or f"\n  {d.flag}," in short) == d.common

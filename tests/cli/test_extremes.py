@@ -15,6 +15,7 @@ import tileflow
 from tileflow import cli, nn
 from tileflow.options.kinds import LARGEST, Counts, Integer, Kind, Machine, Number, Numbers, ParamGroups, Proportions, Sizes
 from tileflow.options.options import Options, declarations
+from tileflow.program.staging import SEVERAL
 from tileflow.system.errors import OptionError, OutOfMemoryError, ShapeError, TileflowError
 from tileflow.system.text import LONGEST_VALUE, shown
 from tileflow.tiles.hardware.chip import CHIPS, MOST, MOST_TILES, MOST_WHOLE, Chip
@@ -220,7 +221,7 @@ def test_calls_of_any_length_run_tile_by_tile_for_a_few_turns(strategy: str, cal
 
 
 TRAININGS = [
-    *(f"{words} --strategy {s} --auto-pipeline 2" for s in ("pipelined", "sharded", "serial_phased", "parallel_phased")
+    *(f"{words} --strategy {s} --auto-pipeline 2" for s in SEVERAL
       for words in ("--gradient-accumulation 1000000000", "--gradient-accumulation 8 --device-iterations 1000000")),
     "--gradient-accumulation 9223372036854775807", "--device-iterations 9223372036854775807", "--replication-factor 1000000000",
 ]

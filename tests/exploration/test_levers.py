@@ -14,8 +14,7 @@ import pytest
 import tileflow
 from tileflow import cli, nn
 from tileflow.api import simulation
-from tileflow.options.options import Options
-from tileflow.options.uses import OF_MACHINE_ALONE
+from tileflow.options.options import Options, declarations
 from tileflow.system.errors import OptionError, OutOfTileMemoryError
 from tileflow.tiles.hardware.chip import chip
 
@@ -239,7 +238,8 @@ def test_what_shares_a_program_has_the_same_program():
 
     def program(**more: Any) -> str:
         return str(simulation.compiled(MODEL, Options(**{**given, **more}), True, None, None).program.to_text())
-    assert {*OTHERWISE} == {*OF_MACHINE_ALONE} - {"tile_plans"}, "a file of plans is read by the tile machine"
+    alone = {d.name for d in declarations().values() if d.machine_alone}
+    assert {*OTHERWISE} == alone - {"tile_plans"}, "a file of plans is read by the tile machine"
     before = program()
     assert before != program(micro_batch_size=5)
     for name, value in OTHERWISE.items():

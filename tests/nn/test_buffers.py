@@ -17,6 +17,7 @@ from test_resume import stop_at
 import tileflow
 from tileflow import exact, nn, optim
 from tileflow.program.schedule import waves
+from tileflow.program.staging import SEVERAL
 from tileflow.system.errors import Interrupted, OptionError, ShapeError, TileflowError, TrainingError, TypeMismatchError
 
 X = np.random.default_rng(0).standard_normal((24, 3)).astype(np.float32)
@@ -423,7 +424,7 @@ def agree(found: tuple[list[np.ndarray], dict[str, np.ndarray], Any], wanted: tu
 
 
 ONE_IPU: dict[tuple[bool, bool], Any] = {}
-STAGED: dict[str, dict[str, Any]] = {name: {"strategy": name} for name in ("pipelined", "sharded", "serial_phased", "parallel_phased")} | {
+STAGED: dict[str, dict[str, Any]] = {name: {"strategy": name} for name in SEVERAL} | {
     "1f1b": {"strategy": "pipelined", "pipeline_schedule": "1f1b"}, "not recomputed": {"strategy": "pipelined", "pipeline_recompute": False}}
 
 

@@ -16,8 +16,8 @@ from said import Said
 import tileflow
 from tileflow import exact, nn, optim
 from tileflow.optim.scaling import LOSS_SCALE
+from tileflow.options.needs import With
 from tileflow.options.options import declarations
-from tileflow.options.uses import OF_SCALING
 from tileflow.runtime.progress import epoch_line
 from tileflow.system.errors import OptionError, TrainingError
 from tileflow.tiles.hardware.chip import chip
@@ -365,4 +365,7 @@ def test_the_page_is_true():
     assert known["model"].loss_scale == 65536.0
     named = set(re.findall(r"`([a-z]+_[a-z_]+)(?:=[^`]*)?`", page)) - {"loss_scale"}
     assert named <= set(declarations()), named - set(declarations())
-    assert all(name in page for name in OF_SCALING)
+    needing = {d.name for d in declarations().values() for n in d.needs
+               if isinstance(n, With) and n.option == "automatic_loss_scaling"}
+    assert needing
+    assert all(name in page for name in needing)

@@ -12,7 +12,6 @@ from test_scheduled_runs import Net
 
 import tileflow
 from tileflow.options.options import declarations
-from tileflow.runtime.fingerprint import FREE
 from tileflow.system.errors import CheckpointError
 
 BASE: dict[str, Any] = dict(micro_batch_size=4, gradient_accumulation=2, device_iterations=3, epochs=1, optimizer="lamb", learning_rate=0.01)
@@ -90,6 +89,6 @@ def test_an_option_that_is_not_listed_as_free_counts() -> None:
     """Those of the optimizer are compared as what they make; any other is compared itself, unless it is free."""
     for name in (*ALOUD, *REFUSED):
         assert name in declarations(), name
-    assert {n for n in ALOUD if n in FREE} == set(ALOUD)
-    compared = {d.name for d in declarations().values() if d.group in ("training", "run") and d.name not in FREE}
+    assert {n for n in ALOUD if declarations()[n].free} == set(ALOUD)
+    compared = {d.name for d in declarations().values() if d.group in ("training", "run") and not d.free}
     assert {"precision", "stochastic_rounding", "master_weights", "mean_reduction_strategy", "accumulation_reduction", "seed"} <= compared

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..options.options import Options, with_defaults
+from ..options.registries import OPTIMIZERS
 from ..report import Report
 from ..report.format import count, percent
 from ..report.text import table
@@ -13,7 +14,8 @@ from ..system.errors import OptionError
 from .models import Modelish
 from .simulation import DEFAULT_MACHINE, compile
 
-MOMENTS = ("first_order_momentum_accum_type", "second_order_momentum_accum_type", "velocity_accum_type")
+VELOCITY = "velocity_accum_type"
+MOMENTS = ("first_order_momentum_accum_type", "second_order_momentum_accum_type", VELOCITY)
 PRECISIONS = ("32", "16-mixed", "16-true")
 COLUMNS = (("precision", "precision"), ("accumulators", "accumulators"), ("moments", "moments"), ("worst", "worst tile"),
            ("always_live", "always live"), ("weights", "weights"), ("optimizer", "optimizer"), ("cycles", "cycles"))
@@ -69,11 +71,11 @@ def compare(model: Modelish, options: Options | None = None, *, training: bool =
 
 def _types(options: Options, training: bool) -> list[dict[str, str]]:
     """The options that choose 16 bits: for nothing, for accumulators, for moments as well; only what has an effect."""
-    moments = {name: "float16" for name in MOMENTS if (options.optimizer == "sgd") == (name == "velocity_accum_type")}
+    moments = {name: "float16" for name in MOMENTS if name in OPTIMIZERS[options.optimizer].options}
     if not training:
         return [{}]
     accumulators = {"accum_type": "float16"} if options.gradient_accumulation > 1 else {}
-    with_moments = {**accumulators, **moments} if options.optimizer != "sgd" or options.momentum else accumulators
+    with_moments = {**accumulators, **moments} if VELOCITY not in moments or options.momentum else accumulators
     return [{}, *([accumulators] if accumulators else []), *([with_moments] if with_moments != accumulators else [])]
 
 

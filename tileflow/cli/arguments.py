@@ -19,7 +19,6 @@ __all__ = ["add_model", "add_options", "add_simulation", "model_path", "options_
 OPTIONS_FLAG = "--options"
 """The flag of a file of options: a command that has it has a flag for each option that it uses."""
 BOTH = "both"
-WHAT_IF = ("16.16", "16.32", "32.32")
 
 
 def add_model(parser: argparse.ArgumentParser, optional: bool = False) -> None:
@@ -56,7 +55,8 @@ def add_options(parser: argparse.ArgumentParser, command: str, several: Sequence
     parser.add_argument(OPTIONS_FLAG, dest="options_file", metavar="FILE",
                         help="a file of options (.toml, .json, or .conf with PopTorch's lines); flags override it")
     used = used_by(command)
-    sections = {group: parser.add_argument_group(title) for group, title in GROUPS.items() if any(d.group == group for d in used)}
+    sections = {group: parser.add_argument_group(its.title) for group, its in GROUPS.items()
+                if any(d.group == group for d in used)}
     for declaration in used:
         if declaration.name in several:
             _add_several(sections[declaration.group], declaration)
@@ -71,8 +71,9 @@ def _add_several(section: Any, declaration: Declaration) -> None:
         both = f"{declaration.flag}={BOTH}: with it and without"
         section.add_argument(declaration.flag, action=Several, help=f"{help_text}; {both}", default=argparse.SUPPRESS)
         return
+    words = declarations()["machine_precision"].kind.words          # type: ignore[attr-defined]
     names = [declaration.flag, "--machines"] if declaration.name == "machine" else [declaration.flag]
-    more = f"; {', '.join(WHAT_IF)} are those of --machine-precision" if declaration.name == "precision" else ""
+    more = f"; {', '.join(sorted(words))} are those of --machine-precision" if declaration.name == "precision" else ""
     metavar = f"{declaration.kind.metavar},..."
     section.add_argument(*names, dest=declaration.name, metavar=metavar, help=f"{help_text}{more}; one or several, joined by commas")
 

@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from ..options.declaration import NOT_YET
 from ..options.options import Options, declarations, near_names
-from ..options.spellings import NOT_YET
-from ..options.uses import COMMANDS as VERBS
 from ..options.uses import check_use
+from ..options.verbs import COMMANDS as VERBS
 from ..system.errors import OptionError
 from ..system.version import VERSION
 from . import compile, doctor, explore, infer, inspect, report, train, tune

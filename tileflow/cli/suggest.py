@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..options.options import Options, declarations
-from ..options.uses import for_training, used_by
+from ..options.uses import used_by
 from ..system.errors import OutOfTileMemoryError
 from ..system.terminal import say
 
@@ -72,7 +72,7 @@ def say_fitting(error: OutOfTileMemoryError, model: str | Path, training: bool, 
 
 def names_of_compile(training: bool) -> list[str]:
     """The options that say what is compiled."""
-    return [d.name for d in used_by("compile") if (training or not for_training(d)) and d.name != "seed"]
+    return [d.name for d in used_by("compile") if (training or not d.for_training) and d.name != "seed"]
 
 
 def infer(folder: Path, options: Options) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from ..options.kinds import Choice, Range
 from ..options.kinds import Integer as Whole
 from ..options.options import Options, declarations
-from ..options.uses import AXES, OF_MACHINE_ALONE, check_use, for_training
+from ..options.uses import AXES, check_use
 from ..system.errors import OptionError
 from ..system.text import shown
 
@@ -65,7 +65,8 @@ def settings(base: Options, axes: Mapping[str, Any]) -> list[Setting]:
         chosen = dict(zip(lists, combination, strict=True))
         training = bool(chosen.get("training", False))
         if not training:
-            chosen = {name: value for name, value in chosen.items() if name not in declarations() or not for_training(declarations()[name])}
+            chosen = {name: value for name, value in chosen.items()
+                      if name not in declarations() or not declarations()[name].for_training}
         changes: dict[str, Any] = {}
         for name, value in chosen.items():
             changes |= _changes(name, value, base, training)
@@ -144,5 +145,5 @@ def check_effects(given: Sequence[str], found: Sequence[Setting], command: bool 
 def program_key(setting: Setting, bytes_per_ipu: Callable[[Options], int]) -> tuple[Any, ...]:
     """What the compiled program follows from: settings of equal keys share it. Automatic stages keep a bound of the machine's."""
     options = setting.options
-    told = tuple(repr(getattr(options, name)) for name in declarations() if name not in OF_MACHINE_ALONE)
+    told = tuple(repr(getattr(options, name)) for name, d in declarations().items() if not d.machine_alone)
     return setting.training, told, bytes_per_ipu(options) if options.strategy != "none" else 0

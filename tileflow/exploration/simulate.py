@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from .. import report as reports
 from ..compiler import Compilation
 from ..graph.work import Contraction
-from ..options.options import SHARDED_GROUPS, TENSOR_GROUPS, Options
-from ..options.uses import OF_MACHINE_ALONE
+from ..options.machine import SHARDED_GROUPS, TENSOR_GROUPS
+from ..options.options import Options, declarations
 from ..program.replicas import Grouping, grouped
+from ..program.staging import PHASED
 from ..report import Report, format
 from ..state import build
 from ..strategy.rules import ipus_for
@@ -35,7 +36,7 @@ from ..tiles.tune import EVALUATIONS, PROPORTIONS, Point, Progress, Tuning, tune
 if TYPE_CHECKING:
     from .. import exact
 
-DEFAULT_PROPORTION = 0.6
+DEFAULT_PROPORTION = declarations()["available_memory_proportion"].default
 PLANS = "plans.json"
 
 
@@ -136,7 +137,7 @@ def _shared_by(options: Options) -> dict[str, int]:
 def _locations(options: Options) -> dict[str, Any]:
     """Which groups of tensors leave the chip: those that are said, in phases all but activations, which leave as the liveness says
     (`tiles.system.away`)."""
-    phased = options.strategy in ("serial_phased", "parallel_phased")
+    phased = options.strategy in PHASED
     by_default = {group: phased and group != "activations" for group in TENSOR_GROUPS}
     found: dict[str, Any] = {}
     for group in TENSOR_GROUPS:
@@ -253,7 +254,7 @@ class _Again:
     def __call__(self, changes: Changes) -> TileProgram | None:
         try:
             wanted = self.options.clone(**changes)
-            if all(name in OF_MACHINE_ALONE for name in changes):
+            if all(declarations()[name].machine_alone for name in changes):
                 return analyzed(self.compilation, wanted)
             return None if self.made is None else analyzed(self.made(wanted), wanted)
         except TileflowError:                                             # such stages, or such a micro-batch, there cannot be

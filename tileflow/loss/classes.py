@@ -9,6 +9,7 @@ import numpy as np
 
 from ..graph import Builder, TensorType, Value
 from ..metrics.view import Form, View
+from ..options.options import Options
 from ..system.errors import OptionError, ShapeError
 from .base import LABELS, Loss, RowLosses, per_row
 from .head import head_of
@@ -191,3 +192,11 @@ class ClassLoss(Loss):
                 "label_smoothing": self.label_smoothing, "class_axis": self.class_axis}
 
 
+def cross_entropy(o: Options) -> Loss:
+    """Mean softmax cross entropy."""
+    return ClassLoss("cross_entropy", False, o.ignore_index, o.class_weights, o.label_smoothing, o.class_axis)
+
+
+def nll(o: Options) -> Loss:
+    """Mean negative log-likelihood of log-probabilities."""
+    return ClassLoss("nll", True, o.ignore_index, o.class_weights, o.label_smoothing, o.class_axis)

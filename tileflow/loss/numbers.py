@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from ..graph import Builder, TensorType, Value
 from ..metrics.view import View
+from ..options.options import Options
 from .base import LABELS, Loss, RowLosses, per_row
 from .head import head_of
 
@@ -54,3 +55,23 @@ class NumberLoss(Loss):
         if head is not None and head.kind == "sigmoid":
             output, operator = head.before(b), self.scores_operator
         return getattr(b, operator)(output, targets, reduction=reduction)
+
+
+def mse(_: Options) -> Loss:
+    """Mean squared error."""
+    return NumberLoss("mse", "MSELoss")
+
+
+def l1(_: Options) -> Loss:
+    """Mean absolute error."""
+    return NumberLoss("l1", "L1Loss")
+
+
+def bce(_: Options) -> Loss:
+    """Mean binary cross entropy of probabilities."""
+    return NumberLoss("bce", "BCELoss", "BCEWithLogitsLoss")
+
+
+def bce_with_logits(_: Options) -> Loss:
+    """Mean binary cross entropy of scores."""
+    return NumberLoss("bce_with_logits", "BCEWithLogitsLoss", "BCEWithLogitsLoss")

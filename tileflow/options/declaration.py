@@ -1,4 +1,5 @@
-"""What is known about one option, declared once: the source of its flag, of its checks and of its help; and all of them, found by any name."""
+"""What is known about one option, declared once: the source of its flag, checks, help, uses and pages; and all of them,
+found by any name."""
 from __future__ import annotations
 
 import dataclasses
@@ -10,18 +11,35 @@ from typing import Any
 from ..system.errors import OptionError
 from ..system.text import shown
 from .kinds import Kind
-from .spellings import KNOWN_AS, NOT_YET
+from .needs import Need, With
+from .registries import Registry
+from .verbs import MODELS, RUNS, SIMULATED, TRAINING
+
+
+@dataclass(frozen=True)
+class Group:
+    """Options that belong together, and what is true of those that do not say otherwise, by a declaration's fields."""
+
+    title: str
+    verbs: tuple[str, ...]
+    for_training: bool = False
+    free: bool = False
+    of_machine: bool = False
+
 
 GROUPS = {
-    "batching": "Batching",
-    "training": "Training",
-    "optimizer": "Optimizer",
-    "data": "Data",
-    "execution": "Execution over several IPUs (what is computed does not depend on it)",
-    "machine": "Tile machine (what train computes does not depend on it, but for serialized_matmul)",
-    "run": "Run",
+    "batching": Group("Batching", ("train", "infer", *SIMULATED, *MODELS)),
+    "training": Group("Training", TRAINING, for_training=True),
+    "optimizer": Group("Optimizer", TRAINING, for_training=True, free=True),
+    "data": Group("Data", ("train", "infer")),
+    "execution": Group("Execution over several IPUs (what is computed does not depend on it)",
+                       ("train", *SIMULATED, *MODELS), free=True),
+    "machine": Group("Tile machine (what train computes does not depend on it, but for serialized_matmul)", SIMULATED,
+                     free=True, of_machine=True),
+    "run": Group("Run", RUNS),
 }
-"""Groups of options and their titles; an options file may use them as tables."""
+"""Groups of options; an options file may use their names as tables. Free are groups that shape no number, and the one
+that makes the optimizer, which a resumed run compares itself."""
 MODEL_TABLE = "model"
 """A table that an options file may hold and that is no group: a run folder's file names the run's model there."""
 
@@ -31,15 +49,41 @@ class Declaration:
     """One option."""
 
     name: str
+    group: str
     default: Any
     kind: Kind
-    group: str
     help: str
-    optional: bool
+    optional: bool = False
+    """It may be None."""
     aliases: tuple[str, ...] = ()
     """Names that it had before, or has elsewhere too, taken wherever its name is."""
+    known_as: tuple[str, ...] = ()
+    """What other tools and people call it, for the sentence on a name that is none."""
     common: bool = False
     """Most runs set it, so that a command's --help shows it; the others stand in --help all."""
+    verbs: tuple[str, ...] = ()
+    """The verbs that use it."""
+    commands: tuple[str, ...] = ()
+    """Of these the ones whose command alone uses it: the function returns its results, and calls what it is given as
+    progress."""
+    for_training: bool = False
+    """It says nothing about inference, where a verb has the choice."""
+    of: Registry | None = None
+    """The registry whose names it counts with where they say so; "{whose}" in its help stands for them."""
+    needs: tuple[Need, ...] = ()
+    """What else must be so for it to have an effect."""
+    neutral: Any = None
+    """A value that may be given to every verb, for it is so everywhere; None: there is none."""
+    free: bool = False
+    """A resumed run may change it: the numbers do not follow from it, or what follows from it is compared itself."""
+    recorded: bool = True
+    """A run's folder keeps it."""
+    of_machine: bool = False
+    """It is about the tile machine, and to be given with one."""
+    machine_alone: bool = False
+    """A compiled program knows nothing of it: what differs in no more shares the program."""
+    of_files: bool = False
+    """It says how an ONNX file is read or written, and nothing of a network of layers."""
 
     @property
     def flag(self) -> str:
@@ -77,11 +121,31 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def declared(default: Any, kind: Kind, group: str, help: str, optional: bool = False, aliases: tuple[str, ...] = (), common: bool = False) -> Any:
-    """Declare an option. `optional` lets it be None; `aliases` are its other names; `common` shows it in a command's short help."""
-    checked = default if default is None else kind.check(default)
-    return field(default_factory=lambda: checked, metadata={
-        "default": checked, "kind": kind, "group": group, "help": help, "optional": optional, "aliases": aliases, "common": common})
+def declared(group: str, default: Any, kind: Kind, help: str, *, commands: tuple[str, ...] = (), **facts: Any) -> Any:
+    """Declare an option as a field of a dataclass. `facts` are those of `Declaration` that are not as the group, or the
+    class itself, has them; `verbs` among them without `commands`, which are added."""
+    checked, its = default if default is None else kind.check(default), GROUPS[group]
+    told = {"verbs": its.verbs, "for_training": its.for_training, "free": its.free, "of_machine": its.of_machine, **facts}
+    told["verbs"] += commands
+    made = Declaration("", group, checked, kind, help, commands=commands, **told)
+    return field(default_factory=lambda: checked, metadata={"declaration": made})
+
+
+def _named(field: dataclasses.Field[Any]) -> Declaration:
+    """The declaration of a field, which knows its name now, and with it what a registry says."""
+    made: Declaration = field.metadata["declaration"]
+    if (of := made.of) is None:
+        return dataclasses.replace(made, name=field.name)
+    needs = made.needs if of.late else (With(of.option, of.having(field.name)), *made.needs)
+    help = made.help.replace("{whose}", of.whose(field.name))
+    return dataclasses.replace(made, name=field.name, help=help, needs=needs)
+
+
+_STOP = ("train some epochs, look at result.history, and go on bit for bit with resume=True and more epochs, "
+         "or stop there")
+NOT_YET = dict.fromkeys(("early_stopping", "early_stopping_patience", "patience"), _STOP) | {
+    "callbacks": f"reporter takes an object that is told of every call and epoch; to steer, {_STOP}"}
+"""What other tools have and tileflow has not, and what to do without it."""
 
 
 class Declarations(Mapping[str, Declaration]):
@@ -90,11 +154,12 @@ class Declarations(Mapping[str, Declaration]):
     def __init__(self, made: Iterable[Declaration]) -> None:
         self._by_name = {d.name: d for d in made}
         self._current = {old: d.name for d in self._by_name.values() for old in d.aliases}
+        self._known_as = {other: d.name for d in self._by_name.values() for other in d.known_as}
 
     @classmethod
     def of(cls, options: type) -> Declarations:
         """Those of a dataclass whose fields are all `declared`."""
-        return cls(Declaration(f.name, **f.metadata) for f in dataclasses.fields(options))
+        return cls(map(_named, dataclasses.fields(options)))
 
     def __getitem__(self, name: str) -> Declaration:
         return self._by_name[name]
@@ -122,7 +187,7 @@ class Declarations(Mapping[str, Declaration]):
 
     def near(self, name: str) -> list[str]:
         """Options that somebody may have meant by a name that is none: what others call it, else what is spelled alike."""
-        known = KNOWN_AS.get(name.lower())
+        known = self._known_as.get(name.lower())
         return [known] if known is not None else difflib.get_close_matches(name, self, n=3)
 
     def renamed(self, values: Mapping[str, Any]) -> dict[str, Any]:

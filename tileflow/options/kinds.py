@@ -156,6 +156,10 @@ class Number(Kind):
         return float(text)
 
 
+COUNT = Integer(Range(least=1))
+NOT_NEGATIVE = Number(Range(least=0))
+
+
 @dataclass(frozen=True)
 class Numbers(Kind):
     """A list of numbers; a single number counts as a list of one. `count` None: any length."""
@@ -311,12 +315,11 @@ class Sizes(Kind):
 
     expected = "a table of dimension names and sizes of at least 1, such as {batch = 4}"
     metavar = "DIM=N,DIM=N"
-    _size = Integer(Range(least=1))
 
     def check(self, value: Any) -> Mapping[str, int]:
         if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
             raise ValueError
-        return MappingProxyType({name: self._size.check(size) for name, size in value.items()})
+        return MappingProxyType({name: COUNT.check(size) for name, size in value.items()})
 
     def parse(self, text: str) -> Any:
         pairs = [word.split("=") for word in text.split(",")]
@@ -346,7 +349,6 @@ class Counts(Kind):
 
     names: tuple[str, ...]
     metavar = "N|NAME=N,NAME=N"
-    _count = Integer(Range(least=1))
 
     @property
     def expected(self) -> str:
@@ -356,8 +358,8 @@ class Counts(Kind):
         if isinstance(value, Mapping):
             if not set(value) <= set(self.names):
                 raise ValueError
-            return _by_pattern(value, self._count.check)
-        return self._count.check(value)
+            return _by_pattern(value, COUNT.check)
+        return COUNT.check(value)
 
     def parse(self, text: str) -> Any:
         return {name: int(n) for name, n in _pairs(text).items()} if "=" in text else int(text)

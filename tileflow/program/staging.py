@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Strategy = Literal["none", "pipelined", "sharded", "serial_phased", "parallel_phased"]
+SEVERAL: tuple[Strategy, ...] = ("pipelined", "sharded", "serial_phased", "parallel_phased")
+"""Those that take several IPUs, or several phases."""
+PHASED: tuple[Strategy, ...] = ("serial_phased", "parallel_phased")
 PipelineSchedule = Literal["grouped", "1f1b"]
 Liveness = Literal["always_live", "off_chip_after_fwd", "off_chip_after_fwd_no_overlap", "off_chip_after_each_phase"]
 

@@ -7,28 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..optim.choose import OPTIONS
 from ..options.options import Options, declarations, renamed
 from ..system.errors import CheckpointError, OptionError
 from ..system.version import VERSION
 from .data import Dataset
 from .training_model import TrainingModel
 
-FREE = frozenset({
-    "output_mode", "output_return_period", "test_data", "prefetch", "threads", "on_new_shape", "out", "resume", "allow_other_data",
-    "checkpoint_every", "save_every_updates", "progress", "detect_anomaly", "statistics", "keep_training_mode", "metrics", "gradient_checkpointing",
-    "recomputation_checkpoints",
-    "machine", "available_memory_proportion", "machine_precision", "joint_plans", "recompute", "tile_plans",
-    "activations_off_chip", "weights_off_chip", "optimizer_off_chip", "accumulators_off_chip", "min_elements_off_chip",
-    "weights_sharded", "optimizer_sharded", "min_elements_sharded",
-    "num_io_tiles", "overlap_inputs", "overlap_outputs", "io_tiles_for",
-    "epochs", "loss", "loss_scaling", "schedule", "warmup", "schedule_epochs", "schedule_gamma", "schedule_power", "schedule_end",
-    "dims", "tie", "untie", "anchored_tensors", "strategy", "stages", "pipeline_splits", "auto_pipeline", "auto_stage", "auto_round_num_ipus",
-    "pipeline_recompute", "pipeline_schedule", "tensors_liveness", "separate_backward_phase",
-    "num_workers", "worker_timeout", "persistent_workers", "data_loader_mode", "rebatched_worker_size",
-    "data", "data_format", "inputs", "label", "validation_split", "scale", "mean", "std"}) | OPTIONS
-"""Options that need not be the same: the numbers do not follow from those in the first lines, and what follows from the others, the
-optimizer, the graph, the rows and their scaling, is compared itself."""
 RATES = ("lr", "weight_decay")
 """Attributes of optimizers with which a run may go on at other values."""
 REMEDY = "resume with the same settings, or start anew in another folder"
@@ -36,7 +20,7 @@ REMEDY = "resume with the same settings, or start anew in another folder"
 
 def fingerprint(model: TrainingModel, data: Dataset, options: Options) -> dict[str, Any]:
     """Everything that shapes the numbers, in JSON's types."""
-    settings = {d.name: getattr(options, d.name) for d in declarations().values() if d.name not in FREE}
+    settings = {d.name: getattr(options, d.name) for d in declarations().values() if not d.free}
     scaling = {name: asdict(f.scaling) for name, f in data.fields.items()}
     found = {"version": VERSION, "settings": settings, "loss": model.loss_name, "optimizer": model.optimizer.describe(),
              "loss_scaling": model.loss_scaling, "epochs": options.epochs,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..options import toml
-from ..options.kinds import FilePath
+from ..options.kinds import FilePath, Machine
 from ..options.options import MODEL_TABLE, Options, declarations, read_options_file
 from ..system.errors import CheckpointError, OptionError
 from ..system.files import atomic_write_bytes
@@ -22,8 +22,6 @@ from ..system.text import one_line
 from .data.sources import BUILT_IN
 
 RUN = "run.toml"
-NOT_KEPT = ("out", "resume", "allow_other_data")
-"""Where the folder lies is no setting of the run; the others are said anew each time."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +39,14 @@ def record(folder: Path, options: Options, model: Path | None) -> None:
     kept = options.clone()
     for d in declarations().values():
         value = getattr(kept, d.name)
-        if d.name in NOT_KEPT or (d.name == "machine" and not isinstance(value, (str, type(None)))):
+        if not d.recorded or (isinstance(d.kind, Machine) and not isinstance(value, (str, type(None)))):
             setattr(kept, d.name, d.default)
         elif isinstance(d.kind, FilePath) and isinstance(value, str) and value not in BUILT_IN and os.path.exists(value):
             setattr(kept, d.name, os.path.abspath(value))
     tables = kept.tables(complete=True)
-    for name in NOT_KEPT:
-        tables[declarations()[name].group].pop(name, None)
+    for d in declarations().values():
+        if not d.recorded:
+            tables[d.group].pop(d.name, None)
     if model is not None:
         tables[MODEL_TABLE] = {"path": os.path.abspath(model), "sha256": file_digest(model) or ""}
     text = toml.dumps(tables, one_line("The settings of this run. Go on with: " + resume_command(folder)))

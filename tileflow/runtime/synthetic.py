@@ -6,13 +6,13 @@ import numpy as np
 from ..graph import TensorType
 from ..memory import budget as memory
 from ..options.options import Options
+from ..options.registries import LOSSES
 from ..system.errors import DataError
 from .data import Dataset
 from .source import Source
 
 CALLS = 16
 """Calls of the engine that rows are made up for where there are no data."""
-CLASSES = ("auto", "cross_entropy", "nll")
 
 
 def like(data: Dataset, options: Options) -> Dataset:
@@ -58,7 +58,7 @@ def _labels(output: TensorType, rows: int, options: Options, draw: np.random.Gen
     shape = (rows, *output.shape[1:])
     if options.loss == "identity":
         return None
-    if options.loss in CLASSES and len(shape) > 1:
+    if options.loss in ("auto", *LOSSES.having("ignore_index")) and len(shape) > 1:
         axis = (options.class_axis or -1) % len(shape)
         found: np.ndarray = draw.integers(0, max(1, shape[axis]), (*shape[:axis], *shape[axis + 1:]))
         return found

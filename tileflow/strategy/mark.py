@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..graph import Annotation, Graph, Hints, Node, Value, selected
 from ..program.program import Batching
-from ..program.staging import Liveness, PipelineSchedule, Staging, Strategy
+from ..program.staging import PHASED, Liveness, PipelineSchedule, Staging, Strategy
 from ..system.errors import OptionError
 from . import automatic, rules
 from .stages import BESIDE, Stage, default_ipus, parsed
@@ -18,7 +18,6 @@ from .stages import BESIDE, Stage, default_ipus, parsed
 if TYPE_CHECKING:
     from ..options.options import Options
 
-PHASED = ("serial_phased", "parallel_phased")
 Found = tuple[dict[Node, int], list[int]]
 """The stage of each forward node, and the IPU of each stage."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, Self, TypeVar
 
-from ..program.staging import Liveness, Strategy
+from ..program.staging import PHASED, Liveness, Strategy
 from ..system.errors import OptionError
 from .rules import check_liveness, require_parity
 
@@ -80,7 +80,7 @@ def parsed(words: tuple[str, ...]) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
 
 def default_ipus(strategy: str, phases: Sequence[int]) -> list[int]:
     """The IPUs of stages of which nothing says it: one each; in phases those of a group, which phases in turn have even and odd ones of."""
-    if strategy not in ("serial_phased", "parallel_phased"):
+    if strategy not in PHASED:
         return list(range(len(phases)))
     place = [list(phases[:i]).count(p) for i, p in enumerate(phases)]
     return place if strategy == "serial_phased" else [2 * k + p % 2 for k, p in zip(place, phases, strict=True)]

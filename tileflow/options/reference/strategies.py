@@ -4,12 +4,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...program.staging import PHASED
 from ...system.errors import OptionError
 from .values import Call, Made, Word, member
 
 KINDS = {"PipelinedExecution": "pipelined", "ShardedExecution": "sharded", "SerialPhasedExecution": "serial_phased",
          "ParallelPhasedExecution": "parallel_phased"}
-LATER = {"useSeparateBackwardPhase": ("serial_phased", "parallel_phased"), "setTensorsLiveness": ("serial_phased",),
+LATER = {"useSeparateBackwardPhase": PHASED, "setTensorsLiveness": ("serial_phased",),
          "sendTensorsOffChipAfterFwd": ("parallel_phased",)}
 """Calls on a strategy, and the strategies that have them."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...system.errors import OptionError
+from ..machine import SHARDED_GROUPS
 from .strategies import execution
 from .values import Call, Made, Word, member, partials, settings
 
@@ -182,11 +183,11 @@ def _location(group: str) -> Take:
         if least is not None:
             options["min_elements_off_chip"] = {group: least}
         sharded, least = found.pop("useReplicatedTensorSharding", None), found.pop("minElementsForReplicatedTensorSharding", None)
-        if group not in ("weights", "optimizer") and (sharded or least is not None):
+        if group not in SHARDED_GROUPS and (sharded or least is not None):
             warnings.warn(f"TensorLocationSettings().useReplicatedTensorSharding has no effect: {SHARDED}", stacklevel=2)
-        if sharded is not None and group in ("weights", "optimizer"):
+        if sharded is not None and group in SHARDED_GROUPS:
             options[f"{group}_sharded"] = sharded
-        if least is not None and group in ("weights", "optimizer"):
+        if least is not None and group in SHARDED_GROUPS:
             options["min_elements_sharded"] = {group: least}
         does = [word for name, word in (("useIOTilesToLoad", "load"), ("useIOTilesToStore", "store")) if found.get(name)]
         if does:
@@ -196,7 +197,7 @@ def _location(group: str) -> Take:
 
 
 def _located(name: str, group: str, what: str) -> Entry:
-    sharded = (f"{group}_sharded", "min_elements_sharded") if group in ("weights", "optimizer") else ()
+    sharded = (f"{group}_sharded", "min_elements_sharded") if group in SHARDED_GROUPS else ()
     return Entry(f"TensorLocations.{name}", f"`poptorch.TensorLocationSettings().useOnChipStorage(False)` keeps {what} in streaming memory "
                  "(`docs/tiles.md`).", (f"{group}_off_chip", "min_elements_off_chip", *sharded, "io_tiles_for"), _location(group))
 
