@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import hosting
 import lowered
 import numpy as np
 import paths
@@ -14,7 +15,7 @@ from peers import needs
 import tileflow
 from tileflow import nn, optim
 from tileflow.graph import Builder, Graph, Op, TensorType, Value, type_of
-from tileflow.host.form import Form, HostOp, axis_order, channels_last
+from tileflow.host.form import ChannelsLast, HostOp, axis_order, channels_last
 from tileflow.host.pool import MaxUnpool, WinningMaxPool
 from tileflow.kernels.elementwise.expr import Var
 from tileflow.kernels.elementwise.loops import elementwise_call
@@ -245,8 +246,8 @@ class Scaled(HostOp):
 
 
 @channels_last.register(Scaled)
-def _(op: Scaled, inputs: Any, outputs: Any, cpu: Any) -> Form | None:
-    return Form(Scaled(last=True), (True,), (True,), op.gain) if outputs[0].rank > 2 else None
+def _(op: Scaled, inputs: Any, outputs: Any, cpu: Any) -> ChannelsLast | None:
+    return ChannelsLast(Scaled(last=True), (True,), (True,), op.gain) if outputs[0].rank > 2 else None
 
 
 def arranged(build: Any, rtol: float = 0.0) -> Graph:
@@ -296,7 +297,7 @@ def test_operands_left_out_are_no_obstacle() -> None:
     for name in ("v", "w"):
         x, = b.emit(Conv(pads=(1, 1, 1, 1)), x, b.input(name, TensorType("float32", (64, 64, 3, 3))))
     graph.outputs = [x]
-    assert [n.op.name for n in arrange(graph, cpu.current()).nodes].count("ConvChannelsLast") == 2
+    assert [hosting.added(n.op) for n in arrange(graph, cpu.current()).nodes].count({"channels last"}) == 2
 
 
 def test_what_gains_less_than_it_costs_to_turn_stays() -> None:
@@ -312,7 +313,7 @@ def test_one_turned_value_serves_all_its_readers() -> None:
 
 def test_pixels_and_single_channels_are_views() -> None:
     done = arranged(lambda b, x, y, z: [b.Flatten(b.GlobalAveragePool(b.emit(Scaled(), x)[0]))], 1e-5)
-    assert names(done) == ["Turn", "Scaled", "GlobalAveragePoolChannelsLast", "View", "Flatten"]
+    assert names(done) == ["Turn", "Scaled", "GlobalAveragePool", "View", "Flatten"]
 
 
 def test_operands_along_one_axis_follow() -> None:

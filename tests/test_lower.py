@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import hosting
 import numpy as np
 import pytest
 from evaluate import evaluate, run_kernel
@@ -12,7 +13,7 @@ import tileflow
 import tileflow.ops
 from tileflow import nn, optim
 from tileflow.graph import Builder, Graph, Index, Node, State, TensorType, Value, verify
-from tileflow.host.form import Blockwise, Finish
+from tileflow.host.form import ALONE, Blocks, HostForm, HostOp, blocks, calls
 from tileflow.kernels.elementwise.expr import Var
 from tileflow.kernels.elementwise.loops import elementwise_call
 from tileflow.kernels.isa import cpu
@@ -472,20 +473,29 @@ def test_elementwise_calls_are_flat():
 
 # ---- epilogues
 
-class Doubled(Blockwise):
+class Doubled(HostOp):
     """2 x as a product would be made, block by block, for tests of epilogues."""
 
     name = "Doubled"
-    epilogue = 1
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         assert types[0] is not None
         return (types[0],)
 
-    def calls(self, inputs: Any, outputs: Any, cpu: Any, finish: Finish) -> list[Call]:
-        whole = (outputs[0].size,)
-        calls = [elementwise_call([Var(0, "float32") * 2], [In(0, whole)], [Out(0, whole)])]
-        return [*calls, finish.epilogue.after(outputs[0].shape, 1)] if finish.epilogue else calls
+    def kernel(self, inputs: Any, outputs: Any, cpu: Any) -> list[Call]:
+        return calls(self, ALONE, inputs, outputs, cpu)
+
+
+@blocks.register(Doubled)
+def _(op: Doubled, form: HostForm) -> Blocks | None:
+    return Blocks(1)
+
+
+@calls.register(Doubled)
+def _(op: Doubled, form: HostForm, inputs: Any, outputs: Any, cpu: Any) -> list[Call]:
+    whole = (outputs[0].size,)
+    found = [elementwise_call([Var(0, "float32") * 2], [In(0, whole)], [Out(0, whole)])]
+    return [*found, form.epilogue.after(outputs[0].shape, 1)] if form.epilogue else found
 
 
 class DoubledWithSums(Doubled):
@@ -497,14 +507,16 @@ class DoubledWithSums(Doubled):
         assert types[0] is not None
         return types[0], types[0].with_shape((*types[0].shape[:-1], 1))
 
-    def calls(self, inputs: Any, outputs: Any, cpu: Any, finish: Finish) -> list[Call]:
-        last = outputs[0].rank - 1
-        sums = reduce_calls("sum", "f4", outputs[0].shape, (last,), target=Out(1, (outputs[1].size,)))
-        return [*sums, *super().calls(inputs, outputs[:1], cpu, finish)]
+
+@calls.register(DoubledWithSums)
+def _(op: DoubledWithSums, form: HostForm, inputs: Any, outputs: Any, cpu: Any) -> list[Call]:
+    last = outputs[0].rank - 1
+    sums = reduce_calls("sum", "f4", outputs[0].shape, (last,), target=Out(1, (outputs[1].size,)))
+    return [*sums, *calls.dispatch(Doubled)(op, form, inputs, outputs[:1], cpu)]
 
 
 def attached(build: Any, keep: bool = False) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
-    """Names of the lowered nodes, results with epilogues, results node by node, for a graph of x and y [2, 3, 4] and z [3, 1]."""
+    """Names of the lowered nodes and what the host added to each, results with epilogues, results node by node; x and y [2, 3, 4], z [3, 1]."""
     graph = Graph()
     b = Builder(graph)
     names, shapes = ("x", "y", "z", "s"), ((2, 3, 4), (2, 3, 4), (3, 1), (1,))
@@ -514,7 +526,8 @@ def attached(build: Any, keep: bool = False) -> tuple[list[str], list[np.ndarray
     wanted = evaluate(graph, feeds, run_kernel)
     done = fuse_epilogues(fuse(expand(graph)))
     found = run_graph(done, feeds)
-    return [n.op.name for n in done.nodes], [found[v] for v in graph.outputs], [wanted[v.name] for v in graph.outputs]
+    left = [" ".join([n.op.name, *hosting.added(n.op)]) for n in done.nodes]
+    return left, [found[v] for v in graph.outputs], [wanted[v.name] for v in graph.outputs]
 
 
 def run_graph(graph: Graph, feeds: dict[str, np.ndarray]) -> dict[Value, np.ndarray]:
@@ -526,7 +539,7 @@ def run_graph(graph: Graph, feeds: dict[str, np.ndarray]) -> dict[Value, np.ndar
 
 def test_what_follows_a_product_becomes_its_epilogue():
     names, found, wanted = attached(lambda b, x, y, z, s: [b.Relu(b.Add(b.Add(b.Mul(b.emit(Doubled(), x)[0], s), z), y))])
-    assert names == ["Finished"]
+    assert names == ["Doubled epilogue"]
     assert found[0].tobytes() == wanted[0].tobytes()
 
 
@@ -535,7 +548,7 @@ def test_a_result_before_the_activation_is_an_output_too():
         before = b.Add(b.emit(Doubled(), x)[0], z)
         return [b.Exp(before), before]
     names, found, wanted = attached(build)
-    assert names == ["Finished"]
+    assert names == ["Doubled epilogue"]
     assert [a.tobytes() for a in found] == [a.tobytes() for a in wanted]
 
 
@@ -544,7 +557,7 @@ def test_a_product_that_others_read_later_is_kept():
         product, = b.emit(Doubled(), x)
         return [b.Greater(b.Add(product, z), y), product, b.ReduceSum(product, axes=(0,), keepdims=0)]
     names, found, wanted = attached(build)
-    assert names == ["Finished", "ReduceSum"]
+    assert names == ["Doubled epilogue", "ReduceSum"]
     assert [a.tobytes() for a in found] == [a.tobytes() for a in wanted]
 
 
@@ -555,14 +568,14 @@ def test_a_product_with_further_outputs_runs_where_it_stood():
         second, = b.emit(Doubled(), y)
         return [b.Exp(rows), b.Relu(b.Add(first, z)), b.Add(second, b.Mul(rows, rows))]
     names, found, wanted = attached(build)
-    assert names[0] == "Finished"
+    assert names[0] == "DoubledWithSums epilogue"
     assert "Doubled" in names
     assert [a.tobytes() for a in found] == [a.tobytes() for a in wanted]
 
 
 def test_only_one_of_two_products_takes_the_sum():
     names, found, wanted = attached(lambda b, x, y, z, s: [b.Relu(b.Add(b.emit(Doubled(), x)[0], b.emit(Doubled(), y)[0]))])
-    assert names == ["Doubled", "Finished"]
+    assert names == ["Doubled", "Doubled epilogue"]
     assert found[0].tobytes() == wanted[0].tobytes()
 
 
@@ -575,7 +588,7 @@ def test_only_one_of_two_products_takes_the_sum():
 def test_what_is_no_epilogue_stays_apart(build: Any):
     names, found, wanted = attached(lambda b, x, y, z, s: build(b, b.emit(Doubled(), x)[0], x, y, z, s))
     assert "Doubled" in names
-    assert "Finished" not in names
+    assert "Doubled epilogue" not in names
     assert found[0].tobytes() == wanted[0].tobytes()
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from ..graph import Graph, Node, Op, Origin, TensorType, Value
 from ..graph.op import Types
 from ..host.channels_last import to_channels_first, to_channels_last
-from ..host.form import Form, HostOp, axis_order, channels_last
+from ..host.form import ChannelsLast, HostOp, axis_order, channels_last
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import Axis, move
@@ -94,7 +94,7 @@ def arrange(graph: Graph, cpu: Cpu, keep: Iterable[Value] = ()) -> Graph:
     return _Rebuilt(graph, {node: forms[node] for node in chosen}, {*graph.results(), *keep}).run()
 
 
-def _form(node: Node, cpu: Cpu) -> Form | None:
+def _form(node: Node, cpu: Cpu) -> ChannelsLast | None:
     return channels_last(node.op, [None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs], cpu)
 
 
@@ -112,7 +112,7 @@ def _padded(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
     return (1,) * (rank - len(shape)) + shape
 
 
-def _choose(graph: Graph, forms: dict[Node, Form], wanted: set[Value]) -> list[Node]:
+def _choose(graph: Graph, forms: dict[Node, ChannelsLast], wanted: set[Value]) -> list[Node]:
     """The nodes that take their channels-last form."""
     cut = Cut()
     readers: dict[Value, list[Node | str]] = {}
@@ -143,7 +143,7 @@ def _choose(graph: Graph, forms: dict[Node, Form], wanted: set[Value]) -> list[N
 class _Rebuilt:
     """A graph with the chosen forms; each value exists in the orders that somebody reads."""
 
-    def __init__(self, graph: Graph, chosen: dict[Node, Form], wanted: set[Value]) -> None:
+    def __init__(self, graph: Graph, chosen: dict[Node, ChannelsLast], wanted: set[Value]) -> None:
         self.given, self.chosen, self.wanted = graph, chosen, wanted
         self.nodes: list[Node] = []
         self.turned: dict[tuple[Value, int], Value] = {}
