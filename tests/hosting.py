@@ -31,14 +31,15 @@ def packed(op: Op, inputs: Sequence[TensorType | None]) -> tuple[Packed | None, 
 def finished(op: Op, inputs: int, y: TensorType, exprs: tuple[Expr, ...], kinds: tuple[str, ...]) -> Hosted:
     """The operator, of so many inputs and one result `y`, with an epilogue whose operands lie as `kinds` say."""
     host = hosted(op)
-    assert host.blocks is not None
-    shapes = {"full": y.shape, "channel": (y.shape[host.blocks.channels],), "scalar": ()}
-    return host.then(exprs, [None] * inputs, [y], [(y.with_shape(shapes[kind]), kind) for kind in kinds])
+    assert host.blockwise is not None
+    shapes = {"full": y.shape, "channel": (y.shape[host.blockwise.channels],), "scalar": ()}
+    return host.then(exprs, inputs, [y], [(y.with_shape(shapes[kind]), kind) for kind in kinds])
 
 
 def added(op: Op) -> set[str]:
     """What the host adds to an operator, in words."""
     form = op.form if isinstance(op, Hosted) else HostForm()
-    every = {"channels last": any(form.turned_inputs), "stem": form.turned and not any(form.turned_inputs), "narrow": form.narrow,
-             "packed": form.packed, "epilogue": form.epilogue, "pooled": form.pooled}
+    last = any(form.turned_inputs)
+    every = {"channels last": last, "stem": form.turned and not last, "narrow": form.narrow, "packed": form.packed,
+             "epilogue": form.epilogue, "pooled": form.pooled}
     return {word for word, there in every.items() if there}

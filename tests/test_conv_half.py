@@ -192,7 +192,7 @@ def test_the_host_computes_them_on_sixteen_bits_in_one_region_of_channels_last()
     nodes = arrange(widen(graph, cpu.current()), cpu.current()).nodes
     names = [node.op.name for node in nodes]
     assert [node.op.name for node in nodes if hosting.added(node.op) == {"channels last"}] == ["Conv", "Conv"]
-    assert names.count("Turn") == 2
+    assert names.count("TurnChannels") == 2
     assert "Rounded" not in names
 
     def taken(x: tuple[int, ...], w: tuple[int, ...], **attributes: Any) -> bool:

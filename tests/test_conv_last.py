@@ -11,7 +11,7 @@ from evaluate import check_kernel, normal, run_kernel
 from peers import needs, torch_has_avx512
 
 from tileflow.graph import TensorType, type_of
-from tileflow.host.form import Blocks, HostForm, HostOp, blocks, calls, channels_last
+from tileflow.host.form import Blockwise, HostForm, HostOp, blockwise, calls, channels_last
 from tileflow.host.hosted import Hosted, hosted
 from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.isa import cpu
@@ -159,16 +159,16 @@ class Afterwards(HostOp):
         return self.op.infer(*types)
 
 
-@blocks.register(Afterwards)
-def _(op: Afterwards, form: HostForm) -> Blocks | None:
-    return op.op.blocks
+@blockwise.register(Afterwards)
+def _(op: Afterwards, form: HostForm) -> Blockwise | None:
+    return op.op.blockwise
 
 
 @calls.register(Afterwards)
 def _(op: Afterwards, form: HostForm, inputs: Any, outputs: Any, cpu: Any) -> list[Call]:
-    assert op.op.blocks is not None
+    assert op.op.blockwise is not None
     assert form.epilogue is not None
-    return [*op.op.kernel(inputs, outputs, cpu), form.epilogue.after(outputs[0].shape, op.op.blocks.channels)]
+    return [*op.op.kernel(inputs, outputs, cpu), form.epilogue.after(outputs[0].shape, op.op.blockwise.channels)]
 
 
 @pytest.mark.parametrize(("name", "turned"), [("primes", True), paths.rare("primes", False), paths.rare("strides", True),

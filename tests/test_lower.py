@@ -13,7 +13,7 @@ import tileflow
 import tileflow.ops
 from tileflow import nn, optim
 from tileflow.graph import Builder, Graph, Index, Node, State, TensorType, Value, verify
-from tileflow.host.form import ALONE, Blocks, HostForm, HostOp, blocks, calls
+from tileflow.host.form import ALONE, Blockwise, HostForm, HostOp, blockwise, calls
 from tileflow.kernels.elementwise.expr import Var
 from tileflow.kernels.elementwise.loops import elementwise_call
 from tileflow.kernels.isa import cpu
@@ -25,8 +25,8 @@ from tileflow.lower.epilogues import fuse_epilogues
 from tileflow.lower.expand import expand
 from tileflow.lower.fuse import Fused, fuse
 from tileflow.lower.groups import MOST_OPERANDS
-from tileflow.lower.layout import Turn
-from tileflow.lower.passes import Pass, Setting, through
+from tileflow.lower.layout import TurnChannels
+from tileflow.lower.passes import Pass, PassSetting, through
 from tileflow.lower.row import Operand, Place, Row
 from tileflow.lower.rows import lower
 from tileflow.memory.alignment import ALIGN, padded
@@ -205,13 +205,14 @@ def test_what_a_pass_leaves_is_verified():
     def done(*changes: Callable[[Graph], Graph]) -> Graph:
         return through(graph, [Pass(str(i), lambda g, s, change=change: change(g)) for i, change in enumerate(changes)], setting)     # type: ignore[misc]
 
-    setting = Setting(cpu.current())
+    setting = PassSetting(cpu.current())
     assert done(fuse, lambda g: g.with_nodes(g.nodes)).nodes[0].op.name == "Fused"
     assert list(setting.seconds) == ["0", "1"]
     with pytest.raises(AssertionError, match="before it is made"):
         done(lambda g: g.with_nodes(reversed(g.nodes)))
     with pytest.raises(AssertionError, match="should be"):
-        done(lambda g: g.with_nodes([*g.nodes[:1], Node(Turn(back=False), g.nodes[1].inputs, g.nodes[1].outputs, g.nodes[1].origin)]))
+        done(lambda g: g.with_nodes([
+            *g.nodes[:1], Node(TurnChannels(back=False), g.nodes[1].inputs, g.nodes[1].outputs, g.nodes[1].origin)]))
     assert list(graph.walk()) == graph.nodes
 
 
@@ -456,7 +457,7 @@ def test_winners_are_written_down_for_the_gradient_with_the_same_bits(monkeypatc
     recorded, plan = train_pooled()
     names = [row.leaf.name for row in plan.micro.rows]
     assert sorted(n for n in names if n.startswith("max")) == ["max_halves_winners", "max_pool_winners", "max_unpool", "max_unpool_halves"]
-    assert sum(n.op.name == "MaxUnpool" for n in plan.program.micro.nodes) == 2
+    assert sum(n.op.name == "WinningMaxPoolGrad" for n in plan.program.micro.nodes) == 2
     monkeypatch.setattr(passes, "record", lambda graph: graph)
     searched, _ = train_pooled()
     assert {n: a.tobytes() for n, a in recorded.items()} == {n: a.tobytes() for n, a in searched.items()}
@@ -486,9 +487,9 @@ class Doubled(HostOp):
         return calls(self, ALONE, inputs, outputs, cpu)
 
 
-@blocks.register(Doubled)
-def _(op: Doubled, form: HostForm) -> Blocks | None:
-    return Blocks(1)
+@blockwise.register(Doubled)
+def _(op: Doubled, form: HostForm) -> Blockwise | None:
+    return Blockwise(1)
 
 
 @calls.register(Doubled)

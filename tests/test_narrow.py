@@ -12,7 +12,7 @@ from tileflow.graph import Builder, Graph, Op, Origin, TensorType, Value
 from tileflow.graph.composite import declares
 from tileflow.host.form import HostForm, channels_last
 from tileflow.host.hosted import Hosted, hosted, over_narrow
-from tileflow.host.pool import MaxUnpool, WinningMaxPool
+from tileflow.host.pool import WinningMaxPool, WinningMaxPoolGrad
 from tileflow.kernels import streamed as kernels
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import Call, In, Out
@@ -134,7 +134,7 @@ def test_pools_of_channels_last_images(path: str, dtype: str, monkeypatch: pytes
                 assert made is not None
                 assert (0 in made.form.narrow_inputs, 0 in made.form.narrow_outputs) == (True, True)
             pooled, winners = run_kernel(form.op, image)
-            back = MaxUnpool(**plain.same(), shape=(13, 11))
+            back = WinningMaxPoolGrad(**plain.same(), shape=(13, 11))
             types = [TensorType("float32", (2, 19, *pooled.shape[1:3])), TensorType(winners.dtype.name, (2, 19, *pooled.shape[1:3]))]
             form = channels_last(back, types, back.infer(*types), cpu.current())
             assert form is not None

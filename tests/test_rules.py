@@ -146,8 +146,8 @@ def same(b: Builder, v: Value) -> Value:
 @pytest.mark.parametrize(("build", "trained", "wanted"), [
     (attention, False, {"FusedAttention"}), (attention, True, {"FusedAttention", "FusedAttentionGrad"}),
     (capped, False, {"FusedAttention"}), (capped, True, {"FusedAttention", "FusedAttentionGrad"}),
-    (network, False, {"pooled"}), (network, True, {"epilogue", "pooled", "MaxUnpool"}),
-    (broad, False, {"Turn"}), (broad, True, {"Turn"})])
+    (network, False, {"pooled"}), (network, True, {"epilogue", "pooled", "WinningMaxPoolGrad"}),
+    (broad, False, {"TurnChannels"}), (broad, True, {"TurnChannels"})])
 def test_rules_find_the_patterns_as_they_are(build: Any, trained: bool, wanted: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "TURN", 0.0)
     names = check_means_the_same(graph_of(build, trained, 0, True, 0, same), host_passes)

@@ -21,7 +21,7 @@ from ..ops.conv import Conv, ConvInputGrad, ConvWeightGrad
 from ..ops.matmul import FusedMatMul, Gemm, Product
 from ..ops.shape import present
 from ..ops.window import Windows
-from .form import ALONE, Blocks, HostForm, HostOp, blocks, calls, coarse
+from .form import ALONE, Blockwise, HostForm, HostOp, blockwise, calls, coarse
 
 STEP = 16
 """Products that are added before a sum is rounded."""
@@ -62,9 +62,9 @@ class CoarseProducts(HostOp):
         return f"{self.op} with sums in float16"
 
 
-@blocks.register(CoarseProducts)
-def _(op: CoarseProducts, form: HostForm) -> Blocks | None:
-    return Blocks(-1)
+@blockwise.register(CoarseProducts)
+def _(op: CoarseProducts, form: HostForm) -> Blockwise | None:
+    return Blockwise(-1)
 
 
 @calls.register(CoarseProducts)

@@ -1,4 +1,4 @@
-"""Convolution and its gradients: over planar or channels-last images, with weights laid out in panels, finished and pooled block by block."""
+"""Convolution and its gradients: over planar or channels-last images, with weights in panels, finished and pooled in cache."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,7 +14,18 @@ from ..kernels.machine.call import Call
 from ..ops.conv import Conv, ConvInputGrad, ConvWeightGrad, zeros
 from ..ops.shape import present
 from .channels_last import to_channels_last
-from .form import Blocks, ChannelsLast, HostForm, Packed, blocks, calls, channels_last, packed, pools, takes_halves
+from .form import (
+    Blockwise,
+    ChannelsLast,
+    HostForm,
+    Packed,
+    blockwise,
+    calls,
+    channels_last,
+    packed,
+    pools,
+    takes_halves,
+)
 from .hosted import over_channels_last
 
 Outputs = Sequence[TensorType]
@@ -35,15 +46,15 @@ def _is_empty(inputs: Types, outputs: Outputs) -> bool:
     return outputs[0].size == 0 or present(inputs[0]).size == 0
 
 
-@blocks.register(Conv)
-def _(op: Conv, form: HostForm) -> Blocks | None:
-    return Blocks(-1 if form.turned else 1)
+@blockwise.register(Conv)
+def _(op: Conv, form: HostForm) -> Blockwise | None:
+    return Blockwise(-1 if form.turned else 1)
 
 
-@blocks.register(ConvInputGrad)
-def _(op: ConvInputGrad, form: HostForm) -> Blocks | None:
-    """Over planar images only."""
-    return None if form.turned else Blocks(1)
+@blockwise.register(ConvInputGrad)
+def _(op: ConvInputGrad, form: HostForm) -> Blockwise | None:
+    """Over planar images; channels-last ones are made in a piece for each phase of the strides, as no epilogue expects."""
+    return None if form.turned else Blockwise(1)
 
 
 @pools.register(Conv)
@@ -79,7 +90,8 @@ def _(op: Conv | ConvInputGrad, form: HostForm, inputs: Types, outputs: Outputs,
     laid = len(inputs) if form.packed else 0
     if form.pooling is not None:
         return product.calls(p, y.code, cpu, biased=biased, epilogue=form.epilogue, packed=laid, pooling=form.pooling)
-    return choose(p, y.code, cpu, _among(form)).calls(p, y.code, cpu, biased=biased, epilogue=form.epilogue, packed=laid)
+    way = choose(p, y.code, cpu, _among(form))
+    return way.calls(p, y.code, cpu, biased=biased, epilogue=form.epilogue, packed=laid)
 
 
 @calls.register(ConvWeightGrad)
@@ -96,7 +108,7 @@ def _(op: ConvWeightGrad, form: HostForm, inputs: Types, outputs: Outputs, cpu: 
 
 @channels_last.register(Conv)
 def _(op: Conv, inputs: Types, outputs: Outputs, cpu: Cpu) -> ChannelsLast | None:
-    """The stem's form, from few planar channels to channels-last results, where it serves; else channels last on both sides."""
+    """The stem's form, from few planar channels to channels-last results, where it serves; else both sides."""
     p, code, rest = _problem(op, inputs, outputs), present(inputs[0]).code, (False,) * (len(inputs) - 1)
     if STEM[0].serves(p, code, cpu):
         return over_channels_last(op, (False, *rest), (True,), saved_by_stem(p, code, cpu))

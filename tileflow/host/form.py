@@ -3,7 +3,7 @@
 Each question is a function that a family's file answers for its operators' classes (`@packed.register(Gemm)`); what no file answers for has
 no such form. Nothing here changes what an operator means: a form gives the operator's outputs, up to the order of sums where it is said.
 
-What passes chose for an operator is one record, a `HostForm`, which a `Hosted` operator (`host/hosted.py`) holds beside it.
+What passes chose for an operator is one record, a `HostForm`, which `Hosted` (`host/hosted.py`) holds beside it.
 """
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def expands_first(op: Op) -> bool:
 class Packed:
     """Input `index`, of type `plain`, laid out once while it does not change.
 
-    `calls` read it as In(0) and write Out(0) of `type`. The kernel takes the laid-out array in its place and, if it `keeps` it, the input itself
-    as one more. Inputs whose `type` and `calls` are equal share one copy.
+    `calls` read it as In(0) and write Out(0) of `type`. The kernel takes the laid-out array in its place and, if it `keeps` it, the
+    input itself as one more. Inputs whose `type` and `calls` are equal share one copy.
     """
 
     index: int
@@ -106,7 +106,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Pooled:
-    """What reads the operator's planes [h, w], its only result, in place of memory: the operator `reader`, which a kernel does by `how`."""
+    """What reads the operator's only result, planes [h, w], in place of memory: `reader`, which a kernel does by `how`."""
 
     reader: Op
     how: Pooling
@@ -116,10 +116,10 @@ class Pooled:
 class HostForm:
     """What the host adds to an operator, from the inside to the outside; by default nothing. Passes replace fields.
 
-    turned_inputs, turned_outputs: which operands and results are channels-last [N, *spatial, C]; those beyond the end are not.
-    narrow_inputs, narrow_outputs: by index, the 16-bit types in which memory holds operands and results that are float32 to the operator.
+    turned_inputs, turned_outputs: which operands and results are channels-last [N, *spatial, C]; beyond the end none is.
+    narrow_inputs, narrow_outputs: by index, the 16-bit types in which memory holds what is float32 to the operator.
     packed: an operand that is laid out already.
-    epilogue: elementwise work on finished blocks, whose operands are inputs after the operator's own (and after what is `packed` and kept).
+    epilogue: elementwise work on finished blocks; its operands are inputs after the operator's own (and what is packed and kept).
     pooled: pooling of finished planes; an epilogue of what it makes is `Pooling.then`.
     """
 
@@ -158,9 +158,9 @@ ALONE = HostForm()
 
 @singledispatch
 def calls(op: Op, form: HostForm, inputs: Types, outputs: Outputs, cpu: Cpu) -> list[Call]:
-    """The kernel of an operator in a form that says more than which memory is 16-bit (of that the kernel knows nothing).
+    """The kernel of an operator in a form that says more than which memory is 16-bit (of that no kernel knows).
 
-    `inputs` and `outputs` are the operator's own types: logical order, as wide as it takes them, plain weights, nothing appended.
+    `inputs` and `outputs` are the operator's own types: logical order, as wide as it takes them, plain weights, no epilogue.
     """
     raise NotImplementedError(f"{op} has no form but its own")
 
@@ -169,17 +169,18 @@ def calls(op: Op, form: HostForm, inputs: Types, outputs: Outputs, cpu: Cpu) -> 
 def packed(op: Op, form: HostForm, inputs: Types, outputs: Outputs, cpu: Cpu) -> Packed | None:
     """How an input is laid out once for many runs, should it be a weight or a constant; None: the kernel reads it as it is.
 
-    The types are the operator's own. Results are those of `kernel`, up to the order of sums where it reads the plain input in another way.
+    The types are the operator's own. Results are those of `kernel`, up to the order of sums where that reads the plain input
+    in another way.
     """
     return None
 
 
 @dataclass(frozen=True)
-class Blocks:
+class Blockwise:
     """Output 0 is made in blocks on which more can be done while they are in cache.
 
-    channels: the axis along which an epilogue's operands per channel lie (-1: the last one). retypes: an epilogue of one expression may give
-    another element type than the operator's own.
+    channels: the axis along which an epilogue's operands per channel lie (-1: the last one).
+    retypes: an epilogue of one expression may give another element type than the operator's own.
     """
 
     channels: int
@@ -187,14 +188,14 @@ class Blocks:
 
 
 @singledispatch
-def blocks(op: Op, form: HostForm) -> Blocks | None:
+def blockwise(op: Op, form: HostForm) -> Blockwise | None:
     """How the operator's output 0 is made in this form; None: it takes no epilogue."""
     return None
 
 
 @singledispatch
 def pools(op: Op, form: HostForm, inputs: Types, outputs: Outputs, cpu: Cpu) -> bool:
-    """Output 0, the only one, is made in whole planes that may be pooled in cache, and that pays. The types are the operator's own."""
+    """Output 0, the only one, is made in whole planes that may be pooled in cache, and that pays. The types are its own."""
     return False
 
 

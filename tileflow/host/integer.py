@@ -16,14 +16,14 @@ from ..kernels.quantized.product import panels
 from ..ops.conv import Conv
 from ..ops.integer import ByteProduct, IntegerConv
 from ..ops.shape import present
-from .form import ALONE, Blocks, HostForm, HostOp, Packed, blocks, calls, packed
+from .form import ALONE, Blockwise, HostForm, HostOp, Packed, blockwise, calls, packed
 from .rewrite import Replacement, composite_rule, node_of
 
 
-@blocks.register(ByteProduct)
-def _(op: ByteProduct, form: HostForm) -> Blocks | None:
+@blockwise.register(ByteProduct)
+def _(op: ByteProduct, form: HostForm) -> Blockwise | None:
     """Channels are columns, or rows."""
-    return Blocks(-2 if op.by_row else -1, retypes=True)
+    return Blockwise(-2 if op.by_row else -1, retypes=True)
 
 
 @packed.register(ByteProduct)
@@ -39,7 +39,8 @@ def _(op: ByteProduct, form: HostForm, inputs: Types, outputs: Sequence[TensorTy
 @calls.register(ByteProduct)
 def _(op: ByteProduct, form: HostForm, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
     a, b = present(inputs[0]), present(inputs[1])
-    return op.calls(op.problem(a, b), (a.code, b.code), form.laid(inputs), outputs, form.packed is not None, form.epilogue)
+    laid, codes = form.packed is not None, (a.code, b.code)
+    return op.calls(op.problem(a, b), codes, form.laid(inputs), outputs, laid, form.epilogue)
 
 
 # ---- convolutions
@@ -80,9 +81,9 @@ class ByteConv(HostOp):
         return f"ByteConv of {self.op}"
 
 
-@blocks.register(ByteConv)
-def _(op: ByteConv, form: HostForm) -> Blocks | None:
-    return Blocks(1, retypes=True)
+@blockwise.register(ByteConv)
+def _(op: ByteConv, form: HostForm) -> Blockwise | None:
+    return Blockwise(1, retypes=True)
 
 
 @packed.register(ByteConv)
@@ -99,8 +100,8 @@ def _(op: ByteConv, form: HostForm, inputs: Types, outputs: Sequence[TensorType]
     x, w, *zeros = inputs
     x, w, lying = present(x), present(w), present(form.laid(inputs)[1])
     zx, zw = (None if t is None else In(i, t.shape or (1,)) for i, t in enumerate([*zeros, None, None][:2], 2))
-    return conv.calls((x.code, w.code), op.problem(x, w), In(0, x.shape), In(1, lying.shape), zx, zw, Out(0, outputs[0].shape),
-                      packed=form.packed is not None, epilogue=form.epilogue)
+    return conv.calls((x.code, w.code), op.problem(x, w), In(0, x.shape), In(1, lying.shape), zx, zw,
+                      Out(0, outputs[0].shape), packed=form.packed is not None, epilogue=form.epilogue)
 
 
 class HostConv(HostOp):

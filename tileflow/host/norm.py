@@ -11,7 +11,7 @@ from ..kernels.move import fill_call
 from ..kernels.norm import channels_last as kernels
 from ..ops.norm import BatchNormalization, BatchNormalizationGrad
 from ..ops.shape import present
-from .form import Blocks, ChannelsLast, HostForm, blocks, calls, channels_last, expands_first
+from .form import Blockwise, ChannelsLast, HostForm, blockwise, calls, channels_last, expands_first
 from .hosted import over_channels_last
 
 KERNELS = ("f4", "f8")
@@ -39,9 +39,9 @@ def _(op: BatchNormalization, inputs: Types, outputs: Sequence[TensorType], cpu:
     return over_channels_last(op, (True, *[False] * (len(inputs) - 1)), (True, *[False] * 3), GAIN * x.nbytes)
 
 
-@blocks.register(BatchNormalization)
-def _(op: BatchNormalization, form: HostForm) -> Blocks | None:
-    return Blocks(-1) if form.turned else None
+@blockwise.register(BatchNormalization)
+def _(op: BatchNormalization, form: HostForm) -> Blockwise | None:
+    return Blockwise(-1) if form.turned else None
 
 
 @calls.register(BatchNormalization)
@@ -53,7 +53,9 @@ def _(op: BatchNormalization, form: HostForm, inputs: Types, outputs: Sequence[T
 @channels_last.register(BatchNormalizationGrad)
 def _(op: BatchNormalizationGrad, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> ChannelsLast | None:
     x = present(inputs[1])
-    return over_channels_last(op, (True, True, *[False] * 3), (True, False, False), GAIN * x.nbytes) if _has_form(x) else None
+    if not _has_form(x):
+        return None
+    return over_channels_last(op, (True, True, *[False] * 3), (True, False, False), GAIN * x.nbytes)
 
 
 @calls.register(BatchNormalizationGrad)

@@ -75,10 +75,10 @@ class WinningMaxPool(HostOp, MaxPool):
 
 
 @dataclass(frozen=True, repr=False)
-class MaxUnpool(HostOp, Windowed):
+class WinningMaxPoolGrad(HostOp, Windowed):
     """The gradient of MaxPool from the gradient of its maxima and the record of the winners."""
 
-    name: ClassVar[str] = "MaxUnpool"
+    name: ClassVar[str] = "WinningMaxPoolGrad"
     shape: Shape = ()
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
@@ -108,7 +108,8 @@ class MaxUnpool(HostOp, Windowed):
 def _(op: MaxPoolGrad, index: int, maker: Op, inputs: Types) -> Record | None:
     if index != 1 or type(maker) is not MaxPool or maker.indices or maker.same() != op.same():
         return None
-    return Record(WinningMaxPool(**op.same()), MaxUnpool(**op.same(), shape=present(inputs[1]).shape[2:]), (0,))
+    shape = present(inputs[1]).shape[2:]
+    return Record(WinningMaxPool(**op.same()), WinningMaxPoolGrad(**op.same(), shape=shape), (0,))
 
 
 # ---- on finished planes
@@ -125,8 +126,8 @@ def _(op: MaxPool, inputs: Types, outputs: Sequence[TensorType]) -> Pooling | No
 # ---- channels last
 
 def _form(op: Windowed, image: TensorType, gain: float, operands: int = 1, results: int = 1) -> ChannelsLast | None:
-    """The form over one or two spatial axes where a winner's number fits a byte, and every element knows its windows; all operands and results
-    are channels-last. `gain` is nanoseconds saved per byte of the image."""
+    """The form over one or two spatial axes where a winner's number fits a byte, and every element knows its windows; all operands
+    and results are channels-last. `gain` is nanoseconds saved per byte of the image."""
     p = pool_of(op.windows(image.shape))
     if p.kh * p.kw >= kernels.NOBODY or not p.dh == p.dw == 1 or image.code not in KERNELS:
         return None
@@ -157,13 +158,13 @@ def _(op: MaxPool, form: HostForm, inputs: Types, outputs: Sequence[TensorType],
     return kernels.max_pool(p, x.shape[0], x.shape[1], x.code, cpu, len(outputs) > 1) if outputs[0].size else []
 
 
-@channels_last.register(MaxUnpool)
-def _(op: MaxUnpool, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> ChannelsLast | None:
+@channels_last.register(WinningMaxPoolGrad)
+def _(op: WinningMaxPoolGrad, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> ChannelsLast | None:
     return _form(op, outputs[0], MAX_GAIN, operands=2)
 
 
-@calls.register(MaxUnpool)
-def _(op: MaxUnpool, form: HostForm, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+@calls.register(WinningMaxPoolGrad)
+def _(op: WinningMaxPoolGrad, form: HostForm, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
     x = outputs[0]
     return kernels.max_unpool(pool_of(op.windows(x.shape)), x.shape[0], x.shape[1], x.code, cpu) if x.size else []
 
@@ -176,8 +177,10 @@ def _(op: AveragePool | AveragePoolGrad, inputs: Types, outputs: Sequence[Tensor
 
 @calls.register(AveragePool)
 @calls.register(AveragePoolGrad)
-def _(op: AveragePool | AveragePoolGrad, form: HostForm, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-    image, way = _image(op, inputs, outputs), kernels.average if isinstance(op, AveragePool) else kernels.average_gradient
+def _(op: AveragePool | AveragePoolGrad, form: HostForm, inputs: Types, outputs: Sequence[TensorType],
+      cpu: Cpu) -> list[Call]:
+    image = _image(op, inputs, outputs)
+    way = kernels.average if isinstance(op, AveragePool) else kernels.average_gradient
     win = op.windows(image.shape)
     return way(pool_of(win), op.bounds(win), image.shape[0], image.shape[1], image.code, cpu) if outputs[0].size else []
 

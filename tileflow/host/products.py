@@ -10,13 +10,13 @@ from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call
 from ..ops.matmul import Gemm, Product
 from ..ops.shape import present
-from .form import Blocks, HostForm, Packed, blocks, calls, packed
+from .form import Blockwise, HostForm, Packed, blockwise, calls, packed
 
 
-@blocks.register(Product)
-@blocks.register(Gemm)
-def _(op: Product | Gemm, form: HostForm) -> Blocks | None:
-    return Blocks(-1)
+@blockwise.register(Product)
+@blockwise.register(Gemm)
+def _(op: Product | Gemm, form: HostForm) -> Blockwise | None:
+    return Blockwise(-1)
 
 
 @packed.register(Product)

@@ -15,7 +15,8 @@ from .form import HostForm, Packed, calls, packed
 
 @packed.register(Recurrence)
 @packed.register(RecurrenceGrad)
-def _(op: Recurrence | RecurrenceGrad, form: HostForm, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
+def _(op: Recurrence | RecurrenceGrad, form: HostForm, inputs: Types, outputs: Sequence[TensorType],
+      cpu: Cpu) -> Packed | None:
     size = op.packed_elements(inputs, cpu)
     if not size:
         return None
@@ -26,6 +27,7 @@ def _(op: Recurrence | RecurrenceGrad, form: HostForm, inputs: Types, outputs: S
 
 @calls.register(Recurrence)
 @calls.register(RecurrenceGrad)
-def _(op: Recurrence | RecurrenceGrad, form: HostForm, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+def _(op: Recurrence | RecurrenceGrad, form: HostForm, inputs: Types, outputs: Sequence[TensorType],
+      cpu: Cpu) -> list[Call]:
     laid = present(form.packed)
     return op.calls(inputs, outputs, In(laid.index, laid.type.shape), cpu)

@@ -8,8 +8,7 @@ import math
 from collections.abc import Iterable
 
 from ..graph import Graph, Index, Node, Value
-from ..graph.op import Types
-from ..host.form import Blocks
+from ..host.form import Blockwise
 from ..host.hosted import hosted
 from ..kernels.elementwise.expr import Expr, Var, substitute, variables
 from .groups import waits
@@ -27,14 +26,14 @@ def fuse_epilogues(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
         exprs = _expressions(node)
         for source in sorted({index.position[made] for v in node.operands if (made := index.maker(v))}, reverse=True):
             product = nodes[source]
-            blocks = None if exprs is None or product is None else hosted(product.op).blocks
-            if exprs is None or product is None or blocks is None or not _may_join(product, node):
+            how = None if exprs is None or product is None else hosted(product.op).blockwise
+            if exprs is None or product is None or how is None or not _may_join(product, node):
                 continue
             result = product.outputs[0]
             makers = [index.maker(v) for v in node.operands if v is not result]
             early = all(index.position[made] < source for made in makers if made is not None)
             late = early or all(index.position[reader] >= position for v in product.outputs for reader in index.readers(v))
-            joined = _joined(product, blocks, node, exprs, index) if late else None
+            joined = _joined(product, how, node, exprs, index) if late else None
             if joined is not None:
                 nodes[source] = nodes[position] = None
                 nodes[source if early else position] = joined
@@ -60,7 +59,7 @@ def _may_join(product: Node, node: Node) -> bool:
             and all(v.shape == result.shape for v in node.outputs))
 
 
-def _joined(product: Node, blocks: Blocks, node: Node, exprs: tuple[Expr, ...], index: Index) -> Node | None:
+def _joined(product: Node, how: Blockwise, node: Node, exprs: tuple[Expr, ...], index: Index) -> Node | None:
     """The product with `node` as its epilogue; None where its outputs or operands do not fit."""
     result = product.outputs[0]
     outputs: list[tuple[Value, Expr | None]] = list(zip(node.outputs, exprs, strict=True))
@@ -68,11 +67,11 @@ def _joined(product: Node, blocks: Blocks, node: Node, exprs: tuple[Expr, ...], 
         outputs.insert(0, (result, None))
     else:
         outputs.sort(key=lambda output: output[0].dtype != result.dtype)         # one takes the product's own memory
-    fits = outputs[0][0].dtype == result.dtype if not blocks.retypes else len(outputs) == 1 and len(product.outputs) == 1
-    return _merged(product, blocks, node, outputs) if fits else None
+    fits = outputs[0][0].dtype == result.dtype if not how.retypes else len(outputs) == 1 and len(product.outputs) == 1
+    return _merged(product, how, node, outputs) if fits else None
 
 
-def _merged(product: Node, blocks: Blocks, node: Node, outputs: list[tuple[Value, Expr | None]]) -> Node | None:
+def _merged(product: Node, how: Blockwise, node: Node, outputs: list[tuple[Value, Expr | None]]) -> Node | None:
     """The product with these outputs; an expression of None is the product itself."""
     result = product.outputs[0]
     inputs: list[Value] = []
@@ -82,7 +81,7 @@ def _merged(product: Node, blocks: Blocks, node: Node, outputs: list[tuple[Value
         value = node.inputs[i]
         assert value is not None
         if value is not result and value not in inputs:
-            kind = _kind(value.shape, result.shape, blocks.channels % len(result.shape))
+            kind = _kind(value.shape, result.shape, how.channels % len(result.shape))
             if kind is None:
                 return None
             inputs.append(value)
@@ -91,9 +90,8 @@ def _merged(product: Node, blocks: Blocks, node: Node, outputs: list[tuple[Value
     done = tuple(Var(0, result.dtype) if e is None else substitute(e, number) for _, e in outputs)
     if 0 not in variables(*done):
         return None
-    types: Types = [v and v.type for v in product.inputs]
     operands = [(v.type, kind) for v, kind in zip(inputs, kinds, strict=True)]
-    op = hosted(product.op).then(done, types, [v.type for v in product.outputs], operands)
+    op = hosted(product.op).then(done, len(product.inputs), [v.type for v in product.outputs], operands)
     first, *more = [v for v, _ in outputs]
     return Node(op, [*product.inputs, *inputs], [first, *product.outputs[1:], *more], product.origin.merged(node.origin))
 

@@ -38,4 +38,5 @@ def _joined(product: Node, reader: Node, cpu: Cpu) -> Node | None:
     host = hosted(product.op)
     if how is None or not host.pools([v and v.type for v in product.inputs], cpu):
         return None
-    return Node(host.also(pooled=Pooled(reader.op, how)), product.inputs, reader.outputs, product.origin.merged(reader.origin))
+    op = host.also(pooled=Pooled(reader.op, how))
+    return Node(op, product.inputs, reader.outputs, product.origin.merged(reader.origin))
