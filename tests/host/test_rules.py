@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import hosting
 import numpy as np
 import pytest
 from evaluate import evaluate
@@ -124,7 +125,7 @@ def put(b: Builder, node: Node, i: int, readers: int, made: Made) -> None:
 
 
 def check_means_the_same(graph: Graph, passes: Callable[[Graph], Graph]) -> list[str]:
-    """Every output and gradient after the passes against before; returns the operators that the passes left."""
+    """Every output and gradient after the passes against before; returns the operators that the passes left, and what they added to them."""
     feeds = {v.name: draw(v.shape, i + 2) * (10 if v.name == "q" else 1) for i, v in enumerate(graph.inputs)}
     with np.errstate(all="ignore"):
         wanted = evaluate(graph, feeds)
@@ -135,7 +136,7 @@ def check_means_the_same(graph: Graph, passes: Callable[[Graph], Graph]) -> list
     for v in results:
         what = f"{v!r} of {[str(n.op) for n in graph.nodes]}"
         np.testing.assert_allclose(found[v], wanted[v.name], rtol=1e-8, atol=1e-12 * max(finite), err_msg=what)
-    return [n.op.name for n in done.nodes]
+    return [word for n in done.nodes for word in (n.op.name, *hosting.added(n.op))]
 
 
 def same(b: Builder, v: Value) -> Value:
@@ -145,8 +146,8 @@ def same(b: Builder, v: Value) -> Value:
 @pytest.mark.parametrize(("build", "trained", "wanted"), [
     (attention, False, {"FusedAttention"}), (attention, True, {"FusedAttention", "FusedAttentionGrad"}),
     (capped, False, {"FusedAttention"}), (capped, True, {"FusedAttention", "FusedAttentionGrad"}),
-    (network, False, {"Pooled"}), (network, True, {"Finished", "Pooled", "MaxUnpool"}),
-    (broad, False, {"Turn"}), (broad, True, {"Turn"})])
+    (network, False, {"pooled"}), (network, True, {"epilogue", "pooled", "WinningMaxPoolGrad"}),
+    (broad, False, {"TurnChannels"}), (broad, True, {"TurnChannels"})])
 def test_rules_find_the_patterns_as_they_are(build: Any, trained: bool, wanted: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "TURN", 0.0)
     names = check_means_the_same(graph_of(build, trained, 0, True, 0, same), host_passes)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import hosting
 import numpy as np
 import paths
 import pytest
@@ -10,11 +11,10 @@ from evaluate import check_kernel, run_kernel
 from test_conv_last import Afterwards
 
 from tileflow.graph import type_of
-from tileflow.host.form import blockwise
+from tileflow.host.hosted import hosted
 from tileflow.kernels.conv import PLANAR, choose
 from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.isa import cpu
-from tileflow.lower.epilogues import Finished
 from tileflow.ops.conv import Conv
 
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -63,11 +63,10 @@ def test_what_is_not_finite_stays_within_its_window() -> None:
 
 
 def test_an_epilogue_finishes_its_rows() -> None:
-    shapes, op = CASES["groups, dilations"][:2], blockwise(Conv(**CASES["groups, dilations"][2]))
-    assert op is not None
+    shapes, op = CASES["groups, dilations"][:2], hosted(Conv(**CASES["groups, dilations"][2]))
     x, w, bias = operands(*shapes)
     y, = op.infer(type_of(x), type_of(w))
     product, factor = Var(0, "float32"), Var(1, "float32")
     exprs, kinds, factors = (maximum(product * factor, 0),), ("channel",), np.arange(6, dtype=np.float32)
-    fused, apart = (run_kernel(Finished(o, 3, (y,), exprs, kinds), x, w, bias, factors)[0] for o in (op, Afterwards(op)))
+    fused, apart = (run_kernel(hosting.finished(o, 3, y, exprs, kinds), x, w, bias, factors)[0] for o in (op, Afterwards(op)))
     assert fused.tobytes() == apart.tobytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import hosting
 import ml_dtypes
 import numpy as np
 import paths
@@ -21,7 +22,6 @@ from tileflow.kernels.conv.indirection import fill_table, phase_pixels
 from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.gemm import tiles
 from tileflow.kernels.isa import cpu
-from tileflow.lower.epilogues import Finished
 from tileflow.lower.layout import arrange
 from tileflow.lower.widen import widen
 from tileflow.ops.conv import Conv, ConvInputGrad, ConvWeightGrad
@@ -139,7 +139,7 @@ def test_epilogues_read_the_rounded_result(path: cpu.Cpu) -> None:
     v = [Var(i, "float16") for i in range(3)]
     exprs, kinds = (maximum(v[0] * v[1] + v[2], 0),), ("channel", "full")
     scale, other = draw("float16", 37, seed=3), draw("float16", *y.shape, seed=4)
-    got, = run_kernel(Finished(forward, 3, (type_of(y),), exprs, kinds), x, w, bias, scale, other, workers=3)
+    got, = run_kernel(hosting.finished(forward, 3, type_of(y), exprs, kinds), x, w, bias, scale, other, workers=3)
     np.testing.assert_array_equal(got, np.maximum(y * scale + other, 0))
 
 
@@ -189,9 +189,10 @@ def test_the_host_computes_them_on_sixteen_bits_in_one_region_of_channels_last()
     w1, w2 = (b.constant(draw("float16", 48, c, 5, 5), f"w{c}") for c in (32, 48))
     y = b.Relu(b.Conv(b.Relu(b.Conv(x, w1, pads=(2, 2, 2, 2))), w2, pads=(2, 2, 2, 2)))
     graph.outputs = [y]
-    names = [node.op.name for node in arrange(widen(graph, cpu.current()), cpu.current()).nodes]
-    assert names.count("ConvChannelsLast") == 2
-    assert names.count("Turn") == 2
+    nodes = arrange(widen(graph, cpu.current()), cpu.current()).nodes
+    names = [node.op.name for node in nodes]
+    assert [node.op.name for node in nodes if hosting.added(node.op) == {"channels last"}] == ["Conv", "Conv"]
+    assert names.count("TurnChannels") == 2
     assert "Rounded" not in names
 
     def taken(x: tuple[int, ...], w: tuple[int, ...], **attributes: Any) -> bool:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import hosting
 import numpy as np
 import paths
 import pytest
@@ -10,12 +11,11 @@ from evaluate import check_kernel, normal, run_kernel
 from peers import needs, torch_has_avx512
 
 from tileflow.graph import TensorType, type_of
-from tileflow.host.conv import ConvChannelsLast, ConvInputGradChannelsLast, ConvWeightGradChannelsLast
-from tileflow.host.form import Blockwise, Finish, blockwise, channels_last, packed
+from tileflow.host.form import Blockwise, HostForm, HostOp, blockwise, calls, channels_last
+from tileflow.host.hosted import Hosted, hosted
 from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import Call
-from tileflow.lower.epilogues import Finished
 from tileflow.lower.pack import Pack
 from tileflow.ops.conv import Conv, ConvInputGrad, ConvWeightGrad
 from tileflow.ops.window import windows
@@ -54,12 +54,12 @@ def last(x: Array) -> Array:
     return np.ascontiguousarray(np.moveaxis(x, 1, -1))
 
 
-def forms(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> tuple[ConvChannelsLast, ConvInputGradChannelsLast, ConvWeightGradChannelsLast]:
+def forms(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> tuple[Hosted, Hosted, Hosted]:
     """The channels-last forms of `op` and its gradients."""
     win = windows(x[2:], w[2:], op.strides, op.pads, op.dilations, op.auto_pad)
     shared: dict[str, Any] = dict(strides=win.strides, pads=win.pads, dilations=win.dilations, group=op.group)
-    return (ConvChannelsLast(op), ConvInputGradChannelsLast(ConvInputGrad(shape=x[2:], **shared)),
-            ConvWeightGradChannelsLast(ConvWeightGrad(kernel_shape=w[2:], biased=True, **shared)))
+    gradients = ConvInputGrad(shape=x[2:], **shared), ConvWeightGrad(kernel_shape=w[2:], biased=True, **shared)
+    return hosting.channels_last(op), hosting.channels_last(gradients[0]), hosting.channels_last(gradients[1])
 
 
 @pytest.mark.parametrize(("path", "name"), [(paths.on if name in OFTEN else paths.rare)(path, name) for path in cpu.available() for name in CASES
@@ -147,21 +147,28 @@ def test_nan_and_infinity_stay_where_they_belong() -> None:
     np.testing.assert_array_equal(np.isnan(run_kernel(over_weights, x, g)[0]), np.isnan(over_weights.reference(x, g)[0]))
 
 
-class Afterwards(Blockwise):
+class Afterwards(HostOp):
     """An operator whose epilogue runs as a pass of its own."""
 
     name = "Afterwards"
 
-    def __init__(self, op: Blockwise) -> None:
+    def __init__(self, op: Hosted) -> None:
         self.op = op
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         return self.op.infer(*types)
 
-    def calls(self, inputs: Any, outputs: Any, cpu: Any, finish: Finish) -> list[Call]:
-        assert self.op.epilogue is not None
-        assert finish.epilogue is not None
-        return [*self.op.kernel(inputs, outputs, cpu), finish.epilogue.after(outputs[0].shape, self.op.epilogue)]
+
+@blockwise.register(Afterwards)
+def _(op: Afterwards, form: HostForm) -> Blockwise | None:
+    return op.op.blockwise
+
+
+@calls.register(Afterwards)
+def _(op: Afterwards, form: HostForm, inputs: Any, outputs: Any, cpu: Any) -> list[Call]:
+    assert op.op.blockwise is not None
+    assert form.epilogue is not None
+    return [*op.op.kernel(inputs, outputs, cpu), form.epilogue.after(outputs[0].shape, op.op.blockwise.channels)]
 
 
 @pytest.mark.parametrize(("name", "turned"), [("primes", True), paths.rare("primes", False), paths.rare("strides", True),
@@ -173,14 +180,13 @@ def test_epilogues(name: str, turned: bool) -> None:
     product, factor, skip = (Var(i, "float32") for i in range(3))
     exprs, kinds = (maximum(product * factor + skip, 0),), ("channel", "full")
     x, w, bias, scale = normal(*x_shape), normal(*w_shape, seed=1), normal(w_shape[0]), normal(w_shape[0], seed=3)
-    chosen = blockwise(ConvChannelsLast(op) if turned else op)
-    assert chosen is not None
+    chosen = hosting.channels_last(op) if turned else hosted(op)
     x = last(x) if turned else x
     y, = chosen.infer(type_of(x), type_of(w))
     arrays = (x, w, bias, scale, normal(*y.shape, seed=4))
-    fused, apart = (run_kernel(Finished(o, 3, (y,), exprs, kinds), *arrays)[0] for o in (chosen, Afterwards(chosen)))
+    fused, apart = (run_kernel(hosting.finished(o, 3, y, exprs, kinds), *arrays)[0] for o in (chosen, Afterwards(chosen)))
     assert fused.tobytes() == apart.tobytes()
-    split, = run_kernel(Finished(chosen, 3, (y,), exprs, kinds), *arrays, workers=3)
+    split, = run_kernel(hosting.finished(chosen, 3, y, exprs, kinds), *arrays, workers=3)
     assert split.tobytes() == apart.tobytes()
     plain, = run_kernel(chosen, x, w, bias)
     wide = [1] * y.rank
@@ -207,13 +213,12 @@ def test_layouts_are_chosen_by_size() -> None:
 def check_laid_out(op: Any, *arrays: np.ndarray) -> None:
     """With its weights (operand 1) laid out beforehand an operator has the same bits."""
     types = [type_of(a) for a in arrays]
-    results = op.infer(*types)
-    found, again = packed(op, types, results, cpu.current()), packed(op, types, results, cpu.current())
+    (found, reading), (again, _) = hosting.packed(op, types), hosting.packed(op, types)
     assert found is not None
     assert again is not None
     assert found.calls == again.calls
     laid, = run_kernel(Pack(found), arrays[1])
-    got, = run_kernel(found.op, arrays[0], laid, *arrays[2:])
+    got, = run_kernel(reading, arrays[0], laid, *arrays[2:])
     assert got.tobytes() == run_kernel(op, *arrays)[0].tobytes()
 
 
@@ -227,6 +232,6 @@ def test_weights_laid_out_beforehand(name: str) -> None:
     for chosen, arrays in ((op, (x, w, bias)), (forward, (last(x), w, bias)), (over_input.op, (y, w)), (over_input, (last(y), w))):
         types = [type_of(a) for a in arrays]
         lies = name in ("depthwise", "pointwise") and chosen in (op, over_input.op)
-        if lies and packed(chosen, types, chosen.infer(*types), cpu.current()) is None:                      # read where they lie
+        if lies and hosting.packed(chosen, types)[0] is None:                      # read where they lie
             continue
         check_laid_out(chosen, *arrays)

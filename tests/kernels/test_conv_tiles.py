@@ -14,7 +14,6 @@ from test_amx import EMULATED, PATHS, UNIT, VECTORS
 from test_conv_last import check_laid_out, forms, last, normal
 
 from tileflow.graph import type_of
-from tileflow.host.form import Finish
 from tileflow.kernels.conv import tiles as conv_tiles
 from tileflow.kernels.conv import tiles_weights
 from tileflow.kernels.conv.algorithms import saved
@@ -106,7 +105,7 @@ def test_epilogue_on_finished_blocks(path: cpu.Cpu) -> None:
             return (type_of(y),)
 
         def kernel(self, inputs: Any, outputs: Any, cpu: Any) -> Any:
-            return forward.calls(inputs[:3], outputs, cpu, Finish(epilogue))
+            return forward.also(epilogue=epilogue).kernel(inputs, outputs, cpu)
 
     got, = run_kernel(Fused(), x, w, bias, scale, other, workers=3)                                         # type: ignore[arg-type]
     np.testing.assert_allclose(got, np.maximum(y * scale + other, y), rtol=1e-6, atol=1e-6)

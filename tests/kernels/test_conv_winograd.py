@@ -3,18 +3,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import hosting
 import numpy as np
 import pytest
 from evaluate import check_kernel, normal, run_kernel
 from peers import needs, torch_has_avx512
 
 from tileflow.graph import type_of
-from tileflow.host.conv import ConvChannelsLast, ConvInputGradChannelsLast
-from tileflow.host.form import packed
+from tileflow.host.hosted import Hosted
 from tileflow.kernels import conv as kernels
 from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.isa import cpu
-from tileflow.lower.epilogues import Finished
 from tileflow.lower.pack import Pack
 from tileflow.ops.conv import Conv, ConvInputGrad
 
@@ -33,8 +32,8 @@ def last(x: Array) -> Array:
     return np.ascontiguousarray(np.moveaxis(x, 1, -1))
 
 
-def forms(x: tuple[int, ...], pads: tuple[int, ...]) -> tuple[ConvChannelsLast, ConvInputGradChannelsLast]:
-    return ConvChannelsLast(Conv(pads=pads)), ConvInputGradChannelsLast(ConvInputGrad(shape=x[2:], pads=pads))
+def forms(x: tuple[int, ...], pads: tuple[int, ...]) -> tuple[Hosted, Hosted]:
+    return hosting.channels_last(Conv(pads=pads)), hosting.channels_last(ConvInputGrad(shape=x[2:], pads=pads))
 
 
 def by_torch(x: Array, w: Array, g: Array | None, pads: tuple[int, ...], dtype: str) -> list[Array]:
@@ -53,7 +52,7 @@ def test_as_torch_and_as_accurate(name: str) -> None:
     x, w = normal(*shape), normal(o, shape[1], 3, 3, seed=1)
     exact, theirs = by_torch(x, w, None, pads, "float64"), by_torch(x, w, None, pads, "float32")
     forward, over_input = forms(shape, pads)
-    problem = forward.op.problem(shape, w.shape)
+    problem = Conv(pads=pads).problem(shape, w.shape)
     assert kernels.winograd.serves(problem, "f4", cpu.current())
     assert kernels.winograd.serves(problem.turn, "f4", cpu.current())
     g = np.ascontiguousarray(np.moveaxis(normal(*exact[0].shape[:1], o, *exact[0].shape[1:3], seed=2), 1, -1))
@@ -128,7 +127,7 @@ def test_weights_laid_out_beforehand_and_epilogue(biased: bool) -> None:
     own = (x, w, bias) if biased else (x, w)
     types = [type_of(a) for a in own]
     y, = forward.infer(*types)
-    found = packed(forward, types, [y], cpu.current())
+    found, reading = hosting.packed(forward, types)
     assert found is not None
     assert found.keeps
     laid, = run_kernel(Pack(found), w)
@@ -136,6 +135,6 @@ def test_weights_laid_out_beforehand_and_epilogue(biased: bool) -> None:
     exprs, kinds = (maximum(product + skip, 0),), ("full",)
     skipped = normal(*y.shape, seed=4)
     plain, = run_kernel(forward, *own)
-    for inputs, op in ((own, forward), ((x, laid, *own[2:], w), found.op)):
-        got, = run_kernel(Finished(op, len(inputs), (y,), exprs, kinds), *inputs, skipped, workers=3)
+    for inputs, op in ((own, forward), ((x, laid, *own[2:], w), reading)):
+        got, = run_kernel(hosting.finished(op, len(inputs), y, exprs, kinds), *inputs, skipped, workers=3)
         assert got.tobytes() == np.maximum(plain + skipped, 0).tobytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import hosting
 import numpy as np
 import paths
 import pytest
@@ -20,7 +21,7 @@ from tileflow.lower import passes
 from tileflow.lower.epilogues import fuse_epilogues
 from tileflow.lower.fuse import fuse
 from tileflow.lower.plan import Plan
-from tileflow.lower.pool_fusion import Pooled, fuse_pools
+from tileflow.lower.pool_fusion import fuse_pools
 from tileflow.ops.conv import Conv
 from tileflow.ops.pool import MaxPool
 
@@ -160,7 +161,7 @@ class Net(nn.Module):
 def pooled_nodes(plan: Plan) -> int:
     """How many rows compute a convolution and its pooling in one."""
     ops = [row.node.op for row in plan.micro.rows if row.node is not None and row.leaf.name == "conv_forward"]
-    return sum(isinstance(getattr(op, "op", op), Pooled) for op in ops)
+    return sum("pooled" in hosting.added(op) for op in ops)
 
 
 def trained() -> tuple[dict[str, Array], Plan]:

@@ -6,7 +6,7 @@ import numpy as np
 from tileflow.compiler import inference
 from tileflow.graph import Builder, Graph, State, TensorType, Value
 from tileflow.kernels.isa import cpu
-from tileflow.lower.passes import Setting, host_form
+from tileflow.lower.passes import PassSetting, host_form
 from tileflow.lower.plan import make_plan
 from tileflow.lower.prologue import SMALL, fixed, hoist
 from tileflow.program.program import Batching, Program
@@ -39,7 +39,7 @@ def made(program: Program, part: str) -> list[str]:
 def test_the_factor_of_a_normalisation_is_computed_once() -> None:
     program = normalised()
     assert made(program, "prologue") == []
-    before = host_form(program, Setting(cpu.current()))
+    before = host_form(program, PassSetting(cpu.current()))
     after = hoist(before)
     moved = made(after, "prologue")
     assert moved

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import hosting
 import lowered
 import numpy as np
 import paths
@@ -14,14 +15,14 @@ from peers import needs
 import tileflow
 from tileflow import nn, optim
 from tileflow.graph import Builder, Graph, Op, TensorType, Value, type_of
-from tileflow.host.form import Form, HostOp, axis_order, channels_last
-from tileflow.host.pool import MaxUnpool, WinningMaxPool
+from tileflow.host.form import ChannelsLast, HostOp, axis_order, channels_last
+from tileflow.host.pool import WinningMaxPool, WinningMaxPoolGrad
 from tileflow.kernels.elementwise.expr import Var
 from tileflow.kernels.elementwise.loops import elementwise_call
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import Call, In, Out
-from tileflow.lower.cut import SINK, SOURCE, Cut
-from tileflow.lower.layout import Turn, View, arrange
+from tileflow.lower.cut import SINK, SOURCE, MinimumCut
+from tileflow.lower.layout import Reshaped, TurnChannels, arrange
 from tileflow.lower.moves import undo_moves
 from tileflow.ops.conv import Conv
 from tileflow.ops.index import Gather, Slice
@@ -121,7 +122,8 @@ def test_max_pool(pool: dict[str, Any], dtype: str, channels: int) -> None:
     y, where = check_form(WinningMaxPool(**pool), x, rtol=0)
     assert alone.tobytes() == y.tobytes()
     g = rng.standard_normal(np.moveaxis(y, -1, 1).shape).astype(dtype)
-    check_form(MaxUnpool(**pool, shape=(9, 11)), g, np.ascontiguousarray(np.moveaxis(where, -1, 1)), rtol=1e-6, atol=1e-6)
+    won = np.ascontiguousarray(np.moveaxis(where, -1, 1))
+    check_form(WinningMaxPoolGrad(**pool, shape=(9, 11)), g, won, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.usefixtures("path")
@@ -141,10 +143,11 @@ def test_pools_of_one_axis_and_of_nothing() -> None:
     x = tied((2, 8, 12), "float32")
     check_form(MaxPool(**pool), x, rtol=0)
     _, where = check_form(WinningMaxPool(**pool), x, rtol=0)
-    check_form(MaxUnpool(**pool, shape=(12,)), np.ones((2, 8, 6), "f4"), np.ascontiguousarray(np.moveaxis(where, -1, 1)), rtol=0)
+    won = np.ascontiguousarray(np.moveaxis(where, -1, 1))
+    check_form(WinningMaxPoolGrad(**pool, shape=(12,)), np.ones((2, 8, 6), "f4"), won, rtol=0)
     check_form(AveragePool(**pool), np.nan_to_num(x, posinf=1, neginf=1), rtol=1e-6)
     check_form(MaxPool(**pool), x[:0], rtol=0)
-    check_form(MaxUnpool(**pool, shape=(12,)), np.ones((2, 0, 6), "f4"), np.ones((2, 0, 6), "u1"), rtol=0)
+    check_form(WinningMaxPoolGrad(**pool, shape=(12,)), np.ones((2, 0, 6), "f4"), np.ones((2, 0, 6), "u1"), rtol=0)
 
 
 def test_what_a_byte_or_a_step_cannot_tell_has_no_form() -> None:
@@ -209,7 +212,7 @@ def test_cuts_are_the_cheapest() -> None:
     for _ in range(200):
         gains = draw.integers(-5, 6, 5)
         groups = [(int(draw.integers(0, 6)), draw.integers(0, 6, int(draw.integers(1, 4))).tolist(), int(draw.integers(0, 5))) for _ in range(5)]
-        cut = Cut()
+        cut = MinimumCut()
         names: list[Any] = [*range(5), SINK]
         for i, gain in enumerate(gains):
             cut.edge(SOURCE, i, float(gain))
@@ -245,8 +248,8 @@ class Scaled(HostOp):
 
 
 @channels_last.register(Scaled)
-def _(op: Scaled, inputs: Any, outputs: Any, cpu: Any) -> Form | None:
-    return Form(Scaled(last=True), (True,), (True,), op.gain) if outputs[0].rank > 2 else None
+def _(op: Scaled, inputs: Any, outputs: Any, cpu: Any) -> ChannelsLast | None:
+    return ChannelsLast(Scaled(last=True), (True,), (True,), op.gain) if outputs[0].rank > 2 else None
 
 
 def arranged(build: Any, rtol: float = 0.0) -> Graph:
@@ -260,7 +263,7 @@ def arranged(build: Any, rtol: float = 0.0) -> Graph:
     found: dict[Value, Array] = {v: feeds[v.name] for v in values} | graph.constants
     for node in done.nodes:
         arrays = [None if v is None else found[v] for v in node.inputs]
-        alias = node.op.alias is not None and isinstance(node.op, View)
+        alias = node.op.alias is not None and isinstance(node.op, Reshaped)
         made = [arrays[0].reshape(node.outputs[0].shape)] if alias and arrays[0] is not None else run_kernel(node.op, *arrays)
         found |= dict(zip(node.outputs, made, strict=True))
         assert [type_of(a) for a in made] == [v.type for v in node.outputs]
@@ -285,8 +288,8 @@ def test_a_region_turns_at_its_borders_only() -> None:
         return [b.Add(second, first)]
     done = arranged(build)
     assert last_nodes(done) == 2
-    assert names(done).count("Turn") == 2
-    assert names(done)[-2:] == ["Add", "Turn"]
+    assert names(done).count("TurnChannels") == 2
+    assert names(done)[-2:] == ["Add", "TurnChannels"]
 
 
 def test_operands_left_out_are_no_obstacle() -> None:
@@ -296,7 +299,7 @@ def test_operands_left_out_are_no_obstacle() -> None:
     for name in ("v", "w"):
         x, = b.emit(Conv(pads=(1, 1, 1, 1)), x, b.input(name, TensorType("float32", (64, 64, 3, 3))))
     graph.outputs = [x]
-    assert [n.op.name for n in arrange(graph, cpu.current()).nodes].count("ConvChannelsLast") == 2
+    assert [hosting.added(n.op) for n in arrange(graph, cpu.current()).nodes].count({"channels last"}) == 2
 
 
 def test_what_gains_less_than_it_costs_to_turn_stays() -> None:
@@ -307,12 +310,12 @@ def test_what_gains_less_than_it_costs_to_turn_stays() -> None:
 def test_one_turned_value_serves_all_its_readers() -> None:
     done = arranged(lambda b, x, y, z: [b.ReduceSum(b.emit(Scaled(), x)[0], axes=(0, 2, 3), keepdims=0),
                                         b.ReduceSum(b.emit(Scaled(), b.Neg(x))[0], axes=(0, 2, 3), keepdims=0)], 1e-5)
-    assert names(done).count("Turn") == 1
+    assert names(done).count("TurnChannels") == 1
 
 
 def test_pixels_and_single_channels_are_views() -> None:
     done = arranged(lambda b, x, y, z: [b.Flatten(b.GlobalAveragePool(b.emit(Scaled(), x)[0]))], 1e-5)
-    assert names(done) == ["Turn", "Scaled", "GlobalAveragePoolChannelsLast", "View", "Flatten"]
+    assert names(done) == ["TurnChannels", "Scaled", "GlobalAveragePool", "Reshaped", "Flatten"]
 
 
 def test_operands_along_one_axis_follow() -> None:
@@ -330,7 +333,7 @@ def test_results_and_kept_values_stay_logical() -> None:
         return [b.emit(Scaled(), b.Relu(first))[0], first]
     done = arranged(build)
     assert last_nodes(done) == 2
-    assert names(done).count("Turn") == 3
+    assert names(done).count("TurnChannels") == 3
 
 
 # ---- whole networks
@@ -434,11 +437,12 @@ def moved(build: Any, shape: tuple[int, ...], keep: bool = False) -> tuple[list[
 
 
 @pytest.mark.parametrize(("build", "left"), [
-    (lambda b, x: [t := b.Transpose(x, perm=(0, 2, 3, 1)), b.Transpose(t, perm=(0, 3, 1, 2))], ["Relu", "View", "Neg"]),
+    (lambda b, x: [t := b.Transpose(x, perm=(0, 2, 3, 1)), b.Transpose(t, perm=(0, 3, 1, 2))],
+     ["Relu", "Reshaped", "Neg"]),
     (lambda b, x: [t := b.Transpose(x, perm=(0, 2, 3, 1)), b.Transpose(b.Reshape(t, shape=(1, 2, 1, 4, 5, 3)), perm=(1, 5, 3, 0, 4, 2))],
-     ["Relu", "View", "Neg"]),
+     ["Relu", "Reshaped", "Neg"]),
     (lambda b, x: [t := b.Transpose(x, perm=(0, 2, 3, 1)), u := b.Transpose(t, perm=(3, 0, 1, 2)), b.Transpose(u, perm=(1, 0, 2, 3))],
-     ["Relu", "View", "Neg"]),
+     ["Relu", "Reshaped", "Neg"]),
     (lambda b, x: [t := b.Transpose(x, perm=(0, 2, 3, 1)), b.Transpose(t, perm=(0, 2, 3, 1))], ["Relu", "Transpose", "Transpose", "Neg"]),
     (lambda b, x: [t := b.Transpose(x, perm=(0, 2, 3, 1)), b.Transpose(b.Reshape(t, shape=(2, 20, 3)), perm=(0, 2, 1))],
      ["Relu", "Transpose", "Reshape", "Transpose", "Neg"])])
@@ -450,7 +454,7 @@ def test_moves_that_lead_back_are_no_moves(build: Any, left: list[str]) -> None:
 
 def test_a_move_that_somebody_else_reads_stays() -> None:
     names, found, expected = moved(lambda b, x: [t := b.Transpose(x, perm=(1, 0)), b.Transpose(t, perm=(1, 0))], (3, 4), keep=True)
-    assert names == ["Relu", "Transpose", "View", "Neg"]
+    assert names == ["Relu", "Transpose", "Reshaped", "Neg"]
     np.testing.assert_array_equal(found, expected)
 
 
@@ -463,7 +467,7 @@ def test_axes_of_equal_length_are_told_apart() -> None:
 @pytest.mark.parametrize("back", [False, True])
 def test_a_turn_puts_axes_in_the_order_it_says(back: bool) -> None:
     x = rng.standard_normal((2, 3, 4, 5)).astype(np.float32)
-    turn = Turn(back)
+    turn = TurnChannels(back)
     found, = run_kernel(turn, x)
     np.testing.assert_array_equal(found, x.transpose(axis_order(turn, type_of(x))))
 

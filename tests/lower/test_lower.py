@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import hosting
 import numpy as np
 import pytest
 from evaluate import evaluate, run_kernel
@@ -12,7 +13,7 @@ import tileflow
 import tileflow.ops
 from tileflow import nn, optim
 from tileflow.graph import Builder, Graph, Index, Node, State, TensorType, Value, verify
-from tileflow.host.form import Blockwise, Finish
+from tileflow.host.form import ALONE, Blockwise, HostForm, HostOp, blockwise, calls
 from tileflow.kernels.elementwise.expr import Var
 from tileflow.kernels.elementwise.loops import elementwise_call
 from tileflow.kernels.isa import cpu
@@ -24,8 +25,8 @@ from tileflow.lower.epilogues import fuse_epilogues
 from tileflow.lower.expand import expand
 from tileflow.lower.fuse import Fused, fuse
 from tileflow.lower.groups import MOST_OPERANDS
-from tileflow.lower.layout import Turn
-from tileflow.lower.passes import Pass, Setting, through
+from tileflow.lower.layout import TurnChannels
+from tileflow.lower.passes import Pass, PassSetting, through
 from tileflow.lower.row import Operand, Place, Row
 from tileflow.lower.rows import lower
 from tileflow.memory.alignment import ALIGN, padded
@@ -204,13 +205,14 @@ def test_what_a_pass_leaves_is_verified():
     def done(*changes: Callable[[Graph], Graph]) -> Graph:
         return through(graph, [Pass(str(i), lambda g, s, change=change: change(g)) for i, change in enumerate(changes)], setting)     # type: ignore[misc]
 
-    setting = Setting(cpu.current())
+    setting = PassSetting(cpu.current())
     assert done(fuse, lambda g: g.with_nodes(g.nodes)).nodes[0].op.name == "Fused"
     assert list(setting.seconds) == ["0", "1"]
     with pytest.raises(AssertionError, match="before it is made"):
         done(lambda g: g.with_nodes(reversed(g.nodes)))
     with pytest.raises(AssertionError, match="should be"):
-        done(lambda g: g.with_nodes([*g.nodes[:1], Node(Turn(back=False), g.nodes[1].inputs, g.nodes[1].outputs, g.nodes[1].origin)]))
+        done(lambda g: g.with_nodes([
+            *g.nodes[:1], Node(TurnChannels(back=False), g.nodes[1].inputs, g.nodes[1].outputs, g.nodes[1].origin)]))
     assert list(graph.walk()) == graph.nodes
 
 
@@ -455,7 +457,7 @@ def test_winners_are_written_down_for_the_gradient_with_the_same_bits(monkeypatc
     recorded, plan = train_pooled()
     names = [row.leaf.name for row in plan.micro.rows]
     assert sorted(n for n in names if n.startswith("max")) == ["max_halves_winners", "max_pool_winners", "max_unpool", "max_unpool_halves"]
-    assert sum(n.op.name == "MaxUnpool" for n in plan.program.micro.nodes) == 2
+    assert sum(n.op.name == "WinningMaxPoolGrad" for n in plan.program.micro.nodes) == 2
     monkeypatch.setattr(passes, "record", lambda graph: graph)
     searched, _ = train_pooled()
     assert {n: a.tobytes() for n, a in recorded.items()} == {n: a.tobytes() for n, a in searched.items()}
@@ -472,20 +474,29 @@ def test_elementwise_calls_are_flat():
 
 # ---- epilogues
 
-class Doubled(Blockwise):
+class Doubled(HostOp):
     """2 x as a product would be made, block by block, for tests of epilogues."""
 
     name = "Doubled"
-    epilogue = 1
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         assert types[0] is not None
         return (types[0],)
 
-    def calls(self, inputs: Any, outputs: Any, cpu: Any, finish: Finish) -> list[Call]:
-        whole = (outputs[0].size,)
-        calls = [elementwise_call([Var(0, "float32") * 2], [In(0, whole)], [Out(0, whole)])]
-        return [*calls, finish.epilogue.after(outputs[0].shape, 1)] if finish.epilogue else calls
+    def kernel(self, inputs: Any, outputs: Any, cpu: Any) -> list[Call]:
+        return calls(self, ALONE, inputs, outputs, cpu)
+
+
+@blockwise.register(Doubled)
+def _(op: Doubled, form: HostForm) -> Blockwise | None:
+    return Blockwise(1)
+
+
+@calls.register(Doubled)
+def _(op: Doubled, form: HostForm, inputs: Any, outputs: Any, cpu: Any) -> list[Call]:
+    whole = (outputs[0].size,)
+    found = [elementwise_call([Var(0, "float32") * 2], [In(0, whole)], [Out(0, whole)])]
+    return [*found, form.epilogue.after(outputs[0].shape, 1)] if form.epilogue else found
 
 
 class DoubledWithSums(Doubled):
@@ -497,14 +508,16 @@ class DoubledWithSums(Doubled):
         assert types[0] is not None
         return types[0], types[0].with_shape((*types[0].shape[:-1], 1))
 
-    def calls(self, inputs: Any, outputs: Any, cpu: Any, finish: Finish) -> list[Call]:
-        last = outputs[0].rank - 1
-        sums = reduce_calls("sum", "f4", outputs[0].shape, (last,), target=Out(1, (outputs[1].size,)))
-        return [*sums, *super().calls(inputs, outputs[:1], cpu, finish)]
+
+@calls.register(DoubledWithSums)
+def _(op: DoubledWithSums, form: HostForm, inputs: Any, outputs: Any, cpu: Any) -> list[Call]:
+    last = outputs[0].rank - 1
+    sums = reduce_calls("sum", "f4", outputs[0].shape, (last,), target=Out(1, (outputs[1].size,)))
+    return [*sums, *calls.dispatch(Doubled)(op, form, inputs, outputs[:1], cpu)]
 
 
 def attached(build: Any, keep: bool = False) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
-    """Names of the lowered nodes, results with epilogues, results node by node, for a graph of x and y [2, 3, 4] and z [3, 1]."""
+    """Names of the lowered nodes and what the host added to each, results with epilogues, results node by node; x and y [2, 3, 4], z [3, 1]."""
     graph = Graph()
     b = Builder(graph)
     names, shapes = ("x", "y", "z", "s"), ((2, 3, 4), (2, 3, 4), (3, 1), (1,))
@@ -514,7 +527,8 @@ def attached(build: Any, keep: bool = False) -> tuple[list[str], list[np.ndarray
     wanted = evaluate(graph, feeds, run_kernel)
     done = fuse_epilogues(fuse(expand(graph)))
     found = run_graph(done, feeds)
-    return [n.op.name for n in done.nodes], [found[v] for v in graph.outputs], [wanted[v.name] for v in graph.outputs]
+    left = [" ".join([n.op.name, *hosting.added(n.op)]) for n in done.nodes]
+    return left, [found[v] for v in graph.outputs], [wanted[v.name] for v in graph.outputs]
 
 
 def run_graph(graph: Graph, feeds: dict[str, np.ndarray]) -> dict[Value, np.ndarray]:
@@ -526,7 +540,7 @@ def run_graph(graph: Graph, feeds: dict[str, np.ndarray]) -> dict[Value, np.ndar
 
 def test_what_follows_a_product_becomes_its_epilogue():
     names, found, wanted = attached(lambda b, x, y, z, s: [b.Relu(b.Add(b.Add(b.Mul(b.emit(Doubled(), x)[0], s), z), y))])
-    assert names == ["Finished"]
+    assert names == ["Doubled epilogue"]
     assert found[0].tobytes() == wanted[0].tobytes()
 
 
@@ -535,7 +549,7 @@ def test_a_result_before_the_activation_is_an_output_too():
         before = b.Add(b.emit(Doubled(), x)[0], z)
         return [b.Exp(before), before]
     names, found, wanted = attached(build)
-    assert names == ["Finished"]
+    assert names == ["Doubled epilogue"]
     assert [a.tobytes() for a in found] == [a.tobytes() for a in wanted]
 
 
@@ -544,7 +558,7 @@ def test_a_product_that_others_read_later_is_kept():
         product, = b.emit(Doubled(), x)
         return [b.Greater(b.Add(product, z), y), product, b.ReduceSum(product, axes=(0,), keepdims=0)]
     names, found, wanted = attached(build)
-    assert names == ["Finished", "ReduceSum"]
+    assert names == ["Doubled epilogue", "ReduceSum"]
     assert [a.tobytes() for a in found] == [a.tobytes() for a in wanted]
 
 
@@ -555,14 +569,14 @@ def test_a_product_with_further_outputs_runs_where_it_stood():
         second, = b.emit(Doubled(), y)
         return [b.Exp(rows), b.Relu(b.Add(first, z)), b.Add(second, b.Mul(rows, rows))]
     names, found, wanted = attached(build)
-    assert names[0] == "Finished"
+    assert names[0] == "DoubledWithSums epilogue"
     assert "Doubled" in names
     assert [a.tobytes() for a in found] == [a.tobytes() for a in wanted]
 
 
 def test_only_one_of_two_products_takes_the_sum():
     names, found, wanted = attached(lambda b, x, y, z, s: [b.Relu(b.Add(b.emit(Doubled(), x)[0], b.emit(Doubled(), y)[0]))])
-    assert names == ["Doubled", "Finished"]
+    assert names == ["Doubled", "Doubled epilogue"]
     assert found[0].tobytes() == wanted[0].tobytes()
 
 
@@ -575,7 +589,7 @@ def test_only_one_of_two_products_takes_the_sum():
 def test_what_is_no_epilogue_stays_apart(build: Any):
     names, found, wanted = attached(lambda b, x, y, z, s: build(b, b.emit(Doubled(), x)[0], x, y, z, s))
     assert "Doubled" in names
-    assert "Finished" not in names
+    assert "Doubled epilogue" not in names
     assert found[0].tobytes() == wanted[0].tobytes()
 
 

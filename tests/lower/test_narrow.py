@@ -10,14 +10,14 @@ from samples import Case, cases
 
 from tileflow.graph import Builder, Graph, Op, Origin, TensorType, Value
 from tileflow.graph.composite import declares
-from tileflow.host.form import channels_last
-from tileflow.host.norm import BatchNormalizationChannelsLast, BatchNormalizationGradChannelsLast
-from tileflow.host.pool import MaxUnpool, WinningMaxPool
+from tileflow.host.form import HostForm, channels_last
+from tileflow.host.hosted import Hosted, hosted, over_narrow
+from tileflow.host.pool import WinningMaxPool, WinningMaxPoolGrad
 from tileflow.kernels import streamed as kernels
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import Call, In, Out
 from tileflow.lower.fuse import fuse
-from tileflow.lower.narrow import Narrowed, _streamed, narrow
+from tileflow.lower.narrow import narrow
 from tileflow.lower.widen import widen
 from tileflow.ops.loss import SoftmaxCrossEntropyLoss, SoftmaxCrossEntropyLossGrad
 from tileflow.ops.matmul import MatMul
@@ -29,7 +29,7 @@ from tileflow.ops.softmax import Softmax, SoftmaxGrad
 KINDS = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 
-def forms(op: Op, arrays: list[np.ndarray | None], dtype: str) -> Narrowed | None:
+def forms(op: Op, arrays: list[np.ndarray | None], dtype: str) -> Hosted | None:
     """The operator with all inputs and outputs in 16-bit memory that can be."""
     if not declares(op, "kernel"):
         return None
@@ -40,21 +40,21 @@ def forms(op: Op, arrays: list[np.ndarray | None], dtype: str) -> Narrowed | Non
     calls = op.kernel(types, outputs, cpu.current())
 
     def fits(into: dict[int, str], out: dict[int, str]) -> bool:
-        return _streamed(calls, into, out) is not None
+        return over_narrow(calls, into, out) is not None
     into = {i: dtype for i, t in enumerate(types) if t is not None and t.dtype == "float32" and fits({i: dtype}, {})}
     out = {i: dtype for i, t in enumerate(outputs) if t.dtype == "float32" and fits({}, {i: dtype})}
-    return Narrowed(op, into, out) if (into or out) and fits(into, out) else None
+    return hosted(op).also(narrow_inputs=into, narrow_outputs=out) if (into or out) and fits(into, out) else None
 
 
-def check(op: Op, arrays: list[np.ndarray | None], dtype: str, workers: int = 2) -> Narrowed | None:
+def check(op: Op, arrays: list[np.ndarray | None], dtype: str, workers: int = 2) -> Hosted | None:
     """The form's bits are those of the operator over widened operands, rounded."""
     made = forms(op, arrays, dtype)
     if made is None:
         return None
-    low = [a.astype(KINDS[dtype]) if a is not None and i in made.inputs else a for i, a in enumerate(arrays)]
-    wide = [a.astype("float32") if a is not None and i in made.inputs else a for i, a in enumerate(low)]
+    low = [a.astype(KINDS[dtype]) if a is not None and i in made.form.narrow_inputs else a for i, a in enumerate(arrays)]
+    wide = [a.astype("float32") if a is not None and i in made.form.narrow_inputs else a for i, a in enumerate(low)]
     with np.errstate(all="ignore"):
-        wanted = [a.astype(made.outputs.get(i, a.dtype)) for i, a in enumerate(run_kernel(op, *wide, seed=3, micro=1))]
+        wanted = [a.astype(made.form.narrow_outputs.get(i, a.dtype)) for i, a in enumerate(run_kernel(op, *wide, seed=3, micro=1))]
     for count in (1, workers):
         for i, (got, want) in enumerate(zip(run_kernel(made, *low, workers=count, seed=3, micro=1), wanted, strict=True)):
             assert got.dtype == want.dtype
@@ -74,9 +74,9 @@ def test_declared_samples(case: Case, dtype: str) -> None:
 BOTH = [(name, op, shapes) for name, op, shapes in (
     ("rows", Softmax(), [(37, 130)]), ("rows back", SoftmaxGrad(), [(37, 130), (37, 130)]), ("norm", LayerNormalization(), [(70, 33), (33,), (33,)]),
     ("norm back", LayerNormalizationGrad(), [(70, 33), (70, 33), (33,), (70, 1), (70, 1)]), ("sum", ReduceSum(axes=(1,)), [(5, 700)]),
-    ("images", BatchNormalizationChannelsLast(BatchNormalization(training_mode=1), (True, False, False), (True, *[False] * 3)),
+    ("images", Hosted(BatchNormalization(training_mode=1), HostForm((True,), (True,))),
      [(2, 37, 41, 19), (19,), (19,)]),
-    ("images back", BatchNormalizationGradChannelsLast(BatchNormalizationGrad(), (True, True, *[False] * 3), (True, False, False)),
+    ("images back", Hosted(BatchNormalizationGrad(), HostForm((True, True), (True,))),
      [(2, 37, 41, 19), (2, 37, 41, 19), (19,), (19,), (19,)]),
     ("sum of rows", ReduceSum(axes=(0,)), [(90, 40)]), ("long sum", ReduceMean(axes=(0, 1)), [(33000, 2)]), ("long row", Softmax(), [(3, 5001)]))]
 
@@ -93,8 +93,8 @@ def test_kernels_that_matter(path: str, dtype: str, name: str, op: Op, shapes: l
         arrays = [rng.standard_normal(s).astype("float32") for s in shapes]
         made = check(op, arrays, dtype, 3)
         assert made is not None
-        assert all(i in made.inputs for i, a in enumerate(arrays) if a.size > 70), made
-        assert name.endswith("sum") or name == "sum of rows" or 0 in made.outputs, made
+        assert all(i in made.form.narrow_inputs for i, a in enumerate(arrays) if a.size > 70), made
+        assert name.endswith("sum") or name == "sum of rows" or 0 in made.form.narrow_outputs, made
 
 
 @pytest.mark.parametrize("path", paths.PATHS)
@@ -107,10 +107,10 @@ def test_losses_that_matter(path: str, dtype: str, monkeypatch: pytest.MonkeyPat
         loss, grad = SoftmaxCrossEntropyLoss(), SoftmaxCrossEntropyLossGrad()
         made = check(loss, [scores, labels], dtype)
         assert made is not None
-        assert 0 in made.inputs
+        assert 0 in made.form.narrow_inputs
         made = check(grad, [np.float32(0.5), scores, labels], dtype)
         assert made is not None
-        assert (1 in made.inputs, 0 in made.outputs) == (True, True)
+        assert (1 in made.form.narrow_inputs, 0 in made.form.narrow_outputs) == (True, True)
         labels[5] = 301
         with pytest.raises(Exception, match="status"):
             run_kernel(made, np.float32(0.5), scores.astype(KINDS[dtype]), labels)
@@ -132,15 +132,15 @@ def test_pools_of_channels_last_images(path: str, dtype: str, monkeypatch: pytes
                 assert form is not None
                 made = check(form.op, [image], dtype)
                 assert made is not None
-                assert (0 in made.inputs, 0 in made.outputs) == (True, True)
+                assert (0 in made.form.narrow_inputs, 0 in made.form.narrow_outputs) == (True, True)
             pooled, winners = run_kernel(form.op, image)
-            back = MaxUnpool(**plain.same(), shape=(13, 11))
+            back = WinningMaxPoolGrad(**plain.same(), shape=(13, 11))
             types = [TensorType("float32", (2, 19, *pooled.shape[1:3])), TensorType(winners.dtype.name, (2, 19, *pooled.shape[1:3]))]
             form = channels_last(back, types, back.infer(*types), cpu.current())
             assert form is not None
             made = check(form.op, [rng.standard_normal(pooled.shape).astype("float32"), winners], dtype)
             assert made is not None
-            assert (0 in made.inputs, 0 in made.outputs) == (True, True)
+            assert (0 in made.form.narrow_inputs, 0 in made.form.narrow_outputs) == (True, True)
 
 
 def test_casts_at_the_border_of_an_operator_go() -> None:
@@ -153,9 +153,10 @@ def test_casts_at_the_border_of_an_operator_go() -> None:
         y = b.LayerNormalization(b.Cast(x, to="float32"), scale, shift)[0]
         graph.outputs += [b.Cast(y, to="bfloat16"), *([y] if kept else [])]
         found = narrow(graph, cpu.current())
-        names = [n.op.name for n in found.nodes]
-        assert names == (["Narrowed", "Cast"] if kept else ["Narrowed"])
-        assert (found.nodes[0].op.inputs, found.nodes[0].op.outputs) == ({0: "bfloat16"}, {} if kept else {0: "bfloat16"})
+        names, op = [n.op.name for n in found.nodes], found.nodes[0].op
+        assert names == (["LayerNormalization", "Cast"] if kept else ["LayerNormalization"])
+        assert isinstance(op, Hosted)
+        assert op.form == HostForm(narrow_inputs={0: "bfloat16"}, narrow_outputs={} if kept else {0: "bfloat16"})
         assert [n.op.name for n in graph.nodes].count("Cast") == 2, "the graph itself stays"
 
 
@@ -167,7 +168,7 @@ def test_widened_operators_keep_16_bits_in_memory() -> None:
     wide = widen(graph, cpu.current())
     assert any(v.type.dtype == "float32" for n in wide.nodes for v in n.outputs)
     found = narrow(wide, cpu.current())
-    assert [n.op.name for n in found.nodes] == ["Narrowed", "Narrowed"]
+    assert [n.op.name for n in found.nodes] == ["Softmax", "Softmax"]
     assert not any(v.type.dtype == "float32" for n in found.nodes for v in n.outputs)
 
 

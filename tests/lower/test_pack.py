@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import hosting
 import numpy as np
 import paths
 import pytest
@@ -12,7 +13,6 @@ import tileflow
 from tileflow import nn, optim
 from tileflow.compiler import inference
 from tileflow.graph import OPS, Builder, Graph, State, TensorType, Value
-from tileflow.host.form import packed
 from tileflow.kernels.isa import cpu
 from tileflow.lower import pack as packing
 from tileflow.lower.pack import pack
@@ -43,12 +43,12 @@ def test_a_packed_product_is_the_product(name: str, a: tuple[int, ...], b: tuple
     with cpu.forced(path):
         plain, = run_kernel(op, *arrays)
         types = [TensorType("float32", v.shape) for v in arrays]
-        found = packed(op, types, [TensorType("float32", plain.shape)], cpu.current())
+        found, reading = hosting.packed(op, types)
         assert found is not None
         assert found.index == 1
         laid, = run_kernel(packing.Pack(found), y)
-        got, = run_kernel(found.op, x, laid, *arrays[2:])
-        np.testing.assert_array_equal(run_kernel(found.op, x, laid, *arrays[2:], workers=3)[0], got)
+        got, = run_kernel(reading, x, laid, *arrays[2:])
+        np.testing.assert_array_equal(run_kernel(reading, x, laid, *arrays[2:], workers=3)[0], got)
     right, = op.reference(*[v.astype("f8") for v in arrays])
     np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-4)
     if not attributes.get("transB") or b[0] > 100:                   # few rows of a transposed B are summed in another order
@@ -61,7 +61,7 @@ def test_what_has_no_packed_form() -> None:
                                    ("SerializedGemm", (40, 70), (70, 32), dict(factor=2))):
         op = OPS[name](**attributes)
         types = [TensorType("float32", a), TensorType("float32", b)]
-        assert packed(op, types, op.infer(*types), cpu.current()) is None, (name, a, b)
+        assert hosting.packed(op, types)[0] is None, (name, a, b)
 
 
 # ---- the pass

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from peers import needs
 
 from tileflow.graph import Op, TensorType
-from tileflow.host.pool import MaxUnpool, WinningMaxPool
+from tileflow.host.pool import WinningMaxPool, WinningMaxPoolGrad
 from tileflow.kernels.isa import cpu
 from tileflow.ops.pool import AveragePool, AveragePoolGrad, GlobalAveragePool, GlobalMaxPool, MaxPool, MaxPoolGrad
 from tileflow.system.errors import ShapeError, TypeMismatchError, UnsupportedError
@@ -76,7 +76,7 @@ def test_max_pool_and_its_gradient(path: str, dtype: str, shape: tuple[int, ...]
         g = normal(*y.shape, dtype=dtype)
         dx, = check_kernel(MaxPoolGrad(**op.same()), g, x, rtol=1e-6)
         _, won = check_kernel(WinningMaxPool(**op.same()), x)
-        unpooled, = check_kernel(MaxUnpool(**op.same(), shape=shape[2:]), g, won, rtol=1e-6)
+        unpooled, = check_kernel(WinningMaxPoolGrad(**op.same(), shape=shape[2:]), g, won, rtol=1e-6)
         assert dx.tobytes() == unpooled.tobytes()
 
 
@@ -187,7 +187,8 @@ def test_nan_and_ties_in_halves(path: str) -> None:
         y, = check_kernel(MaxPool(**HALVES), x)
         g = normal(*y.shape)
         dx, = check_kernel(MaxPoolGrad(**MaxPool(**HALVES).same()), g, x)
-        check_kernel(MaxUnpool(**MaxPool(**HALVES).same(), shape=(6, 40)), g, check_kernel(WinningMaxPool(**HALVES), x)[1])
+        winners = check_kernel(WinningMaxPool(**HALVES), x)[1]
+        check_kernel(WinningMaxPoolGrad(**MaxPool(**HALVES).same(), shape=(6, 40)), g, winners)
         general = dict(kernel_shape=(2, 2), strides=(2, 2), pads=(0, 0, 1, 1))                # the same windows by the general code
         assert run_kernel(MaxPool(**general), x)[0].tobytes() == y.tobytes()
         assert run_kernel(MaxPoolGrad(**MaxPool(**general).same()), g, x)[0].tobytes() == dx.tobytes()

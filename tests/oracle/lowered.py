@@ -14,7 +14,7 @@ import numpy as np
 
 from tileflow.graph import Graph, Op, Value, type_of
 from tileflow.kernels.isa import cpu
-from tileflow.lower.passes import PROGRAM, Setting, formed, fused, host_program, part_forms
+from tileflow.lower.passes import PROGRAM, PassSetting, formed, fused, host_program, part_forms
 from tileflow.program.program import Program
 
 Array = np.ndarray
@@ -22,13 +22,13 @@ Array = np.ndarray
 
 def host_passes(graph: Graph) -> Graph:
     """What the lowering does to one graph before it becomes rows; verified after each pass."""
-    setting = Setting(cpu.current())
+    setting = PassSetting(cpu.current())
     return fused(formed(graph, setting), setting)
 
 
 def host_parts(program: Program) -> tuple[Program, dict[str, Graph]]:
     """The host's program, and by part the graph that becomes rows."""
-    setting = Setting(cpu.current())
+    setting = PassSetting(cpu.current())
     program = host_program(program, setting, [step for step in PROGRAM if step.name != "pack"])
     return program, part_forms(program, setting)[0]
 

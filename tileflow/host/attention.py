@@ -26,7 +26,7 @@ PLAIN, INSIDE = "bhtd", "bthd"
 
 
 @dataclass(frozen=True)
-class Place:
+class Access:
     """Where an operand, a result or a gradient lies; the transpositions between it and the products."""
 
     value: Value
@@ -35,11 +35,11 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Port:
+class AttentionPort:
     """q, k, v or the result: where it lies, where its gradient lies, and the four dimensions that both are seen in."""
 
-    place: Place
-    grad: Place | None
+    place: Access
+    grad: Access | None
     shape: Shape
 
 
@@ -73,13 +73,13 @@ def _perm(node: Node, rank: int) -> Shape:
     return node.op.perm or tuple(range(rank))[::-1]
 
 
-def _sources(index: Index, value: Value, axes: str) -> list[Place]:
+def _sources(index: Index, value: Value, axes: str) -> list[Access]:
     """The places where an operand can be read, the furthest up first: behind transpositions, heads first or inside."""
-    found: list[Place] = []
+    found: list[Access] = []
     path: tuple[Node, ...] = ()
     while True:
         if axes in (PLAIN, INSIDE):
-            found.insert(0, Place(value, axes == INSIDE, path))
+            found.insert(0, Access(value, axes == INSIDE, path))
         node = index.maker(value)
         if node is None or not isinstance(node.op, Transpose) or node.inputs[0] is None:
             return found
@@ -87,29 +87,29 @@ def _sources(index: Index, value: Value, axes: str) -> list[Place]:
         path, value, axes = (*path, node), node.inputs[0], "".join(axes[perm.index(i)] for i in range(len(axes)))
 
 
-def _sinks(index: Index, value: Value, axes: str) -> list[Place]:
+def _sinks(index: Index, value: Value, axes: str) -> list[Access]:
     """The same for what is written: behind the transpositions that alone read it."""
-    found: list[Place] = []
+    found: list[Access] = []
     path: tuple[Node, ...] = ()
     while True:
         if axes in (PLAIN, INSIDE):
-            found.insert(0, Place(value, axes == INSIDE, path))
+            found.insert(0, Access(value, axes == INSIDE, path))
         node = index.only_reader(value)
         if node is None or not isinstance(node.op, Transpose):
             return found
         path, value, axes = (*path, node), node.outputs[0], "".join(axes[a] for a in _perm(node, len(axes)))
 
 
-def _port(places: list[Place], grads: list[Place] | None) -> Port | None:
+def _port(places: list[Access], grads: list[Access] | None) -> AttentionPort | None:
     """The first pair with heads at the same axis."""
     for place in places:
         grad = None if grads is None else next((g for g in grads if g.inside == place.inside), None)
         if grads is None or grad is not None:
-            return Port(place, grad, place.value.shape)
+            return AttentionPort(place, grad, place.value.shape)
     return None
 
 
-def _plain_ports(index: Index, f: Forward, back: Backward | None) -> list[Port] | None:
+def _plain_ports(index: Index, f: Forward, back: Backward | None) -> list[AttentionPort] | None:
     """Four dimensions: transpositions around the operator go."""
     q, k, v = f.operands
     if not k.shape[:2] == v.shape[:2] == q.shape[:2]:
@@ -122,7 +122,7 @@ def _plain_ports(index: Index, f: Forward, back: Backward | None) -> list[Port] 
     return None if None in ports else [p for p in ports if p is not None]
 
 
-def _folded_ports(f: Forward, back: Backward | None) -> list[Port] | None:
+def _folded_ports(f: Forward, back: Backward | None) -> list[AttentionPort] | None:
     """Other ranks, or fewer key heads than heads: views of four dimensions."""
     (q, k, v), y = f.operands, f.weighted.outputs[0]
     lead, shared = q.shape[:-2], k.shape[:-2]
@@ -134,7 +134,8 @@ def _folded_ports(f: Forward, back: Backward | None) -> list[Port] | None:
         first = value.shape[:-2]
         return (*((first[0], 1) if len(first) == 1 else (first[0], first[1] * first[2]) if len(first) == 3 else first), *value.shape[-2:])
     grads = [*back.found, back.g] if back else [None] * 4
-    return [Port(Place(x), None if g is None else Place(g), seen(x)) for x, g in zip((q, k, v, y), grads, strict=True)]
+    return [AttentionPort(Access(x), None if g is None else Access(g), seen(x))
+            for x, g in zip((q, k, v, y), grads, strict=True)]
 
 
 # ---- masks
@@ -212,7 +213,7 @@ def _write(node: Node, values: list[Value | None], nodes: list[Node]) -> None:
             nodes.append(node_of(Reshape(shape=value.shape, allowzero=1), [node.outputs[i]], node.origin, [value]))
 
 
-def _replacement(index: Index, f: Forward, back: Backward | None, ports: list[Port], reach: int | None,
+def _replacement(index: Index, f: Forward, back: Backward | None, ports: list[AttentionPort], reach: int | None,
                  masks: tuple[list[Node], Value | None], origin: Origin) -> Replacement:
     q, k, v, y = ports
     inside = (q.place.inside, k.place.inside, v.place.inside, y.place.inside)

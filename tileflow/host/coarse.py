@@ -21,22 +21,26 @@ from ..ops.conv import Conv, ConvInputGrad, ConvWeightGrad
 from ..ops.matmul import FusedMatMul, Gemm, Product
 from ..ops.shape import present
 from ..ops.window import Windows
-from .form import Finish, coarse
-from .products import Products
+from .form import ALONE, Blockwise, HostForm, HostOp, blockwise, calls, coarse
 
 STEP = 16
 """Products that are added before a sum is rounded."""
 
 
-class CoarseProducts(Products):
+class CoarseProducts(HostOp):
     """A product with sums in float16. Made after the fork of the street only."""
 
     name: ClassVar[str] = "CoarseProducts"
     halves: ClassVar[bool] = True
 
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish) -> list[Call]:
-        problem = self.op.problem(present(inputs[0]), present(inputs[1]))
-        return self.op.calls(problem, inputs, outputs, False, finish.epilogue, partials="f2")
+    def __init__(self, op: Product | Gemm) -> None:
+        self.op = op
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        return self.op.infer(*types)
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        return calls(self, ALONE, inputs, outputs, cpu)
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         """The sums of 16 products in float32, one after the other; factor and addend, in float32, at the end."""
@@ -56,6 +60,17 @@ class CoarseProducts(Products):
 
     def __str__(self) -> str:
         return f"{self.op} with sums in float16"
+
+
+@blockwise.register(CoarseProducts)
+def _(op: CoarseProducts, form: HostForm) -> Blockwise | None:
+    return Blockwise(-1)
+
+
+@calls.register(CoarseProducts)
+def _(op: CoarseProducts, form: HostForm, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+    problem = op.op.problem(present(inputs[0]), present(inputs[1]))
+    return op.op.calls(problem, inputs, outputs, False, form.epilogue, partials="f2")
 
 
 @coarse.register(Product)

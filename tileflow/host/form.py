@@ -2,13 +2,14 @@
 
 Each question is a function that a family's file answers for its operators' classes (`@packed.register(Gemm)`); what no file answers for has
 no such form. Nothing here changes what an operator means: a form gives the operator's outputs, up to the order of sums where it is said.
+
+What passes chose for an operator is one record, a `HostForm`, which `Hosted` (`host/hosted.py`) holds beside it.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import singledispatch
-from typing import ClassVar
 
 import numpy as np
 
@@ -36,7 +37,7 @@ class HostOp(Op):
 # ---- channels last
 
 @dataclass(frozen=True)
-class Form:
+class ChannelsLast:
     """An operator's form for channels-last tensors [N, *spatial, C]. The lowering chooses it or not, for whole regions of a graph.
 
     op: the operator in that form. inputs, outputs: which operands and results are channels-last; the others (weights, statistics)
@@ -50,7 +51,7 @@ class Form:
 
 
 @singledispatch
-def channels_last(op: Op, inputs: Types, outputs: Outputs, cpu: Cpu) -> Form | None:
+def channels_last(op: Op, inputs: Types, outputs: Outputs, cpu: Cpu) -> ChannelsLast | None:
     """The same over tensors [N, *spatial, C] in place of [N, C, *spatial]; None: there is no such form."""
     return None
 
@@ -86,29 +87,122 @@ def expands_first(op: Op) -> bool:
     return False
 
 
-# ---- operands laid out beforehand
+# ---- the record
 
 @dataclass(frozen=True)
 class Packed:
-    """Input `index` laid out once while it does not change.
+    """Input `index`, of type `plain`, laid out once while it does not change.
 
-    `calls` read it as In(0) and write Out(0) of `type`. `op` is the operator that takes the laid-out array in its place and, if it
-    `keeps` it, the input itself as one more. Inputs whose `type` and `calls` are equal share one copy.
+    `calls` read it as In(0) and write Out(0) of `type`. The kernel takes the laid-out array in its place and, if it `keeps` it, the
+    input itself as one more. Inputs whose `type` and `calls` are equal share one copy.
     """
 
     index: int
+    plain: TensorType
     type: TensorType
     calls: tuple[Call, ...]
-    op: Op
     keeps: bool = False
 
 
+@dataclass(frozen=True)
+class Pooled:
+    """What reads the operator's only result, planes [h, w], in place of memory: `reader`, which a kernel does by `how`."""
+
+    reader: Op
+    how: Pooling
+
+
+@dataclass(frozen=True)
+class HostForm:
+    """What the host adds to an operator, from the inside to the outside; by default nothing. Passes replace fields.
+
+    turned_inputs, turned_outputs: which operands and results are channels-last [N, *spatial, C]; beyond the end none is.
+    narrow_inputs, narrow_outputs: by index, the 16-bit types in which memory holds what is float32 to the operator.
+    packed: an operand that is laid out already.
+    epilogue: elementwise work on finished blocks; its operands are inputs after the operator's own (and what is packed and kept).
+    pooled: pooling of finished planes; an epilogue of what it makes is `Pooling.then`.
+    """
+
+    turned_inputs: tuple[bool, ...] = ()
+    turned_outputs: tuple[bool, ...] = ()
+    narrow_inputs: Mapping[int, str] = field(default_factory=dict)
+    narrow_outputs: Mapping[int, str] = field(default_factory=dict)
+    packed: Packed | None = None
+    epilogue: Epilogue | None = None
+    pooled: Pooled | None = None
+
+    @property
+    def turned(self) -> bool:
+        """Some operand or result is channels-last."""
+        return any(self.turned_inputs) or any(self.turned_outputs)
+
+    @property
+    def narrow(self) -> bool:
+        """Some operand or result lies in 16-bit memory."""
+        return bool(self.narrow_inputs or self.narrow_outputs)
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """What a kernel does to its finished planes."""
+        return None if self.pooled is None else self.pooled.how
+
+    def laid(self, inputs: Types) -> Types:
+        """The operator's own types of its operands, but that of the packed one as it lies."""
+        packed = self.packed
+        return inputs if packed is None else [packed.type if i == packed.index else t for i, t in enumerate(inputs)]
+
+
+ALONE = HostForm()
+"""Nothing is added."""
+
+
 @singledispatch
-def packed(op: Op, inputs: Types, outputs: Outputs, cpu: Cpu) -> Packed | None:
+def calls(op: Op, form: HostForm, inputs: Types, outputs: Outputs, cpu: Cpu) -> list[Call]:
+    """The kernel of an operator in a form that says more than which memory is 16-bit (of that no kernel knows).
+
+    `inputs` and `outputs` are the operator's own types: logical order, as wide as it takes them, plain weights, no epilogue.
+    """
+    raise NotImplementedError(f"{op} has no form but its own")
+
+
+@singledispatch
+def packed(op: Op, form: HostForm, inputs: Types, outputs: Outputs, cpu: Cpu) -> Packed | None:
     """How an input is laid out once for many runs, should it be a weight or a constant; None: the kernel reads it as it is.
 
-    Results are those of `kernel`, up to the order of sums where it reads the plain input in another way.
+    The types are the operator's own. Results are those of `kernel`, up to the order of sums where that reads the plain input
+    in another way.
     """
+    return None
+
+
+@dataclass(frozen=True)
+class Blockwise:
+    """Output 0 is made in blocks on which more can be done while they are in cache.
+
+    channels: the axis along which an epilogue's operands per channel lie (-1: the last one).
+    retypes: an epilogue of one expression may give another element type than the operator's own.
+    """
+
+    channels: int
+    retypes: bool = False
+
+
+@singledispatch
+def blockwise(op: Op, form: HostForm) -> Blockwise | None:
+    """How the operator's output 0 is made in this form; None: it takes no epilogue."""
+    return None
+
+
+@singledispatch
+def pools(op: Op, form: HostForm, inputs: Types, outputs: Outputs, cpu: Cpu) -> bool:
+    """Output 0, the only one, is made in whole planes that may be pooled in cache, and that pays. The types are its own."""
+    return False
+
+
+@singledispatch
+def pooling(op: Op, inputs: Types, outputs: Outputs) -> Pooling | None:
+    """For operators that read their only input [n, c, h, w] plane by plane: how a kernel does the same to its finished planes; None:
+    there is no such form."""
     return None
 
 
@@ -133,79 +227,6 @@ def recorded(op: Op, index: int, maker: Op, inputs: Types) -> Record | None:
 
     Maker writes it down, and this operator reads that record instead. `inputs` are this operator's types. None: there is no such form.
     """
-    return None
-
-
-# ---- more work on finished blocks
-
-@dataclass(frozen=True)
-class Finish:
-    """What a kernel does to its finished blocks while they are in cache.
-
-    epilogue: elementwise work, whose operands are inputs after the operator's own. pooling: of whole planes [h, w], whose outputs take the
-    place of the operator's own; an epilogue then is `Pooling.then`.
-    """
-
-    epilogue: Epilogue | None = None
-    pooling: Pooling | None = None
-
-
-NOTHING = Finish()
-"""The operator alone."""
-
-
-class Blockwise(HostOp):
-    """An operator whose output 0 is made in blocks on which more can be done while they are in cache.
-
-    epilogue: the axis of output 0 along which an epilogue's operands per channel lie (-1: the last one); None: it takes no epilogue.
-    retypes: an epilogue of one expression may give another element type than the operator's own.
-    """
-
-    epilogue: ClassVar[int | None] = None
-    retypes: ClassVar[bool] = False
-
-    def pools(self, inputs: Types, outputs: Outputs, cpu: Cpu) -> bool:
-        """Output 0, the only one, is made in whole planes that may be pooled in cache, and that pays."""
-        return False
-
-    def calls(self, inputs: Types, outputs: Outputs, cpu: Cpu, finish: Finish) -> list[Call]:
-        """The kernel, which also does what `finish` says. `inputs` are the operator's own; so are `outputs`, unless it is pooled."""
-        raise NotImplementedError
-
-    def kernel(self, inputs: Types, outputs: Outputs, cpu: Cpu) -> list[Call]:
-        return self.calls(inputs, outputs, cpu, NOTHING)
-
-
-class AsItStands(Blockwise):
-    """Base of operators as they stand, whose kernels can do more than `kernel` says."""
-
-    op: Op
-
-    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        return self.op.infer(*types)
-
-    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
-        return self.op.reference(*inputs)
-
-    def __str__(self) -> str:
-        return str(self.op)
-
-
-@singledispatch
-def blockwise(op: Op) -> Blockwise | None:
-    """The operator as one on whose finished blocks more can be done; None: there is no such form."""
-    return None
-
-
-@blockwise.register(Blockwise)
-def _(op: Blockwise) -> Blockwise | None:
-    return op
-
-
-@singledispatch
-def pooling(op: Op, inputs: Types, outputs: Outputs) -> Pooling | None:
-    """For operators that read their only input [n, c, h, w] plane by plane: how a kernel does the same to its finished planes; None:
-    there is no such form."""
     return None
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from ..graph import Builder, Index, Node, Value
 from ..graph.op import Types
 from ..graph.types import TensorType, dtype_of
-from ..kernels.gemm.problem import Problem
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.quantized import conv
@@ -17,77 +16,40 @@ from ..kernels.quantized.product import panels
 from ..ops.conv import Conv
 from ..ops.integer import ByteProduct, IntegerConv
 from ..ops.shape import present
-from .form import AsItStands, Blockwise, Finish, HostOp, Packed, blockwise, packed
+from .form import ALONE, Blockwise, HostForm, HostOp, Packed, blockwise, calls, packed
 from .rewrite import Replacement, composite_rule, node_of
 
 
-class ByteProducts(AsItStands):
-    """ByteProduct and IntegerProduct. Channels of an epilogue are columns."""
-
-    op: ByteProduct
-    name: ClassVar[str] = "ByteProducts"
-    epilogue: ClassVar[int | None] = -1
-    retypes: ClassVar[bool] = True
-
-    def __init__(self, op: ByteProduct) -> None:
-        self.op = op
-
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish) -> list[Call]:
-        a, b = present(inputs[0]), present(inputs[1])
-        return self.op.calls(self.op.problem(a, b), (a.code, b.code), inputs, outputs, epilogue=finish.epilogue)
-
-
-class ByteRows(ByteProducts):
-    """Likewise where channels are rows."""
-
-    name: ClassVar[str] = "ByteRows"
-    epilogue: ClassVar[int | None] = -2
-
-
-class PackedBytes(Blockwise):
-    """A product of a given problem whose B, of type `b`, is laid out in panels already. Made by `packed` only."""
-
-    name: ClassVar[str] = "PackedBytes"
-    epilogue: ClassVar[int | None] = -1
-    retypes: ClassVar[bool] = True
-
-    def __init__(self, op: ByteProduct, problem: Problem, b: TensorType) -> None:
-        self.op, self.problem, self.b = op, problem, b
-
-    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        return self.op.infer(types[0], self.b, *types[2:])
-
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish) -> list[Call]:
-        return self.op.calls(self.problem, (present(inputs[0]).code, self.b.code), inputs, outputs, True, finish.epilogue)
-
-    def __str__(self) -> str:
-        return f"{self.op} with B in panels"
-
-
 @blockwise.register(ByteProduct)
-def _(op: ByteProduct) -> Blockwise | None:
-    return ByteRows(op) if op.by_row else ByteProducts(op)
+def _(op: ByteProduct, form: HostForm) -> Blockwise | None:
+    """Channels are columns, or rows."""
+    return Blockwise(-2 if op.by_row else -1, retypes=True)
 
 
 @packed.register(ByteProduct)
-def _(op: ByteProduct, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
+def _(op: ByteProduct, form: HostForm, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
     a, b = present(inputs[0]), present(inputs[1])
     problem = op.problem(a, b)
     if op.by_row or problem.count * problem.m * problem.n * problem.k == 0:
         return None
     laid = panels(b.code, problem)
-    return Packed(1, TensorType(dtype_of(laid.dtype), (laid.elements,)), laid.calls, PackedBytes(op, problem, b))
+    return Packed(1, b, TensorType(dtype_of(laid.dtype), (laid.elements,)), laid.calls)
+
+
+@calls.register(ByteProduct)
+def _(op: ByteProduct, form: HostForm, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+    a, b = present(inputs[0]), present(inputs[1])
+    laid, codes = form.packed is not None, (a.code, b.code)
+    return op.calls(op.problem(a, b), codes, form.laid(inputs), outputs, laid, form.epilogue)
 
 
 # ---- convolutions
 
-class ByteConv(Blockwise):
+class ByteConv(HostOp):
     """The exact sums of an integer convolution over one or two axes: x [n, c, *spatial], weights and their zero points (int32, each may be absent;
     those of weights one, or one for each output channel) to int32 [n, o, *out]."""
 
     name: ClassVar[str] = "ByteConv"
-    epilogue: ClassVar[int | None] = 1
-    retypes: ClassVar[bool] = True
 
     def __init__(self, op: IntegerConv) -> None:
         self.op = op
@@ -112,47 +74,34 @@ class ByteConv(Blockwise):
         rows, columns = [conv.Axis(1, 1, 1)] * (2 - len(axes)) + axes
         return conv.Problem(x.shape[0], self.op.group, w.shape[1], w.shape[0] // self.op.group, rows, columns)
 
-    def convolve(self, inputs: Types, outputs: Sequence[TensorType], finish: Finish, weights: TensorType, laid_out: bool) -> list[Call]:
-        """The kernel; `weights` is their type, whether laid out already or not."""
-        x = present(inputs[0])
-        zx, zw = (In(i, t.shape or (1,)) if len(inputs) > i and (t := inputs[i]) is not None else None for i in (2, 3))
-        return conv.calls((x.code, weights.code), self.problem(x, weights), In(0, x.shape), In(1, present(inputs[1]).shape), zx, zw,
-                          Out(0, outputs[0].shape), packed=laid_out, epilogue=finish.epilogue)
-
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish) -> list[Call]:
-        return self.convolve(inputs, outputs, finish, present(inputs[1]), False)
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        return calls(self, ALONE, inputs, outputs, cpu)
 
     def __str__(self) -> str:
         return f"ByteConv of {self.op}"
 
 
-class PackedByteConv(Blockwise):
-    """A ByteConv whose weights, of type `w`, are laid out already. Made by `packed` only."""
-
-    name: ClassVar[str] = "PackedByteConv"
-    epilogue: ClassVar[int | None] = 1
-    retypes: ClassVar[bool] = True
-
-    def __init__(self, op: ByteConv, w: TensorType) -> None:
-        self.op, self.w = op, w
-
-    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        return self.op.infer(types[0], self.w)
-
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish) -> list[Call]:
-        return self.op.convolve(inputs, outputs, finish, self.w, True)
-
-    def __str__(self) -> str:
-        return f"{self.op} with weights laid out"
+@blockwise.register(ByteConv)
+def _(op: ByteConv, form: HostForm) -> Blockwise | None:
+    return Blockwise(1, retypes=True)
 
 
 @packed.register(ByteConv)
-def _(op: ByteConv, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
+def _(op: ByteConv, form: HostForm, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
     x, w = present(inputs[0]), present(inputs[1])
     if outputs[0].size == 0:
         return None
     laid = conv.panels(w.code, op.problem(x, w))
-    return Packed(1, TensorType(dtype_of(laid.dtype), (laid.elements,)), laid.calls, PackedByteConv(op, w))
+    return Packed(1, w, TensorType(dtype_of(laid.dtype), (laid.elements,)), laid.calls)
+
+
+@calls.register(ByteConv)
+def _(op: ByteConv, form: HostForm, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+    x, w, *zeros = inputs
+    x, w, lying = present(x), present(w), present(form.laid(inputs)[1])
+    zx, zw = (None if t is None else In(i, t.shape or (1,)) for i, t in enumerate([*zeros, None, None][:2], 2))
+    return conv.calls((x.code, w.code), op.problem(x, w), In(0, x.shape), In(1, lying.shape), zx, zw,
+                      Out(0, outputs[0].shape), packed=form.packed is not None, epilogue=form.epilogue)
 
 
 class HostConv(HostOp):

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from ..graph.op import Types
 from ..graph.types import TensorType
@@ -12,8 +11,8 @@ from ..kernels.move import fill_call
 from ..kernels.norm import channels_last as kernels
 from ..ops.norm import BatchNormalization, BatchNormalizationGrad
 from ..ops.shape import present
-from .channels_last import ChannelsLast
-from .form import Blockwise, Finish, Form, channels_last, expands_first
+from .form import Blockwise, ChannelsLast, HostForm, blockwise, calls, channels_last, expands_first
+from .hosted import over_channels_last
 
 KERNELS = ("f4", "f8")
 """Element types that the kernels of batch normalisation know."""
@@ -22,33 +21,9 @@ GAIN = 0.02
 
 
 def _table(x: TensorType) -> tuple[int, int]:
-    """(rows, channels)."""
-    channels = x.shape[-1]
+    """(rows, channels) of images [n, channels, *spatial]."""
+    channels = x.shape[1]
     return x.size // max(1, channels), channels
-
-
-class BatchNormalizationChannelsLast(ChannelsLast, Blockwise):
-    """BatchNormalization with training_mode 1."""
-
-    op: BatchNormalization
-    name: ClassVar[str] = "BatchNormalizationChannelsLast"
-    epilogue: ClassVar[int | None] = -1
-
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish) -> list[Call]:
-        x = present(inputs[0])
-        return kernels.batch_norm(*_table(x), x.code, self.op.epsilon, cpu, finish.epilogue)
-
-
-class BatchNormalizationGradChannelsLast(ChannelsLast):
-    """BatchNormalizationGrad."""
-
-    name: ClassVar[str] = "BatchNormalizationGradChannelsLast"
-
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        x, small = present(inputs[1]), (outputs[1].size,)
-        if not x.size:
-            return [fill_call(Out(i, small), 0, outputs[1].size, x.itemsize) for i in (1, 2)]
-        return kernels.batch_norm_grad(*_table(x), x.code, cpu)
 
 
 def _has_form(x: TensorType) -> bool:
@@ -56,19 +31,39 @@ def _has_form(x: TensorType) -> bool:
 
 
 @channels_last.register(BatchNormalization)
-def _(op: BatchNormalization, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Form | None:
+def _(op: BatchNormalization, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> ChannelsLast | None:
+    """In training."""
     x = present(inputs[0])
     if not op.training_mode or not _has_form(x):
         return None
-    return BatchNormalizationChannelsLast(op, (True, *[False] * (len(inputs) - 1)), (True, *[False] * 3)).form(GAIN * x.nbytes)
+    return over_channels_last(op, (True, *[False] * (len(inputs) - 1)), (True, *[False] * 3), GAIN * x.nbytes)
+
+
+@blockwise.register(BatchNormalization)
+def _(op: BatchNormalization, form: HostForm) -> Blockwise | None:
+    return Blockwise(-1) if form.turned else None
+
+
+@calls.register(BatchNormalization)
+def _(op: BatchNormalization, form: HostForm, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+    x = present(inputs[0])
+    return kernels.batch_norm(*_table(x), x.code, op.epsilon, cpu, form.epilogue)
 
 
 @channels_last.register(BatchNormalizationGrad)
-def _(op: BatchNormalizationGrad, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Form | None:
+def _(op: BatchNormalizationGrad, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> ChannelsLast | None:
     x = present(inputs[1])
     if not _has_form(x):
         return None
-    return BatchNormalizationGradChannelsLast(op, (True, True, *[False] * 3), (True, False, False)).form(GAIN * x.nbytes)
+    return over_channels_last(op, (True, True, *[False] * 3), (True, False, False), GAIN * x.nbytes)
+
+
+@calls.register(BatchNormalizationGrad)
+def _(op: BatchNormalizationGrad, form: HostForm, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+    x, small = present(inputs[1]), (outputs[1].size,)
+    if not x.size:
+        return [fill_call(Out(i, small), 0, outputs[1].size, x.itemsize) for i in (1, 2)]
+    return kernels.batch_norm_grad(*_table(x), x.code, cpu)
 
 
 @expands_first.register(BatchNormalization)

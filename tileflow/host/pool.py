@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.pool import channels_last as kernels
 from ..kernels.pool.maximum import max_pool, max_unpool, none, winner_code
-from ..kernels.pool.planar import Pool
 from ..kernels.pool.planes import Pooling
 from ..kernels.reduce import reduce_calls
 from ..ops.pool import (
@@ -32,8 +31,9 @@ from ..ops.pool import (
 )
 from ..ops.shape import Shape, present
 from ..ops.window import Windows
-from .channels_last import ChannelsLast
-from .form import Form, HostOp, Record, channels_last, pooling, recorded
+from .channels_last import to_channels_last
+from .form import ChannelsLast, HostForm, HostOp, Record, calls, channels_last, pooling, recorded
+from .hosted import over_channels_last
 
 MAX_GAIN = 0.05
 """Nanoseconds per byte of the image that a maximum with its winner saves where channels are last; over 2 x 2 blocks either costs as much."""
@@ -75,10 +75,10 @@ class WinningMaxPool(HostOp, MaxPool):
 
 
 @dataclass(frozen=True, repr=False)
-class MaxUnpool(HostOp, Windowed):
+class WinningMaxPoolGrad(HostOp, Windowed):
     """The gradient of MaxPool from the gradient of its maxima and the record of the winners."""
 
-    name: ClassVar[str] = "MaxUnpool"
+    name: ClassVar[str] = "WinningMaxPoolGrad"
     shape: Shape = ()
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
@@ -108,7 +108,8 @@ class MaxUnpool(HostOp, Windowed):
 def _(op: MaxPoolGrad, index: int, maker: Op, inputs: Types) -> Record | None:
     if index != 1 or type(maker) is not MaxPool or maker.indices or maker.same() != op.same():
         return None
-    return Record(WinningMaxPool(**op.same()), MaxUnpool(**op.same(), shape=present(inputs[1]).shape[2:]), (0,))
+    shape = present(inputs[1]).shape[2:]
+    return Record(WinningMaxPool(**op.same()), WinningMaxPoolGrad(**op.same(), shape=shape), (0,))
 
 
 # ---- on finished planes
@@ -124,111 +125,78 @@ def _(op: MaxPool, inputs: Types, outputs: Sequence[TensorType]) -> Pooling | No
 
 # ---- channels last
 
-class PoolChannelsLast(ChannelsLast):
-    """A pool of these sizes, of images [n, channels, ...]; all operands and results are channels-last.
-
-    limits: where taps count for an average.
-    """
-
-    def __init__(self, op: Op, p: Pool, image: TensorType, operands: int = 1, results: int = 1,
-                 limits: tuple[int, int, int, int] = (0, 0, 0, 0)) -> None:
-        super().__init__(op, (True,) * operands, (True,) * results)
-        self.p, self.n, self.channels, self.limits = p, image.shape[0], image.shape[1], limits
-
-    @property
-    def fits(self) -> bool:
-        """A winner's number fits a byte, and every element knows its windows."""
-        return self.p.kh * self.p.kw < kernels.NOBODY and self.p.dh == self.p.dw == 1
-
-
-class MaxPoolChannelsLast(PoolChannelsLast):
-    """MaxPool without indices, or with winners."""
-
-    name: ClassVar[str] = "MaxPoolChannelsLast"
-
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        y = outputs[0]
-        return kernels.max_pool(self.p, self.n, self.channels, y.code, cpu, len(outputs) > 1) if y.size else []
-
-
-class MaxUnpoolChannelsLast(PoolChannelsLast):
-    """MaxUnpool."""
-
-    name: ClassVar[str] = "MaxUnpoolChannelsLast"
-
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        x = outputs[0]
-        return kernels.max_unpool(self.p, self.n, self.channels, x.code, cpu) if x.size else []
-
-
-class AveragePoolChannelsLast(PoolChannelsLast):
-    """AveragePool."""
-
-    name: ClassVar[str] = "AveragePoolChannelsLast"
-
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        return kernels.average(self.p, self.limits, self.n, self.channels, outputs[0].code, cpu) if outputs[0].size else []
-
-
-class AveragePoolGradChannelsLast(PoolChannelsLast):
-    """AveragePoolGrad."""
-
-    name: ClassVar[str] = "AveragePoolGradChannelsLast"
-
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        return kernels.average_gradient(self.p, self.limits, self.n, self.channels, outputs[0].code, cpu) if outputs[0].size else []
-
-
-class GlobalAveragePoolChannelsLast(ChannelsLast):
-    """GlobalAveragePool."""
-
-    name: ClassVar[str] = "GlobalAveragePoolChannelsLast"
-
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        x = present(inputs[0])
-        spatial = range(1, x.rank - 1)
-        return reduce_calls("sum", x.code, x.shape, spatial, math.prod(x.shape[i] for i in spatial)) if outputs[0].size else []
-
-
-def _form(op: Windowed, kind: type[PoolChannelsLast], image: TensorType, gain: float, **more: Any) -> Form | None:
-    """The form of this kind where there is one; `gain` is nanoseconds saved per byte of the image."""
-    made = kind(op, pool_of(op.windows(image.shape)), image, **more)
-    return made.form((-gain if made.p.halves else gain) * image.nbytes) if made.fits and image.code in KERNELS else None
+def _form(op: Windowed, image: TensorType, gain: float, operands: int = 1, results: int = 1) -> ChannelsLast | None:
+    """The form over one or two spatial axes where a winner's number fits a byte, and every element knows its windows; all operands
+    and results are channels-last. `gain` is nanoseconds saved per byte of the image."""
+    p = pool_of(op.windows(image.shape))
+    if p.kh * p.kw >= kernels.NOBODY or not p.dh == p.dw == 1 or image.code not in KERNELS:
+        return None
+    return over_channels_last(op, (True,) * operands, (True,) * results, (-gain if p.halves else gain) * image.nbytes)
 
 
 @channels_last.register(MaxPool)
-def _(op: MaxPool, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Form | None:
+def _(op: MaxPool, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> ChannelsLast | None:
     x = present(inputs[0])
-    form, p = _form(op, MaxPoolChannelsLast, x, MAX_GAIN), pool_of(op.windows(x.shape))
+    form, p = _form(op, x, MAX_GAIN), pool_of(op.windows(x.shape))
     if op.indices or form is None or p.halves:
         return None if op.indices else form
     ways = max_pool(p, planes_of(x), x.code, cpu), kernels.max_pool(p, x.shape[0], x.shape[1], x.code, cpu, False)
-    planes, last = (sum(call.cost for call in calls) for calls in ways)
+    planes, last = (sum(call.cost for call in way) for way in ways)
     return replace(form, gain=planes - last)               # planes meet fewer taps of a large window
 
 
 @channels_last.register(WinningMaxPool)
-def _(op: WinningMaxPool, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Form | None:
-    return _form(op, MaxPoolChannelsLast, present(inputs[0]), MAX_GAIN, results=2)
+def _(op: WinningMaxPool, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> ChannelsLast | None:
+    return _form(op, present(inputs[0]), MAX_GAIN, results=2)
 
 
-@channels_last.register(MaxUnpool)
-def _(op: MaxUnpool, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Form | None:
-    return _form(op, MaxUnpoolChannelsLast, outputs[0], MAX_GAIN, operands=2)
+@calls.register(MaxPool)
+def _(op: MaxPool, form: HostForm, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+    """Without indices, or with winners."""
+    x = present(inputs[0])
+    p = pool_of(op.windows(x.shape))
+    return kernels.max_pool(p, x.shape[0], x.shape[1], x.code, cpu, len(outputs) > 1) if outputs[0].size else []
+
+
+@channels_last.register(WinningMaxPoolGrad)
+def _(op: WinningMaxPoolGrad, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> ChannelsLast | None:
+    return _form(op, outputs[0], MAX_GAIN, operands=2)
+
+
+@calls.register(WinningMaxPoolGrad)
+def _(op: WinningMaxPoolGrad, form: HostForm, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+    x = outputs[0]
+    return kernels.max_unpool(pool_of(op.windows(x.shape)), x.shape[0], x.shape[1], x.code, cpu) if x.size else []
 
 
 @channels_last.register(AveragePool)
-def _(op: AveragePool, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Form | None:
-    x = present(inputs[0])
-    return _form(op, AveragePoolChannelsLast, x, 0.0, limits=op.bounds(op.windows(x.shape)))
-
-
 @channels_last.register(AveragePoolGrad)
-def _(op: AveragePoolGrad, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Form | None:
-    x = outputs[0]
-    return _form(op, AveragePoolGradChannelsLast, x, 0.0, limits=op.bounds(op.windows(x.shape)))
+def _(op: AveragePool | AveragePoolGrad, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> ChannelsLast | None:
+    return _form(op, _image(op, inputs, outputs), 0.0)
+
+
+@calls.register(AveragePool)
+@calls.register(AveragePoolGrad)
+def _(op: AveragePool | AveragePoolGrad, form: HostForm, inputs: Types, outputs: Sequence[TensorType],
+      cpu: Cpu) -> list[Call]:
+    image = _image(op, inputs, outputs)
+    way = kernels.average if isinstance(op, AveragePool) else kernels.average_gradient
+    win = op.windows(image.shape)
+    return way(pool_of(win), op.bounds(win), image.shape[0], image.shape[1], image.code, cpu) if outputs[0].size else []
+
+
+def _image(op: AveragePool | AveragePoolGrad, inputs: Types, outputs: Sequence[TensorType]) -> TensorType:
+    """What lies under the windows."""
+    return present(inputs[0]) if isinstance(op, AveragePool) else outputs[0]
 
 
 @channels_last.register(GlobalAveragePool)
-def _(op: GlobalAveragePool, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Form | None:
-    return GlobalAveragePoolChannelsLast(op, (True,), (True,)).form() if present(inputs[0]).code in KERNELS else None
+def _(op: GlobalAveragePool, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> ChannelsLast | None:
+    return over_channels_last(op, (True,), (True,)) if present(inputs[0]).code in KERNELS else None
+
+
+@calls.register(GlobalAveragePool)
+def _(op: GlobalAveragePool, form: HostForm, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+    x = present(inputs[0])
+    shape, spatial = to_channels_last(x.shape), range(1, x.rank - 1)
+    return reduce_calls("sum", x.code, shape, spatial, math.prod(shape[i] for i in spatial)) if outputs[0].size else []

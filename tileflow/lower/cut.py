@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable
 SOURCE, SINK = "source", "sink"
 
 
-class Cut:
+class MinimumCut:
     """A network of capacities. `side()` gives what stays with SOURCE when the cheapest set of edges is cut.
 
     Dinic's algorithm (Soviet Math. Doklady 11, 1970): shortest augmenting paths in levels.

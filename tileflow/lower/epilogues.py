@@ -5,55 +5,13 @@ Bits never change: kernels run the elementwise leaves' code over finished elemen
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import ClassVar
+from collections.abc import Iterable
 
-import numpy as np
-
-from ..graph import Graph, Index, Node, TensorType, Value
-from ..graph.op import Types
-from ..host.form import Blockwise, Finish, blockwise, elements
-from ..kernels.elementwise.epilogue import Along, Epilogue
+from ..graph import Graph, Index, Node, Value
+from ..host.form import Blockwise
+from ..host.hosted import hosted
 from ..kernels.elementwise.expr import Expr, Var, substitute, variables
-from ..kernels.isa.cpu import Cpu
-from ..kernels.machine.call import Call, In
 from .groups import waits
-
-
-class Finished(Blockwise):
-    """An operator with elementwise work appended. Made by `fuse_epilogues` only, after the fork of the street.
-
-    Inputs: the operator's own `inputs`, then the epilogue's operands, of these `kinds`. Outputs: the operator's own `outputs`, the
-    first replaced by the first expression, then the other expressions.
-    """
-
-    name: ClassVar[str] = "Finished"
-
-    def __init__(self, op: Blockwise, inputs: int, outputs: tuple[TensorType, ...], exprs: tuple[Expr, ...], kinds: tuple[str, ...]) -> None:
-        self.op, self.inputs, self.outputs, self.exprs, self.kinds = op, inputs, outputs, exprs, kinds
-
-    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        own = self.op.infer(*types[:self.inputs])
-        return (own[0].with_dtype(self.exprs[0].dtype), *own[1:], *(own[0].with_dtype(e.dtype) for e in self.exprs[1:]))
-
-    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
-        first, *others = self.op.reference(*inputs[:self.inputs])
-        made = elements(self.exprs, [first, *inputs[self.inputs:]], first.shape)
-        return (made[0], *others, *made[1:])
-
-    def pools(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
-        return len(outputs) == 1 and self.op.pools(inputs[:self.inputs], self.outputs, cpu)
-
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish) -> list[Call]:
-        assert finish.epilogue is None, "epilogues are merged by `fuse_epilogues`"
-        operands = [(i, t, kind) for i, (t, kind) in enumerate(zip(inputs[self.inputs:], self.kinds, strict=True), self.inputs) if t]
-        along = tuple(Along(In(i, t.shape), kind) for i, t, kind in operands)
-        epilogue = Epilogue(self.exprs, along, self.outputs[0].size, len(self.outputs), self.op.retypes)
-        return self.op.calls(inputs[:self.inputs], self.outputs, cpu, replace(finish, epilogue=epilogue))
-
-    def __str__(self) -> str:
-        return f"{self.op} then {', '.join(map(str, self.exprs))}"
 
 
 def fuse_epilogues(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
@@ -68,14 +26,14 @@ def fuse_epilogues(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
         exprs = _expressions(node)
         for source in sorted({index.position[made] for v in node.operands if (made := index.maker(v))}, reverse=True):
             product = nodes[source]
-            form = None if exprs is None or product is None else blockwise(product.op)
-            if exprs is None or product is None or form is None or not _may_join(product, form, node):
+            how = None if exprs is None or product is None else hosted(product.op).blockwise
+            if exprs is None or product is None or how is None or not _may_join(product, node):
                 continue
             result = product.outputs[0]
             makers = [index.maker(v) for v in node.operands if v is not result]
             early = all(index.position[made] < source for made in makers if made is not None)
             late = early or all(index.position[reader] >= position for v in product.outputs for reader in index.readers(v))
-            joined = _joined(product, form, node, exprs, index) if late else None
+            joined = _joined(product, how, node, exprs, index) if late else None
             if joined is not None:
                 nodes[source] = nodes[position] = None
                 nodes[source if early else position] = joined
@@ -92,16 +50,16 @@ def _expressions(node: Node) -> tuple[Expr, ...] | None:
     return found if found is None or isinstance(found, tuple) else (found,)
 
 
-def _may_join(product: Node, form: Blockwise, node: Node) -> bool:
+def _may_join(product: Node, node: Node) -> bool:
     """`node` reads the product, and nothing else that is made with it; its results look like it."""
-    if form.epilogue is None or waits(product, node):
+    if waits(product, node):
         return False
     result, *others = product.outputs
     return (result in node.operands and not any(v in node.operands for v in others) and result.type.size > 0
             and all(v.shape == result.shape for v in node.outputs))
 
 
-def _joined(product: Node, form: Blockwise, node: Node, exprs: tuple[Expr, ...], index: Index) -> Node | None:
+def _joined(product: Node, how: Blockwise, node: Node, exprs: tuple[Expr, ...], index: Index) -> Node | None:
     """The product with `node` as its epilogue; None where its outputs or operands do not fit."""
     result = product.outputs[0]
     outputs: list[tuple[Value, Expr | None]] = list(zip(node.outputs, exprs, strict=True))
@@ -109,11 +67,11 @@ def _joined(product: Node, form: Blockwise, node: Node, exprs: tuple[Expr, ...],
         outputs.insert(0, (result, None))
     else:
         outputs.sort(key=lambda output: output[0].dtype != result.dtype)         # one takes the product's own memory
-    fits = outputs[0][0].dtype == result.dtype if not form.retypes else len(outputs) == 1 and len(product.outputs) == 1
-    return _merged(product, form, node, outputs) if fits else None
+    fits = outputs[0][0].dtype == result.dtype if not how.retypes else len(outputs) == 1 and len(product.outputs) == 1
+    return _merged(product, how, node, outputs) if fits else None
 
 
-def _merged(product: Node, form: Blockwise, node: Node, outputs: list[tuple[Value, Expr | None]]) -> Node | None:
+def _merged(product: Node, how: Blockwise, node: Node, outputs: list[tuple[Value, Expr | None]]) -> Node | None:
     """The product with these outputs; an expression of None is the product itself."""
     result = product.outputs[0]
     inputs: list[Value] = []
@@ -123,7 +81,7 @@ def _merged(product: Node, form: Blockwise, node: Node, outputs: list[tuple[Valu
         value = node.inputs[i]
         assert value is not None
         if value is not result and value not in inputs:
-            kind = _kind(value.shape, result.shape, (form.epilogue or 0) % len(result.shape))
+            kind = _kind(value.shape, result.shape, how.channels % len(result.shape))
             if kind is None:
                 return None
             inputs.append(value)
@@ -132,7 +90,8 @@ def _merged(product: Node, form: Blockwise, node: Node, outputs: list[tuple[Valu
     done = tuple(Var(0, result.dtype) if e is None else substitute(e, number) for _, e in outputs)
     if 0 not in variables(*done):
         return None
-    op = Finished(form, len(product.inputs), tuple(v.type for v in product.outputs), done, tuple(kinds))
+    operands = [(v.type, kind) for v, kind in zip(inputs, kinds, strict=True)]
+    op = hosted(product.op).then(done, len(product.inputs), [v.type for v in product.outputs], operands)
     first, *more = [v for v, _ in outputs]
     return Node(op, [*product.inputs, *inputs], [first, *product.outputs[1:], *more], product.origin.merged(node.origin))
 

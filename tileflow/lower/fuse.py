@@ -16,7 +16,7 @@ from ..kernels.elementwise.expr import Const, Expr, Var, substitute
 from ..kernels.elementwise.loops import elementwise_call
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
-from .groups import Group, grow, is_number
+from .groups import FusionGroup, grow, is_number
 
 
 class Fused(HostOp):
@@ -56,7 +56,7 @@ def fuse(graph: Graph, keep: Iterable[Value] = (), update: bool = False) -> Grap
     return graph.with_nodes(nodes)
 
 
-def _read_outside(graph: Graph, groups: Sequence[Group]) -> set[Value]:
+def _read_outside(graph: Graph, groups: Sequence[FusionGroup]) -> set[Value]:
     """Values that something outside their own group reads."""
     home = {v: group for group in groups for _, node, _ in group.nodes for v in node.outputs}
     read = set(graph.results())
@@ -66,7 +66,7 @@ def _read_outside(graph: Graph, groups: Sequence[Group]) -> set[Value]:
     return read
 
 
-def _merge(group: Group, graph: Graph, needed_outside: set[Value]) -> Node:
+def _merge(group: FusionGroup, graph: Graph, needed_outside: set[Value]) -> Node:
     """One node with one expression per value that is read outside."""
     inputs: list[Value] = []
     built: dict[Value, Expr] = {}

@@ -23,7 +23,7 @@ STEPS = 200
 """Groups looked at for each node, on average: a graph that needs more is fused less, and takes no longer."""
 
 
-class Group:
+class FusionGroup:
     """Nodes that become one.
 
     nodes: (position in the graph, node, its expression), in no order. made, read: values made inside, and read from outside, without numbers.
@@ -39,12 +39,12 @@ class Group:
         self.position = node.op.position
         self.made: set[Value] = set()
         self.read: set[Value] = set()
-        self.sources: dict[Group, None] = {}
-        self.readers: dict[Group, None] = {}
+        self.sources: dict[FusionGroup, None] = {}
+        self.readers: dict[FusionGroup, None] = {}
         self.level = 0
 
 
-def grow(graph: Graph, update: bool = False) -> list[Group]:
+def grow(graph: Graph, update: bool = False) -> list[FusionGroup]:
     """Greedily join each elementwise node to the groups of its inputs; the groups, their nodes in order, in an order that respects their
     dependences, else as their first nodes stood. `update`: all that is done to one weight is to be one group, with the many numbers that it reads
     (rates, decays, corrections); few of the values made within are results."""
@@ -74,11 +74,11 @@ def waits(source: Node, node: Node) -> bool:
 class _Growth:
     def __init__(self, graph: Graph, update: bool) -> None:
         self.graph, self.update = graph, update
-        self.home: dict[Value, Group] = {}
-        self.groups: dict[Group, None] = {}
+        self.home: dict[Value, FusionGroup] = {}
+        self.groups: dict[FusionGroup, None] = {}
         self.steps = STEPS * len(graph.nodes)
 
-    def run(self) -> list[Group]:
+    def run(self) -> list[FusionGroup]:
         for position, node in enumerate(self.graph.nodes):
             own = self._alone(position, node)
             for source in list(own.sources):
@@ -92,8 +92,8 @@ class _Growth:
             group.nodes.sort(key=lambda item: item[0])
         return _in_order(self.groups)
 
-    def _alone(self, position: int, node: Node) -> Group:
-        own = Group(position, node, expression_of(node))
+    def _alone(self, position: int, node: Node) -> FusionGroup:
+        own = FusionGroup(position, node, expression_of(node))
         operands = dict.fromkeys(node.operands)
         own.sources = dict.fromkeys(self.home[v] for v in operands if v in self.home)
         if own.shape is not None:
@@ -106,7 +106,7 @@ class _Growth:
         self.groups[own] = None
         return own
 
-    def _fit(self, source: Group, own: Group) -> bool:
+    def _fit(self, source: FusionGroup, own: FusionGroup) -> bool:
         """The two together stay small, and agree on where the elements are that draw."""
         if not _agree(source, own):
             return False
@@ -117,7 +117,7 @@ class _Growth:
             return arrays <= MOST_OPERANDS and read - arrays <= MOST_NUMBERS and made <= MOST_OPERATIONS // 2
         return read + made <= 2 * MOST_OPERANDS and read <= MOST_OPERANDS and made <= MOST_OPERATIONS // 2
 
-    def _apart(self, source: Group, own: Group) -> bool:
+    def _apart(self, source: FusionGroup, own: FusionGroup) -> bool:
         """No third group lies between the two. Beyond the steps that a graph may take, only where that is plain."""
         if len(own.sources) == 1 or len(source.readers) == 1:
             return True
@@ -136,7 +136,7 @@ class _Growth:
                         waiting.append(g)
         return not met and self.steps >= 0
 
-    def _join(self, source: Group, own: Group) -> Group:
+    def _join(self, source: FusionGroup, own: FusionGroup) -> FusionGroup:
         """The two as one: the group with more neighbours takes the other one over."""
         kept, gone = (source, own) if len(source.readers) + len(source.sources) >= len(own.readers) + len(own.sources) else (own, source)
         kept.nodes += gone.nodes
@@ -161,7 +161,7 @@ class _Growth:
         self._lift(kept)
         return kept
 
-    def _lift(self, group: Group) -> None:
+    def _lift(self, group: FusionGroup) -> None:
         """Bring the levels above `group` in order again, each group after all that it reads."""
         waiting = [(0, 0, group)]
         lifted = {group}
@@ -176,7 +176,7 @@ class _Growth:
                     reader.level = g.level + 1
 
 
-def _agree(a: Group, b: Group) -> bool:
+def _agree(a: FusionGroup, b: FusionGroup) -> bool:
     """One of them draws nothing, or both count alike; what they read lies as what they make does."""
     if a.position is None and b.position is None:
         return True
@@ -184,25 +184,25 @@ def _agree(a: Group, b: Group) -> bool:
     return alike and all(v.type.size == 1 or v.shape == a.shape for v in (*a.read, *b.read))
 
 
-def _crosses(a: Group, b: Group) -> bool:
+def _crosses(a: FusionGroup, b: FusionGroup) -> bool:
     """Work that is done again for the backward pass and work of the forward pass: done at once, it would be kept."""
     roles = {node.origin.role for group in (a, b) for _, node, _ in group.nodes} if _again(a) != _again(b) else ()
     return "forward" in roles
 
 
-def _again(group: Group) -> bool:
+def _again(group: FusionGroup) -> bool:
     return any(node.origin.role == "recompute" for _, node, _ in group.nodes)
 
 
-def _level(group: Group) -> int:
+def _level(group: FusionGroup) -> int:
     return 1 + max((g.level for g in group.sources), default=0)
 
 
-def _in_order(groups: Iterable[Group]) -> list[Group]:
+def _in_order(groups: Iterable[FusionGroup]) -> list[FusionGroup]:
     left = {group: len(group.sources) for group in groups}
     ready = [(group.nodes[0][0], i, group) for i, group in enumerate(left) if not left[group]]
     heapq.heapify(ready)
-    order: list[Group] = []
+    order: list[FusionGroup] = []
     while ready:
         _, _, group = heapq.heappop(ready)
         order.append(group)

@@ -15,20 +15,20 @@ import numpy as np
 from ..graph import Graph, Node, Op, Origin, TensorType, Value
 from ..graph.op import Types
 from ..host.channels_last import to_channels_first, to_channels_last
-from ..host.form import Form, HostOp, axis_order, channels_last
+from ..host.form import ChannelsLast, HostOp, axis_order, channels_last
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import Axis, move
-from .cut import SINK, SOURCE, Cut
+from .cut import SINK, SOURCE, MinimumCut
 
 TURN = 0.15
 """Nanoseconds a byte to turn a tensor: it is read and written with one side in strides."""
 
 
-class Turn(HostOp):
+class TurnChannels(HostOp):
     """A tensor with its channels last or, `back`, after the batch again. Made by `arrange` only."""
 
-    name: ClassVar[str] = "Turn"
+    name: ClassVar[str] = "TurnChannels"
 
     def __init__(self, back: bool) -> None:
         self.back = back
@@ -53,19 +53,19 @@ class Turn(HostOp):
         return move(In(0, (x.size,)), Out(0, (x.size,)), axes, x.itemsize)
 
     def __str__(self) -> str:
-        return "Turn(back)" if self.back else "Turn"
+        return "TurnChannels(back)" if self.back else "TurnChannels"
 
 
-@axis_order.register(Turn)
-def _(op: Turn, x: TensorType) -> tuple[int, ...] | None:
+@axis_order.register(TurnChannels)
+def _(op: TurnChannels, x: TensorType) -> tuple[int, ...] | None:
     inner = tuple(range(1, x.rank - 1))
     return (0, x.rank - 1, *inner) if op.back else (0, *(i + 1 for i in inner), 1)
 
 
-class View(HostOp):
+class Reshaped(HostOp):
     """The same elements in another shape. Made by `arrange` only."""
 
-    name: ClassVar[str] = "View"
+    name: ClassVar[str] = "Reshaped"
     alias: ClassVar[int | None] = 0
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -94,7 +94,7 @@ def arrange(graph: Graph, cpu: Cpu, keep: Iterable[Value] = ()) -> Graph:
     return _Rebuilt(graph, {node: forms[node] for node in chosen}, {*graph.results(), *keep}).run()
 
 
-def _form(node: Node, cpu: Cpu) -> Form | None:
+def _form(node: Node, cpu: Cpu) -> ChannelsLast | None:
     return channels_last(node.op, [None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs], cpu)
 
 
@@ -112,9 +112,9 @@ def _padded(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
     return (1,) * (rank - len(shape)) + shape
 
 
-def _choose(graph: Graph, forms: dict[Node, Form], wanted: set[Value]) -> list[Node]:
+def _choose(graph: Graph, forms: dict[Node, ChannelsLast], wanted: set[Value]) -> list[Node]:
     """The nodes that take their channels-last form."""
-    cut = Cut()
+    cut = MinimumCut()
     readers: dict[Value, list[Node | str]] = {}
     sizes: dict[Value, int] = {}
     for node in graph.nodes:
@@ -143,7 +143,7 @@ def _choose(graph: Graph, forms: dict[Node, Form], wanted: set[Value]) -> list[N
 class _Rebuilt:
     """A graph with the chosen forms; each value exists in the orders that somebody reads."""
 
-    def __init__(self, graph: Graph, chosen: dict[Node, Form], wanted: set[Value]) -> None:
+    def __init__(self, graph: Graph, chosen: dict[Node, ChannelsLast], wanted: set[Value]) -> None:
         self.given, self.chosen, self.wanted = graph, chosen, wanted
         self.nodes: list[Node] = []
         self.turned: dict[tuple[Value, int], Value] = {}
@@ -176,7 +176,7 @@ class _Rebuilt:
         """The value itself, made from its channels-last form if that is all there is."""
         if value in self.absent:
             source = self.absent.pop(value)
-            op: Op = View(value.shape) if _is_view(value.shape) else Turn(back=True)
+            op: Op = Reshaped(value.shape) if _is_view(value.shape) else TurnChannels(back=True)
             self.nodes.append(Node(op, [source], [value], origin))
         return value
 
@@ -186,8 +186,9 @@ class _Rebuilt:
             shape = _padded(value.shape, rank)
             source = self._logical(value, origin)
             if not _is_view(shape) and shape != value.shape:
-                source = self._emit(View(shape), source, origin)
-            self.turned[value, rank] = self._emit(View(to_channels_last(shape)) if _is_view(shape) else Turn(back=False), source, origin)
+                source = self._emit(Reshaped(shape), source, origin)
+            op = Reshaped(to_channels_last(shape)) if _is_view(shape) else TurnChannels(back=False)
+            self.turned[value, rank] = self._emit(op, source, origin)
         return self.turned[value, rank]
 
     def _emit(self, op: Op, source: Value, origin: Origin) -> Value:

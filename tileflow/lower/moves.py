@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from ..graph import Graph, Node, Value
 from ..graph.index import Index
 from ..host.form import axis_order
-from .layout import View
+from .layout import Reshaped
 
 FAR = 8
 """Nodes that are looked back at."""
@@ -24,7 +24,9 @@ def undo_moves(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
     for node in graph.nodes:
         source = _source(node, index) if _order(node) is not None else None
         changed |= source is not None
-        nodes.append(node if source is None else Node(View(node.outputs[0].shape), [source], node.outputs, node.origin))
+        if source is not None:
+            node = Node(Reshaped(node.outputs[0].shape), [source], node.outputs, node.origin)
+        nodes.append(node)
     if not changed:
         return graph
     wanted, needed = set(index.wanted), []

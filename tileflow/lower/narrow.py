@@ -5,79 +5,13 @@ round what it writes, a few rows at a time, the cast is a part of it: the same b
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping
 
-import numpy as np
-
-from ..graph import CODES, Graph, Index, Node, TensorType, Value, needed_for
-from ..graph.op import Op, Types
-from ..host.form import AsItStands, Blockwise, Finish, HostOp, blockwise
+from ..graph import Graph, Index, Node, Value, needed_for
+from ..graph.op import Types
+from ..host.hosted import hosted, over_narrow
 from ..kernels.elementwise.expr import Var, cast
 from ..kernels.isa.cpu import Cpu
-from ..kernels.machine.call import Call
-from ..kernels.streamed import streamed
-
-
-class Narrowed(HostOp):
-    """An operator whose inputs and outputs of these indices, float32 to itself, lie in 16-bit memory of these types. Made by `narrow` only."""
-
-    name: ClassVar[str] = "Narrowed"
-
-    def __init__(self, op: Op, inputs: Mapping[int, str], outputs: Mapping[int, str]) -> None:
-        self.op, self.inputs, self.outputs = op, dict(inputs), dict(outputs)
-        self.random = op.random                                                           # type: ignore[misc]
-
-    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        return tuple(t.with_dtype(self.outputs.get(i, t.dtype)) for i, t in enumerate(self.op.infer(*self.wide(types))))
-
-    def wide(self, types: Sequence[TensorType | None]) -> list[TensorType | None]:
-        """The types of the inputs as the operator takes them."""
-        return [t.with_dtype("float32") if t is not None and i in self.inputs else t for i, t in enumerate(types)]
-
-    def reference(self, *inputs: np.ndarray | None, **streams: Any) -> tuple[np.ndarray, ...]:
-        wide = [a.astype(np.float32) if a is not None and i in self.inputs else a for i, a in enumerate(inputs)]
-        found = self.op.reference(*wide, **streams)
-        return tuple(a.astype(self.outputs.get(i, a.dtype)) for i, a in enumerate(found))
-
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        wide = [t.with_dtype("float32") if i in self.outputs else t for i, t in enumerate(outputs)]
-        return self.over(self.op.kernel(self.wide(inputs), wide, cpu))
-
-    def over(self, calls: Sequence[Call]) -> list[Call]:
-        """The operator's calls over 16-bit memory."""
-        found = _streamed(calls, self.inputs, self.outputs)
-        assert found is not None, f"{self.op} was asked before"
-        return found
-
-    def __str__(self) -> str:
-        ports = [*(f"input {i} {dtype}" for i, dtype in self.inputs.items()), *(f"output {i} {dtype}" for i, dtype in self.outputs.items())]
-        return f"{self.op} with {', '.join(ports)}"
-
-
-def _streamed(calls: Sequence[Call], narrow_in: Mapping[int, str], narrow_out: Mapping[int, str]) -> list[Call] | None:
-    """A kernel's calls over 16-bit memory; None where they have no such form."""
-    return streamed(calls, *({i: CODES[dtype] for i, dtype in side.items()} for side in (narrow_in, narrow_out)))
-
-
-class NarrowedBlocks(AsItStands):
-    """A Narrowed whose operator takes an epilogue; what that reads is float32 still."""
-
-    name: ClassVar[str] = "NarrowedBlocks"
-    op: Narrowed
-
-    def __init__(self, op: Narrowed, inner: Blockwise) -> None:
-        self.op, self.inner = op, inner
-        self.epilogue = inner.epilogue                                                     # type: ignore[misc]
-
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish) -> list[Call]:
-        return self.op.over(self.inner.calls(self.op.wide(inputs), outputs, cpu, finish))
-
-
-@blockwise.register(Narrowed)
-def _(op: Narrowed) -> Blockwise | None:
-    inner = None if 0 in op.outputs else blockwise(op.op)
-    return None if inner is None else NarrowedBlocks(op, inner)
 
 
 def narrow(graph: Graph, cpu: Cpu, keep: Iterable[Value] = ()) -> Graph:
@@ -112,7 +46,7 @@ def _narrowed(index: Index, node: Node, cpu: Cpu) -> tuple[Node, list[Node]] | N
     calls = node.op.kernel(inputs, types, cpu)
 
     def fits(into: Mapping[int, str], out: Mapping[int, str]) -> bool:
-        return _streamed(calls, into, out) is not None
+        return over_narrow(calls, into, out) is not None
 
     into = {i: made.operands[0].dtype for i, made in sources.items() if fits({i: made.operands[0].dtype}, {})}
     out = {i: made.outputs[0].dtype for i, made in casts.items() if fits({}, {i: made.outputs[0].dtype})}
@@ -120,7 +54,8 @@ def _narrowed(index: Index, node: Node, cpu: Cpu) -> tuple[Node, list[Node]] | N
         return None
     operands = [sources[i].operands[0] if i in into else v for i, v in enumerate(node.inputs)]
     results = [casts[i].outputs[0] if i in out else v for i, v in enumerate(node.outputs)]
-    return Node(Narrowed(node.op, into, out), operands, results, node.origin), [casts[i] for i in out]
+    op = hosted(node.op).also(narrow_inputs=into, narrow_outputs=out)
+    return Node(op, operands, results, node.origin), [casts[i] for i in out]
 
 
 def _cast(node: Node | None, widens: bool) -> Node | None:

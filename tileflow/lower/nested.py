@@ -13,7 +13,7 @@ from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import In, Out
 from ..kernels.machine.guard import clear
 from ..memory.alignment import room
-from .row import Choice, Count, Cycle, Item, Lowered, Move, Operand, Place, Row, copy_row, moved
+from .row import Advance, Count, Cycle, Either, Item, Lowered, Operand, Place, Row, copy_row, moved
 
 LowerRegion = Callable[[Graph, str, Callable[[Value], "Place | None"], "dict[Value, Place]"], Lowered]
 WORDS = ("counter", "limit", "done", "index", "most", "going")
@@ -21,7 +21,7 @@ WORDS = ("counter", "limit", "done", "index", "most", "going")
 _keys = itertools.count()
 
 
-class Nested:
+class NestedRows:
     """A node with regions on its way to rows. A region's arena is scratch memory of the node, as are carried values and words.
 
     What a region reads lives until the node has run, for it is an operand; what it makes is gone then, but for the results.
@@ -55,7 +55,7 @@ class Nested:
                  **{("result", (which, k)): p for k, p in enumerate(results)}}
 
         def to(place: Place) -> Place:
-            own = tuple(Move(Count(m.count.key, to(m.count.word)), m.stride, m.ring, m.ahead) for m in place.moves)
+            own = tuple(Advance(Count(m.count.key, to(m.count.word)), m.stride, m.ring, m.ahead) for m in place.moves)
             home = homes.get(place.region)
             return Place(place.region, place.offset, own) if home is None else Place(home.region, home.offset + place.offset, home.moves + own)
         return moved(self.regions[i].rows, to)
@@ -75,13 +75,15 @@ class Nested:
         condition, *captures = [p for p in operands if p is not None]
         word = scratch["words"]
         first, second = (self.placed(i, captures, results, scratch["arena"]) for i in range(2))
-        return [self.row([cast(Var(0, "bool"), "int64")], [condition], [word]), Choice(word, (first, second), self.node)]
+        asked = self.row([cast(Var(0, "bool"), "int64")], [condition], [word])
+        return [asked, Either(word, (first, second), self.node)]
 
 
 class _Loop:
     """The rows of one loop."""
 
-    def __init__(self, nested: Nested, op: Turns, operands: Sequence[Place | None], results: Sequence[Place], scratch: Mapping[str, Place]) -> None:
+    def __init__(self, nested: NestedRows, op: Turns, operands: Sequence[Place | None], results: Sequence[Place],
+                 scratch: Mapping[str, Place]) -> None:
         self.nested, self.op, self.node = nested, op, nested.node
         self.turns, self.condition, *rest = operands
         self.operands = [p for p in rest if p is not None]
@@ -101,11 +103,11 @@ class _Loop:
     def _slot(self, i: int, ahead: int) -> Place:
         """Where a carried value lies: at the beginning of a turn, or (ahead) of the next."""
         at = self.scratch[f"carried {i}"]
-        return Place(at.region, at.offset, (*at.moves, Move(self.done, room(self.kept[i]), 2, ahead)))
+        return Place(at.region, at.offset, (*at.moves, Advance(self.done, room(self.kept[i]), 2, ahead)))
 
     def _slice(self, whole: Place, nbytes: int) -> Place:
         """What a turn reads or writes of an array."""
-        return Place(whole.region, whole.offset, (*whole.moves, Move(self.number, nbytes)))
+        return Place(whole.region, whole.offset, (*whole.moves, Advance(self.number, nbytes)))
 
     def _before(self) -> list[Item]:
         """Carried values into their slots, how many turns there will be, zeros where slices may be left out."""

@@ -12,7 +12,7 @@ from ..graph import Graph, Node, Region, Regional, TensorType, Value
 from ..graph.op import Types
 from ..graph.region import captured
 from ..host.form import HostOp, Packed
-from ..host.form import packed as packed_form
+from ..host.hosted import hosted
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call
 from ..program.program import Program
@@ -67,7 +67,7 @@ def _choose(program: Program, cpu: Cpu) -> list[tuple[Value, Packed, Readers]]:
     asked: list[tuple[Value, Packed, Readers]] = []
     layouts: dict[Value, list[tuple[Packed, Readers]]] = {}
     for node, outside in _everywhere(program.micro, {}):
-        packed = packed_form(node.op, [None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs], cpu)
+        packed = hosted(node.op).packing([v and v.type for v in node.inputs], [v.type for v in node.outputs], cpu)
         value = None if packed is None else node.inputs[packed.index]
         value = None if value is None else outside.get(value, value)
         if packed is None or value is None or value not in unchanging:
@@ -121,4 +121,4 @@ def _packed_node(node: Node, packed: Packed, crossing: Value) -> Node:
     """The node that reads the laid-out operand; its outputs are the old node's."""
     inputs = [*node.inputs, *([node.inputs[packed.index]] if packed.keeps else [])]
     inputs[packed.index] = crossing
-    return Node(packed.op, inputs, node.outputs, node.origin)
+    return Node(hosted(node.op).also(packed=packed), inputs, node.outputs, node.origin)

@@ -39,7 +39,7 @@ VERIFIED = False
 
 
 @dataclass(frozen=True)
-class Setting:
+class PassSetting:
     """What passes may ask.
 
     cpu: the path that kernels are chosen for.
@@ -61,7 +61,7 @@ class Pass:
     """From a graph to a graph; the given one stays as it is, and is given back where nothing is to be done."""
 
     name: str
-    run: Callable[[Graph, Setting], Graph]
+    run: Callable[[Graph, PassSetting], Graph]
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,10 @@ class ProgramPass:
     """From a program to a program."""
 
     name: str
-    run: Callable[[Program, Setting], Program]
+    run: Callable[[Program, PassSetting], Program]
 
 
-def _pools(graph: Graph, setting: Setting) -> Graph:
+def _pools(graph: Graph, setting: PassSetting) -> Graph:
     pooled = fuse_pools(graph, setting.cpu, setting.wanted)
     return graph if pooled is graph else fuse_epilogues(pooled, setting.wanted)
 
@@ -110,7 +110,7 @@ WATCHED: tuple[Pass, ...] = (Pass("judge", lambda g, s: judged(g)),)
 """In place of `FUSION` where the first operator that makes NaN or an infinity is wanted; parts that write are fused as ever."""
 
 
-def through(graph: Graph, passes: Iterable[Pass], setting: Setting) -> Graph:
+def through(graph: Graph, passes: Iterable[Pass], setting: PassSetting) -> Graph:
     """The graph after the passes; the given one is not changed, and regions are left alone."""
     for step in passes:
         began = time.perf_counter()
@@ -120,7 +120,7 @@ def through(graph: Graph, passes: Iterable[Pass], setting: Setting) -> Graph:
     return graph
 
 
-def host_program(program: Program, setting: Setting, passes: Sequence[ProgramPass] = PROGRAM) -> Program:
+def host_program(program: Program, setting: PassSetting, passes: Sequence[ProgramPass] = PROGRAM) -> Program:
     """The program as the host likes to compute it: all but the fusion of its parts. The given one stays as it is."""
     program = host_form(program, setting)
     for step in passes:
@@ -133,7 +133,7 @@ def host_program(program: Program, setting: Setting, passes: Sequence[ProgramPas
     return program
 
 
-def host_form(program: Program, setting: Setting) -> Program:
+def host_form(program: Program, setting: PassSetting) -> Program:
     """The program with every part in its `FORM`."""
     setting = replace(setting, wanted=[*program.links.values(), *([program.loss] if program.loss else [])])
     prologue = program.parts["prologue"]
@@ -141,12 +141,13 @@ def host_form(program: Program, setting: Setting) -> Program:
                                for name, graph in program.parts.items()})
 
 
-def formed(graph: Graph, setting: Setting) -> Graph:
+def formed(graph: Graph, setting: PassSetting) -> Graph:
     """The graph, and what is in its regions, in the host's form."""
     return with_inside(through(graph, FORM, setting), partial(formed, setting=replace(setting, outside=None)))
 
 
-def part_forms(program: Program, setting: Setting, watched: bool = False) -> tuple[dict[str, Graph], dict[str, Graph]]:
+def part_forms(program: Program, setting: PassSetting,
+               watched: bool = False) -> tuple[dict[str, Graph], dict[str, Graph]]:
     """By part of the host's program, the graph that becomes rows; and by part that is done whole or not at all, the check that may refuse it."""
     whole, given = atomic(program.schedule), set(program.outputs)
     forms, checks = {}, {}
@@ -160,7 +161,7 @@ def part_forms(program: Program, setting: Setting, watched: bool = False) -> tup
     return forms, checks
 
 
-def fused(graph: Graph, setting: Setting, watched: bool = False) -> Graph:
+def fused(graph: Graph, setting: PassSetting, watched: bool = False) -> Graph:
     """The graph with operators put together that run as one, in its regions first. watched: every operator is looked at, so none is put together
     but in a part that writes."""
     inner = replace(setting, wanted=(), writes=False)
@@ -168,7 +169,7 @@ def fused(graph: Graph, setting: Setting, watched: bool = False) -> Graph:
     return through(graph, WATCHED if watched and not setting.writes else FUSION, setting)
 
 
-def fused_region(graph: Graph, setting: Setting, watched: bool) -> Graph:
+def fused_region(graph: Graph, setting: PassSetting, watched: bool) -> Graph:
     """What is in a region likewise; there nothing is judged."""
     graph = with_inside(graph, partial(fused_region, setting=setting, watched=watched))
     return graph if watched else through(graph, FUSION, setting)
@@ -180,7 +181,7 @@ def _rematerialised(program: Program) -> Program:
     return program.with_parts({name: rematerialise(graph, {*linked, *program.kept(name)}) for name, graph in program.parts.items()})
 
 
-def _count(setting: Setting, name: str, began: float) -> None:
+def _count(setting: PassSetting, name: str, began: float) -> None:
     setting.seconds[name] = setting.seconds.get(name, 0.0) + time.perf_counter() - began
 
 

@@ -29,7 +29,7 @@ from ..program.schedule import (
     widest,
 )
 from .memory import side_by_side
-from .passes import Setting, host_program, part_forms
+from .passes import PassSetting, host_program, part_forms
 from .row import Lowered, Place
 from .rows import lower
 from .tasks import Task, beside, tasks, turns
@@ -140,7 +140,7 @@ def make_plan(program: Program, workers: int, precision: str = "highest", detect
     detect_anomaly: the first operator that makes NaN or an infinity fails (see `lower.anomaly`).
     """
     with cpu.precision(precision):
-        setting = Setting(cpu.current())
+        setting = PassSetting(cpu.current())
         program = host_program(program, setting)
         program = replace(program, schedule=in_one_memory(program.schedule))
         return _choose(program, part_forms(program, setting, detect_anomaly), workers, setting)
@@ -150,7 +150,7 @@ Forms = tuple[Mapping[str, Graph], Mapping[str, Graph]]
 """By part, the graphs that become rows, and those of what refuses beforehand."""
 
 
-def _choose(program: Program, forms: Forms, workers: int, setting: Setting) -> Plan:
+def _choose(program: Program, forms: Forms, workers: int, setting: PassSetting) -> Plan:
     """With lanes for micro-batches side by side, if there is memory for them."""
     lanes = 1 if program.ordered else min(workers, widest(program.schedule))
     if lanes > 1:
@@ -199,7 +199,7 @@ def _stashes(program: Program, steps: Steps) -> tuple[dict[Value, int], dict[Val
     return deepest, own
 
 
-def _lower(program: Program, forms: Forms, lanes: int, workers: int, setting: Setting) -> Plan:
+def _lower(program: Program, forms: Forms, lanes: int, workers: int, setting: PassSetting) -> Plan:
     """Rows of all parts. A lane runs its micro-batch alone; everything else may run over all workers and needs their scratch."""
     steps = in_waves(program.schedule, lanes)
     guarded, flying = atomic(steps), _flying(program, steps)

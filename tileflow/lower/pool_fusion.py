@@ -4,44 +4,12 @@ The product itself then is never written to memory. Bits never change: kernels r
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import ClassVar
+from collections.abc import Iterable
 
-import numpy as np
-
-from ..graph import Graph, Index, Node, Op, TensorType, Value
-from ..graph.op import Types
-from ..host.form import Blockwise, Finish, blockwise, pooling
+from ..graph import Graph, Index, Node, Value
+from ..host.form import Pooled, pooling
+from ..host.hosted import hosted
 from ..kernels.isa.cpu import Cpu
-from ..kernels.machine.call import Call
-from ..kernels.pool.planes import Pooling
-
-
-class Pooled(Blockwise):
-    """The operator `reader` over the planes of `product`, of type `whole`. Made by `fuse_pools` only, after the fork of the street.
-
-    Inputs: those of the product. Outputs: those of the reader.
-    """
-
-    name: ClassVar[str] = "Pooled"
-    epilogue: ClassVar[int | None] = 1
-
-    def __init__(self, product: Blockwise, reader: Op, whole: TensorType, inputs: int, how: Pooling) -> None:
-        self.product, self.reader, self.whole, self.inputs, self.how = product, reader, whole, inputs, how
-
-    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
-        return self.reader.infer(*self.product.infer(*types[:self.inputs]))
-
-    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
-        return self.reader.reference(*self.product.reference(*inputs[:self.inputs]))
-
-    def calls(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu, finish: Finish) -> list[Call]:
-        how = replace(self.how, then=finish.epilogue)
-        return self.product.calls(inputs[:self.inputs], (self.whole,), cpu, replace(finish, epilogue=None, pooling=how))
-
-    def __str__(self) -> str:
-        return f"{self.product} then {self.reader}"
 
 
 def fuse_pools(graph: Graph, cpu: Cpu, keep: Iterable[Value] = ()) -> Graph:
@@ -66,10 +34,9 @@ def fuse_pools(graph: Graph, cpu: Cpu, keep: Iterable[Value] = ()) -> Graph:
 
 def _joined(product: Node, reader: Node, cpu: Cpu) -> Node | None:
     """The two as one node; None where one of them has no such form or it does not pay."""
-    whole = product.outputs[0]
-    how = pooling(reader.op, [whole.type], [v.type for v in reader.outputs])
-    form = None if how is None else blockwise(product.op)
-    if how is None or form is None or not form.pools([None if v is None else v.type for v in product.inputs], [whole.type], cpu):
+    how = pooling(reader.op, [product.outputs[0].type], [v.type for v in reader.outputs])
+    host = hosted(product.op)
+    if how is None or not host.pools([v and v.type for v in product.inputs], cpu):
         return None
-    op = Pooled(form, reader.op, whole.type, len(product.inputs), how)
+    op = host.also(pooled=Pooled(reader.op, how))
     return Node(op, product.inputs, reader.outputs, product.origin.merged(reader.origin))

@@ -19,7 +19,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Move:
+class Advance:
     """What is added to an address: ((count + ahead) % ring) * stride."""
 
     count: Count
@@ -39,7 +39,7 @@ class Place:
 
     region: tuple[str, Any]
     offset: int = 0
-    moves: tuple[Move, ...] = ()
+    moves: tuple[Advance, ...] = ()
 
     def at(self, offset: int) -> Place:
         return replace(self, offset=self.offset + offset)
@@ -69,7 +69,7 @@ class Row:
 
 
 @dataclass
-class Choice:
+class Either:
     """The rows of one of two branches: of the first where the word is 1, of the second where it is 0."""
 
     word: Place
@@ -95,7 +95,7 @@ class Cycle:
     node: Node
 
 
-Item = Row | Choice | Cycle
+Item = Row | Either | Cycle
 
 
 def every_row(items: Iterable[Item]) -> Iterator[Row]:
@@ -103,7 +103,7 @@ def every_row(items: Iterable[Item]) -> Iterator[Row]:
     for item in items:
         if isinstance(item, Row):
             yield item
-        elif isinstance(item, Choice):
+        elif isinstance(item, Either):
             for branch in item.branches:
                 yield from every_row(branch)
         else:
@@ -116,9 +116,9 @@ def moved(items: Iterable[Item], to: Callable[[Place], Place]) -> list[Item]:
     for item in items:
         if isinstance(item, Row):
             result.append(replace(item, args=[replace(a, place=to(a.place)) if isinstance(a, Operand) else a for a in item.args]))
-        elif isinstance(item, Choice):
+        elif isinstance(item, Either):
             first, second = (moved(branch, to) for branch in item.branches)
-            result.append(Choice(to(item.word), (first, second), item.node))
+            result.append(Either(to(item.word), (first, second), item.node))
         else:
             counts = [(Count(count.key, to(count.word)), step) for count, step in item.counts]
             result.append(Cycle(to(item.counter), to(item.limit), [(to(word), n) for word, n in item.start], counts,

@@ -18,7 +18,7 @@ from ..kernels.machine.leaf import Numbers
 from ..memory.alignment import room
 from ..memory.arena import Arena, Interval
 from .memory import MOST_ROOM, side_by_side
-from .nested import Nested
+from .nested import NestedRows
 from .row import Item, Lowered, Operand, Place, Row, copy_row
 
 PlaceOf = Callable[[Value], Place | None]
@@ -48,7 +48,7 @@ class _Lowering:
         self.keep, self.direct, self.together, self.stash = keep, direct, together, stash
         self.root: dict[Value, Value] = {}
         self.rows: list[tuple[Node, list[Call]]] = []
-        self.nested: dict[int, Nested] = {}
+        self.nested: dict[int, NestedRows] = {}
         """Of nodes with regions, by their place among the rows."""
 
     def run(self) -> Lowered:
@@ -58,7 +58,8 @@ class _Lowering:
                 assert viewed is not None
                 self.root[node.outputs[0]] = self.root.get(viewed, viewed)
             elif node.op.regions:
-                self.nested[len(self.rows)] = Nested(node, f"{self.arena_name}/{len(self.rows)}", self._region, self.cpu)
+                name = f"{self.arena_name}/{len(self.rows)}"
+                self.nested[len(self.rows)] = NestedRows(node, name, self._region, self.cpu)
                 self.rows.append((node, []))
             else:
                 calls = node.op.kernel([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs], self.cpu)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..graph import Graph, Node, Origin, TensorType, Value
 from ..graph.op import Types
-from ..host.form import Form, HostOp, channels_last, takes_halves
+from ..host.form import ChannelsLast, HostOp, channels_last, takes_halves
 from ..kernels.elementwise.expr import Expr, Var, cast
 from ..kernels.elementwise.loops import elementwise_call
 from ..kernels.isa.cpu import Cpu
@@ -48,9 +48,9 @@ class Rounded(HostOp):
 
 
 @channels_last.register(Rounded)
-def _(op: Rounded, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Form | None:
+def _(op: Rounded, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> ChannelsLast | None:
     """Any order of the axes will do."""
-    return Form(op, (True,), (True,)) if outputs[0].rank >= 3 else None
+    return ChannelsLast(op, (True,), (True,)) if outputs[0].rank >= 3 else None
 
 
 def widen(graph: Graph, cpu: Cpu) -> Graph:

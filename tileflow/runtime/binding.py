@@ -11,7 +11,7 @@ import numpy as np
 
 from ..kernels.machine.call import Micro, Position, Seed
 from ..kernels.machine.leaf import Numbers, scalar_word
-from ..lower.row import Choice, Count, Cycle, Item, Operand, Place, Row
+from ..lower.row import Count, Cycle, Either, Item, Operand, Place, Row
 from ..memory.alignment import blocks
 from ..program.schedule import Counter
 
@@ -56,7 +56,7 @@ def bind_items(items: Sequence[Item], resolve: Resolve, settled: Callable[[Place
             result += gather(bind([item for item in run if isinstance(item, Row)], resolve, settled))
             continue
         for item in run:
-            if isinstance(item, Choice):
+            if isinstance(item, Either):
                 result.append(BoundChoice(item, [bind_items(branch, resolve, settled, gather) for branch in item.branches]))
             elif isinstance(item, Cycle):
                 before, body, after = (bind_items(part, resolve, settled, gather) for part in (item.before, item.body, item.after))
@@ -68,7 +68,7 @@ def bind_items(items: Sequence[Item], resolve: Resolve, settled: Callable[[Place
 class BoundChoice:
     """A choice with bound rows."""
 
-    item: Choice
+    item: Either
     branches: list[list[BoundItem]]
 
 
