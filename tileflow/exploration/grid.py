@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from ..options.kinds import Choice, Range
 from ..options.kinds import Integer as Whole
 from ..options.options import Options, declarations
-from ..options.uses import AXES, OF_MACHINE_ALONE, check_use, for_training
+from ..options.uses import AXES, check_use, for_training
 from ..system.errors import OptionError
 from ..system.text import shown
 
@@ -139,10 +139,3 @@ def check_effects(given: Sequence[str], found: Sequence[Setting], command: bool 
         else:
             if refused is not None:
                 raise refused
-
-
-def program_key(setting: Setting, bytes_per_ipu: Callable[[Options], int]) -> tuple[Any, ...]:
-    """What the compiled program follows from: settings of equal keys share it. Automatic stages keep a bound of the machine's."""
-    options = setting.options
-    told = tuple(repr(getattr(options, name)) for name in declarations() if name not in OF_MACHINE_ALONE)
-    return setting.training, told, bytes_per_ipu(options) if options.strategy != "none" else 0
