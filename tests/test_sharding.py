@@ -21,7 +21,7 @@ from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import TileProgram, analyze
 from tileflow.tiles.plans.plan import TileOptions
 from tileflow.tiles.system.links import collective
-from tileflow.tiles.system.sharding import SHARDED_FROM, Piece, share, shared_out
+from tileflow.tiles.system.sharding import SHARDED_FROM, ShareMove, share, shared_out
 from tileflow.tiles.system.streaming import streaming_cycles
 
 SMALL = chip("gc200").variant(name="small", tiles=16)
@@ -158,7 +158,7 @@ def _run(graph: Graph, given: dict[str, np.ndarray], replica: int = 0) -> dict[s
     """New states by name, with Pieces as a replica takes them; what a replica puts together stays its share."""
     values: dict[Any, Any] = {s.input: given[s.name] for s in graph.states} | dict(graph.constants)
     for node in graph.nodes:
-        if isinstance(node.op, Piece):
+        if isinstance(node.op, ShareMove):
             source = values[node.inputs[0]]
             values[node.outputs[0]] = source if node.outputs[0].type.size > source.size else _part(source, node.outputs[0].type, replica)
             continue

@@ -12,7 +12,7 @@ from ..tiles.system.ipus import counts
 from .found import Exploration, ExplorationInterrupted, made
 from .grid import Setting
 from .point import FAILED, FITS, OUT_OF_MEMORY, Point
-from .search import Outcome, Progress, Search, Settings, program_key
+from .search import Outcome, Planner, Progress, Search, program_key
 
 Make = Callable[[bool, Options], Compilation]
 """Compiles the model, for training or for inference."""
@@ -53,7 +53,7 @@ def _run(search: Search[Point], settings: Sequence[Setting], make: Make, so_far:
     for i, setting in enumerate(settings):
         groups.setdefault((setting.training, program_key(setting.options)), []).append(i)
     for (training, _), members in groups.items():
-        model = Settings(partial(make, training))                         # so that one program at a time is held
+        model = Planner(partial(make, training))                          # so that one program at a time is held
         for i in members:
             search.points[i] = _point(settings[i], model.tried(settings[i].options))
             if search.progress is not None:

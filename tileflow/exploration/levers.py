@@ -17,7 +17,7 @@ from ..tiles.program.schedule import layer_of
 from ..tiles.system.ipus import counts
 from ..tiles.system.locations import GROUPS, group_of
 from ..tiles.tiled import Changes, Lever, TileProgram
-from .search import Search, Settings
+from .search import Planner, Search
 
 PROPORTIONS = (0.4, 0.3, 0.2, 0.15, 0.1, 0.05, 0.02, 0.0)
 HIGHER = (1.0, 0.8)
@@ -33,7 +33,7 @@ IO_TILES = 32
 MOST_DOUBLINGS = 3
 
 
-def find_levers(tiled: TileProgram, model: Settings) -> list[Lever]:
+def find_levers(tiled: TileProgram, model: Planner) -> list[Lever]:
     """Levers in order of use: those that make the program fit first, those that take the fewest cycles of all their IPUs per sample first; then
     those that come closest. What saves nothing is left out. Of a program that fits, those that make it faster or smaller and leave it fitting.
 
@@ -54,7 +54,7 @@ def find_levers(tiled: TileProgram, model: Settings) -> list[Lever]:
 class _Levers(Search[Lever | None]):
     """What can be tried on a program; None is what cannot be done."""
 
-    def __init__(self, tiled: TileProgram, model: Settings) -> None:
+    def __init__(self, tiled: TileProgram, model: Planner) -> None:
         super().__init__()
         self.model, self.tiled, self.options, self.program = model, tiled, tiled.options, tiled.program
         self.bytes = int(tiled.peak.max(initial=0))

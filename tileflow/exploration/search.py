@@ -75,7 +75,7 @@ class Outcome:
         return said
 
 
-class Settings:
+class Planner:
     """One model with these settings or those. Settings that differ in options of the machine alone share a program; besides the program
     that was there at the beginning only the last one is held.
 

@@ -18,7 +18,7 @@ from ..system.text import one_line
 from ..tiles.machine import TileProgram
 from .levers import find_levers
 from .planning import analyzed, check_machine, check_patterns, machine, tile_options, write_plans
-from .search import Maker, Progress, Settings
+from .search import Maker, Planner, Progress
 from .tune import EVALUATIONS, PROPORTIONS, TunePoint, tune_available_memory
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def compile_tiles(compilation: Compilation, options: Options, *, model: str = ""
 
 def _let_find(tiled: TileProgram, compilation: Compilation, options: Options, made: Maker) -> None:
     """A planned program finds its levers among settings of its model."""
-    tiled.find = lambda tiled: find_levers(tiled, Settings(made, options, compilation))
+    tiled.find = lambda tiled: find_levers(tiled, Planner(made, options, compilation))
 
 
 def _finished(compilation: Compilation, tiled: TileProgram, model: str, folder: str | os.PathLike[str] | None, points: Any,

@@ -27,7 +27,7 @@ from .plans.planner import PlanCache, by_name
 from .plans.spread import on_device
 from .program.order import weight_by_weight
 from .program.recompute import recomputed
-from .program.schedule import Entry, Storage, entries_of, schedule
+from .program.schedule import ScheduledNode, Storage, entries_of, schedule
 from .program.turns import counted
 from .system.ipus import Ipu, Links, Placed, Places, Streaming, worst_of
 from .system.links import collective, waits
@@ -79,7 +79,7 @@ class _Analysis:
         self.chip = chip = computing(chip, options.num_io_tiles)
         self.known = {v: float(a.item()) for graph in program.graphs for v, a in graph.constants.items() if a.size == 1 and a.dtype.kind in "fiu"}
         """Numbers that are known before the program runs."""
-        self.entries: list[Entry] = entries_of(program)
+        self.entries: list[ScheduledNode] = entries_of(program)
         self.works = [self.work(e.node) for e in self.entries]
         self.made = schedule(program, self.works, options.precision)
         offload(program, self.made, {g: OffChip(options.min_elements_off_chip.get(g, OFF_CHIP_FROM)) for g in GROUPS

@@ -14,7 +14,7 @@ from .hardware.chip import Chip
 from .hardware.io import HostIO, Transfer
 from .placing.memory import Memory, holdings
 from .plans.plan import Phases, TileOptions, TileStep
-from .program.schedule import Schedule
+from .program.schedule import MemorySchedule
 from .system.ipus import Ipu, Links, Streaming, worst_of
 from .system.links import Collective
 from .system.locations import GROUPS, group_of
@@ -96,7 +96,7 @@ class TileProgram:
     transfers: list[Transfer]
     streaming_cycles: int
     peak_step: np.ndarray
-    memory_schedule: Schedule
+    memory_schedule: MemorySchedule
     rearranged: list[int]
     ipus: list[Ipu] = field(default_factory=list)
     """Of a program in stages: each IPU; memory above is the worst one's."""
