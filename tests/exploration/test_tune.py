@@ -21,14 +21,13 @@ from tile_programs import program
 
 import tileflow
 from tileflow import cli
-from tileflow.exploration import simulate
-from tileflow.exploration.simulate import write_plans
+from tileflow.exploration import planning, simulate, tune
+from tileflow.exploration.planning import write_plans
 from tileflow.graph.work import Contraction
 from tileflow.options.options import Options
 from tileflow.report import _write
 from tileflow.runtime.progress import TuneBar
 from tileflow.system.errors import DataError, OptionError, OutOfTileMemoryError, TileflowError
-from tileflow.tiles import tune
 from tileflow.tiles.hardware.chip import CHIPS
 from tileflow.tiles.plans.plan import OpPlan, Phases, TileOptions, TileStep
 
@@ -80,7 +79,7 @@ def share(options: TileOptions, name: str) -> float:
 def test_the_sweep_is_enough_where_all_fits():
     machine = Machine([[100, 50, 20, 10], [80, 40, 20, 20]], [0, 0])
     found = machine.search()
-    assert (found.best.label, found.best.per_op, found.proportions) == ("1", {}, {"*": 1.0})
+    assert (found.best.label, found.best.per_op, found.best.proportions) == ("1", {}, {"*": 1.0})
     assert machine.calls == len(GRID)
 
 
@@ -89,7 +88,7 @@ def test_one_operator_is_lowered_where_one_is_too_much():
     found = machine.search()
     assert found.best.fits
     assert found.tiled.cycles_per_update == found.best.cycles == machine.optimum()
-    assert found.proportions == {"layer0/fc": 0.25, "*": 1.0}
+    assert found.best.proportions == {"layer0/fc": 0.25, "*": 1.0}
 
 
 def test_where_nothing_fits_the_least_memory_is_taken():
@@ -108,7 +107,7 @@ def test_the_search_finds_the_optimum_of_random_machines():
         assert found.best.fits == (best is not None)
         if best is not None:
             assert found.best.cycles == best
-            assert found.best.rank == min(p.rank for p in found.points)
+            assert found.best.rank == min(p.rank for p in found.points.values())
         again = Machine(speed, machine.live).search()
         assert (again.points, again.best) == (found.points, found.best)
 
@@ -125,8 +124,8 @@ def test_the_search_is_bounded_and_tells_how_far_it_is():
 def test_proportions_given_by_name_stay():
     machine = Machine([[100, 50, 20, 10], [80, 40, 20, 10]], [600, 0])
     found = machine.search(options=TileOptions(per_op={"layer1*": 0.25}))
-    assert all(p.per_op["layer1*"] == 0.25 for p in found.points)
-    assert found.proportions == {"layer1*": 0.25, "*": 0.25}
+    assert all(p.per_op["layer1*"] == 0.25 for p in found.points.values())
+    assert found.best.proportions == {"layer1*": 0.25, "*": 0.25}
 
 
 def test_a_name_is_its_own_pattern():
@@ -309,9 +308,9 @@ def test_errors_are_one_sentence(capsys, tmp_path, words, says):
 
 
 def test_proportions_by_ipu():
-    assert simulate.tile_options(Options(available_memory_proportion={"IPU0": 0.2, "fc*": 0.1})).available_memory_proportion == 0.2
+    assert planning.tile_options(Options(available_memory_proportion={"IPU0": 0.2, "fc*": 0.1})).available_memory_proportion == 0.2
     with pytest.raises(OptionError, match="names IPU1, but the program runs on one IPU"):
-        simulate.tile_options(Options(available_memory_proportion={"IPU1": 0.2}))
+        planning.tile_options(Options(available_memory_proportion={"IPU1": 0.2}))
 
 
 # ---- several IPUs
@@ -331,11 +330,11 @@ def test_each_ipu_gets_the_proportion_that_is_best_for_it():
     machine, grid = tight(0.75, **STAGED), (0.02, 0.1, 0.3)
     compiled: Any = tileflow.compile(MODEL, machine=machine, allow_out_of_memory=True, **STAGED)
     options = Options(machine=machine, **{k: v for k, v in STAGED.items() if k != "training"})
-    found = simulate.tune(compiled, options, proportions=grid, evaluations=1)
+    found = simulate.tune(compiled, options, proportions=grid, evaluations=1, made=lambda _: compiled)
     combinations = []
     for shares in itertools.product(grid, repeat=2):
         per_ipu = dict(zip(("IPU0", "IPU1"), shares, strict=True))
-        tried = simulate.analyzed(compiled, options.clone(available_memory_proportion={**per_ipu, "*": 0.6}))
+        tried = planning.analyzed(compiled, options.clone(available_memory_proportion={**per_ipu, "*": 0.6}))
         combinations.append((not tried.fits, tried.cycles_per_update))
     assert min(combinations) == (False, found.best.cycles)
     by_ipu = [p for p in found.points if p.per_ipu]

@@ -1,6 +1,7 @@
 """Layers, functions and losses against PyTorch's of the same name and arguments: values and gradients, in float64, by the operators' references."""
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from tileflow import nn
 from tileflow.graph import Graph, State, TensorType, Value, type_of, verify
 from tileflow.importers.onnx import Form, graph_model, import_graph, wrap_model
 from tileflow.nn import functional as F
+from tileflow.nn.layers.activation import Activation
 from tileflow.nn.trace import Trace, recording
 from tileflow.passes.autograd import gradients
 
@@ -369,6 +371,24 @@ def test_alpha_dropout_keeps_mean_and_variance() -> None:
         y, = recorded(lambda t, function=function: function(t, 0.3, training=True), [x])[0]
         assert 0.28 < np.unique(y.round(9), return_counts=True)[1].max() / y.size < 0.32          # what is dropped is one number
         assert (y.mean(), y.var()) == pytest.approx((0, 1), abs=0.02)
+
+
+def test_activations_take_what_their_functions_take() -> None:
+    """A layer's arguments are its function's, with the same defaults where both have one; its formula is the function's."""
+    layers = [c for c in vars(nn).values() if isinstance(c, type) and issubclass(c, Activation) and c is not nn.PReLU]
+    assert len(layers) > 20
+    for layer in layers:
+        told, taken = inspect.signature(layer).parameters, inspect.signature(layer._function).parameters
+        assert [name for name in told if name != "inplace"] == [*taken][1:], layer
+        both = [name for name in [*taken][1:] if taken[name].default is not inspect.Parameter.empty]
+        assert [told[name].default for name in both] == [taken[name].default for name in both], layer
+        assert layer.__doc__ == layer._function.__doc__
+
+    class Mine(nn.GELU):
+        """Somebody's own."""
+
+    assert Mine("tanh").approximate == "tanh"
+    assert Mine.__doc__ == "Somebody's own."
 
 
 def test_lists_and_dicts_of_parameters() -> None:

@@ -93,7 +93,7 @@ def test_arrows_that_may_exist(part: str):
 
 
 FLOORS_OF_TILES = ["hardware", "plans", "program", "placing", "system"]
-"""The folders of the tile machine, each built on those before it; what lies beside them (`analyze`, levers, tuning) stands on all."""
+"""The folders of the tile machine, each built on those before it; what lies beside them (`analyze`, limits) stands on all."""
 
 
 @pytest.mark.parametrize("folder", FLOORS_OF_TILES)

@@ -13,7 +13,7 @@ import pytest
 
 import tileflow
 from tileflow import report
-from tileflow.exploration import simulate
+from tileflow.exploration import planning
 from tileflow.options.options import read_options_file
 from tileflow.runtime.checkpoint import load_tensors
 from tileflow.runtime.data import open_data
@@ -42,7 +42,7 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "a table": ("d.csv", open_data), "an archive": ("d.npz", open_data), "an array": ("d.npy", open_data),
     "IDX": ("train-images.idx3-ubyte", open_data), "packed IDX": ("train-images.idx3-ubyte.gz", open_data),
     "a checkpoint": ("checkpoint.safetensors", load_tensors), "options": ("run.toml", read_options_file), "a chip": ("chip.toml", Chip.load),
-    "plans": ("plans.json", simulate.read_plans), "a report": ("report.json", report.load), "a model": ("m.onnx", tileflow.load),
+    "plans": ("plans.json", planning.read_plans), "a report": ("report.json", report.load), "a model": ("m.onnx", tileflow.load),
 }
 
 

@@ -1,6 +1,7 @@
 """The tile machine on whole programs: costs add up, everything is placed, levers do what they say."""
 from __future__ import annotations
 
+import functools
 import json
 import math
 import sys
@@ -16,8 +17,8 @@ from operators import OPS, declared, examples, f
 from samples import Case
 from tile_models import PROGRAMS, Mixer, Residual, alone, build, lenet, mlp
 
-import tileflow.nn as nn
-from tileflow import exact
+import tileflow
+from tileflow import exact, nn
 from tileflow.exact.boxes import parts_of
 from tileflow.graph import Op, verify
 from tileflow.graph.work import Gather, Scatter
@@ -25,7 +26,6 @@ from tileflow.optim import Adam
 from tileflow.program.program import Program
 from tileflow.system.errors import OutOfTileMemoryError
 from tileflow.tiles.hardware.chip import chip
-from tileflow.tiles.levers import changed
 from tileflow.tiles.limits import bisect, largest_square_matmul, square_matmul
 from tileflow.tiles.machine import TileProgram, analyze
 from tileflow.tiles.plans.plan import Phases, TileOptions
@@ -255,16 +255,25 @@ def test_hints_and_groups() -> None:
     assert len(tiles) == first.plan.tiles + second.plan.tiles
 
 
-def oversized() -> TileProgram:
-    return analyze(build(mlp(1024, 2048, 1000), (64, 1024), optimizer=Adam(), accumulation=2), chip("gc200").variant(name="tiny", tiles=64))
+TOO_LARGE: dict[str, Any] = {"training": True, "optimizer": "adam", "gradient_accumulation": 2,
+                             "machine": chip("gc200").variant(name="tiny", tiles=64)}
+
+
+def compiled(net: nn.Module, *shape: int, **given: Any) -> Any:
+    return tileflow.compile(net, inputs=[shape], allow_out_of_memory=True, **given)
+
+
+@functools.cache
+def oversized() -> Any:
+    return compiled(mlp(1024, 2048, 1000), 64, 1024, **TOO_LARGE)
 
 
 def test_out_of_memory_is_a_result_first_and_then_one_error() -> None:
-    tiled = oversized()
+    found, tiled = oversized(), oversized().tiled
     assert not tiled.fits
     assert any("Tile" in sentence for sentence in tiled.infeasible)
     with pytest.raises(OutOfTileMemoryError) as caught:
-        tiled.require_fit()
+        found.require_fit()
     error = caught.value
     assert (error.tile, error.demand, error.bound) == (tiled.worst_tile, int(tiled.peak.max()), 638_976)
     assert 1 <= len(error.contributors) <= 5
@@ -279,43 +288,46 @@ def test_out_of_memory_is_a_result_first_and_then_one_error() -> None:
 
 
 def test_contributors_are_the_bytes_of_the_tile() -> None:
-    tiled = oversized()
+    tiled = oversized().tiled
     for tile in (tiled.worst_tile, 5):
         code = int(tiled.categories["code"][tile])
         assert sum(c.nbytes for c in tiled.contributors(tile)) == int(tiled.peak[tile]) - code
 
 
 def test_levers_are_measured() -> None:
-    tiled = oversized()
+    tiled = oversized().tiled
     levers = tiled.levers()
     assert tiled.levers() is levers
     assert {lever.name.split()[0] for lever in levers} >= {"optimizer_off_chip", "machine_precision"}
     for lever in levers:
-        assert lever.ipus == 1, "without its model a program cannot be cut into stages"
-        options = changed(tiled.options, lever.changes)
-        assert options is not None
-        again = analyze(tiled.program, tiled.chip, options)
+        again = compiled(mlp(1024, 2048, 1000), lever.changes.get("micro_batch_size", 64), 1024, **{**TOO_LARGE, **lever.changes}).tiled
         assert (int(again.peak.max()), again.cycles_per_update, again.fits) == (lever.bytes, lever.cycles, lever.fits)
         assert lever.bytes < tiled.peak.max()
     assert [lever.fits for lever in levers] == sorted((lever.fits for lever in levers), reverse=True)
 
 
 def test_a_lever_that_helps_is_named_with_its_price() -> None:
-    program = build(Mixer(6, 64, 64), (32, 64, 64), accumulation=2)
-    narrow = SMALL.variant(bytes_per_tile=int(analyze(program, SMALL).peak.max() * 0.95))
-    tiled = analyze(program, narrow)
+    given: dict[str, Any] = {"training": True, "gradient_accumulation": 2}
+    roomy = compiled(Mixer(6, 64, 64), 32, 64, 64, machine=SMALL, **given)
+    narrow = SMALL.variant(bytes_per_tile=int(roomy.tiled.peak.max() * 0.95))
+    found = compiled(Mixer(6, 64, 64), 32, 64, 64, machine=narrow, **given)
     with pytest.raises(OutOfTileMemoryError, match=r"it fits, with [\d,]+ bytes on the worst tile and [\d.]+% (more|fewer) cycles per sample"):
-        tiled.require_fit()
-    best = tiled.levers()[0]
+        found.require_fit()
+    best = found.tiled.levers()[0]
     assert best.fits
-    again = tiled.again(best.changes)
-    assert again is not None
+    rows = best.changes.get("micro_batch_size", 32)
+    again = compiled(Mixer(6, 64, 64), rows, 64, 64, **{**given, "machine": narrow, **best.changes})
     assert again.require_fit() is again
 
 
-def test_a_program_that_fits_is_itself() -> None:
+def test_nobody_looks_for_levers_of_a_program_of_no_model() -> None:
     tiled = analyze(PROGRAMS["mlp inference"](), GC200)
-    assert tiled.require_fit() is tiled
+    assert (tiled.levers(), tiled.tried) == ([], None)
+
+
+def test_a_program_that_fits_is_itself() -> None:
+    found = compiled(mlp(64, 8), 16, 64, machine=GC200)
+    assert found.require_fit() is found
 
 
 def test_nothing_to_do() -> None:

@@ -12,7 +12,7 @@ import tileflow.ops  # noqa: F401   (registers the operators)
 from tileflow.exact.boxes import parts_of, region, slices
 from tileflow.graph.work import Axis, Operand, Reduce, Window, Work, map_work
 from tileflow.tiles.hardware.chip import chip
-from tileflow.tiles.plans.mapping import Cut, Mapping, axis_step, linear, owned, slab
+from tileflow.tiles.plans.mapping import DimensionCut, Mapping, axis_step, linear, owned, slab
 from tileflow.tiles.plans.plan import OpPlan, Phases
 from tileflow.tiles.plans.spread import plan_spread
 
@@ -104,7 +104,7 @@ def test_views_stay_where_they_are(old: tuple[int, ...], new: tuple[int, ...], p
     stride, cuts = 1, []
     for size, n in zip(reversed(old), reversed(counts), strict=True):
         n = min(n, size)
-        cuts.append(Cut(size, axis_step(size, n), ((n, stride),)))
+        cuts.append(DimensionCut(size, axis_step(size, n), ((n, stride),)))
         stride *= n
     mapping = Mapping(tuple(reversed(cuts)), 24, 5)
     viewed = mapping.reshaped(new)
@@ -116,7 +116,7 @@ def test_views_stay_where_they_are(old: tuple[int, ...], new: tuple[int, ...], p
 
 
 def test_rows_of_a_batch_keep_their_place_through_a_view() -> None:
-    mapping = Mapping((Cut(24, 4, ((6, 2),)), Cut(8, 4, ((2, 1),))), 12)
+    mapping = Mapping((DimensionCut(24, 4, ((6, 2),)), DimensionCut(8, 4, ((2, 1),))), 12)
     viewed = mapping.reshaped((2, 12, 8))
     assert viewed is None                                         # 24 rows in 6 blocks of 4 are no grid over 2 x 12
     assert mapping.reshaped((6, 4, 8)) is not None
@@ -153,7 +153,7 @@ def test_natural_grain_of_element_wise_plans(shape: tuple[int, ...]) -> None:
 
 def test_a_mapping_is_quick() -> None:
     """1,472 blocks are counted at once."""
-    mapping = Mapping((Cut(1472, 32, ((46, 32),)), Cut(1024, 32, ((32, 1),))), 1472)
+    mapping = Mapping((DimensionCut(1472, 32, ((46, 32),)), DimensionCut(1024, 32, ((32, 1),))), 1472)
     assert mapping.bytes_per_tile(2).sum() == 1472 * 1024 * 2
     assert mapping.worst == 1024
     assert len(mapping.intervals()) == 1472 * 32

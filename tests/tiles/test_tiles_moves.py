@@ -15,7 +15,7 @@ from tileflow.program.program import Batching, Program
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import TileProgram, analyze
 from tileflow.tiles.placing.sending import sent_elements
-from tileflow.tiles.plans.mapping import Cut, Mapping
+from tileflow.tiles.plans.mapping import DimensionCut, Mapping
 from tileflow.tiles.plans.plan import OpPlan, Phases, TileOptions, TileStep
 
 FEW = chip("gc200").variant(name="few", tiles=64)
@@ -70,7 +70,7 @@ def test_tiles_send_what_a_slice_reads_of_theirs_and_nothing_else(first: int, st
     x = TensorType("float32", (64, 8))
     y = op.infer(x)[0]
     work = op.work([x], [y])
-    layout = Mapping((Cut(64, 4, ((16, 1),)), Cut(8, 8)), 64, 20)                  # four rows on each of tiles 20 to 35
+    layout = Mapping((DimensionCut(64, 4, ((16, 1),)), DimensionCut(8, 8)), 64, 20)                  # four rows on each of tiles 20 to 35
     plan = OpPlan({work.axes[0].name: 2}, "move", Phases(), 0, tiles=2)            # read by tiles 0 and 1
     sent = sent_elements(layout, work, work.inputs[0], x.shape, plan, y.size)      # type: ignore[arg-type]
     wanted = np.zeros(64, int)

@@ -15,7 +15,7 @@ from tileflow.graph.work import Axis, Operand, Window, Work
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 from tileflow.tiles.placing.sending import sent_elements
-from tileflow.tiles.plans.mapping import Cut, Mapping, linear, owned
+from tileflow.tiles.plans.mapping import DimensionCut, Mapping, linear, owned
 from tileflow.tiles.plans.plan import OpPlan, Phases
 
 TILES = 24
@@ -50,7 +50,7 @@ def random_layout(shape: tuple[int, ...], random: np.random.Generator, shared: b
     cuts, left, stride = [], TILES, 1
     for size in shape:
         parts = int(random.integers(1, min(left, size, 5) + 1))
-        cuts.append(Cut(size, -(-size // parts), ((parts, stride),)))
+        cuts.append(DimensionCut(size, -(-size // parts), ((parts, stride),)))
         stride, left = stride * parts, left // parts
     return Mapping(tuple(cuts), TILES, int(random.integers(TILES)), ((left, stride),) if shared and left > 1 else ())
 
@@ -96,7 +96,7 @@ def test_what_lies_where_it_is_read_is_not_sent() -> None:
     work, operand, shape = works()[0]
     plan = OpPlan({"a": 5, "c": 4}, "map", Phases(), 0, start_tile=3)
     assert not sent_elements(owned(work, operand, shape, plan, TILES), work, operand, shape, plan, 1).any()
-    along = Mapping((Cut(10, 1, ((10, 1),)), Cut(9, 9), Cut(4, 4)), TILES, 2)
+    along = Mapping((DimensionCut(10, 1, ((10, 1),)), DimensionCut(9, 9), DimensionCut(4, 4)), TILES, 2)
     followed = OpPlan({}, "map", Phases(), 0, layout=along)
     assert not sent_elements(along, work, operand, shape, followed, 1).any()
     moved = sent_elements(Mapping(along.cuts, TILES, 3), work, operand, shape, followed, 1)
@@ -121,7 +121,7 @@ def test_a_concentrated_tensor_takes_as_long_as_its_tiles_send(monkeypatch: pyte
     size, item = 4 * 8 * 64 * 64, 4
 
     def on_two(made: Any, storage: Any) -> Mapping:
-        return Mapping((Cut(size, size // 2, ((2, 1),)),), machine.tiles) if math.prod(storage.shape) == size else linear(
+        return Mapping((DimensionCut(size, size // 2, ((2, 1),)),), machine.tiles) if math.prod(storage.shape) == size else linear(
             math.prod(storage.shape), storage.itemsize, machine.tiles)
     monkeypatch.setattr("tileflow.tiles.placing.layout.Layouts.linear", on_two)
     narrow = analyze(program, machine)

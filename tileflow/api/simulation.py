@@ -87,8 +87,8 @@ def tune_available_memory(model: Modelish, options: Options | None = None, *, tr
     chosen = chosen_options("tune", options, changes, training)
     if chosen.machine is None:
         chosen = chosen.clone(machine=DEFAULT_MACHINE)
-    from ..exploration import simulate
-    simulate.machine(chosen)
+    from ..exploration import planning, simulate
+    planning.machine(chosen)
     given = chosen.available_memory_proportion
     if chosen.given("available_memory_proportion", files=False) and (not isinstance(given, Mapping) or "*" in given):
         raise OptionError("tune searches for the available_memory_proportion of all operators, so it cannot be given; "
@@ -123,7 +123,11 @@ def compiled(model: Modelish, chosen: Options, training: bool, inputs: Sequence[
 def _compiled(graph: Graph, chosen: Options, training: bool, batching: Batching, stop_after: str | None) -> compiler.Compilation:
     """The graph of one micro-batch as a Program."""
     precision = Precision.of(chosen)
-    marking = Marking.of(chosen, None if chosen.machine is None else bytes_per_ipu(chosen))
+    bound = None
+    if chosen.machine is not None:
+        from ..exploration.planning import bytes_per_ipu
+        bound = bytes_per_ipu(chosen)
+    marking = Marking.of(chosen, bound)
     if not training:
         return compiler.inference(graph, batching, stop_after, chosen.serial_splits, precision=precision, marking=marking)
     loss = without_labels(graph.outputs[0]) if chosen.loss == "auto" else chosen.loss
@@ -147,13 +151,6 @@ def _rows(given: Any, before: int, rows: int) -> Any:
     if not shape or shape[0] != before or rows > before:
         raise OptionError(f"An input of the shape {shape} has no {rows} rows of a micro-batch of {before}.")
     return (rows, *shape[1:]) if isinstance(given, tuple) else np.asarray(given)[:rows]
-
-
-def bytes_per_ipu(chosen: Options) -> int:
-    """What the tiles of one IPU hold."""
-    from ..exploration import simulate
-    chip = simulate.machine(chosen)
-    return chip.tiles * chip.usable_bytes
 
 
 def _recorded(model: Module, chosen: Options, training: bool, inputs: Sequence[Any] | None) -> Graph:

@@ -1,4 +1,5 @@
-"""Explorations: one model on several machines with several settings, as points of throughput and memory, compared in a table and a picture"""
+"""Searches over simulated machines: one model with many settings, for the fastest proportions (tune), for what makes it fit, faster or
+smaller (levers), or for all of them compared in a table and a picture (explore)"""
 from .found import Exploration, ExplorationInterrupted
 from .point import Point, front
 

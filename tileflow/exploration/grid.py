@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,10 +140,3 @@ def check_effects(given: Sequence[str], found: Sequence[Setting], command: bool 
         else:
             if refused is not None:
                 raise refused
-
-
-def program_key(setting: Setting, bytes_per_ipu: Callable[[Options], int]) -> tuple[Any, ...]:
-    """What the compiled program follows from: settings of equal keys share it. Automatic stages keep a bound of the machine's."""
-    options = setting.options
-    told = tuple(repr(getattr(options, name)) for name, d in declarations().items() if not d.machine_alone)
-    return setting.training, told, bytes_per_ipu(options) if options.strategy != "none" else 0

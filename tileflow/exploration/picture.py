@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from ..report import format as f
-from ..report.svg import BOTTOM, LEFT, RIGHT, TOP, Frame, size, text, ticks
+from ..report.svg import BOTTOM, LEFT, RIGHT, TOP, PlotArea, size, text, ticks
 from ..system.text import one_line
 from .point import FAILED, Point, Points
 from .text import TITLES, label, named, varying, word
@@ -85,17 +85,17 @@ def _shape(found: Points, name: str | None, p: Point) -> str:
     return SHAPES[_number(found, name, p) % len(SHAPES)]
 
 
-def _frame(drawn: Sequence[Point]) -> Frame:
+def _frame(drawn: Sequence[Point]) -> PlotArea:
     xs = [_x(p) for p in drawn] + [math.log2(p.bytes_per_tile) for p in drawn if p.bytes_per_tile]
     most = max((p.samples_per_second or 0) for p in drawn)
-    return Frame(WIDTH - LEGEND, HEIGHT - HEAD, x0=min(xs) - 0.25, x1=max(xs) + 0.25, y0=0, y1=1.08 * most or 1)
+    return PlotArea(WIDTH - LEGEND, HEIGHT - HEAD, x0=min(xs) - 0.25, x1=max(xs) + 0.25, y0=0, y1=1.08 * most or 1)
 
 
 def _x(p: Point) -> float:
     return math.log2(max(1, p.bytes or 1))
 
 
-def _axes(frame: Frame) -> list[str]:
+def _axes(frame: PlotArea) -> list[str]:
     """Grid lines with figures: powers of two of bytes, round numbers of samples."""
     parts, right, bottom = [], frame.width - RIGHT, frame.height - BOTTOM
     for v in ticks(frame.y0, frame.y1, 6):
@@ -111,7 +111,7 @@ def _axes(frame: Frame) -> list[str]:
     return parts
 
 
-def _bounds(frame: Frame, drawn: Sequence[Point]) -> list[str]:
+def _bounds(frame: PlotArea, drawn: Sequence[Point]) -> list[str]:
     """What tiles hold: a line for each size of tile."""
     parts = []
     for i, bound in enumerate(sorted({p.bytes_per_tile for p in drawn if p.bytes_per_tile})):
@@ -121,7 +121,7 @@ def _bounds(frame: Frame, drawn: Sequence[Point]) -> list[str]:
     return parts
 
 
-def _staircase(frame: Frame, best: Sequence[Point]) -> str:
+def _staircase(frame: PlotArea, best: Sequence[Point]) -> str:
     """The front: with less memory than a point needs one has the speed of the one before."""
     corners: list[str] = []
     for i, p in enumerate(best):
@@ -132,7 +132,7 @@ def _staircase(frame: Frame, best: Sequence[Point]) -> str:
     return f'<polyline class="front" points="{" ".join(corners)}"/>' if corners else ""
 
 
-def _mark(frame: Frame, p: Point, names: list[str], colour: str, shape: str, best: bool) -> str:
+def _mark(frame: PlotArea, p: Point, names: list[str], colour: str, shape: str, best: bool) -> str:
     x, y, r = frame.x(_x(p)), frame.y(p.samples_per_second or 0), 6.5 if best else 5.0
     fits = "" if p.fits else f"; does not fit: {p.reason}"
     tip = f"{label(p, names)}: {f.count(p.samples_per_second or 0)} samples/s, {f.count(p.bytes or 0)} bytes on the fullest tile{fits}"
@@ -152,7 +152,7 @@ def _outline(shape: str, x: float, y: float, r: float) -> str:
     return f'<polygon points="{corners}"/>'
 
 
-def _labels(frame: Frame, found: Points, names: list[str]) -> list[str]:
+def _labels(frame: PlotArea, found: Points, names: list[str]) -> list[str]:
     """The values of the front's points, but for what all of them have; some of them where there are many."""
     best = found.front
     names = [n for n in names if any(p.values.get(n) != best[0].values.get(n) for p in best)] or names

@@ -32,7 +32,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Piece:
+class Stretch:
     """What an IPU does of a part without a break: steps `first` to `last`."""
 
     ipu: int
@@ -115,9 +115,9 @@ class Chart:
                 self.clock += cycles
 
 
-def _pieces(report: Report) -> dict[str, list[Piece]]:
+def _pieces(report: Report) -> dict[str, list[Stretch]]:
     """Of each part: what IPUs do one after the other."""
-    found: dict[str, list[Piece]] = {}
+    found: dict[str, list[Stretch]] = {}
     for s in report["steps"]:
         part = found.setdefault(s["part"], [])
         kind = "fold" if s["part"].startswith("fold") else "update" if s["part"] in ("update", "prologue") else s["role"]
@@ -125,7 +125,7 @@ def _pieces(report: Report) -> dict[str, list[Piece]]:
         if before is not None and (before.ipu, before.kind, before.last) == (s["ipu"], kind, s["index"] - 1):
             part[-1] = replace(before, cycles=before.cycles + s["cycles"], last=s["index"])
         elif s["cycles"]:
-            part.append(Piece(s["ipu"], kind, s["cycles"], s["index"], s["index"]))
+            part.append(Stretch(s["ipu"], kind, s["cycles"], s["index"], s["index"]))
     return found
 
 

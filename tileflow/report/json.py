@@ -47,7 +47,7 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
     Args:
         model: what to call the model, usually its path.
         out_of_memory: the error that will be raised after the report is written.
-        frontier: the points of a search (`tiles.tune.Point.to_dict`).
+        frontier: the points of a search (each as plain data).
         notes: sentences that come before the report's own.
     """
     batching, names = tiled.program.batching, step_names([s.node for s in tiled.steps])

@@ -81,7 +81,7 @@ def _choice(gradients: Sequence[Tensor]) -> str:
     if not gradients:
         return ""
     shares = [lost(gradients, k) for k in SCALES]
-    frame = svg.Frame(x0=SCALES[0], x1=SCALES[-1] + 1, y1=max(0.01, *(low + high for low, high in shares)))
+    frame = svg.PlotArea(x0=SCALES[0], x1=SCALES[-1] + 1, y1=max(0.01, *(low + high for low, high in shares)))
     body = frame.axes(lambda v: f"2^{v:g}", lambda v: f"{v:.0%}" if frame.y1 > 0.05 else f"{v:.1%}", "loss scale")
     tips = [f"2^{k}: {low:.4%} underflow, {high:.4%} overflow" for k, (low, high) in zip(SCALES, shares, strict=True)]
     body += svg.columns(frame, [[("compute", low), ("reduce", high)] for low, high in shares], tips, [(k, k + 1) for k in SCALES])

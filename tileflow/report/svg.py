@@ -13,7 +13,7 @@ LEFT, RIGHT, TOP, BOTTOM = 74, 14, 14, 34
 
 
 @dataclass(frozen=True)
-class Frame:
+class PlotArea:
     """The plot area of a chart and its two axes, which begin at (x0, y0)."""
 
     width: float = WIDTH
@@ -87,7 +87,7 @@ def rect(x: float, y: float, width: float, height: float, cls: str, tip: str = "
 
 
 
-def columns(frame: Frame, stacks: Sequence[Sequence[tuple[str, float]]], tips: Sequence[str], xs: Sequence[tuple[float, float]]) -> list[str]:
+def columns(frame: PlotArea, stacks: Sequence[Sequence[tuple[str, float]]], tips: Sequence[str], xs: Sequence[tuple[float, float]]) -> list[str]:
     """Stacked columns: per column (class, value) pieces from the bottom up, a tooltip, and where it begins and ends."""
     parts = []
     for pieces, tip, (lo, hi) in zip(stacks, tips, xs, strict=True):

@@ -43,7 +43,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _StageCut:
     length: float
     begin: list[int]
     ipus: list[int]
@@ -90,7 +90,7 @@ class Chain:
         ends = dict.fromkeys((len(self.nodes), tied, *(self._shares(count) if wanted.schedule is not None else ())))
         failed: ValueError | None = None
         for activations in (True, False):
-            found: list[_Cut] = []
+            found: list[_StageCut] = []
             for end in ends:
                 try:
                     found.append(self._cut(count, end, wanted, activations))
@@ -111,7 +111,7 @@ class Chain:
             found += [] if at is None else [at]
         return found
 
-    def _cut(self, count: int, end: int, wanted: Wanted, activations: bool) -> _Cut:
+    def _cut(self, count: int, end: int, wanted: Wanted, activations: bool) -> _StageCut:
         """The best cut of what is before `end` into so many stages, what follows being one more on the first IPU; ValueError where there is none."""
         if count > end:                     # before there are lists of so many
             raise ValueError(f"{end} pieces of work cannot be {count} stages")
@@ -132,7 +132,7 @@ class Chain:
         lengths = [f * sum(self.costs[b:e]) for f, b, e in zip(factors, begin, [*begin[1:], end], strict=True)]
         lengths[0] += first
         rounds = wanted.micro_batches + stages - 1 if wanted.schedule is not None else 1
-        return _Cut(rounds * max(lengths), [*begin[1:], *([end] if returns else [])], [*range(count), *([0] if returns else [])])
+        return _StageCut(rounds * max(lengths), [*begin[1:], *([end] if returns else [])], [*range(count), *([0] if returns else [])])
 
 
 def _tail(readers: Mapping[Value, Sequence[int]], count: int) -> int:

@@ -23,7 +23,7 @@ def staged(program: Program) -> Program:
         return program
     count = staging.places(program.training)
     where = _places(program.micro, count, staging)
-    cut = _Cut(program.links)
+    cut = _Cutter(program.links)
     made = {v: at for node, at in where.items() for v in node.outputs}
     sums = program.parts["fold"]
     together = _together(sums, {v: made.get(program.links[v], 0) for v in sums.inputs if v in program.links})
@@ -116,7 +116,7 @@ def _together(graph: Graph, arriving: Mapping[Value, int]) -> dict[Node, int]:
     return {node: latest[find(node)] for node in graph.nodes}
 
 
-class _Cut:
+class _Cutter:
     """Graphs in pieces. `links` are those of the whole program, and what pieces hand to one another."""
 
     def __init__(self, links: Mapping[Value, Value]) -> None:

@@ -112,7 +112,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Chosen(Generic[S]):
+class ChosenPhase(Generic[S]):
     """A phase of a strategy, which `ipus` changes."""
 
     put: Callable[[int, tuple[int, ...]], S]
@@ -173,7 +173,7 @@ class _Phased:
         self.liveness, self.separate_backward = liveness, separate_backward
         self._check()
 
-    def phase(self, number: int) -> Chosen[Self]:
+    def phase(self, number: int) -> ChosenPhase[Self]:
         """A phase by its number, to say where its stages are: `strategy.phase(0).ipus(0, 2)`.
 
         Raises:
@@ -181,7 +181,7 @@ class _Phased:
         """
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(self.phases):
             raise OptionError(f"There is no phase {number!r}; phases are numbered from 0 to {len(self.phases) - 1}.")
-        return Chosen(self._put, number)
+        return ChosenPhase(self._put, number)
 
     def _put(self, number: int, ipus: tuple[int, ...]) -> Self:
         before = self.phases

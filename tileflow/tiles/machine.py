@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping as Dict
-from typing import Any
 
 from ..graph import Graph, Node, with_inside
 from ..graph.composite import declares, expanded, trimmed
@@ -20,7 +19,6 @@ from ..strategy.cut import staged
 from .hardware.chip import Chip, device_dtype
 from .hardware.functions import raised
 from .hardware.io import Transfer, buffers, computing, hand_over, host_io
-from .levers import changed, find_levers
 from .placing.choose import Chooser
 from .placing.layout import NOTHING, Layouts, Rearrangement
 from .placing.memory import Memory, measure
@@ -29,7 +27,7 @@ from .plans.planner import PlanCache, by_name
 from .plans.spread import on_device
 from .program.order import weight_by_weight
 from .program.recompute import recomputed
-from .program.schedule import Entry, Storage, entries_of, schedule
+from .program.schedule import ScheduledNode, Storage, entries_of, schedule
 from .program.turns import counted
 from .system.ipus import Ipu, Links, Placed, Places, Streaming, worst_of
 from .system.links import collective, waits
@@ -51,9 +49,8 @@ def analyze(program: Program, chip: Chip, options: TileOptions | None = None, ca
     program = _in_parts(program)
     if options.recompute or (program.staging is not None and program.staging.recompute):
         program = recomputed(program)
-    whole = staged(program)
-    program, shares = _shared_out(whole, options)
-    return _Analysis(weight_by_weight(program), chip, options, _SHARED if cache is None else cache, shares, whole).run()
+    program, shares = _shared_out(staged(program), options)
+    return _Analysis(weight_by_weight(program), chip, options, _SHARED if cache is None else cache, shares).run()
 
 
 def _shared_out(program: Program, options: TileOptions) -> tuple[Program, Shares]:
@@ -77,13 +74,12 @@ def _in_parts(program: Program) -> Program:
 class _Analysis:
     """One run of analyze()."""
 
-    def __init__(self, program: Program, chip: Chip, options: TileOptions, cache: PlanCache, shares: Shares, whole: Program) -> None:
-        """whole: the program as it was before its states were shared out."""
-        self.program, self.options, self.cache, self.shares, self.whole, self.machine = program, options, cache, shares, whole, chip
+    def __init__(self, program: Program, chip: Chip, options: TileOptions, cache: PlanCache, shares: Shares) -> None:
+        self.program, self.options, self.cache, self.shares, self.machine = program, options, cache, shares, chip
         self.chip = chip = computing(chip, options.num_io_tiles)
         self.known = {v: float(a.item()) for graph in program.graphs for v, a in graph.constants.items() if a.size == 1 and a.dtype.kind in "fiu"}
         """Numbers that are known before the program runs."""
-        self.entries: list[Entry] = entries_of(program)
+        self.entries: list[ScheduledNode] = entries_of(program)
         self.works = [self.work(e.node) for e in self.entries]
         self.made = schedule(program, self.works, options.precision)
         offload(program, self.made, {g: OffChip(options.min_elements_off_chip.get(g, OFF_CHIP_FROM)) for g in GROUPS
@@ -276,16 +272,8 @@ class _Analysis:
         return TileProgram(self.program, self.chip, self.options, steps, memory.always_live, memory.peak, memory.categories, memory.liveness,
                            phases, cycles, seconds, samples / seconds, flops * replicas / seconds / 1e12,
                            flops / seconds / peak_flops / max(1, len(ipus)), worst, fits,
-                           self.infeasible, transfers, self.streaming, memory.peak_step, self.made, rearranged, find_levers,
-                           functools.partial(_again, self.whole, self.machine, self.options), ipus, links, away, memory, self.collectives,
-                           self.shares,
-                           self.gathering, io)
-
-
-def _again(program: Program, chip: Chip, options: TileOptions, changes: Dict[str, Any]) -> TileProgram | None:
-    """The program with other options of the tile machine; None where a change is of the program itself."""
-    wanted = changed(options, changes)
-    return None if wanted is None else analyze(program, chip, wanted)
+                           self.infeasible, transfers, self.streaming, memory.peak_step, self.made, rearranged, ipus, links, away, memory,
+                           self.collectives, self.shares, self.gathering, io)
 
 
 def _once(steps: list[TileStep]) -> dict[str, int]:

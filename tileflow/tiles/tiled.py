@@ -1,4 +1,4 @@
-"""A program on a chip: what `machine.analyze` found, what holds its memory, what would make it fit."""
+"""A program on a chip: what `machine.analyze` found, what holds its memory, and levers, where they were looked for."""
 from __future__ import annotations
 
 import dataclasses
@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from ..program.program import Program
-from ..system.errors import OutOfTileMemoryError
 from .hardware.chip import Chip
 from .hardware.io import HostIO, Transfer
 from .placing.memory import Memory, holdings
 from .plans.plan import Phases, TileOptions, TileStep
-from .program.schedule import Schedule
+from .program.schedule import MemorySchedule
 from .system.ipus import Ipu, Links, Streaming, worst_of
 from .system.links import Collective
 from .system.locations import GROUPS, group_of
@@ -97,12 +96,8 @@ class TileProgram:
     transfers: list[Transfer]
     streaming_cycles: int
     peak_step: np.ndarray
-    memory_schedule: Schedule
+    memory_schedule: MemorySchedule
     rearranged: list[int]
-    find: Callable[[TileProgram], list[Lever]] = field(repr=False)
-    """What looks for levers."""
-    again: Callable[[Changes], TileProgram | None] = field(repr=False)
-    """The same on the same chip with some options changed; None where that cannot be done."""
     ipus: list[Ipu] = field(default_factory=list)
     """Of a program in stages: each IPU; memory above is the worst one's."""
     links: Links | None = None
@@ -118,6 +113,8 @@ class TileProgram:
     """Per update, in which replicas put weights together of which each has a share: exchange of the steps before which they do."""
     io: HostIO = field(default_factory=HostIO)
     """What streams of the host take; `chip` is that of the tiles that compute."""
+    find: Callable[[TileProgram], list[Lever]] | None = field(default=None, repr=False)
+    """What looks for levers; None where it is not known what model the program is of."""
     _levers: list[Lever] | None = field(default=None, repr=False)
 
     @property
@@ -173,26 +170,12 @@ class TileProgram:
 
     def levers(self) -> list[Lever]:
         """What would make the program fit, tried and measured, what helps most cheaply first. Of a program that fits: what would make it faster or
-        smaller."""
-        if self._levers is None:
+        smaller. None where nothing looks for them (`find`)."""
+        if self._levers is None and self.find is not None:
             self._levers = self.find(self)
-        return self._levers
+        return self._levers or []
 
     @property
     def tried(self) -> list[Lever] | None:
         """The levers, where they have been looked for; None where not."""
         return self._levers
-
-    def require_fit(self) -> TileProgram:
-        """This program, where it fits.
-
-        Raises:
-            OutOfTileMemoryError: a tile needs more bytes than it has.
-        """
-        if self.fits:
-            return self
-        demand, bound = int(self.peak[self.worst_tile]), self.chip.usable_bytes
-        contributors = self.contributors()[:5]
-        levers = [lever for lever in self.levers() if lever.fits][:3] or self.levers()[:3]
-        raise OutOfTileMemoryError(self.worst_tile, demand, bound, [(c.layer, c.nbytes, dict(c.categories)) for c in contributors],
-                                   [lever.sentence for lever in levers], [lever.changes for lever in levers if lever.fits])

@@ -18,7 +18,7 @@ from .memory import ALWAYS_LIVE, Memory, brought, tiles_of
 
 
 @dataclass(frozen=True)
-class Block:
+class Extent:
     """Bytes in one place. storage: of a tensor; None for code and for what a running operator needs. first, last: steps; None: always."""
 
     category: str
@@ -35,7 +35,7 @@ class Addresses:
 
     tile: int
     extent: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[Extent, ...]
 
 
 def lay_out(memory: Memory, tile: int, running: Iterable[tuple[TileStep, int]], chip: Chip) -> Addresses:
@@ -51,7 +51,7 @@ def lay_out(memory: Memory, tile: int, running: Iterable[tuple[TileStep, int]], 
     moving = [*_tensors(memory, tile), *_running(tile, running, chip)]
     places = arena.place([Interval(i, together.nbytes, together.first, together.last) for i, together in enumerate(moving)])
     for i, together in enumerate(moving):
-        blocks += [Block(together.category, storage, places[i], together.nbytes, first, last) for storage, first, last in together.parts]
+        blocks += [Extent(together.category, storage, places[i], together.nbytes, first, last) for storage, first, last in together.parts]
     return Addresses(tile, arena.size, tuple(sorted(blocks, key=lambda b: (b.start, -1 if b.first is None else b.first))))
 
 
@@ -77,18 +77,18 @@ def _bytes(storage: Storage, tile: int) -> int:
     return int(storage.mapping.elements_per_tile()[tile]) * storage.itemsize * storage.copies
 
 
-def _always(memory: Memory, tile: int, align: int) -> tuple[list[Block], int]:
+def _always(memory: Memory, tile: int, align: int) -> tuple[list[Extent], int]:
     """What is always live, category by category, and where it ends."""
-    blocks: list[Block] = []
+    blocks: list[Extent] = []
     code = int(memory.categories["code"][tile])
     if code:
-        blocks.append(Block("code", None, 0, code, None, None))
+        blocks.append(Extent("code", None, 0, code, None, None))
     at = padded(code, align)
     held = [s for s in memory.storages if s.always_live and s.mapping is not None]
     for storage in sorted(held, key=lambda s: ALWAYS_LIVE.index(s.kind)):
         nbytes = _bytes(storage, tile)
         if nbytes:
-            blocks.append(Block(storage.kind, storage, at, nbytes, None, None))
+            blocks.append(Extent(storage.kind, storage, at, nbytes, None, None))
             at += padded(nbytes, align)
     return blocks, at
 

@@ -13,14 +13,14 @@ from ..plans.multiconv import plan_multi
 from ..plans.plan import OpPlan, Phases, TileOptions, node_name, step_names
 from ..plans.planner import PlanCache, bound_for, by_name, plan_layer, plan_steps, plan_work
 from ..plans.spread import plan_spread, worker_cycles
-from ..program.schedule import Entry, Schedule
+from ..program.schedule import MemorySchedule, ScheduledNode
 from .resident import Residents
 
 
 class Chooser:
     """Plans by operator, without regard to where inputs lie (see layout.py for that)."""
 
-    def __init__(self, made: Schedule, works: Sequence[Work], chip: Chip, options: TileOptions, cache: PlanCache,
+    def __init__(self, made: MemorySchedule, works: Sequence[Work], chip: Chip, options: TileOptions, cache: PlanCache,
                  ipus: Mapping[Node, int] | None = None) -> None:
         """ipus: on which IPU each node runs; None: all on IPU 0."""
         self.chip, self.options, self.cache = chip, options, cache
@@ -138,7 +138,7 @@ class Chooser:
 
     def _layers(self) -> None:
         """Layers with weights: the forward pass and both gradients, planned jointly where that is cheaper."""
-        passes: dict[tuple[str, ...], list[tuple[Entry, Contraction]]] = {}
+        passes: dict[tuple[str, ...], list[tuple[ScheduledNode, Contraction]]] = {}
         often = self.made.often
         for entry, work in zip(self.made.entries, self.works, strict=True):
             if entry.part in often and isinstance(work, Contraction) and work.points and not work.serial and entry.node not in self.fixed:
@@ -151,8 +151,8 @@ class Chooser:
             if len(forward) == 1 and 1 <= len(backward) <= 2:
                 self._layer(forward[0], backward, [m for m in members if m[0].node.origin.role == "recompute"])
 
-    def _layer(self, forward: tuple[Entry, Contraction], backward: Sequence[tuple[Entry, Contraction]],
-               again: Sequence[tuple[Entry, Contraction]]) -> None:
+    def _layer(self, forward: tuple[ScheduledNode, Contraction], backward: Sequence[tuple[ScheduledNode, Contraction]],
+               again: Sequence[tuple[ScheduledNode, Contraction]]) -> None:
         node = forward[0].node
         weights = node.inputs[1] if len(node.inputs) > 1 else None
         if weights is None or self.made.of[weights].kind != "weights":

@@ -14,7 +14,7 @@ from ..plans.lookup import ROWS
 from ..plans.mapping import Mapping, linear, owned, slab
 from ..plans.plan import OpPlan, Phases
 from ..plans.spread import aligned, brought, copy_cycles, exchange_cycles, map_along, move_along, reduce_along, splits_along
-from ..program.schedule import Schedule, Storage
+from ..program.schedule import MemorySchedule, Storage
 from .sending import resident_elements, sent_elements
 
 SMALL_PIECE = 8
@@ -43,7 +43,7 @@ class Layouts:
     """Mappings of all storages, made in schedule order: results where their operator's plan leaves them, weights as their first
     reader wants them, optimizer states as their weight, inputs linear."""
 
-    def __init__(self, made: Schedule, chip: Chip) -> None:
+    def __init__(self, made: MemorySchedule, chip: Chip) -> None:
         self.made, self.chip = made, chip
         self._same: dict[Mapping, Mapping] = {}
         self._along: dict[tuple[int, Mapping], OpPlan] = {}

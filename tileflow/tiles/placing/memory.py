@@ -15,7 +15,7 @@ from ..hardware.chip import Chip
 from ..hardware.vertex import CODE_BYTES as CONTRACTION_CODE
 from ..plans.plan import OpPlan, TileStep
 from ..plans.spread import VERTEX_CODE
-from ..program.schedule import Schedule, Storage
+from ..program.schedule import MemorySchedule, Storage
 
 ALWAYS_LIVE = ("weights", "optimizer", "buffers", "constants", "code")
 CATEGORIES = (*ALWAYS_LIVE, "activations", "temporaries", "exchange")
@@ -52,7 +52,7 @@ def tiles_of(plan: OpPlan, chip: Chip) -> np.ndarray:
     return used
 
 
-def always_live(made: Schedule, steps: Sequence[TileStep], chip: Chip) -> dict[str, np.ndarray]:
+def always_live(made: MemorySchedule, steps: Sequence[TileStep], chip: Chip) -> dict[str, np.ndarray]:
     """Weights, optimizer state, buffers, constants and code per tile."""
     found = {name: np.zeros(chip.tiles, np.int64) for name in ALWAYS_LIVE}
     for storage in made.storages:
@@ -103,7 +103,7 @@ def vertex_code(work: Work, plan: OpPlan) -> list[tuple[tuple[object, ...], int]
     return found
 
 
-def measure(made: Schedule, steps: Sequence[TileStep], rearranged: Sequence[int], chip: Chip) -> Memory:
+def measure(made: MemorySchedule, steps: Sequence[TileStep], rearranged: Sequence[int], chip: Chip) -> Memory:
     """Walk the schedule; also sets `live_bytes` of every step.
 
     Args:
@@ -151,7 +151,7 @@ def brought(plan: OpPlan, rearranged: int) -> dict[str, int]:
     return {"temporaries": plan.temp_bytes - sent, "exchange": sent + rearranged}
 
 
-def _events(made: Schedule, steps: int) -> tuple[list[list[Storage]], list[list[Storage]]]:
+def _events(made: MemorySchedule, steps: int) -> tuple[list[list[Storage]], list[list[Storage]]]:
     """Storages that are born and that die at each step."""
     births: list[list[Storage]] = [[] for _ in range(steps)]
     deaths: list[list[Storage]] = [[] for _ in range(steps)]
@@ -184,7 +184,7 @@ def category(storage: Storage) -> str:
     return storage.kind if storage.always_live else "activations"
 
 
-def holdings(made: Schedule, step: int, tile: int) -> list[tuple[Storage, int]]:
+def holdings(made: MemorySchedule, step: int, tile: int) -> list[tuple[Storage, int]]:
     """Tensors on a tile during a step (always-live ones included), with their bytes there."""
     found = []
     for storage in made.storages:

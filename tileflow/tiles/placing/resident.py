@@ -8,7 +8,7 @@ from ...graph.work import Gather, Map, Scatter, Work
 from ..hardware.chip import Chip
 from ..plans.lookup import NOTHING, Kept
 from ..plans.spread import item_bytes, worker_cycles
-from ..program.schedule import Entry, Schedule, Storage
+from ..program.schedule import MemorySchedule, ScheduledNode, Storage
 
 MANY = 1 << 20
 """Elements, over which what a vertex takes once does not count."""
@@ -18,10 +18,10 @@ class Residents:
     """Of a schedule. A weight's place is that of its optimizer states, and the update's element-wise steps run there; the gradient of a table
     has a place of its own, in which element-wise steps read it."""
 
-    def __init__(self, made: Schedule, works: Sequence[Work], chip: Chip) -> None:
+    def __init__(self, made: MemorySchedule, works: Sequence[Work], chip: Chip) -> None:
         self.made, self.works, self.chip = made, works, chip
         self._parts: dict[Node, str] = {}
-        self._by_shape: dict[tuple[int, ...], list[tuple[Entry, Work]]] = {}
+        self._by_shape: dict[tuple[int, ...], list[tuple[ScheduledNode, Work]]] = {}
         """Element-wise steps by the shape of their result."""
 
     def where(self, node: Node, work: Gather | Scatter) -> Kept:
@@ -46,11 +46,11 @@ class Residents:
             if isinstance(work, Map):
                 self._by_shape.setdefault(entry.node.outputs[0].shape, []).append((entry, work))
 
-    def _maps(self, table: Storage) -> Sequence[tuple[Entry, Work]]:
+    def _maps(self, table: Storage) -> Sequence[tuple[ScheduledNode, Work]]:
         """Element-wise steps over tensors of the table's shape."""
         return self._by_shape.get(table.shape, ())
 
-    def _cycles(self, entry: Entry, work: Work, node: Node) -> float:
+    def _cycles(self, entry: ScheduledNode, work: Work, node: Node) -> float:
         """Per element on a tile, for as often as `node` runs once."""
         often = self.made.repeats[entry.part] / max(1, self.made.repeats[self._parts[node]])
         return often * worker_cycles(work, MANY, max(item_bytes(o) for o in work.outputs), self.chip) / MANY

@@ -45,7 +45,7 @@ NOTHING = Kept()
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _TablePartition:
     """A partition. rows: of the table on a tile; lookups and width (elements of a row): on a tile in one step; across: parts of the lookups."""
 
     splits: Splits
@@ -98,7 +98,7 @@ def plan_lookup(work: Gather | Scatter, chip: Chip, bound_bytes: int | None = No
     price = _scatter if isinstance(work, Scatter) else _gather
     even = -(-work.notes.get(ROWS, 1) * math.prod(a.size for a in _table_axes(work)[1]) // chip.tiles)
     most = math.inf if bound_bytes is None else bound_bytes
-    found: list[tuple[_Price, float, float, _Cut]] = []
+    found: list[tuple[_Price, float, float, _TablePartition]] = []
     for cut in _cuts(work, chip):
         uneven = kept.nbytes * max(0.0, cut.held - (1 + EVEN_ENOUGH) * even)
         for c in _slower(work, cut):
@@ -128,7 +128,7 @@ def _table_axes(work: Work) -> tuple[list[Axis], list[Axis]]:
     return [a for a in work.axes if a.name in positions], [a for a in work.axes if a.name not in positions]
 
 
-def _cuts(work: Work, chip: Chip) -> Iterator[_Cut]:
+def _cuts(work: Work, chip: Chip) -> Iterator[_TablePartition]:
     """Partitions over rows, positions and the row's own axes, all lookups at once."""
     positions, row = _table_axes(work)
     table = work.outputs[0] if isinstance(work, Scatter) else work.inputs[0]
@@ -146,10 +146,10 @@ def _cuts(work: Work, chip: Chip) -> Iterator[_Cut]:
                     seen.add(key)
                     width = math.prod(_extent(a, splits, grains, {}) for a in row)
                     lookups = math.prod(_extent(a, splits, grains, {}) for a in positions)
-                    yield _Cut(splits, grains, {}, -(-height // rows), lookups, width, math.prod(across.values()))
+                    yield _TablePartition(splits, grains, {}, -(-height // rows), lookups, width, math.prod(across.values()))
 
 
-def _slower(work: Work, cut: _Cut) -> Iterator[_Cut]:
+def _slower(work: Work, cut: _TablePartition) -> Iterator[_TablePartition]:
     """The partition with its lookups at once, then in twice as many steps each time."""
     positions, _ = _table_axes(work)
     yield cut
@@ -173,7 +173,7 @@ def _powers(most: int) -> list[int]:
     return sorted({1 << i for i in range(max(1, most).bit_length())} | {max(1, most)})
 
 
-def _gather(work: Work, chip: Chip, cut: _Cut) -> _Price:
+def _gather(work: Work, chip: Chip, cut: _TablePartition) -> _Price:
     """Each tile looks up all its positions in its rows; a second stage selects among tiles that split the rows."""
     item, depth = item_bytes(work.outputs[0]), cut.splits.get(ROWS, 1)
     each = -(-cut.lookups // chip.workers)
@@ -191,7 +191,7 @@ def _gather(work: Work, chip: Chip, cut: _Cut) -> _Price:
     return _Price(cycles, compute, sync, adding, received, gathered, temp, min(1, stages(depth)))
 
 
-def _scatter(work: Work, chip: Chip, cut: _Cut) -> _Price:
+def _scatter(work: Work, chip: Chip, cut: _TablePartition) -> _Price:
     """Each tile adds the updates of its positions to its rows; tables of tiles that split the positions are added in stages."""
     item, by_row, depth = item_bytes(work.outputs[0]), cut.splits.get(ROWS, 1), cut.across
     hits = -(-cut.lookups // (by_row * chip.workers))

@@ -24,7 +24,7 @@ Digits = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class Cut:
+class DimensionCut:
     """One dimension cut into blocks of `step` elements (the last ones shorter or empty); `digits` say where a block goes."""
 
     size: int
@@ -61,7 +61,7 @@ class Mapping:
     shares: tiles among which each block is divided, in equal runs of the block's own flattened order.
     """
 
-    cuts: tuple[Cut, ...]
+    cuts: tuple[DimensionCut, ...]
     tiles: int
     start: int = 0
     shares: Digits = ()
@@ -191,7 +191,7 @@ def linear(size: int, itemsize: int, tiles: int, start: int = 0, grain: int | No
     step = max(least, -(-size // max(tiles, 1)))
     step = -(-step // grain) * grain
     parts = max(1, -(-size // step))
-    return Mapping((Cut(size, step, ((parts, 1),)),), tiles, start % tiles)
+    return Mapping((DimensionCut(size, step, ((parts, 1),)),), tiles, start % tiles)
 
 
 def tile_strides(plan: OpPlan) -> dict[str, tuple[int, int]]:
@@ -233,7 +233,7 @@ def owned(work: Work, operand: Operand, shape: Sequence[int], plan: OpPlan, tile
             if nested and names == [dim.tap] and sizes[dim.out] * sizes[dim.tap] == size and sizes[dim.tap] % strides[dim.tap][0] == 0:
                 digits = ((sizes[dim.out], 0), *digits)
             step = -(-size // math.prod(r for r, _ in digits))
-        cuts.append(Cut(size, max(1, step), digits))
+        cuts.append(DimensionCut(size, max(1, step), digits))
     shares = tuple(strides[a] for a, parts in plan.splits.items() if a not in used and parts > 1)
     return Mapping(tuple(cuts), tiles, plan.start_tile % tiles, shares)
 
@@ -262,7 +262,7 @@ def _reshaped(mapping: Mapping, shape: tuple[int, ...]) -> Mapping | None:
         return mapping
     if mapping.shares or math.prod(shape) != mapping.size or not mapping.size:
         return None
-    cuts: list[Cut] = []
+    cuts: list[DimensionCut] = []
     for olds, news in _groups(mapping.shape, shape):
         made = _regroup([mapping.cuts[i] for i in olds], [shape[i] for i in news])
         if made is None:
@@ -290,24 +290,24 @@ def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[range, range]]
     return found
 
 
-def _regroup(cuts: list[Cut], sizes: list[int]) -> list[Cut] | None:
+def _regroup(cuts: list[DimensionCut], sizes: list[int]) -> list[DimensionCut] | None:
     """Cuts of one group of dimensions, for the same elements in dimensions of other sizes; None where impossible."""
     cut = [c for c in cuts if c.parts > 1]
     if not cut:
-        return [Cut(n, max(1, n)) for n in sizes]
+        return [DimensionCut(n, max(1, n)) for n in sizes]
     if len(cut) > 1:
         return None
     at = cuts.index(cut[0])
     if any(c.size > 1 for c in cuts[:at]):
         return None
     step = cut[0].step * math.prod(c.size for c in cuts[at + 1:])              # of the group's flattened order
-    made: list[Cut] = []
+    made: list[DimensionCut] = []
     for k, n in enumerate(sizes):
         inner = math.prod(sizes[k + 1:])
         if n == 1 or (made and made[-1].parts > 1):
-            made.append(Cut(n, max(1, n)))
+            made.append(DimensionCut(n, max(1, n)))
         elif step % inner == 0 and n * inner > step:
-            made.append(Cut(n, step // inner, cut[0].digits))
+            made.append(DimensionCut(n, step // inner, cut[0].digits))
         else:
             return None
     return made if sum(c.parts > 1 for c in made) == 1 else None

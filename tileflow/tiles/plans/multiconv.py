@@ -11,7 +11,7 @@ from ...graph.work import Contraction
 from ...system.errors import OptionError
 from ..hardware.chip import Chip
 from .contraction import canonical
-from .partition import COSTS, Space, explore, mark, partials_type
+from .partition import COSTS, Candidates, explore, mark, partials_type
 from .plan import OpPlan, Phases, TileOptions
 from .planner import PlanCache, plan_work
 
@@ -113,12 +113,12 @@ def _parallel(works: Sequence[Contraction], chip: Chip, bounds: Sequence[int | N
     return [plans[i] for i in range(count)]
 
 
-def _space(work: Contraction, chip: Chip, tiles: int, options: TileOptions) -> Space:
+def _space(work: Contraction, chip: Chip, tiles: int, options: TileOptions) -> Candidates:
     c = canonical(work, options.precision)
     return explore(c, chip.variant(tiles=tiles), partials_type(c, options.precision))
 
 
-def _tables(space: Space, bound: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _tables(space: Candidates, bound: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cycles, tiles, and which candidates are open: those within the bound, or the leanest where none is."""
     cycles = sum((space.table(name) for name in _PHASES[1:]), space.table(_PHASES[0]))
     temp = space.table("temp")
@@ -126,7 +126,7 @@ def _tables(space: Space, bound: int | None) -> tuple[np.ndarray, np.ndarray, np
     return cycles, space.table("tiles"), open_
 
 
-def _excess(space: Space, reference: np.ndarray) -> np.ndarray:
+def _excess(space: Candidates, reference: np.ndarray) -> np.ndarray:
     """Cycles by which candidates exceed the reference, phase by phase."""
     total = np.zeros_like(space.table("temp"))
     for name, limit in zip(_PHASES, reference, strict=True):
@@ -134,6 +134,6 @@ def _excess(space: Space, reference: np.ndarray) -> np.ndarray:
     return total
 
 
-def _plan(space: Space, chip: Chip, first: np.ndarray, then: np.ndarray, bound: int | None) -> OpPlan:
+def _plan(space: Candidates, chip: Chip, first: np.ndarray, then: np.ndarray, bound: int | None) -> OpPlan:
     plan = space.plan(chip, int(np.lexsort((then, first))[0]))
     return mark(plan, bound)

@@ -16,7 +16,7 @@ from ..hardware.chip import Chip
 from .candidates import grid, serial_splits, variants
 from .contraction import Canonical, step
 from .cost import Costs, Serial, Variant, evaluate
-from .plan import Choice, OpPlan, Phases
+from .plan import OpPlan, Phases, Standing
 
 SERIAL_FROM = 1 / 64
 """Serial splits are looked at where the leanest parallel plan takes more than this share of a tile, down to about half of it."""
@@ -27,7 +27,7 @@ COSTS = ("compute", "exchange", "sync", "transform", "reduce", "temp", "received
 
 
 @dataclass
-class Space:
+class Candidates:
     """Priced candidates: `origin[i]` is the group (variant, serial split) of candidate i, `parts[group]` its rows of parts per axis."""
 
     c: Canonical
@@ -58,9 +58,9 @@ class Space:
         return build_plan(chip, self.c, v, (serial[0], int(serial[1][at])) if serial else None, self.parts[group][at], row)
 
 
-def explore(c: Canonical, chip: Chip, partials: str) -> Space:
+def explore(c: Canonical, chip: Chip, partials: str) -> Candidates:
     """Price the whole space of a contraction."""
-    space = Space(c)
+    space = Candidates(c)
     best, leanest = np.inf, np.inf
     for v in variants(c, chip, partials):
         if v.kind != "amp" and c.macs / (chip.vector(c.first.dtype) * chip.tiles) > SLOW_VERTEX * best and v.kind != "slic":
@@ -99,7 +99,7 @@ class Frontier:
         least-memory plan with `fits` False."""
         at = next((i for i, p in enumerate(self.plans) if bound is None or p.temp_bytes <= bound), len(self.plans) - 1)
         faster, leaner = ([(p.phases.total, p.temp_bytes) for p in plans[:1]] for plans in (self.plans[:at][::-1], self.plans[at + 1:]))
-        chosen = replace(self.plans[at], choice=Choice(len(self.plans), *(next(iter(found), None) for found in (faster, leaner))))
+        chosen = replace(self.plans[at], choice=Standing(len(self.plans), *(next(iter(found), None) for found in (faster, leaner))))
         return mark(chosen, bound, at == 0)
 
 

@@ -43,7 +43,7 @@ class Phases:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Standing:
     """Where a plan stands among those that no other beats in both cycles and temporary bytes.
 
     of: how many there are. faster: cycles and bytes of the next one with fewer cycles (None: this is the fastest). leaner: of the next one with
@@ -92,7 +92,7 @@ class OpPlan:
     notes: Mapping[str, Any] = field(default_factory=dict)
     layout: Any = None
     """A tiles.mapping.Mapping: output 0 stays where an input lives, in place of the grid of `splits` (element-wise operators)."""
-    choice: Choice | None = None
+    choice: Standing | None = None
     """Of an operator planned by itself: what it was chosen from."""
 
 

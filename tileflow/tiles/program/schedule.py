@@ -70,7 +70,7 @@ class Storage:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ScheduledNode:
     """One node in the schedule."""
 
     part: str
@@ -78,10 +78,10 @@ class Entry:
 
 
 @dataclass
-class Schedule:
+class MemorySchedule:
     """All nodes in order, and the storage of every value."""
 
-    entries: list[Entry]
+    entries: list[ScheduledNode]
     repeats: dict[str, int]
     """How often each part runs per weight update; per micro-batch in inference."""
     often: list[str]
@@ -109,14 +109,14 @@ def repeats_of(program: Program) -> dict[str, int]:
     return {**dict.fromkeys(program.parts, 0), **order.times(order.period(program.schedule))}
 
 
-def entries_of(program: Program) -> list[Entry]:
+def entries_of(program: Program) -> list[ScheduledNode]:
     """All nodes in order; in place of those with regions, what is in the regions."""
-    return [Entry(part, node) for part, graph in program.running for node in graph.walk() if not node.op.regions]
+    return [ScheduledNode(part, node) for part, graph in program.running for node in graph.walk() if not node.op.regions]
 
 
-def schedule(program: Program, works: Sequence[Work], precision: str) -> Schedule:
+def schedule(program: Program, works: Sequence[Work], precision: str) -> MemorySchedule:
     """Storages and their life times; `works` are those of `entries_of(program)`."""
-    made = Schedule(entries_of(program), repeats_of(program), order.per("micro-batch", program.schedule))
+    made = MemorySchedule(entries_of(program), repeats_of(program), order.per("micro-batch", program.schedule))
     _Builder(program, made, works, precision).run()
     return made
 
@@ -124,7 +124,7 @@ def schedule(program: Program, works: Sequence[Work], precision: str) -> Schedul
 class _Builder:
     """Walks the program once."""
 
-    def __init__(self, program: Program, made: Schedule, works: Sequence[Work], precision: str) -> None:
+    def __init__(self, program: Program, made: MemorySchedule, works: Sequence[Work], precision: str) -> None:
         self.program, self.made, self.works, self.precision = program, made, works, precision
         self.states: dict[str, Storage] = {}
         self.first: dict[str, int] = {}

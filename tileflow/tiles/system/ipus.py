@@ -20,7 +20,7 @@ from ..hardware.chip import ITEMSIZE, Chip
 from ..placing.memory import Memory, measure
 from ..plans.plan import OpPlan, Phases, TileStep
 from ..plans.planner import by_name
-from ..program.schedule import Entry, Schedule, Storage, layer_of
+from ..program.schedule import MemorySchedule, ScheduledNode, Storage, layer_of
 from .away import Away
 from .links import Collective, Kind, collective, crossing_cycles
 from .sharding import Shares
@@ -67,7 +67,7 @@ class Streaming:
 class Places:
     """On which IPU the nodes of a schedule run; of a program without stages, all on IPU 0."""
 
-    def __init__(self, program: Program, made: Schedule) -> None:
+    def __init__(self, program: Program, made: MemorySchedule) -> None:
         self.program, self.made = program, made
         self.of_part = {v.step.part: v.step.ipu for v in order.visits(program.schedule)}
         self.often = [name for name in made.often if name in self.of_part]
@@ -92,7 +92,7 @@ class Places:
                     found.setdefault(source.name, self.of_part[name])
         return found
 
-    def _ipu_of(self, entry: Entry) -> int:
+    def _ipu_of(self, entry: ScheduledNode) -> int:
         """A stage's and a fold's is the schedule's; an update's is that of its weight."""
         if entry.part in self.often:
             return self.of_part[entry.part]

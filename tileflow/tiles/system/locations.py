@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ...graph import Node, Value
 from ...program import schedule as order
 from ...program.program import Program
-from ..program.schedule import Schedule, Storage
+from ..program.schedule import MemorySchedule, Storage
 
 GROUPS = ("activations", "weights", "optimizer", "accumulators")
 OFF_CHIP_FROM = 2
@@ -40,7 +40,7 @@ def group_of(storage: Storage) -> str | None:
     return "activations" if storage.kind == "activations" else None
 
 
-def offload(program: Program, made: Schedule, groups: Mapping[str, OffChip], together: Together | None = None,
+def offload(program: Program, made: MemorySchedule, groups: Mapping[str, OffChip], together: Together | None = None,
             shares: Mapping[str, int] | None = None) -> None:
     """Let the tensors of some groups be on the tiles only around the steps that use them.
 
@@ -57,7 +57,7 @@ def offload(program: Program, made: Schedule, groups: Mapping[str, OffChip], tog
 
 
 class _Offload:
-    def __init__(self, program: Program, made: Schedule, groups: Mapping[str, OffChip], together: Together, shares: Mapping[str, int]) -> None:
+    def __init__(self, program: Program, made: MemorySchedule, groups: Mapping[str, OffChip], together: Together, shares: Mapping[str, int]) -> None:
         self.program, self.made, self.groups, self.together, self.shares = program, made, groups, together, shares
         self.ipus = {v.step.part: v.step.ipu for v in order.visits(program.schedule)}
         self.uses: dict[Storage, list[int]] = {}

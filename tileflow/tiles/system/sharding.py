@@ -26,7 +26,7 @@ SUFFIX = ".shard"
 
 
 @dataclass(frozen=True)
-class Piece(Op):
+class ShareMove(Op):
     """From a tensor to a replica's share of it, or back. Which elements travel, and what that takes, is a collective's."""
 
     name: ClassVar[str] = "Piece"
@@ -174,7 +174,7 @@ class _Rewritten:
 
     def _piece(self, value: Value, node: Node) -> None:
         name = self.whole[value]
-        made = Node(Piece(self._shape(name)), [value], [], replace(node.origin, sources=(name,)))
+        made = Node(ShareMove(self._shape(name)), [value], [], replace(node.origin, sources=(name,)))
         made.outputs.append(Value(f"{value.name}{SUFFIX}", TensorType(value.dtype, self._shape(name)), made))
         made.set_inferred()
         self._as(value, made.outputs[0], name)
@@ -201,7 +201,7 @@ class _Rewritten:
             return replace(state, name=f"{state.name}{SUFFIX}", owner=state.name, input=self.new[state.input], output=output)
         result = self._result(state.name)
         assert result.producer is not None
-        whole = Node(Piece(state.input.shape), [result], [], replace(result.producer.origin, sources=(state.name,)))
+        whole = Node(ShareMove(state.input.shape), [result], [], replace(result.producer.origin, sources=(state.name,)))
         whole.outputs.append(Value(f"{state.name}.new", TensorType(result.dtype, state.input.shape), whole))
         whole.set_inferred()
         self.nodes.insert(self.nodes.index(result.producer) + 1, whole)

@@ -18,24 +18,21 @@ import numpy as np
 from ..graph import Node
 from ..graph.work import Contraction, Gather, Scatter
 from ..program.program import Program
-from .hardware.chip import Chip
-from .machine import TileProgram, analyze
-from .plans.plan import TileOptions, TileStep
+from ..tiles.hardware.chip import Chip
+from ..tiles.machine import TileProgram, analyze
+from ..tiles.plans.plan import TileOptions, TileStep
+from .search import Progress, Search
 
 PROPORTIONS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 EVALUATIONS = 96
 """Programs analysed after the sweep, at most: the search is bounded by work, not by time, so that its result is always the same."""
-
-Progress = Callable[[int, int, str], None]
-"""Called with programs analysed, how many at most, and a word on the best one so far."""
-
 
 Move = tuple[str, float]
 """An operator and the proportion it is to have."""
 
 
 @dataclass(frozen=True)
-class Point:
+class TunePoint:
     """One program that was tried: its setting and what it costs. `bytes` is the worst tile's demand; per_ipu: proportions by "IPU0" and so on."""
 
     label: str
@@ -46,6 +43,11 @@ class Point:
     bytes: int
     fits: bool
     per_ipu: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def proportions(self) -> dict[str, float]:
+        """The setting as the option available_memory_proportion takes it: by pattern, by IPU, "*" for the rest."""
+        return {**self.per_op, **self.per_ipu, "*": self.proportion}
 
     @property
     def rank(self) -> tuple[Any, ...]:
@@ -59,25 +61,6 @@ class Point:
                 "bytes": self.bytes, "fits": self.fits, "best": best}
 
 
-@dataclass
-class Tuning:
-    """What a search found: every point in the order tried, the best one and its program (which fits, unless none does)."""
-
-    points: list[Point]
-    best: Point
-    tiled: TileProgram
-    options: TileOptions
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """The points as report.json has them."""
-        return [p.to_dict(p is self.best) for p in self.points]
-
-    @property
-    def proportions(self) -> dict[str, float]:
-        """The setting as the option available_memory_proportion takes it: by pattern, by IPU, "*" for the rest."""
-        return {**self.options.per_op, **self.options.per_ipu, "*": self.options.available_memory_proportion}
-
-
 def tune_available_memory(program: Program, chip: Chip, options: TileOptions | None = None, *, proportions: Sequence[float] = PROPORTIONS,
                           evaluations: int = EVALUATIONS, progress: Progress | None = None,
                           analyze: Callable[[Program, Chip, TileOptions], TileProgram] = analyze) -> Tuning:
@@ -88,37 +71,46 @@ def tune_available_memory(program: Program, chip: Chip, options: TileOptions | N
         proportions: shares of tile memory to try, each from 0 to 1.
         evaluations: programs to analyse after the sweep, at most.
     """
-    search = _Search(program, chip, options or TileOptions(), tuple(sorted(set(proportions))), evaluations, progress, analyze)
+    grid = tuple(sorted(set(proportions)))
+    search = Tuning(program, chip, options or TileOptions(), grid, analyze, most=len(grid) + evaluations,
+                    progress=progress)
     search.sweep()
     search.each_ipu()
-    swept = min(search.points, key=lambda p: p.rank)
+    swept = search.best
     repaired = search.repair()
     tops = [search.climb(start, together=True) for start in (repaired, swept) if start is not None and start.fits]
     if tops:
         search.climb(min(tops, key=lambda p: p.rank), together=False)
-    return search.result()
+    return search
 
 
 @dataclass
-class _Search:
+class Tuning(Search[TunePoint]):
+    """The search, and what it found: the points, the best one and its program (which fits, unless none does).
+
+    grid: the proportions of the sweep. base: what settings have in common.
+    """
+
     program: Program
     chip: Chip
     base: TileOptions
     grid: tuple[float, ...]
-    evaluations: int
-    progress: Progress | None
     analyze: Callable[[Program, Chip, TileOptions], TileProgram]
-    points: list[Point] = field(default_factory=list)
     own: dict[str, dict[float, int]] = field(default_factory=dict)
     """Cycles per update of each operator at each proportion of the sweep."""
     of_ipu: dict[int, dict[float, tuple[int, int]]] = field(default_factory=dict)
     """Of a program in stages: what each IPU computes in an update, and bytes on its fullest tile, at each proportion of the sweep."""
     places: dict[str, int] = field(default_factory=dict)
     """The IPU that each operator's forward pass is on."""
-    tried: dict[tuple[Any, ...], Point] = field(default_factory=dict)
-    best: tuple[Point, TileProgram] | None = None
-    fastest: tuple[Point, TileProgram] | None = None
+    tiled: TileProgram = field(init=False)
+    """The best point's program."""
+    fastest: tuple[TunePoint, TileProgram] | None = None
     """The point of the sweep with fewest cycles, whether it fits or not."""
+
+    @property
+    def best(self) -> TunePoint:
+        """Of equals the first."""
+        return min(self.points.values(), key=lambda p: p.rank)
 
     def sweep(self) -> None:
         """One proportion for all."""
@@ -154,7 +146,7 @@ class _Search:
                 return
             chosen |= found
 
-    def repair(self) -> Point | None:
+    def repair(self) -> TunePoint | None:
         """Lower the operators that break the bound, and those that behave like them, step by step from the fastest point of the sweep
         on, until the program fits; None where lowering does not make it fit."""
         assert self.fastest is not None
@@ -173,7 +165,7 @@ class _Search:
             tiled = lowered
         return point if point.fits else None
 
-    def climb(self, point: Point, together: bool) -> Point:
+    def climb(self, point: TunePoint, together: bool) -> TunePoint:
         """Raise operators of a program that fits, until no change is left that promises fewer cycles; the best program on the way.
 
         together: operators that behave alike (repeated layers) are raised together, since equal plans share their code.
@@ -186,7 +178,7 @@ class _Search:
             point = self.raised(point, bundles, refused)
         return point
 
-    def raised(self, point: Point, bundles: list[list[Move]], refused: set[Move]) -> Point:
+    def raised(self, point: TunePoint, bundles: list[list[Move]], refused: set[Move]) -> TunePoint:
         """All bundles at once; where the program gets no better, one half after the other. One bundle that does not help is refused."""
         if not self.left:
             return point
@@ -201,7 +193,7 @@ class _Search:
         half = len(bundles) // 2
         return self.raised(self.raised(point, bundles[:half], refused), bundles[half:], refused)
 
-    def bundles(self, point: Point, refused: set[Move], together: bool) -> list[list[Move]]:
+    def bundles(self, point: TunePoint, refused: set[Move], together: bool) -> list[list[Move]]:
         """Per operator the change that promises most, by the sweep's figures, for the least memory; in bundles, the largest promise first."""
         found: dict[Any, list[Move]] = {}
         gains: dict[Any, int] = {}
@@ -217,48 +209,35 @@ class _Search:
                 gains[key] = gains.get(key, 0) + gain
         return [found[key] for key in sorted(found, key=lambda key: -gains[key])]
 
-    def found(self, point: Point) -> dict[str, float]:
+    def found(self, point: TunePoint) -> dict[str, float]:
         """The search's own part of a point's proportions, by operator name."""
         return {name: point.per_op[pattern(name)] for name in self.own if pattern(name) in point.per_op and pattern(name) not in self.base.per_op}
 
-    def share(self, point: Point, name: str) -> float:
+    def share(self, point: TunePoint, name: str) -> float:
         """The proportion that an operator has in a point's program where nothing names it."""
         per_ipu = {**point.per_ipu, **self.base.per_ipu}
         return per_ipu.get(f"IPU{self.places.get(name, 0)}", point.proportion)
-
-    @property
-    def left(self) -> int:
-        """Programs that may still be analysed."""
-        return len(self.grid) + self.evaluations - len(self.points)
 
     def options(self, proportion: float, by_name: Mapping[str, float], per_ipu: Mapping[str, float]) -> TileOptions:
         per_op = {**self.base.per_op, **{pattern(n): p for n, p in by_name.items() if pattern(n) not in self.base.per_op}}
         return replace(self.base, available_memory_proportion=proportion, per_op=per_op, per_ipu={**per_ipu, **self.base.per_ipu})
 
     def run(self, proportion: float, by_name: Mapping[str, float], kind: str, label: str,
-            per_ipu: Mapping[str, float] = MappingProxyType({})) -> tuple[Point, TileProgram | None]:
+            per_ipu: Mapping[str, float] = MappingProxyType({})) -> tuple[TunePoint, TileProgram | None]:
         """Analyse a setting (once) and remember it; the program is None where the setting was known."""
         by_name = {n: p for n, p in by_name.items() if per_ipu or p != proportion}
         key = (proportion, *sorted(by_name.items()), *sorted(per_ipu.items()))
-        if key in self.tried:
-            return self.tried[key], None
+        if key in self.points:
+            return self.points[key], None
         options = self.options(proportion, by_name, per_ipu)
         tiled = self.analyze(self.program, self.chip, options)
-        point = Point(label, kind, proportion, options.per_op, int(tiled.cycles_per_update), int(np.max(tiled.peak, initial=0)), bool(tiled.fits),
-                      options.per_ipu)
-        self.points.append(point)
-        self.tried[key] = point
-        if self.best is None or point.rank < self.best[0].rank:
-            self.best = point, tiled
-        if self.progress:
-            self.progress(len(self.points), len(self.grid) + self.evaluations, self.best[0].label)
+        point = TunePoint(label, kind, proportion, options.per_op, int(tiled.cycles_per_update),
+                          int(np.max(tiled.peak, initial=0)), bool(tiled.fits), options.per_ipu)
+        self.points[key] = point
+        if self.best is point:
+            self.tiled = tiled
+        self.tell(self.best.label)
         return point, tiled
-
-    def result(self) -> Tuning:
-        assert self.best is not None
-        point, tiled = self.best
-        return Tuning(self.points, point, tiled, replace(self.base, available_memory_proportion=point.proportion, per_op=point.per_op,
-                                                            per_ipu=point.per_ipu))
 
 
 def bounded(step: TileStep) -> bool:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..graph.work import Contraction
-from .plans.plan import TileOptions, TileStep
-from .program.schedule import layer_of
-from .system.ipus import counts
-from .system.locations import GROUPS, group_of
-from .tiled import Changes, Lever, TileProgram
+from ..system.errors import TileflowError
+from ..tiles.plans.plan import TileStep
+from ..tiles.program.schedule import layer_of
+from ..tiles.system.ipus import counts
+from ..tiles.system.locations import GROUPS, group_of
+from ..tiles.tiled import Changes, Lever, TileProgram
+from .search import Planner, Search
 
 PROPORTIONS = (0.4, 0.3, 0.2, 0.15, 0.1, 0.05, 0.02, 0.0)
 HIGHER = (1.0, 0.8)
@@ -29,29 +31,15 @@ WORTH = 0.01
 """Of a program that fits: what saves less of its time or of its bytes is left out."""
 IO_TILES = 32
 MOST_DOUBLINGS = 3
-OF_OPTION = {"machine_precision": "precision", "serialized_matmul": "serialized"}
-"""Options of a run that the tile machine's options call otherwise."""
 
 
-def changed(options: TileOptions, changes: Changes) -> TileOptions | None:
-    """The tile machine's options with a run's options changed; None where a change is of the program itself."""
-    fields = {f.name for f in dataclasses.fields(TileOptions)}
-    found: dict[str, Any] = {OF_OPTION.get(name, name): value for name, value in changes.items()}
-    if not found.keys() <= fields:
-        return None
-    if "serialized" in found:
-        found["serialized"] = {pattern: (mode, int(factor)) for pattern, (mode, _, factor) in
-                               ((p, text.partition(":")) for p, text in found["serialized"].items())}
-    if "available_memory_proportion" in found:
-        found |= {"per_op": {}, "per_ipu": {}}
-    return dataclasses.replace(options, **found)
-
-
-def find_levers(tiled: TileProgram) -> list[Lever]:
+def find_levers(tiled: TileProgram, model: Planner) -> list[Lever]:
     """Levers in order of use: those that make the program fit first, those that take the fewest cycles of all their IPUs per sample first; then
     those that come closest. What saves nothing is left out. Of a program that fits, those that make it faster or smaller and leave it fitting.
+
+    model: the program's model, to be tried with other settings.
     """
-    pulled = _Levers(tiled)
+    pulled = _Levers(tiled, model)
     if tiled.fits:
         useful = [lever for lever in pulled.improvements() if lever.fits and (lever.samples_per_second > (1 + WORTH) * tiled.samples_per_second
                                                                               or lever.bytes < (1 - WORTH) * pulled.bytes)]
@@ -63,11 +51,12 @@ def find_levers(tiled: TileProgram) -> list[Lever]:
     return sorted(helpful, key=lambda lever: (not lever.fits, lever.slower * lever.ipus if lever.fits else lever.bytes, lever.name))
 
 
-class _Levers:
-    """What can be tried on a program."""
+class _Levers(Search[Lever | None]):
+    """What can be tried on a program; None is what cannot be done."""
 
-    def __init__(self, tiled: TileProgram) -> None:
-        self.tiled, self.options, self.program = tiled, tiled.options, tiled.program
+    def __init__(self, tiled: TileProgram, model: Planner) -> None:
+        super().__init__()
+        self.model, self.tiled, self.options, self.program = model, tiled, tiled.options, tiled.program
         self.bytes = int(tiled.peak.max(initial=0))
 
     def attempts(self) -> Iterator[Lever]:
@@ -158,11 +147,21 @@ class _Levers:
 
     def measured(self, name: str, changes: Changes) -> Iterator[Lever]:
         """A lever, unless it cannot be pulled."""
-        found = self.tiled.again(changes)
-        if found is not None:
-            yield Lever(name, dict(changes), found.fits, int(found.peak[found.worst_tile]), found.cycles_per_update, found.cycles_per_sample,
-                        found.cycles_per_sample / max(1e-9, self.tiled.cycles_per_sample), found.samples_per_second,
-                        counts(found.ipus, found.options.replicas)["all"])
+        lever = self.once(repr(sorted(changes.items())), lambda: self._pulled(changes))
+        if lever is not None:
+            yield dataclasses.replace(lever, name=name, changes=dict(changes))
+
+    def _pulled(self, changes: Changes) -> Lever | None:
+        """What changes come to, as a lever without a name; None where there cannot be such stages, or such a batch."""
+        outcome = self.model.changed(changes)
+        found = outcome.tiled
+        if found is None:
+            if outcome.error is not None and not isinstance(outcome.error, TileflowError):
+                raise outcome.error
+            return None
+        return Lever("", changes, found.fits, int(found.peak[found.worst_tile]), found.cycles_per_update,
+                     found.cycles_per_sample, found.cycles_per_sample / max(1e-9, self.tiled.cycles_per_sample),
+                     found.samples_per_second, counts(found.ipus, found.options.replicas)["all"])
 
     def mildest(self, choices: Sequence[tuple[str, Changes]]) -> Iterator[Lever]:
         """Of changes each of which saves more than the one before, the first that makes it fit, by bisection; else the last."""
