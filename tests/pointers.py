@@ -1,4 +1,5 @@
-"""What docstrings, comments and documents point to: files, folders, modules and names in them, where they look like ones of this repository."""
+"""What docstrings, comments and documents point to: files, folders, modules and names in them, where they look like
+ones of this repository."""
 from __future__ import annotations
 
 import ast
@@ -87,8 +88,8 @@ class Pointers:
                 yield quoted
 
     def _resolves(self, path: Path, dotted: str) -> bool:
-        """Whether a dotted name is there, or is none of ours: it is ours where it begins with tileflow or, in sources, with a part of it or
-        with a module beside the file."""
+        """Whether a dotted name is there, or is none of ours: it is ours where it begins with tileflow or, in sources,
+        with a part of it or with a module beside the file."""
         head = dotted.split(".")[0]
         if head == "tileflow":
             return self._is_there(dotted)

@@ -8,7 +8,8 @@ from tileflow.graph import NOTHING, Annotation, Builder, Graph, Hints, Origin, T
 
 
 def test_scopes_are_laid_over_those_around_them() -> None:
-    """With one call, by whatever records: what the inner scope asks counts, then the outer one's; `begin` holds beyond scopes, until the next."""
+    """With one call, by whatever records: what the inner scope asks counts, then the outer one's; `begin` holds beyond
+    scopes, until the next."""
     graph = Graph("scopes")
     b = Builder(graph)
     x = b.input("x", TensorType("float32", (2,)))
@@ -29,7 +30,8 @@ def test_scopes_are_laid_over_those_around_them() -> None:
 
 
 def test_what_is_asked_of_a_node_in_place_of_several() -> None:
-    """All that the first was asked of which anything was, never a mixture; the last stage forward and the first one backward; checkpoints stay."""
+    """All that the first was asked of which anything was, never a mixture; the last stage forward and the first one
+    backward; checkpoints stay."""
     plain, first = Origin(("a",), hints=Hints(stage=1)), Origin(("b",), hints=Hints(0.3, stage=2, recomputed="layer"))
     other = Origin(("c",), hints=Hints(partials="float16", stage=0, kept=True))
     assert plain.merged(first, other) == Origin(("a", "b", "c"), hints=Hints(0.3, stage=2, recomputed="layer", kept=True))

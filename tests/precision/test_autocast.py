@@ -10,6 +10,7 @@ import numpy as np
 import paths
 import pytest
 from peers import needs
+from places import ROOT
 
 import tileflow
 from tileflow import nn
@@ -255,7 +256,7 @@ def test_golden_lists(case: str) -> None:
 
 
 def test_the_docs_show_the_list() -> None:
-    docs = golden_casts.FOLDER.parent.parent / "docs" / "precision.md"
+    docs = ROOT / "docs" / "precision.md"
     assert (golden_casts.FOLDER / "digits_cnn.txt").read_text(encoding="utf-8") in docs.read_text(encoding="utf-8")
 
 

@@ -79,8 +79,8 @@ ARROWS = {
     "collective": {"collective", "system"},
     "poptorch": {"poptorch", "api", "nn", "optim", "options", "runtime", "strategy", "system", "torch"},
 }
-"""What each part may import of the house, those that are still empty (`EMPTY`) included. Parts above these (runtime, api,
-cli) have rules of their own below."""
+"""What each part may import of the house, those that are still empty (`EMPTY`) included. Parts above these (runtime,
+api, cli) have rules of their own below."""
 EMPTY = {"torch", "custom", "executable", "collective", "poptorch"}
 """Rooms that docs/design.md keeps free for floors to come."""
 
@@ -303,7 +303,8 @@ def test_nobody_prints_or_configures_logging():
 # ---- what is told
 
 def documented(module: str, name: str) -> bool:
-    """A public name has a docstring of its own: not inherited, not made by a dataclass; data and types of types have theirs below them."""
+    """A public name has a docstring of its own: not inherited, not made by a dataclass; data and types of types have
+    theirs below them."""
     found = getattr(importlib.import_module(module), name)
     if isinstance(found, type):
         return not (found.__dict__.get("__doc__") or f"{name}(").startswith(f"{name}(")
@@ -333,7 +334,8 @@ def test_public_names_say_what_they_are(module: str):
 
 
 def test_what_is_pointed_to_is_there():
-    """Files, folders, modules and names in docstrings, comments and documents that look like ones of this repository."""
+    """Files, folders, modules and names in docstrings, comments and documents that look like ones of this
+    repository."""
     assert not pointers.broken([*pointers.sources(), *pointers.documents()])
 
 

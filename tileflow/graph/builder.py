@@ -61,7 +61,8 @@ class Builder(Calls):
         return self.at(origin if source is None else replace(origin, sources=(source,)))
 
     def begin(self, hints: Hints) -> Hints:
-        """Nodes made from here on, whatever their scope, are asked these hints before others, until the next `begin`; returns what ends here."""
+        """Nodes made from here on, whatever their scope, are asked these hints before others, until the next `begin`;
+        returns what ends here."""
         ended, self.begun = self.begun, hints
         return ended
 

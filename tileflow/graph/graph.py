@@ -22,7 +22,8 @@ Role = Literal["forward", "backward", "update", "recompute"]
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a node came from: names of the source (ONNX) nodes or layers it stands for, its role in training, what was asked of it."""
+    """Where a node came from: names of the source (ONNX) nodes or layers it stands for, its role in training, what was
+    asked of it."""
 
     sources: tuple[str, ...] = ()
     role: Role = "forward"
@@ -35,7 +36,8 @@ class Origin:
     def merged(self, *others: Origin) -> Origin:
         """The origin of a node that replaces several."""
         sources = dict.fromkeys(name for origin in (self, *others) for name in origin.sources)
-        return Origin(tuple(sources), self.role, self.hints.merged([o.hints for o in others], latest=self.role == "forward"))
+        hints = self.hints.merged([o.hints for o in others], latest=self.role == "forward")
+        return Origin(tuple(sources), self.role, hints)
 
     def __str__(self) -> str:
         return one_line(", ".join(self.sources), SHOWN) or "unnamed"

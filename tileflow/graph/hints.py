@@ -1,7 +1,9 @@
-"""Hints: what is asked of one operator, by the scope that it was recorded in (`Builder.scope`, `Builder.begin`) or afterwards (`Node.ask`).
+"""Hints: what is asked of one operator, by the scope that it was recorded in (`Builder.scope`, `Builder.begin`) or
+afterwards (`Node.ask`).
 
-None changes a graph by itself: passes and planners read them, and gradients have those of what they belong to. What is asked of automatic casts
-becomes Casts (`passes/autocast.py`) and is gone; which stage blocks or patterns of names make of a node is asked of it again (`strategy/mark.py`).
+None changes a graph by itself. Passes and planners read them, and gradients have those of what they belong to. What is
+asked of automatic casts becomes Casts (`passes/autocast.py`) and is gone. Blocks, or patterns of names, say which stage
+a node is in, and that is a hint, too (`strategy/mark.py`).
 """
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ class Casting:
         """This, and what `outer` asks where this asks nothing; a rule is its own policy's."""
         if outer is None:
             return self
-        return replace(_filled(self, outer), rule=outer.rule if self.rule is None and self.policy is None else self.rule)
+        rule = outer.rule if self.rule is None and self.policy is None else self.rule
+        return replace(_filled(self, outer), rule=rule)
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,10 @@ class Hints:
     partials: element type of partial sums, "float16" or "float32".
     annotation: the block for execution over several IPUs.
     stage: the stage of the forward pass that a node, or what it is the gradient of, belongs to.
-    recomputed: of forward nodes: the name of the part of the model, such as one layer of many, that is computed again for the backward pass.
-    kept: of forward nodes: a checkpoint; what it makes is kept for the backward pass where the nodes around it are computed again.
+    recomputed: of forward nodes: the name of the part of the model, such as one layer of many, that is computed again
+        for the backward pass.
+    kept: of forward nodes: a checkpoint; what it makes is kept for the backward pass where the nodes around it are
+        computed again.
     """
 
     available_memory_proportion: float | None = None
@@ -83,13 +88,14 @@ class Hints:
         return replace(_filled(self, outer), casting=casting)
 
     def merged(self, others: Sequence[Hints], *, latest: bool) -> Hints:
-        """What is asked of a node in place of several: of the first that a user asked something of what it was, and of all stages one: the last
-        where `latest`, else the first."""
+        """Hints for a node in place of several that have these and `others`. What users ask comes from one of them, the
+        first of which anything is asked; of their stages the node has the last where `latest`, else the first."""
         every = (self, *others)
         asked = next((h for h in every if replace(h, stage=None, recomputed=None, kept=None) != NOTHING), NOTHING)
         stages = [h.stage for h in every if h.stage is not None]
-        return replace(asked, stage=(max if latest else min)(stages, default=None),
-                       recomputed=next((h.recomputed for h in every if h.recomputed), None), kept=any(h.kept for h in every) or None)
+        recomputed = next((h.recomputed for h in every if h.recomputed), None)
+        return replace(asked, stage=(max if latest else min)(stages, default=None), recomputed=recomputed,
+                       kept=any(h.kept for h in every) or None)
 
 
 NOTHING = Hints()

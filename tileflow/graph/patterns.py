@@ -1,4 +1,5 @@
-"""Nodes that patterns of names select: names are those of the layers, or of the file's nodes, that a node stands for (`Origin.sources`)."""
+"""Nodes that patterns of names select: names are those of the layers, or of the file's nodes, that a node stands for
+(`Origin.sources`)."""
 from __future__ import annotations
 
 import re
@@ -19,7 +20,8 @@ def first_fitting(patterns: Iterable[str], names: Sequence[str]) -> str | None:
 
 
 def on_named(graph: Graph, patterns: Iterable[str], change: Callable[[Node, str], None]) -> None:
-    """Change, in place, all nodes that one of the patterns fits, those in regions as well: `change` is given each with its first pattern."""
+    """Change, in place, all nodes that one of the patterns fits, those in regions as well: `change` is given each with
+    its first pattern."""
     inside(graph, lambda region: on_named(region, patterns, change))
     for node in graph.nodes:
         pattern = first_fitting(patterns, node.origin.sources)
@@ -28,8 +30,8 @@ def on_named(graph: Graph, patterns: Iterable[str], change: Callable[[Node, str]
 
 
 def selected(nodes: Sequence[Node], patterns: Sequence[str], option: str) -> dict[Node, str]:
-    """The nodes of which a pattern fits the name or the beginning of its path, in order, each with the shortest such beginning: `layer*` selects
-    `layer1.0.conv1` as a part of `layer1`, and `/layer1/relu/Relu` of an ONNX file as well.
+    """The nodes of which a pattern fits the name or the beginning of its path, in order, each with the shortest such
+    beginning: `layer*` selects `layer1.0.conv1` as a part of `layer1`, and `/layer1/relu/Relu` of an ONNX file as well.
 
     Args:
         option: what the patterns come from, for the message.
@@ -40,7 +42,8 @@ def selected(nodes: Sequence[Node], patterns: Sequence[str], option: str) -> dic
     found: dict[Node, str] = {}
     met: set[str] = set()
     for node in nodes:
-        fitting = [(part, p) for name in node.origin.sources for part in _beginnings(name) for p in patterns if fnmatchcase(part, p)]
+        parts = [part for name in node.origin.sources for part in _beginnings(name)]
+        fitting = [(part, p) for part in parts for p in patterns if fnmatchcase(part, p)]
         if fitting:
             found[node], pattern = min(fitting, key=lambda fit: len(fit[0]))
             met.add(pattern)

@@ -1,8 +1,9 @@
 """Equal work side by side: nodes that run the same leaves follow one another, so that binding makes one row of many weights' updates.
 
-An update's weights do not depend on each other, but for a norm over all of them: of each kind of work all that can be done is done before the
-next kind begins. Where a weight is gone over twice (LAMB's norms stand between) that would fetch everything from memory again, so such weights
-are done a `PART` at a time. What is computed stays as it was.
+An update's weights do not depend on each other, but for a norm over all of them. So nodes are scheduled kind by kind
+(of one kind are nodes that run the same leaves), each kind as completely as its operands allow. Where weights are gone
+over twice (LAMB computes norms between the two passes) that would fetch all of them from memory again: such weights are
+divided into parts of at most `PART` elements, scheduled one after the other. What is computed stays as it was.
 """
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from ..graph import Graph, Index, Node
 from ..kernels.isa.cpu import Cpu
 
 PART = 1 << 19
-"""Elements of weights that are gone over twice: what the first pass leaves is in cache for the second."""
+"""Elements of weights that are gone over twice and scheduled together, few enough to stay in cache between the two
+passes."""
 
 
 def batch_updates(graph: Graph, cpu: Cpu) -> Graph:
@@ -23,8 +25,13 @@ def batch_updates(graph: Graph, cpu: Cpu) -> Graph:
 
 
 class _Order:
-    """Of the kinds of the first part that have nodes ready, that one is next of which the fewest still wait for others; of these the one that
-    came first."""
+    """List scheduling by kind. A node is ready when all nodes that it reads are scheduled. Again and again one kind is
+    chosen, and all its ready nodes follow one another.
+
+    Chosen is, among the kinds with ready nodes in the earliest part, the one with the fewest nodes that are not ready
+    yet, so that a kind is not begun long before it can be completed; among equals the one whose first ready node stands
+    first in the graph.
+    """
 
     def __init__(self, graph: Graph, cpu: Cpu) -> None:
         self.graph, index = graph, Index(graph)
@@ -60,13 +67,15 @@ class _Order:
         return order
 
     def _free(self, i: int) -> None:
-        """Nothing that node i reads is still to come."""
+        """Node i becomes ready: all that it reads is scheduled."""
         self.waiting[self.kind[i]] -= 1
         heapq.heappush(self.ready.setdefault(self.kind[i], []), i)
 
 
 def _parts(index: Index) -> list[int]:
-    """Which part of the graph each node belongs to: nodes that hand an array, or a number that nobody else reads, to each other stay together."""
+    """The number of the part of each node, int per node. Nodes are connected, and share a part, where one reads an
+    array of the other, or a number that nobody else reads; parts are filled with connected nodes in graph order up to
+    `PART` elements."""
     nodes = index.graph.nodes
     root = list(range(len(nodes)))
 
@@ -99,7 +108,7 @@ def _parts(index: Index) -> list[int]:
 
 
 def _kind(node: Node, cpu: Cpu) -> Hashable:
-    """What a node runs."""
+    """The kind of a node: the leaves that it runs, in order; None for views and for nodes with regions."""
     if node.op.alias is not None or node.op.regions:
         return None
     calls = node.op.kernel([None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs], cpu)

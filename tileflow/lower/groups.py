@@ -45,14 +45,20 @@ class FusionGroup:
 
 
 def grow(graph: Graph, update: bool = False) -> list[FusionGroup]:
-    """Greedily join each elementwise node to the groups of its inputs; the groups, their nodes in order, in an order that respects their
-    dependences, else as their first nodes stood. `update`: all that is done to one weight is to be one group, with the many numbers that it reads
-    (rates, decays, corrections); few of the values made within are results."""
+    """Greedily join each elementwise node to the groups of its inputs.
+
+    Args:
+        update: the graph is an optimizer's update, in which all that is done to one weight shall be one group: it may
+            read many numbers (rates, decays, corrections), and few of the values made in it are results.
+
+    Returns:
+        the groups in topological order, ties as their first nodes stand in the graph; the nodes of each in graph order.
+    """
     return _Growth(graph, update).run()
 
 
 def is_number(value: Value, graph: Graph) -> bool:
-    """A constant that becomes a part of the code."""
+    """Whether a value is a constant of one element, which is compiled into the leaf."""
     return value in graph.constants and value.type.size == 1
 
 
@@ -64,8 +70,8 @@ def expression_of(node: Node) -> Any:
 
 
 def waits(source: Node, node: Node) -> bool:
-    """Whether `node` widens for one pass what `source` makes in another (16 bits of the forward pass, say, for the backward pass): made at once, the
-    wider copy would lie in memory from the one to the other."""
+    """Whether `node` casts 16-bit values of another pass to more bits (what `source` made in the forward pass, say, for
+    the backward pass). Fused with `source`, the wider copy would be kept in memory between the passes."""
     if source.origin.role == node.origin.role or len(node.inputs) != 1 or node.inputs[0] is None:
         return False
     return node.inputs[0].type.is_half and node.outputs[0].type.itemsize > node.inputs[0].type.itemsize
@@ -107,7 +113,8 @@ class _Growth:
         return own
 
     def _fit(self, source: FusionGroup, own: FusionGroup) -> bool:
-        """The two together stay small, and agree on where the elements are that draw."""
+        """Whether the union of two groups keeps the limits of one leaf (operands, numbers, operations) and, where it
+        draws random numbers, counts its elements in one way."""
         if not _agree(source, own):
             return False
         operands = (source.read | own.read) - source.made - own.made
@@ -118,7 +125,8 @@ class _Growth:
         return read + made <= 2 * MOST_OPERANDS and read <= MOST_OPERANDS and made <= MOST_OPERATIONS // 2
 
     def _apart(self, source: FusionGroup, own: FusionGroup) -> bool:
-        """No third group lies between the two. Beyond the steps that a graph may take, only where that is plain."""
+        """Whether no path leads from `source` to `own` through a third group, which would make a cycle of the two as
+        one. When the graph's budget of steps is spent, only what is seen without a search counts."""
         if len(own.sources) == 1 or len(source.readers) == 1:
             return True
         above = dict.fromkeys(g for g in own.sources if g is not source and g.level > source.level)
@@ -137,7 +145,7 @@ class _Growth:
         return not met and self.steps >= 0
 
     def _join(self, source: FusionGroup, own: FusionGroup) -> FusionGroup:
-        """The two as one: the group with more neighbours takes the other one over."""
+        """The union of two groups, made in the one with more neighbours, which then has less to rewrite."""
         kept, gone = (source, own) if len(source.readers) + len(source.sources) >= len(own.readers) + len(own.sources) else (own, source)
         kept.nodes += gone.nodes
         kept.position = gone.position if kept.position is None else kept.position
@@ -162,7 +170,8 @@ class _Growth:
         return kept
 
     def _lift(self, group: FusionGroup) -> None:
-        """Bring the levels above `group` in order again, each group after all that it reads."""
+        """Restore topological levels after the level of `group` has grown: that of every group exceeds those of all
+        groups that it reads."""
         waiting = [(0, 0, group)]
         lifted = {group}
         while waiting:
@@ -177,7 +186,8 @@ class _Growth:
 
 
 def _agree(a: FusionGroup, b: FusionGroup) -> bool:
-    """One of them draws nothing, or both count alike; what they read lies as what they make does."""
+    """Whether two groups may draw random numbers in one leaf: at most one draws, or both number their elements alike,
+    and all arrays that are read have one shape."""
     if a.position is None and b.position is None:
         return True
     alike = a.position is None or b.position is None or a.position == b.position
@@ -185,7 +195,8 @@ def _agree(a: FusionGroup, b: FusionGroup) -> bool:
 
 
 def _crosses(a: FusionGroup, b: FusionGroup) -> bool:
-    """Work that is done again for the backward pass and work of the forward pass: done at once, it would be kept."""
+    """Whether fusion would join a node that is computed again for the backward pass with one of the forward pass: its
+    result would then be kept."""
     roles = {node.origin.role for group in (a, b) for _, node, _ in group.nodes} if _again(a) != _again(b) else ()
     return "forward" in roles
 

@@ -17,14 +17,19 @@ from .row import Advance, Count, Cycle, Either, Item, Lowered, Operand, Place, R
 
 LowerRegion = Callable[[Graph, str, Callable[[Value], "Place | None"], "dict[Value, Place]"], Lowered]
 WORDS = ("counter", "limit", "done", "index", "most", "going")
-"""What a loop counts in: turns, for the driver; how many there will be; turns done; the turn's number; the most turns; whether to go on."""
+"""The int64 words that control a loop while it runs, in this order in its scratch memory: `counter`, in which the
+driver counts turns; `limit`, after how many it stops (0 once the condition is false); `done`, turns so far; `index`,
+the number of the turn that its region is given (`done`, or downwards in a reversed loop); `most`, the limit as long as
+the condition is true; `going`, the condition that the last turn gave."""
 _keys = itertools.count()
 
 
 class NestedRows:
-    """A node with regions on its way to rows. A region's arena is scratch memory of the node, as are carried values and words.
+    """A node with regions (If, Loop, Scan), of which the rows are made in two steps: `__init__` lowers the regions for
+    themselves, `items` places them when the memory of their node is known.
 
-    What a region reads lives until the node has run, for it is an operand; what it makes is gone then, but for the results.
+    scratch: bytes of scratch memory that the node needs, by name: the regions' arena, the values that a loop carries,
+        its control words. All that a region captures is an operand of the node, so it lives until the node has run.
     """
 
     def __init__(self, node: Node, name: str, lower_region: LowerRegion, cpu: Cpu) -> None:
@@ -35,7 +40,7 @@ class NestedRows:
             self.scratch |= {f"carried {i}": 2 * room(v.type) for i, v in enumerate(node.outputs[:node.op.carried])}
 
     def _lowered(self, i: int, region: Region, lower_region: LowerRegion) -> Lowered:
-        """The rows of a region; what it takes and gives lies at numbered places, to be found later."""
+        """A region, lowered with placeholders for its inputs and outputs: places that `placed` replaces."""
         which, graph = f"{self.name}.{i}", region.graph
         numbers = {v: Place(("operand", (which, k))) for k, v in enumerate(graph.inputs)}
         outside = {**{v: Place(("constant", v)) for v in graph.constants}, **numbers}
@@ -49,7 +54,8 @@ class NestedRows:
         return _Loop(self, self.node.op, operands, results, scratch).items()
 
     def placed(self, i: int, operands: Sequence[Place], results: Sequence[Place], arena: Place) -> list[Item]:
-        """The rows of region i, given where lies what it takes and gives."""
+        """The rows of region i with its placeholders replaced by the places of its inputs and outputs, and its
+        arena."""
         which = f"{self.name}.{i}"
         homes = {("arena", which): arena, **{("operand", (which, k)): p for k, p in enumerate(operands)},
                  **{("result", (which, k)): p for k, p in enumerate(results)}}
@@ -61,7 +67,7 @@ class NestedRows:
         return moved(self.regions[i].rows, to)
 
     def row(self, exprs: Sequence[Expr], operands: Sequence[Place], results: Sequence[Place]) -> Row:
-        """A leaf over single elements."""
+        """A row that computes scalar expressions: one element of each operand in, one of each result out."""
         call = elementwise_call(exprs, [In(i, (1,)) for i in range(len(operands))], [Out(i, (1,)) for i in range(len(results))])
         sizes = {i: 1 if v.dtype == "bool" else 8 for i, v in variables(*exprs).items()}
 
@@ -101,16 +107,18 @@ class _Loop:
         return [Cycle(word["counter"], word["limit"], start, counts, self._before(), self._body(), self._after(), self.node)]
 
     def _slot(self, i: int, ahead: int) -> Place:
-        """Where a carried value lies: at the beginning of a turn, or (ahead) of the next."""
+        """The place of carried value i at the beginning of a turn; with ahead=1 at that of the next turn. The two slots
+        of a value alternate."""
         at = self.scratch[f"carried {i}"]
         return Place(at.region, at.offset, (*at.moves, Advance(self.done, room(self.kept[i]), 2, ahead)))
 
     def _slice(self, whole: Place, nbytes: int) -> Place:
-        """What a turn reads or writes of an array."""
+        """The slice of an array along its first axis, `nbytes` long, that belongs to the current turn."""
         return Place(whole.region, whole.offset, (*whole.moves, Advance(self.number, nbytes)))
 
     def _before(self) -> list[Item]:
-        """Carried values into their slots, how many turns there will be, zeros where slices may be left out."""
+        """Rows before the first turn: copy initial values into the slots, compute the limit of turns, clear stacked
+        results of which an early end may leave slices unwritten."""
         op, word = self.op, self.word
         carried = zip(self.operands, self.node.outputs[:op.carried], strict=False)
         rows: list[Item] = [copy_row(p, self.scratch[f"carried {i}"], v) for i, (p, v) in enumerate(carried) if v.type.size]
@@ -127,7 +135,7 @@ class _Loop:
         return rows
 
     def _while(self, condition: Place) -> Row:
-        """No further turn where the condition is false."""
+        """A row that sets the limit of turns to 0 where the condition is false."""
         going = where(Var(0, "bool"), Var(1, "int64"), Const(0, "int64"))
         return self.nested.row([going], [condition, self.word["most"]], [self.word["limit"]])
 
@@ -145,6 +153,6 @@ class _Loop:
         return [*rows, *(self._while(p) for p in going)]
 
     def _after(self) -> list[Item]:
-        """Carried values out of the slot that was written last."""
+        """Rows after the last turn: copy the carried values from the slots written last to the results."""
         kept = enumerate(zip(self.node.outputs[:self.op.carried], self.results, strict=False))
         return [copy_row(self._slot(i, 0), place, v) for i, (v, place) in kept if v.type.size]

@@ -1,6 +1,7 @@
 """Planes: pooling that alone reads a product runs on the product's finished planes, while they are in cache.
 
-The product itself then is never written to memory. Bits never change: kernels run the code of the separate leaves (see `kernels.pool.planes`).
+The product itself then is never written to memory. Bits never change: kernels run the code of the separate leaves (see
+`kernels.pool.planes`).
 """
 from __future__ import annotations
 

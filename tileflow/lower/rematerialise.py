@@ -14,8 +14,8 @@ from ..graph import Graph, Node, Value, checkpoints
 def rematerialise(graph: Graph, keep: Iterable[Value] = ()) -> Graph:
     """A copy of the graph in which backward nodes read copies of what marked nodes make, which run just before they are first needed.
 
-    Of a block only what other forward nodes read is kept, and what is a result, a checkpoint (`Hints.kept`) or in `keep`. Values keep their
-    identity.
+    Of a block only what other forward nodes read is kept, and what is a result, a checkpoint (`Hints.kept`) or in
+    `keep`. Values keep their identity.
     """
     if not any(_is_marked(node) for node in graph.nodes):
         return graph
@@ -34,8 +34,8 @@ class _Rematerialised:
         self.kept = {*graph.results(), *keep, *checkpoints(graph.nodes)}
         for node in graph.nodes:
             if node.origin.role == "forward":
-                again = node.origin.hints.recomputed
-                self.kept.update(v for v in node.operands if v in self.maker and self.maker[v][1].origin.hints.recomputed != again)
+                makers = ((v, self.maker[v][1]) for v in node.operands if v in self.maker)
+                self.kept.update(v for v, m in makers if m.origin.hints.recomputed != node.origin.hints.recomputed)
         self.twin: dict[Value, Value] = {}
         """Copies of values that were made again."""
 

@@ -19,6 +19,10 @@ class Criterion(Module):
     """Base of the losses: prediction and target in, the loss out.
 
         training_model(net, loss=nn.HuberLoss(delta=0.5))
+
+    Both have one shape where nothing else is said. reduction: "mean" or "sum" over all elements gives one number,
+    "none" one for each. Another reduction is an OptionError, shapes that do not fit are a ShapeError, as the network is
+    recorded.
     """
 
     takes: ClassVar[Literal["classes", "numbers", "nothing"]] = "numbers"

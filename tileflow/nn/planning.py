@@ -84,7 +84,8 @@ def set_partials(target: Planned, dtype: str) -> Planned:
 
 
 def _asked(target: Planned, hints: Hints, nothing: str) -> Planned:
-    """Ask hints of a layer, or of the operator that made a tensor; OptionError, which begins with `nothing`, where none did."""
+    """Ask hints of a layer, or of the operator that made a tensor; OptionError, which begins with `nothing`, where none
+    did."""
     if isinstance(target, Module):
         target._hints = hints.over(target._hints)
         return target

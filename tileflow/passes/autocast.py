@@ -154,7 +154,8 @@ class _Caster:
             if v in self.graph.constants and v.type.size == 1:
                 self.made[key] = self.b.constant(self.graph.constants[v].astype(dtype), v.name)
             else:
-                origin = replace(reader.origin, hints=Hints(kept=reader.origin.hints.kept)) if reader is not None else self.b.origin
+                origin = reader.origin if reader is not None else self.b.origin
+                origin = replace(origin, hints=Hints(kept=origin.hints.kept))
                 with self.b.at(origin):
                     self.made[key] = self.b.Cast(v, to=dtype)
             if v in self.weights:

@@ -1,7 +1,7 @@
 """Gradient checkpoints: forward nodes computed again for the backward pass instead of kept (arXiv:1604.06174).
 
-They are asked by hints (`Hints.recomputed`). Nothing changes in the graph: the host chooses kernels, layouts and rules as without, and computes such
-nodes twice after that (`lower/rematerialise.py`), so every bit stays.
+They are asked by hints (`Hints.recomputed`). Nothing changes in the graph: the host chooses kernels, layouts and rules
+as without, and computes such nodes twice after that (`lower/rematerialise.py`), so every bit stays.
 """
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def recompute(graph: Graph, patterns: Sequence[str]) -> None:
 
 
 def keep_results(graph: Graph, patterns: Sequence[str]) -> None:
-    """Let forward nodes be checkpoints (`Hints.kept`): those whose results leave the layers or nodes that patterns select.
+    """Let forward nodes be checkpoints (`Hints.kept`): those whose results leave the layers or nodes that patterns
+    select.
 
     Raises:
         OptionError: a pattern selects nothing.

@@ -14,11 +14,13 @@ from ..lower.row import Operand, Row
 from .binding import Bound
 
 Span = tuple[int, int, bool, int]
-"""Of memory: first byte, end, whether it is written, and by which row."""
+"""A range of memory that a row touches: first byte, end (exclusive), whether it is written, and the index of the
+row."""
 
 
 def gather(rows: Sequence[Bound]) -> list[Bound]:
-    """The rows with neighbours of one leaf as one row where none writes what another one touches."""
+    """The rows with runs of neighbours merged into one row each: neighbours of one leaf and grain, none of which writes
+    memory that another one reads or writes. A run in which some do is halved until none do."""
     result: list[Bound] = []
     for _, run in groupby(rows, key=lambda b: (id(b.row.leaf), b.row.grain)):
         result += _gathered(list(run))
@@ -36,7 +38,8 @@ def _gathered(rows: list[Bound]) -> list[Bound]:
 
 
 def _spans(index: int, bound: Bound) -> list[Span] | None:
-    """The memory that a row touches, but for what it reads at an address that moves; None where it writes there."""
+    """The memory that a row touches. An address that moves (with the turns of a loop, say) is not known here: what is
+    read there is left out, and a row that writes there gives None."""
     found: list[Span] = []
     for arg, operand in zip(bound.args, bound.row.args, strict=True):
         if not isinstance(operand, Operand):
@@ -50,13 +53,14 @@ def _spans(index: int, bound: Bound) -> list[Span] | None:
 
 
 class _Furthest:
-    """How far spans that begin further down reach: the two furthest ends of different rows."""
+    """For a sweep over spans in the order of their first bytes: the two largest ends so far, of different rows. Two
+    tell whether any *other* row overlaps the next span."""
 
     def __init__(self) -> None:
         self.ends: list[tuple[int, int]] = []
 
     def beyond(self, start: int, row: int) -> bool:
-        """A span of another row reaches beyond `start`."""
+        """Whether a span of another row than this ends after `start`."""
         return any(end > start and other != row for end, other in self.ends)
 
     def add(self, end: int, row: int) -> None:
@@ -67,7 +71,7 @@ class _Furthest:
 
 
 def _clash(spans: list[Span]) -> bool:
-    """A row writes what another one reads or writes."""
+    """Whether a row writes memory that another one reads or writes."""
     written, read = _Furthest(), _Furthest()
     for start, end, writes, row in sorted(s for s in spans if s[0] < s[1]):
         if written.beyond(start, row) or (writes and read.beyond(start, row)):
@@ -77,7 +81,7 @@ def _clash(spans: list[Span]) -> bool:
 
 
 def _one(rows: list[Bound]) -> Bound:
-    """A row whose range is that of all, each from a whole grain on."""
+    """One row for several: its range concatenates theirs, each rounded up to whole grains."""
     first = rows[0].row
     grain = max(1, first.grain)
     n = sum(-(-b.n // grain) * grain for b in rows[:-1]) + rows[-1].n

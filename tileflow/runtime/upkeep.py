@@ -1,4 +1,5 @@
-"""The rows of a training call besides those of its parts: sums start at zero, statistics wait for the commit, what is not finite is refused."""
+"""Rows of a training call beside those of its parts: accumulators are initialised, running statistics are committed
+with the update only, and gradients or losses that are not finite end the call."""
 from __future__ import annotations
 
 from ..graph import State, TensorType
@@ -9,13 +10,15 @@ from ..memory.alignment import padded
 
 
 def gradients(plan: Plan, parts: list[str]) -> list[tuple[str, TensorType, Place]]:
-    """Where the gradients that these parts read lie when the micro-batches are done: the weight's name, type, place."""
+    """The gradients that these parts read once an update's micro-batches are done, accumulated or not: (name of the
+    weight, type, place) each."""
     summed = [(s.owner, s.input.type, Place(("state", s.name))) for s in plan.program.accumulators()]
     return summed + [(v.name.removesuffix(".grad"), v.type, plan.parts[part].places[v]) for part in parts for v in plan.program.parts[part].inputs]
 
 
 def begin(plan: Plan, ipu: int) -> list[Row]:
-    """Before an update's micro-batches: accumulators are zero or what they start with, pending statistics those that were committed."""
+    """Rows before an update's micro-batches: accumulators are cleared, or copied from the state that they start from,
+    and committed statistics are copied to the pending ones, which micro-batches change."""
     sums = [s for s in plan.program.accumulators(ipu) if s.input.type.size]
     zero = [(Place(("state", s.name)), s.input.type) for s in sums if not s.start]
     cleared = [Row(clear[f"u{t.itemsize}"], [Operand(place, (t.size,), t.itemsize)], t.size, 4096, 0.025 * t.nbytes, True) for place, t in zero]
@@ -24,12 +27,13 @@ def begin(plan: Plan, ipu: int) -> list[Row]:
 
 
 def commit(plan: Plan, ipu: int) -> list[Row]:
-    """With the update: statistics take effect."""
+    """Rows with an update: pending statistics become the committed ones."""
     return [_copied(s, "pending", "state") for s in plan.program.statistics(ipu)]
 
 
 def gradient_checks(plan: Plan, parts: list[str]) -> list[Row]:
-    """What refuses gradients that are not finite before these parts write anything, unless they skip what is not."""
+    """Rows that end the call where a gradient read by these parts is not finite, before any of them writes; none in
+    programs that skip such updates."""
     if plan.program.skips:
         return []
     return [Row(finite(t.code), [Operand(place, (t.size,), t.itemsize)], t.size, 4096, 0.1 * t.size, True)
@@ -37,8 +41,10 @@ def gradient_checks(plan: Plan, parts: list[str]) -> list[Row]:
 
 
 def loss_checks(plan: Plan, fold: str) -> list[Row]:
-    """What refuses a micro-batch's loss that is not finite, before what it left is folded; a stage may be folded before there is a loss, and of those
-    that are folded after it the first is enough."""
+    """The row that ends the call where a micro-batch's loss is not finite, before the part `fold` adds the
+    micro-batch's contributions to the accumulators; none in programs that skip such updates. Of a pipeline's stages,
+    each with a fold of its own, the first to fold after the loss is there checks it (`Caller.checked`).
+    """
     loss, caller = plan.program.loss, plan.program.caller
     if loss is None or plan.program.skips or (caller is not None and fold != caller.checked):
         return []

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 _building = threading.RLock()
 _compiler_lost = False
-"""In a forked child: a thread that is not here was compiling."""
+"""Whether this process was forked while another thread compiled: the compiler's state is inconsistent here."""
 
 
 def build(work: Callable[[], T]) -> T:
@@ -44,8 +44,9 @@ _turns: WeakSet[Turn] = WeakSet()
 class Turn:
     """A lock that knows its holder. Work is given as a function, so that no Ctrl-C can come between taking the turn and giving it back.
 
-    Waiting for a turn can be interrupted. Who has one and wants another (a model called from a function that a call of another
-    network calls back) does not wait for it, so that no two threads can wait for each other.
+    Waiting for a turn can be interrupted. A thread that holds a turn never waits for a second one (a model is called by
+    a callback within a call of another network's): it gets it at once or a TileflowError, so that threads cannot
+    deadlock.
     """
 
     def __init__(self) -> None:
@@ -56,7 +57,7 @@ class Turn:
         _turns.add(self)
 
     def __reduce__(self) -> tuple[type[Turn], tuple[()]]:
-        """A copy of what is locked is locked by a turn of its own."""
+        """Copies and pickles of what a turn guards get a turn of their own, which nobody holds."""
         return Turn, ()
 
     def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -76,7 +77,7 @@ class Turn:
             self._calling = False
 
     def change(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """`work(...)`, which changes what calls rely on, between two calls.
+        """`work(...)`, which sets weights or other states, between two calls.
 
         Raises:
             TileflowError: this thread is within a call.
@@ -85,7 +86,7 @@ class Turn:
         return self.hold(work, *args, **kwargs)
 
     def hold(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """`work(...)`, which looks at what calls change, between two calls or within this thread's own."""
+        """`work(...)`, which reads states, between two calls or within a call of this thread's own."""
         if self._holder == get_ident():
             return work(*args, **kwargs)
         if not _thread.holds:

@@ -38,7 +38,7 @@ class Wanted:
         return stages - stage if self.schedule == "1f1b" else 2 * (stages - 1 - stage) + 1
 
     def again(self, stage: int, stages: int) -> bool:
-        """A stage is computed again for its backward pass."""
+        """Whether a stage is computed again for its backward pass."""
         return self.training and self.recompute and stage < stages - 1
 
 
@@ -136,7 +136,8 @@ class Chain:
 
 
 def _tail(readers: Mapping[Value, Sequence[int]], count: int) -> int:
-    """Where the end of a chain begins that reads weights of its beginning again, across more than half of it; the chain's length where none does."""
+    """The index of the first node that reads a weight again after more than half of the chain (tied weights); the
+    chain's length where none does."""
     far = [b for places in readers.values() for a, b in itertools.pairwise(places) if 2 * (b - a) > count]
     return min(far, default=count)
 
@@ -158,8 +159,8 @@ def _readers(graph: Graph, chain: Sequence[Node]) -> dict[Value, list[int]]:
 
 
 def _held(readers: Mapping[Value, Sequence[int]], end: int) -> tuple[list[float], list[bool]]:
-    """Of a chain up to `end`: bytes of the weights that each node is the first to read (the first node has those that are only read later), and
-    whether a stage may begin at it."""
+    """Of a chain's nodes before `end`: bytes of weights, each weight at its first reader (one that is read after `end`
+    only, at node 0), and whether a stage may begin at the node, which it may not between readers of one weight."""
     nbytes, breaks = [0.0] * end, [True] * end
     for weight, every in readers.items():
         places = [i for i in every if i < end]

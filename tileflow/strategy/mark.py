@@ -24,7 +24,7 @@ Found = tuple[dict[Node, int], list[int]]
 
 @dataclass(frozen=True)
 class Marking:
-    """What the options say of execution over several IPUs; see there.
+    """The options of execution over several IPUs, by their names (docs/strategies.md).
 
     bytes_per_ipu: the bound that automatic stages keep; None: none.
     """
@@ -88,7 +88,8 @@ class Marking:
 
     @property
     def _named(self) -> bool:
-        """Stages are what the option stages says, or blocks do."""
+        """Whether stages are named: by the option stages or by blocks, neither split by patterns nor found by
+        balancing."""
         return self.auto_pipeline is None and not self.splits
 
     def _check(self) -> None:
@@ -135,8 +136,14 @@ def _merged(stages: dict[Node, int], ipus: list[int]) -> tuple[dict[Node, int], 
 
 
 def _in_turns(graph: Graph, stages: dict[Node, int], ipus: list[int], phases: Sequence[int]) -> tuple[dict[Node, int], list[int], tuple[int, ...]]:
-    """Stages of which one reads what a later one of its phase makes, taken apart: the stages of such a phase take turns, each doing in a turn what
-    needs of the others no more than they did in turns before. What each turn of a stage does is a stage, on the same IPU and in the same phase."""
+    """Break cycles between stages of one phase. Where a stage reads a later one's result, the stages of the phase run
+    in turns: a node's turn is the number of times that a path to it changes the stage, so in each turn a stage needs
+    results of earlier turns only. The nodes of one stage and turn become a stage of their own, on the same IPU and in
+    the same phase.
+
+    Returns:
+        stage by node, and the IPU and the phase of each stage.
+    """
     made = {v: node for node in graph.nodes for v in node.outputs}
     read = {node: [m for v in node.operands if (m := made.get(v)) is not None and phases[stages[m]] == phases[stage]]
             for node, stage in stages.items()}
@@ -168,8 +175,9 @@ def _is_of_loss(node: Node) -> bool:
 
 
 def _spread(graph: Graph, nodes: Sequence[Node], own: dict[Node, int], last: int) -> dict[Node, int]:
-    """Stages of all nodes, where some have their own: others are of the last stage that they read, inputs being of the first, what only reads
-    weights and constants of the first that reads it; the loss is of the last."""
+    """Stages of all nodes, given those of some (`own`). Any other node gets the latest stage among its operands, where
+    the graph's inputs count as stage 0; one that depends on weights and constants only gets the earliest stage among
+    its readers; the loss gets stage `last`."""
     made: dict[Value, int | None] = dict.fromkeys(graph.inputs, 0)
     found: dict[Node, int | None] = {}
     for node in nodes:
@@ -196,7 +204,8 @@ def _split(graph: Graph, nodes: Sequence[Node], splits: Sequence[str]) -> Found:
 
 
 def _begun_at(graph: Graph, nodes: Sequence[Node], begin: Sequence[int]) -> dict[Node, int]:
-    """Stages by the places in the order of the nodes at which they begin, but for the first; what only reads weights goes with its reader."""
+    """Stages of all nodes, given the indices into `nodes` at which stages 1, 2, ... begin; nodes that depend on weights
+    only get their readers' stage."""
     entered, own, stage = set(graph.inputs), {}, 0
     for i, node in enumerate(nodes):
         while stage < len(begin) and i >= begin[stage]:

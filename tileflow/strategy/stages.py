@@ -125,7 +125,13 @@ class ChosenPhase(Generic[S]):
 
 @dataclass(frozen=True)
 class PipelinedExecution:
-    """Stages, names of blocks (a stage each), or an AutoStage."""
+    """Stages run as a pipeline, each with another micro-batch: stages, names of blocks (a stage each), or an AutoStage.
+
+        options = tileflow.Options(**PipelinedExecution("encoder", "head").to_options())
+
+    Raises:
+        OptionError: something else is given, or a block is in two stages.
+    """
 
     stages: tuple[Stage, ...]
     auto: AutoStage = AutoStage.SAME_AS_IPU
@@ -150,7 +156,8 @@ class PipelinedExecution:
 
 @dataclass(frozen=True, init=False)
 class ShardedExecution(PipelinedExecution):
-    """The same annotations, one stage after the other."""
+    """Stages, given as for `PipelinedExecution`, each on its IPU and one after the other: no two IPUs compute at
+    once."""
 
     strategy: Strategy = field(default="sharded", init=False)
 
@@ -206,15 +213,29 @@ class _Phased:
 
 @dataclass(init=False)
 class SerialPhasedExecution(_Phased):
-    """Phases one after the other on one group of IPUs: stages of a phase each have one. `liveness`: when tensors that later phases read leave
-    the chip."""
+    """Phases one after the other on one group of IPUs: stages of a phase each have one.
+
+    Args:
+        phases: each a Phase, a Stage, the name of a block, or a list of stages or of names, as `Phase` takes them; or
+            all of them in one list.
+        liveness: when tensors that later phases read leave the chip (the option tensors_liveness).
+        separate_backward: the last phase's backward pass is a phase of its own.
+
+    Raises:
+        OptionError: something else is given, a block is in two stages, or the liveness does not fit.
+    """
 
     strategy: Strategy = field(default="serial_phased", init=False)
 
 
 @dataclass(init=False)
 class ParallelPhasedExecution(_Phased):
-    """Phases on two groups of IPUs in turn, the even ones and the odd ones."""
+    """Phases on two groups of IPUs in turn, even phases on even IPUs and odd ones on odd; arguments as of
+    `SerialPhasedExecution`.
+
+    Raises:
+        OptionError: as there, or a stage is on an IPU of the other group.
+    """
 
     strategy: Strategy = field(default="parallel_phased", init=False)
 

@@ -1,4 +1,10 @@
-"""Layers as functions, with PyTorch's names and arguments: each records operators and holds no weights of its own."""
+"""Layers as functions, with PyTorch's names and arguments: each records operators and holds no weights of its own.
+
+Results have the shape and the element type of `input` where nothing else is said. Losses take input and target of one
+shape and give one number of the input's type, the "mean" or "sum" over all elements, or with reduction="none" one for
+each. Tensors that do not fit raise ShapeError or TypeMismatchError, which name shapes and types, other arguments
+OptionError.
+"""
 from .activation import (
     celu,
     elu,

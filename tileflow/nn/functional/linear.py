@@ -28,7 +28,7 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Any, bias: Any = None) -> T
 
 
 def embedding(input: Tensor, weight: Any, padding_idx: int | None = None) -> Tensor:
-    """Rows of a table [rows, size] by number; the row `padding_idx` gets no gradient."""
+    """Rows of a table [rows, size] by whole numbers [...]: [..., size]; the row `padding_idx` gets no gradient."""
     table = input.lift(weight)
     rows: Tensor = table.apply("Gather", input, axis=0)
     if padding_idx is None:

@@ -11,7 +11,7 @@ from ..tensor import where as _where
 
 
 def gather(input: Tensor, dim: int, index: Any) -> Tensor:
-    """For each element of `index` the one at that place along an axis."""
+    """For each element of `index`, whole numbers, the input's at that index along an axis: [shape of index]."""
     return input.gather(dim, index)
 
 
@@ -36,27 +36,27 @@ def index_add(input: Tensor, dim: int, index: Any, source: Any, *, alpha: float 
 
 
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Ranked:
-    """The k largest (or smallest) elements along an axis and their places."""
+    """The k largest (or smallest) elements along an axis, in order, and their int64 indices."""
     return input.topk(k, dim, largest, sorted)
 
 
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Ranked:
-    """All elements along an axis in order and their places; equal ones stay in theirs."""
+    """All elements along an axis in order, and their int64 indices; equal ones keep their order."""
     return input.sort(dim, descending, stable)
 
 
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
-    """The places of all elements along an axis in order."""
+    """int64, of the input's shape: the indices of all elements along an axis, in the order of the elements."""
     return input.argsort(dim, descending, stable)
 
 
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """The place of the largest, the first of equals, along an axis or among all."""
+    """int64: the index of the largest, the first of equals, along an axis or among all."""
     return input.argmax(dim, keepdim)
 
 
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """The place of the smallest, the first of equals, along an axis or among all."""
+    """int64: the index of the smallest, the first of equals, along an axis or among all."""
     return input.argmin(dim, keepdim)
 
 

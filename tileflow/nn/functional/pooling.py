@@ -125,30 +125,30 @@ def adaptive_max_pool(input: Tensor, output_size: int | Sequence[int | None] | N
 
 
 def adaptive_avg_pool1d(input: Tensor, output_size: int | Sequence[int]) -> Tensor:
-    """[N, C, L] -> [N, C, output_size]."""
+    """[N, C, L] -> means of as equal windows as can be: [N, C, output_size]."""
     return adaptive_avg_pool(input, output_size, 1)
 
 
 def adaptive_avg_pool2d(input: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
-    """[N, C, H, W] -> [N, C, *output_size]."""
+    """[N, C, H, W] -> means of as equal windows as can be: [N, C, *output_size]."""
     return adaptive_avg_pool(input, output_size, 2)
 
 
 def adaptive_avg_pool3d(input: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
-    """[N, C, D, H, W] -> [N, C, *output_size]."""
+    """[N, C, D, H, W] -> means of as equal windows as can be: [N, C, *output_size]."""
     return adaptive_avg_pool(input, output_size, 3)
 
 
 def adaptive_max_pool1d(input: Tensor, output_size: int | Sequence[int]) -> Tensor:
-    """[N, C, L] -> [N, C, output_size]."""
+    """[N, C, L] -> largest elements of as equal windows as can be: [N, C, output_size]."""
     return adaptive_max_pool(input, output_size, 1)
 
 
 def adaptive_max_pool2d(input: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
-    """[N, C, H, W] -> [N, C, *output_size]."""
+    """[N, C, H, W] -> largest elements of as equal windows as can be: [N, C, *output_size]."""
     return adaptive_max_pool(input, output_size, 2)
 
 
 def adaptive_max_pool3d(input: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
-    """[N, C, D, H, W] -> [N, C, *output_size]."""
+    """[N, C, D, H, W] -> largest elements of as equal windows as can be: [N, C, *output_size]."""
     return adaptive_max_pool(input, output_size, 3)

@@ -59,9 +59,11 @@ class _Recurrent(Module):
 
 
 class RNN(_Recurrent):
-    """h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu in place of tanh; see `_Recurrent` for shapes.
+    """h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu in place of tanh. forward(input, hx=None) gives output, h_n.
 
-    forward(input, hx=None) gives output, h_n.
+    input: [steps, N, input_size], with batch_first [N, steps, input_size], or [steps, input_size] for one sequence.
+    output: the last layer's h of every step, [steps, N, directions * hidden_size], its axes as the input's.
+    hx and h_n: [num_layers * directions, N, hidden_size] ([.., hidden_size] for one sequence); hx is zeros by default.
     """
 
     kind, gates = "RNN", 1
@@ -77,7 +79,14 @@ class RNN(_Recurrent):
 
 
 class GRU(_Recurrent):
-    """r, z = sigmoid(...), n = tanh(W_in x + b_in + r (W_hn h + b_hn)), h' = (1 - z) n + z h. forward(input, hx=None) gives output, h_n."""
+    """r, z = sigmoid(W_i x + b_i + W_h h + b_h), n = tanh(W_in x + b_in + r (W_hn h + b_hn)), h' = (1 - z) n + z h.
+
+    forward(input, hx=None) gives output, h_n.
+
+    input: [steps, N, input_size], with batch_first [N, steps, input_size], or [steps, input_size] for one sequence.
+    output: the last layer's h of every step, [steps, N, directions * hidden_size], its axes as the input's.
+    hx and h_n: [num_layers * directions, N, hidden_size] ([.., hidden_size] for one sequence); hx is zeros by default.
+    """
 
     kind, gates = "GRU", 3
 
@@ -87,7 +96,15 @@ class GRU(_Recurrent):
 
 
 class LSTM(_Recurrent):
-    """i, f, o = sigmoid(...), g = tanh(...), c' = f c + i g, h' = o tanh(c'). forward(input, hx=None) gives output, (h_n, c_n); hx is (h_0, c_0)."""
+    """i, f, o = sigmoid(W_i x + b_i + W_h h + b_h), g = tanh(likewise), c' = f c + i g, h' = o tanh(c').
+
+    forward(input, hx=None) gives output, (h_n, c_n); hx is (h_0, c_0).
+
+    input: [steps, N, input_size], with batch_first [N, steps, input_size], or [steps, input_size] for one sequence.
+    output: the last layer's h of every step, [steps, N, directions * hidden_size], its axes as the input's.
+    h_0, c_0, h_n, c_n: [num_layers * directions, N, hidden_size] ([.., hidden_size] for one sequence); zeros by
+        default.
+    """
 
     kind, gates = "LSTM", 4
 
@@ -120,7 +137,10 @@ class _Cell(Module):
 
 
 class RNNCell(_Cell):
-    """A step of RNN. forward(input, hx=None) gives h'."""
+    """A step of RNN. forward(input, hx=None) gives h'.
+
+    input: [N, input_size] or [input_size]; states: [N, hidden_size] or [hidden_size], zeros by default.
+    """
 
     gates = 1
 
@@ -133,7 +153,10 @@ class RNNCell(_Cell):
 
 
 class GRUCell(_Cell):
-    """A step of GRU. forward(input, hx=None) gives h'."""
+    """A step of GRU. forward(input, hx=None) gives h'.
+
+    input: [N, input_size] or [input_size]; states: [N, hidden_size] or [hidden_size], zeros by default.
+    """
 
     gates = 3
 
@@ -142,7 +165,10 @@ class GRUCell(_Cell):
 
 
 class LSTMCell(_Cell):
-    """A step of LSTM. forward(input, hx=None) gives (h', c'); hx is (h, c)."""
+    """A step of LSTM. forward(input, hx=None) gives (h', c'); hx is (h, c).
+
+    input: [N, input_size] or [input_size]; states: [N, hidden_size] or [hidden_size], zeros by default.
+    """
 
     gates = 4
 

@@ -113,7 +113,10 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """Self-attention, attention to what an encoder made (`memory`), and two linear layers; arguments as of `TransformerEncoderLayer`."""
+    """Self-attention, attention to what an encoder made (`memory`), and two linear layers; arguments as of
+    `TransformerEncoderLayer`. tgt [L, N, d_model] and memory [S, N, d_model], with batch_first the batch first; result
+    as tgt.
+    """
 
     def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1, activation: Activation = "relu",
                  layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False, bias: bool = True) -> None:
@@ -154,7 +157,8 @@ class TransformerEncoder(Module):
 
 
 class TransformerDecoder(Module):
-    """Copies of a decoder layer one after another, and a last normalisation, if one is given."""
+    """Copies of a decoder layer one after another, and a last normalisation, if one is given; shapes as of the
+    layer."""
 
     def __init__(self, decoder_layer: TransformerDecoderLayer, num_layers: int, norm: Module | None = None) -> None:
         self.layers, self.norm = ModuleList(copy.deepcopy(decoder_layer) for _ in range(num_layers)), norm
@@ -167,7 +171,11 @@ class TransformerDecoder(Module):
 
 
 class Transformer(Module):
-    """Encoder and decoder; every matrix is drawn by Glorot and Bengio's rule, as in PyTorch."""
+    """Encoder and decoder: src [S, N, d_model] and tgt [L, N, d_model], with batch_first the batch first; result as
+    tgt.
+
+    Every matrix is drawn by Glorot and Bengio's rule, as in PyTorch; arguments as of `TransformerEncoderLayer`.
+    """
 
     def __init__(self, d_model: int = 512, nhead: int = 8, num_encoder_layers: int = 6, num_decoder_layers: int = 6, dim_feedforward: int = 2048,
                  dropout: float = 0.1, activation: Activation = "relu", layer_norm_eps: float = 1e-5, batch_first: bool = False,

@@ -57,7 +57,8 @@ def lay_out(memory: Memory, tile: int, running: Iterable[tuple[TileStep, int]], 
 
 @dataclass
 class _Together:
-    """What has one place, one after the other: (tensor, first step, last step)."""
+    """Tensors that have one block of memory in succession, each taking over that of the one before: (tensor, first
+    step, last step)."""
 
     category: str
     nbytes: int
@@ -78,7 +79,7 @@ def _bytes(storage: Storage, tile: int) -> int:
 
 
 def _always(memory: Memory, tile: int, align: int) -> tuple[list[Extent], int]:
-    """What is always live, category by category, and where it ends."""
+    """The blocks of what is always live, category by category from address 0, and the address where they end."""
     blocks: list[Extent] = []
     code = int(memory.categories["code"][tile])
     if code:
@@ -94,7 +95,8 @@ def _always(memory: Memory, tile: int, align: int) -> tuple[list[Extent], int]:
 
 
 def _tensors(memory: Memory, tile: int) -> list[_Together]:
-    """Each stay of a tensor on the tile; with it what takes its memory over, where that is as large."""
+    """Blocks of tensors that come and go: one for each span of steps in which a tensor is on the tile, in which results
+    that take its memory over follow where they are as large."""
     heir = {s: h for s, h in memory.heirs.items() if _bytes(s, tile) == _bytes(h, tile)}
     found: list[_Together] = []
     handed: dict[tuple[Storage, int], _Together] = {}
@@ -116,7 +118,7 @@ def _tensors(memory: Memory, tile: int) -> list[_Together]:
 
 
 def _running(tile: int, running: Iterable[tuple[TileStep, int]], chip: Chip) -> list[_Together]:
-    """What each operator needs while it runs."""
+    """Blocks that operators need on the tile while they run, each for one step."""
     found: list[_Together] = []
     for step, moved in running:
         needs = brought(step.plan, moved)

@@ -53,7 +53,7 @@ class Chooser:
         return self._within(node, work, plan) if isinstance(work, Reduce) else plan
 
     def _within(self, node: Node, work: Reduce, plan: OpPlan) -> OpPlan:
-        """A reduction's plan, or one whose temporaries are within its bound."""
+        """The plan of a reduction; where its temporaries exceed the operator's bound, another one that keeps it."""
         bound = self.bound(node)
         if plan.temp_bytes <= bound:
             return dataclasses.replace(plan, bound_bytes=bound)
@@ -128,7 +128,8 @@ class Chooser:
         for (group, *_), members in groups.items():
             nodes, works = [n for n, _ in members], [w for _, w in members]
             made = plan_multi(works, self.chip, [self.bound(n) for n in nodes], self.options_for(nodes[0]), self.cache,
-                              plan_type=group.plan, per_conv_reserved_tiles=max(1, group.reserved_tiles), cycle_back_off=group.cycle_back_off)
+                              plan_type=group.plan, per_conv_reserved_tiles=max(1, group.reserved_tiles),
+                              cycle_back_off=group.cycle_back_off)
             for i, (node, plan) in enumerate(zip(nodes, made.plans, strict=True)):
                 notes = {**plan.notes, "multi_conv": group.name, "planned": made.kind}
                 if made.kind == "parallel":

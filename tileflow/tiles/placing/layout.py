@@ -50,7 +50,8 @@ class Layouts:
         self._next_tile = 0
         self._places: set[Mapping] | None = None
         self._groups: dict[object, tuple[np.ndarray, int]] = {}
-        """Operators that run side by side: what their tiles have sent so far, and cycles counted for it."""
+        """By group of operators that run side by side: bytes that each tile has sent for its members so far, and the
+        cycles counted for receiving."""
         self._written = {s.name: s.output for s in made.states if s.output is not None and s.kind in ("buffer", "accumulator")}
         self._weights = {s.name: s for s in made.storages if s.kind == "weights"}
 
@@ -59,13 +60,15 @@ class Layouts:
         return self._same.setdefault(mapping, mapping)
 
     def linear(self, storage: Storage) -> Mapping:
-        """Equal intervals, starting where the last linear tensor ended, so that small ones do not pile up on tile 0."""
+        """A mapping of equal intervals of the flattened tensor to consecutive tiles, from where the last such tensor
+        ended, so that small ones do not all lie on tile 0."""
         found = linear(math.prod(storage.shape), storage.itemsize, self.chip.tiles, self._next_tile)
         self._next_tile = (self._next_tile + found.tiles_used) % self.chip.tiles
         return found
 
     def known(self, value: Value) -> Mapping | None:
-        """Where a value lives, in its own shape where that is a grid; None where nobody has decided yet."""
+        """The mapping of a value, reshaped to its own shape where the mapping is a grid; None where none has been
+        chosen yet."""
         storage = self.made.of[value]
         if storage.mapping is None and storage.kind == "optimizer" and storage.state is not None:
             weight = self._weights.get(storage.state.owner)
@@ -80,7 +83,8 @@ class Layouts:
         return storage.mapping.reshaped(value.shape) or storage.mapping
 
     def _where_written(self, storage: Storage) -> Mapping | None:
-        """Where what a state's new value is made of already lives (the batch's mean, for a running mean)."""
+        """The mapping of a tensor of the same shape from which a state's new value is computed (the batch's mean, for a
+        running mean), looked for up to `STEPS_BACK` operators back; None where there is none yet."""
         assert storage.state is not None
         ahead = [v.producer for v in [self._written.get(storage.state.name)] if v is not None and v.producer is not None]
         for _ in range(STEPS_BACK):
@@ -92,7 +96,7 @@ class Layouts:
         return None
 
     def settle(self, value: Value, wanted: Mapping | None) -> Mapping:
-        """Where a value lives; `wanted` is where it goes if nobody has decided."""
+        """The mapping of a value. Where none has been chosen yet it becomes `wanted`, or a linear one."""
         found = self.known(value)
         if found is not None:
             return found
@@ -103,7 +107,7 @@ class Layouts:
         return storage.mapping.reshaped(value.shape) or storage.mapping
 
     def produce(self, node: Node, work: Work, plan: OpPlan) -> None:
-        """Fix the outputs' places."""
+        """Choose the mappings of an operator's outputs that have none: where its plan leaves them."""
         for i, value in enumerate(node.outputs):
             storage = self.made.of[value]
             if storage.mapping is not None:
@@ -119,7 +123,8 @@ class Layouts:
     # ---- plans that follow their inputs ---------------------------------------------------------------------------------
 
     def follow(self, node: Node, work: Work) -> OpPlan | None:
-        """The plan that leaves an input where it is: always for element-wise operators with an input as large as the output."""
+        """The plan that computes where an input or the result already lies, for element-wise operators, reductions and
+        rearrangements; None for other operators, and where no such plan exists."""
         if not isinstance(work, (Map, Reduce, Move)) or not work.points:
             return None
         if isinstance(work, Move):
@@ -160,12 +165,13 @@ class Layouts:
         return self._along[key]
 
     def _result_place(self, node: Node) -> Mapping | None:
-        """Where the result must go because it replaces a state."""
+        """The mapping that the first output has because it is the new value of a state; None where it is none."""
         storage = self.made.of[node.outputs[0]]
         return self.known(node.outputs[0]) if storage.state is not None else None
 
     def _leading(self, node: Node, work: Work) -> tuple[Operand, Mapping] | None:
-        """The input with most bytes at one place that has the index space's shape; in an update, places of weights first."""
+        """The mapping on which most bytes of the operator's full-sized inputs lie, with one of these; in an update
+        mappings of weights go first."""
         shape = node.outputs[0].shape if isinstance(work, Map) else None
         updates = node.origin.role == "update"
         votes: dict[Mapping, tuple[bool, int, Operand]] = {}
@@ -183,7 +189,7 @@ class Layouts:
         return votes[layout][2], layout
 
     def _homes(self) -> set[Mapping]:
-        """Where weights live."""
+        """The mappings of all weights."""
         if self._places is None:
             self._places = {w.mapping for w in self._weights.values() if w.mapping is not None}
         return self._places
@@ -191,7 +197,8 @@ class Layouts:
     # ---- what is not in place -------------------------------------------------------------------------------------------
 
     def arrange(self, node: Node, work: Work, plan: OpPlan, settle: bool = True) -> Rearrangement:
-        """The rearrangement of all inputs; with `settle`, undecided ones are laid out as this operator wants them."""
+        """What it takes to bring all inputs to where the plan reads them; with `settle` inputs without a mapping get
+        the one that the plan wants."""
         total = NOTHING
         sources: dict[tuple[Value, Operand], Mapping] = {}
         for i, (value, operand) in enumerate(zip(node.inputs, work.inputs, strict=False)):
@@ -220,7 +227,8 @@ class Layouts:
         return total + Rearrangement(Phases(exchange=waits)) if waits else total
 
     def _strayed(self, work: Work, plan: OpPlan, sources: dict[tuple[Value, Operand], Mapping]) -> int:
-        """Cycles that a joint plan saves because each tile keeps its share of the weights, where tiles do not read the share that they have."""
+        """Exchange cycles to add to a joint plan. Its cost assumes that each tile owns a share of the weights that it
+        reads; added is what it saved by that for weights whose mapping is another one."""
         saved = plan.notes.get("resident", 0)
         if not saved:
             return 0
@@ -229,10 +237,10 @@ class Layouts:
         return max(0, saved - int(kept / (self.chip.exchange_bytes_per_cycle * self.chip.tiles_per_bus)))
 
     def _waits(self, node: Node, work: Work, plan: OpPlan, sources: dict[tuple[Value, Operand], Mapping], arranged: int) -> int:
-        """Cycles for which the readers wait for the tile that sends most, beyond those in which they receive.
+        """Exchange cycles by which the tile that sends most takes longer than the tiles that receive.
 
-        arranged: cycles in which they receive what the plan does not count. What all of a tile's own elements take is looked at first: where
-        even that is no more than the readers take, nothing has to be counted.
+        arranged: cycles of receiving beside those of the plan. A bound is looked at first: where even sending
+            everything that any tile owns takes no longer than receiving does, elements are not counted.
         """
         received = plan.phases.exchange - plan.gathered + arranged
         together = plan.notes.get("planned") == "parallel"

@@ -11,12 +11,13 @@ from ..plans.spread import item_bytes, worker_cycles
 from ..program.schedule import MemorySchedule, ScheduledNode, Storage
 
 MANY = 1 << 20
-"""Elements, over which what a vertex takes once does not count."""
+"""Elements of an imagined piece of work, so many that a vertex's fixed cycles do not count."""
 
 
 class Residents:
-    """Of a schedule. A weight's place is that of its optimizer states, and the update's element-wise steps run there; the gradient of a table
-    has a place of its own, in which element-wise steps read it."""
+    """What a lookup's plan decides beside the mapping of its table. Optimizer states of a weight have the weight's
+    mapping, and element-wise steps of its update run on those tiles; so do element-wise steps that read a table's
+    gradient, on the gradient's tiles."""
 
     def __init__(self, made: MemorySchedule, works: Sequence[Work], chip: Chip) -> None:
         self.made, self.works, self.chip = made, works, chip
@@ -25,7 +26,8 @@ class Residents:
         """Element-wise steps by the shape of their result."""
 
     def where(self, node: Node, work: Gather | Scatter) -> Kept:
-        """What lies where the table of a Gather or Scatter does. Tensors whose place is not the lookup's to decide are nothing."""
+        """Bytes and cycles per element of the table of a Gather or Scatter that follow the table's mapping; nothing for
+        tables whose mapping other operators choose."""
         if not self._parts:
             self._read()
         value = node.outputs[0] if isinstance(work, Scatter) else node.inputs[0]
@@ -51,6 +53,6 @@ class Residents:
         return self._by_shape.get(table.shape, ())
 
     def _cycles(self, entry: ScheduledNode, work: Work, node: Node) -> float:
-        """Per element on a tile, for as often as `node` runs once."""
+        """Cycles of an element-wise step per element on a tile, times how often it runs for each run of `node`."""
         often = self.made.repeats[entry.part] / max(1, self.made.repeats[self._parts[node]])
         return often * worker_cycles(work, MANY, max(item_bytes(o) for o in work.outputs), self.chip) / MANY

@@ -57,8 +57,8 @@ def sent_elements(layout: Mapping, work: Work, operand: Operand, shape: Sequence
 
 
 def resident_elements(layout: Mapping, work: Work, operand: Operand, shape: Sequence[int], plan: OpPlan) -> int:
-    """Of the elements that a reading tile reads, those that it owns: of the tile with fewest. Counted are tiles whose blocks lie whole in what
-    they read, which is at most too few."""
+    """The fewest elements, over the tiles that read a tensor, that a tile both reads and owns. Of what it owns only
+    blocks that lie whole in what it reads count, so the result is a lower bound."""
     own, readers = _grid_of(dataclasses.replace(layout, shares=())), _readers(work, operand, shape, plan, layout.tiles)
     if own is None or readers is None or layout.shape != tuple(shape):
         return 0
@@ -85,7 +85,8 @@ def _named(operand: Operand) -> set[str]:
 
 
 def _hits(dim: str | Window | None, size: int, sizes: Dict[str, int]) -> Array | None:
-    """How many of a dimension's first i elements are read by anybody, int64[size + 1]; None where all are."""
+    """Of a dimension that windows index: at i how many of the elements before i any window reads, int64[size + 1]; None
+    where all are read."""
     if not isinstance(dim, Window) or dim.dilation > 1:
         return None
     last = (sizes[dim.out] - 1) * dim.stride + sizes[dim.tap] - dim.pad
@@ -98,13 +99,13 @@ def _hits(dim: str | Window | None, size: int, sizes: Dict[str, int]) -> Array |
 
 
 def _between(hits: Array | None, lo: Array, hi: Array) -> Array:
-    """Elements that are read in [lo, hi), 0 where it is empty."""
+    """How many elements of [lo, hi) are read, by the counts of `_hits`; 0 for an empty interval."""
     hi = np.maximum(lo, hi)
     return hi - lo if hits is None else hits[hi] - hits[lo]
 
 
 def _read(layout: Mapping, shape: tuple[int, ...], hits: Sequence[Array | None]) -> Array:
-    """What each tile owns and somebody reads."""
+    """Elements that each tile owns and any tile reads, int64[tiles]."""
     if all(h is None for h in hits):
         return layout.elements_per_tile()
     own = _grid_of(layout) if layout.shape == shape else None
@@ -121,7 +122,8 @@ def _read(layout: Mapping, shape: tuple[int, ...], hits: Sequence[Array | None])
 
 
 def _left(layout: Mapping, readers: Grid | None, hits: Sequence[Array | None], shape: tuple[int, ...] | None = None) -> Array:
-    """What each tile owns and somebody else reads, where every tile reads one box alone."""
+    """Elements that each tile owns and another tile reads, int64[tiles], where what is read by one tile alone is one
+    box for each tile; else an upper bound (`_read`)."""
     own = None if layout.shares else _grid_of(layout)
     found = layout.elements_per_tile()
     if own is None or readers is None or len(own.ranges) != len(readers.ranges) or (shape is not None and layout.shape != shape):
@@ -163,7 +165,8 @@ def _grid_of(mapping: Mapping) -> Grid | None:
 
 
 def _readers(work: Work, operand: Operand, shape: Sequence[int], plan: OpPlan, tiles: int) -> Grid | None:
-    """What only one tile reads, per tile; every split axis indexes the tensor. None where that is no box."""
+    """By tile the box of elements that no other tile reads; the plan splits only axes that index the tensor. None where
+    those elements are no box."""
     if not operand.dims or any(plan.serial.get(n, 1) > 1 and plan.splits.get(n, 1) > 1 for n in _named(operand)):
         return None
     sizes = {a.name: a.size for a in work.axes}
@@ -196,7 +199,8 @@ def _parts(size: int, parts: int, grain: int) -> tuple[Array, Array]:
 
 
 def _windows(dim: Window, size: int, sizes: Dict[str, int], plan: OpPlan) -> tuple[Array, Array] | None:
-    """What each part of the outer axis reads alone: neighbours read a halo of it, too. None where taps are cut."""
+    """By part of a window's outer axis the interval that no neighbouring part reads, which is what it reads without the
+    halos, int64[parts] each. None where the plan splits the taps."""
     if plan.splits.get(dim.tap, 1) > 1:
         return None
     first, last = _parts(sizes[dim.out], plan.splits.get(dim.out, 1), plan.grains.get(dim.out, 1))

@@ -110,11 +110,12 @@ class TileOptions:
     shared_by: how many replicas share a parameter, by pattern of its name; those that no pattern names are shared by all.
     pinned: pattern of a node's own name (`step_names`) or of a source -> plan as exported JSON; used instead of a search.
     activations_off_chip, weights_off_chip, optimizer_off_chip, accumulators_off_chip: a group of tensors is kept in streaming memory
-        (`tiles.system.locations`). min_elements_off_chip: by group, how many elements a tensor has at least that leaves the chip.
-    weights_sharded, optimizer_sharded: each replica keeps a share of them (`tiles.system.sharding`). min_elements_sharded: of tensors that
-        are shared out.
-    num_io_tiles: tiles that compute nothing (`tiles.hardware.io`). io_tiles_for: group of tensors -> load, store or both: what of their
-        streaming they do.
+        (`tiles.system.locations`). min_elements_off_chip: by group, how many elements a tensor has at least that leaves
+        the chip.
+    weights_sharded, optimizer_sharded: each replica keeps a share of them (`tiles.system.sharding`).
+        min_elements_sharded: of tensors that are shared out.
+    num_io_tiles: tiles that compute nothing (`tiles.hardware.io`). io_tiles_for: group of tensors -> load, store or
+        both: what of their streaming they do.
     overlap_inputs, overlap_outputs: name pattern of what the host sends and gets -> the loop in which it passes beside the steps.
     """
 

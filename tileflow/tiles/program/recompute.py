@@ -13,10 +13,10 @@ from ...program.staging import Staging
 def recomputed(program: Program) -> Program:
     """The program with the forward pass of its micro-step cut in about sqrt(n) segments, or in its stages.
 
-    Where the program has checkpoints of its own (`Hints.kept`), they are what is kept: besides what enters a stage, or in place of segments.
-    Of each segment only what later segments read is kept; before the first backward node that needs anything else of it, the needed
-    nodes run again. Random operators draw the same numbers again, as they are keyed by micro-batch and position. Inference, and
-    what has been recomputed already, is returned as it is.
+    Where the program has checkpoints of its own (`Hints.kept`), they are what is kept: besides what enters a stage, or
+    in place of segments. Of each segment only what later segments read is kept; before the first backward node that
+    needs anything else of it, the needed nodes run again. Random operators draw the same numbers again, as they are
+    keyed by micro-batch and position. Inference, and what has been recomputed already, is returned as it is.
     """
     if program.caller is not None:
         return program
