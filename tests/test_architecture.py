@@ -58,7 +58,7 @@ ARROWS = {
     "passes": {"graph", "passes", "system"},
     "program": {"graph", "program", "system"},
     "strategy": {"graph", "options", "passes", "program", "strategy", "system"},
-    "compiler": {"graph", "optim", "passes", "precision", "program", "strategy", "system"},
+    "compiler": {"graph", "optim", "options", "passes", "precision", "program", "strategy", "system"},
     "precision": {"graph", "ops", "options", "passes", "precision", "system"},
     "host": LOWEST | {"host", "ops"},
     "lower": LOWEST | {"host", "lower", "memory", "program", "strategy"},
@@ -74,8 +74,8 @@ ARROWS = {
     "collective": {"collective", "system"},
     "poptorch": {"poptorch", "api", "nn", "optim", "options", "runtime", "strategy", "system", "torch"},
 }
-"""What each part may import of the house, those that are still empty (`EMPTY`) included. Parts above these (runtime, api, cli) have rules of their own
-below."""
+"""What each part may import of the house, those that are still empty (`EMPTY`) included. Parts above these (runtime,
+api, cli) have rules of their own below."""
 EMPTY = {"torch", "custom", "executable", "collective", "poptorch"}
 """Rooms that docs/design.md keeps free for floors to come."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import compiler
+from ..compiler import CompileOptions
 from ..feed.items import Stream
 from ..graph import Builder, Graph, TensorType, Value
 from ..loss import IdentityLoss, Loss
@@ -51,8 +52,8 @@ class EvaluationModel(LossModel):
                 return [loss(b, outputs)]
             self._weight = rows.weight if isinstance(rows.weight, float) else None
             return [rows.total, *([rows.weight] if isinstance(rows.weight, Value) else [])]
-        return compiler.inference(graph, batching, serialized=self.options.serial_splits, measures=measures, precision=self.source.precision,
-                                  writes=False)
+        options = CompileOptions(self.source.precision, self.options.serial_splits, writes=False)
+        return compiler.inference(graph, batching, options, measures=measures)
 
     def measure(self, *arrays: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """One call: the model's first output [rows, ...] that is not its loss, the losses and what they weigh, float64 [rows]

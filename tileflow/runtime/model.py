@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import compiler
+from ..compiler import CompileOptions
 from ..feed.items import array_of
 from ..graph import Graph, TensorType, Value
 from ..importers.onnx import DynamicOperandError, Form
@@ -24,7 +25,6 @@ from ..passes.anchors import anchored
 from ..program.program import Batching, Program
 from ..program.replicas import Grouping
 from ..state import build
-from ..strategy.mark import Marking
 from ..system.errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
 from ..system.text import one_line
 from . import replica_state
@@ -142,7 +142,7 @@ class Model:
             TileflowError: before the first call or `compile`.
         """
         session, program = self.source.session, self.program
-        return session.turn.hold(lambda: replica_state.collect(program, session, self._groupings()))
+        return session.turn.hold(lambda: replica_state.collect(program, session, Grouping.named(self.options.groupings)))
 
     def load_replica_state_dict(self, tensors: Mapping[str, Any]) -> None:
         """Give groups of replicas weights of their own, or replicas buffers: all or some of what `replica_state_dict` gives, by name, with a first
@@ -153,10 +153,7 @@ class Model:
             TileflowError: before the first call or `compile`.
         """
         session = self.source.session
-        session.put(replica_state.check(self.program, session, self._groupings(), tensors))
-
-    def _groupings(self) -> dict[str, Grouping]:
-        return {name: Grouping(*parts) for name, parts in self.options.groupings.items()}           # type: ignore[arg-type]
+        session.put(replica_state.check(self.program, session, Grouping.named(self.options.groupings), tensors))
 
     def load_state_dict(self, tensors: Mapping[str, Any], strict: bool = True) -> None:
         """Overwrite the parameters and buffers, of all models of this network; nothing changes unless every name, shape and type fits.
@@ -481,9 +478,8 @@ class InferenceModel(Model):
         self._asked = False
 
     def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
-        return compiler.inference(graph, batching, serialized=self.options.serial_splits, precision=self.source.precision,
-                                  anchors=list(self._found.values()), marking=Marking.of(self.options), grouping=self._groupings(),
-                                  broadcast_buffers=self.options.broadcast_buffers)
+        chosen = CompileOptions.of(self.options, self.source.precision)
+        return compiler.inference(graph, batching, chosen, anchors=list(self._found.values()))
 
     # ---- models whose sizes follow from data
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .. import compiler
+from ..compiler import CompileOptions
 from ..feed.items import array_of
 from ..graph import CODES, FLOATS, HALVES, Graph, TensorType, Value, kind_of
 from ..graph.copy import copied
@@ -133,7 +134,7 @@ class OnnxSource:
                                    f"({'; '.join(f'{name}: {why}' for name, why in refused[:LISTED])}): export the model with other operators.")
 
         def compile(graph: Graph) -> Program:
-            return compiler.inference(graph, Batching(1), precision=self.precision).program
+            return compiler.inference(graph, Batching(1), CompileOptions(self.precision)).program
         cutter = Cutter(self.model, None if self.as_written else False, self.precision.float_dtype, self._trainable(False), self.precision.stored)
         return Pieces(cutter, self.session, host, compile, progress)
 

@@ -3,11 +3,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from .. import compiler
+from ..compiler import CompileOptions
 from ..feed.items import array_of
 from ..graph import Graph, TensorType, kind_of, type_of
 from ..graph.copy import copied
@@ -21,7 +23,6 @@ from ..optim.scaling import IN_A_ROW, LOSS_SCALE, SKIPPED, Scaling
 from ..optim.schedules import UNKNOWN, Run
 from ..options.options import Options
 from ..program.program import Batching
-from ..strategy.mark import Marking
 from ..system.errors import DataError, OptionError, TrainingError, TypeMismatchError
 from ..system.text import one_line
 from . import optimizer_state
@@ -176,13 +177,10 @@ class TrainingModel(LossModel):
         self.fingerprint = digest(graph)
         self._check_optimizer(self.optimizer)
         self._structure = self.optimizer.structure()
-        made = compiler.training(graph, self._fitted(graph, more), self.optimizer, batching, reduction=self.options.accumulation_reduction,
-                                 mean_reduction=self.options.mean_reduction_strategy,
-                                 loss_scaling=self.source.session.assigned.setdefault(LOSS_SCALE, self.loss_scaling), scaling=self.scaling,
-                                 named=self.source.parameter_names(), serialized=self.options.serial_splits, precision=self.source.precision,
-                                 checkpoints=self.options.gradient_checkpointing, kept=self.options.recomputation_checkpoints,
-                                 broadcast_buffers=self.options.broadcast_buffers,
-                                 anchors=list(self._found.values()), marking=Marking.of(self.options), grouping=self._groupings())
+        chosen = replace(CompileOptions.of(self.options, self.source.precision), scaling=self.scaling,
+                         loss_scaling=self.source.session.assigned.setdefault(LOSS_SCALE, self.loss_scaling))
+        made = compiler.training(graph, self._fitted(graph, more), self.optimizer, batching, chosen,
+                                 anchors=list(self._found.values()), named=self.source.parameter_names())
         for note in made.program.notes:
             warnings.warn(one_line(note, LONGEST_NOTE), stacklevel=2)
         return made
