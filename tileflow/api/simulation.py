@@ -17,7 +17,8 @@ from ..nn import Module
 from ..optim import from_options
 from ..options.options import Options
 from ..program.program import Batching
-from ..runtime.source import NetSource, OnnxSource, as_array
+from ..runtime.arrays import as_array
+from ..runtime.source import NetSource, OnnxSource
 from ..strategy.mark import Marking
 from ..system.errors import DataError, OptionError
 from .models import Modelish, chosen_options, load, model_name

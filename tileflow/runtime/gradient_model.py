@@ -17,9 +17,11 @@ from ..passes.autograd import SHOWN, barriers, gradients, losses, reached, stops
 from ..program.program import Batching
 from ..system.errors import DataError, UnsupportedError
 from ..system.text import one_line
-from .model import Model, Progress
-from .source import Source, as_array
-from .training_model import LONGEST_NOTE, LossModel
+from .arrays import as_array
+from .executable import Progress
+from .loss_model import LONGEST_NOTE, LossModel
+from .model import Model
+from .source import Source
 
 
 class GradientModel(LossModel):

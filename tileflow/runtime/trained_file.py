@@ -22,9 +22,10 @@ from ..program.program import Batching
 from ..state import Session, build
 from ..system.errors import ModelError, UnsupportedError
 from ..system.text import one_line
+from .arrays import as_array
 from .engine import Engine
 from .executable import Host, Progress, make_engine
-from .source import NetSource, OnnxSource, Source, as_array
+from .source import NetSource, OnnxSource, Source
 from .training_cut import is_cut
 
 TOLERANCE = 1e-3
