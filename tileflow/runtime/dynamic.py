@@ -30,6 +30,10 @@ class PieceCalls:
                  progress: Progress | None) -> None:
         self._source, self._options, self._progress = source, options, progress
         self._programs, self._anchors = programs, anchors
+        self.forget()
+
+    def forget(self) -> None:
+        """Know nothing of earlier calls."""
         self.pieces: Pieces | None = None
         """How it runs; None: as one program, as far as is known."""
         self._seen: Mapping[str, TensorType] | None = None
@@ -83,10 +87,6 @@ class PieceCalls:
         results = self.pieces.run(given)
         self._seen = kinds
         return results
-
-    def forget(self) -> None:
-        """Let the pieces go, and with them what shapes they had."""
-        self.pieces, self._seen = None, None
 
 
 class DecidingCalls:
