@@ -211,7 +211,8 @@ def training_program(net: nn.Module, inputs: Sequence[tuple[str, TensorType]], l
     for layer, ipu in stages:
         nn.begin_block(layer, ipu_id=ipu)
     marking = Marking("pipelined", auto_stage="auto_increment") if stages else None
-    return compiler.training(record(net, inputs, training=True, dtype="float32"), loss, optimizer, batching, marking=marking).program
+    return compiler.training(record(net, inputs, training=True, dtype="float32"), loss, optimizer, batching,
+                             compiler.CompileOptions(marking=marking)).program
 
 
 def resnet_program(layers: int, micro_batch: int, gradient_accumulation: int = 1, image: int = 224, optimizer: Optimizer | None = None) -> Program:

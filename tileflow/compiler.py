@@ -13,6 +13,7 @@ from .optim import Optimizer, rounding
 from .optim.adapting import adapt
 from .optim.base import Averaged, build_fold, build_update
 from .optim.scaling import Scaling, loss_scale
+from .options.options import Options
 from .passes.autocast import autocast
 from .passes.autograd import gradients, losses, reached
 from .passes.casts import shorten_casts
@@ -79,22 +80,74 @@ def run_steps(program: Program, steps: Sequence[Step], stop_after: str | None = 
     return compilation
 
 
-Serial = Mapping[str, tuple[str, int]]
-"""Source-name patterns of matmuls to do in pieces -> mode and factor."""
-
-
 Measures = Callable[[Builder, Sequence[Value]], Sequence[Value]]
 """Builds what is to be measured (losses) from the model's outputs, with the inputs that it needs."""
 
 
-def inference(graph: Graph, batching: Batching, stop_after: str | None = None, serialized: Serial | None = None,
-              measures: Measures | None = None, precision: Precision | None = None, anchors: Sequence[Value] = (),
-              marking: Marking | None = None, grouping: Mapping[str, Grouping] | None = None, broadcast_buffers: bool = True,
-              writes: bool = True) -> Compilation:
-    """Compile a forward graph for inference; `measures` gives outputs that follow the model's own, `precision` says what is cast, `marking` what runs
-    on which IPU, `grouping` which replicas share a parameter, by name pattern. `anchors`, values of the graph, become the last outputs.
-    broadcast_buffers: as in `training`. writes: what the model writes into its buffers is kept; else each micro-batch finds them as they are."""
-    if not writes:
+@dataclass(frozen=True)
+class CompileOptions:
+    """What shapes a compilation beside the graph, its batching, the loss and the optimizer: what options come to here.
+
+    precision: element types, and which operators are cast.
+    serialized: matmuls to do in pieces: name pattern -> the axis ("input_channels", "reducing_dim" or
+        "output_channels") and the number of pieces.
+    marking: which layers run on which IPU, and how; None: one IPU does all.
+    grouping: which replicas share a parameter, by name pattern; by default all of them.
+    broadcast_buffers: replicas share the buffers that micro-batches change; else each has its own.
+    stop_after: the name of the last step; None: all are done.
+
+    Inference only:
+    writes: what the model writes into its buffers is kept; else each micro-batch finds them as they are.
+
+    Training only:
+    reduction: gradients are summed over an update's micro-batches ("sum"), or averaged ("mean").
+    mean_reduction: averaged as a sum that the update divides ("post"), or as a running mean ("running"); None: as the
+        accumulators' type has it (`optim.base.Averaged`).
+    loss_scaling: what the loss scale of a new session is: a state, so that another one takes effect without compiling.
+    scaling: how the loss scale changes by itself, and whether updates that are not finite are skipped.
+    checkpoints: name patterns of the layers and nodes to compute again for the backward pass.
+    kept: name patterns of the layers and nodes whose results are kept where what is around them is computed again.
+    """
+
+    precision: Precision = field(default_factory=Precision)
+    serialized: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    marking: Marking | None = None
+    grouping: Mapping[str, Grouping] = field(default_factory=dict)
+    broadcast_buffers: bool = True
+    stop_after: str | None = None
+    writes: bool = True
+    reduction: str = "mean"
+    mean_reduction: str | None = None
+    loss_scaling: float = 1.0
+    scaling: Scaling = field(default_factory=Scaling)
+    checkpoints: Sequence[str] = ()
+    kept: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, options: Options, precision: Precision | None = None) -> CompileOptions:
+        """What the options say; of a graph that was made in a `precision` of its own, with that."""
+        return cls(precision or Precision.of(options), options.serial_splits, Marking.of(options),
+                   Grouping.named(options.groupings), options.broadcast_buffers,
+                   reduction=options.accumulation_reduction, mean_reduction=options.mean_reduction_strategy,
+                   scaling=Scaling.of(options), checkpoints=options.gradient_checkpointing,
+                   kept=options.recomputation_checkpoints)
+
+
+DEFAULTS = CompileOptions()
+
+
+def inference(graph: Graph, batching: Batching, options: CompileOptions = DEFAULTS, *, measures: Measures | None = None,
+              anchors: Sequence[Value] = ()) -> Compilation:
+    """Compile a forward graph for inference.
+
+    Args:
+        measures: gives outputs that follow the model's own.
+        anchors: values of the graph that become outputs, too: the last ones.
+
+    Raises:
+        OptionError: the options do not fit the graph; the sentence says which.
+    """
+    if not options.writes:
         graph.write_nothing()
 
     def measure(p: Program) -> None:
@@ -104,10 +157,9 @@ def inference(graph: Graph, batching: Batching, stop_after: str | None = None, s
             p.micro.outputs.append(b.Identity(value) if value.producer is None or value in p.micro.outputs else value)
 
     more: list[Step] = [("loss", measure), ("simplify", _simplify)] if measures is not None else []
-    steps: list[Step] = [("gather", _gather), ("autocast", _autocast(precision)), ("fold", _fold), ("cse", _cse), *_serialize(serialized), *more,
-                         *_stages(marking), ("split", _split), *_replicas(batching, broadcast_buffers, grouping or {})]
     _anchor(graph, anchors)
-    return run_steps(Program.of(graph, batching), steps, stop_after)
+    steps = [*_forward(options), *more, *_stages(options), ("split", _split), *_replicas(batching, options)]
+    return run_steps(Program.of(graph, batching), steps, options.stop_after)
 
 
 def _anchor(graph: Graph, anchors: Sequence[Value]) -> None:
@@ -117,24 +169,14 @@ def _anchor(graph: Graph, anchors: Sequence[Value]) -> None:
         graph.outputs.append(b.Identity(value) if value.producer is None or value in graph.outputs else value)
 
 
-def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching, *, reduction: str = "mean",
-             mean_reduction: str | None = None, loss_scaling: float = 1.0, scaling: Scaling | None = None,
-             named: Mapping[int, str] | None = None, stop_after: str | None = None, serialized: Serial | None = None,
-             precision: Precision | None = None, checkpoints: Sequence[str] = (), kept: Sequence[str] = (), broadcast_buffers: bool = True,
-             anchors: Sequence[Value] = (), marking: Marking | None = None, grouping: Mapping[str, Grouping] | None = None) -> Compilation:
+def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching, options: CompileOptions = DEFAULTS, *,
+             anchors: Sequence[Value] = (), named: Mapping[int, str] | None = None) -> Compilation:
     """Compile a forward graph for training.
 
     The loss becomes an output of the micro-step: one of the model's own, or the last but for anchors. Gradients are summed over an update's
-    micro-batches and, with `reduction="mean"`, divided by their number at the update, or kept as a running mean (`mean_reduction`, see
-    `optim.base.Averaged`). `loss_scaling` is what the loss scale of a new session is: a state, so that another one takes effect without compiling.
+    micro-batches and, with the reduction "mean", divided by their number at the update, or kept as a running mean.
 
     Args:
-        scaling: how the loss scale changes by itself, and whether updates that are not finite are skipped.
-        checkpoints: name patterns of the layers and nodes to compute again for the backward pass.
-        kept: name patterns of the layers and nodes whose results are kept where what is around them is computed again.
-        marking: which layers run on which IPU, and how.
-        broadcast_buffers: replicas share the buffers that micro-batches change; else each has its own.
-        grouping: which replicas share a parameter, by name pattern; by default all of them.
         anchors: values of the graph that become outputs, too: the last ones.
         named: names of the network's own parameter objects, by identity, for an optimizer's groups that hold such.
 
@@ -168,16 +210,17 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
             raise UnsupportedError(f"Nothing of the model would be trained. {p.notes[0]}")
         if not trained:
             raise OptionError("The loss depends on no weight that is trained; check the model's outputs and the options frozen and trainable.")
-        scale = loss_scale(Builder(p.micro), loss_scaling)
+        scale = loss_scale(Builder(p.micro), options.loss_scaling)
         grads = gradients(p.micro, p.loss, [s.input for s in trained], scale.input)
-        averaged = Averaged.of(optimizer, batching.per_update, reduction, mean_reduction, loss_scaling)
-        _add_update(p, trained, grads, optimizer, averaged, named or {}, _grouped(p, optimizer, averaged, grouping or {}))
+        averaged = Averaged.of(optimizer, batching.per_update, options.reduction, options.mean_reduction,
+                               options.loss_scaling)
+        groups = _grouped(p, optimizer, averaged, options.grouping)
+        _add_update(p, trained, grads, optimizer, averaged, named or {}, groups)
 
-    steps: list[Step] = [("gather", _gather), ("autocast", _autocast(precision)), ("fold", _fold), ("cse", _cse), *_serialize(serialized),
-                         ("loss", add_loss), *_stages(marking), ("autograd", differentiate),
-                         *_rounding(precision), ("simplify", _simplify), *_scaling(scaling), ("split", _split),
-                         *_replicas(batching, broadcast_buffers, grouping or {}), *_checkpoints(checkpoints, kept)]
-    return run_steps(program, steps, stop_after)
+    steps = [*_forward(options), ("loss", add_loss), *_stages(options), ("autograd", differentiate),
+             *_rounding(options.precision), ("simplify", _simplify), *_scaling(options.scaling), ("split", _split),
+             *_replicas(batching, options), *_checkpoints(options)]
+    return run_steps(program, steps, options.stop_after)
 
 
 def _wide(b: Builder, values: Sequence[Value]) -> list[Value]:
@@ -189,45 +232,51 @@ def _gather(p: Program) -> None:
     gather(p.micro)
 
 
-def _autocast(precision: Precision | None) -> Callable[[Program], None]:
+def _forward(options: CompileOptions) -> list[Step]:
+    """What is done to every forward graph first."""
+    return [("gather", _gather), ("autocast", _autocast(options.precision)), ("fold", _fold), ("cse", _cse),
+            *_serialize(options)]
+
+
+def _autocast(precision: Precision) -> Callable[[Program], None]:
     def step(p: Program) -> None:
-        choose = (precision or Precision()).choices(p.micro)
+        choose = precision.choices(p.micro)
         if choose is not None:
             autocast(p.micro, choose)
-        if precision is not None and precision.partials:
+        if precision.partials:
             set_partials(p.micro, dict(precision.partials))
             if not precision.on_tiles:
                 require_halves(p.micro)
     return step
 
 
-def _serialize(wanted: Serial | None) -> list[Step]:
+def _serialize(options: CompileOptions) -> list[Step]:
     def step(p: Program) -> None:
-        serialize(p.micro, wanted or {})
-    return [("serialize", step)] if wanted else []
+        serialize(p.micro, options.serialized)
+    return [("serialize", step)] if options.serialized else []
 
 
-def _checkpoints(patterns: Sequence[str], kept: Sequence[str]) -> list[Step]:
+def _checkpoints(options: CompileOptions) -> list[Step]:
     def step(p: Program) -> None:
-        recompute(p.micro, patterns)
-        keep_results(p.micro, kept)
-    return [("checkpoint", step)] if patterns or kept else []
+        recompute(p.micro, options.checkpoints)
+        keep_results(p.micro, options.kept)
+    return [("checkpoint", step)] if options.checkpoints or options.kept else []
 
 
-def _stages(marking: Marking | None) -> list[Step]:
+def _stages(options: CompileOptions) -> list[Step]:
     """Marks for the stages, before autograd, which hands them on to gradients."""
     def step(p: Program) -> None:
-        assert marking is not None
-        p.staging = marking.mark(p.micro, p.batching, p.training)
-    return [("stages", step)] if marking is not None else []
+        assert options.marking is not None
+        p.staging = options.marking.mark(p.micro, p.batching, p.training)
+    return [("stages", step)] if options.marking is not None else []
 
 
-def _replicas(batching: Batching, broadcast_buffers: bool, grouping: Mapping[str, Grouping]) -> list[Step]:
+def _replicas(batching: Batching, options: CompileOptions) -> list[Step]:
     def step(p: Program) -> None:
-        if broadcast_buffers:
+        if options.broadcast_buffers:
             refuse_written(p.graphs)
-        own = own_states(p.graphs, grouped(_parameters(p), grouping, batching.replicas), batching.replicas, not broadcast_buffers)
-        p.tell_apart(own)
+        shared = grouped(_parameters(p), options.grouping, batching.replicas)
+        p.tell_apart(own_states(p.graphs, shared, batching.replicas, not options.broadcast_buffers))
     return [("replicas", step)] if batching.replicas > 1 else []
 
 
@@ -252,25 +301,23 @@ def _grouped(p: Program, optimizer: Optimizer, averaged: Averaged, grouping: Map
     return found
 
 
-def _rounding(precision: Precision | None) -> list[Step]:
+def _rounding(precision: Precision) -> list[Step]:
     """How the update writes states of 16 bits, where that is not simply rounded."""
     def step(p: Program) -> None:
-        assert precision is not None
         if precision.master_weights == "remainder":
             rounding.keep_remainders(p.parts["update"])
         if precision.stochastic_rounding:
             rounding.stochastic(p.parts["update"])
-    return [("rounding", step)] if precision and (precision.stochastic_rounding or precision.master_weights != "none") else []
+    return [("rounding", step)] if precision.stochastic_rounding or precision.master_weights != "none" else []
 
 
-def _scaling(scaling: Scaling | None) -> list[Step]:
+def _scaling(scaling: Scaling) -> list[Step]:
     def step(p: Program) -> None:
-        assert scaling is not None
         assert p.loss is not None
         p.links.update(adapt(p.parts, p.loss, scaling, p.batching.per_update))
         p.skips = scaling.skip
         cse(p.parts["update"])
-    return [("scaling", step)] if scaling is not None and (scaling.skip or scaling.automatic != "off") else []
+    return [("scaling", step)] if scaling.skip or scaling.automatic != "off" else []
 
 
 def _fold(p: Program) -> None:

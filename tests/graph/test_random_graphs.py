@@ -146,7 +146,8 @@ def test_whole_updates(network: type[Images] | type[Tokens], optimizer: optim.Op
     rng = np.random.default_rng(1)
     x, labels = network.rows(rng, 2), rng.integers(0, CLASSES, 2)
     graph = record(network(), [("x", type_of(x))], training=True, dtype="float32")
-    program = compiler.training(graph, find("cross_entropy"), optimizer, Batching(2, 2), checkpoints=network.layers[:checkpoints]).program
+    options = compiler.CompileOptions(checkpoints=network.layers[:checkpoints])
+    program = compiler.training(graph, find("cross_entropy"), optimizer, Batching(2, 2), options).program
     feeds = dict(zip((v.name for v in program.inputs), (x, labels), strict=True))
     states = {s.name: (0.5 + rng.random(s.input.shape)).astype(s.input.dtype) for s in program.states.values()}
     wanted, got = dict(states), dict(states)

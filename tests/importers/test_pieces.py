@@ -286,6 +286,17 @@ def test_sparse_initializers() -> None:
         prepared(proto).run([np.zeros((2, 2), np.float32)])
 
 
+def test_models_of_sequences_can_be_destroyed(tmp_path: Path) -> None:
+    """The next call finds out anew that there is no one program."""
+    proto = model_of([node("ConcatFromSequence", ["s"], ["y"], axis=0)], [port("s", [])], [port("y", ["n"])])
+    sequence_ports(proto, "s")
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    model = tileflow.inference_model(tmp_path / "m.onnx")
+    for parts in (x_of(1, -2, 3) + x_of(4, 5), x_of(1, 2)):
+        np.testing.assert_array_equal(model(parts), np.concatenate(parts))
+        model.destroy()
+
+
 def test_inference_models_run_in_pieces(tmp_path: Path) -> None:
     """With the weights of the session, texts, lists and other shapes where that was chosen."""
     path = tmp_path / "m.onnx"

@@ -246,7 +246,8 @@ def square(b: Builder, outputs: list[Value]) -> Value:
 
 
 def compiled(**options: object) -> compiler.Compilation:
-    return compiler.training(linear()[0], square, SGD(lr=0.1), Batching(2, 3), **options)      # type: ignore[arg-type]
+    chosen = compiler.CompileOptions(**options)                                         # type: ignore[arg-type]
+    return compiler.training(linear()[0], square, SGD(lr=0.1), Batching(2, 3), chosen)
 
 
 def test_steps_are_named_timed_and_stoppable():

@@ -14,7 +14,7 @@ from places import ROOT
 
 import tileflow
 from tileflow import nn
-from tileflow.compiler import training
+from tileflow.compiler import CompileOptions, training
 from tileflow.graph import Builder, Graph, State, TensorType, Value, verify
 from tileflow.loss import find
 from tileflow.nn import Module, Tensor, record
@@ -203,7 +203,8 @@ def test_a_cast_that_is_a_result_stays() -> None:
 
 def trained(net: Module, shape: tuple[int, ...] = (4, 8), accumulation: int = 2, precision: Precision = MIXED) -> Any:
     graph = record(net, [("x", TensorType("float32", shape))], training=True, dtype="float32")
-    return training(graph, find("cross_entropy"), SGD(lr=0.1), Batching(shape[0], accumulation), precision=precision).program
+    batching = Batching(shape[0], accumulation)
+    return training(graph, find("cross_entropy"), SGD(lr=0.1), batching, CompileOptions(precision)).program
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])

@@ -13,7 +13,7 @@ import tileflow
 from tileflow import Options, nn, optim
 from tileflow.importers.onnx import wrap_model
 from tileflow.program.program import Batching
-from tileflow.runtime.model import select
+from tileflow.runtime.outputs import selection
 from tileflow.system.errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
 
 rng = np.random.default_rng(7)
@@ -90,7 +90,8 @@ def test_modes_of_an_array(mode: str, iterations: int, accumulation: int, period
     flat = full.reshape(-1, 5, 2)
     wanted = {"all": full.reshape(-1, 2), "final": full[-1, -1], "sum": full.sum((0, 1)),
               "every_n": full[(period or 1) - 1::period or 1].reshape(-1, 2)}[mode]
-    np.testing.assert_allclose(select(flat, mode, Batching(5, accumulation, iterations), period), wanted)
+    show = selection(mode, Batching(5, accumulation, iterations), period, flat.shape)
+    np.testing.assert_allclose(show(flat), wanted)
 
 
 # ---- training: what a call returns
@@ -213,7 +214,7 @@ def test_new_shapes_may_compile():
     whole = model(X)
     np.testing.assert_allclose(model(X[:8]), whole[:8], rtol=1e-6, atol=1e-7)
     np.testing.assert_array_equal(model(X), whole)
-    assert len(model._programs) == 2
+    assert len(model.programs) == 2
 
 
 def test_inference_has_no_accumulation():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import tileflow
 from tileflow import Options, nn, optim
 from tileflow.program.program import Batching
-from tileflow.runtime.model import select
+from tileflow.runtime.outputs import selection
 from tileflow.system.errors import OptionError, ShapeError
 
 rng = np.random.default_rng(3)
@@ -82,7 +82,8 @@ def test_output_modes_are_those_of_the_reference(batch: tuple[int, int, int, str
     iterations, accumulation, replicas, mode = batch
     period = data.draw(st.sampled_from([n for n in range(1, iterations + 1) if iterations % n == 0]))
     full = np.arange(np.prod((iterations, accumulation, replicas, *shape)), dtype=np.float64).reshape(iterations, accumulation, replicas, *shape)
-    shown = select(full.reshape(-1, *shape), mode, Batching(shape[0] if shape else 1, accumulation, iterations, replicas), period)
+    flat, batching = full.reshape(-1, *shape), Batching(shape[0] if shape else 1, accumulation, iterations, replicas)
+    shown = selection(mode, batching, period, flat.shape)(flat)
     wanted = reference(full, mode, period)
     assert np.shape(shown) == wanted.shape
     np.testing.assert_array_equal(shown, wanted)

@@ -63,7 +63,7 @@ ARROWS = {
     "passes": {"graph", "passes", "system"},
     "program": {"graph", "program", "system"},
     "strategy": {"graph", "options", "program", "strategy", "system"},
-    "compiler": {"graph", "optim", "passes", "precision", "program", "strategy", "system"},
+    "compiler": {"graph", "optim", "options", "passes", "precision", "program", "strategy", "system"},
     "precision": {"graph", "ops", "options", "passes", "precision", "system"},
     "host": LOWEST | {"host", "ops"},
     "lower": LOWEST | {"host", "lower", "memory", "program", "strategy"},

@@ -12,7 +12,7 @@ import pytest
 import tileflow
 from bench.models import initial_weights, tutorial_cnn
 from tileflow import nn
-from tileflow.compiler import inference, training
+from tileflow.compiler import CompileOptions, inference, training
 from tileflow.graph import Graph, Hints, Node, TensorType
 from tileflow.loss import find
 from tileflow.lower.plan import make_plan
@@ -184,7 +184,7 @@ def test_training_with_serialized_layers(mode: str) -> None:
 
 def test_serialized_by_name_covers_the_gradients() -> None:
     program = training(graph_of(network(), (8, 12)), find("cross_entropy"), tileflow.optim.SGD(lr=0.1), Batching(8),
-                       serialized={"2": ("output_channels", 2)}).program
+                       CompileOptions(serialized={"2": ("output_channels", 2)})).program
     modes = [n.op.mode for n in program.micro.nodes if n.op.name == "SerializedGemm"]            # type: ignore[attr-defined]
     assert modes == ["output_channels", "reducing_dim", "input_channels"]       # the gradient of W [out, in] has the columns of y as rows
     assert [n.origin.sources for n in program.micro.nodes if n.op.name == "Gemm"] == [("0",)] * 2
@@ -196,7 +196,7 @@ def test_serialized_by_name_covers_the_gradients() -> None:
     ({"*": ("output_channels", 3)}, ShapeError, r"serialized_matmul '\*': Gemm \(0\): .* factor 3 does not divide 16")])
 def test_wrong_names_and_factors(wanted: dict[str, tuple[str, int]], error: type[TileflowError], message: str) -> None:
     with pytest.raises(error, match=message):
-        inference(graph_of(network(), (8, 12)), Batching(8), serialized=wanted)
+        inference(graph_of(network(), (8, 12)), Batching(8), CompileOptions(serialized=wanted))
 
 
 def test_serialized_matmul() -> None:
@@ -219,8 +219,10 @@ def test_the_real_run_takes_a_smaller_arena() -> None:
     def arenas(serialized: dict[str, tuple[str, int]]) -> np.ndarray:
         with nn.skip_init():
             net = nn.Sequential(nn.Linear(512, 4096), nn.ReLU(), nn.Linear(4096, 16))
-        forward = inference(graph_of(net, (64, 512)), Batching(64), serialized=serialized)
-        both = training(graph_of(net, (64, 512)), find("cross_entropy"), tileflow.optim.SGD(lr=0.1), Batching(64), serialized=serialized)
+        options = CompileOptions(serialized=serialized)
+        forward = inference(graph_of(net, (64, 512)), Batching(64), options)
+        sgd = tileflow.optim.SGD(lr=0.1)
+        both = training(graph_of(net, (64, 512)), find("cross_entropy"), sgd, Batching(64), options)
         plans = [make_plan(c.program, 1) for c in (forward, both)]
         return np.array([plan.parts["prologue"].arena_bytes + plan.micro.arena_bytes for plan in plans])        # packed once, or piece by piece
     plain = arenas({})
@@ -231,7 +233,8 @@ def test_the_real_run_takes_a_smaller_arena() -> None:
 # ---- on the tile machine ------------------------------------------------------------------------------------------------
 
 def analysed(net: nn.Module, *shapes: tuple[int, ...], serialized: dict[str, tuple[str, int]] | None = None) -> TileProgram:
-    return analyze(inference(graph_of(net, *shapes), Batching(shapes[0][0]), serialized=serialized).program, chip("gc200"))
+    options = CompileOptions(serialized=serialized or {})
+    return analyze(inference(graph_of(net, *shapes), Batching(shapes[0][0]), options).program, chip("gc200"))
 
 
 @pytest.mark.parametrize("mode", ["input_channels", "reducing_dim", "output_channels"])

@@ -9,8 +9,8 @@ import numpy as np
 from .. import compiler
 from ..nn import Parameter
 from ..options.options import Options
+from ..runtime.executable import Progress
 from ..runtime.gradient_model import GradientModel
-from ..runtime.model import Progress
 from ..runtime.source import NetSource, OnnxSource
 from ..system.errors import DataError, OptionError
 from .models import Modelish, chosen_options, chosen_progress, given_arrays, shared_source_of

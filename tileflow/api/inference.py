@@ -13,8 +13,8 @@ from ..importers.onnx import DynamicOperandError
 from ..memory import budget as memory
 from ..options.options import Options
 from ..runtime.data import Data, DataLoader, Dataset, check_given, open_data
-from ..runtime.executable import Host
-from ..runtime.model import InferenceModel, Progress
+from ..runtime.executable import Host, Progress
+from ..runtime.inference_model import InferenceModel
 from ..runtime.preprocessing import Preprocessing
 from ..runtime.source import OnnxSource, Source
 from ..system.errors import DataError, OptionError

@@ -19,7 +19,8 @@ from ..optim import Optimizer
 from ..optim.choose import CLASSES
 from ..options.options import Options, declarations, renamed, with_defaults
 from ..options.uses import check_layers, check_use
-from ..runtime.model import InferenceModel, Progress
+from ..runtime.executable import Progress
+from ..runtime.inference_model import InferenceModel
 from ..runtime.source import NetSource, OnnxSource, Source
 from ..runtime.training_model import TrainingModel
 from ..state import Session
@@ -197,7 +198,7 @@ def training_model(model: Modelish, options: Options | None = None, *, optimizer
         warnings.warn(f"{one_line(model)} was trained for {source.session.updates:,} updates by another model in use, and this one goes on from "
                       "its weights; for weights of its own give it tileflow.load(...).", stacklevel=2)
     made = TrainingModel(source, chosen, optimizer, given_loss(chosen) if loss is None else loss, chosen_progress(progress))
-    made.anchors = chosen.anchored_tensors
+    made.anchors.names = chosen.anchored_tensors
     if options is not None:
         options.freeze()                          # what is changed now would have no effect on this model
     return made
@@ -217,7 +218,7 @@ def inference_model(model: Modelish, options: Options | None = None, *, progress
     if not chosen.given("gradient_accumulation", files=False):
         chosen.gradient_accumulation = 1          # a run's file of options says how it was trained
     made = InferenceModel(shared_source_of(model, chosen), chosen, chosen_progress(progress))
-    made.anchors = chosen.anchored_tensors
+    made.anchors.names = chosen.anchored_tensors
     if options is not None:
         options.freeze()                          # what is changed now would have no effect on this model
     return made

@@ -3,21 +3,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import compiler
+from ..compiler import CompileOptions
 from ..graph import Graph, TensorType, type_of
 from ..importers.onnx import OnnxModel, fixed_batch
 from ..loss import find, without_labels
 from ..nn import Module
 from ..optim import from_options
-from ..optim.scaling import Scaling
 from ..options.options import Options
-from ..precision.types import Precision
 from ..program.program import Batching
-from ..runtime.source import NetSource, OnnxSource, as_array
+from ..runtime.arrays import as_array
+from ..runtime.source import NetSource, OnnxSource
 from ..strategy.mark import Marking
 from ..system.errors import DataError, OptionError
 from .models import Modelish, chosen_options, load, model_name
@@ -122,18 +123,18 @@ def compiled(model: Modelish, chosen: Options, training: bool, inputs: Sequence[
 
 def _compiled(graph: Graph, chosen: Options, training: bool, batching: Batching, stop_after: str | None) -> compiler.Compilation:
     """The graph of one micro-batch as a Program."""
-    precision = Precision.of(chosen)
     bound = None
     if chosen.machine is not None:
         from ..exploration.planning import bytes_per_ipu
         bound = bytes_per_ipu(chosen)
     marking = Marking.of(chosen, bound)
+    # It is one replica's program: what is between replicas, and computed again, is the tile machine's to plan.
+    wanted = replace(CompileOptions.of(chosen), marking=marking, grouping={}, broadcast_buffers=True, checkpoints=(),
+                     stop_after=stop_after)
     if not training:
-        return compiler.inference(graph, batching, stop_after, chosen.serial_splits, precision=precision, marking=marking)
+        return compiler.inference(graph, batching, wanted)
     loss = without_labels(graph.outputs[0]) if chosen.loss == "auto" else chosen.loss
-    return compiler.training(graph, find(loss, chosen).within(graph), from_options(chosen), batching, reduction=chosen.accumulation_reduction,
-                             mean_reduction=chosen.mean_reduction_strategy, scaling=Scaling.of(chosen), stop_after=stop_after,
-                             serialized=chosen.serial_splits, precision=precision, kept=chosen.recomputation_checkpoints, marking=marking)
+    return compiler.training(graph, find(loss, chosen).within(graph), from_options(chosen), batching, wanted)
 
 
 def _maker(model: Modelish, found: compiler.Compilation, training: bool, inputs: Sequence[Any] | None) -> Callable[[Options], compiler.Compilation]:

@@ -350,7 +350,8 @@ def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimiz
         _check_whole(options)
         loop_options.micro_batch_size = 1
     training = TrainingModel(source, loop_options, optimizer, choice.loss, reporter.compiling)
-    training.whole = sets.train.whole
+    if sets.train.whole:
+        training.rows.fixed = False                 # calls are fed as they are, whatever micro_batch_size says
     trainer = Trainer(training, sets.train, sets.test, folder, reporter, reason=choice.reason)
     _say_left_out(trainer.loader, reporter)
     return trainer

@@ -34,10 +34,11 @@ class Result:
     arena: int = 0
 
 
-def execute(program: Program, plans: Mapping[Node, OpPlan], feeds: Mapping[str, Array], states: Mapping[str, Array], tiles: Tiles, *,
-            scalars: Callable[[int], Mapping[str, float]] | None = None, seed: int = 0, first_micro: int = 0, first_update: int = 0,
+def execute(program: Program, plans: Mapping[Node, OpPlan], feeds: Mapping[str, Array], states: Mapping[str, Array],
+            tiles: Tiles, *, scalars: Callable[[int], Mapping[str, float]] | None = None, seed: int = 0,
             watch: Watch | None = None, turns: int | None = None) -> Result:
-    """Run one call of a program on the tiles, each operator split as its plan says. Views without a plan move nothing.
+    """Run the first call of a program on the tiles, each operator split as its plan says. Views without a plan move
+    nothing.
 
     Args:
         feeds: the program's inputs by name, [rows of a call, ...].
@@ -49,7 +50,7 @@ def execute(program: Program, plans: Mapping[Node, OpPlan], feeds: Mapping[str, 
         TileMemoryError: a part of an operator does not fit a tile.
         DataError: an input is missing or has another shape.
     """
-    return _Call(program, plans, tiles, scalars, watch, seed).run(feeds, states, first_micro, first_update, turns)
+    return _Call(program, plans, tiles, scalars, watch, seed).run(feeds, states, turns)
 
 
 def micro_batches(program: Program, turns: int | None) -> int:
@@ -71,7 +72,7 @@ class _Call:
         """Statistics that wait for the Commit."""
         self.arena = 0
 
-    def run(self, feeds: Mapping[str, Array], states: Mapping[str, Array], micro: int, update: int, turns: int | None) -> Result:
+    def run(self, feeds: Mapping[str, Array], states: Mapping[str, Array], turns: int | None) -> Result:
         p = self.program
         self.states = {s.name: np.array(states.get(s.name, np.full(s.input.shape, s.fill)), s.input.type.numpy)
                        for s in p.states.values()}
@@ -81,7 +82,7 @@ class _Call:
         for moment in unrolled(p.schedule, turns):
             step, values = moment.step, self._values(moment, often)
             if isinstance(step, Begin):
-                self._begin(update + moment.update, step.ipu)
+                self._begin(moment.update, step.ipu)
             elif isinstance(step, Commit):
                 self.states.update({s.name: self.pending[s.name] for s in p.statistics(step.ipu)})
             elif isinstance(step, Fold):
@@ -90,7 +91,7 @@ class _Call:
                 self.states.update({s.name: found[s.name] for s in p.accumulators(step.ipu) if s.name in found})
             else:
                 graph = p.parts[step.part]
-                self.tiles.streams = Streams(self.seed, micro + moment.micro_batch)
+                self.tiles.streams = Streams(self.seed, moment.micro_batch)
                 given = {v: rows[v][moment.micro_batch] for v in graph.inputs if v in rows}
                 self.states.update(self._graph(graph, {**self.states, **self.pending}, given, values))
                 for v in graph.outputs:

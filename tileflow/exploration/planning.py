@@ -128,8 +128,7 @@ def check_machine(compilation: Compilation, options: Options) -> None:
     if options.replica_grouping and (options.weights_sharded or options.optimizer_sharded):
         raise OptionError("Option replica_grouping: weights that not all replicas share cannot be shared out over all of them (weights_sharded, "
                           "optimizer_sharded); leave one of the two out.")
-    grouped(compilation.program.micro.parameters, {name: Grouping(*found) for name, found in options.groupings.items()},  # type: ignore[arg-type]
-            options.replication_factor)
+    grouped(compilation.program.micro.parameters, Grouping.named(options.groupings), options.replication_factor)
     given = options.available_memory_proportion
     _check_ipus([name for name in given if _IPU.fullmatch(name)] if isinstance(given, Mapping) else [], ipus)
 

@@ -31,6 +31,11 @@ class Grouping:
     size: int = 1
     retrieval: Literal["one_per_group", "all_replicas"] = "one_per_group"
 
+    @classmethod
+    def named(cls, parts: Mapping[str, tuple[str, int, str]]) -> dict[str, Grouping]:
+        """Groupings by name pattern, of their parts in order, as the option replica_grouping has them."""
+        return {name: cls(*each) for name, each in parts.items()}                      # type: ignore[arg-type]
+
     def groups(self, replicas: int) -> tuple[int, ...]:
         """The number of each replica's group."""
         if self.type == "all":

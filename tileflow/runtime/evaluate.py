@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import compiler
+from ..compiler import CompileOptions
 from ..feed.items import Stream
 from ..graph import Builder, Graph, TensorType, Value
 from ..loss import IdentityLoss, Loss
@@ -17,9 +18,11 @@ from ..metrics.named import Function
 from ..options.options import Options
 from ..program.program import Batching
 from .data import DataLoader, Dataset
-from .model import Progress
+from .executable import Progress
+from .loss_model import LossModel
+from .rows import Rows
 from .source import Source
-from .training_model import LossModel, TrainingModel
+from .training_model import TrainingModel
 
 MOST_MICRO_BATCHES = 64
 """Micro-batches of one call."""
@@ -32,12 +35,12 @@ class EvaluationModel(LossModel):
         one = options.clone(gradient_accumulation=1, replication_factor=1, input_group_size=1, replica_grouping={}, output_mode="all",
                             on_new_shape="compile", strategy="none")
         super().__init__(source, one, loss, progress)
+        self.rows = Rows(self.options, fixed=False)                 # the last batch may be shorter
+        self.whole = False
+        """Arrays of a call are fed as they are, whatever micro_batch_size says."""
         self.by_rows = True
         self._weight: float | None = None
         self._prediction = 0
-
-    def _rows_are_fixed(self) -> bool:
-        return False                    # the last batch may be shorter
 
     def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
         loss = self._fitted(graph, more)
@@ -51,8 +54,8 @@ class EvaluationModel(LossModel):
                 return [loss(b, outputs)]
             self._weight = rows.weight if isinstance(rows.weight, float) else None
             return [rows.total, *([rows.weight] if isinstance(rows.weight, Value) else [])]
-        return compiler.inference(graph, batching, serialized=self.options.serial_splits, measures=measures, precision=self.source.precision,
-                                  writes=False)
+        options = CompileOptions(self.source.precision, self.options.serial_splits, writes=False)
+        return compiler.inference(graph, batching, options, measures=measures)
 
     def measure(self, *arrays: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """One call: the model's first output [rows, ...] that is not its loss, the losses and what they weigh, float64 [rows]

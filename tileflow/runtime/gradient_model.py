@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import compiler
+from ..compiler import CompileOptions
 from ..graph import Builder, Graph, TensorType, Value
 from ..loss import Loss
 from ..options.options import Options
@@ -16,9 +17,11 @@ from ..passes.autograd import SHOWN, barriers, gradients, losses, reached, stops
 from ..program.program import Batching
 from ..system.errors import DataError, UnsupportedError
 from ..system.text import one_line
-from .model import Model, Progress
-from .source import Source, as_array
-from .training_model import LONGEST_NOTE, LossModel
+from .arrays import as_array
+from .executable import Progress
+from .loss_model import LONGEST_NOTE, LossModel
+from .model import Model
+from .source import Source
 
 
 class GradientModel(LossModel):
@@ -68,8 +71,8 @@ class GradientModel(LossModel):
                 warnings.warn(one_line(sentence, LONGEST_NOTE), stacklevel=2)
             return gradients(b.graph, target, chosen, between=f"{', '.join(self.names[:SHOWN])} and {self._called(graph, place)}")
 
-        return compiler.inference(graph, batching, serialized=self.options.serial_splits, measures=measure, precision=self.source.precision,
-                                  writes=False)
+        options = CompileOptions(self.source.precision, self.options.serial_splits, writes=False)
+        return compiler.inference(graph, batching, options, measures=measure)
 
     def _summed(self, b: Builder, y: Value, more: tuple[TensorType, ...]) -> Value:
         """The number whose gradients are wanted, of an output without a loss."""

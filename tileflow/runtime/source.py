@@ -9,20 +9,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from .. import compiler
-from ..feed.items import array_of
-from ..graph import CODES, FLOATS, HALVES, Graph, TensorType, Value, kind_of
+from ..compiler import CompileOptions
+from ..graph import FLOATS, HALVES, Graph, TensorType, Value, kind_of
 from ..graph.copy import copied
 from ..importers.onnx import Imported, OnnxModel, folded_norms, import_graph, input_types, open_sizes, resolved, unsupported_nodes
 from ..importers.onnx.pieces import Cutter
 from ..importers.onnx.refused import LISTED
-from ..memory import budget as memory
 from ..nn import Buffer, Module, record
 from ..options.options import Options
 from ..passes.head import last_layer, split_head
 from ..precision.types import Precision
 from ..program.program import Batching, Program
 from ..state import Session, fitting
-from ..system.errors import DataError, OptionError, TypeMismatchError, UnsupportedError
+from ..system.errors import DataError, OptionError, UnsupportedError
 from .data import Dataset
 from .executable import Host, Progress
 from .pieces import Pieces
@@ -133,7 +132,7 @@ class OnnxSource:
                                    f"({'; '.join(f'{name}: {why}' for name, why in refused[:LISTED])}): export the model with other operators.")
 
         def compile(graph: Graph) -> Program:
-            return compiler.inference(graph, Batching(1), precision=self.precision).program
+            return compiler.inference(graph, Batching(1), CompileOptions(self.precision)).program
         cutter = Cutter(self.model, None if self.as_written else False, self.precision.float_dtype, self._trainable(False), self.precision.stored)
         return Pieces(cutter, self.session, host, compile, progress)
 
@@ -311,46 +310,3 @@ class NetSource:
     def load_state_dict(self, tensors: Mapping[str, Any], training: bool, strict: bool) -> None:
         """Overwrite parameters and buffers (DataError where they do not fit: then none is)."""
         self.net.load_state_dict(tensors, strict)
-
-
-def as_array(value: Any, dtype: str | None, what: str) -> np.ndarray:
-    """An input as a C-contiguous array of `dtype` (None: its own).
-
-    Raises:
-        TypeMismatchError: not numeric, or a conversion that would lose more than precision.
-    """
-    array = array_of(value)
-    if array.dtype.name not in CODES:
-        raise TypeMismatchError(f"{what} has element type {array.dtype}; give numbers or booleans.")
-    target = np.dtype(dtype) if dtype is not None else array.dtype
-    if array.dtype != target:
-        if kind_of(array.dtype) != kind_of(target) and not (array.dtype.kind in "iu" and target.kind in "iu"):
-            raise TypeMismatchError(f"Data type mismatch for {what}: expected {target} but got {array.dtype}.")
-        memory.require(array.size * target.itemsize, f"The conversion of {what} to {target}", f"give it as {target}, or give fewer rows")
-        if array.dtype.kind in "iu" and not np.can_cast(array.dtype, target):
-            _check_whole(array, target, what)
-        narrowed = kind_of(target) == "f" and target.itemsize < array.dtype.itemsize
-        with np.errstate(over="ignore"):
-            given, array = array, array.astype(target)
-        if narrowed:
-            _check_reach(given, array, what)
-    if not array.flags.c_contiguous:
-        memory.require(array.nbytes, f"A copy of {what} in row-major order", "give it in row-major order (np.ascontiguousarray), or give fewer rows")
-    return np.ascontiguousarray(array).reshape(array.shape)
-
-
-def _check_whole(given: np.ndarray, target: np.dtype, what: str) -> None:
-    """Raise TypeMismatchError where a whole number is none of `target`."""
-    bounds = np.iinfo(target)
-    beyond = (given < bounds.min) | (given > bounds.max)
-    if beyond.any():
-        raise TypeMismatchError(f"{what} holds {given[beyond].flat[0]}, which is beyond the reach of {target}.")
-
-
-def _check_reach(given: np.ndarray, made: np.ndarray, what: str) -> None:
-    """Raise TypeMismatchError where numbers became infinite by the conversion of `given`."""
-    beyond = np.isinf(made) & np.isfinite(given)
-    if beyond.any():
-        other = ", or choose the precision bf16-true or 16-mixed" if made.dtype.itemsize == 2 else ""
-        raise TypeMismatchError(f"{what} holds {given[beyond].flat[0]:.6g}, which is beyond the reach of {made.dtype}; scale it (options scale, mean "
-                                f"and std){other}.")

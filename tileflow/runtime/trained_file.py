@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import compiler
+from ..compiler import CompileOptions
 from ..graph import Graph, TensorType, needed_for, type_of
 from ..graph.digest import digest
 from ..graph.region import draws, evaluated
@@ -21,9 +22,10 @@ from ..program.program import Batching
 from ..state import Session, build
 from ..system.errors import ModelError, UnsupportedError
 from ..system.text import one_line
+from .arrays import as_array
 from .engine import Engine
 from .executable import Host, Progress, make_engine
-from .source import NetSource, OnnxSource, Source, as_array
+from .source import NetSource, OnnxSource, Source
 from .training_cut import is_cut
 
 TOLERANCE = 1e-3
@@ -208,7 +210,8 @@ def _outputs(source: OnnxSource | NetSource, options: Options, inputs: Sequence[
 
     def made() -> Engine:
         graph, initial = _drawn(source, arrays)
-        program = compiler.inference(graph, Batching(1), serialized=options.serial_splits, writes=False).program
+        chosen = CompileOptions(serialized=options.serial_splits, writes=False)
+        program = compiler.inference(graph, Batching(1), chosen).program
         return make_engine(program, source.session, initial, Host.of(options), progress=progress)
 
     def run() -> dict[str, np.ndarray]:

@@ -163,7 +163,7 @@ class Trainer:
                 raise
             raise OptionError(f"With drop_last off the last {step.micro_batch} rows are a micro-batch of their own, which this model cannot "
                               f"take: {error} Set drop_last, or a micro_batch_size that divides the rows.") from None
-        model.compile_seconds = 0.0
+        model.programs.seconds = 0.0
 
     # ---- the loop
 
@@ -335,8 +335,8 @@ class Trainer:
         r.correct += correct
         r.predictions += predictions
         r.samples += count * rows
-        r.seconds += seconds - model.compile_seconds
-        model.compile_seconds = 0.0
+        r.seconds += seconds - model.programs.seconds
+        model.programs.seconds = 0.0
         self.updates_in_epoch += engine.completed - first_update
         if self.statistics is not None:
             self.statistics.after(model, before)

@@ -1,0 +1,57 @@
+"""Models that compute outputs."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .. import compiler
+from ..compiler import CompileOptions
+from ..graph import Graph, TensorType
+from ..importers.onnx import DynamicOperandError
+from ..options.options import Options
+from ..program.program import Batching
+from ..system.errors import OptionError
+from .dynamic import PieceCalls
+from .executable import Progress
+from .model import Model
+from .source import Source
+
+
+class InferenceModel(Model):
+    """A model that computes outputs. Shares its weights with every other model of the same source."""
+
+    def __init__(self, source: Source, options: Options, progress: Progress | None = None) -> None:
+        if options.gradient_accumulation != 1:
+            raise OptionError("You must set gradient_accumulation to 1 or leave it as its default value (1) when "
+                              "running an inference model.")
+        super().__init__(source, options, progress)
+        self.piecewise = PieceCalls(source, self.options, self.programs, self.anchors, progress)
+
+    def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
+        chosen = CompileOptions.of(self.options, self.source.precision)
+        return compiler.inference(graph, batching, chosen, anchors=list(self.anchors.found.values()))
+
+    @property
+    def in_pieces(self) -> bool:
+        """The model was found to run in pieces: sizes, branches or turns follow from data, and there is no program."""
+        return self.piecewise.pieces is not None
+
+    @property
+    def output_names(self) -> list[str]:
+        """The names of what a call returns, once the model was called or compiled."""
+        pieces = self.piecewise.pieces
+        return pieces.outputs if pieces is not None else [v.name for v in self.program.micro.outputs]
+
+    def destroy(self) -> None:
+        """Forget the compiled programs, so that the next call may have other shapes. Weights stay."""
+        super().destroy()
+        self.piecewise.forget()
+
+    def _call(self, arrays: Sequence[Any]) -> list[Any]:
+        if not self.piecewise.needed():
+            try:
+                return super()._call(arrays)
+            except DynamicOperandError as error:
+                if not self.piecewise.cut():
+                    raise error from None
+        return self.source.session.turn.call(self.piecewise, arrays)

@@ -1,0 +1,71 @@
+"""Models with a loss: labels follow their inputs."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import compiler
+from ..feed.items import array_of
+from ..graph import Graph, TensorType, kind_of
+from ..loss import LABELS, Loss, find
+from ..metrics.view import View
+from ..options.options import Options
+from ..system.errors import DataError, TypeMismatchError
+from .arrays import as_array
+from .executable import Progress
+from .model import Model
+from .source import Source
+
+LONGEST_NOTE = 2000
+"""Characters of a sentence on what gradients will not do; such sentences list nodes and weights."""
+
+
+class LossModel(Model):
+    """A model with a loss: labels follow its own inputs."""
+
+    def __init__(self, source: Source, options: Options, loss: str | compiler.Loss | Loss,
+                 progress: Progress | None = None) -> None:
+        super().__init__(source, options, progress)
+        self.loss = find(loss, options)
+        self.view: View | None = None
+        """How metrics read the first output; known once a program is compiled."""
+
+    @property
+    def loss_name(self) -> str:
+        return self.loss.name
+
+    def _own_count(self, given: int) -> int:
+        """How many of the arrays of a call are the model's own inputs; the loss takes the rest."""
+        if self.loss.takes == "nothing":
+            return given
+        known = self.source.input_count
+        return given - 1 if known is None else known
+
+    def _fitted(self, graph: Graph, labels: tuple[TensorType, ...]) -> Loss:
+        """The loss for this graph's outputs and these labels."""
+        loss = self.loss.within(graph).fitted(graph.outputs, labels[0] if labels else None)
+        self.view = loss.view(graph.outputs)
+        return loss
+
+    def _arrays(self, arrays: Sequence[Any]) -> list[np.ndarray]:
+        count = self._own_count(len(arrays))
+        if self.loss.takes in ("classes", "numbers") and len(arrays) == count:
+            raise DataError(f"The loss {self.loss_name} needs {LABELS} after the model's inputs: call model(x, "
+                            f"{LABELS}); where forward() computes its loss itself, set loss='identity'; outputs alone are "
+                            "what tileflow.inference_model gives.")
+        return [*super()._arrays(arrays[:count]), *(self._label(array_of(a)) for a in arrays[count:])]
+
+    def _label(self, labels: np.ndarray) -> np.ndarray:
+        """Class numbers as int64, targets in the model's precision; for a loss of one's own by what they are."""
+        kind = kind_of(labels.dtype)
+        if kind not in "biu" and self.loss.takes == "classes":
+            raise TypeMismatchError(f"Data type mismatch for {LABELS}: expected int64 but got {labels.dtype}; the loss "
+                                    f"{self.loss_name} takes class numbers. For numbers to be predicted choose the "
+                                    "loss mse, for yes or no bce_with_logits.")
+        if kind in "biu" and self.loss.takes in ("classes", "anything"):
+            labels = labels.astype(np.int64)
+        elif kind in "biuf" and self.loss.takes != "classes":
+            labels = labels.astype(self.source.precision.loss)
+        return as_array(labels, None, LABELS)

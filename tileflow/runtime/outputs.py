@@ -1,0 +1,136 @@
+"""What calls return: the micro-batches that the output mode shows, and values within the model, kept by name."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import itemgetter, methodcaller
+from typing import Any
+
+import numpy as np
+
+from ..graph import Graph, Value
+from ..options.options import Options
+from ..passes.anchors import anchored
+from ..program.program import Batching, Program
+from ..system.errors import OptionError, TileflowError
+from ..system.text import one_line
+from .engine import Engine
+
+SHOWN = 1000
+"""Characters of names in a sentence."""
+Shown = Callable[[np.ndarray], Any]
+"""What a call returns of one output: of [micro-batches, *micro-batch shape]."""
+
+
+def mode_of(options: Options, training: bool) -> str:
+    """The output mode in force: `default` is final when training and all otherwise."""
+    if options.output_mode == "default":
+        return "final" if training else "all"
+    return options.output_mode
+
+
+def kept_once(program: Program, mode: str) -> frozenset[str]:
+    """Names of the outputs of which a call need keep the last micro-batch only."""
+    once = _last_only(mode, program.batching)
+    return frozenset(v.name for v in program.micro.outputs if v is not program.loss) if once else frozenset()
+
+
+def shown(engine: Engine, mode: str, period: int | None) -> list[Shown]:
+    """What calls return of each output of a program (OptionError: a period that does not fit)."""
+    batching, loss = engine.batching, engine.program.loss
+    once, last = _last_only(mode, batching), batching.micro_batches - 1
+    return [itemgetter(last % engine.slots(v)) if once and v is not loss else
+            selection(mode, batching, period, (engine.slots(v), *v.shape)) for v in engine.outputs]
+
+
+def _last_only(mode: str, batching: Batching) -> bool:
+    """Of an output that is not the loss nothing but a call's last micro-batch is shown."""
+    return mode == "final" and batching.replicas == 1
+
+
+def selection(mode: str, batching: Batching, period: int | None, shape: tuple[int, ...]) -> Shown:
+    """What takes an output of a call as the output mode shows it.
+
+    Args:
+        shape: [micro-batches, *micro-batch shape], every micro-batch of the call.
+        mode: all = concatenated along dimension 0 (a 0-d output becomes 1-d); final = the last one of each replica; sum
+            = added over the micro-batches of each replica; every_n = all micro-batches of every `period`-th iteration.
+    """
+    replicas = batching.replicas
+    if mode == "final":
+        return itemgetter(-1) if replicas == 1 else partial(_last, replicas)
+    if mode == "sum":
+        return _sum if replicas == 1 else partial(_sums, replicas)
+    if mode == "every_n":
+        if period is None or period > batching.device_iterations or batching.device_iterations % period:
+            raise OptionError("output_mode every_n needs an output_return_period that divides "
+                              f"device_iterations={batching.device_iterations}, got {period}.")
+        return partial(_every, batching.device_iterations, period)
+    if len(shape) == 1:
+        return itemgetter(0) if shape[0] == 1 else np.asarray
+    return methodcaller("reshape", (shape[0] * shape[1], *shape[2:]))
+
+
+def _sum(array: np.ndarray) -> Any:
+    return np.add.reduce(array, axis=0, dtype=array.dtype)
+
+
+def _joined(array: np.ndarray) -> np.ndarray:
+    """Several micro-batches, concatenated along dimension 0."""
+    return array if array.ndim == 1 else array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
+
+
+def _last(replicas: int, array: np.ndarray) -> np.ndarray:
+    return _joined(array[-replicas:])
+
+
+def _sums(replicas: int, array: np.ndarray) -> np.ndarray:
+    by_replica = array.reshape(len(array) // replicas, replicas, *array.shape[1:])
+    return _joined(np.add.reduce(by_replica, axis=0, dtype=array.dtype))
+
+
+def _every(iterations: int, period: int, array: np.ndarray) -> Any:
+    """All micro-batches of every `period`-th of the iterations of a call, concatenated along dimension 0."""
+    chosen = array.reshape(iterations, len(array) // iterations, *array.shape[1:])[period - 1::period]
+    chosen = chosen.reshape(chosen.shape[0] * chosen.shape[1], *array.shape[1:])
+    return chosen[0] if chosen.ndim == 1 and len(chosen) == 1 else _joined(chosen)
+
+
+class Anchors:
+    """Values within a model that its calls keep by name, beside what they return."""
+
+    def __init__(self) -> None:
+        self.names: tuple[str, ...] = ()
+        """Names and patterns of the values; to be set before the model is compiled."""
+        self.found: dict[str, Value] = {}
+        """Those values of the graph that was built last."""
+        self._kept: dict[str, Any] | None = None
+        """What the last call kept."""
+
+    def find(self, graph: Graph, tensors_first: bool) -> None:
+        """Look for them in a graph; OptionError for a name that it does not have."""
+        self.found = anchored(graph, self.names, tensors_first) if self.names else {}
+
+    def take(self, names: Sequence[str], outputs: list[Any]) -> None:
+        """Keep the last outputs of a call, which have these names, and leave the others."""
+        begin = len(outputs) - len(names)
+        self._kept = dict(zip(names, outputs[begin:], strict=True))
+        del outputs[begin:]
+
+    def get(self, name: str | None) -> Any:
+        """What the last call kept of one, or of all by name.
+
+        Raises:
+            OptionError: the option anchored_tensors does not name it.
+            TileflowError: the model has not been called.
+        """
+        if not self.names:
+            raise OptionError("The model keeps no values for anchored(); name them in the option anchored_tensors.")
+        if self._kept is None:
+            raise TileflowError("Please call the model at least once before asking for anchored tensors.")
+        if name is None:
+            return dict(self._kept)
+        if name not in self._kept:
+            raise OptionError(f"The tensor {one_line(name)!r} is not anchored; the option anchored_tensors names "
+                              f"{one_line(', '.join(self._kept), SHOWN)}.")
+        return self._kept[name]

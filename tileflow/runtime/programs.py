@@ -1,0 +1,103 @@
+"""The compiled programs of a model, by the types of a call's arrays: kept, found again, refused where types stay."""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+
+from .. import compiler
+from ..graph import TensorType
+from ..options.options import Options
+from ..program.program import Program
+from ..state import build
+from ..system.errors import DataError, ShapeError, TileflowError, TypeMismatchError
+from .engine import Engine
+from .executable import Recent, Signature
+from .outputs import Shown
+from .rows import Rows
+
+HINT = "the model was compiled for other inputs; call destroy() to compile it anew, or set on_new_shape='compile'."
+
+
+@dataclass
+class Compiled:
+    """A program that runs, with how it came about, the types of a call's arrays, and what calls return of each output.
+
+    anchors: names of the outputs that are values within the model: the last ones.
+    """
+
+    engine: Engine
+    compilation: compiler.Compilation
+    signature: Signature
+    shown: list[Shown]
+    anchors: tuple[str, ...] = ()
+
+    @property
+    def program(self) -> Program:
+        return self.compilation.program
+
+
+class Programs:
+    """A model's compiled programs; `current` is the one used last, None before the first."""
+
+    def __init__(self, options: Options, rows: Rows) -> None:
+        self.current: Compiled | None = None
+        self.absent: str | None = None
+        """Why there is no one program, as a sentence; None: there is, once the model is compiled."""
+        self.seconds = 0.0
+        """Spent on compiling since someone last set it to zero."""
+        self._fixed, self._rows = options.on_new_shape == "error", rows
+        self._kept: Recent[Hashable, Compiled] = Recent()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def required(self) -> Compiled:
+        """The current one (TileflowError where there is none)."""
+        if self.absent is not None:
+            raise TileflowError(self.absent)
+        if self.current is None:
+            raise TileflowError("The model has not been compiled yet; call it, or call compile() with example arrays.")
+        return self.current
+
+    def get(self, key: Hashable, make: Callable[[], Compiled]) -> Compiled:
+        """The program of a key, made if need be and current from now on. Whoever calls has the session's turn."""
+        self.current = self._kept.get(key, lambda: self._timed(make))
+        return self.current
+
+    def _timed(self, make: Callable[[], Compiled]) -> Compiled:
+        began = time.perf_counter()
+        try:
+            return build(make)
+        finally:
+            self.seconds += time.perf_counter() - began
+
+    def forget(self) -> None:
+        """Let them all go, and with them what shapes they had."""
+        self._kept.clear()
+        self.current = self.absent = None
+
+    def check_types(self, types: tuple[TensorType, ...]) -> None:
+        """The sentence for arrays of other types than those the model was compiled for, where these are fixed; or for
+        what is no call at all."""
+        if not self._fixed or self.current is None or types in self._kept:
+            return
+        self._rows.micro_types(types)
+        expected, names = self.required().signature.types, [v.name for v in self.required().program.inputs]
+        if len(types) != len(expected):
+            raise DataError(f"Number of inputs mismatch: expected {len(expected)} but got {len(types)}; {HINT}")
+        for name, want, got in zip(names, expected, types, strict=False):
+            if want.dtype != got.dtype:
+                raise TypeMismatchError(f"Data type mismatch for {name}: expected {want.dtype} but got {got.dtype}; "
+                                        f"{HINT}")
+            if want.shape != got.shape:
+                raise ShapeError(f"Shape mismatch for {name}: expected {list(want.shape)} but got {list(got.shape)}; "
+                                 f"{HINT}")
+
+    def check_kinds(self, kinds: Mapping[str, TensorType], seen: Mapping[str, TensorType] | None) -> None:
+        """The same for models without one program: the types of a call's inputs by name, and those of the call before
+        (None: it is the first)."""
+        if seen is None or kinds == seen or not self._fixed:
+            return
+        name = next((n for n in seen if kinds.get(n) != seen[n]), next(iter(kinds), ""))
+        raise ShapeError(f"Shape mismatch for {name}: expected {seen.get(name)} but got {kinds.get(name)}; {HINT}")
