@@ -15,10 +15,11 @@ from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.pool import channels_last as kernels
 from ..kernels.pool.maximum import max_pool, max_unpool, none, winner_code
-from ..kernels.pool.planar import Pool
+from ..kernels.pool.planar import AverageWindow, PoolWindow
 from ..kernels.pool.planes import Pooling
 from ..kernels.reduce import reduce_calls
 from ..ops.pool import (
+    Average,
     AveragePool,
     AveragePoolGrad,
     GlobalAveragePool,
@@ -125,15 +126,11 @@ def _(op: MaxPool, inputs: Types, outputs: Sequence[TensorType]) -> Pooling | No
 # ---- channels last
 
 class PoolChannelsLast(ChannelsLast):
-    """A pool of these sizes, of images [n, channels, ...]; all operands and results are channels-last.
+    """A pool with these windows, of images [n, channels, ...]; all operands and results are channels-last."""
 
-    limits: where taps count for an average.
-    """
-
-    def __init__(self, op: Op, p: Pool, image: TensorType, operands: int = 1, results: int = 1,
-                 limits: tuple[int, int, int, int] = (0, 0, 0, 0)) -> None:
+    def __init__(self, op: Op, p: PoolWindow, image: TensorType, operands: int = 1, results: int = 1) -> None:
         super().__init__(op, (True,) * operands, (True,) * results)
-        self.p, self.n, self.channels, self.limits = p, image.shape[0], image.shape[1], limits
+        self.p, self.n, self.channels = p, image.shape[0], image.shape[1]
 
     @property
     def fits(self) -> bool:
@@ -165,18 +162,20 @@ class AveragePoolChannelsLast(PoolChannelsLast):
     """AveragePool."""
 
     name: ClassVar[str] = "AveragePoolChannelsLast"
+    p: AverageWindow
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        return kernels.average(self.p, self.limits, self.n, self.channels, outputs[0].code, cpu) if outputs[0].size else []
+        return kernels.average(self.p, self.n, self.channels, outputs[0].code, cpu) if outputs[0].size else []
 
 
 class AveragePoolGradChannelsLast(PoolChannelsLast):
     """AveragePoolGrad."""
 
     name: ClassVar[str] = "AveragePoolGradChannelsLast"
+    p: AverageWindow
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        return kernels.average_gradient(self.p, self.limits, self.n, self.channels, outputs[0].code, cpu) if outputs[0].size else []
+        return kernels.average_gradient(self.p, self.n, self.channels, outputs[0].code, cpu) if outputs[0].size else []
 
 
 class GlobalAveragePoolChannelsLast(ChannelsLast):
@@ -192,7 +191,8 @@ class GlobalAveragePoolChannelsLast(ChannelsLast):
 
 def _form(op: Windowed, kind: type[PoolChannelsLast], image: TensorType, gain: float, **more: Any) -> Form | None:
     """The form of this kind where there is one; `gain` is nanoseconds saved per byte of the image."""
-    made = kind(op, pool_of(op.windows(image.shape)), image, **more)
+    win = op.windows(image.shape)
+    made = kind(op, op.averaged(win) if isinstance(op, Average) else pool_of(win), image, **more)
     return made.form((-gain if made.p.halves else gain) * image.nbytes) if made.fits and image.code in KERNELS else None
 
 
@@ -219,14 +219,12 @@ def _(op: MaxUnpool, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> 
 
 @channels_last.register(AveragePool)
 def _(op: AveragePool, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Form | None:
-    x = present(inputs[0])
-    return _form(op, AveragePoolChannelsLast, x, 0.0, limits=op.bounds(op.windows(x.shape)))
+    return _form(op, AveragePoolChannelsLast, present(inputs[0]), 0.0)
 
 
 @channels_last.register(AveragePoolGrad)
 def _(op: AveragePoolGrad, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Form | None:
-    x = outputs[0]
-    return _form(op, AveragePoolGradChannelsLast, x, 0.0, limits=op.bounds(op.windows(x.shape)))
+    return _form(op, AveragePoolGradChannelsLast, outputs[0], 0.0)
 
 
 @channels_last.register(GlobalAveragePool)

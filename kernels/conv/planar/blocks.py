@@ -17,7 +17,7 @@ from ...isa.vector import Emitter, as_intrinsic, itemsize, lanes_within, vector
 from ...machine.call import Call, In, Out, Work
 from ...machine.leaf import Leaf, Numbers
 from ...machine.places import address_of
-from ...move import Axis, move
+from ...move import MoveAxis, move
 from ..panels import Panels
 from ..problem import UNITS, Problem, speed
 
@@ -78,7 +78,7 @@ def _pitch(p: Problem) -> int:
 def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
     """The weights [groups][c][oc x taps] as rows [groups][oc x taps] of c elements."""
     rows, pitch = p.oc * p.taps, _pitch(p)
-    turn = [Axis(p.groups, p.c * rows, rows * pitch), Axis(rows, 1, pitch), Axis(p.c, rows, 1)]
+    turn = [MoveAxis(p.groups, p.c * rows, rows * pitch), MoveAxis(rows, 1, pitch), MoveAxis(p.c, rows, 1)]
     elements = p.groups * rows * pitch
     return Panels(elements, tuple(move(In(0, (p.weights,)), Out(0, (elements,)), turn, itemsize(dtype))))
 
