@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from ..graph.op import Types
 from ..graph.types import TensorType
-from ..kernels.conv import CHANNELS_LAST, PLANAR, Algorithm, Problem, algorithms, choose, choose_weights, pools
+from ..kernels.conv import CHANNELS_LAST, PLANAR, Algorithm, ConvProblem, algorithms, choose, choose_weights, pools
 from ..kernels.conv.algorithms import saved
 from ..kernels.conv.planar import product
 from ..kernels.isa.cpu import Cpu
@@ -26,7 +26,7 @@ class Convolution(Blockwise):
     op: Conv | ConvInputGrad
     among: ClassVar[Sequence[Algorithm]] = CHANNELS_LAST
 
-    def problem(self, inputs: Types, outputs: Sequence[TensorType]) -> Problem:
+    def problem(self, inputs: Types, outputs: Sequence[TensorType]) -> ConvProblem:
         """The numbers of the problem. Some of its images hold elements."""
         raise NotImplementedError
 
@@ -113,7 +113,7 @@ class ConvPlanar(AsItStands, Convolution):
     def pools(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> bool:
         return outputs[0].size > 0 and pools(self.problem(inputs, outputs), outputs[0].code, cpu)
 
-    def problem(self, inputs: Types, outputs: Sequence[TensorType]) -> Problem:
+    def problem(self, inputs: Types, outputs: Sequence[TensorType]) -> ConvProblem:
         return self.op.problem(present(inputs[0]).shape, present(inputs[1]).shape)
 
 
@@ -128,7 +128,7 @@ class ConvInputGradPlanar(AsItStands, Convolution):
     def __init__(self, op: ConvInputGrad) -> None:
         self.op = op
 
-    def problem(self, inputs: Types, outputs: Sequence[TensorType]) -> Problem:
+    def problem(self, inputs: Types, outputs: Sequence[TensorType]) -> ConvProblem:
         return self.op.problem(outputs[0].shape, present(inputs[1]).shape)
 
 
@@ -164,7 +164,7 @@ class ConvChannelsLast(ChannelsLast, Convolution):
     def __init__(self, op: Conv, operands: int = 3) -> None:
         super().__init__(op, (True, False, False)[:operands], (True,))
 
-    def problem(self, inputs: Types, outputs: Sequence[TensorType]) -> Problem:
+    def problem(self, inputs: Types, outputs: Sequence[TensorType]) -> ConvProblem:
         return self.op.problem(present(self.logical(inputs)[0]).shape, present(inputs[1]).shape)
 
 
@@ -177,7 +177,7 @@ class ConvInputGradChannelsLast(ChannelsLast, Convolution):
     def __init__(self, op: ConvInputGrad) -> None:
         super().__init__(op, (True, False), (True,))
 
-    def problem(self, inputs: Types, outputs: Sequence[TensorType]) -> Problem:
+    def problem(self, inputs: Types, outputs: Sequence[TensorType]) -> ConvProblem:
         return self.op.problem(to_channels_first(outputs[0].shape), present(inputs[1]).shape)
 
 

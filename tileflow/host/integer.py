@@ -9,7 +9,7 @@ import numpy as np
 from ..graph import Builder, Index, Node, Value
 from ..graph.op import Types
 from ..graph.types import TensorType, dtype_of
-from ..kernels.gemm.problem import Problem
+from ..kernels.gemm.problem import GemmProblem
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.quantized import conv
@@ -51,7 +51,7 @@ class PackedBytes(Blockwise):
     epilogue: ClassVar[int | None] = -1
     retypes: ClassVar[bool] = True
 
-    def __init__(self, op: ByteProduct, problem: Problem, b: TensorType) -> None:
+    def __init__(self, op: ByteProduct, problem: GemmProblem, b: TensorType) -> None:
         self.op, self.problem, self.b = op, problem, b
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
@@ -105,12 +105,13 @@ class ByteConv(Blockwise):
                    auto_pad=self.op.auto_pad)
         return (own.reference(image, weights)[0].astype(np.int64).astype(np.int32),)
 
-    def problem(self, x: TensorType, w: TensorType) -> conv.Problem:
+    def problem(self, x: TensorType, w: TensorType) -> conv.ByteConvProblem:
         """The sizes."""
         win = self.op.windows(x.shape, w.shape)
-        axes = [conv.Axis(*of) for of in zip(win.size, win.out, win.kernel, win.strides, win.dilations, win.begin, strict=True)]
-        rows, columns = [conv.Axis(1, 1, 1)] * (2 - len(axes)) + axes
-        return conv.Problem(x.shape[0], self.op.group, w.shape[1], w.shape[0] // self.op.group, rows, columns)
+        axes = [conv.ByteConvAxis(*of) for of in zip(win.size, win.out, win.kernel, win.strides, win.dilations,
+                                                     win.begin, strict=True)]
+        rows, columns = [conv.ByteConvAxis(1, 1, 1)] * (2 - len(axes)) + axes
+        return conv.ByteConvProblem(x.shape[0], self.op.group, w.shape[1], w.shape[0] // self.op.group, rows, columns)
 
     def convolve(self, inputs: Types, outputs: Sequence[TensorType], finish: Finish, weights: TensorType, laid_out: bool) -> list[Call]:
         """The kernel; `weights` is their type, whether laid out already or not."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from ..graph.op import Types
 from ..graph.types import TensorType, dtype_of
-from ..kernels.gemm import Problem, panels
+from ..kernels.gemm import GemmProblem, panels
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call
 from ..ops.matmul import Gemm, Product
@@ -35,7 +35,7 @@ class Prepacked(Blockwise):
     name: ClassVar[str] = "Prepacked"
     epilogue: ClassVar[int | None] = -1
 
-    def __init__(self, op: Product | Gemm, problem: Problem, b: TensorType) -> None:
+    def __init__(self, op: Product | Gemm, problem: GemmProblem, b: TensorType) -> None:
         self.op, self.problem, self.b = op, problem, b
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:

@@ -9,7 +9,7 @@ from ...isa.half import HALVES
 from ...isa.vector import itemsize
 from ...machine.call import Call, In, Out, Work
 from ...move import MoveAxis, move
-from ..problem import Problem
+from ..problem import ConvProblem
 from .geometry import cost
 
 __all__ = ["around", "cost", "images", "serves"]
@@ -18,12 +18,12 @@ Image = tuple[int, int, int]
 """Images, channels, pixels."""
 
 
-def serves(p: Problem, dtype: str) -> bool:
+def serves(p: ConvProblem, dtype: str) -> bool:
     """What has no kernels over planes: volumes and 16-bit floats."""
     return p.rank == 3 or dtype in HALVES
 
 
-def images(p: Problem) -> tuple[Image, Image]:
+def images(p: ConvProblem) -> tuple[Image, Image]:
     """The images that `p` reads and those that it makes."""
     return (p.n, p.groups * p.c, p.pixels_in), (p.n, p.groups * p.oc, p.pixels_out)
 
